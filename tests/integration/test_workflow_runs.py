@@ -19,7 +19,7 @@ from garrison.config import find_home
 from garrison.processes.orchestrator.session_attempt import tools_of
 from garrison.sandbox.checkout import CheckoutCommands
 from garrison.session.adapters import ToolDispatcher
-from garrison.session.trust import read_tiers
+from garrison.session.state import read_tiers
 from garrison.workflow import AgentConfig, ResearchAgent, Workflow, WorkflowStep
 from garrison.workflow.mcp_tools import McpError, McpTools, ServerSpec
 from garrison.workflow.workflow_file import read_workflow

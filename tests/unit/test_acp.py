@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from garrison.agents import mcp_server
-from garrison.agents.acp import failures, permissions
+from garrison.agents.acp import connection, permissions
 from garrison.agents.acp.attempt import AcpAgent
 from garrison.agents.acp.connection import Connection
 from garrison.agents.acp.job import AcpJob
@@ -23,7 +23,6 @@ from garrison.agents.acp.report_block import find_report, find_verdict
 from garrison.agents.acp.settings import AcpSettings, read_only
 from garrison.agents.claude import cli_process, policy
 from garrison.agents.claude.policy import Ending, Step
-from garrison.agents.program_takeover import fill_session, opener_of
 from garrison.agents.registry import (
     AcpProfile,
     acp_settings_of,
@@ -35,6 +34,7 @@ from garrison.agents.registry import (
 )
 from garrison.agents.reports import AgentReports, ValidatorReports
 from garrison.agents.requests import Reply, parse_request
+from garrison.cli.takeover import fill_session, opener_of
 from garrison.errors import Refused, UsageError
 from garrison.records import atomic
 from garrison.records.json_io import read_json
@@ -226,8 +226,8 @@ def test_an_invalid_result_block_is_named(block: str) -> None:
     (-32603, "stream disconnected", "server"), (-32603, "maximum context length is 8192 tokens", "context"),
     (-32603, "402 garrison: budget used up: node", "budget")])
 def test_classes_of_errors(code: int, text: str, kind: str) -> None:
-    assert failures.classify(code, text)[0] == kind
-    assert failures.classify(-32603, "Internal error", {"details": text})[0] == kind or code != -32603
+    assert connection.classify_error(code, text)[0] == kind
+    assert connection.classify_error(-32603, "Internal error", {"details": text})[0] == kind or code != -32603
 
 
 # ---- the MCP server

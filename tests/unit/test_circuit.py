@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from garrison.agents.claude import failures
+from garrison.agents import trouble
 from garrison.agents.claude import policy as claude
+from garrison.agents.trouble import TroubleKind, ruling
 from garrison.records.events import ChildDied, ChildParked, ChildSpawned, ProbeHealthy, decode_data
 from garrison.records.identity import Identity
 from garrison.supervise import restart
@@ -46,8 +47,8 @@ def test_deaths_without_fault_count_neither_in_the_window_nor_in_the_total(kind:
 def test_a_session_takes_its_classes_from_the_same_table() -> None:
     assert {"authentication", "billing", "budget"} == claude.NEEDS_PERSON
     assert {"overloaded", "server", "network", "hang", "too_long"} == claude._COUNTED
-    assert failures.ruling(failures.CONTEXT).follows == "at once" and not failures.ruling(failures.CONTEXT).counts
-    assert set(failures.CLASSES.values()) <= set(CLASSES)
+    assert ruling(TroubleKind.CONTEXT).follows == "at once" and not ruling(TroubleKind.CONTEXT).counts
+    assert set(trouble.CLASSES.values()) <= set(CLASSES)
 
 
 def test_a_death_of_an_older_journal_is_a_crash() -> None:

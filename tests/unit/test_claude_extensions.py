@@ -11,8 +11,7 @@ import pytest
 from garrison.agents.claude.attempt_files import AttemptFiles
 from garrison.agents.claude.extensions import cli_settings, patterns
 from garrison.agents.claude.messages import post, take
-from garrison.agents.claude.permissions import Permissions
-from garrison.agents.claude.questions import read_json, save_answer
+from garrison.agents.claude.questions import Permissions, read_json, save_answer
 from garrison.agents.claude.settings import ClaudeSettings, for_node, from_profile, read_only
 from garrison.agents.claude.tools import report_result
 from garrison.errors import UsageError

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from garrison.agents.claude import failures, policy
+from garrison.agents.claude import policy
 from garrison.agents.claude.loop_detector import LoopDetector
 from garrison.agents.claude.policy import Ending, Prompt, Step
 from garrison.agents.claude.settings import MAX_REPEATS
 from garrison.agents.claude.trouble import summarize
+from garrison.agents.trouble import TroubleKind
 
 
 class Session:
@@ -271,7 +272,7 @@ def test_responses_without_any_change() -> None:
 
 
 def test_it_is_told_once_and_then_failed() -> None:
-    loop = Ending(failures.LOOP, 1.0, "it made the same call 4 times")
+    loop = Ending(TroubleKind.LOOP, 1.0, "it made the same call 4 times")
     assert policy.decide([loop]).prompt is Prompt.LOOP
     second = policy.decide([loop, Ending(policy.STOPPED, 2.0), loop])
     assert (second.step, second.success) == (Step.FINISH, False)
@@ -279,7 +280,7 @@ def test_it_is_told_once_and_then_failed() -> None:
 
 
 def test_interruptions_have_a_bound_whatever_the_progress() -> None:
-    hang = Ending(failures.HANG, 1.0, "nothing was received for 240 s", progress=True)
+    hang = Ending(TroubleKind.HANG, 1.0, "nothing was received for 240 s", progress=True)
     assert policy.decide([hang] * 8).step is Step.WAIT
     assert policy.decide([hang] * 9).reason == "hang 9 times in one attempt: nothing was received for 240 s"
     assert summarize([hang] * 3) == "interrupted: nothing was received for 240 s (3 times of 8)"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from garrison.agents.claude import failures, policy
+from garrison.agents.claude import policy
 from garrison.agents.claude.policy import Decision, Ending, Prompt, Step
+from garrison.agents.trouble import WHAT_TO_DO, TroubleKind, classify
 
 
 def after(*kinds: str, answered: bool = False, **last: object) -> Decision:
@@ -42,14 +43,14 @@ def test_a_question_waits_for_its_answer():
 def test_a_failure_that_needs_a_person_is_parked_with_instructions(kind):
     decision = after(kind, reason="said the API")
     assert decision.step is Step.PARK
-    assert failures.WHAT_TO_DO[kind] in decision.reason
+    assert WHAT_TO_DO[kind] in decision.reason
     assert "said the API" in decision.reason
 
 
 def test_a_rate_limit_is_waited_for_until_its_reset_and_never_fails_the_attempt():
-    assert after(failures.RATE_LIMIT, resets_at=5000.0).until == 5000.0
-    assert after(*[failures.RATE_LIMIT] * 200).step is Step.WAIT
-    assert after(*[failures.RATE_LIMIT] * 200).until == 199 + 900.0, "the longest wait"
+    assert after(TroubleKind.RATE_LIMIT, resets_at=5000.0).until == 5000.0
+    assert after(*[TroubleKind.RATE_LIMIT] * 200).step is Step.WAIT
+    assert after(*[TroubleKind.RATE_LIMIT] * 200).until == 199 + 900.0, "the longest wait"
 
 
 @pytest.mark.untraced
@@ -68,36 +69,38 @@ def test_a_transient_failure_waits_longer_each_time_and_fails_the_attempt_only_w
     assert "the same again" in after_all.reason
 
 
-@pytest.mark.parametrize("kind", [failures.SERVER, failures.OVERLOADED, failures.NETWORK, failures.QUOTA])
+@pytest.mark.parametrize("kind", [TroubleKind.SERVER, TroubleKind.OVERLOADED, TroubleKind.NETWORK, TroubleKind.QUOTA])
 def test_an_outage_is_a_wait_without_end_whatever_alternates(kind):
     """5 min 40 s of 503 once ended an unattended run for good."""
-    assert after(*[kind, failures.NETWORK, failures.SERVER] * 500, kind).step is Step.WAIT
+    assert after(*[kind, TroubleKind.NETWORK, TroubleKind.SERVER] * 500, kind).step is Step.WAIT
 
 
 def test_a_history_that_the_api_refuses_is_handed_over_to_one_fresh_session():
-    assert after(failures.HISTORY) == Decision(Step.CONNECT, Prompt.HAND_OVER, fresh=True)
-    again = after(failures.HISTORY, failures.HISTORY, reason="messages.3: bad")
+    assert after(TroubleKind.HISTORY) == Decision(Step.CONNECT, Prompt.HAND_OVER, fresh=True)
+    again = after(TroubleKind.HISTORY, TroubleKind.HISTORY, reason="messages.3: bad")
     assert again.step is Step.FINISH and "messages.3: bad" in again.reason
 
 
 def test_progress_resets_the_count_of_failures():
-    endings = [Ending(failures.SERVER, 0.0), Ending(failures.SERVER, 1.0), Ending(failures.SERVER, 2.0, progress=True)]
-    assert policy.consecutive(endings, {failures.SERVER}) == 1
-    endings.append(Ending(failures.SERVER, 3.0))
-    assert policy.consecutive(endings, {failures.SERVER}) == 2
+    endings = [Ending(TroubleKind.SERVER, 0.0), Ending(TroubleKind.SERVER, 1.0),
+               Ending(TroubleKind.SERVER, 2.0, progress=True)]
+    assert policy.consecutive(endings, {TroubleKind.SERVER}) == 1
+    endings.append(Ending(TroubleKind.SERVER, 3.0))
+    assert policy.consecutive(endings, {TroubleKind.SERVER}) == 2
 
 
 def test_alternating_failures_lengthen_each_others_pauses():
-    turns = [failures.SERVER, failures.RATE_LIMIT, failures.OVERLOADED, failures.RATE_LIMIT] * 20
+    turns = [TroubleKind.SERVER, TroubleKind.RATE_LIMIT, TroubleKind.OVERLOADED, TroubleKind.RATE_LIMIT] * 20
     decisions = {number: after(*turns[:number]) for number in range(1, 80)}
     assert [decisions[number].until - (number - 1) for number in (1, 3, 5)] == [2.0, 4.0, 8.0]
     assert {decision.step for decision in decisions.values()} == {Step.WAIT}
 
 
 def test_a_full_context_is_handed_over_a_limited_number_of_times():
-    assert after(failures.CONTEXT) == Decision(Step.CONNECT, Prompt.HAND_OVER, fresh=True)
-    assert after(*[failures.CONTEXT] * policy.MAX_HAND_OVERS).step is Step.CONNECT
-    assert after(*[failures.CONTEXT, failures.SERVER] * policy.MAX_HAND_OVERS, failures.CONTEXT).step is Step.FINISH
+    assert after(TroubleKind.CONTEXT) == Decision(Step.CONNECT, Prompt.HAND_OVER, fresh=True)
+    assert after(*[TroubleKind.CONTEXT] * policy.MAX_HAND_OVERS).step is Step.CONNECT
+    kinds = [TroubleKind.CONTEXT, TroubleKind.SERVER] * policy.MAX_HAND_OVERS
+    assert after(*kinds, TroubleKind.CONTEXT).step is Step.FINISH
 
 
 @pytest.mark.parametrize(("kinds", "tokens", "is_resumed", "can"), [
@@ -111,12 +114,12 @@ def test_a_refused_session_goes_on_unless_full_looping_or_refused_twice(kinds, t
 
 
 def test_an_unknown_session_starts_fresh_and_a_death_is_resumed():
-    assert after(failures.UNKNOWN_SESSION) == Decision(Step.CONNECT, Prompt.CONTINUE, fresh=True)
-    assert after(failures.CRASH) == Decision(Step.CONNECT, Prompt.CONTINUE)
+    assert after(TroubleKind.UNKNOWN_SESSION) == Decision(Step.CONNECT, Prompt.CONTINUE, fresh=True)
+    assert after(TroubleKind.CRASH) == Decision(Step.CONNECT, Prompt.CONTINUE)
     assert after(policy.STOPPED) == Decision(Step.CONNECT, Prompt.CONTINUE)
 
 
-@pytest.mark.parametrize("kind", [failures.INVALID, failures.MAX_TURNS, "a kind that nobody knows"])
+@pytest.mark.parametrize("kind", [TroubleKind.INVALID, TroubleKind.MAX_TURNS, "a kind that nobody knows"])
 def test_any_other_ending_fails_with_its_reason(kind):
     decision = after(kind, reason="400 no such model")
     assert (decision.step, decision.success) == (Step.FINISH, False)
@@ -125,52 +128,54 @@ def test_any_other_ending_fails_with_its_reason(kind):
 
 
 @pytest.mark.parametrize(("status", "said", "kind"), [
-    (429, "", failures.RATE_LIMIT), (529, "", failures.OVERLOADED), (500, "", failures.SERVER),
-    (503, "", failures.SERVER),
-    (401, "", failures.AUTHENTICATION), (403, "", failures.AUTHENTICATION), (403, "billing", failures.BILLING),
-    (402, "", failures.BILLING), (402, "garrison: budget used up: $1.00 of the $1.00", failures.BUDGET),
-    (400, "prompt is too long: 210000 tokens > 200000 maximum", failures.CONTEXT), (400, "bad field", failures.INVALID),
-    (413, "", failures.CONTEXT), (404, "model: none", failures.INVALID), (408, "", failures.NETWORK),
-    (None, "No conversation found with session ID: x", failures.UNKNOWN_SESSION),
-    (None, "Your credit balance is too low", failures.BILLING), (None, "Invalid API key · Please run /login",
-                                                            failures.AUTHENTICATION),
-    (None, "Claude AI usage limit reached", failures.RATE_LIMIT), (None, "Overloaded", failures.OVERLOADED),
-    (None, "Connection error.", failures.NETWORK), (None, "something else", failures.SERVER)])
+    (429, "", TroubleKind.RATE_LIMIT), (529, "", TroubleKind.OVERLOADED), (500, "", TroubleKind.SERVER),
+    (503, "", TroubleKind.SERVER),
+    (401, "", TroubleKind.AUTHENTICATION), (403, "", TroubleKind.AUTHENTICATION), (403, "billing", TroubleKind.BILLING),
+    (402, "", TroubleKind.BILLING), (402, "garrison: budget used up: $1.00 of the $1.00", TroubleKind.BUDGET),
+    (400, "prompt is too long: 210000 tokens > 200000 maximum", TroubleKind.CONTEXT),
+    (400, "bad field", TroubleKind.INVALID),
+    (413, "", TroubleKind.CONTEXT), (404, "model: none", TroubleKind.INVALID), (408, "", TroubleKind.NETWORK),
+    (None, "No conversation found with session ID: x", TroubleKind.UNKNOWN_SESSION),
+    (None, "Your credit balance is too low", TroubleKind.BILLING), (None, "Invalid API key · Please run /login",
+                                                            TroubleKind.AUTHENTICATION),
+    (None, "Claude AI usage limit reached", TroubleKind.RATE_LIMIT), (None, "Overloaded", TroubleKind.OVERLOADED),
+    (None, "Connection error.", TroubleKind.NETWORK), (None, "something else", TroubleKind.SERVER)])
 def test_failures_are_classified_by_status_and_text(status, said, kind):
-    assert failures.classify(status, said) == kind
+    assert classify(status, said) == kind
 
 
 def test_failures_of_one_attempt_are_limited_despite_progress():
     """Progress begins the count anew, but not for ever: each of these costs a call."""
-    endings = [Ending(failures.HANG, float(number), progress=True) for number in range(9)]
+    endings = [Ending(TroubleKind.HANG, float(number), progress=True) for number in range(9)]
     assert policy.decide(endings[:8]).step is Step.WAIT
     assert policy.decide(endings).step is Step.FINISH
-    answers = [Ending(failures.TOO_LONG, float(number), progress=True) for number in range(4)]
+    answers = [Ending(TroubleKind.TOO_LONG, float(number), progress=True) for number in range(4)]
     assert policy.decide(answers[:3]).step is Step.WAIT
     assert "4 times" in policy.decide(answers).reason
 
 
 def test_an_implausible_reset_is_not_waited_for():
     """One that is past would make a loop without a pause, one in milliseconds would wait for ever."""
-    assert after(failures.RATE_LIMIT, resets_at=-5.0).until == 30.0
-    assert after(failures.RATE_LIMIT, resets_at=1.8e12).until == policy.MAX_WAIT
-    assert after(failures.RATE_LIMIT, resets_at=17.0).until == 17.0
+    assert after(TroubleKind.RATE_LIMIT, resets_at=-5.0).until == 30.0
+    assert after(TroubleKind.RATE_LIMIT, resets_at=1.8e12).until == policy.MAX_WAIT
+    assert after(TroubleKind.RATE_LIMIT, resets_at=17.0).until == 17.0
 
 
 def test_a_takeover_is_mentioned_until_the_model_has_answered():
     assert after(policy.STOPPED, policy.PERSON).prompt is Prompt.PERSON
     assert after(policy.QUESTION, policy.PERSON).prompt is Prompt.PERSON
     assert after(policy.PERSON, policy.STOPPED).prompt is Prompt.PERSON, "its prompt may not have been sent"
-    assert after(policy.PERSON, failures.CRASH).prompt is Prompt.PERSON
+    assert after(policy.PERSON, TroubleKind.CRASH).prompt is Prompt.PERSON
     assert after(policy.PERSON, policy.STOPPED, progress=True).prompt is Prompt.CONTINUE
     assert after(policy.PERSON, policy.SILENT, policy.STOPPED).prompt is Prompt.CONTINUE
 
 
 @pytest.mark.parametrize(("status", "said", "error", "kind"), [
-    (400, "Your credit balance is too low", "billing_error", failures.BILLING),
-    (400, "tools.0: bad", "unknown", failures.INVALID),
-    (None, "over the limit", "max_output_tokens", failures.TOO_LONG),
-    (None, "it will not", "invalid_request", failures.INVALID), (None, "what?", "server_error", failures.SERVER),
-    (413, "Request too large", "invalid_request", failures.CONTEXT), (None, "Request timed out", "", failures.NETWORK)])
+    (400, "Your credit balance is too low", "billing_error", TroubleKind.BILLING),
+    (400, "tools.0: bad", "unknown", TroubleKind.INVALID),
+    (None, "over the limit", "max_output_tokens", TroubleKind.TOO_LONG),
+    (None, "it will not", "invalid_request", TroubleKind.INVALID), (None, "what?", "server_error", TroubleKind.SERVER),
+    (413, "Request too large", "invalid_request", TroubleKind.CONTEXT),
+    (None, "Request timed out", "", TroubleKind.NETWORK)])
 def test_failures_are_classified_by_the_clis_name_for_them(status, said, error, kind):
-    assert failures.classify(status, said, error) == kind
+    assert classify(status, said, error) == kind

@@ -14,25 +14,23 @@ import pytest
 from pydantic import ValidationError
 
 from garrison.agents.graph import AgentFailure, SessionSpec
-from garrison.delegation import context
 from garrison.delegation import prompts as classify
-from garrison.delegation.butler import AgentOrchestrator
+from garrison.delegation.butler import AgentOrchestrator, TextStream
 from garrison.delegation.confirmations import Confirmations
 from garrison.delegation.conversation import Conversation
-from garrison.delegation.events import EventSequence as Numbers
-from garrison.delegation.events import OrderBroken
 from garrison.delegation.models import (
     TRANSITIONS,
     AgentResult,
     AgentState,
     DelegationContext,
     DelegationRequest,
+    OrderBroken,
     Preference,
     Turn,
     check_transition,
 )
+from garrison.delegation.models import EventSequence as Numbers
 from garrison.delegation.specialists import Crew, read_crew
-from garrison.delegation.text_stream import TextStream
 from garrison.delegation.time_phrases import intervals
 from garrison.errors import ForbiddenTransition, GarrisonError, NotFound, RecordCorrupt, Refused, UsageError
 from garrison.records.json_io import extract_object
@@ -138,20 +136,20 @@ def test_a_context_that_is_too_large_loses_its_oldest_history_with_a_note() -> N
     history = [Turn(role="user", content=f"{number} " + "x" * 400) for number in range(100)]
     wanted = DelegationRequest(intent="delegate_triage", reasoning="r", relevant_entities=("e",),
                                time_constraints="today")
-    given = context.build("triage", wanted, "m" * 3000, history, NOW)
-    assert context.tokens(given) <= context.MAX_TOKENS
+    given = classify.build_context("triage", wanted, "m" * 3000, history, NOW)
+    assert classify.context_tokens(given) <= classify.MAX_TOKENS
     assert given.history_cut + len(given.conversation_history) == 100
     assert given.conversation_history[-1].content.startswith("99 ")
     one_more = given.model_copy(update={"history_cut": given.history_cut - 1, "conversation_history": tuple(
         history[given.history_cut - 1:])})
-    assert context.tokens(one_more) > context.MAX_TOKENS, "no more was cut than had to be"
+    assert classify.context_tokens(one_more) > classify.MAX_TOKENS, "no more was cut than had to be"
 
 
 def test_message_entities_and_times_are_never_cut() -> None:
     wanted = DelegationRequest(intent="delegate_triage", reasoning="r", relevant_entities=("e" * 3000,),
                                time_constraints="today")
     preferences = [Preference(key=f"k{number}", value="v" * 300, confidence=number / 100) for number in range(60)]
-    given = context.build("triage", wanted, "m" * 20_000, [Turn(role="user", content="old")], NOW,
+    given = classify.build_context("triage", wanted, "m" * 20_000, [Turn(role="user", content="old")], NOW,
                           preferences=preferences)
     assert (len(given.original_user_message), given.relevant_entities[0]) == (20_000, "e" * 3000)
     assert given.time_constraints == "today"

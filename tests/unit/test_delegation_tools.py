@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from garrison.delegation.preferences import MAX_KEPT, Preferences
-from garrison.delegation.specialist_tools import COMMANDS, MAX_ANSWER, SpecialistTools
+from garrison.delegation.specialist_tools import COMMANDS, MAX_ANSWER, MAX_KEPT, Preferences, SpecialistTools
 from garrison.delegation.specialists import Specialist, read_crew
 from garrison.errors import NotFound, RecordCorrupt, UsageError
 

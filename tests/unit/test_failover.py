@@ -8,9 +8,10 @@ import pytest
 
 from garrison.agents import failover
 from garrison.agents.base import Trouble
-from garrison.agents.claude import failures, policy
+from garrison.agents.claude import policy
 from garrison.agents.claude.policy import Ending
 from garrison.agents.failover import choose_first, choose_next, find_trouble, gives_up, parse_failover
+from garrison.agents.trouble import TroubleKind
 from garrison.ends import End
 from garrison.errors import UsageError
 from garrison.records.failover import (
@@ -59,8 +60,7 @@ def test_what_is_no_verdict_on_the_task_fails_over(endings: list[Ending], expect
 
 
 def test_every_class_of_failures_has_a_rule() -> None:
-    kinds = {value for name, value in vars(failures).items() if name.isupper() and isinstance(value, str)}
-    assert kinds <= failover.RULES.keys()
+    assert set(TroubleKind) <= failover.RULES.keys()
 
 
 @pytest.mark.parametrize(("code", "output", "kind"), [

@@ -15,7 +15,7 @@ from garrison.agents.claude.turn_end import plain_question
 from garrison.agents.quotation import mention, quote
 from garrison.agents.success_rule import last_object
 from garrison.agents.trouble import find_witness, read_reset, read_told
-from garrison.delegation.context import entities
+from garrison.delegation.prompts import entities
 from garrison.ends import End
 from garrison.errors import GarrisonError
 from garrison.forge.session import _NEXT

@@ -19,13 +19,11 @@ from garrison.cli.sessions import CHECKED_RUNS, check_runs
 from garrison.errors import GarrisonError, NotFound, RecordCorrupt, Refused, UsageError
 from garrison.pipeline import run
 from garrison.session import MODES, Initiative, Session, SessionState
-from garrison.session.memory import Memory
-from garrison.session.nodes import IDEMPOTENCY, SessionNodes
-from garrison.session.prompt import KEPT_MESSAGES, MAX_SECTION, build_messages
+from garrison.session.adapters import Memory
+from garrison.session.nodes import IDEMPOTENCY, KEPT_MESSAGES, MAX_SECTION, SessionNodes, build_messages
 from garrison.session.session import RunFailed, shipped_graph
-from garrison.session.state import apply_goal_changes, build_turn_values, is_plan_due
+from garrison.session.state import Tier, apply_goal_changes, build_turn_values, is_plan_due, read_tiers
 from garrison.session.store import read_state, write_state
-from garrison.session.trust import Tier, read_tiers
 from garrison.values import asdict
 
 NOW = datetime(2026, 1, 15, 10, 0, tzinfo=UTC)

@@ -16,6 +16,7 @@ from garrison.agents.session_options import SessionOptions
 from garrison.errors import UsageError
 from garrison.processes.orchestrator.session_attempt import (
     REPORT_REQUEST,
+    Script,
     SessionProgram,
     next_message,
     result_of,
@@ -24,8 +25,7 @@ from garrison.processes.orchestrator.session_attempt import (
 from garrison.session import Session, SessionState
 from garrison.session.adapters import MAX_RESULT, ToolDispatcher
 from garrison.session.claude import claude_adapters, prompt_of
-from garrison.session.scripted import Script
-from garrison.session.trust import read_tiers
+from garrison.session.state import read_tiers
 
 
 def configure(home: Path, text: str) -> Path:

@@ -12,13 +12,14 @@ from typing import Any
 import pytest
 
 from garrison.agents.base import Assignment, Outcome
-from garrison.agents.claude import failures, policy, prompts, questions
+from garrison.agents.claude import policy, prompts, questions
 from garrison.agents.claude.attempt import ClaudeAttempt
 from garrison.agents.claude.attempt_files import AttemptFiles
 from garrison.agents.claude.policy import Decision
 from garrison.agents.claude.settings import ClaudeSettings
 from garrison.agents.graph.model import AgentFailure
 from garrison.agents.session_agent import ORDER, SessionAttempt, _read_graph
+from garrison.agents.trouble import WHAT_TO_DO, TroubleKind
 from garrison.errors import UsageError
 from garrison.processes.orchestrator.session_attempt import MAX_TURNS, REPORT_REQUEST, SessionProgram, next_message
 from garrison.records import costs
@@ -83,13 +84,13 @@ def test_a_question_waits_without_a_program_also_in_a_later_incarnation(tmp_path
     assert questions.answer_to_call(programs.files, "c2") is None
 
 
-@pytest.mark.parametrize("kind", [failures.BUDGET, failures.AUTHENTICATION, failures.BILLING])
+@pytest.mark.parametrize("kind", [TroubleKind.BUDGET, TroubleKind.AUTHENTICATION, TroubleKind.BILLING])
 def test_a_failure_that_needs_a_person_parks_until_an_answer_or_a_new_incarnation(tmp_path: Path, kind: str) -> None:
     programs = Programs(tmp_path, *[policy.Ending(kind, 1.0, "spent")] * 3, DONE)
     work = programs.work()
     assert work.poll(0.0) is None
     assert work.question is not None
-    assert failures.WHAT_TO_DO[kind] in work.question.text
+    assert WHAT_TO_DO[kind] in work.question.text
     assert (work.poll(0.0), programs.begun) == (None, 1)
     work.answer(work.question.id, "done")
     assert (work.poll(0.0), programs.begun) == (None, 2)
@@ -99,7 +100,7 @@ def test_a_failure_that_needs_a_person_parks_until_an_answer_or_a_new_incarnatio
 
 
 def test_a_transient_failure_is_waited_for_until_it_is_over(tmp_path: Path) -> None:
-    ending = policy.Ending(failures.NETWORK, 100.0, "gone")
+    ending = policy.Ending(TroubleKind.NETWORK, 100.0, "gone")
     programs = Programs(tmp_path, *[ending] * 30, DONE)
     work = programs.work()
     assert (work.poll(0.0), programs.begun, work.question) == (None, 1, None)
@@ -182,7 +183,8 @@ def test_a_persons_cli_gets_the_end_of_a_long_conversation() -> None:
 
 
 def test_a_stopped_or_killed_session_is_left_to_a_later_incarnation(tmp_path: Path) -> None:
-    programs = Programs(tmp_path, Outcome("fail", "killed", killed=True), policy.Ending(failures.BUDGET, 1.0, "spent"))
+    spent = policy.Ending(TroubleKind.BUDGET, 1.0, "spent")
+    programs = Programs(tmp_path, Outcome("fail", "killed", killed=True), spent)
     assert programs.work().poll(0.0) == Outcome("fail", "killed", killed=True)
     work = programs.work()
     work.poll(0.0)
@@ -260,16 +262,16 @@ def test_questions_of_a_batch_are_answered_in_turn_and_its_other_calls_run_once(
     assert read_json(files.folder / "answers.json") == {"c2": "yes", "c3": "no"}
 
 
-@pytest.mark.parametrize("ending", [failures.BUDGET, failures.AUTHENTICATION, failures.OVERLOADED])
+@pytest.mark.parametrize("ending", [TroubleKind.BUDGET, TroubleKind.AUTHENTICATION, TroubleKind.OVERLOADED])
 def test_a_limit_or_refusal_suspends_in_mid_turn_without_repeating_work(tmp_path: Path,
                                                                         ending: str) -> None:
     prompt, ran = ordered(tmp_path), []
     files = AttemptFiles(tmp_path)
-    status = {failures.AUTHENTICATION: 401, failures.OVERLOADED: 529}.get(ending)
+    status = {TroubleKind.AUTHENTICATION: 401, TroubleKind.OVERLOADED: 529}.get(ending)
     plays: list[Any] = [[call(1, "save_notes", text="n")], AgentFailure("no", status), "Done."]
     usage = tmp_path / "runs/r/nodes/a/1/claude/usage.jsonl"
     usage.parent.mkdir(parents=True)
-    if ending == failures.BUDGET:
+    if ending == TroubleKind.BUDGET:
         costs.append_usage(usage, costs.UsageRecord("result", "s", "2026-01-31T00:00:00Z", 2.0))
     assert life(prompt, ran, plays) is None
     assert files.read_endings()[-1].kind == ending
@@ -277,7 +279,7 @@ def test_a_limit_or_refusal_suspends_in_mid_turn_without_repeating_work(tmp_path
     usage.unlink(missing_ok=True)
     plays[1] = REPORT
     assert life(prompt, ran, plays)["status"] == "success"
-    assert (before, ran) == ([] if ending == failures.BUDGET else ["save_notes"], ["save_notes", "report_result"])
+    assert (before, ran) == ([] if ending == TroubleKind.BUDGET else ["save_notes"], ["save_notes", "report_result"])
 
 
 def test_a_call_that_would_exceed_the_budget_beside_another_in_progress_waits(tmp_path: Path) -> None:
@@ -292,7 +294,7 @@ def test_a_call_that_would_exceed_the_budget_beside_another_in_progress_waits(tm
     AttemptFiles(tmp_path).make()
     costs.append_usage(AttemptFiles(tmp_path).usage, costs.UsageRecord("call", "s", "2026-01-31T00:00:00Z", 0.1))
     assert life(prompt, ran, [REPORT, "Done."]) is None
-    assert AttemptFiles(tmp_path).read_endings()[-1].kind == failures.RESERVED
+    assert AttemptFiles(tmp_path).read_endings()[-1].kind == TroubleKind.RESERVED
     lock.release()
     assert life(prompt, ran, [REPORT, "Done."])["status"] == "success"
     assert not (AttemptFiles(tmp_path).folder / FILE).exists()

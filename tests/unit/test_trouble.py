@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from garrison.agents.acp import failures as acp_failures
+from garrison.agents.acp.connection import classify_error
 from garrison.agents.claude import policy
 from garrison.agents.claude.attempt_files import AttemptFiles
 from garrison.agents.claude.policy import Ending, Step
@@ -141,7 +141,7 @@ def test_one_table_reads_what_all_agents_say() -> None:
         said = f"HTTP {status}: {text}" if status else text
         found = [classify(status, text, error)]
         if not error:
-            found.append(acp_failures.classify(-32603, "Internal error", {"details": said})[0])
+            found.append(classify_error(-32603, "Internal error", {"details": said})[0])
         if each.get("free", True) and not status:
             witness = find_witness(f"it works\n{text}\n")
             found.append(witness.kind if witness else "none")

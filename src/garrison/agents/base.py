@@ -224,7 +224,7 @@ class Trouble(Value):
     """What keeps an agent from working."""
 
     kind: str
-    """A class of `claude.failures`, or one of `failover`."""
+    """A class of `agents.trouble`, or one of `failover`."""
     reason: str = ""
     since: float = 0.0
     """Time of the first failure in a row, in seconds since 1970."""

@@ -19,7 +19,7 @@ from typing import Any, TextIO
 from garrison.agents import channel_client
 from garrison.agents.base import VALIDATOR, WORKER
 from garrison.agents.claude import tools
-from garrison.agents.verdict import KEYS, verdict_problem
+from garrison.agents.result import KEYS, verdict_problem
 from garrison.errors import GarrisonError, UsageError
 
 VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18")

@@ -36,16 +36,17 @@ from garrison.agents.acp import settings as acp_settings
 from garrison.agents.acp.settings import AcpSettings
 from garrison.agents.base import VALIDATOR, WORKER
 from garrison.agents.briefing import Reporting
-from garrison.agents.claude.extra import MISSING, has_sdk
 from garrison.agents.claude.settings import ATTRIBUTES as CLAUDE_ATTRIBUTES
 from garrison.agents.claude.settings import (
     ENVIRONMENT,
     KEYS,
     LIMITS,
+    MISSING,
     PROXY,
     TOKEN,
     ClaudeSettings,
     for_node,
+    has_sdk,
 )
 from garrison.agents.claude.settings import from_profile as read_claude
 from garrison.agents.command import CommandAgent, fill_variables

@@ -17,8 +17,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from garrison.agents.result import MAX_BYTES, parse_report
-from garrison.agents.verdict import KEYS, to_report, verdict_problem
+from garrison.agents.result import KEYS, MAX_BYTES, parse_report, to_report, verdict_problem
 from garrison.values import Value
 
 if TYPE_CHECKING:

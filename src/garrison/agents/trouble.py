@@ -126,6 +126,17 @@ TABLE: Mapping[TroubleKind, Handling] = {
     TroubleKind.PROTOCOL: Handling(Rule.AT_ONCE),
 }
 """Class → what follows it; every class has its line."""
+CLASSES: Mapping[str, str] = {kind: each.death for kind, each in TABLE.items() if each.death != death_classes.CRASH
+                              or kind is TroubleKind.CRASH}
+"""Class of a failure → its class in the restart policy; any other is a crash there."""
+
+WHAT_TO_DO: Mapping[str, str] = {
+    TroubleKind.AUTHENTICATION: "the key or log-in was refused: set ANTHROPIC_API_KEY (and pass it on), or run "
+                                "`garrison login`",
+    TroubleKind.BILLING: "the account cannot pay: resolve that with the provider",
+    TroubleKind.BUDGET: "the budget is used up: raise it in config.toml or the graph",
+}
+"""Failure of a session → instruction for the person who has to act before it can continue."""
 TRANSIENT: Mapping[str, Backoff] = {kind: each.backoff for kind, each in TABLE.items() if each.backoff is not None}
 """Classes that pass without help, with their pauses."""
 LIMITS = frozenset({TroubleKind.RATE_LIMIT, TroubleKind.QUOTA})
@@ -139,6 +150,10 @@ MAX_WAIT = 8 * 86_400.0
 """Longest wait for a reset that a record names, in seconds: a weekly limit plus one day."""
 MAX_RESET = 7 * 86_400.0
 """Longest wait for a reset that a text names, in seconds."""
+
+
+def ruling(kind: str) -> death_classes.Ruling:
+    return death_classes.ruling(CLASSES.get(kind, death_classes.CRASH))
 
 
 class _Pattern(str):

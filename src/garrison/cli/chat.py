@@ -19,7 +19,7 @@ from garrison.config import find_home
 
 if TYPE_CHECKING:
     from garrison.delegation.butler import AgentOrchestrator
-    from garrison.delegation.events import Event
+    from garrison.delegation.models import Event
 
 conversation_option = click.option("--conversation", "-c", metavar="ID", default="default", show_default=True,
                                    help="Conversation to continue; a new ID starts a new one.")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import click
 
-from garrison.agents.claude.extra import MISSING, has_sdk
+from garrison.agents.claude.settings import MISSING, has_sdk
 from garrison.cli.commands import Command
 from garrison.cli.sandbox import sandbox_option, settle_mode
 from garrison.config import find_data, find_home

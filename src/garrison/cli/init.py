@@ -15,7 +15,7 @@ from pathlib import Path
 
 import click
 
-from garrison.agents.claude.extra import INSTALL
+from garrison.agents.claude.settings import INSTALL
 from garrison.agents.registry import check_variables, find_profile, installed_agents
 from garrison.cli.commands import Command
 from garrison.cli.options import output_options

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from garrison.agents.claude.extra import INSTALL
+from garrison.agents.claude.settings import INSTALL
 from garrison.agents.limits import describe_limits
 from garrison.agents.registry import find_profile, installed_agents
 from garrison.cli.commands import Command

@@ -61,9 +61,8 @@ def session() -> None:
 def start(name: str, agent_id: str | None, tier: str, goals: tuple[str, ...], home: str | None) -> None:
     """Create the session NAME."""
     from garrison.records import atomic
-    from garrison.session.state import SessionState
+    from garrison.session.state import SessionState, find_tier, read_tiers
     from garrison.session.store import write_state
-    from garrison.session.trust import find_tier, read_tiers
 
     folder = session_folder(find_home(home), name)
     find_tier(tier, read_tiers())
@@ -185,11 +184,11 @@ async def _open(stack: AsyncExitStack, home: Path, name: str, *, turn_graph: Pat
     from garrison.agents.registry import graph_settings
     from garrison.cli.pipeline_worktree import confined_commands
     from garrison.processes.orchestrator.session_attempt import tools_of
+    from garrison.session.adapters import Memory
     from garrison.session.claude import claude_adapters
-    from garrison.session.memory import Memory
     from garrison.session.session import Session
+    from garrison.session.state import find_tier, read_tiers
     from garrison.session.store import read_state
-    from garrison.session.trust import find_tier, read_tiers
 
     folder = session_folder(home, name)
     tier = find_tier(read_state(folder).trust_tier, read_tiers())

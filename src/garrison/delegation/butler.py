@@ -9,17 +9,16 @@ one conversation are handled one after the other.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from garrison.agents.graph import AgentFailure, AgentGraph, Connect
 from garrison.agents.graph.graph import claude
-from garrison.delegation import confirmations, context, models, prompts, time_phrases
+from garrison.delegation import confirmations, models, prompts, time_phrases
 from garrison.delegation.confirmations import Confirmations
 from garrison.delegation.conversation import Conversation
-from garrison.delegation.events import Event, EventSequence
 from garrison.delegation.models import (
     BUTLER,
     AgentResult,
@@ -29,11 +28,12 @@ from garrison.delegation.models import (
     DelegationContext,
     DelegationRequest,
     Entry,
+    Event,
+    EventSequence,
     Preference,
     Proposal,
 )
 from garrison.delegation.specialists import Crew, Specialist
-from garrison.delegation.text_stream import TextStream
 from garrison.errors import NotFound, UsageError
 
 if TYPE_CHECKING:
@@ -278,8 +278,8 @@ class AgentOrchestrator:
         specialist = self.crew.of_intent(request.intent)
         assert specialist is not None, "parse_classification refuses unknown intents"
         started = self._clock()
-        given = context.build(specialist.name, request, message, turns, started, preferences=self._preferences(),
-                              known=self._known())
+        given = prompts.build_context(specialist.name, request, message, turns, started,
+                                      preferences=self._preferences(), known=self._known())
         emit("agent_delegate", from_=BUTLER, to=specialist.name)
         emit("agent_start", agent=specialist.name)
         result = await self._run_specialist(specialist, given,
@@ -362,3 +362,39 @@ class AgentOrchestrator:
 def _tokens(usage: dict[str, Any]) -> int:
     return sum(int(usage.get(key) or 0) for key in
                ("input_tokens", "output_tokens", "cache_creation_input_tokens", "cache_read_input_tokens"))
+
+
+# ---- text stream -----------------------------------------------------------------------------------------------------
+
+# Text of an agent, passed on in pieces while it is being written. Pure but for the callback.
+
+
+PIECE = 40
+"""Characters that are passed on together; less at the end of a line and of the text."""
+
+
+class TextStream:
+    """Passes on `partial` events in larger pieces, and of the `text` that follows them only what is missing."""
+
+    def __init__(self, put: Callable[[str], None]) -> None:
+        self._put = put
+        self._written = self._held = ""
+
+    def receive(self, event: Mapping[str, Any]) -> None:
+        """Take an event of a session; others than texts are ignored."""
+        if event["kind"] == "partial":
+            self._written += str(event["text"])
+            self._held += str(event["text"])
+            if len(self._held) >= PIECE or self._held.endswith("\n"):
+                self._flush()
+        elif event["kind"] == "text":
+            text = str(event["text"])
+            # After a broken stream the response is requested again, and may differ.
+            self._held += text[len(self._written):] if text.startswith(self._written) else f"\n{text}"
+            self._written = ""
+            self._flush()
+
+    def _flush(self) -> None:
+        held, self._held = self._held, ""
+        if held:
+            self._put(held)

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from garrison.agents import failover as policy
-from garrison.agents.claude.failures import RATE_LIMIT
 from garrison.agents.registry import follower_attributes, followers_of
+from garrison.agents.trouble import TroubleKind
 from garrison.errors import GarrisonError, RecordError
 from garrison.processes.loop import log_line
 from garrison.records import failover as records
@@ -110,7 +110,8 @@ class AgentsInTurn:
         agent = policy.choose_first(self.agents, self._limits, now)
         if agent != self.agents[0]:
             until = self._limits[self.agents[0]]
-            self.record(Failover(now, self.agents[0], agent, RATE_LIMIT, "its limit still holds", until, started=False))
+            self.record(Failover(now, self.agents[0], agent, TroubleKind.RATE_LIMIT, "its limit still holds", until,
+                                 started=False))
 
     def _read_limits(self) -> dict[str, float]:
         """Return the reset of each agent's limit, as other attempts of the run have met it."""

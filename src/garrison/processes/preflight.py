@@ -369,7 +369,7 @@ def check_agents(plan: RunPlan, home: Path, default: str | None, environ: Mappin
         for follower in _followers(task, agent, home, stated):
             registry.check_node(follower, name, registry.follower_attributes(task.attrs), home)
         if session := registry.session_options(agent, name, task.attrs, home):
-            from garrison.session.trust import read_tiers, require_working_tier
+            from garrison.session.state import read_tiers, require_working_tier
 
             require_working_tier(session.tier, read_tiers())
     for agent in sorted(used):

@@ -23,8 +23,7 @@ from garrison.agents.base import Function
 from garrison.agents.graph import AgentGraph, Connect
 from garrison.agents.graph.graph import claude
 from garrison.agents.graph.model import Event, Node
-from garrison.session.adapters import ToolDispatcher
-from garrison.session.memory import Memory
+from garrison.session.adapters import Memory, ToolDispatcher
 from garrison.values import replace
 
 SYSTEM = ("You are the voice of a session that garrison keeps. You are given what the session knows and the "

@@ -26,9 +26,8 @@ from garrison.session import adapters as adapting
 from garrison.session import state as states
 from garrison.session.graph_reader import adapters_of, read_session_graph
 from garrison.session.nodes import SessionNodes
-from garrison.session.state import SessionState
+from garrison.session.state import SessionState, Tier, find_tier, read_tiers
 from garrison.session.store import Kind, Run, SessionJournal, drop_earlier_run, read_earlier_run, read_state
-from garrison.session.trust import Tier, find_tier, read_tiers
 from garrison.values import Value
 
 if TYPE_CHECKING:

@@ -13,17 +13,17 @@ import time
 from typing import TYPE_CHECKING
 
 from garrison.agents.acp import prompts
-from garrison.agents.acp.job import MAX_LOST_SESSIONS, AcpJob
-from garrison.agents.acp.session_record import SessionRecord
+from garrison.agents.acp.job import MAX_LOST_SESSIONS, AcpJob, SessionRecord
 from garrison.agents.acp.settings import AcpSettings, for_node, read_only
 from garrison.agents.base import NO_REPORT, VALIDATOR, WORKER, AgentReport, Assignment, Question, Work
 from garrison.agents.channel_client import VARIABLE
-from garrison.agents.claude import cli_process, failures, policy, questions
+from garrison.agents.claude import cli_process, policy, questions
 from garrison.agents.claude.attempt import ConnectedAttempt
 from garrison.agents.claude.attempt_files import AttemptFiles
 from garrison.agents.claude.cli_sandbox import launcher_script
 from garrison.agents.claude.policy import Decision, Prompt, Step
 from garrison.agents.claude.tools import to_agent_report
+from garrison.agents.trouble import WHAT_TO_DO, TroubleKind
 from garrison.agents.variables import expand
 from garrison.records import atomic
 from garrison.records.json_io import read_json
@@ -97,7 +97,7 @@ class AcpAttempt(ConnectedAttempt):
         if last.kind == policy.SILENT and decision.step is Step.FINISH:
             atomic.write(self.files.unreported, NO_REPORT.encode(), durable=False)
             return replace(decision, success=True, reason="")
-        if last.kind == failures.UNKNOWN_SESSION and self._lost() > MAX_LOST_SESSIONS:
+        if last.kind == TroubleKind.UNKNOWN_SESSION and self._lost() > MAX_LOST_SESSIONS:
             return Decision(Step.FINISH, reason=f"its session was lost {self._lost()} times: {last.reason}")
         return decision
 
@@ -136,7 +136,7 @@ class AcpAttempt(ConnectedAttempt):
     def _lost(self) -> int:
         """Return how many sessions the agent did not continue: in the program that should have, or in the next one."""
         record = SessionRecord.read(self.files.session)
-        ended = sum(1 for ending in self.endings if ending.kind == failures.UNKNOWN_SESSION)
+        ended = sum(1 for ending in self.endings if ending.kind == TroubleKind.UNKNOWN_SESSION)
         return ended + (record.lost if record is not None else 0)
 
     def _prepare_program(self) -> tuple[tuple[str, ...], dict[str, str]]:
@@ -163,9 +163,9 @@ class AcpAttempt(ConnectedAttempt):
 
 
 def _what_to_do(name: str, kind: str) -> str:
-    if kind == failures.AUTHENTICATION:
+    if kind == TroubleKind.AUTHENTICATION:
         return f"the key or log-in was refused: set a key that [agents.{name}] names in env, or log in with its program"
-    return failures.WHAT_TO_DO[kind]
+    return WHAT_TO_DO[kind]
 
 
 def settle(settings: AcpSettings, where: str, assignment: Assignment) -> AcpSettings:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 import os
 import signal
@@ -18,7 +19,6 @@ from collections.abc import Awaitable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from garrison.agents.acp import failures as acp_failures
 from garrison.agents.acp import permissions, prompts
 from garrison.agents.acp.client import (
     AcpClient,
@@ -30,25 +30,23 @@ from garrison.agents.acp.client import (
     RequestError,
     Silence,
 )
-from garrison.agents.acp.job import MAX_LOST_SESSIONS, AcpJob
+from garrison.agents.acp.job import MAX_LOST_SESSIONS, AcpJob, SessionRecord
 from garrison.agents.acp.permissions import Option, Ruling
 from garrison.agents.acp.report_block import find_report, find_verdict, to_report
-from garrison.agents.acp.session_record import SessionRecord
 from garrison.agents.base import VALIDATOR, WORKER
-from garrison.agents.claude import cli_process, failures, messages, policy, questions
+from garrison.agents.claude import cli_process, messages, policy, questions
 from garrison.agents.claude.attempt_files import AttemptFiles
 from garrison.agents.claude.loop_detector import LoopDetector
 from garrison.agents.claude.messages import Told
 from garrison.agents.claude.policy import Ending
 from garrison.agents.claude.session_connection import SessionConnection, clean, run_to_ending
 from garrison.agents.claude.settings import MAX_REPEATS
-from garrison.agents.claude.start_limiter import start_slot
-from garrison.agents.claude.start_watch import POLL, StartWatch
+from garrison.agents.claude.start_watch import POLL, StartWatch, start_slot
 from garrison.agents.claude.stream import cut
 from garrison.agents.claude.tools import SERVER
 from garrison.agents.claude.turn_end import MAX_LAST, admits_failure, loop_ending, plain_question
 from garrison.agents.reports import RESULT
-from garrison.agents.trouble import OUTAGES
+from garrison.agents.trouble import OUTAGES, TroubleKind, classify, classify_text
 from garrison.ends import End, EndKind
 from garrison.records.json_io import read_json, write_json
 from garrison.records.record import from_data
@@ -101,15 +99,15 @@ class Connection(SessionConnection):
         try:
             return await self._connect()
         except Breach as breach:
-            return self._ending(acp_failures.PROTOCOL, f"the agent breaks the protocol: {breach}")
+            return self._ending(PROTOCOL, f"the agent breaks the protocol: {breach}")
         except (NoAnswer, Silence) as error:
-            return self._ending(failures.HANG, str(error))
+            return self._ending(TroubleKind.HANG, str(error))
         except AgentEnded as error:
             return await self._agent_ended(error)
         except RequestError as error:
-            return self._ending(*acp_failures.classify(error.code, str(error), error.data))
+            return self._ending(*classify_error(error.code, str(error), error.data))
         except CannotStart as error:
-            return self._gone(was_run=False) or self._ending(failures.INVALID, str(error))
+            return self._gone(was_run=False) or self._ending(TroubleKind.INVALID, str(error))
 
     async def _connect(self) -> Ending:
         async with start_slot(Path(self.job.home), self.settings.starts, self._show_wait, self._stop) as started:
@@ -145,7 +143,7 @@ class Connection(SessionConnection):
             await self._client.authenticate(self.settings.auth)
         servers = self._servers()
         if objection := self._client.objection_to(servers):
-            return self._ending(failures.INVALID, objection)
+            return self._ending(TroubleKind.INVALID, objection)
         if not self.job.session:
             await self._begin(servers)
         elif ending := await self._continue(servers):
@@ -156,7 +154,7 @@ class Connection(SessionConnection):
             if self.settings.model:
                 await self._client.choose_model(self.settings.model)
         except ValueError as error:
-            return self._ending(failures.INVALID, str(error))
+            return self._ending(TroubleKind.INVALID, str(error))
         session = self._client.session
         self._write({"kind": "begin", "session": session, "resumed": session == self.job.session,
                      "model": self.settings.model or self._client.agent, "version": self._client.agent})
@@ -169,19 +167,19 @@ class Connection(SessionConnection):
             try:
                 await self._client.resume_session(self.job.session, servers)
             except RequestError as error:
-                kind, reason = acp_failures.classify(error.code, str(error), error.data)
-                if kind in policy.NEEDS_PERSON or (kind in OUTAGES and kind != failures.SERVER):
+                kind, reason = classify_error(error.code, str(error), error.data)
+                if kind in policy.NEEDS_PERSON or (kind in OUTAGES and kind != TroubleKind.SERVER):
                     return self._ending(kind, reason)  # that hinders any session: this one is not lost
                 refusal = f"the agent does not continue its session: {reason}"
             else:
                 return None
         if self.job.lost >= MAX_LOST_SESSIONS:
-            return self._ending(failures.UNKNOWN_SESSION, refusal)
+            return self._ending(TroubleKind.UNKNOWN_SESSION, refusal)
         self._note(f"{refusal}; it begins another one")
         try:
             await self._begin(servers, lost=1)
         except RequestError as error:  # a new program may do what one that has just refused a session does not
-            return self._ending(failures.UNKNOWN_SESSION, f"{refusal}; nor does it begin another one: {error}")
+            return self._ending(TroubleKind.UNKNOWN_SESSION, f"{refusal}; nor does it begin another one: {error}")
         self._prompt = self.job.prompt_anew
         self.files.add_prompt(policy.Prompt.HAND_OVER.value, self._prompt, "", incarnation=self.job.incarnation,
                               at=time.time())
@@ -272,7 +270,7 @@ class Connection(SessionConnection):
         if self._round:
             return self._ending(*loop_ending(self.files, self.job.role, self._round))
         message = self._client.turn_state.message
-        kind = acp_failures.BY_STOP.get(why, "")
+        kind = BY_STOP.get(why, "")
         self._write({"kind": "result", "subtype": why, "error": bool(kind), "said": cut(message), "usd": None,
                      "turns": 1, "status": None, "terminal_reason": None})
         unreadable = ""
@@ -388,7 +386,7 @@ class Connection(SessionConnection):
     # ---- endings
 
     def _ending(self, kind: str, reason: str = "", *, resets_at: float | None = None) -> Ending:
-        if kind not in (policy.STOPPED, failures.CRASH) and (report := self._take_report()):
+        if kind not in (policy.STOPPED, TroubleKind.CRASH) and (report := self._take_report()):
             return self._reported(report)  # a failure after the report is no reason to repeat the work
         return super()._ending(kind, reason, resets_at=resets_at)
 
@@ -406,13 +404,13 @@ class Connection(SessionConnection):
                 gone := self._gone(was_run=end.kind is not EndKind.NOT_RUN)):
             return gone
         if end.kind is EndKind.NOT_RUN:
-            return self._ending(failures.INVALID, f"the agent's program cannot be started: {error.stderr}")
+            return self._ending(TroubleKind.INVALID, f"the agent's program cannot be started: {error.stderr}")
         if end.kind is EndKind.LOST:
-            return self._ending(failures.CRASH, "the agent closed its output")
+            return self._ending(TroubleKind.CRASH, "the agent closed its output")
         if end.kind is EndKind.SIGNAL:
-            return self._ending(failures.CRASH, f"the agent was killed (exit code {end.code})")
-        kind = failures.classify(None, error.stderr)
-        return self._ending(kind if kind in policy.NEEDS_PERSON else failures.CRASH,
+            return self._ending(TroubleKind.CRASH, f"the agent was killed (exit code {end.code})")
+        kind = classify(None, error.stderr)
+        return self._ending(kind if kind in policy.NEEDS_PERSON else TroubleKind.CRASH,
                             f"the agent's program ended with exit code {end.code}: {error.stderr or 'it said nothing'}")
 
 
@@ -431,3 +429,41 @@ def main(argv: list[str] | None = None) -> int:
 
 if __name__ == "__main__":
     sys.exit(main())
+
+
+# ---- failures --------------------------------------------------------------------------------------------------------
+
+# Failures of ACP agents: from the protocol's errors to the classes of `agents.trouble`. Pure.
+#
+# An agent's error has a number of the protocol and a text of its own; what its model's API answered is in the text.
+
+
+PROTOCOL = "protocol"
+"""An agent that breaks the protocol; nothing follows but the end."""
+_AUTH_REQUIRED, _METHOD_NOT_FOUND, _INVALID_PARAMS, _INVALID_REQUEST = -32000, -32601, -32602, -32600
+_MAX_DATA = 1000
+
+BY_STOP: Mapping[str, str] = {"max_tokens": TroubleKind.CONTEXT, "max_turn_requests": TroubleKind.MAX_TURNS,
+                              "refusal": TroubleKind.REFUSED}
+"""Why an agent ended its turn → the class of that failure; any other end is none."""
+
+
+def classify_error(code: int, text: str, data: Any = None) -> tuple[str, str]:
+    """Return the class of an agent's error, and its reason in one line."""
+    details = _details(data)
+    reason = " ".join(f"{text} {details}".split())
+    known = classify_text(reason)
+    if code == _AUTH_REQUIRED and known not in (TroubleKind.RATE_LIMIT, TroubleKind.QUOTA, TroubleKind.BILLING):
+        return TroubleKind.AUTHENTICATION, reason
+    kind = classify(None, reason)
+    if kind == TroubleKind.SERVER and code in (_METHOD_NOT_FOUND, _INVALID_PARAMS, _INVALID_REQUEST):
+        kind = TroubleKind.INVALID
+    return kind, reason
+
+
+def _details(data: Any) -> str:
+    if data is None:
+        return ""
+    if isinstance(data, dict) and isinstance(data.get("details"), str):
+        return str(data["details"])[:_MAX_DATA]
+    return json.dumps(data, default=str)[:_MAX_DATA]

@@ -13,9 +13,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from garrison.agents.claude.tools import FOR_THE_PIPELINE
-from garrison.agents.result import parse_report
-from garrison.agents.verdict import to_report as to_verdict
-from garrison.agents.verdict import verdict_problem
+from garrison.agents.result import parse_report, verdict_problem
+from garrison.agents.result import to_report as to_verdict
 
 if TYPE_CHECKING:
     from collections.abc import Container

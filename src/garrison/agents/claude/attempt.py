@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from garrison.agents.base import VALIDATOR, WORKER, AgentReport, Assignment, Outcome, Question, Trouble, Work
-from garrison.agents.claude import cli_process, cli_sandbox, failures, policy, prompts, questions, takeover
+from garrison.agents.claude import cli_process, cli_sandbox, policy, prompts, questions, takeover
 from garrison.agents.claude.attempt_files import AttemptFiles, ConnectionJob
 from garrison.agents.claude.policy import Decision, Ending, Step
 from garrison.agents.claude.settings import PROXY, ClaudeSettings, for_node, read_only, without_variables
 from garrison.agents.claude.tools import to_agent_report
 from garrison.agents.outages import SharedOutages
-from garrison.agents.trouble import LIMITS, OUTAGES, TABLE
+from garrison.agents.trouble import LIMITS, OUTAGES, TABLE, TroubleKind
 from garrison.records import atomic
 from garrison.records.json_io import read_json, write_json
 from garrison.system.jobs import Job, read_tail
@@ -263,10 +263,10 @@ class ConnectedAttempt(SuspendableAttempt):
         if self._connection is not None and self._connection.timed_out:
             return ended
         if not recorded:
-            kind = policy.STOPPED if takeover.holder(self.files) is not None else failures.CRASH
+            kind = policy.STOPPED if takeover.holder(self.files) is not None else TroubleKind.CRASH
             self.endings.append(Ending(kind, self._wall(), ended.reason))
             self.files.add_ending(self.endings[-1])
-        if self.endings[-1].kind == failures.CRASH:
+        if self.endings[-1].kind == TroubleKind.CRASH:
             return Outcome("fail", self.endings[-1].reason, ended.exit_code, killed=True)
         return None
 
@@ -302,7 +302,7 @@ class ClaudeAttempt(ConnectedAttempt):
 
     def _decide(self) -> Decision:
         decision = super()._decide()
-        is_refused = decision.step is Step.PARK and self.endings[-1].kind == failures.AUTHENTICATION
+        is_refused = decision.step is Step.PARK and self.endings[-1].kind == TroubleKind.AUTHENTICATION
         if is_refused and self.settings.login == PROXY:
             agent = f" --agent {self._name}" if self._name != BUILT_IN else ""
             return replace(decision, reason=f"{decision.reason}; if the log-in is valid, `garrison login --where file"

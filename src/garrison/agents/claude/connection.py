@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
+import shutil
 import signal
 import sys
 import time
@@ -17,11 +19,12 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from garrison.agents.base import NOTES, WORKER
 from garrison.agents.claude import (
     cli_process,
     cli_sandbox,
-    failures,
     log_in,
     messages,
     policy,
@@ -41,29 +44,34 @@ from garrison.agents.claude.client import (
     to_hooks,
     to_permission,
 )
-from garrison.agents.claude.extension_options import extension_options
+from garrison.agents.claude.extensions import EVENTS, cli_settings, tool_of
 from garrison.agents.claude.loop_detector import LoopDetector
 from garrison.agents.claude.messages import FolderInstructions
-from garrison.agents.claude.permissions import Permissions
 from garrison.agents.claude.policy import Ending
+from garrison.agents.claude.questions import Permissions
 from garrison.agents.claude.session_connection import SessionConnection, run_to_ending
 from garrison.agents.claude.settings import ASK
-from garrison.agents.claude.start_limiter import start_slot
-from garrison.agents.claude.start_watch import StartWatch
+from garrison.agents.claude.start_watch import StartWatch, start_slot
 from garrison.agents.claude.stream import Begin, Event, RateLimit, Result, Retry, Usage, cut
+from garrison.agents.claude.tools import SERVER
 from garrison.agents.claude.turn_end import MAX_LAST, TurnEnd, loop_ending, plain_question
-from garrison.agents.trouble import OUTAGES
+from garrison.agents.trouble import OUTAGES, TroubleKind, classify
 from garrison.ends import End, EndKind
-from garrison.records import costs
+from garrison.records import atomic, costs
 from garrison.records.json_io import read_json
 from garrison.records.record import from_data
 from garrison.records.reservations import Reservation
 from garrison.sandbox.place import EXCHANGE
 from garrison.system.newest_entry import ContentWatch
 from garrison.system.processes import die_with_parent
+from garrison.values import Value
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from claude_agent_sdk import ClaudeAgentOptions
+
+    from garrison.agents.claude.settings import ClaudeSettings
 
 _MAX_RETRY_DELAY = 15.0
 """Seconds of the API's own retry delay beyond which the connection ends instead of waiting."""
@@ -107,14 +115,14 @@ class Connection(SessionConnection):
         if ending := self._enter_limits():
             return ending
         if not self._prepare_transcript():
-            return self._ending(failures.UNKNOWN_SESSION, f"there is no transcript of session "
+            return self._ending(TroubleKind.UNKNOWN_SESSION, f"there is no transcript of session "
                                 f"{self.job.parent_session}, which this one was to continue")
         try:
             return await self._connect()
         except ProcessError as error:
             return await self._process_ended(error)
         except Silence as error:
-            return self._ending(failures.HANG, f"{error} {self._stderr_tail()}".strip())
+            return self._ending(TroubleKind.HANG, f"{error} {self._stderr_tail()}".strip())
         except ClaudeSDKError as error:
             return self._ending(*_start_failure(f"{error} {self._stderr_tail()}"))
 
@@ -132,7 +140,7 @@ class Connection(SessionConnection):
         records = costs.read_usage(self.files.usage) if self.files.usage.exists() else []
         turns = costs.remaining_turns(self.settings.max_turns, records)
         if turns == 0:
-            return self._ending(failures.MAX_TURNS, f"after {self.settings.max_turns} turns")
+            return self._ending(TroubleKind.MAX_TURNS, f"after {self.settings.max_turns} turns")
         if turns != self.settings.max_turns:
             self._make_client(turns)
         return self._reserve(costs.last_cost(records))
@@ -146,7 +154,7 @@ class Connection(SessionConnection):
         shortfall = self._reservation.reserve(usd)
         if shortfall is None:
             return None
-        return self._ending(failures.RESERVED if shortfall.is_reserved else failures.BUDGET, shortfall.reason)
+        return self._ending(TroubleKind.RESERVED if shortfall.is_reserved else TroubleKind.BUDGET, shortfall.reason)
 
     def _prepare_transcript(self) -> bool:
         """Restore or fork the transcript that the CLI resumes; False if the parent session has none."""
@@ -212,9 +220,9 @@ class Connection(SessionConnection):
         except Interrupted:
             return self._ending(policy.STOPPED)
         except Silence as error:
-            return self._ending(failures.HANG, str(error))
+            return self._ending(TroubleKind.HANG, str(error))
         except NoResult as error:
-            return self._ending(failures.CRASH, str(error))
+            return self._ending(TroubleKind.CRASH, str(error))
         raise AssertionError("a turn ends with its result")
 
     # ---- events
@@ -249,7 +257,7 @@ class Connection(SessionConnection):
             question = questions.unanswered(self.files)
             return self._ending(policy.QUESTION if question else policy.REPORTED, question)
         if event["is_full"] and not self._turn_end.reached:
-            return self._ending(failures.CONTEXT, "the last response has filled its context")
+            return self._ending(TroubleKind.CONTEXT, "the last response has filled its context")
         usd = costs.estimate(event["model"], event["usage"])
         if event["final"]:
             return self._reserve(usd)
@@ -264,7 +272,7 @@ class Connection(SessionConnection):
         self._write(event)
         self._show_trouble(f"the API answered {event['status'] or event['error'] or 'nothing'}; it tries again "
                            f"(attempt {event['attempt']})")
-        told = failures.classify(event["status"], event["error"])
+        told = classify(event["status"], event["error"])
         ending = self._ending(told, f"{event['status'] or ''} {event['error']}", resets_at=time.time() + event["delay"])
         is_long = ending.resets_at is not None and ending.resets_at - time.time() > _MAX_RETRY_DELAY
         is_known = ending.kind in OUTAGES and any(Path(name).exists() for name in self.job.outages)
@@ -285,11 +293,11 @@ class Connection(SessionConnection):
         if question := questions.unanswered(self.files):
             return self._ending(policy.QUESTION, question)
         if event["subtype"] == "error_max_turns":
-            return self._ending(failures.MAX_TURNS, f"after {event['turns']} turns")
+            return self._ending(TroubleKind.MAX_TURNS, f"after {event['turns']} turns")
         if event["error"]:
-            kind = failures.REFUSED if event["refused"] else failures.classify(
+            kind = TroubleKind.REFUSED if event["refused"] else classify(
                 event["status"], text, self._client.last_error)
-            return self._ending(kind, text, resets_at=self._resets_at if kind == failures.RATE_LIMIT else None)
+            return self._ending(kind, text, resets_at=self._resets_at if kind == TroubleKind.RATE_LIMIT else None)
         if self.job.role == WORKER and (question := plain_question(text)):
             questions.ask(self.files, question)
             return self._ending(policy.QUESTION, question)
@@ -300,7 +308,7 @@ class Connection(SessionConnection):
     def _ending(self, kind: str, reason: str = "", *, resets_at: float | None = None) -> Ending:
         """Return how the connection ends: by its report, if there is one that no tool call may change."""
         report = read_json(self.files.report)
-        if report and not self._client.tool_running and kind not in (policy.STOPPED, failures.CRASH):
+        if report and not self._client.tool_running and kind not in (policy.STOPPED, TroubleKind.CRASH):
             return self._reported(report)  # a failure after the report is no reason to repeat the work
         return super()._ending(kind, reason, resets_at=resets_at)
 
@@ -315,9 +323,9 @@ class Connection(SessionConnection):
                 gone := self._vanished(cli_process.find_cli(self.settings), was_run=end.kind is not EndKind.NOT_RUN)):
             return gone
         if end.kind is EndKind.NOT_RUN:
-            return self._ending(failures.INVALID, f"the CLI cannot be started: {self._stderr_tail()}")
+            return self._ending(TroubleKind.INVALID, f"the CLI cannot be started: {self._stderr_tail()}")
         if end.kind is EndKind.SIGNAL:
-            return Ending(failures.CRASH, time.time(), f"the CLI was killed (exit code {end.code})",
+            return Ending(TroubleKind.CRASH, time.time(), f"the CLI was killed (exit code {end.code})",
                           progress=self._answered)
         return self._ending(*_start_failure(f"exit code {end.code}: {self._stderr_tail() or error}"))
 
@@ -357,8 +365,8 @@ def options_of(job: ConnectionJob, files: AttemptFiles, stderr: Callable[[str], 
 
 def _start_failure(text: str) -> tuple[str, str]:
     """Classify a failure of the CLI itself by its text; without a known cause the CLI crashed."""
-    kind = failures.classify(None, text)
-    return (kind if kind != failures.SERVER else failures.CRASH), text
+    kind = classify(None, text)
+    return (kind if kind != TroubleKind.SERVER else TroubleKind.CRASH), text
 
 
 async def _run(job: ConnectionJob) -> Ending:
@@ -375,3 +383,107 @@ def main(argv: list[str] | None = None) -> int:
 
 if __name__ == "__main__":
     sys.exit(main())
+
+
+# ---- extension options -----------------------------------------------------------------------------------------------
+
+# Extensions of a session as options of the SDK: tools, servers, subagents, skills, plugins, hooks, thinking.
+
+
+SKILLS = "garrison"
+"""Name of the plugin that holds the skills of the settings."""
+
+
+def extension_options(settings: ClaudeSettings, config: str, repository: Mapping[str, str]) -> dict[str, Any]:
+    """Return the options; the skills become a plugin in the CLI's configuration folder `config`.
+
+    Args:
+        repository: the repository's own settings, where the profile takes them; the profile's win.
+    """
+    shared = repository_options(repository, config)
+    more = [*(["Agent"] if settings.subagents or shared.plugins else []),
+            *(["Skill"] if settings.skills or shared.plugins else [])]
+    names = list(dict.fromkeys(tool_of(pattern) for pattern in (*settings.tools, *more)))
+    servers = {**shared.servers, **{name: dict(server) for name, server in settings.mcp_servers.items()}}
+    may = settings.allowed_tools or (*settings.tools, *(f"mcp__{name}" for name in servers))
+    own = cli_settings(settings.hooks, attribution=settings.attribution)
+    for event, matchers in shared.hooks.items():
+        own.setdefault("hooks", {}).setdefault(event, []).extend(matchers)
+    skills = [link_skills(Path(config), settings.skills)] if settings.skills else []
+    plugins = [*shared.plugins, *settings.plugins, *skills]
+    return {
+        "tools": [name for name in names if not name.startswith("mcp__")], "allowed": [*may, *more, *shared.allowed],
+        "disallowed_tools": [*settings.disallowed_tools, *shared.denied], "servers": servers,
+        "agents": settings.subagents,
+        "plugins": [{"type": "local", "path": path} for path in plugins], "add_dirs": list(settings.add_dirs),
+        "betas": list(settings.betas), "thinking": _thinking(settings.thinking),
+        "settings": json.dumps(own) if own else None}
+
+
+class RepositoryOptions(Value):
+    """What a repository's own `.claude/` and `.mcp.json` add."""
+
+    servers: Mapping[str, Any] = msgspec.field(default_factory=dict)
+    hooks: Mapping[str, list[Any]] = msgspec.field(default_factory=dict)
+    allowed: tuple[str, ...] = ()
+    denied: tuple[str, ...] = ()
+    plugins: tuple[str, ...] = ()
+
+
+def repository_options(files: Mapping[str, str], config: str) -> RepositoryOptions:
+    """Return what a repository's settings add; what cannot be read adds nothing.
+
+    Variables (`env`) are left out: they could lead the CLI past its proxy. Skills, commands and subagents become a
+    plugin in the folder `config`.
+    """
+    if not files:
+        return RepositoryOptions()
+    servers, own = (_table(files.get(name, "")) for name in (".mcp.json", ".claude/settings.json"))
+    rules, hooks = _dict(own.get("permissions")), _dict(own.get("hooks"))
+    plugin = Path(config) / "repository"
+    shutil.rmtree(plugin, ignore_errors=True)
+    parts = {name.removeprefix(".claude/"): text for name, text in files.items() if name.count("/") > 1}
+    for name, text in parts.items():
+        atomic.make_directory((plugin / name).parent)
+        (plugin / name).write_text(text)
+    if parts:
+        manifest = atomic.make_directory(plugin / ".claude-plugin") / "plugin.json"
+        about = {"name": "repository", "version": "1.0.0", "description": "The repository's own"}
+        manifest.write_text(json.dumps(about))
+    return RepositoryOptions(
+        {name: table for name, table in _dict(servers.get("mcpServers")).items()
+         if isinstance(table, dict) and name != SERVER},
+        {event: matchers for event, matchers in hooks.items() if event in EVENTS and isinstance(matchers, list)},
+        _words(rules.get("allow")), _words(rules.get("deny")), (str(plugin),) if parts else ())
+
+
+def _table(text: str) -> dict[str, Any]:
+    try:
+        return _dict(json.loads(text))
+    except ValueError:
+        return {}
+
+
+def _dict(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _words(value: Any) -> tuple[str, ...]:
+    return tuple(word for word in value if isinstance(word, str)) if isinstance(value, list) else ()
+
+
+def link_skills(config: Path, skills: tuple[str, ...]) -> str:
+    """Make a plugin of folders with skills; return its folder."""
+    plugin = config / "garrison-skills"
+    shutil.rmtree(plugin, ignore_errors=True)
+    for skill in map(Path, skills):  # copied: a sandbox does not have the original
+        shutil.copytree(skill, plugin / "skills" / skill.name)
+    manifest = atomic.make_directory(plugin / ".claude-plugin") / "plugin.json"
+    manifest.write_text(json.dumps({"name": SKILLS, "version": "1.0.0", "description": "Skills of this agent"}))
+    return str(plugin)
+
+
+def _thinking(wanted: str | int | None) -> dict[str, Any] | None:
+    if wanted is None:
+        return None
+    return {"type": "enabled", "budget_tokens": wanted} if isinstance(wanted, int) else {"type": wanted}

@@ -11,8 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from enum import StrEnum
 
 from garrison.agents.base import Trouble
-from garrison.agents.claude import failures
-from garrison.agents.trouble import LIMITS, MAX_WAIT, TABLE, TRANSIENT, TroubleKind
+from garrison.agents.trouble import CLASSES, LIMITS, MAX_WAIT, TABLE, TRANSIENT, WHAT_TO_DO, TroubleKind, ruling
 from garrison.values import Value, replace
 
 REPORTED, QUESTION, SILENT, STOPPED, PERSON = "reported", "question", "silent", "stopped", "person"
@@ -86,9 +85,9 @@ saves, and little room is left."""
 __all__ = ["MAX_WAIT", "TRANSIENT", "Decision", "Ending", "Prompt", "Step", "decide",
            "decide_program", "find_trouble"]
 
-_COUNTED = frozenset(kind for kind in TRANSIENT if failures.ruling(kind).counts)
+_COUNTED = frozenset(kind for kind in TRANSIENT if ruling(kind).counts)
 """Failures that lengthen each other's pauses."""
-NEEDS_PERSON = frozenset(kind for kind in failures.CLASSES if failures.ruling(kind).follows == "person")
+NEEDS_PERSON = frozenset(kind for kind in CLASSES if ruling(kind).follows == "person")
 """Failures that only a person can resolve."""
 MAX_CRASHES = 3
 """Deaths of an agent's program in a row, without any progress, after which another agent may go on."""
@@ -112,7 +111,7 @@ def can_mend(endings: Sequence[Ending], *, tokens: int = 0, is_resumed: bool = F
     """
     kinds = [ending.kind for ending in endings]
     has_ended = bool(kinds) and kinds[-1] in (REPORTED, SILENT)
-    return has_ended and failures.LOOP not in kinds and tokens <= MAX_RESUMED and not is_resumed
+    return has_ended and TroubleKind.LOOP not in kinds and tokens <= MAX_RESUMED and not is_resumed
 
 
 def decide(endings: Sequence[Ending], answered: bool = False) -> Decision:
@@ -121,7 +120,7 @@ def decide(endings: Sequence[Ending], answered: bool = False) -> Decision:
     if last.kind in TRANSIENT:
         return _after_transient(endings)
     if last.kind in NEEDS_PERSON:
-        return Decision(Step.PARK, reason=f"{failures.WHAT_TO_DO[last.kind]} ({last.reason})")
+        return Decision(Step.PARK, reason=f"{WHAT_TO_DO[last.kind]} ({last.reason})")
     return _AFTER.get(last.kind, _after_other)(endings, answered)
 
 
@@ -191,7 +190,7 @@ def find_trouble(endings: Sequence[Ending], decision: Decision) -> Trouble | Non
         since, crashes = ending.at, crashes + 1
         if ending.progress:
             break
-    if last.kind == failures.CRASH:
+    if last.kind == TroubleKind.CRASH:
         is_given_up = crashes >= MAX_CRASHES and not any(ending.progress for ending in endings[-crashes:])
         return Trouble(last.kind, last.reason, since, given_up=True) if is_given_up else None
     is_waiting = decision.step is Step.WAIT
@@ -240,7 +239,7 @@ def _after_silence(endings: Sequence[Ending], _answered: bool) -> Decision:
 
 
 def _after_full_context(endings: Sequence[Ending], _answered: bool) -> Decision:
-    if sum(1 for ending in endings if ending.kind == failures.CONTEXT) > MAX_HAND_OVERS:
+    if sum(1 for ending in endings if ending.kind == TroubleKind.CONTEXT) > MAX_HAND_OVERS:
         reason = f"its context was full {MAX_HAND_OVERS + 1} times: {endings[-1].reason}"
         return Decision(Step.FINISH, reason=reason)
     return Decision(Step.CONNECT, Prompt.HAND_OVER, fresh=True)
@@ -248,7 +247,7 @@ def _after_full_context(endings: Sequence[Ending], _answered: bool) -> Decision:
 
 def _after_refused_history(endings: Sequence[Ending], _answered: bool) -> Decision:
     """Go on in a fresh session: the present one would be refused at each request."""
-    if sum(1 for ending in endings if ending.kind == failures.HISTORY) > MAX_REFUSED_HISTORIES:
+    if sum(1 for ending in endings if ending.kind == TroubleKind.HISTORY) > MAX_REFUSED_HISTORIES:
         return Decision(Step.FINISH, reason=f"the API refused the messages of its fresh session, too: "
                                             f"{endings[-1].reason}")
     return Decision(Step.CONNECT, Prompt.HAND_OVER, fresh=True)
@@ -256,7 +255,7 @@ def _after_refused_history(endings: Sequence[Ending], _answered: bool) -> Decisi
 
 def _after_loop(endings: Sequence[Ending], _answered: bool) -> Decision:
     """Tell the agent once that it goes round; the second time the attempt has failed."""
-    if sum(1 for ending in endings if ending.kind == failures.LOOP) > 1:
+    if sum(1 for ending in endings if ending.kind == TroubleKind.LOOP) > 1:
         return Decision(Step.FINISH, reason=f"loop: {endings[-1].reason}, again after it was told")
     return Decision(Step.CONNECT, Prompt.LOOP)
 
@@ -270,7 +269,7 @@ def _after_interruption(endings: Sequence[Ending], _answered: bool) -> Decision:
     for ending in reversed(endings):
         if ending.kind == PERSON:
             return Decision(Step.CONNECT, Prompt.PERSON)
-        if ending.progress or ending.kind not in (STOPPED, failures.CRASH):
+        if ending.progress or ending.kind not in (STOPPED, TroubleKind.CRASH):
             break
     return RESUME
 
@@ -282,6 +281,6 @@ def _after_other(endings: Sequence[Ending], _answered: bool) -> Decision:
 
 _AFTER: Mapping[str, Callable[[Sequence[Ending], bool], Decision]] = {
     REPORTED: _after_report, QUESTION: _after_question, SILENT: _after_silence,
-    STOPPED: _after_interruption, failures.CRASH: _after_interruption, PERSON: _after_interruption,
-    failures.CONTEXT: _after_full_context, failures.UNKNOWN_SESSION: _after_unknown_session,
-    failures.HISTORY: _after_refused_history, failures.LOOP: _after_loop}
+    STOPPED: _after_interruption, TroubleKind.CRASH: _after_interruption, PERSON: _after_interruption,
+    TroubleKind.CONTEXT: _after_full_context, TroubleKind.UNKNOWN_SESSION: _after_unknown_session,
+    TroubleKind.HISTORY: _after_refused_history, TroubleKind.LOOP: _after_loop}

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 from garrison.agents import prompt as task_prompt
 from garrison.agents.base import VALIDATOR, WORKER
 from garrison.agents.briefing import Interruption
-from garrison.agents.claude import failures, policy, questions, stream
+from garrison.agents.claude import policy, questions, stream
 from garrison.agents.claude.policy import Prompt
 from garrison.agents.quotation import mention, quote
 from garrison.agents.template import fill
+from garrison.agents.trouble import TroubleKind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,14 +33,14 @@ _SYSTEM = {WORKER: "claude_system.md", VALIDATOR: "claude_validator.md", SESSION
 MAX_CONVERSATION = 100_000
 """Bytes of a conversation that are passed to a person's CLI: Linux limits a program's argument to 128 KiB."""
 _CAUSES: Mapping[str, str] = {
-    failures.HANG: "nothing came from the model's service for too long, so the turn was ended",
-    failures.RATE_LIMIT: "the model's service had reached a limit of use",
-    failures.OVERLOADED: "the model's service was overloaded",
-    failures.SERVER: "the model's service failed",
-    failures.NETWORK: "the model's service could not be reached",
-    failures.AUTHENTICATION: "the model's service had refused the key or log-in",
-    failures.BILLING: "the model's service had refused the account",
-    failures.BUDGET: "its budget was used up, and has been raised",
+    TroubleKind.HANG: "nothing came from the model's service for too long, so the turn was ended",
+    TroubleKind.RATE_LIMIT: "the model's service had reached a limit of use",
+    TroubleKind.OVERLOADED: "the model's service was overloaded",
+    TroubleKind.SERVER: "the model's service failed",
+    TroubleKind.NETWORK: "the model's service could not be reached",
+    TroubleKind.AUTHENTICATION: "the model's service had refused the key or log-in",
+    TroubleKind.BILLING: "the model's service had refused the account",
+    TroubleKind.BUDGET: "its budget was used up, and has been raised",
     policy.STOPPED: "the run was stopped, and has been resumed",
 }
 """Ending of a connection → what interrupted the session, as a clause."""

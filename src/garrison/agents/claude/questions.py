@@ -7,19 +7,23 @@ too; its answer resolves it and has a file of its own, so that it does not repla
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 import time
 import uuid
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from garrison.agents.base import ANSWERED, Question
 from garrison.agents.claude.policy import Decision, Step
+from garrison.agents.claude.stream import describe_call
 from garrison.agents.trouble import describe_moment
 from garrison.records import atomic
 from garrison.records.json_io import append_line, read_json, read_lines, write_json
 from garrison.system import untrusted
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from garrison.agents.claude.attempt_files import AttemptFiles
@@ -137,3 +141,52 @@ def show_waiting(files: AttemptFiles, output: Path, what: str) -> None:
     atomic.write(files.waiting, what.encode(), durable=False)
     with contextlib.suppress(OSError), output.open("a") as log:
         log.write(f"── waits {what}\n")
+
+
+# ---- permissions -----------------------------------------------------------------------------------------------------
+
+# Permissions that the person gives: with `permission_mode = "ask"`, a call that is not allowed becomes a question.
+#
+# The turn ends, as after any question, and no process waits. After the answer the agent repeats the call. `yes` allows
+# that call, `always` every call of its tool in the attempt; any other answer refuses it and is told to the agent.
+
+
+YES, ALWAYS = frozenset(("yes", "y", "allow", "ok")), frozenset(("always",))
+_ASKED = "The person in charge is asked whether you may. End your turn now; the answer will be your next message."
+
+
+class Permissions:
+    """Permissions of one attempt."""
+
+    def __init__(self, files: AttemptFiles) -> None:
+        self._files = files
+
+    def refuse(self, tool: str, arguments: Mapping[str, Any]) -> str:
+        """Return why a call may not be made, '' if it may; a call that was never decided becomes a question."""
+        given = self._given()
+        call = _digest(tool, arguments)
+        if given["calls"].get(call) == "" or tool in given["tools"]:
+            return ""
+        if call in given["calls"]:
+            return f"the person in charge has refused it: {given['calls'][call]}"
+        if not unanswered(self._files):
+            text = f"May it use {describe_call({'name': tool, 'input': arguments})}? (yes, always, or why not)"
+            ask(self._files, text, permission=[tool, call])
+        return _ASKED
+
+    def _given(self) -> dict[str, Any]:
+        """Return the tools that are always allowed, and per call '' or the refusal; take the last answer in."""
+        given: dict[str, Any] = read_json(self._files.permissions) or {"tools": [], "calls": {}}
+        asked, answered = read_json(self._files.question) or {}, last_answer(self._files)
+        if answered is not None and (permission := asked.get("permission")):
+            tool, call = permission
+            word = answered[1].strip().lower().rstrip(".!")
+            if word in ALWAYS and tool not in given["tools"]:
+                given["tools"].append(tool)
+            given["calls"][call] = "" if word in YES | ALWAYS else answered[1].strip() or "no"
+            write_json(self._files.permissions, given)
+        return given
+
+
+def _digest(tool: str, arguments: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps([tool, arguments], sort_keys=True, default=str).encode()).hexdigest()

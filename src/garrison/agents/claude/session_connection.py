@@ -16,7 +16,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any
 
-from garrison.agents.claude import failures, policy
+from garrison.agents.claude import policy
 from garrison.agents.claude.attempt_files import AttemptFiles
 from garrison.agents.claude.policy import Ending
 from garrison.agents.claude.stream import render
@@ -61,7 +61,7 @@ class SessionConnection:
                 return None
             await asyncio.sleep(0.05)
         return self._ending(policy.STOPPED) if self._stop.is_set() else self._ending(
-            failures.CRASH, "another process still runs the session")
+            TroubleKind.CRASH, "another process still runs the session")
 
     # ---- endings
 

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from garrison.agents.base import VALIDATOR, WORKER, AgentReport, Function
 from garrison.agents.claude import questions
-from garrison.agents.result import NOTHING_TO_DO, parse_report
-from garrison.agents.verdict import to_report, verdict_problem
+from garrison.agents.result import NOTHING_TO_DO, parse_report, to_report, verdict_problem
 from garrison.errors import UsageError
 from garrison.records import atomic
 from garrison.records.json_io import read_json, write_json

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING
 
-from garrison.agents.claude import failures
 from garrison.agents.claude.attempt_files import AttemptFiles
 from garrison.agents.claude.policy import REPORTED, SILENT
 from garrison.agents.outages import read_outage
@@ -51,7 +50,7 @@ def current_wait(attempt: Path) -> Wait | None:
 def was_hindered(attempt: Path) -> bool:
     """Return whether an attempt has ended because its agent could not work, which says nothing about the work."""
     endings = AttemptFiles(attempt).read_endings()
-    return bool(endings) and endings[-1].kind in TRANSIENT.keys() - {failures.TOO_LONG}
+    return bool(endings) and endings[-1].kind in TRANSIENT.keys() - {TroubleKind.TOO_LONG}
 
 
 def list_troubles(attempt: Path) -> list[str]:
@@ -72,7 +71,7 @@ def summarize(endings: Sequence[Ending]) -> str:
     if not troubles or endings[-1].kind == REPORTED:
         return ""
     count = sum(1 for ending in troubles if ending.kind == troubles[-1].kind)
-    limit = TABLE[TroubleKind(troubles[-1].kind)].max_total if troubles[-1].kind == failures.HANG else 0
+    limit = TABLE[TroubleKind(troubles[-1].kind)].max_total if troubles[-1].kind == TroubleKind.HANG else 0
     times = f" ({count} times{f' of {limit}' if limit else ''})" if count > 1 else ""
     return f"{_describe(troubles[-1])}{times}"
 

@@ -11,8 +11,9 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from garrison.agents.base import VALIDATOR
-from garrison.agents.claude import failures, policy, questions
+from garrison.agents.claude import policy, questions
 from garrison.agents.claude.tools import SERVER
+from garrison.agents.trouble import TroubleKind
 from garrison.records.json_io import read_json
 
 if TYPE_CHECKING:
@@ -62,9 +63,9 @@ class TurnEnd:
 
 def loop_ending(files: AttemptFiles, role: str, reason: str) -> tuple[str, str]:
     """Return the ending of a session that goes round: it is told so once, and a person is asked about a worker then."""
-    was_told = any(ending.kind == failures.LOOP for ending in files.read_endings())
+    was_told = any(ending.kind == TroubleKind.LOOP for ending in files.read_endings())
     if not was_told or role == VALIDATOR:
-        return failures.LOOP, reason
+        return TroubleKind.LOOP, reason
     questions.ask(files, f"it goes round, though it was told so: {reason}. What should it do?")
     return policy.QUESTION, questions.unanswered(files)
 

@@ -14,11 +14,12 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from garrison.agents.claude import failures, policy
+from garrison.agents.claude import policy
 from garrison.agents.claude.cli_process import cli_environment
 from garrison.agents.claude.client import ClaudeClient, NoResult, ProcessError, Silence, build_options
 from garrison.agents.claude.settings import ClaudeSettings
 from garrison.agents.graph.model import AgentFailure
+from garrison.agents.trouble import WHAT_TO_DO, classify
 from garrison.errors import UsageError
 from garrison.records.costs import estimate
 from garrison.system import processes
@@ -119,15 +120,15 @@ class ClaudeSession:
         """Return the failure that an event means; None if the turn goes on."""
         if event["kind"] == "result" and event["error"]:
             error = "refusal" if event["refused"] else self._client.last_error or event["subtype"]
-            kind, said = failures.classify(event["status"], error), event["said"] or event["subtype"]
+            kind, said = classify(event["status"], error), event["said"] or event["subtype"]
             needs_person = kind in policy.NEEDS_PERSON
-            said += f"; {failures.WHAT_TO_DO[kind]}" if needs_person else ""
+            said += f"; {WHAT_TO_DO[kind]}" if needs_person else ""
             return AgentFailure(said, event["status"], error, needs_person=needs_person)
         if event["kind"] == "retry":
-            kind = failures.classify(event["status"], event["error"])
+            kind = classify(event["status"], event["error"])
             reason = f"{kind}: the API answered {event['status'] or ''} {event['error']}".strip()
             if kind in policy.NEEDS_PERSON:
-                return AgentFailure(f"{reason}; {failures.WHAT_TO_DO[kind]}", event["status"], needs_person=True)
+                return AgentFailure(f"{reason}; {WHAT_TO_DO[kind]}", event["status"], needs_person=True)
             if event["delay"] > MAX_RETRY_DELAY:
                 return AgentFailure(f"{reason}; it asks to wait {event['delay']:.0f} s", event["status"],
                                     wait=event["delay"])

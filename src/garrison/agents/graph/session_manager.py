@@ -20,7 +20,6 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from garrison.agents.claude import failures
 from garrison.agents.graph.model import (
     AgentFailure,
     AgentGraphError,
@@ -32,6 +31,7 @@ from garrison.agents.graph.model import (
     Session,
     SessionSpec,
 )
+from garrison.agents.trouble import TroubleKind, classify
 from garrison.backoff import Backoff
 from garrison.errors import GarrisonError, Refused, UsageError
 
@@ -361,8 +361,9 @@ RETRIES = Backoff(1.0, tries=3)
 """Delays before the second, third and fourth try, unless the API asks for more."""
 MAX_WAIT = 60.0
 """Seconds that the API may ask to wait; a message that would have to wait longer fails at once, with the reason."""
-PERMANENT = frozenset({failures.AUTHENTICATION, failures.BILLING, failures.BUDGET, failures.INVALID, failures.CONTEXT,
-                       failures.TOO_LONG, failures.REFUSED, failures.UNKNOWN_SESSION, failures.MAX_TURNS})
+PERMANENT = frozenset({TroubleKind.AUTHENTICATION, TroubleKind.BILLING, TroubleKind.BUDGET, TroubleKind.INVALID,
+                       TroubleKind.CONTEXT, TroubleKind.TOO_LONG, TroubleKind.REFUSED, TroubleKind.UNKNOWN_SESSION,
+                       TroubleKind.MAX_TURNS})
 _MISTAKES = (AgentGraphError, UsageError, Refused, TypeError, ValueError, KeyError, AttributeError, NotImplementedError,
              ImportError, FileNotFoundError, PermissionError)
 """Mistakes of the caller or the installation, which the same call would repeat."""
@@ -371,17 +372,17 @@ _MISTAKES = (AgentGraphError, UsageError, Refused, TypeError, ValueError, KeyErr
 def is_transient(error: BaseException) -> bool:
     """Return whether another try may succeed."""
     if isinstance(error, AgentFailure):
-        return failures.classify(error.status, str(error), error.error) not in PERMANENT
+        return classify(error.status, str(error), error.error) not in PERMANENT
     if isinstance(error, _MISTAKES) or type(error).__name__ == "CLINotFoundError":
         return False
     if isinstance(error, TimeoutError | OSError):
         return True
-    return failures.classify(None, str(error)) not in PERMANENT
+    return classify(None, str(error)) not in PERMANENT
 
 
 def is_unknown_session(error: BaseException) -> bool:
     """Return whether a session could not be resumed because there is no transcript of it."""
-    return failures.classify(None, str(error)) == failures.UNKNOWN_SESSION
+    return classify(None, str(error)) == TroubleKind.UNKNOWN_SESSION
 
 
 def delay_after(attempt: int, error: BaseException) -> float | None:

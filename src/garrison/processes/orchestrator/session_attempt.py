@@ -32,14 +32,16 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from garrison.agents import scripted
 from garrison.agents.base import Function
-from garrison.agents.claude import cli_process, failures, messages, policy, prompts, questions, tools
+from garrison.agents.claude import cli_process, messages, policy, prompts, questions, tools
 from garrison.agents.claude.attempt_files import AttemptFiles
 from garrison.agents.claude.settings import ClaudeSettings
 from garrison.agents.claude.stream import render
 from garrison.agents.graph import session_manager
 from garrison.agents.graph.model import AgentFailure
 from garrison.agents.result import LANDING
+from garrison.agents.scripted import STEPS, fill
 from garrison.agents.session_agent import ORDER
+from garrison.agents.trouble import TroubleKind, classify
 from garrison.errors import GarrisonError
 from garrison.records import atomic, costs
 from garrison.records.json_io import read_json, write_json
@@ -47,11 +49,9 @@ from garrison.records.life_lock import LifeLock
 from garrison.records.record import from_data
 from garrison.records.reservations import Reservation
 from garrison.session import Initiative, Session, SessionState
-from garrison.session.adapters import ToolDispatcher, plain_adapters
+from garrison.session.adapters import Memory, ToolDispatcher, plain_adapters
 from garrison.session.claude import claude_adapters, prompt_of
-from garrison.session.memory import Memory
-from garrison.session.scripted import Script
-from garrison.session.trust import Tier, read_tiers, require_working_tier
+from garrison.session.state import Tier, read_tiers, require_working_tier
 from garrison.system import processes
 from garrison.system.terminal_text import clean_lines
 from garrison.values import replace
@@ -248,15 +248,16 @@ class SessionProgram:
 
         async def ask_within_limits(messages: list[dict[str, Any]], mode: str, options: Mapping[str, Any]) -> Any:
             if reservation is None and (exceeded := meter.exceeded()):
-                await self._suspend(failures.BUDGET, exceeded)
+                await self._suspend(TroubleKind.BUDGET, exceeded)
             shortfall = reservation.reserve(self._last_cost()) if reservation is not None else None
             if shortfall is not None:
-                await self._suspend(failures.RESERVED if shortfall.is_reserved else failures.BUDGET, shortfall.reason)
+                kind = TroubleKind.RESERVED if shortfall.is_reserved else TroubleKind.BUDGET
+                await self._suspend(kind, shortfall.reason)
             atomic.write(self.files.conversation, prompt_of(messages, mode, {}).encode(errors="replace"), durable=False)
             try:
                 answer = await ask([*messages, *after_person], mode, options)
             except AgentFailure as error:
-                kind = failures.classify(error.status, str(error), error.error)
+                kind = classify(error.status, str(error), error.error)
                 permanent = error.__cause__ is not None and not session_manager.is_transient(error.__cause__)
                 if permanent or (kind not in policy.NEEDS_PERSON and kind not in policy.TRANSIENT):
                     raise
@@ -320,3 +321,58 @@ def main(argv: list[str] | None = None) -> int:
 
 if __name__ == "__main__":
     sys.exit(main())
+
+
+# ---- scripted --------------------------------------------------------------------------------------------------------
+
+# Scripted model of a session: each step of the script is a tool call, its end a report. For tests.
+#
+# The position follows from the conversation alone (the ids of the calls that have a result), so a restarted session
+# continues with the first step without one. A step with `life: N` runs in incarnation N only, even if its call was in
+# flight. `- ask_guardian: text` asks the person in charge.
+
+
+REPORT = "report_result"
+_VALUE: Mapping[str, Any] = {"type": "object", "required": ["value"], "properties": {"value": {}}}
+
+
+class Script:
+    """Steps of one node, as a model that requests one call after the other."""
+
+    def __init__(self, node: str, steps: list[dict[str, Any]], incarnation: int) -> None:
+        self._node = node
+        self._incarnation = incarnation
+        self._calls = [(f"{number}:{name}", name, {"value": fill(value, node), **_only(step)})
+                       for number, step in enumerate(steps, 1) if step.get("life", incarnation) == incarnation
+                       for name, value in step.items() if name != "life"]
+
+    def llm_call(self, messages: list[dict[str, Any]], _mode: str, _options: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the first call without a result, then a report, then text (the adapter `llm_call`)."""
+        done = {message.get("tool_call_id") for message in messages if message.get("role") == "tool"}
+        for call, name, arguments in self._calls:
+            if call not in done:
+                return {"tool_calls": [{"id": call, "name": name, "arguments": arguments}]}
+        if REPORT not in done:
+            report = {"status": "success", "summary": f"the script of {self._node} has ended"}
+            return {"tool_calls": [{"id": REPORT, "name": REPORT, "arguments": report}]}
+        return {"content": f"The script of {self._node} has ended."}
+
+    def tools(self) -> dict[str, Function]:
+        return {name: Function(name, f"the script's step {name}", _VALUE, self._player(play))
+                for name, play in STEPS.items()}
+
+    def _player(self, play: Callable[[Any], Any]) -> Callable[..., str]:
+        def call(value: Any, life: int | None = None) -> str:
+            if life not in (None, self._incarnation):
+                return f"skipped: meant for incarnation {life}"
+            try:
+                play(value)
+            except SystemExit as error:
+                if error.code:
+                    raise RuntimeError(f"the script ended with exit code {error.code}") from error
+            return "done"
+        return call
+
+
+def _only(step: Mapping[str, Any]) -> dict[str, Any]:
+    return {"life": step["life"]} if "life" in step else {}

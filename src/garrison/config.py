@@ -49,7 +49,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from garrison.ends import ChangeKind, Effect
 from garrison.errors import RecordUnreadable, Refused, UsageError
@@ -238,7 +238,7 @@ class AgentConfig(Value):
     table: Table
     env: tuple[str, ...] = ()
     """Names of environment variables that the agent gets."""
-    failover: Any = None
+    failover: object = None
     """Agents that go on when it cannot, as the file has them."""
 
     @property
@@ -246,7 +246,7 @@ class AgentConfig(Value):
         return f"{self.table.place()}: {self.table.name}"
 
     @property
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, object]:
         return {key: value for key, value in self.table.values.items()
                 if key not in (*PROFILE_KEYS, *PROFILE_RIGHTS) and not key.startswith("x_")}
 
@@ -269,7 +269,7 @@ _SCRIPT_FOLLOWS = re.compile(r"-[A-Za-z]*[ceE]|--(?:eval|command|execute)|-Comma
 """Option of a shell or an interpreter whose next word is a script."""
 
 
-def _command(value: Any) -> tuple[str, ...]:
+def _command(value: object) -> tuple[str, ...]:
     """Read a command, no script of which may have a part that an agent wrote: it would run as the user."""
     words = as_strings(value)
     if any(_SCRIPT_FOLLOWS.fullmatch(option) and "{text}" in word for option, word in pairwise(words)):
@@ -278,7 +278,7 @@ def _command(value: Any) -> tuple[str, ...]:
     return words
 
 
-def _occasions(value: Any) -> tuple[str, ...]:
+def _occasions(value: object) -> tuple[str, ...]:
     words = as_strings(value)
     if any(word not in OCCASIONS for word in words):
         raise ValueError(f"a list of events among {', '.join(OCCASIONS)}")
@@ -311,7 +311,7 @@ class ChatConfig:
     """Model turns of one agent for one message."""
 
 
-def _path(value: Any) -> str:
+def _path(value: object) -> str:
     """Read the absolute path of a file; `~` is the user's home."""
     path = os.path.expanduser(value) if isinstance(value, str) else ""  # noqa: PTH111  # Path raises without a home
     if not path.startswith("/"):
@@ -365,7 +365,7 @@ class MergeRule(StrEnum):
     PERSON = "person"
 
 
-def _trust(value: Any) -> str | tuple[str, ...]:
+def _trust(value: object) -> str | tuple[str, ...]:
     return as_strings(value) if isinstance(value, list) else one_of("write", "all")(value)
 
 
@@ -458,7 +458,7 @@ DEFAULT_EFFECTS: Mapping[ChangeKind, Effect] = {
 _UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 
 
-def _size(value: Any) -> int:
+def _size(value: object) -> int:
     """Read a number of bytes, which may have a unit."""
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
         return value
@@ -500,7 +500,7 @@ class GuardConfig:
                            {**self.effects, **own.effects})
 
 
-RECORDS: Mapping[str, type[Any]] = {
+RECORDS: Mapping[str, type[object]] = {
     "notify": NotifyConfig, "setup": SetupConfig, "chat": ChatConfig, "launch": LaunchConfig, "guard": GuardConfig,
     "pull_requests": PullRequestOptions, "hosts": HostsConfig, "merge": MergeConfig, "limits": LimitsConfig}
 """Table of config.toml → its record."""
@@ -529,7 +529,7 @@ class ConfigFile(Value):
         return [parse_agent(agents.below(name)) for name, table in agents.require(("NAME = {…}",)).items()
                 if name not in AGENTS_KEYS or isinstance(table, dict)]
 
-    def agent_defaults(self) -> Mapping[str, Any]:
+    def agent_defaults(self) -> Mapping[str, object]:
         """Return what `[agents]` itself says of every agent, as it says it; UsageError for an invalid value."""
         agents = self.table.below("agents")
         values = agents.values if isinstance(agents.values, dict) else {}
@@ -574,9 +574,9 @@ def parse_agent(table: Table) -> AgentConfig:
     kind = kind_of(name, table.require(("kind", "argv", "env", "success")))
     if kind not in AGENT_KINDS and kind not in (kinds := offered(Group.AGENTS)):
         kind = table.value("kind", one_of(*AGENT_KINDS, *kinds), kind)
-    return AgentConfig(name, kind, table, table.value("env", as_strings, ()), table.values.get("failover"))
+    return AgentConfig(name, str(kind), table, table.value("env", as_strings, ()), table.values.get("failover"))
 
 
-def kind_of(name: str, table: Mapping[str, Any]) -> Any:
+def kind_of(name: str, table: Mapping[str, object]) -> object:
     """Return the kind that a profile states, else the default of its name."""
     return table.get("kind", "claude" if name == "claude" else "command")

@@ -33,7 +33,7 @@ from garrison.values import Value, replace
 D = TypeVar("D")
 T = TypeVar("T")
 Word = TypeVar("Word", bound=StrEnum)
-Reader = Callable[[Any], T]
+Reader = Callable[[object], T]
 """Makes a value of what a file has; ValueError says what that should be."""
 MAX_LINES = 2000
 """Lines up to which the line of a key is searched for."""
@@ -123,7 +123,7 @@ class Table(Value):
         """Return an error about a key, or the whole table: its place, and what is wrong."""
         return UsageError(f"{self.place(*keys)}: {self.name} {text}" if self.keys else f"{self.place(*keys)}: {text}")
 
-    def require(self, known: Collection[str]) -> Mapping[str, Any]:
+    def require(self, known: Collection[str]) -> Mapping[str, object]:
         """Return its values; UsageError if it is no table."""
         if not isinstance(self.values, Mapping):
             what = f"{'.'.join(self.keys)} " if self.keys else ""
@@ -167,7 +167,7 @@ class Table(Value):
         if others is not None:
             for wrong, _ in self.unknown((*readers, *(key for key in others if key not in readers))):
                 raise UsageError(wrong)
-        read: dict[str, Any] = {}
+        read: dict[str, object] = {}
         for each in fields(record):  # type: ignore[arg-type]
             if (reader := each.metadata.get(_READER)) is None:
                 continue
@@ -221,7 +221,7 @@ def _lines(text: str) -> Mapping[tuple[str, ...], int]:
     return found
 
 
-def _paths(table: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+def _paths(table: Mapping[str, object], above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
     for key, value in table.items():
         yield (*above, key)
         if isinstance(value, dict):
@@ -231,14 +231,14 @@ def _paths(table: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tu
 # --- readers of values; a ValueError says what is expected ------------------------------------------------------------
 
 
-def as_text(value: Any) -> str:
+def as_text(value: object) -> str:
     """Read a text that says something."""
     if not isinstance(value, str) or not value.strip():
         raise ValueError("a text")
     return value
 
 
-def as_flag(value: Any) -> bool:
+def as_flag(value: object) -> bool:
     """Read true or false, also as a node's attribute has it."""
     word = str(value).strip().lower()
     if word not in ("true", "false"):
@@ -246,7 +246,7 @@ def as_flag(value: Any) -> bool:
     return word == "true"
 
 
-def as_names(value: Any) -> tuple[str, ...]:
+def as_names(value: object) -> tuple[str, ...]:
     """Read a list of names, also as a node's attribute has it: separated by commas or blanks."""
     words = value.replace(",", " ").split() if isinstance(value, str) else value
     if not isinstance(words, (list, tuple)) or not all(isinstance(word, str) and word for word in words):
@@ -254,14 +254,14 @@ def as_names(value: Any) -> tuple[str, ...]:
     return tuple(words)
 
 
-def as_strings(value: Any) -> tuple[str, ...]:
+def as_strings(value: object) -> tuple[str, ...]:
     """Read a list of texts."""
     if not isinstance(value, (list, tuple)) or not all(isinstance(word, str) for word in value):
         raise ValueError("a list of strings")
     return tuple(value)
 
 
-def as_mapping(value: Any) -> Mapping[str, str]:
+def as_mapping(value: object) -> Mapping[str, str]:
     """Read a table of texts, such as variables."""
     if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
         raise ValueError("a table of texts")
@@ -270,7 +270,7 @@ def as_mapping(value: Any) -> Mapping[str, str]:
 
 def matching(pattern: str, what: str) -> Reader[str]:
     """Return the reader of a text that is `what`, which all of the pattern is."""
-    def read(value: Any) -> str:
+    def read(value: object) -> str:
         if not isinstance(value, str) or not re.fullmatch(pattern, value):
             raise ValueError(what)
         return value
@@ -280,7 +280,7 @@ def matching(pattern: str, what: str) -> Reader[str]:
 
 def one_of(*words: str) -> Reader[str]:
     """Return the reader of one of some words."""
-    def read(value: Any) -> str:
+    def read(value: object) -> str:
         if value not in words:
             shown = [word for word in words if word]
             near = nearest(value, shown) if isinstance(value, str) else None
@@ -304,14 +304,14 @@ def whole(low: int, high: int = 10**9, what: str = "a whole number") -> Reader[i
     return lambda value: int(_bounded(value, (int,), what, low - (low == 1), high, low == 1))
 
 
-def as_count(value: Any) -> int:
+def as_count(value: object) -> int:
     """Read a whole number above 0, also as a node's attribute has it."""
     if isinstance(value, bool) or not re.fullmatch(r"\s*0*[1-9]\d*\s*", str(value)):
         raise ValueError("a whole number above 0")
     return int(str(value))
 
 
-def as_amount(value: Any) -> float:
+def as_amount(value: object) -> float:
     """Read a number above 0, also as a node's attribute has it: `$0.5`, `3 USD`."""
     try:
         made = float(str(value).strip().lower().removesuffix("usd").strip("$ "))
@@ -322,7 +322,7 @@ def as_amount(value: Any) -> float:
     return made
 
 
-def _bounded(value: Any, kinds: tuple[type[Any], ...], what: str, low: float, high: float, above: bool) -> Any:
+def _bounded(value: object, kinds: tuple[type[float], ...], what: str, low: float, high: float, above: bool) -> float:
     if isinstance(value, bool) or not isinstance(value, kinds) or not low <= value <= high or (above and value == low):
         most = (" and at most" if above else " to") + f" {high:.0f}" if high < 1e9 else ""
         raise ValueError(f"{what} {'above' if above else 'from'} {low:g}{most}")
@@ -331,7 +331,7 @@ def _bounded(value: Any, kinds: tuple[type[Any], ...], what: str, low: float, hi
 
 def or_none(read: Reader[T]) -> Reader[T | None]:
     """Return the reader of a limit that can be switched off."""
-    def read_limit(value: Any) -> T | None:
+    def read_limit(value: object) -> T | None:
         if value is False or (isinstance(value, str) and value.strip().lower() == "none"):
             return None
         try:

@@ -54,7 +54,7 @@ class Command(click.Command):
         """Parse the arguments; former option names are replaced first."""
         return super().parse_args(ctx, self._with_current_names(args))
 
-    def invoke(self, ctx: click.Context) -> Any:
+    def invoke(self, ctx: click.Context) -> object:
         """Run the command, unless it is an agent that gives it and may not."""
         require_of(ctx)
         if self.moved_to:
@@ -219,7 +219,7 @@ def _invoke(command: click.Command, arguments: list[str], name: str | None) -> i
     if sys.platform != "linux":
         raise Refused(f"garrison runs on Linux, this is {sys.platform}; use a Linux machine, container or VM")
     try:
-        code: Any = command.main(args=arguments, prog_name=name, standalone_mode=False)
+        code: object = command.main(args=arguments, prog_name=name, standalone_mode=False)
     except click.exceptions.Abort:
         return INTERRUPTED
     except click.ClickException as error:

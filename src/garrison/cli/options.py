@@ -25,7 +25,7 @@ class _Seconds(click.FloatRange):
 
     name = "seconds"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """Return the number."""
         try:
             is_finite = math.isfinite(float(value))
@@ -43,10 +43,10 @@ class PluginChoice(click.Choice[str]):
         super().__init__(choices)
         self._own, self._group = tuple(choices), group
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Return the value; packages are looked at only for one that is not garrison's."""
         if value in self._own:
-            return value
+            return str(value)
         self.choices = (*self._own, *offered(self._group))
         return super().convert(value, param, ctx)
 

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import AsyncExitStack, ExitStack, contextmanager, redirect_stdout
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -23,6 +23,8 @@ from garrison.values import asdict
 if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
+
+    from rich.progress import Progress as Bar
 
     from garrison.sandbox.checkout import CheckoutCommands
     from garrison.workflow.agent import WorkflowAgent
@@ -324,8 +326,7 @@ class ProgressPrinter:
 
     def __init__(self, *, as_json: bool) -> None:
         self._as_json = as_json or not sys.stderr.isatty()
-        self._bar: Any = None
-        self._task: Any = None
+        self._bar: Bar | None = None
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
@@ -343,22 +344,25 @@ class ProgressPrinter:
         if line := progress_line(progress):
             print_message(line)
         if self._bar is None:
-            self._start_bar(progress.total)
-        self._bar.update(self._task, completed=progress.done, description=progress.step)
+            self._bar = self._stack.enter_context(_bar(progress.total))
+        self._bar.update(self._bar.task_ids[0], completed=progress.done, description=progress.step)
 
-    def _start_bar(self, total: int) -> None:
-        from rich.console import Console
-        from rich.markup import escape
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-        class Step(TextColumn):
-            def render(self, task: Any) -> Any:
-                return escape(task.description)
+def _bar(total: int) -> Bar:
+    """Return a progress bar, below which nothing stays."""
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, Task, TextColumn, TimeElapsedColumn
+    from rich.text import Text
 
-        self._bar = self._stack.enter_context(Progress(
-            BarColumn(30), MofNCompleteColumn(), TimeElapsedColumn(), Step(""), console=Console(stderr=True),
-            transient=True, redirect_stdout=False))
-        self._task = self._bar.add_task("", total=total)
+    class Step(TextColumn):
+        def render(self, task: Task) -> Text:
+            return Text.from_markup(escape(task.description))
+
+    bar = Progress(BarColumn(30), MofNCompleteColumn(), TimeElapsedColumn(), Step(""), console=Console(stderr=True),
+                   transient=True, redirect_stdout=False)
+    bar.add_task("", total=total)
+    return bar
 
 
 def progress_line(progress: Progress) -> str:

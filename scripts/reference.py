@@ -2,6 +2,7 @@
 """Write the generated parts of the documentation: a page for each command, and the state tables.
 
 docs/commands/ has a page for each command with its help, one for the scripts, and a list of all pages.
+docs/generated/lint.md lists what `garrison pipeline validate` finds, by the docstrings of its rules.
 docs/generated/states.md holds tables between markers, `<!-- table: NAME -->` and `<!-- end of table -->`, with the
 names of `_state_tables.TABLES`.
 
@@ -9,6 +10,7 @@ Usage: scripts/reference.py          bring the pages up to date
        scripts/reference.py --check  exit 1 if one is not (tests do this)
 """
 
+import inspect
 import os
 import re
 import sys
@@ -26,6 +28,7 @@ from garrison.cli.identities import identity_registry
 from garrison.cli.main import garrison
 from garrison.cli.signals import signal_protocol
 from garrison.cli.spawn import spawn_orchestrator, spawn_runner
+from garrison.pipeline.lint import RULES
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 MARK = "<!-- Written by scripts/reference.py; change the command's own help instead. -->"
@@ -79,6 +82,18 @@ def _page(parts: Iterable[str]) -> str:
     return "\n".join([f"{MARK}\n", *parts]).rstrip() + "\n"
 
 
+def lint_rules() -> str:
+    """Return the page of the rules of lint."""
+    lines = [f"{MARK}\n", "# What `garrison pipeline validate` finds\n",
+             "Errors prevent a start, warnings do not; see [pipelines](../pipelines.md#what-validate-finds).\n",
+             "| rule | severity | what it does |", "|---|---|---|",
+             "| `parse` | error | Require a graph of this dialect. |"]
+    for name, (severity, rule) in RULES.items():
+        text = " ".join((inspect.getdoc(rule) or "").partition("\n\n")[0].split())
+        lines.append(f"| `{name}` | {severity} | {text} |")
+    return "\n".join(lines) + "\n"
+
+
 def states(text: str) -> str:
     """Return docs/generated/states.md with its tables as the code has them; KeyError for an unknown table."""
     return _TABLE.sub(lambda match: f"{match[1]}\n{TABLES[match['name']]()}\n\n{match[3]}", text)
@@ -90,7 +105,8 @@ def main() -> int:
         print(f"usage: reference.py [--check]\n\n{__doc__}")
         return 0
     is_check = "--check" in sys.argv[1:]
-    pages = reference() | {"generated/states.md": states(STATES.read_text(encoding="utf-8"))}
+    pages = {**reference(), "generated/lint.md": lint_rules(),
+             "generated/states.md": states(STATES.read_text(encoding="utf-8"))}
     outdated = [path for path in (DOCS / "commands").glob("*") if f"commands/{path.name}" not in pages]
     for path in outdated if not is_check else ():
         path.unlink()

@@ -34,6 +34,12 @@ def nearest(name: str, known: Iterable[str], limit: int = MAX_EDITS) -> str | No
     return next((entry for count, entry in ranked if count <= min(limit, _limit(entry))), None)
 
 
+def correction(name: str, known: Iterable[str], otherwise: str) -> str:
+    """Return the question whether the nearest known name was meant; `otherwise` if none is near."""
+    near = nearest(name, known)
+    return f"did you mean {near}?" if near else otherwise
+
+
 def edits(first: str, second: str) -> int:
     """Return the number of edits between two names (optimal string alignment distance)."""
     rows = [list(range(len(second) + 1))]

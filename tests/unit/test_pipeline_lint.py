@@ -137,7 +137,7 @@ def test_errors_come_before_warnings_and_name_edges() -> None:
     assert {finding.rule for finding in errors(findings)} == {"terminal_node"}
     twice = next(finding for finding in findings if finding.rule == "duplicate_edge")
     assert (twice.edge, twice.node, twice.line) == ("a -> b", None, 3)
-    assert twice.as_json()["fix"] == "remove one of them"
+    assert twice.fix == "remove one of them"
 
 
 def test_what_follows_from_a_mistake_is_no_mistake_of_its_own() -> None:

@@ -119,7 +119,7 @@ def validate(file: Path, use: str, agent: str | None, home: str | None, *, stric
         if not as_json:
             _print_findings(graph, findings, Use(use))
     if as_json:
-        print_json([finding.as_json() for finding in findings])
+        print_json([asdict(finding) for finding in findings])
     if errors(findings):
         sys.exit(1)
 

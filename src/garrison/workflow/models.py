@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from enum import Enum
 from typing import Any
 
-from garrison.spelling import nearest
+from garrison.spelling import correction
 from garrison.values import fields_of
 from garrison.workflow.errors import Place, WorkflowValidationError
 
@@ -97,8 +97,7 @@ def check_fields(data: object, what: str, kinds: Mapping[str, type[object] | tup
         if str(key).startswith("x_"):
             continue
         if key not in kinds:
-            near = nearest(str(key), kinds)
-            fix = f"did you mean {near}?" if near else f"known fields: {', '.join(kinds)}"
+            fix = correction(str(key), kinds, f"known fields: {', '.join(kinds)}")
             raise WorkflowValidationError(f"{what} has the unknown field {key!s:.60}; {fix}", (*place, key))
         fits = isinstance(value, (int, float) if kinds[key] is float else kinds[key])
         if value is not None and (not fits or (isinstance(value, bool) and kinds[key] is not bool)):

@@ -19,7 +19,6 @@ import re
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypedDict
@@ -28,6 +27,7 @@ from garrison.errors import UsageError
 from garrison.pipeline.handlers.tool import wait_readable
 from garrison.sandbox.confine import Confined
 from garrison.sandbox.place import Mode
+from garrison.spelling import correction
 from garrison.system import untrusted
 from garrison.system.processes import signal_group
 from garrison.workflow.errors import ToolNotFoundError
@@ -255,8 +255,7 @@ def load_tool(name: str, base: Path) -> Callable[..., object]:
     if not callable(function):
         names = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")
                  and getattr(value, "__module__", None) == module.__name__]
-        near = get_close_matches(attribute, names, 1, 0.6)
-        hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(names[:8]) or 'none'}"
+        hint = correction(attribute, names, f"it has {', '.join(names[:8]) or 'none'}")
         raise ToolNotFoundError(f"the tool {name!r:.120}: {location} has no function {attribute!r:.60}; {hint}")
     return function  # type: ignore[no-any-return]
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Container, Mapping
-from difflib import get_close_matches
 from graphlib import CycleError, TopologicalSorter
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin
 
 from garrison.pipeline.outcome import check_json
+from garrison.spelling import correction
 from garrison.workflow.errors import ToolNotFoundError, WorkflowValidationError
 from garrison.workflow.models import TYPE_NAMES, Workflow, WorkflowState, WorkflowStep, check_types
 from garrison.workflow.references import ENVIRONMENT, INPUTS, find_unclosed, references, split
@@ -97,9 +97,8 @@ def _shape(step: WorkflowStep) -> tuple[object, ...]:
 
 def _check_tool(step: WorkflowStep, tools: Mapping[str, object]) -> None:
     if step.tool not in tools:
-        near = get_close_matches(step.tool, list(tools), 1, 0.6)
-        raise ToolNotFoundError(f"step {step.name!r} uses the tool {step.tool!r:.80}, which does not exist; " + (
-            f"did you mean {near[0]}?" if near else "`garrison workflow tools` lists them"))
+        raise ToolNotFoundError(f"step {step.name!r} uses the tool {step.tool!r:.80}, which does not exist; "
+                                + correction(step.tool, tools, "`garrison workflow tools` lists them"))
     if not callable(tools[step.tool]):
         raise ToolNotFoundError(f"step {step.name!r}: the tool {step.tool!r:.80} is {type(tools[step.tool]).__name__}, "
                                 "which cannot be called")
@@ -154,9 +153,8 @@ def argument_error(arguments: Mapping[str, object], tool: Any) -> str:
         _schema_parameters(tool.listed) if hasattr(tool, "listed") else _signature_parameters(tool))
     unknown = [] if accepts_any else [name for name in arguments if name not in parameters]
     if unknown:
-        near = get_close_matches(unknown[0], parameters.keys() - arguments.keys(), 1, 0.6)
-        hint = f"did you mean {near[0]}?" if near else f"it takes {', '.join(sorted(parameters)) or 'nothing'}"
-        return f"has no parameter {unknown[0]}; {hint}"
+        return f"has no parameter {unknown[0]}; " + correction(
+            unknown[0], parameters.keys() - arguments.keys(), f"it takes {', '.join(sorted(parameters)) or 'nothing'}")
     if missing := sorted(required - set(arguments)):
         return f"needs {missing[0]}"
     wrong = next((name for name, value in arguments.items() if not _is_compatible(value, parameters.get(name, ()))),

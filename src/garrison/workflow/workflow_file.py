@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from garrison.errors import NotFound
+from garrison.spelling import correction
 from garrison.workflow.errors import Place, WorkflowValidationError
 from garrison.workflow.mcp_tools import ServerSpec
 from garrison.workflow.models import Workflow
@@ -60,9 +60,8 @@ def _check_given(path: Path, workflow: Workflow, given: Mapping[str, object]) ->
     accepted = [*workflow.inputs, *sorted(used - workflow.inputs.keys())]
     unknown = [name for name in given if name not in accepted]
     if unknown:
-        close = get_close_matches(unknown[0], accepted, 1, 0.6)
-        raise WorkflowValidationError(f"{path}: unknown input {unknown[0]!r:.60}; " + (
-            f"did you mean {close[0]}?" if close else f"inputs: {', '.join(accepted) or 'none'}"))
+        raise WorkflowValidationError(f"{path}: unknown input {unknown[0]!r:.60}; " + correction(
+            unknown[0], accepted, f"inputs: {', '.join(accepted) or 'none'}"))
 
 
 def read_servers(path: Path) -> tuple[dict[str, ServerSpec], dict[str, object]]:

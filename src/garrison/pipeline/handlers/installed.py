@@ -14,7 +14,6 @@ import inspect
 import json
 import os
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 from garrison.errors import GarrisonError
@@ -23,6 +22,7 @@ from garrison.pipeline.graph import Graph, Node
 from garrison.pipeline.handlers.call import Call, Scope, Waiting, failed, from_error, to_outcome
 from garrison.pipeline.handlers.registry import Registry
 from garrison.pipeline.outcome import Outcome
+from garrison.values import asdict
 
 
 async def _call(type_: str, call: Call) -> Outcome:
@@ -42,14 +42,6 @@ async def _call(type_: str, call: Call) -> Outcome:
     return to_outcome(returned, f"the handler of {type_}")
 
 
-def _result_of(outcome: Outcome) -> dict[str, object]:
-    names = ("status", "preferred_label", "suggested_next_ids", "context_updates", "notes", "failure_reason",
-             "failure_class")
-    values = {name: getattr(outcome, name) for name in names}
-    return {name: list(value) if isinstance(value, tuple) else dict(value) if isinstance(value, Mapping) else value
-            for name, value in values.items() if value}
-
-
 def main() -> int:
     """Call the handler; exit 0 once its result is written."""
     type_, body = sys.argv[1], json.loads(sys.argv[2])
@@ -62,7 +54,7 @@ def main() -> int:
     call = Call(node, Place(node.id, node.id, attempt=attempt), context,
                 Scope(run, graph, Path.cwd(), dict(os.environ), base=Path.cwd()))
     outcome = asyncio.run(_call(type_, call))
-    result_file.write_text(json.dumps(_result_of(outcome), default=str))
+    result_file.write_text(json.dumps(asdict(outcome), default=str))
     if outcome.notes or outcome.failure_reason:
         print(outcome.failure_reason or outcome.notes)
     return 0

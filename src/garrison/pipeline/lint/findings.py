@@ -14,7 +14,7 @@ import msgspec
 from garrison.pipeline.condition import Condition, ConditionSyntax, parse_condition
 from garrison.pipeline.graph import Edge, Graph, Node, is_known_handler, one_line, text
 from garrison.pipeline.outcome import normalize_label
-from garrison.values import Value, asdict
+from garrison.values import Value
 
 ERROR, WARNING = "error", "warning"
 
@@ -36,9 +36,6 @@ class Finding(Value):
 
     def __str__(self) -> str:
         return f"{self.message}; {self.fix}" if self.fix else self.message
-
-    def as_json(self) -> dict[str, object]:
-        return asdict(self)
 
 
 class Problem(Value):

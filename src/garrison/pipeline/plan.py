@@ -14,7 +14,7 @@ import json
 import re
 import shlex
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from graphlib import TopologicalSorter
 from types import MappingProxyType
@@ -130,6 +130,16 @@ class RunPlan(Value):
     @property
     def max_seconds(self) -> float | None:
         return self.program.max_seconds if self.program is not None else None
+
+    def nearest_before(self, node: str, stops: Callable[[str], bool]) -> list[str]:
+        """Return the nearest nodes before a node at which the way back `stops`, in the order of the graph."""
+        found, seen, queue = list[str](), {node}, list(self.predecessors.get(node, ()))
+        for name in queue:  # what is appended meanwhile is visited as well
+            if name not in seen:
+                seen.add(name)
+                found += [name] if stops(name) else []
+                queue += () if stops(name) else self.predecessors.get(name, ())
+        return found
 
 
 def plan_run(graph: Graph, *, max_steps: int | None = None, load: Loader = load_from_source,

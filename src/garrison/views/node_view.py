@@ -474,22 +474,14 @@ def unfinished_before(plan: RunPlan, state: RunState, name: str) -> list[str]:
 
     What the flow itself does (a fork, a join, a decision) is no wait of its own: what is before it counts.
     """
-    unfinished: dict[str, None] = {}
-    seen, queue = {name}, list(plan.predecessors.get(name, ()))
-    while queue:
-        before = queue.pop(0)
-        if before in seen:
-            continue
-        seen.add(before)
-        if before in plan.tasks:
-            if (node := state.nodes.get(before)) is None or node.status != "validated":
-                unfinished[before] = None
-        elif before in plan.gates or before in plan.children:
-            if before not in state.outcomes:
-                unfinished[before] = None
-        elif before not in state.outcomes:
-            queue += plan.predecessors.get(before, ())
-    return list(unfinished)
+    def stops(before: str) -> bool:
+        return before in plan.tasks or before in plan.gates or before in plan.children or before in state.outcomes
+
+    def is_done(before: str) -> bool:
+        node = state.nodes.get(before)
+        return node is not None and node.status == "validated" if before in plan.tasks else before in state.outcomes
+
+    return [before for before in plan.nearest_before(name, stops) if not is_done(before)]
 
 
 # ---- words ----------------------------------------------------------------------------------------------------------

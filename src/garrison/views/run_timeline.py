@@ -23,7 +23,6 @@ from garrison.errors import GarrisonError, NotFound
 from garrison.merge import records as queue_records
 from garrison.merge.records import EntryEnqueued, EntryLanded, GateStarted, StatusChanged, VerdictGiven
 from garrison.pipeline.node_status import IMPL_COMPLETE, is_unchanged
-from garrison.pipeline.plan import RunPlan
 from garrison.pipeline.questions import SIGNAL
 from garrison.processes.guardian.parking import find_parked
 from garrison.processes.run_plan import read_plan
@@ -661,7 +660,8 @@ class TimelineReader:
             plan = read_plan(self.files)
         except (GarrisonError, OSError):
             return {}
-        return tasks_before(plan) if plan.flow == "dag" else {}
+        return {task: plan.nearest_before(task, lambda name: name in plan.tasks or name in plan.gates)
+                for task in plan.tasks} if plan.flow == "dag" else {}
 
     def _costs(self, made: RunTimeline) -> CostSeries:
         paid = [each for _, node, path in costs.usage_files(self.home, self.run)
@@ -684,24 +684,3 @@ def limit_spans(endings: Sequence[Mapping[str, object]], prompts: Sequence[Mappi
     return [Span(SpanKind.LIMIT, to_ms(at), next((to_ms(begin) for begin in begins if begin > at), None),
                  text=str(ending.get("reason") or ending.get("kind")))
             for ending in endings if ending.get("kind") in LIMITS and isinstance(at := ending.get("at"), int | float)]
-
-
-def tasks_before(plan: RunPlan) -> dict[str, list[str]]:
-    """Return task → the tasks, gates and inner pipelines before it: what the flow itself does (a fork, a join, a
-    decision) is looked through. Pure.
-    """
-    found: dict[str, list[str]] = {}
-    for task in plan.tasks:
-        before: dict[str, None] = {}
-        seen, queue = {task}, list(plan.predecessors.get(task, ()))
-        while queue:
-            name = queue.pop(0)
-            if name in seen:
-                continue
-            seen.add(name)
-            if name in plan.tasks or name in plan.gates:
-                before[name] = None
-            else:
-                queue += plan.predecessors.get(name, ())
-        found[task] = list(before)
-    return found

@@ -7,6 +7,7 @@ position, records only if their file changed. Unreadable records are listed in `
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -58,7 +59,7 @@ from garrison.views.usage import describe_cost, rounded
 from garrison.views.waits import PersonWait, ShownWait, waits_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Container, Mapping, Sequence
+    from collections.abc import Collection, Container, Sequence
     from pathlib import Path
 
     from garrison.pipeline.plan import RunPlan
@@ -82,15 +83,12 @@ class RunLandingView(Value):
     reason: str = ""
 
 
-class RunView(Value):
-    """One run at one moment; `details` is None where only its line is shown."""
+class RunFacts(Value, kw_only=True):
+    """What JSON has of a run as it is."""
 
     run_id: str
     status: Status
     reason: str
-    gates: list[OpenGate]
-    questions: list[str]
-    """Nodes whose agent, and gates, that wait for a person's answer."""
     counts: Mapping[str, int]
     """Place → its nodes."""
     total: int
@@ -101,14 +99,24 @@ class RunView(Value):
     """True if it is a single node without a guardian."""
     created_at: str
     age_s: float | None
-    step: str
-    """What to do about a run that does not continue by itself; '' for nothing."""
-    processes: list[ProcessView]
     deaths: int
     folder: str
     problems: list[str] = msgspec.field(default_factory=list)
     lands: RunLandingView | None = None
     """Its landing as a whole; None if its nodes land by themselves."""
+    sandbox: str = ""
+    """Line that says which sandbox holds, and what it does not; '' in older runs."""
+
+
+class RunView(RunFacts, kw_only=True):
+    """One run at one moment; `details` is None where only its line is shown."""
+
+    gates: list[OpenGate]
+    questions: list[str]
+    """Nodes whose agent, and gates, that wait for a person's answer."""
+    step: str
+    """What to do about a run that does not continue by itself; '' for nothing."""
+    processes: list[ProcessView]
     branch: str = ""
     """Word for the landing of an ad-hoc run's branch; '' before it is queued."""
     foreign_moves: Sequence[ForeignMove] = ()
@@ -117,8 +125,6 @@ class RunView(Value):
     """Changes of git's configuration, of hooks and of the gate since its launch."""
     corrupt: str = ""
     """Why its records cannot be trusted, '' while they can."""
-    sandbox: str = ""
-    """Line that says which sandbox holds, and what it does not; '' in older runs."""
     sandbox_gaps: bool = False
     """True if anything is not held."""
     waits: Sequence[PersonWait] = ()
@@ -238,37 +244,21 @@ class ListedWarning(Value):
     changes: GitChanges
 
 
-class ShownRun(Value):
+class ShownRun(RunFacts, kw_only=True):
     """A run's line."""
 
-    run_id: str
-    status: Status
-    reason: str
     waiting: bool
-    open_gates: list[ListedGate] = msgspec.field(name="gates")
-    waits: list[ShownWait]
     landed: int
     merged: int
-    total: int
-    counts: dict[str, int]
-    pipeline_id: str
-    repo: str
-    base: str
-    lands: RunLandingView | None
-    adhoc: bool
-    created_at: str
-    age_s: float | None
     hint: str
+    open_gates: list[ListedGate] = msgspec.field(name="gates")
+    waits: list[ShownWait]
     foreign_moves: list[ListedMove]
     warnings: list[ListedWarning]
     processes: list[ShownProcess] = msgspec.field(name="layers")
-    deaths: int
-    sandbox: str
-    folder: str
-    problems: list[str]
 
 
-class ShownInFull(ShownRun):
+class ShownInFull(ShownRun, kw_only=True):
     """A run with everything that is read of it."""
 
     nodes: list[ShownNode]

@@ -24,7 +24,6 @@ from garrison.views.diff import FileChange, FileDiff, changed_files, file_at, re
 from garrison.views.usage import CostReader
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
 
     from garrison.merge.queue import MergeQueue
     from garrison.processes.run_state import NodeState
@@ -63,21 +62,6 @@ class Decision(Value):
     removed: int = 0
 
 
-def tasks_before(edges: Iterable[tuple[str, str]], node: str, tasks: Collection[str]) -> list[str]:
-    """Return the nearest tasks from which a node is reached, through nodes that are none. Pure."""
-    sources: dict[str, list[str]] = {}
-    for source, target in edges:
-        sources.setdefault(target, []).append(source)
-    found: list[str] = []
-    todo, known = [node], {node}
-    for each in todo:  # what is appended meanwhile is visited as well
-        for source in sources.get(each, ()):
-            if source not in known:
-                known.add(source)
-                (found if source in tasks else todo).append(source)
-    return found
-
-
 def read_decision(runtime: Runtime, run: str, gate: str, node: str = "") -> Decision:
     """Read what is decided at a gate of the pipeline, or, with `node`, about the work of that node."""
     launch = runtime.launch(run)
@@ -86,9 +70,7 @@ def read_decision(runtime: Runtime, run: str, gate: str, node: str = "") -> Deci
     if not node:
         with suppress(GarrisonError):
             plan = read_plan(runtime.files(run), launch)
-            if plan.program is not None:
-                edges = ((route.source, route.target) for route in plan.program.edges)
-                names = [name for name in tasks_before(edges, gate, plan.tasks) if name in state.nodes]
+            names = [name for name in plan.nearest_before(gate, plan.tasks.__contains__) if name in state.nodes]
     queue = node_queue(runtime, launch, "review")
     costs = CostReader(runtime.home).read(datetime.now(UTC).date().isoformat()).of_run(run)
     outcomes = [_outcome(queue, costs, run, name, state.nodes[name]) for name in names[:NODES] if name in state.nodes]

@@ -9,10 +9,11 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from garrison.errors import NotFound, UsageError
 from garrison.records import run as run_records
@@ -27,6 +28,8 @@ PAGE, MOST = 100, 500
 """Entries of a page, unless the request names another number, and at most."""
 KEPT_RUNS = 3
 """Runs whose whole history is kept in memory."""
+KEPT_TIMELINES = 8
+"""Readers of timelines kept in memory."""
 SEPARATOR = " "
 """Between time and id in a cursor: neither contains it first."""
 
@@ -135,13 +138,34 @@ class RunHistory:
         return cut_page(lists[kind], wanted, cursor_of, text_of)
 
 
+class _Kept(Generic[T]):
+    """Readers of the runs that were asked for last, each used by one thread at a time."""
+
+    def __init__(self, most: int, make: Callable[[Launch], T]) -> None:
+        self._most, self._make, self._lock = most, make, threading.Lock()
+        self._readers: OrderedDict[tuple[str, str], T] = OrderedDict()
+
+    @contextmanager
+    def reader(self, home: Path, run: str) -> Iterator[T]:
+        """Yield the reader of a run, NotFound if there is no such run."""
+        launch = run_records.load(Launch, RunFiles(home, run).launch)
+        if launch is None:
+            raise NotFound(f"no run {run} in {home}; `garrison status` lists the runs")
+        name = (run, launch.created_at)  # another run may have a removed one's name
+        with self._lock:
+            self._readers[name] = reader = self._readers.pop(name, None) or self._make(launch)
+            if len(self._readers) > self._most:
+                self._readers.popitem(last=False)
+            yield reader
+
+
 class Histories:
-    """Histories of the runs that were asked for last. Called from several threads."""
+    """Histories and timelines of a home's runs. Called from several threads."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
-        self._kept: OrderedDict[tuple[str, str], RunHistory] = OrderedDict()
-        self._lock = threading.Lock()
+        self._histories = _Kept(KEPT_RUNS, lambda launch: RunHistory(home, launch))
+        self._timelines = _Kept(KEPT_TIMELINES, lambda launch: TimelineReader(home, launch.run_id))
 
     def page(self, run: str, kind: str, wanted: Wanted) -> HistoryPage:
         """Return a page; NotFound for a run or a list that does not exist."""
@@ -149,39 +173,10 @@ class Histories:
             which = Kind(kind)
         except ValueError:
             raise NotFound(f"there is no list {kind!r:.40}; there are {', '.join(Kind)}") from None
-        launch = run_records.load(Launch, RunFiles(self.home, run).launch)
-        if launch is None:
-            raise NotFound(f"no run {run} in {self.home}; `garrison status` lists the runs")
-        name = (run, launch.created_at)  # another run may have a removed one's name
-        with self._lock:
-            history = self._kept.pop(name, None) or RunHistory(self.home, launch)
-            self._kept[name] = history
-            if len(self._kept) > KEPT_RUNS:
-                self._kept.popitem(last=False)
+        with self._histories.reader(self.home, run) as history:
             return history.page(which, wanted.check())
 
-
-# ---- timelines
-
-KEPT = 8
-"""Readers kept in memory."""
-
-
-class Timelines:
-    """Readers of the timelines of one home's runs."""
-
-    def __init__(self, home: Path) -> None:
-        self.home = home
-        self._readers: OrderedDict[tuple[str, int], TimelineReader] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def read(self, run: str) -> RunTimeline:
-        """Return the timeline of a run; NotFound for a run that does not exist. Reads files."""
-        with self._lock:
-            launch = RunFiles(self.home, run).launch
-            key = (run, launch.stat().st_ino if launch.exists() else 0)  # another run may have a removed one's name
-            reader = self._readers.pop(key, None) or TimelineReader(self.home, run)
-            self._readers[key] = reader
-            while len(self._readers) > KEPT:
-                self._readers.popitem(last=False)
+    def timeline(self, run: str) -> RunTimeline:
+        """Return when the nodes of a run worked and waited, and what it has cost over time."""
+        with self._timelines.reader(self.home, run) as reader:
             return reader.read()

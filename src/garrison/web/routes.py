@@ -20,11 +20,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from garrison.errors import NotFound, Refused, UsageError
 from garrison.records.names import check_node, check_run
 from garrison.values import replace
+from garrison.views.changes import Changes
+from garrison.views.diff import FileDiff
 from garrison.views.waits import REVIEW
 from garrison.web import access, actions, changes, chat, connections, node, responses
 from garrison.web.broadcaster import POLL_WITHOUT_INOTIFY, Broadcaster
-from garrison.web.history import PAGE, Histories, Timelines, Wanted
-from garrison.web.node import Piece
+from garrison.web.history import PAGE, Histories, Wanted
 from garrison.web.responses import Handler, handle_errors, json_answer, refusal, unknown_address
 from garrison.web.sse import EventStream
 from garrison.web.terminals import Terminals, size_of, typed_of
@@ -45,7 +46,7 @@ class Page:
                  open_butler: chat.OpenButler = chat.claude_butler, webhook_secret: str = "") -> None:
         self.home, self.rules, self.broadcaster = home, rules, Broadcaster(home, capacity)
         self.conversations = chat.Conversations(home, open_butler)
-        self.timelines, self.histories = Timelines(home), Histories(home)
+        self.histories = Histories(home)
         self.changes = changes.ChangeReader(home)
         self.terminals = Terminals(home)
         self.webhooks = Webhooks(home, webhook_secret)
@@ -74,6 +75,12 @@ class Page:
         def post(path: str, handler: Handler) -> Route:
             return Route(path, handle_errors(handler), methods=["POST"])
 
+        def read(path: str, call: Callable[[Request], object]) -> Route:
+            """Return the route of a call that reads files, in a thread."""
+            async def handler(request: Request) -> Response:
+                return json_answer(await asyncio.to_thread(call, request))
+            return get(path, handler)
+
         return [
             get("/", responses.send_index), get("/chat", responses.send_index),
             get("/static/{name:path}", responses.send_file),
@@ -82,18 +89,20 @@ class Page:
             get("/api/home", self.home_facts),
             get("/api/runs", self.runs),
             get("/api/runs/{run}", self.run),
-            get("/api/runs/{run}/timeline", self.timeline),
-            get("/api/runs/{run}/history/{list}", self.history),
+            read("/api/runs/{run}/timeline", lambda asked: self.histories.timeline(run_of(asked))),
+            read("/api/runs/{run}/history/{list}", lambda asked: self.histories.page(
+                run_of(asked), asked.path_params["list"], wanted_of(asked))),
             get("/api/events", self.events),
-            get("/api/runs/{run}/nodes/{node}", self.node),
-            get("/api/runs/{run}/nodes/{node}/log", self.log),
-            get("/api/runs/{run}/nodes/{node}/transcript", self.transcript),
-            get("/api/runs/{run}/nodes/{node}/changes", self.read_changes),
-            get("/api/runs/{run}/nodes/{node}/diff", self.read_diff),
-            get("/api/runs/{run}/nodes/{node}/artefact", self.read_artefact),
+            read("/api/runs/{run}/nodes/{node}", lambda asked: node.node_detail(
+                self.home, run_of(asked), node_of(asked))),
+            get("/api/runs/{run}/nodes/{node}/log", lambda asked: self._piece(node.read_log, asked)),
+            get("/api/runs/{run}/nodes/{node}/transcript", lambda asked: self._piece(node.read_transcript, asked)),
+            read("/api/runs/{run}/nodes/{node}/changes", self.read_changes),
+            read("/api/runs/{run}/nodes/{node}/diff", self.read_diff),
+            read("/api/runs/{run}/nodes/{node}/artefact", self.read_artefact),
             get("/api/runs/{run}/nodes/{node}/terminal", self.open_terminal),
             get("/api/runs/{run}/gates/{gate:path}", self.read_decision),
-            get("/api/runs/{run}/nodes/{node}/{file}/search", self.search),
+            read("/api/runs/{run}/nodes/{node}/{file}/search", self.search),
             post("/api/runs/{run}/actions", self.act_on_run),
             post("/api/runs/{run}/nodes/{node}/actions", self.act_on_node),
             post("/api/runs/{run}/gates/{gate:path}", self.answer_gate),
@@ -101,8 +110,8 @@ class Page:
             post("/api/runs/{run}/queue/{entry}", self.act_on_entry),
             post("/api/terminals/{terminal}/keyboard", self.hand_keyboard),
             post("/api/terminals/{terminal}/keys", self.type_keys),
-            get("/api/crew", self.crew),
-            get("/api/conversations", self.list_conversations),
+            read("/api/crew", lambda _: chat.read_members(self.home)),
+            read("/api/conversations", lambda _: self.conversations.list()),
             get("/api/conversations/{conversation}", self.conversation),
             post("/api/chat", self.send_message),
             get("/api/chat/{conversation}/events", self.conversation_events),
@@ -135,54 +144,32 @@ class Page:
         snapshot = await self.broadcaster.snapshot(run_of(request))
         return json_answer(replace(snapshot, write=may_write(request)))
 
-    async def timeline(self, request: Request) -> Response:
-        """Return when the nodes of a run worked and waited, and what it has cost over time."""
-        return json_answer(await asyncio.to_thread(self.timelines.read, run_of(request)))
-
     async def events(self, request: Request) -> Response:
         """Stream the events of some runs from now on, or since the last event that the client saw."""
         with_list = "runs" in request.query_params
         client = await self.broadcaster.join(cursors_of(request), write=may_write(request), with_list=with_list)
         return as_response(EventStream(client.events(), lambda: self.broadcaster.part(client)))
 
-    async def history(self, request: Request) -> Response:
-        return json_answer(await asyncio.to_thread(self.histories.page, run_of(request), request.path_params["list"],
-                                                   wanted_of(request)))
-
-    async def search(self, request: Request) -> Response:
+    def search(self, request: Request) -> node.Place:
         """Find the next line of a node's log or transcript that contains a text."""
-        run, name, attempt = run_of(request), node_of(request), query_number(request, "attempt", 0)
-        begin, text = query_number(request, "from", 0), request.query_params.get("q", "")[:QUERY]
-        backwards = request.query_params.get("back", "") == "1"
-        return json_answer(await asyncio.to_thread(
-            node.find_text, self.home, run, name, attempt, request.path_params["file"], text, begin,
-            backwards=backwards))
+        return node.find_text(
+            self.home, run_of(request), node_of(request), query_number(request, "attempt", 0),
+            request.path_params["file"], request.query_params.get("q", "")[:QUERY], query_number(request, "from", 0),
+            backwards=request.query_params.get("back", "") == "1")
 
-    async def node(self, request: Request) -> Response:
-        run, name = run_of(request), node_of(request)
-        return json_answer(await asyncio.to_thread(node.node_detail, self.home, run, name))
-
-    async def log(self, request: Request) -> Response:
-        return await self._piece(node.read_log, request)
-
-    async def transcript(self, request: Request) -> Response:
-        return await self._piece(node.read_transcript, request)
-
-    async def read_changes(self, request: Request) -> Response:
+    def read_changes(self, request: Request) -> Changes | changes.NoChanges:
         """Return the changes of an attempt at a node, by default the latest."""
-        attempt = query_number(request, "attempt", 0) or None
-        return json_answer(await asyncio.to_thread(
-            self.changes.read, run_of(request), node_of(request), attempt, max(0, query_number(request, "from", 0))))
+        return self.changes.read(run_of(request), node_of(request), query_number(request, "attempt", 0) or None,
+                                 max(0, query_number(request, "from", 0)))
 
-    async def read_diff(self, request: Request) -> Response:
-        return json_answer(await asyncio.to_thread(
-            self.changes.diff, run_of(request), node_of(request), query_number(request, "attempt", 1),
-            request.query_params.get("head", ""), query_number(request, "file", 0), query_number(request, "from", 0)))
+    def read_diff(self, request: Request) -> FileDiff:
+        return self.changes.diff(
+            run_of(request), node_of(request), query_number(request, "attempt", 1),
+            request.query_params.get("head", ""), query_number(request, "file", 0), query_number(request, "from", 0))
 
-    async def read_artefact(self, request: Request) -> Response:
-        return json_answer(await asyncio.to_thread(
-            self.changes.artefact, run_of(request), node_of(request), query_number(request, "attempt", 1),
-            request.query_params.get("name", "")))
+    def read_artefact(self, request: Request) -> changes.ArtefactEnd:
+        return self.changes.artefact(run_of(request), node_of(request), query_number(request, "attempt", 1),
+                                     request.query_params.get("name", ""))
 
     async def read_decision(self, request: Request) -> Response:
         """Return what a person decides at a gate: last outcomes, what they changed, costs."""
@@ -196,7 +183,7 @@ class Page:
         node_name, gate_name = (entry.node, "") if entry is not None else ("", gate.node if gate is not None else "")
         return json_answer(await asyncio.to_thread(self.changes.decision, run, gate_name, node_name))
 
-    async def _piece(self, read: Callable[..., Piece], request: Request) -> Response:
+    async def _piece(self, read: Callable[..., node.Piece], request: Request) -> Response:
         run, name, attempt = run_of(request), node_of(request), query_number(request, "attempt", 0)
         begin, stop = query_number(request, "from", 0), query_number(request, "until", -1)
         until = time.monotonic() + min(query_number(request, "wait", 0), WAIT_SECONDS)
@@ -276,12 +263,6 @@ class Page:
         return json_answer({"ok": True, "message": "typed"})
 
     # ---- the butler
-
-    async def crew(self, request: Request) -> Response:
-        return json_answer(await asyncio.to_thread(chat.read_members, self.home))
-
-    async def list_conversations(self, request: Request) -> Response:
-        return json_answer(await asyncio.to_thread(self.conversations.list))
 
     async def conversation(self, request: Request) -> Response:
         return json_answer(await self.conversations.read(request.path_params["conversation"], wanted_of(request)))

@@ -13,7 +13,7 @@ import pytest
 
 from garrison.agents import AgentGraph
 from garrison.agents.graph import AgentFailure
-from garrison.records.purse import Allowance, Purse
+from garrison.records.budget import Allowance, Purse
 from garrison.testing.model_server import ModelServer, Record
 from garrison.testing.request import Request
 from garrison.testing.turn import ALWAYS, Fault, say, use

@@ -18,7 +18,7 @@ import pytest
 
 from garrison.records import costs
 from garrison.records.api_answers import read_answer
-from garrison.records.costs import Limits
+from garrison.records.budget import Limits
 from garrison.sandbox.proxy import upstream
 from garrison.sandbox.proxy.apis import APIS, ApiName
 from garrison.sandbox.proxy.process import LOOKUPS

@@ -18,7 +18,7 @@ from garrison.agents.result import MAX_BYTES, read_report
 from garrison.ends import End
 from garrison.errors import UsageError
 from garrison.pipeline.outcome import STATUSES
-from garrison.records.costs import Limits
+from garrison.records.budget import Limits
 from garrison.records.run import Task
 
 TASK = Task("r1", "node-a", 2, "Do it", "PRD-7", "Please $do {this}", command='echo "{node}" {tree}; exit 0',

@@ -13,7 +13,7 @@ from garrison.agents.claude.settings import ClaudeSettings, for_node, from_profi
 from garrison.agents.config_check import check_config
 from garrison.agents.limits import limits_in_words, small_budgets
 from garrison.errors import UsageError
-from garrison.records.costs import Limits
+from garrison.records.budget import Limits
 from garrison.records.record import from_data
 from garrison.sandbox.network import lowest_limits
 from garrison.tables import Table

@@ -7,7 +7,8 @@ import json
 import pytest
 
 from garrison.records import costs
-from garrison.records.costs import Limits, Meter, UsageRecord
+from garrison.records.budget import Limits, Meter
+from garrison.records.costs import UsageRecord
 from garrison.values import replace
 
 USAGE = {"input_tokens": 1_000_000, "output_tokens": 100_000}

@@ -10,7 +10,7 @@ import pytest
 from garrison.agents.claude.attempt_files import AttemptFiles
 from garrison.agents.session_agent import ORDER
 from garrison.records import costs
-from garrison.records.costs import Limits
+from garrison.records.budget import Limits
 from garrison.records.run import RunFiles
 from garrison.sandbox.proxy.ledger import Ledger
 from garrison.sandbox.proxy.registration import Registration

@@ -23,9 +23,9 @@ from garrison.agents.trouble import WHAT_TO_DO, TroubleKind
 from garrison.errors import UsageError
 from garrison.processes.orchestrator.session_attempt import MAX_TURNS, REPORT_REQUEST, SessionProgram, next_message
 from garrison.records import costs
+from garrison.records.budget import FILE, SESSION_LOCK
 from garrison.records.json_io import append_line, read_json, read_lines
 from garrison.records.life_lock import LifeLock
-from garrison.records.reservations import FILE, SESSION_LOCK
 from garrison.records.run import Task
 from garrison.session.adapters import ToolDispatcher, plain_adapters
 from garrison.values import fields_of

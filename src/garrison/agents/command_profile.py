@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from garrison.agents.claude.settings import LIMIT_READERS, LIMITS
 from garrison.agents.success_rule import EXIT_ZERO, SuccessRule
-from garrison.records.costs import NO_LIMITS, Limits
+from garrison.records.budget import NO_LIMITS, Limits
 from garrison.tables import Table, as_amount, as_flag, as_mapping, as_strings, empty_table, one_of, setting
 from garrison.values import replace
 

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 
 from garrison.agents.claude.settings import for_node
 from garrison.agents.registry import claude_settings_of, does_tasks, limits_of, turns_of
+from garrison.records.budget import FLOOR
 from garrison.records.costs import estimate
-from garrison.records.reservations import FLOOR
 from garrison.sandbox.proxy.demand import OVERHEAD
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-    from garrison.records.costs import Limits
+    from garrison.records.budget import Limits
 
 _MAX_NAMES = 6
 

@@ -18,7 +18,7 @@ from garrison.agents.base import Outcome, Question, Trouble, Work
 from garrison.agents.briefing import Reporting
 from garrison.errors import GarrisonError, Refused, UsageError
 from garrison.plugins import Group, load
-from garrison.records.costs import NO_LIMITS, Limits
+from garrison.records.budget import NO_LIMITS, Limits
 from garrison.values import Value
 
 T = TypeVar("T")

@@ -61,7 +61,7 @@ from garrison.agents.success_rule import EXIT_ZERO
 from garrison.agents.variables import OWN, expand, references
 from garrison.config import PROFILE_KEYS, PROFILE_RIGHTS, AgentsConfig, config_path, parse_agent, read_config
 from garrison.errors import Refused, UsageError
-from garrison.records.costs import NO_LIMITS, Limits
+from garrison.records.budget import NO_LIMITS, Limits
 from garrison.sandbox.confine import find_hidden
 from garrison.sandbox.named_files import named_programs
 from garrison.sandbox.network import find_keys

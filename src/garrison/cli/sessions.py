@@ -20,8 +20,8 @@ from garrison.cli.output import print_json, print_message, print_table
 from garrison.cli.sandbox import sandbox_option
 from garrison.config import find_home
 from garrison.errors import Refused
+from garrison.records.budget import Allowance, Purse
 from garrison.records.names import check_run
-from garrison.records.purse import Allowance, Purse
 from garrison.values import asdict
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """Chat service of a home: its crew with garrison commands as tools, its conversations, preferences and limits.
 
 A tool runs a command in a process of its own; the command's output is the tool's result. What the sessions cost is
-recorded (`records.costs.Purse`) and limited by `[chat]` of config.toml.
+recorded (`records.budget.Purse`) and limited by `[chat]` of config.toml.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from garrison.delegation.conversation import Conversation
 from garrison.delegation.specialist_tools import SpecialistTools
 from garrison.delegation.specialists import read_crew
 from garrison.errors import Refused
-from garrison.records.purse import Allowance, Purse
+from garrison.records.budget import Allowance, Purse
 from garrison.system.jobs import run_to_end
 
 if TYPE_CHECKING:

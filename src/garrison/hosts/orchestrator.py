@@ -49,7 +49,7 @@ from garrison.processes.agents_in_turn import AgentsInTurn
 from garrison.processes.briefing import Briefer
 from garrison.processes.loop import log_line
 from garrison.processes.orchestrator.process import Orchestrator
-from garrison.records import atomic, costs, placement
+from garrison.records import atomic, budget, costs, placement
 from garrison.records.hosts import list_hosts, read_crew, read_host
 from garrison.records.remote import USAGE, RemotePhase, RemoteWorkState, look_remote, read_remote, write_remote
 from garrison.supervise.death_classes import HOST
@@ -410,12 +410,12 @@ class RemoteWork(Work):
             self._overspent = exceeded
             self._change(cancelled=exceeded)
 
-    def _make_meter(self) -> costs.Meter | None:
+    def _make_meter(self) -> budget.Meter | None:
         """Return the meter of home's limits on the agent, None without any; the host has limits of its own, too."""
         with suppress(GarrisonError):  # an agent that only the host knows
             limits = registry.limits_of(self.task.agent, self.task.node, self.task.attributes, self.runtime.home)
             if limits.has_money:
-                return costs.Meter(self.runtime.home, self.task.run_id, self.task.node, limits)
+                return budget.Meter(self.runtime.home, self.task.run_id, self.task.node, limits)
         return None
 
     def _show_waiting(self, question: str) -> None:

@@ -41,7 +41,7 @@ from garrison.errors import GarrisonError
 from garrison.merge.failing_tests import find_failing
 from garrison.processes.instructions import Instructions, read_instructions, read_settings
 from garrison.processes.worktree import CONFLICTS, MERGED
-from garrison.records import atomic, journal
+from garrison.records import atomic, budget, journal
 from garrison.records import run as run_records
 from garrison.records.failover import read_failovers, session_holders
 from garrison.records.json_io import read_json, read_lines
@@ -188,10 +188,10 @@ class Briefer:
             usd = limits_of(task.agent, task.node, task.attributes, home).node
         except GarrisonError:  # its profile has changed; whoever starts the agent says so
             return ""
-        turns = min((costs.remaining_turns(most, costs.read_usage(path)) or 0 for path in paths), default=most)
+        turns = min((budget.remaining_turns(most, costs.read_usage(path)) or 0 for path in paths), default=most)
         left = [] if most is None else [f"{turns} of {most} responses in this attempt"]
         if usd is not None:
-            spent = costs.Meter(home, task.run_id, task.node, costs.Limits(usd)).spent()[0]
+            spent = budget.Meter(home, task.run_id, task.node, budget.Limits(usd)).spent()[0]
             left.append(f"${max(0.0, usd - spent):.2f} of ${usd:.2f} for all attempts")
         return f"You have left: {' and '.join(left)}." if left else ""
 

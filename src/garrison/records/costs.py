@@ -1,4 +1,4 @@
-"""Costs of sessions, and the limits on them.
+"""Costs of sessions, by what they record of each response; `budget` limits them.
 
 `usage.jsonl` in an attempt's folder has one line for each response of the model, written before that response's tools
 run (`kind: call`, by message id, estimated from its tokens), and one at each result (`kind: result`, the CLI's own
@@ -7,14 +7,14 @@ a killed CLI has not reported all of its cost. So a session's cost is its highes
 that killed connections made, plus those of the calls after the last total.
 
 Sessions outside runs (the butler and its specialists, garrison sessions, plans of workflows) write the same lines to
-`usage/USE/NAME.jsonl` of the home (`purse`).
+`usage/USE/NAME.jsonl` of the home (`budget.Purse`).
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
@@ -120,26 +120,6 @@ class Spent(Value):
     output: int = 0
 
 
-class Limits(Value):
-    """Limits in US dollars; None: no limit."""
-
-    node: float | None = None
-    """Over all attempts of the node."""
-    run: float | None = None
-    day: float | None = None
-    """Of the whole home, a calendar day in UTC."""
-    turns: int | None = None
-    """Responses of its model in one attempt, which the run's proxy counts."""
-
-    @property
-    def has_money(self) -> bool:
-        """Return whether there is a limit in US dollars."""
-        return self.node is not None or self.run is not None or self.day is not None
-
-
-NO_LIMITS = Limits()
-
-
 # ---- sums
 
 
@@ -209,17 +189,6 @@ def total(records: Iterable[UsageRecord]) -> Spent:
                  sum(call.output for call in calls.values()))
 
 
-def remaining_turns(limit: int | None, records: Sequence[UsageRecord]) -> int | None:
-    """Return how many responses of an attempt are left; None for no limit."""
-    made = len({(record.session, record.message) for record in records if record.kind == "call"})
-    return None if limit is None else max(0, limit - made)
-
-
-def last_cost(records: Sequence[UsageRecord]) -> float:
-    """Return what the last call of an attempt has cost, 0 if there is none: the next one sends the same and more."""
-    return next((record.usd for record in reversed(records) if record.kind == "call"), 0.0)
-
-
 def total_of_day(records: list[UsageRecord], day: str) -> float:
     """Return the US dollars of one day (2026-01-31, UTC): spent by its end, less spent before it."""
     until = [record for record in records if record.at[:10] <= day]
@@ -240,19 +209,6 @@ def _session_total(records: list[UsageRecord]) -> float:
         lost += unreported if record.usd - reported - sum(calls.values()) < unreported / 2 else 0.0
         reported, unreported, calls = max(reported, record.usd), 0.0, {}
     return reported + lost + unreported + sum(calls.values())
-
-
-def exceeded_limit(limits: Limits, node: float, run: float, day: float) -> str:
-    """Return in words which limit is reached by the US dollars spent; '' if none is."""
-    for name, limit, used in (("node", limits.node, node), ("run", limits.run, run), ("day", limits.day, day)):
-        if limit is not None and used >= limit:
-            return describe_spent(name, limit, used)
-    return ""
-
-
-def describe_spent(name: str, limit: float, used: float) -> str:
-    """Return in words that a limit of a node, run or day is reached."""
-    return f"${used:.2f} of the ${limit:.2f} for this {name} are spent"
 
 
 # ---- files
@@ -410,52 +366,6 @@ class UsageCache:
         if cached is None or cached[0] != size:
             self._files[path] = cached = (size, _read_all(path))
         return cached[1]
-
-
-class Meter:
-    """Costs of node, run and day against their limits."""
-
-    def __init__(self, home: Path, run: str, node: str, limits: Limits) -> None:
-        self.home, self.run, self.node, self.limits = home, run, node, limits
-        self._cache = UsageCache()
-
-    def exceeded(self, day: str = "", pending: float = 0.0) -> str:
-        """Return in words which limit is reached; '' if none is.
-
-        Args:
-            day: as 2026-01-31, UTC; '' for today.
-            pending: estimated US dollars of calls of this node that are in progress.
-        """
-        if not self.limits.has_money:
-            return ""
-        return exceeded_limit(self.limits, *(usd + pending for usd in self.spent(day)))
-
-    def spent(self, day: str = "") -> tuple[float, float, float]:
-        """Return the US dollars spent by the node, by the run, and by the home on a day (today), where limited."""
-        today = day or now()[:10]
-        attempts: dict[tuple[str, str, Path], list[UsageRecord]] = {}
-        for run, node, path in usage_files(self.home, None if self.limits.day is not None else self.run):
-            attempts.setdefault((run, node, path.parent.parent), []).extend(self._cache.read_all(path))
-        by_node = by_run = by_day = 0.0
-        for (run, node, _), records in attempts.items():
-            by_day += _certain(records, lambda some: total_of_day(some, today))
-            if run == self.run:
-                usd = _certain(records, lambda some: total(some).usd)
-                by_run += usd
-                by_node += usd if node == self.node else 0.0
-        return by_node, by_run, by_day
-
-
-def _certain(records: list[UsageRecord], amount: Callable[[list[UsageRecord]], float]) -> float:
-    """Return the amount of an attempt's records; if its program reported less than the proxy saw, the proxy's counts.
-
-    Whatever calls the API as that program, the attempt pays for.
-    """
-    seen = [record for record in records if record.reported]
-    reported = [record for record in records if not record.reported]
-    by_proxy = [record for record in reported if record.session.startswith(PROXY_SESSION)]
-    by_program = [record for record in reported if not record.session.startswith(PROXY_SESSION)]
-    return amount(by_proxy) + max(amount(by_program), amount(seen))
 
 
 def now() -> str:

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING
 
 from garrison.config import read_config
 from garrison.errors import GarrisonError, Refused, Shortage
-from garrison.records.costs import NO_LIMITS, Limits
+from garrison.records.budget import NO_LIMITS, Limits
 from garrison.sandbox.place import Mode, Network, Place, Rights, Role
 from garrison.sandbox.proxy.apis import APIS, Api, KeyVariable
 from garrison.sandbox.proxy.client import ProxyClient

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from garrison.agents.base import VALIDATOR
-from garrison.records import costs
+from garrison.records import budget, costs
 from garrison.records.failover import agent_at, read_failovers
 from garrison.records.json_io import read_json
 from garrison.records.names import parse_marker
@@ -75,7 +75,7 @@ class RunCosts(Value):
     """Costs of one run's sessions by node, and the limits on them."""
 
     nodes: Mapping[str, costs.Spent]
-    limits: Mapping[str, costs.Limits]
+    limits: Mapping[str, budget.Limits]
     today: float
     """US dollars of the whole home today."""
     windows: str = ""
@@ -133,7 +133,7 @@ class Costs(Value):
     """Costs of a home's sessions and the limits on them, by (run, node)."""
 
     nodes: Mapping[tuple[str, str], costs.Spent] = msgspec.field(default_factory=dict)
-    limits: Mapping[tuple[str, str], costs.Limits] = msgspec.field(default_factory=dict)
+    limits: Mapping[tuple[str, str], budget.Limits] = msgspec.field(default_factory=dict)
     today: float = 0.0
     """US dollars, of the whole home."""
     windows: Mapping[str, str] = msgspec.field(default_factory=dict)
@@ -158,14 +158,14 @@ class CostReader:
 
     def __init__(self, home: Path) -> None:
         self.home, self._usage, self._due, self._costs = home, costs.UsageCache(), 0.0, Costs()
-        self._limits: dict[Path, tuple[int, costs.Limits | None]] = {}
+        self._limits: dict[Path, tuple[int, budget.Limits | None]] = {}
 
     def read(self, day: str) -> Costs:
         """Return the costs so far; `day` (2026-01-31, UTC) is today."""
         if time.monotonic() >= self._due:
             self._due = time.monotonic() + COST_INTERVAL
             nodes: dict[tuple[str, str], costs.Spent] = {}
-            limits: dict[tuple[str, str], costs.Limits] = {}
+            limits: dict[tuple[str, str], budget.Limits] = {}
             today, windowed = 0.0, set()
             for run, node, path in costs.usage_files(self.home):
                 calls = self._usage.read(path)
@@ -179,7 +179,7 @@ class CostReader:
             self._costs = Costs(nodes, limits, today, windows)
         return self._costs
 
-    def _limits_beside(self, usage_file: Path) -> costs.Limits | None:
+    def _limits_beside(self, usage_file: Path) -> budget.Limits | None:
         """Return the limits beside a usage file, in the job of a session or as the proxy had them, None if it is no
         session's and has none; read again only when that file has grown.
         """
@@ -190,7 +190,7 @@ class CostReader:
         return read[1]
 
 
-def read_limits(folder: Path) -> costs.Limits | None:
+def read_limits(folder: Path) -> budget.Limits | None:
     """Return the limits in a folder with a usage file; None if it is no session's and the proxy had none."""
     from garrison.agents.session_agent import ORDER  # runs without costs need none of these
     from garrison.sandbox.network import FOLDER as NETWORK
@@ -198,18 +198,18 @@ def read_limits(folder: Path) -> costs.Limits | None:
 
     if folder.name == NETWORK:
         saved = read_json(folder / LIMITS)
-        return costs.Limits(**saved) if isinstance(saved, dict) else None
+        return budget.Limits(**saved) if isinstance(saved, dict) else None
     if folder.name == costs.STREAM:
         return None  # the proxy holds a program to its limits
     return limits_of(read_json(folder / "order.json") or read_json(folder.parent / ORDER))
 
 
-def limits_of(job: object) -> costs.Limits:
+def limits_of(job: object) -> budget.Limits:
     """Return the limits in the job of a session; no limits if `job` is not one."""
     settings = job.get("settings") if isinstance(job, dict) else None
     node, run, day = (value if isinstance(settings, dict) and isinstance(value := settings.get(key), int | float)
                       else None for key in ("budget", "budget_run", "budget_day"))
-    return costs.Limits(node, run, day)
+    return budget.Limits(node, run, day)
 
 
 def describe_cost(home: Path, run: str, usage: costs.UsageCache) -> tuple[float | None, str]:
@@ -270,7 +270,7 @@ def call_lines(home: Path, run: str) -> Iterator[str]:
     """Yield each call and each total of a run's sessions as JSON, with the limits that applied to it, for the checker
     of runs (`garrison.testing.checker.spending`)."""
     for _, node, path in costs.usage_files(home, run):
-        limits = {name: usd for name, usd in fields_of(read_limits(path.parent) or costs.NO_LIMITS).items()
+        limits = {name: usd for name, usd in fields_of(read_limits(path.parent) or budget.NO_LIMITS).items()
                   if usd is not None and name != "turns"}
         for call in costs.read_usage(path):
             yield json.dumps({"node": node, "attempt": path.parent.parent.name, "session": call.session,

@@ -93,7 +93,7 @@ async def claude_planner(home: Path) -> AsyncIterator[Ask]:
     """Yield a Claude session that plans, with the settings and budgets of a home's config.toml."""
     from garrison.agents.graph import AgentGraph
     from garrison.agents.registry import graph_settings
-    from garrison.records.purse import Allowance, Purse
+    from garrison.records.budget import Allowance, Purse
 
     settings, metadata = graph_settings(home)
     purse = Purse(home, "plan", "workflow", Allowance(task=settings.budget, home_day=settings.budget_day))

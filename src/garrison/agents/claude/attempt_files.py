@@ -44,9 +44,9 @@ from garrison.agents.claude import policy
 from garrison.agents.claude.policy import Ending
 from garrison.agents.claude.settings import ClaudeSettings
 from garrison.records import atomic
+from garrison.records.budget import SESSION_LOCK
 from garrison.records.costs import read_usage
 from garrison.records.json_io import append_line, read_json, read_lines
-from garrison.records.reservations import SESSION_LOCK
 from garrison.values import Value, fields_of
 
 

@@ -57,10 +57,10 @@ from garrison.agents.claude.tools import SERVER
 from garrison.agents.claude.turn_end import MAX_LAST, TurnEnd, loop_ending, plain_question
 from garrison.agents.trouble import OUTAGES, TroubleKind, classify
 from garrison.ends import End, EndKind
-from garrison.records import atomic, costs
+from garrison.records import atomic, budget, costs
+from garrison.records.budget import Reservation
 from garrison.records.json_io import read_json
 from garrison.records.record import from_data
-from garrison.records.reservations import Reservation
 from garrison.sandbox.place import EXCHANGE
 from garrison.system.newest_entry import ContentWatch
 from garrison.system.processes import die_with_parent
@@ -89,7 +89,7 @@ class Connection(SessionConnection):
     def __init__(self, job: ConnectionJob) -> None:
         super().__init__(job.attempt_folder, job.incarnation)
         self.job, self.settings = job, job.settings
-        self._meter = costs.Meter(Path(job.home), job.run, job.node, costs.Limits(
+        self._meter = budget.Meter(Path(job.home), job.run, job.node, budget.Limits(
             self.settings.budget, self.settings.budget_run, self.settings.budget_day))
         self._stderr: list[str] = []
         self._make_client(self.settings.max_turns)
@@ -138,12 +138,12 @@ class Connection(SessionConnection):
         """Reserve the first call, and leave the client as many turns as the attempt has left; return the ending if a
         limit is reached."""
         records = costs.read_usage(self.files.usage) if self.files.usage.exists() else []
-        turns = costs.remaining_turns(self.settings.max_turns, records)
+        turns = budget.remaining_turns(self.settings.max_turns, records)
         if turns == 0:
             return self._ending(TroubleKind.MAX_TURNS, f"after {self.settings.max_turns} turns")
         if turns != self.settings.max_turns:
             self._make_client(turns)
-        return self._reserve(costs.last_cost(records))
+        return self._reserve(budget.last_cost(records))
 
     def _make_client(self, turns: int | None) -> None:
         self._client = ClaudeClient(options_of(self.job, self.files, self._stderr.append, turns),

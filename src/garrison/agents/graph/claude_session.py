@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from garrison.agents.claude.stream import Event
     from garrison.agents.graph.model import SessionSpec
-    from garrison.records.purse import Purse
+    from garrison.records.budget import Purse
 
 SERVER = "desk"
 """Name of the MCP server with a node's functions."""

@@ -36,7 +36,7 @@ from garrison.values import asdict
 if TYPE_CHECKING:
     from typing import Self
 
-    from garrison.records.purse import Purse
+    from garrison.records.budget import Purse
 
 SCHEMA = 1
 """Version of the JSON file."""

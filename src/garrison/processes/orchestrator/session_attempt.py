@@ -43,11 +43,11 @@ from garrison.agents.scripted import STEPS, fill
 from garrison.agents.session_agent import ORDER
 from garrison.agents.trouble import TroubleKind, classify
 from garrison.errors import GarrisonError
-from garrison.records import atomic, costs
+from garrison.records import atomic, budget, costs
+from garrison.records.budget import Reservation
 from garrison.records.json_io import read_json, write_json
 from garrison.records.life_lock import LifeLock
 from garrison.records.record import from_data
-from garrison.records.reservations import Reservation
 from garrison.session import Initiative, Session, SessionState
 from garrison.session.adapters import Memory, ToolDispatcher, plain_adapters
 from garrison.session.claude import claude_adapters, prompt_of
@@ -236,8 +236,8 @@ class SessionProgram:
         """Wrap the model: suspend at a limit on costs, and at an error that is transient or that a person can
         resolve."""
         assert self.settings is not None
-        limits = costs.Limits(self.settings.budget, self.settings.budget_run, self.settings.budget_day)
-        meter = costs.Meter(Path(self.order["home"]), self.order["run"], self.order["node"], limits)
+        limits = budget.Limits(self.settings.budget, self.settings.budget_run, self.settings.budget_day)
+        meter = budget.Meter(Path(self.order["home"]), self.order["run"], self.order["node"], limits)
         # In a sandbox it cannot see the other sessions; there the proxy reserves.
         reservation = Reservation(meter, self.files.folder) if self.order.get("config") else None
         if reservation is not None:
@@ -270,7 +270,7 @@ class SessionProgram:
         return ask_within_limits
 
     def _last_cost(self) -> float:
-        return costs.last_cost(costs.read_usage(self.files.usage)) if self.files.usage.exists() else 0.0
+        return budget.last_cost(costs.read_usage(self.files.usage)) if self.files.usage.exists() else 0.0
 
     def _record(self, event: Mapping[str, Any]) -> None:
         """Record the model's usage, and show its text."""

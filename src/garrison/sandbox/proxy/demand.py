@@ -11,8 +11,8 @@ import json
 import zlib
 from collections.abc import Iterator, Mapping
 
+from garrison.records.budget import FLOOR
 from garrison.records.costs import CACHE_WRITE, CACHE_WRITE_HOUR, estimate
-from garrison.records.reservations import FLOOR
 from garrison.sandbox.proxy.apis import ApiName
 from garrison.values import Value
 

@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from garrison.records import api_answers, atomic, costs
+from garrison.records import api_answers, atomic, budget, costs
+from garrison.records.budget import SESSION_LOCK, Grant, Reservation, Shortfall
 from garrison.records.json_io import write_json
 from garrison.records.life_lock import LifeLock
-from garrison.records.reservations import SESSION_LOCK, Grant, Reservation, Shortfall
 from garrison.sandbox.proxy.demand import NOTHING, WINDOW, Demand
 from garrison.sandbox.proxy.registration import Registration
 from garrison.sandbox.proxy.token_counts import CallCounts
@@ -60,7 +60,7 @@ class Ledger:
     _waiting: int = 0
     _has_limits: bool = False
     """True once the limits are beside the costs, for those who show both."""
-    _meter: costs.Meter = field(init=False)
+    _meter: budget.Meter = field(init=False)
     _reservation: Reservation = field(init=False)
     _session: str = field(init=False)
     _folder: Path = field(init=False)
@@ -69,7 +69,7 @@ class Ledger:
 
     def __post_init__(self) -> None:
         given = self.registration
-        self._meter = costs.Meter(self.home, given.account or given.run, given.node, given.limits)
+        self._meter = budget.Meter(self.home, given.account or given.run, given.node, given.limits)
         self._session = f"{costs.PROXY_SESSION}{given.run}-{given.node}-{given.attempt}"
         self._folder = Path(given.folder)
         self._reservation = Reservation(self._meter, self._folder)

@@ -13,7 +13,7 @@ import socket
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from garrison.records.costs import NO_LIMITS, Limits
+from garrison.records.budget import NO_LIMITS, Limits
 from garrison.records.json_io import read_json
 from garrison.records.record import from_data
 from garrison.sandbox.proxy.apis import ApiName

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import h11
 
 from garrison.records.api_answers import read_error_text
-from garrison.records.reservations import Grant
+from garrison.records.budget import Grant
 from garrison.sandbox.proxy.apis import KEY_HEADERS, Api, ApiName
 from garrison.sandbox.proxy.demand import NOTHING, Demand, limited_body, read_demand, without_hosted_tools
 from garrison.sandbox.proxy.hosts import HostRule, entry_for, find_rule, normalize_host, parse_address

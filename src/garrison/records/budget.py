@@ -1,4 +1,8 @@
-"""Reservations: what calls in progress may cost, so that they do not exceed a limit together.
+"""Budgets: what sessions may cost, what their calls in progress have reserved, and what may still be spent.
+
+Before each call money for it is reserved; what it costs is recorded (`costs`), and then the rest is free again. The
+limits of a node, its run and a day are compared here alone (`Meter`, `exceeding`, `fit`), those of sessions outside
+runs by `Purse`.
 
 The proxy reserves before each call what it may cost at most (`admit`). A session, whose calls may go past the proxy,
 also reserves what the next one will probably cost, beside its usage file. Whether they may is decided under one lock of
@@ -13,12 +17,25 @@ from itertools import product
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from garrison.records import atomic
-from garrison.records.costs import GATES, PIPELINES, Limits, Meter, describe_spent, exceeded_limit
+from garrison.records.costs import (
+    GATES,
+    OUTSIDE,
+    PIPELINES,
+    PROXY_SESSION,
+    UsageCache,
+    UsageLog,
+    UsageRecord,
+    now,
+    total,
+    total_of_day,
+    usage_files,
+)
 from garrison.records.json_io import encode, read_json
 from garrison.records.life_lock import is_held
+from garrison.values import Value
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
 FILE, SESSION_LOCK = "reserved.json", "session.lock"
@@ -33,6 +50,26 @@ FLOOR = 1024
 """Fewest tokens of an answer to which a call's limit is lowered."""
 ROUNDING = 1e-9
 """US dollars by which sums may differ."""
+
+
+class Limits(Value):
+    """Limits in US dollars; None: no limit."""
+
+    node: float | None = None
+    """Over all attempts of the node."""
+    run: float | None = None
+    day: float | None = None
+    """Of the whole home, a calendar day in UTC."""
+    turns: int | None = None
+    """Responses of its model in one attempt, which the run's proxy counts."""
+
+    @property
+    def has_money(self) -> bool:
+        """Return whether there is a limit in US dollars."""
+        return self.node is not None or self.run is not None or self.day is not None
+
+
+NO_LIMITS = Limits()
 
 
 class Shortfall(NamedTuple):
@@ -68,6 +105,52 @@ class Grant(NamedTuple):
     """Tokens that the answer may have."""
     usd: float
     """US dollars that are reserved."""
+
+
+class Meter:
+    """Costs of node, run and day against their limits."""
+
+    def __init__(self, home: Path, run: str, node: str, limits: Limits) -> None:
+        self.home, self.run, self.node, self.limits = home, run, node, limits
+        self._cache = UsageCache()
+
+    def exceeded(self, day: str = "", pending: float = 0.0) -> str:
+        """Return in words which limit is reached; '' if none is.
+
+        Args:
+            day: as 2026-01-31, UTC; '' for today.
+            pending: estimated US dollars of calls of this node that are in progress.
+        """
+        if not self.limits.has_money:
+            return ""
+        return exceeded_limit(self.limits, *(usd + pending for usd in self.spent(day)))
+
+    def spent(self, day: str = "") -> tuple[float, float, float]:
+        """Return the US dollars spent by the node, by the run, and by the home on a day (today), where limited."""
+        today = day or now()[:10]
+        attempts: dict[tuple[str, str, Path], list[UsageRecord]] = {}
+        for run, node, path in usage_files(self.home, None if self.limits.day is not None else self.run):
+            attempts.setdefault((run, node, path.parent.parent), []).extend(self._cache.read_all(path))
+        by_node = by_run = by_day = 0.0
+        for (run, node, _), records in attempts.items():
+            by_day += _certain(records, lambda some: total_of_day(some, today))
+            if run == self.run:
+                usd = _certain(records, lambda some: total(some).usd)
+                by_run += usd
+                by_node += usd if node == self.node else 0.0
+        return by_node, by_run, by_day
+
+
+def _certain(records: list[UsageRecord], amount: Callable[[list[UsageRecord]], float]) -> float:
+    """Return the amount of an attempt's records; if its program reported less than the proxy saw, the proxy's counts.
+
+    Whatever calls the API as that program, the attempt pays for.
+    """
+    seen = [record for record in records if record.reported]
+    reported = [record for record in records if not record.reported]
+    by_proxy = [record for record in reported if record.session.startswith(PROXY_SESSION)]
+    by_program = [record for record in reported if not record.session.startswith(PROXY_SESSION)]
+    return amount(by_proxy) + max(amount(by_program), amount(seen))
 
 
 class Reservation:
@@ -165,6 +248,30 @@ class Reservation:
         return node, run, day
 
 
+def exceeded_limit(limits: Limits, node: float, run: float, day: float) -> str:
+    """Return in words which limit is reached by the US dollars spent; '' if none is."""
+    for name, limit, used in (("node", limits.node, node), ("run", limits.run, run), ("day", limits.day, day)):
+        if limit is not None and used >= limit:
+            return describe_spent(name, limit, used)
+    return ""
+
+
+def describe_spent(name: str, limit: float, used: float) -> str:
+    """Return in words that a limit of a node, run or day is reached."""
+    return f"${used:.2f} of the ${limit:.2f} for this {name} are spent"
+
+
+def remaining_turns(limit: int | None, records: Sequence[UsageRecord]) -> int | None:
+    """Return how many responses of an attempt are left; None for no limit."""
+    made = len({(record.session, record.message) for record in records if record.kind == "call"})
+    return None if limit is None else max(0, limit - made)
+
+
+def last_cost(records: Sequence[UsageRecord]) -> float:
+    """Return what the last call of an attempt has cost, 0 if there is none: the next one sends the same and more."""
+    return next((record.usd for record in reversed(records) if record.kind == "call"), 0.0)
+
+
 def exceeding(limits: Limits, spent: tuple[float, float, float], held: tuple[float, float, float], usd: float) -> str:
     """Return in words which limit a call would exceed beside the calls in progress; '' for none. Pure.
 
@@ -220,3 +327,95 @@ def _locked(home: Path) -> Iterator[None]:
     with (atomic.make_directory(home / "run") / "reservations.lock").open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+# ---- purse -----------------------------------------------------------------------------------------------------------
+
+# Purses: costs of sessions outside runs, such as those that answer a conversation, and the limits on them.
+#
+# The sessions of one purse work in one process. Before each call a session reserves what its last call cost, so that
+# parallel ones do not exceed a limit together.
+
+
+class Allowance(Value):
+    """Limits outside runs in US dollars; None: no limit."""
+
+    task: float | None = None
+    """Of one message, turn or plan."""
+    day: float | None = None
+    """Of one use (`chat`), a calendar day in UTC."""
+    home_day: float | None = None
+    """Of the whole home, a calendar day in UTC."""
+
+
+class Purse:
+    """Money of the sessions of one conversation, session or plan."""
+
+    def __init__(self, home: Path, use: str, name: str, allowance: Allowance | None = None) -> None:
+        self.home, self.use, self.name = home, f"{OUTSIDE}{use}", name
+        self.allowance = allowance or Allowance()
+        self._path = home / "usage" / use / f"{name}.jsonl"
+        self._cache = UsageCache()
+        self._before = 0.0
+        self._reserved: dict[str, float] = {}
+        """Session → US dollars that its call in progress may still cost."""
+        self._last = 0.0
+
+    def log(self, session: str) -> UsageLog:
+        atomic.make_directory(self._path.parent)
+        return UsageLog(self._path, session)
+
+    def begin(self) -> None:
+        """Begin a task: what was spent before does not count against its limit."""
+        self._before = self._spent()
+
+    def exceeded(self) -> str:
+        """Return in words which limit is reached; '' if none is."""
+        return next((f"${used:.2f} of the ${limit:.2f} for {what} are spent" for what, limit, used in self._limits()
+                     if used >= limit), "")
+
+    def reserve(self, session: str, usd: float = 0.0) -> Shortfall | None:
+        """Reserve money for the next call of a session; return why it may not start, None if it may.
+
+        Args:
+            usd: what its last call cost; 0 for its first, which may cost what the last call of any session did.
+        """
+        usd = usd or self._last
+        held = sum(reserved for name, reserved in self._reserved.items() if name != session)
+        for what, limit, used in self._limits():
+            if used >= limit:
+                return Shortfall(f"${used:.2f} of the ${limit:.2f} for {what} are spent", False)
+            if used + held + usd > limit + ROUNDING:
+                others = f", ${held:.2f} are reserved for calls in progress" if held else ""
+                return Shortfall(f"${used:.2f} of the ${limit:.2f} for {what} are spent{others}, and the next call may "
+                                 f"cost ${usd:.2f}", held > 0)
+        self._reserved[session] = max(usd, LEAST)
+        return None
+
+    def recorded(self, session: str, usd: float, *, is_final: bool) -> None:
+        """Take note of what is recorded of a call in progress: it is not reserved any more."""
+        if is_final:
+            self._last = usd
+            self.release(session)
+        elif session in self._reserved:
+            self._reserved[session] = max(self._reserved[session] - usd, 0.0)
+
+    def release(self, session: str) -> None:
+        """Reserve nothing for a session."""
+        self._reserved.pop(session, None)
+
+    def _limits(self) -> list[tuple[str, float, float]]:
+        """Return what each limit is for, the limit, and what is spent of it."""
+        limits, today = self.allowance, now()[:10]
+        found = []
+        if limits.task is not None:
+            found.append(("one message", limits.task, self._spent() - self._before))
+        for what, run, limit in ((f"{self.use.removeprefix(OUTSIDE)} today", self.use, limits.day),
+                                 ("this day", None, limits.home_day)):
+            if limit is not None:
+                found.append((what, limit, sum(total_of_day(self._cache.read(path), today)
+                                               for _, _, path in usage_files(self.home, run))))
+        return found
+
+    def _spent(self) -> float:
+        return total(self._cache.read(self._path)).usd if self._path.exists() else 0.0

@@ -7,10 +7,21 @@ from pathlib import Path
 import pytest
 
 from garrison.records import costs
-from garrison.records.costs import Limits, Meter, UsageRecord
+from garrison.records.budget import (
+    LEAST,
+    SESSION_LOCK,
+    Allowance,
+    Grant,
+    Limits,
+    Meter,
+    Purse,
+    Reservation,
+    Shortfall,
+    exceeding,
+    fit,
+)
+from garrison.records.costs import UsageRecord
 from garrison.records.life_lock import LifeLock
-from garrison.records.purse import Allowance, Purse
-from garrison.records.reservations import LEAST, SESSION_LOCK, Grant, Reservation, Shortfall, exceeding, fit
 from garrison.sandbox.proxy import ledger
 from garrison.sandbox.proxy.demand import Demand
 from garrison.sandbox.proxy.ledger import Ledger

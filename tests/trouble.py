@@ -45,7 +45,7 @@ PLANTED = (
     _bug("trouble: registration", "a damaged registration of a worktree is left as it is",
          _at("system/git/repository.py", "Repository._mend", "condition", "True", "REPAIR")),
     _bug("trouble: gc", "nobody looks whether a gc took what was written before it had a ref",
-         _at("system/git/garbage.py", "GcWatch.has_seen_gc", "return", "False")),
+         _at("system/git/damage.py", "GcWatch.has_seen_gc", "return", "False")),
     _bug("trouble: clock", "a paused queue waits for a time that was skipped when the clock was set back",
          _at("merge/state.py", "Pause.is_retry_due", "comparison", "0 <= x1 - from_iso(p1.at)", "retry_after", 2)),
     _bug("trouble: target gone", "a target that is gone is no reason to wait",

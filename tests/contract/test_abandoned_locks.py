@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from garrison.system.git import Git, abandoned_locks
+from garrison.system.git import Git, damage
 from garrison.system.git.repository import GitError
 from support import git, make_repository
 
-OLD = abandoned_locks.SECONDS + 5
+OLD = damage.LOCK_SECONDS + 5
 
 
 @pytest.fixture
@@ -49,40 +49,40 @@ def leave(repo: Path, name: str, seconds: float = OLD) -> Path:
 @pytest.mark.parametrize("name", ["packed-refs", "config", "refs/heads/topic", "refs/heads/garrison/r/a"])
 def test_an_old_lock_that_nobody_can_have_made_is_abandoned(repo: Path, name: str) -> None:
     lock = leave(repo, name)
-    assert abandoned_locks.find(repo / ".git") == [lock]
-    assert abandoned_locks.remove([lock], repo / ".git") == [lock]
+    assert damage.find_locks(repo / ".git") == [lock]
+    assert damage.remove_locks([lock], repo / ".git") == [lock]
     assert not lock.exists()
-    assert abandoned_locks.remove([lock], repo / ".git") == []
+    assert damage.remove_locks([lock], repo / ".git") == []
 
 
 def test_garrisons_own_refs_wait_less_long(repo: Path) -> None:
-    young = abandoned_locks.OWN_SECONDS + 5
+    young = damage.OWN_LOCK_SECONDS + 5
     leave(repo, "refs/heads/topic", young)
     own = leave(repo, "refs/heads/garrison/r/a", young)
     leave(repo, "refs/garrison/x", 0)
-    assert abandoned_locks.find(repo / ".git") == [own]
+    assert damage.find_locks(repo / ".git") == [own]
 
 
 def test_a_lock_stays_while_a_git_lives_that_was_there_before_it(
         repo: Path, reader: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(abandoned_locks, "SECONDS", -1.0)
+    monkeypatch.setattr(damage, "LOCK_SECONDS", -1.0)
     lock = leave(repo, "packed-refs", 0)
-    assert abandoned_locks.find(repo / ".git") == []
-    assert abandoned_locks.remove([lock], repo / ".git") == []
+    assert damage.find_locks(repo / ".git") == []
+    assert damage.remove_locks([lock], repo / ".git") == []
     reader.communicate()
-    assert abandoned_locks.find(repo / ".git") == [lock]
+    assert damage.find_locks(repo / ".git") == [lock]
 
 
 def test_a_git_that_came_later_or_works_elsewhere_did_not_make_it(
         repo: Path, reader: subprocess.Popen[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert abandoned_locks.find(repo / ".git") == []
+    assert damage.find_locks(repo / ".git") == []
     lock = leave(repo, "packed-refs")
-    assert abandoned_locks.find(repo / ".git") == [lock], "the reader is younger"
-    monkeypatch.setattr(abandoned_locks, "SECONDS", -1.0)
+    assert damage.find_locks(repo / ".git") == [lock], "the reader is younger"
+    monkeypatch.setattr(damage, "LOCK_SECONDS", -1.0)
     make_repository(tmp_path / "other")
     lock = leave(tmp_path / "other", "packed-refs", 0)
     assert reader.poll() is None
-    assert abandoned_locks.find(tmp_path / "other/.git") == [lock]
+    assert damage.find_locks(tmp_path / "other/.git") == [lock]
 
 
 def test_a_git_in_a_worktree_is_one_of_the_repository(repo: Path, tmp_path: Path,
@@ -90,13 +90,13 @@ def test_a_git_in_a_worktree_is_one_of_the_repository(repo: Path, tmp_path: Path
     git(repo, "worktree", "add", "-q", str(tmp_path / "tree"), "topic")
     (tmp_path / "tree/below").mkdir()
     child = start_reader(tmp_path / "tree/below")
-    monkeypatch.setattr(abandoned_locks, "SECONDS", -1.0)
+    monkeypatch.setattr(damage, "LOCK_SECONDS", -1.0)
     lock = leave(repo, "packed-refs", 0)
     try:
-        assert not abandoned_locks.is_abandoned(lock, repo / ".git")
+        assert not damage.is_abandoned(lock, repo / ".git")
     finally:
         child.communicate()
-    assert abandoned_locks.is_abandoned(lock, repo / ".git")
+    assert damage.is_abandoned(lock, repo / ".git")
 
 
 def test_git_s_messages_name_what_is_removed_and_other_files_stay(repo: Path, tmp_path: Path) -> None:
@@ -106,10 +106,10 @@ def test_git_s_messages_name_what_is_removed_and_other_files_stay(repo: Path, tm
     os.utime(outside, (0, 0))
     for lock in (index, outside):
         said = f"fatal: Unable to create '{lock}': File exists.\n\nAnother git process seems to be running"
-        assert not abandoned_locks.remove_named(said, repo, repo / ".git")
+        assert not damage.remove_named(said, repo, repo / ".git")
         assert lock.exists()
     lock = leave(repo, "config")
-    assert abandoned_locks.remove_named("error: could not lock config file .git/config: File exists", repo,
+    assert damage.remove_named("error: could not lock config file .git/config: File exists", repo,
                                         repo / ".git")
     assert not lock.exists()
 

@@ -9,10 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from garrison.system.git import Git, GitError
-from garrison.system.git.configuration import find_git_dirs, read
-from garrison.system.git.neutral import ALWAYS, RULES, Group, Setting, find_group, neutralise
-from garrison.system.git.trust import path_of, to_text
+from garrison.system.git import Git, GitError, neutral
+from garrison.system.git.neutral import ALWAYS, RULES, Group, Setting, find_git_dirs, find_group, neutralise
 
 ENVIRON = {**{name: value for name, value in os.environ.items() if not name.startswith("GIT_")},
            "GIT_AUTHOR_NAME": "A", "GIT_AUTHOR_EMAIL": "a@x", "GIT_COMMITTER_NAME": "A", "GIT_COMMITTER_EMAIL": "a@x",
@@ -171,16 +169,16 @@ def test_the_user_s_own_filters_and_drivers_of_the_launch_are_kept_and_others_no
     home, common = tmp_path / "home", place.repo / ".git"
     (place.tree / ".gitattributes").write_text("*.txt filter=e\n")
     (place.tree / "b.txt").write_text("new\n")
-    path = path_of(home, common)
+    path = neutral.trust_path(home, common)
     path.parent.mkdir(parents=True)
-    path.write_text(to_text([("filter.e.clean", "sed s/new/old/")], [], {}))
+    path.write_text(neutral.trust_text([("filter.e.clean", "sed s/new/old/")], [], {}))
     first = Git(place.repo, home=home).create_snapshot(place.tree, "x")
     assert git(place.repo, "show", f"{first}:b.txt") == "old"
     git(place.repo, "config", "filter.e.clean", f"{place.script}")
     assert Git(place.repo, home=home).create_snapshot(place.tree, "x") == first or \
         git(place.repo, "rev-parse", f"{first}^{{tree}}")
     assert not place.marker.exists()
-    path.write_text(to_text([], [], {}))
+    path.write_text(neutral.trust_text([], [], {}))
     second = Git(place.repo, home=home).create_snapshot(place.tree, "x")
     assert git(place.repo, "cat-file", "blob", f"{second}:b.txt") == "new"
     assert not place.marker.exists()
@@ -293,7 +291,7 @@ def test_what_is_configured_is_read_again_only_after_a_change(place: Place, monk
     dirs = find_git_dirs(place.tree)
     assert dirs is not None
     assert dirs.common == (place.repo / ".git").resolve()
-    assert any(each.key == "filter.e.clean" for each in read(dirs, ENVIRON).settings)
+    assert any(each.key == "filter.e.clean" for each in neutral.read_configuration(dirs, ENVIRON).settings)
 
 
 # --------------------------------------------------------------------------------------------------------------- pure

@@ -14,7 +14,7 @@ from garrison.doctor.cleanup import archive_branch
 from garrison.errors import GarrisonError, Hindered
 from garrison.processes.worktree import adopt_commits
 from garrison.system.git import Git, GitError
-from garrison.system.git.registrations import find_damage
+from garrison.system.git.damage import find_damage
 from garrison.system.git.repository import explain_rights
 from garrison.system.machine import TABLE, Course, course_of, find_hindrance, passes
 from support import git, make_repository

@@ -31,7 +31,8 @@ from garrison.sandbox.probe import machine
 from garrison.sandbox.rights import read_rights
 from garrison.system import processes
 from garrison.system.git import Git
-from garrison.system.git.excludes import NAME, exclude_in_checkout
+from garrison.system.git.commits import EXCLUDE_FILE as NAME
+from garrison.system.git.commits import exclude_in_checkout
 from garrison.system.jobs import Job
 from garrison.values import replace
 from support import git

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from garrison.merge.preflight import identify
-from garrison.system.git import Git, trust
+from garrison.system.git import Git, neutral
 from garrison.system.git.signing import Signer, SigningFailed, find_signer, with_signature
 from support import git, make_repository, processes
 
@@ -135,8 +135,8 @@ def test_what_an_agent_planted_chooses_neither_program_nor_key(repo, tmp_path):
     home = tmp_path / "home"
     ours = Git(repo, home=home)
     trusted = [(each.key, each.value) for each in ours.settings()]
-    trust.path_of(home, ours.common).parent.mkdir(parents=True)
-    trust.path_of(home, ours.common).write_text(trust.to_text(trusted, [], {}))
+    neutral.trust_path(home, ours.common).parent.mkdir(parents=True)
+    neutral.trust_path(home, ours.common).write_text(neutral.trust_text(trusted, [], {}))
     (tmp_path / "evil").write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
     (tmp_path / "evil").chmod(0o755)
     git(repo, "config", "gpg.program", str(tmp_path / "evil"))

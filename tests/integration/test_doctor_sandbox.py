@@ -11,8 +11,7 @@ import pytest
 
 from garrison.sandbox.escape_attempts import ATTEMPTS
 from garrison.sandbox.escapes import ESCAPES, Escape, Verdict, judge
-from garrison.sandbox.machine import Machine
-from garrison.sandbox.place import Mode, Network
+from garrison.sandbox.place import Machine, Mode, Network
 from garrison.sandbox.probe import machine
 from garrison.system.tmux_server import TmuxServer, supported_version
 from support import DEADLINE, PROGRAM, UserWorld, processes, wait_for

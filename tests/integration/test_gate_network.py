@@ -11,9 +11,9 @@ import pytest
 from merge_support import World, drive, until
 
 from garrison.merge import gate
-from garrison.sandbox.proxy import client
+from garrison.sandbox.proxy import registration
+from garrison.sandbox.proxy.hosts import refused_in_attempt
 from garrison.sandbox.proxy.process import take_lock
-from garrison.sandbox.refused_hosts import refused_in_attempt
 from garrison.system import processes
 
 ASK = "curl -s --max-time 20 http://example.invalid/"
@@ -33,13 +33,13 @@ def world(tmp_path):
 def started(monkeypatch):
     """Proxies that were started."""
     found = []
-    start = client.start_proxy
+    start = registration.start_proxy
 
     def record(*arguments):
         found.append(start(*arguments))
         return found[-1]
 
-    monkeypatch.setattr(client, "start_proxy", record)
+    monkeypatch.setattr(registration, "start_proxy", record)
     return found
 
 

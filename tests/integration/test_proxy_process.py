@@ -22,7 +22,7 @@ from garrison.records import costs
 from garrison.sandbox import network
 from garrison.sandbox.network import NetworkPlace, NetworkUser
 from garrison.sandbox.place import Mode, Network, Rights
-from garrison.sandbox.proxy.client import START_DEADLINE
+from garrison.sandbox.proxy.registration import START_DEADLINE
 from garrison.system import processes
 from proxy_support import Web, plain
 from support import wait_for
@@ -314,7 +314,7 @@ def test_a_long_home_has_a_socket_too(api: Web, tmp_path: Path) -> None:
 
 def test_a_proxy_that_cannot_start_is_refused_in_one_line(
         api: Web, user: NetworkUser, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("garrison.sandbox.proxy.client.START_DEADLINE", 0.3)
+    monkeypatch.setattr("garrison.sandbox.proxy.registration.START_DEADLINE", 0.3)
     assert START_DEADLINE > 5
     (user.run_folder / "proxy.lock").mkdir()
     with pytest.raises(Refused, match="the proxy of run r1 does not start"):

@@ -25,7 +25,7 @@ from garrison.merge.union import unite_lines
 from garrison.pipeline.parser import parse
 from garrison.pipeline.questions import accelerator
 from garrison.sandbox.place import Rights
-from garrison.sandbox.summary import explain_missing_file
+from garrison.sandbox.probe import explain_missing_file
 from garrison.system.machine import reports_no_space, reports_shortage
 from garrison.system.terminal_text import OutputFilter, clean, clean_lines, spell_hidden, wrap
 

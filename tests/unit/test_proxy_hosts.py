@@ -9,6 +9,9 @@ import pytest
 
 from garrison.errors import UsageError
 from garrison.sandbox.proxy.hosts import (
+    HostSettings,
+    RefusedHost,
+    describe_permission,
     entry_for,
     find_rule,
     forbidden_reason,
@@ -16,7 +19,6 @@ from garrison.sandbox.proxy.hosts import (
     parse_rules,
     permitted_addresses,
 )
-from garrison.sandbox.refused_hosts import HostSettings, RefusedHost, describe_permission
 
 
 @pytest.mark.parametrize(("entry", "host", "port", "admitted"), [

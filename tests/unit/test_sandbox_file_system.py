@@ -19,12 +19,16 @@ from garrison.sandbox.file_system import (
     home_inside,
     is_within,
     readable,
+    show_named_programs,
 )
-from garrison.sandbox.machine import Machine
-from garrison.sandbox.named_files import show_named_programs
-from garrison.sandbox.place import Mode, Mount, Network, Place, Rights, Role
-from garrison.sandbox.probe import choose_mode
-from garrison.sandbox.summary import describe_modes, explain_missing_file, missing_path_notes, summarize_sandbox
+from garrison.sandbox.place import Machine, Mode, Mount, Network, Place, Rights, Role
+from garrison.sandbox.probe import (
+    choose_mode,
+    describe_modes,
+    explain_missing_file,
+    missing_path_notes,
+    summarize_sandbox,
+)
 from garrison.values import replace
 
 HOME = Path("/home/ada")

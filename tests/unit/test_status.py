@@ -18,7 +18,7 @@ from garrison.pipeline.questions import OpenGate, Question
 from garrison.processes.run_state import NodeState
 from garrison.processes.run_status import Status
 from garrison.records.run import Launch
-from garrison.sandbox.refused_hosts import HostSettings, RefusedHost
+from garrison.sandbox.proxy.hosts import HostSettings, RefusedHost
 from garrison.values import fields_of, replace
 from garrison.views.limits import Used, limits
 from garrison.views.node_view import FailedNode, Incarnations, NodeView

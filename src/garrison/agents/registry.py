@@ -63,7 +63,7 @@ from garrison.config import PROFILE_KEYS, PROFILE_RIGHTS, AgentsConfig, config_p
 from garrison.errors import Refused, UsageError
 from garrison.records.budget import NO_LIMITS, Limits
 from garrison.sandbox.confine import find_hidden
-from garrison.sandbox.named_files import named_programs
+from garrison.sandbox.file_system import named_programs
 from garrison.sandbox.network import find_keys
 from garrison.sandbox.place import Mode, Role
 from garrison.sandbox.proxy.apis import APIS

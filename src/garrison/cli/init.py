@@ -45,9 +45,9 @@ from garrison.project.trial import (
 )
 from garrison.records.run import Launch
 from garrison.sandbox.place import Role
-from garrison.sandbox.refused_hosts import HostSettings
+from garrison.sandbox.probe import summarize_sandbox
+from garrison.sandbox.proxy.hosts import HostSettings
 from garrison.sandbox.rights import read_rights
-from garrison.sandbox.summary import summarize_sandbox
 from garrison.system import untrusted
 from garrison.system.git import Git, validate_repository
 from garrison.system.git.repository import explain_detached_head

@@ -30,7 +30,7 @@ from garrison.records.run import Task
 from garrison.sandbox.checkout import checkout_network, checkout_place, checkout_user, remove_private_folder
 from garrison.sandbox.place import Role
 from garrison.system.git import Git
-from garrison.system.git.excludes import exclude_in_checkout
+from garrison.system.git.commits import exclude_in_checkout
 from garrison.system.jobs import read_tail
 from garrison.system.processes import open_verified
 from garrison.values import replace

@@ -344,7 +344,7 @@ def _print_sandbox(graph: Graph, home: Path, agent: str, *, quiet: bool) -> None
     from garrison.cli.pipeline_agent import agent_of
     from garrison.sandbox import private_files
     from garrison.sandbox.place import Role
-    from garrison.sandbox.summary import missing_path_notes, summarize_sandbox
+    from garrison.sandbox.probe import missing_path_notes, summarize_sandbox
 
     has_more = bool(graph.nodes_of("subgraph", "stack.manager_loop"))  # whose nodes are not known here
     agents = {agent_of(node.attrs, agent) for node in graph.nodes_of("codergen")} | ({agent} if has_more else set())

@@ -31,7 +31,7 @@ from garrison.sandbox.network import connect_for
 from garrison.sandbox.place import Mode, Role
 from garrison.sandbox.probe import mode_here
 from garrison.sandbox.rights import read_rights
-from garrison.system.git import Git, excludes, open_repository
+from garrison.system.git import Git, commits, open_repository
 from garrison.system.git.rescues import rescue_stem
 from garrison.system.worktree_files import complete_worktree
 from garrison.values import Value, replace
@@ -88,7 +88,7 @@ class PipelineWorktree(Value):
         if not self.tree.is_dir():
             raise Refused(f"{self.sub} is not in the last commit, from which the run's worktree begins; commit it, or "
                           "let the run work in the folder itself: --in-place")
-        excludes.write_excludes(self.git, self.path, excluded)
+        commits.write_excludes(self.git, self.path, excluded)
         atomic.make_directory(sandbox_folder(self.path))
         atomic.write(sandbox_folder(self.path) / REPOSITORY, os.fsencode(self.git.root))
         rights = read_rights(home, Role.AGENT, environ=environ)

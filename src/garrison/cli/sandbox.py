@@ -22,7 +22,7 @@ from garrison.sandbox.rights import read_rights
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from garrison.sandbox.machine import Machine
+    from garrison.sandbox.place import Machine
 
 
 def _use_mode(_context: click.Context, _parameter: click.Parameter, mode: str | None) -> None:

@@ -29,8 +29,7 @@ from garrison.sandbox.git_view import GitView
 from garrison.sandbox.layers import Means, way_at
 from garrison.sandbox.network import connect_for
 from garrison.sandbox.place import EXCHANGE, Mode, Mount, Place, Rights, Role
-from garrison.sandbox.probe import choose_mode, machine
-from garrison.sandbox.summary import missing_path_notes, summarize_sandbox
+from garrison.sandbox.probe import choose_mode, machine, missing_path_notes, summarize_sandbox
 from garrison.system import processes, untrusted
 from garrison.system.git import Git
 from garrison.system.git.repository import EMAIL, NAME

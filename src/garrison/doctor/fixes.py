@@ -26,7 +26,7 @@ from garrison.records.names import launcher_key
 from garrison.records.store import quarantine
 from garrison.supervise.incarnation import replace_incarnation
 from garrison.system import process_control, processes, untrusted
-from garrison.system.git import abandoned_locks, registrations
+from garrison.system.git import damage
 from garrison.values import Value
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def remove_git_locks(_runtime: Runtime, git: Git, worktree: OrphanedWorktree) ->
 
 @_remedy("unlock_refs", "remove the stale lock files of git")
 def remove_abandoned_locks(_runtime: Runtime, common: Path, locks: tuple[Path, ...]) -> None:
-    abandoned_locks.remove(locks, common)
+    damage.remove_locks(locks, common)
 
 
 @_remedy("give_back", "save under a rescue ref what no ref has, then remove the worktree")
@@ -138,7 +138,7 @@ def mend_registration(_runtime: Runtime, git: Git, entry: Path) -> None:
     """Mend what follows from where the entry lies, and from the worktree that it names, if that is known."""
     known = os.fsdecode(atomic.read(entry / "gitdir") or b"").strip()
     path = Path(known).parent if known and "\0" not in known else None
-    registrations.mend(git.common, path)
+    damage.mend_registration(git.common, path)
     if path is not None and path.is_dir() and not (entry / "index").exists():
         git.run("read-tree", "HEAD", cwd=path)
 

@@ -23,7 +23,7 @@ from garrison.processes import git_record
 from garrison.processes.run_status import read_run_state
 from garrison.processes.worktree import OrphanedWorktree, find_worktrees, orphan_has_work, run_repository
 from garrison.records.life_lock import is_held
-from garrison.system.git import Git, abandoned_locks, registrations
+from garrison.system.git import Git, damage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -62,7 +62,7 @@ def examine_worktrees(scope: Scope) -> Iterator[Finding]:
         yield from _find_missing(folder, git)
     for git in {git.common: git for git in folders.values()}.values():
         yield from _find_abandoned_locks(git)
-        for entry, name in registrations.find_damage(git.common):
+        for entry, name in damage.find_damage(git.common):
             yield Finding("worktrees", Severity.WARNING, f"{entry / name}, which registers a worktree, is damaged",
                           mend_registration(git, entry), advice="garrison mends its own; of one of yours: `git "
                           "worktree repair PATH`, or remove it and `git worktree prune`")
@@ -86,7 +86,7 @@ def _examine_run(runtime: Runtime, git: Git, status: RunStatus, launch: Launch) 
 
 def _find_abandoned_locks(git: Git) -> Iterator[Finding]:
     """Yield what a killed git left: `git gc` and every change of such a ref fail until it is removed."""
-    if locks := abandoned_locks.find(git.common):
+    if locks := damage.find_locks(git.common):
         names = ", ".join(str(lock.relative_to(git.common)) for lock in locks)
         yield Finding("locks", Severity.WARNING, f"a git that was killed left {names} in {git.common}",
                       remove_abandoned_locks(git.common, tuple(locks)))

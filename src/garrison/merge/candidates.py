@@ -34,7 +34,7 @@ from garrison.system.clock import from_iso
 from garrison.system.git import GitError
 from garrison.system.git.bounds import explain_excess
 from garrison.system.git.commits import MergeResult
-from garrison.system.git.garbage import GcWatch, is_gc_running
+from garrison.system.git.damage import GcWatch, is_gc_running
 from garrison.system.git.landable import explain_refusal
 from garrison.system.git.repository import EMAIL, NAME
 from garrison.system.git.signing import SigningFailed, parse_ident

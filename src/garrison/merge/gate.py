@@ -39,11 +39,11 @@ from garrison.records.run import RunFiles
 from garrison.sandbox import network, setups
 from garrison.sandbox.collect import find_checkout, git_mounts
 from garrison.sandbox.confine import confine, leave_session_keyring
-from garrison.sandbox.named_files import show_named_programs
+from garrison.sandbox.file_system import show_named_programs
 from garrison.sandbox.network import NetworkPlace, NetworkUser
 from garrison.sandbox.place import Mode, Place, Rights, Role
-from garrison.sandbox.probe import held_mode
-from garrison.sandbox.refused_hosts import (
+from garrison.sandbox.probe import explain_missing_file, held_mode
+from garrison.sandbox.proxy.hosts import (
     OF_GATE,
     REFUSED,
     HostSettings,
@@ -54,14 +54,13 @@ from garrison.sandbox.refused_hosts import (
 )
 from garrison.sandbox.rights import read_rights
 from garrison.sandbox.setups import SetupLayer
-from garrison.sandbox.summary import explain_missing_file
 from garrison.supervise.job_watch import JobWatch, LostTime
 from garrison.system import failpoint, machine, process_control, processes, untrusted, worktree_files
 from garrison.system.environment import child_environment, explain_missing_command
 from garrison.system.event_loop import FolderChanges
 from garrison.system.exit_info import quote_command
 from garrison.system.git import GitError
-from garrison.system.git.excludes import literal_pattern
+from garrison.system.git.commits import literal_pattern
 from garrison.system.jobs import read_tail
 from garrison.values import Value, replace
 

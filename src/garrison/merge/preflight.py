@@ -34,7 +34,7 @@ from garrison.sandbox.rights import read_rights
 from garrison.system import untrusted
 from garrison.system.clock import format_age
 from garrison.system.environment import child_environment
-from garrison.system.git import Git, GitError, trust
+from garrison.system.git import Git, GitError, neutral
 from garrison.system.git.signing import TRIAL_SECONDS, Signer, SigningFailed, find_signer
 from garrison.system.worktree_files import count_lfs_pointers, describe_unused_lock_files
 from garrison.values import Value, replace
@@ -124,7 +124,7 @@ def identify(git: Git, environ: Mapping[str, str], report: Callable[[str], None]
     if not committer:
         report("note: git knows no name of yours, so garrison itself commits what lands; `git config --global "
                "user.name NAME` and `user.email` change that")
-    recorded = trust.read(git.home, git.common) if git.home is not None else None
+    recorded = neutral.read_trusted(git.home, git.common) if git.home is not None else None
     trusted = {each.key: each.value for each in git.settings()
                if recorded is None or (each.key, each.value) in recorded.settings}
     try:

@@ -59,7 +59,7 @@ from garrison.merge.touched import TouchedFiles
 from garrison.records import atomic
 from garrison.records.life_lock import LifeLock
 from garrison.system import failpoint, machine
-from garrison.system.git.garbage import hold_gc, is_gc_running
+from garrison.system.git.damage import hold_gc, is_gc_running
 from garrison.system.git.repository import GitError
 from garrison.system.git.signing import SigningFailed
 from garrison.values import Value, replace

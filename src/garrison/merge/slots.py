@@ -30,7 +30,7 @@ from garrison.sandbox.layers import forget_written
 from garrison.sandbox.network import connect_for
 from garrison.system import untrusted, worktree_files
 from garrison.system.git import Git, GitError
-from garrison.system.git.excludes import literal_pattern
+from garrison.system.git.commits import literal_pattern
 from garrison.system.git.repository import split
 from garrison.system.processes import is_running, same_boot
 from garrison.values import asdict

@@ -20,9 +20,8 @@ from garrison.errors import GarrisonError
 from garrison.merge.guard import is_ours, our_hooks
 from garrison.records import atomic
 from garrison.records.events import Warned
-from garrison.system.git import trust
-from garrison.system.git.configuration import find_git_dirs, read, stamp_of
-from garrison.system.git.neutral import REPOSITORY_SCOPES, find_group
+from garrison.system.git import neutral
+from garrison.system.git.neutral import REPOSITORY_SCOPES, find_git_dirs, find_group, read_configuration, stamp_of
 from garrison.values import Value
 
 if TYPE_CHECKING:
@@ -84,7 +83,7 @@ def observe(git: Git) -> GitState:
 
 def _settings(git: Git) -> Sequence[Setting]:
     dirs = find_git_dirs(git.root)
-    return read(dirs, git.environment).settings if dirs is not None else ()
+    return read_configuration(dirs, git.environment).settings if dirs is not None else ()
 
 
 def _find_files(common: Path) -> Iterator[Path]:
@@ -135,11 +134,11 @@ def trust_present(home: Path, git: Git, report: Callable[[str], None], *, accept
     from garrison.sandbox.git_programs import confine_programs  # a launch needs the sandbox, a guardian does not
 
     present = {(each.key, each.value) for each in _settings(git)}
-    suspects = set() if accept else trust.read_suspects(home, git.common) & present
-    path = trust.path_of(home, git.common)
+    suspects = set() if accept else neutral.read_suspects(home, git.common) & present
+    path = neutral.trust_path(home, git.common)
     atomic.make_directory(path.parent)
     confined = confine_programs(home, git.root, present - suspects, git.environment, report)
-    atomic.write(path, trust.to_text(present - suspects, suspects, confined).encode(errors="surrogateescape"))
+    atomic.write(path, neutral.trust_text(present - suspects, suspects, confined).encode(errors="surrogateescape"))
     if suspects:
         named = ", ".join(sorted(key for key, _ in suspects)[:MAX_NAMED])
         report(f"note: git's configuration changed while agents were at work: {named}; garrison does not follow it; "
@@ -150,12 +149,12 @@ def suspect(home: Path, git: Git, changes: GitState) -> None:
     """Record settings that appeared while agents were at work: later launches do not trust them."""
     appeared = {(key, value) for keys in changes.settings.values() for key, values in keys.items()
                 for value in values.split("\n") if value}
-    trusted = trust.read(home, git.common)
+    trusted = neutral.read_trusted(home, git.common)
     if trusted is None:
         return
-    suspects = (trust.read_suspects(home, git.common) | appeared) - trusted.settings
-    atomic.write(trust.path_of(home, git.common),
-                 trust.to_text(trusted.settings, suspects, trusted.confined).encode(errors="surrogateescape"))
+    suspects = (neutral.read_suspects(home, git.common) | appeared) - trusted.settings
+    atomic.write(neutral.trust_path(home, git.common),
+                 neutral.trust_text(trusted.settings, suspects, trusted.confined).encode(errors="surrogateescape"))
 
 
 def save(folder: Path, git: Git) -> None:

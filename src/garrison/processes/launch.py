@@ -43,7 +43,7 @@ from garrison.records.run import LAND_PR, Launch
 from garrison.records.signals import ResumeRun, SetBudget, Signal, resume_id
 from garrison.sandbox.git_view import GitView
 from garrison.sandbox.place import MODE_VARIABLE
-from garrison.sandbox.summary import summarize_sandbox
+from garrison.sandbox.probe import summarize_sandbox
 from garrison.supervise.incarnation import SpawnRequest, acquire_lease, replace_incarnation
 from garrison.supervise.observer import judge_now
 from garrison.system import systemd

@@ -15,16 +15,16 @@ from garrison.config import GuardHooks, read_config
 from garrison.errors import UsageError
 from garrison.sandbox import network, setups
 from garrison.sandbox.collect import find_checkout, git_mounts
+from garrison.sandbox.file_system import show_named_programs
 from garrison.sandbox.git_config import NO_PUSH
 from garrison.sandbox.git_view import sandbox_folder
-from garrison.sandbox.named_files import show_named_programs
 from garrison.sandbox.network import NetworkUser
 from garrison.sandbox.place import Mode, Mount, Network, Place, Role
 from garrison.sandbox.probe import held_mode, mode_here
 from garrison.sandbox.proxy.apis import ApiName
 from garrison.sandbox.rights import read_rights
 from garrison.system import untrusted
-from garrison.system.git import Git, excludes
+from garrison.system.git import Git, commits
 from garrison.system.git.neutral import HOOKS_KEY, to_variables
 from garrison.values import replace
 
@@ -94,7 +94,7 @@ def git_variables(runtime: Runtime, git: Git, worktree: Path, agent: str,
     if read_hooks_mode(runtime.home) is not GuardHooks.AGENT:
         settings.append((HOOKS_KEY, os.devnull))
     if excluded is not None:
-        settings.append((excludes.SETTING, str(excluded)))
+        settings.append((commits.SETTING, str(excluded)))
     if not rights.push:
         settings += [("push.default", "nothing"), ("credential.helper", "")]
         for remote, address in git.remotes(worktree).items():

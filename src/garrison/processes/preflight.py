@@ -62,8 +62,8 @@ from garrison.records.names import INTEGRATION, TESTED, Key, check_name, check_r
 from garrison.records.run import LAND_NODE, LAND_NONE, LAND_PR, LAND_RUN, LANDS, Launch, RunSandbox
 from garrison.sandbox import private_files, setups
 from garrison.sandbox.place import MODE_VARIABLE, Mode, Role
+from garrison.sandbox.probe import missing_path_notes, summarize_sandbox
 from garrison.sandbox.rights import read_rights
-from garrison.sandbox.summary import missing_path_notes, summarize_sandbox
 from garrison.system import machine
 from garrison.system.environment import list_withheld
 from garrison.system.git import Git, validate_repository

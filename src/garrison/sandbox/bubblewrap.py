@@ -10,7 +10,7 @@ from garrison.sandbox.file_system import FileSystemStep, Step
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from garrison.sandbox.machine import Machine
+    from garrison.sandbox.place import Machine
 
 PROGRAM = "bwrap"
 KERNEL = ("sys", "sysrq-trigger", "irq", "bus", "fs", "acpi", "scsi", "asound", "mtrr", "pressure", "dynamic_debug")

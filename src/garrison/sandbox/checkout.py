@@ -22,9 +22,8 @@ from garrison.errors import Refused
 from garrison.records import atomic, costs
 from garrison.sandbox import network
 from garrison.sandbox.confine import confine
-from garrison.sandbox.file_system import is_within
+from garrison.sandbox.file_system import is_within, show_named_programs
 from garrison.sandbox.git_view import GitView, find_git_dir, sandbox_folder
-from garrison.sandbox.named_files import show_named_programs
 from garrison.sandbox.network import NetworkUser
 from garrison.sandbox.place import EXCHANGE, Mode, Mount, Place, Role
 from garrison.sandbox.probe import held_mode, mode_here

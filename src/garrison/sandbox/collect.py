@@ -37,7 +37,7 @@ from garrison.sandbox.probe import mode_here
 from garrison.system import failpoint, untrusted
 from garrison.system.git import Git, GitError, bounds
 from garrison.system.git.commits import OID
-from garrison.system.git.garbage import hold_gc, is_gc_running
+from garrison.system.git.damage import hold_gc, is_gc_running
 from garrison.values import Value
 
 _TRIES = 5

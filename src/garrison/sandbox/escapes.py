@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from garrison.sandbox.machine import Machine
-from garrison.sandbox.place import Mode, Network
+from garrison.sandbox.place import Machine, Mode, Network
 from garrison.system import seccomp
 from garrison.values import Value
 

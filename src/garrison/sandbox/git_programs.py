@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING
 
 from garrison.sandbox import bubblewrap, file_system
 from garrison.sandbox.confine import RealPaths, surroundings
-from garrison.sandbox.file_system import FileSystemStep, Step, is_within
-from garrison.sandbox.named_files import show_named_programs
+from garrison.sandbox.file_system import FileSystemStep, Step, is_within, show_named_programs
 from garrison.sandbox.place import Mode, Network, Place, Role
 from garrison.sandbox.probe import choose_mode, machine
 from garrison.sandbox.rights import read_rights
@@ -30,8 +29,7 @@ from garrison.values import replace
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from garrison.sandbox.machine import Machine
-    from garrison.sandbox.place import Rights
+    from garrison.sandbox.place import Machine, Rights
 
 Pair = tuple[str, str]
 FILTER = re.compile(r"filter\..+\.(?:clean|smudge)")

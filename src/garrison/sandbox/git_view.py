@@ -35,7 +35,7 @@ from garrison.sandbox import git_config
 from garrison.sandbox.file_system import SYSTEM, home_inside, is_within
 from garrison.sandbox.place import Mount
 from garrison.system import untrusted
-from garrison.system.git import bounds, excludes
+from garrison.system.git import bounds, commits
 from garrison.system.git.commits import OID
 from garrison.values import asdict, replace
 
@@ -275,7 +275,7 @@ class GitView:
         _copy_file(self.git.common / "shallow", common / "shallow")
         for name in ("exclude", "attributes", "sparse-checkout"):
             _copy_file(self.git.common / "info" / name, common / "info" / name)
-        if (excluded := git_dir / excludes.NAME).is_file():
+        if (excluded := git_dir / commits.EXCLUDE_FILE).is_file():
             with (common / "info" / "exclude").open("ab") as file:
                 file.write(b"\n" + excluded.read_bytes())
         return entries

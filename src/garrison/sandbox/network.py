@@ -35,9 +35,8 @@ from garrison.errors import GarrisonError, Refused, Shortage
 from garrison.records.budget import NO_LIMITS, Limits
 from garrison.sandbox.place import Mode, Network, Place, Rights, Role
 from garrison.sandbox.proxy.apis import APIS, Api, KeyVariable
-from garrison.sandbox.proxy.client import ProxyClient
 from garrison.sandbox.proxy.hosts import DEFAULT_PORTS, find_rule, normalize_host, parse_rules
-from garrison.sandbox.proxy.registration import ApiAccess, Registration
+from garrison.sandbox.proxy.registration import ApiAccess, ProxyClient, Registration
 from garrison.sandbox.rights import read_rights
 from garrison.system import processes
 from garrison.system.git.submodules import connect_as_user

@@ -8,25 +8,29 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
-from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from garrison.config import homes_list
+from garrison.ends import NOT_FOUND, End, EndKind
 from garrison.errors import Refused
 from garrison.records import atomic
 from garrison.sandbox.bubblewrap import NAMESPACES, PROGRAM
-from garrison.sandbox.machine import Machine
-from garrison.sandbox.place import Mode
+from garrison.sandbox.file_system import named_programs
+from garrison.sandbox.place import Machine, Mode, Network, Role
+from garrison.sandbox.rights import read_rights
 from garrison.system import landlock, processes
-from garrison.values import asdict
+from garrison.values import Value, asdict
 
 if TYPE_CHECKING:
-    from garrison.sandbox.place import Place
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from garrison.sandbox.place import Place, Rights
 
 INSTALLERS = {"apt-get": "apt-get install -y bubblewrap", "dnf": "dnf install -y bubblewrap",
               "pacman": "pacman -S --noconfirm bubblewrap", "apk": "apk add bubblewrap",
@@ -149,3 +153,141 @@ def _key(program: str | None) -> list[str]:
     namespaces = [str(Path(f"/proc/self/ns/{kind}").readlink()) for kind in ("user", "mnt", "pid", "net")]
     changed = "" if program is None else str(Path(program).stat().st_mtime_ns)
     return [processes.boot_id(), str(os.geteuid()), program or "", changed, *namespaces]
+
+
+# ---- Summary of a run's sandbox: the line that launch and status show, and the refusal of a mode that cannot be
+# held.
+
+
+MISSING, READ_ONLY = "No such file or directory", "Read-only file system"
+NAMES = {Role.SETUP: "set-up", Role.ACCEPTANCE: "acceptance", Role.GATE: "the gate", Role.TOOL: "tools"}
+_LISTS = ("read", "write", "hide")
+
+
+class Summary(Value):
+    """Modes that hold for some agents and roles."""
+
+    words: str
+    """Which they are, and what is not held."""
+    modes: list[str]
+    gaps: bool
+    """True if anything is not held."""
+
+    @property
+    def line(self) -> str:
+        return f"sandbox: {self.words}"
+
+
+def summarize_sandbox(home: Path, agents: Iterable[str], environ: Mapping[str, str],
+                      roles: Iterable[Role] = NAMES) -> Summary:
+    """Return which modes hold for these agents and roles; Refused if one cannot be held on this machine."""
+    held = held_modes(home, agents, environ, roles)
+    modes = set(held.values())
+    able = None if modes == {Mode.NONE} else machine()
+    return Summary(describe_modes(held, able), sorted(modes),
+                   modes != {Mode.BUBBLEWRAP} or able is None or not able.has_own_proc)
+
+
+def held_modes(home: Path, agents: Iterable[str], environ: Mapping[str, str],
+               roles: Iterable[Role] = NAMES) -> dict[str, Mode]:
+    """Return which mode holds for each of these agents and roles; Refused if one cannot be held on this machine."""
+    return {who: rights.mode if rights.mode is Mode.NONE else _choose(who, rights.mode, machine())
+            for who, rights in _rights(home, agents, environ, roles)}
+
+
+def missing_path_notes(home: Path, agents: Iterable[str], environ: Mapping[str, str],
+                       roles: Iterable[Role] = NAMES) -> Iterator[str]:
+    """Yield a line for each path that the rights of these agents and roles name and that does not exist."""
+    missing: dict[tuple[str, Path], list[str]] = {}
+    for who, rights in _rights(home, agents, environ, roles):
+        for key, paths in zip(_LISTS, (rights.read, rights.write, rights.hide), strict=True):
+            for path in paths if rights.mode is not Mode.NONE else ():
+                if not os.path.lexists(path):
+                    missing.setdefault((key, path), []).append(who)
+    for (key, path), users in missing.items():
+        yield (f"{key} = [...] of {', '.join(users)} names {path}, which does not exist: "
+               + ("what would be hidden is misspelt or not there yet" if key == "hide" else
+                  "it is missing in the sandbox; create it, or correct config.toml"))
+
+
+def _rights(home: Path, agents: Iterable[str], environ: Mapping[str, str],
+            roles: Iterable[Role]) -> Iterator[tuple[str, Rights]]:
+    """Yield who has which rights."""
+    for agent in sorted(agents):
+        yield f"agent {agent}", read_rights(home, Role.AGENT, agent, environ)
+    for role in roles:
+        yield NAMES[role], read_rights(home, role, "", environ)
+
+
+_PROGRAMS = (
+    re.compile(r"^(?:\S*sh|pyenv|\S+(?=: (?:line )?\d+:))(?:: (?:line )?\d+)?: ([\w.+@-]+): (?:command )?not found$",
+               re.MULTILINE),
+    re.compile(r"^(?:zsh: command not found: |fish: Unknown command: )([\w.+@-]+)$", re.MULTILINE),
+    re.compile(r"^(?:\S*/)?(?:env|nice|nohup|time|xargs|setsid|make\S*|bwrap: execvp|timeout: failed to run command)"
+               r":? [\u2018']?([\w.+@-]+)[\u2019']?: No such file", re.MULTILINE),
+)
+"""Lines in which a shell, env, make and others that run a program say which one they did not find."""
+_FILES = re.compile(r"(?<![^\s:'\"\u2018\u2019])(/[^\s:'\"\u2018\u2019]+)['\"\u2019]?: No such file"
+                    r"|No such file or directory: ['\"](/[^'\"\n]+)['\"]")
+_MAX_TAIL = 8_000
+"""Characters of an output in which a missing file is looked for."""
+_BUILTINS = frozenset({"cd", "echo", "test", "true", "false", "exit", ":", "[", "set", "export", "printf", ".",
+                       "source", "exec", "if", "then", "else", "fi", "for", "do", "done", "while", "case", "esac", "!",
+                       "umask"})
+
+
+_LOCAL = re.compile(r"(?i)(?:localhost|127\.0\.0\.1|\[?::1).{0,80}(?:refused|n't connect|unable to connect)"
+                    r"|ECONNREFUSED (?:127\.0\.0\.1|::1)")
+"""Lines in which a client says that nothing listens on the loopback device."""
+
+
+def explain_missing_file(rights: Rights, table: str, end: End, tail: str, path: str, command: str = "") -> str:
+    """Return which program, file or writable folder a command missed, and how it gets it; else ''.
+
+    Args:
+        tail: end of its output.
+        path: PATH outside, where programs are looked for.
+        command: shell line that ran, for an output that names nothing.
+    """
+    tail = tail[-_MAX_TAIL:]
+    if end.code != 0 and rights.mode is not Mode.NONE and rights.network is not Network.OPEN and _LOCAL.search(tail):
+        return f'; a sandbox has a localhost of its own: network = "open" in [{table}] of config.toml shows it this one'
+    is_told = end.kind is EndKind.NOT_RUN or any(sign in tail for sign in (MISSING, READ_ONLY, "not found"))
+    if end.code == 0 or not is_told:
+        return ""
+    programs = list(dict.fromkeys(name for pattern in _PROGRAMS for name in pattern.findall(tail)))
+    if end.code == NOT_FOUND and not programs:
+        programs = [name for name in dict.fromkeys(named_programs(command)) if "/" not in name
+                    and name not in _BUILTINS and shutil.which(name, path=path) is None]
+    absent = [name for name in programs if shutil.which(name, path=path) is None]
+    if absent:
+        return (f"; {' and '.join(absent)} {'is' if len(absent) == 1 else 'are'} not on your PATH, and no set-up "
+                "installed it")
+    if rights.mode is Mode.NONE:
+        return ""
+    if READ_ONLY in tail:
+        return ("; it can write only in its worktree, its home and /tmp: add other folders to write = [...] in "
+                f"[{table}] of config.toml")
+    files = [name for found in _FILES.findall(tail) for name in found if name and os.path.lexists(name)]
+    hidden = [*(str(shutil.which(name, path=path)) for name in programs), *files][:1]
+    if not hidden and end.kind is not EndKind.NOT_RUN:
+        return ""
+    what = f"its sandbox does not show {hidden[0]}" if hidden else "if it needs more than its sandbox shows"
+    return f"; {what}{':' if hidden else ','} add the path to read = [...] in [{table}] of config.toml"
+
+
+def describe_modes(held: Mapping[str, Mode], able: Machine | None) -> str:
+    """Return the line for the modes that hold; `held` says which holds for what. The commonest comes first. Pure."""
+    by_mode: dict[Mode, list[str]] = {}
+    for who, mode in held.items():
+        by_mode.setdefault(mode, []).append(who)
+    main, *others = sorted(by_mode, key=lambda mode: -len(by_mode[mode]))
+    line = describe_mode(main, able)
+    return "".join([line, *(f"; {', '.join(by_mode[mode])}: {describe_mode(mode, able)}" for mode in others)])
+
+
+def _choose(who: str, mode: Mode, able: Machine) -> Mode:
+    try:
+        return choose_mode(mode, able)
+    except Refused as error:
+        raise Refused(f"{who}: {error}") from error

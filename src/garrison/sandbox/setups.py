@@ -38,13 +38,13 @@ from garrison.records import atomic
 from garrison.records.life_lock import LifeLock
 from garrison.records.record import from_data
 from garrison.sandbox.confine import MOUNT_POINTS
+from garrison.sandbox.file_system import named_programs, words_of
 from garrison.sandbox.git_config import NAME as GIT_CONFIG
 from garrison.sandbox.git_view import sandbox_folder
 from garrison.sandbox.layers import CACHE_LAYERS, copy_tree, forget_written, is_removed
-from garrison.sandbox.named_files import named_programs, words_of
 from garrison.system import failpoint, untrusted
 from garrison.system.git import Git
-from garrison.system.git.excludes import literal_pattern
+from garrison.system.git.commits import literal_pattern
 from garrison.values import Value, asdict, replace
 
 STORE = "setups"

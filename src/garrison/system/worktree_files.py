@@ -6,7 +6,7 @@
 - Set-up runs once per worktree, and again when its key changes: a hash of its command and of the lock files. The owner
   of the worktree stores the key of the last green set-up.
 - What only the set-up made (an environment, installed modules, a lock file that it wrote) is not work. A directory gets
-  a `.gitignore` of one `*`, a single file is listed beside the worktree's index (`git.excludes`), so that no commit and
+  a `.gitignore` of one `*`, a single file is listed beside the worktree's index (`git.commits`), so that no commit and
   no snapshot contains it, without touching the settings of the user's repository.
 """
 
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from garrison.system import untrusted
-from garrison.system.git import excludes
+from garrison.system.git import commits
 from garrison.system.git.repository import split
 from garrison.system.git.submodules import connect_as_user
 
@@ -138,7 +138,7 @@ def hide_setup_output(git: Git, tree: Path) -> list[str]:
     if git.git_dir(tree) == git.common:
         return folders
     files = [name for name in listed if not name.endswith("/")]
-    excludes.exclude_output(git, tree, files)
+    commits.exclude_output(git, tree, files)
     return [*folders, *files]
 
 

@@ -37,7 +37,7 @@ from garrison.records.names import Key
 from garrison.records.remote import look_remote
 from garrison.records.run import Launch, Result, RunFiles, Task
 from garrison.sandbox.place import Role
-from garrison.sandbox.refused_hosts import HostSettings, RefusedHost, describe_permission, refused_in_attempt
+from garrison.sandbox.proxy.hosts import HostSettings, RefusedHost, describe_permission, refused_in_attempt
 from garrison.sandbox.rights import read_rights
 from garrison.system import machine
 from garrison.system.clock import from_iso

@@ -19,7 +19,7 @@ from garrison.records.identity import Identity
 from garrison.records.names import Key
 from garrison.records.run import Launch, RunFiles
 from garrison.records.store import Store
-from garrison.system.git import Git, excludes
+from garrison.system.git import Git, commits
 from garrison.system.terminal_text import clean_lines
 from garrison.system.untrusted import read_end
 from garrison.values import Value
@@ -165,7 +165,7 @@ def measure_changes(launch: Launch, worktree: Path, base: str) -> ChangedSoFar |
         git = Git(Path(launch.repo))
         told = git.run("diff", "--shortstat", "--ignore-submodules=all", base, "--", cwd=worktree, extra=quiet,
                        timeout=GIT_SECONDS).out if base else ""
-        new = git.run(*excludes.options(git.git_dir(worktree)), "ls-files", "--others", "--exclude-standard",
+        new = git.run(*commits.exclude_options(git.git_dir(worktree)), "ls-files", "--others", "--exclude-standard",
                       "--directory", "-z", cwd=worktree, extra=quiet, timeout=GIT_SECONDS).out.count("\0")
     except (GarrisonError, OSError):
         return None

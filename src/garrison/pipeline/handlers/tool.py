@@ -27,8 +27,8 @@ from garrison.pipeline.outcome import DETERMINISTIC, FAIL, RETRY, SUCCESS, Outco
 from garrison.sandbox.checkout import checkout_network, checkout_place, checkout_user, remove_private_folder
 from garrison.sandbox.confine import confine
 from garrison.sandbox.place import EXCHANGE, Role
+from garrison.sandbox.probe import explain_missing_file
 from garrison.sandbox.rights import read_rights
-from garrison.sandbox.summary import explain_missing_file
 from garrison.supervise.job_watch import JobWatch
 from garrison.system import processes, untrusted
 from garrison.system.exit_info import describe_end

@@ -57,8 +57,8 @@ from garrison.records.signals import (
 from garrison.sandbox import setups
 from garrison.sandbox.git_view import GitView, give_back
 from garrison.sandbox.place import Mount, Role
+from garrison.sandbox.probe import explain_missing_file
 from garrison.sandbox.rights import read_rights
-from garrison.sandbox.summary import explain_missing_file
 from garrison.supervise.death_classes import FAILOVER, MEMORY, SHORTAGE
 from garrison.supervise.incarnation import require_unfenced
 from garrison.system import failpoint, machine, process_control
@@ -66,7 +66,7 @@ from garrison.system.environment import explain_missing_command
 from garrison.system.exit_info import cgroup_of, describe_end, oom_counter, oom_kills
 from garrison.system.git import Git
 from garrison.system.git.bounds import Excess
-from garrison.system.git.excludes import write_excludes
+from garrison.system.git.commits import write_excludes
 from garrison.system.jobs import read_tail
 from garrison.system.processes import probe
 from garrison.system.terminal_choice import choose_terminal

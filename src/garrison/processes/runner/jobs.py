@@ -40,10 +40,9 @@ from garrison.sandbox.collect import find_checkout
 from garrison.sandbox.confine import confine
 from garrison.sandbox.git_view import sandbox_folder
 from garrison.sandbox.place import Mode, Mount, Role
-from garrison.sandbox.probe import mode_here
+from garrison.sandbox.probe import explain_missing_file, mode_here
 from garrison.sandbox.rights import read_rights
 from garrison.sandbox.setups import SetupLayer
-from garrison.sandbox.summary import explain_missing_file
 from garrison.supervise.job_watch import JobWatch
 from garrison.system import machine, untrusted
 from garrison.system.clock import format_age

@@ -1,7 +1,7 @@
 """Repository: run git in one, name it by its key, and tell which repositories garrison can work on.
 
 Each call of git is a short-lived child with our settings on top of the user's, neutral to what agents may have put into
-the repository (`neutral.py`, `configuration.py`).
+the repository (`neutral.py`).
 """
 
 from __future__ import annotations
@@ -23,9 +23,16 @@ from typing import TYPE_CHECKING, NamedTuple
 from garrison.errors import GarrisonError, Refused
 from garrison.system import machine, untrusted
 from garrison.system.environment import absolute_path
-from garrison.system.git import abandoned_locks, registrations
-from garrison.system.git.configuration import Unneutral, find_git_dirs, neutral_variables, read
-from garrison.system.git.neutral import NETWORK, NO_DRIVERS, VARIABLES
+from garrison.system.git import damage
+from garrison.system.git.neutral import (
+    NETWORK,
+    NO_DRIVERS,
+    VARIABLES,
+    Unneutral,
+    find_git_dirs,
+    neutral_variables,
+    read_configuration,
+)
 from garrison.system.processes import signal_group
 
 if TYPE_CHECKING:
@@ -136,7 +143,7 @@ class Repository:
         found = machine.find_hindrance(told)
         if common is None or found is None or found.course is not machine.Course.REPAIR:
             return False
-        mended = registrations.mend(common, cwd, told)
+        mended = damage.mend_registration(common, cwd, told)
         if cwd is not None and any(name.endswith("/index") for name in mended):
             self._run_once("read-tree", "HEAD", cwd=cwd, check=False)
         return bool(mended)
@@ -212,18 +219,18 @@ class Repository:
         except Refused:
             return None
         first = self._registered.get(link, folder / path.name)
-        if registrations.is_record_of(first, link):
+        if damage.is_record_of(first, link):
             return first
         with suppress(OSError):
             for git_dir in sorted(folder.iterdir()):
-                if registrations.is_record_of(git_dir, link):
+                if damage.is_record_of(git_dir, link):
                     self._registered[link] = git_dir
                     return git_dir
         return None
 
     def is_contention(self, errors: str) -> bool:
         """Return whether git's messages say that another git holds a lock; remove those that a killed git left."""
-        abandoned_locks.remove_named(errors, self.root, self.common)
+        damage.remove_named(errors, self.root, self.common)
         return CONTENTION.search(errors) is not None
 
     def make_lock(self, path: Path) -> Path:
@@ -265,7 +272,7 @@ class Repository:
         """Return the settings that git follows in a worktree, in its order; none if it cannot read them."""
         own = (self.pinned or self._pin(path)).get("GIT_DIR")
         dirs = find_git_dirs(Path(own) if own else path or self.root)
-        return read(dirs, self.environment).in_force if dirs is not None else ()
+        return read_configuration(dirs, self.environment).in_force if dirs is not None else ()
 
     def rev(self, name: str, path: Path | None = None) -> str | None:
         """Return the commit that `name` refers to (in the worktree `path`), or None."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from garrison.system.git.commits import ABSENT
-from garrison.system.git.garbage import write_held
+from garrison.system.git.damage import write_held
 from garrison.system.git.repository import GitError, pair
 from garrison.system.git.submodules import PARTS, Submodules
 

@@ -17,11 +17,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote
 
 from garrison.errors import GarrisonError, Refused
-from garrison.system.git import inner as nested
-from garrison.system.git.inner import is_safe_name
+from garrison.system.git import worktrees as nested
 from garrison.system.git.neutral import ONTO_ANOTHER
 from garrison.system.git.repository import TIMED_OUT, TOO_MUCH, GitError, split
-from garrison.system.git.worktrees import Worktrees, remove_pipes
+from garrison.system.git.worktrees import Worktrees, is_safe_name, remove_pipes
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -6,6 +6,7 @@ A killed git may have left a half-made worktree, a registration without a direct
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import stat
 import tempfile
@@ -17,17 +18,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from garrison.errors import Refused
 from garrison.system import processes, untrusted
-from garrison.system.git import excludes, inner, registrations
+from garrison.system.git import commits, damage
 from garrison.system.git.bounds import MAX_CHECKOUT
 from garrison.system.git.commits import OID, Commits
-from garrison.system.git.configuration import GitDirs, find_git_dirs, read
-from garrison.system.git.garbage import write_held
+from garrison.system.git.damage import write_held
 from garrison.system.git.landable import MODULES, explain_modules
-from garrison.system.git.neutral import REPOSITORY_SCOPES
+from garrison.system.git.neutral import REPOSITORY_SCOPES, GitDirs, find_git_dirs, read_configuration
 from garrison.system.git.repository import EMAIL, NAME, TIMED_OUT, GitError, attempts, pair, split
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
 _MAX_LOG_LINE = 1 << 16
 _UNLOGGED = ("-c", "core.logAllRefUpdates=false")
@@ -78,8 +78,8 @@ class Worktrees(Commits):
         git itself takes it to lie round its git directory, which is true neither of a submodule, whose configuration
         names its place, nor after `git init --separate-git-dir`: there only the checkout names the git directory.
         """
-        shared = {each.key: each.value for each in read(GitDirs(self.common, self.common), self.environment).in_force
-                  if each.scope in REPOSITORY_SCOPES}
+        configuration = read_configuration(GitDirs(self.common, self.common), self.environment)
+        shared = {each.key: each.value for each in configuration.in_force if each.scope in REPOSITORY_SCOPES}
         if "core.worktree" in shared:
             return (self.common / shared["core.worktree"]).resolve()
         here = next((folder for folder in (self.root, *self.root.parents) if os.path.lexists(folder / ".git")), None)
@@ -155,7 +155,7 @@ class Worktrees(Commits):
     def _reuse_or_clear(self, path: Path, branch: str | None) -> bool:
         """Return whether the worktree exists already; otherwise clear its place for `worktree add`."""
         real = path.parent.resolve() / path.name
-        registrations.mend(self.common, real)
+        damage.mend_registration(self.common, real)
         untrusted.mend_folder(real)  # an agent may have worked there already, and taken our rights away
         for tree in self.worktrees():
             if tree.path == real:
@@ -207,7 +207,7 @@ class Worktrees(Commits):
     def remove_worktree(self, path: Path) -> None:
         """Remove a registered worktree with its directory, whatever state it is in. Idempotent."""
         real = path.parent.resolve() / path.name
-        registrations.mend(self.common, real)
+        damage.mend_registration(self.common, real)
         for last in attempts():
             if all(tree.path != real for tree in self.worktrees()):
                 return
@@ -285,7 +285,7 @@ class Worktrees(Commits):
         What an agent left there does not hold it up: git reads every `.gitignore`, even one that is a pipe.
         """
         remove_pipes(path)
-        return self.run(*excludes.options(self.git_dir(path)), *arguments, cwd=path, exact=True).out
+        return self.run(*commits.exclude_options(self.git_dir(path)), *arguments, cwd=path, exact=True).out
 
     def is_dirty(self, path: Path) -> bool:
         """Return whether the worktree has uncommitted changes, including untracked (not ignored) files.
@@ -309,7 +309,7 @@ class Worktrees(Commits):
     def ignored(self, path: Path) -> list[str]:
         """Return the files and folders (with a final slash) of a worktree that git ignores, without known caches."""
         listing = self.list_files(path, "ls-files", "--others", "--ignored", "--exclude-standard", "--directory", "-z")
-        return [name for name in split(listing) if not excludes.is_cache(name)]
+        return [name for name in split(listing) if not commits.is_cache(name)]
 
     def commit_all(self, path: Path, message: str, *, links: Mapping[str, str] | None = None) -> str | None:
         """Commit everything not ignored, without hooks; return the new commit, None if there was nothing.
@@ -444,7 +444,7 @@ class Worktrees(Commits):
             self.run("update-index", "--force-remove", "-z", "--stdin", cwd=path, extra=extra,
                      text="".join(f"{name}\0" for name in gone))
         refused = [MODULES] if (path / MODULES).is_symlink() else []  # git adds nothing at all with such a link
-        ignoring = excludes.options(self.git_dir(path)) if "GIT_WORK_TREE" not in extra else ()
+        ignoring = commits.exclude_options(self.git_dir(path)) if "GIT_WORK_TREE" not in extra else ()
         left = _too_large(path, split(self.run(
             *ignoring, "ls-files", "-z", "--others", "--modified", "--exclude-standard", cwd=path, extra=extra,
             exact=True, timeout=timeout).out))
@@ -463,7 +463,7 @@ class Worktrees(Commits):
 
     def _heads(self, path: Path, names: Collection[str]) -> dict[str, str]:
         """Return the commits that repositories inside a worktree have checked out, of those of which it is known."""
-        return {name: head for name in names if (head := inner.read_head(path, name))}
+        return {name: head for name in names if (head := read_head(path, name))}
 
     def _remove_orphaned_indexes(self, git_dir: Path) -> None:
         """Remove temporary indexes of threads that were killed while they took a snapshot."""
@@ -550,7 +550,7 @@ def remove_pipes(tree: Path, *, everywhere: bool = False) -> None:
     for folder, folders, files in os.walk(tree):
         if ".git" in folders:
             folders.remove(".git")
-            inner.remove_pipes_within(Path(folder, ".git"))
+            remove_pipes_within(Path(folder, ".git"))
         for name in folders if everywhere else ():
             untrusted.mend_folder(Path(folder, name))  # before the walk opens it
         for name in files if everywhere else _SETTINGS.intersection(files):
@@ -570,3 +570,133 @@ def _is_folder(tree: Path, name: str) -> bool:
             return directory is not None
     except (untrusted.UnsafeFile, OSError):
         return False
+
+
+# ---- Repositories inside a worktree: which of them garrison's git may work in, and what is read of all others.
+#
+# An agent in the worktree chooses where they lead and what their configuration names: a `.git` file, a link or a
+# `commondir` that names the user's repository would have garrison move the user's branches, a link inside would
+# have it write anywhere, and a filter would run. So git works only in git directories that garrison made. Of a
+# repository that lies in the worktree itself, files are read as `untrusted.py` does: the commit of its HEAD, and
+# objects that are copied into a mirror of garrison's own.
+
+
+_MAX_LINK = 1 << 16
+"""Bytes of a `.git` file."""
+_MAX_REFS = 64 << 20
+_MAX_BYTES, _MAX_FILES = 256 << 20, 100_000
+"""Objects that are copied of one repository."""
+_SYMBOLIC = 5
+"""Symbolic refs that may follow each other, as in git."""
+_OID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
+_REF = re.compile(r"refs/[^\x00-\x20\x7f~^:?*\[\\]+")
+_FOLDER, _LOOSE = re.compile(r"[0-9a-f]{2}"), re.compile(r"[0-9a-f]{38}(?:[0-9a-f]{24})?")
+_PACK = re.compile(r"pack-[0-9a-f]{40}(?:[0-9a-f]{24})?\.pack")
+_REMOTE = re.compile(rb"^\s*\[\s*remote\b", re.IGNORECASE | re.MULTILINE)
+
+
+def is_safe_name(name: str) -> bool:
+    """Return whether a submodule's name, which .gitmodules chooses, stays below the folder that it names a part of."""
+    return bool(name) and not name.startswith("/") and ".." not in name.replace("\\", "/").split("/")
+
+
+def leads_to(worktree: Path, name: str, git_dir: Path) -> bool:
+    """Return whether the repository `name` in a worktree is that of the git directory `git_dir`, by its `.git` file."""
+    try:
+        link = untrusted.read(worktree, f"{name}/.git", _MAX_LINK) or b""
+    except (untrusted.UnsafeFile, OSError):
+        return False
+    target = os.fsdecode(link.removeprefix(b"gitdir: ").rstrip(b"\n"))
+    return bool(link) and os.path.realpath(worktree / name / target) == os.path.realpath(git_dir)
+
+
+def is_embedded(worktree: Path, name: str) -> bool:
+    """Return whether the repository `name` lies in the worktree as a whole: its `.git` is a folder of its own."""
+    try:
+        with untrusted.open_directory(worktree, f"{name}/.git") as directory:
+            return directory is not None
+    except (untrusted.UnsafeFile, OSError):
+        return False
+
+
+def has_remote(worktree: Path, name: str) -> bool:
+    """Return whether an embedded repository names another one, or cannot be read."""
+    try:
+        return _REMOTE.search(untrusted.read(worktree, f"{name}/.git/config") or b"") is not None
+    except (untrusted.UnsafeFile, OSError):
+        return True
+
+
+def read_head(worktree: Path, name: str) -> str | None:
+    """Return the commit that an embedded repository has checked out, from its files; None if they do not say so."""
+    if not is_embedded(worktree, name):
+        return None
+    with suppress(untrusted.UnsafeFile, OSError):
+        return _resolve(worktree, f"{name}/.git", "HEAD")
+    return None
+
+
+def _resolve(worktree: Path, git_dir: str, ref: str) -> str | None:
+    for _ in range(_SYMBOLIC):
+        text = (untrusted.read(worktree, f"{git_dir}/{ref}", _MAX_LINK) or b"").decode(errors="replace").strip()
+        if _OID.fullmatch(text):
+            return text
+        if not text.startswith("ref:"):
+            break
+        ref = text.removeprefix("ref:").strip()
+        if not _REF.fullmatch(ref) or ".." in ref or "//" in ref:
+            return None
+    packed = (untrusted.read(worktree, f"{git_dir}/packed-refs", _MAX_REFS) or b"").decode(errors="replace")
+    return next((line[:-len(ref) - 1] for line in packed.splitlines()
+                 if line.endswith(f" {ref}") and _OID.fullmatch(line[:-len(ref) - 1])), None)
+
+
+def refresh_mirror(worktree: Path, name: str, mirror: Path) -> list[Path]:
+    """Make, or bring up to date, garrison's own git directory of an embedded repository: its HEAD and its objects.
+
+    It has no configuration, hook, ref or alternate of that repository. Objects of it may be damaged or missing. Return
+    the packs that came to it, which have no index yet: that of the repository is not trusted.
+    """
+    for folder in ("objects/info", "objects/pack", "refs", "info"):
+        (mirror / folder).mkdir(parents=True, exist_ok=True)
+    head = read_head(worktree, name)
+    extension = "[extensions]\n\tobjectFormat = sha256\n" if head and len(head) == 64 else ""
+    (mirror / "config").write_text(f"[core]\n\trepositoryformatversion = {int(bool(extension))}\n{extension}")
+    (mirror / "HEAD").write_text(f"{head}\n" if head else "ref: refs/heads/none\n")
+    (mirror / "info" / "exclude").write_text(untrusted.read_text(worktree, f"{name}/.git/info/exclude"))
+    packs: list[Path] = []
+    with suppress(untrusted.UnsafeFile, OSError):
+        packs += _copy_objects(worktree, f"{name}/.git/objects", mirror / "objects")
+    return packs
+
+
+def _copy_objects(worktree: Path, objects: str, target: Path) -> Iterator[Path]:
+    room, left = _MAX_BYTES, _MAX_FILES
+    for folder in untrusted.list_names(worktree, objects):
+        pattern = _PACK if folder == "pack" else _LOOSE if _FOLDER.fullmatch(folder) else None
+        if pattern is None:
+            continue
+        names = untrusted.list_names(worktree, f"{objects}/{folder}", left)
+        left -= len(names)
+        (target / folder).mkdir(exist_ok=True)
+        for name in names:
+            if left < 0 or not pattern.fullmatch(name) or (target / folder / name).exists():
+                continue
+            # Copied, not linked: the file itself could be changed later.
+            data = untrusted.read(worktree, f"{objects}/{folder}/{name}", room) or b""
+            room -= len(data)
+            (target / folder / name).write_bytes(data)
+            if folder == "pack":
+                yield target / folder / name
+
+
+def remove_pipes_within(git_dir: Path) -> None:
+    """Remove the named pipes in a git directory that lies in a worktree: git opens what is called HEAD or a ref."""
+    for folder, folders, files in os.walk(git_dir):
+        if "objects" in folders:
+            folders.remove("objects")
+        for name in files:
+            path = Path(folder, name)
+            with suppress(OSError):
+                if stat.S_ISFIFO(path.lstat().st_mode):
+                    path.unlink()

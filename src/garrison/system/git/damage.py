@@ -1,0 +1,313 @@
+"""Damage: what a killed git, a disk or the user's gc does to a repository, and how it is mended.
+
+Abandoned locks are files that a killed git left, at which every later git would fail. git locks a ref, the packed refs
+or the configuration by a file `<name>.lock` beside it, and removes that when it ends; one that is killed cannot. Such a
+lock is abandoned once it is old and no git works in the repository that was there already when the lock was made. Locks
+of an index are left alone: a person's merge or commit may hold one for hours, and those of worktrees whose process died
+are removed by `Worktrees.clear_locks`.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import socket
+import threading
+import time
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from garrison.errors import GarrisonError, Hindered
+from garrison.system.git.neutral import find_git_dirs
+from garrison.system.processes import TICKS_PER_SECOND, list_processes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+OWN_LOCK_SECONDS = 10.0
+"""Age at which the lock of a ref that only garrison writes may be abandoned: its own git holds one for milliseconds."""
+LOCK_SECONDS = 60.0
+"""Age at which another one may be: an editor's own git, or one in a container, is not seen among the processes."""
+_MARGIN = 1.0
+"""Seconds by which the times of a process and of a file may differ."""
+_OWN = ("refs/heads/garrison", "refs/garrison")
+_FILES = ("packed-refs.lock", "config.lock")
+"""Locks in the common directory itself; the others lie beside their refs."""
+_NAMED = re.compile(r"Unable to create '([^'\n]+)\.lock': File exists|"
+                    r"could not lock config file ([^:\n]+): File exists")
+
+
+def remove_named(errors: str, root: Path, common: Path) -> bool:
+    """Remove the abandoned locks that git's messages name, which ran in `root`; return whether one was removed."""
+    named = [root / f"{match[1] or match[2]}.lock" for match in _NAMED.finditer(errors)]
+    left = [lock for lock in named if _may_remove(lock, common) and is_abandoned(lock, common)]
+    return bool(left and remove_locks(left, common))
+
+
+def find_locks(common: Path) -> list[Path]:
+    return [lock for lock in _locks(common) if is_abandoned(lock, common)]
+
+
+def remove_locks(locks: Iterable[Path], common: Path) -> list[Path]:
+    """Remove the abandoned ones of these locks, and return them."""
+    removed: list[Path] = []
+    directory = os.open(common, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        # one process at a time: another one may have removed this lock since, and a later git may have made it again
+        fcntl.flock(directory, fcntl.LOCK_EX)
+        for lock in locks:
+            if is_abandoned(lock, common):
+                with suppress(FileNotFoundError):
+                    lock.unlink()
+                    removed.append(lock)
+    finally:
+        os.close(directory)
+    return removed
+
+
+def is_abandoned(lock: Path, common: Path) -> bool:
+    """Return whether a lock is old, and no git works in the repository that may have made it."""
+    try:
+        age = time.time() - lock.stat().st_mtime
+    except OSError:
+        return False
+    is_own = any(lock.is_relative_to(common / place) for place in _OWN)
+    if age <= (OWN_LOCK_SECONDS if is_own else LOCK_SECONDS):
+        return False
+    booted = time.clock_gettime(time.CLOCK_BOOTTIME)
+    return not any(booted - row.ticks / TICKS_PER_SECOND >= age - _MARGIN and _works_in(row.pid, common)
+                   for row in list_processes() if row.comm == "git" or row.comm.startswith("git-"))
+
+
+def _locks(common: Path) -> Iterator[Path]:
+    yield from (path for name in _FILES if (path := common / name).exists())
+    yield from sorted((common / "refs").rglob("*.lock"))
+
+
+def _may_remove(lock: Path, common: Path) -> bool:
+    """Return whether a path that git named is a lock of the repository's refs, packed refs or configuration."""
+    place = lock.parent.resolve()
+    return place.is_relative_to(common / "refs") or (place == common and lock.name in _FILES)
+
+
+def _works_in(pid: int, common: Path) -> bool:
+    """Return whether a git process works in the repository; True if it is another user's, and cannot be inspected."""
+    try:
+        where = Path(f"/proc/{pid}/cwd").readlink()
+        said = Path(f"/proc/{pid}/cmdline").read_bytes() + Path(f"/proc/{pid}/environ").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+        return False
+    except OSError:
+        return True
+    dirs = find_git_dirs(where)
+    return os.fsencode(common) in said or where.is_relative_to(common) or (dirs is not None and dirs.common == common)
+
+
+# ---- Registrations of worktrees, `.git/worktrees/NAME`: what in one is damaged, and how it is mended.
+#
+# A power cut or a disk leaves files of zeros, halves and flipped bits. What a file must hold follows from where the
+# entry lies (`commondir`), from the worktree that names it (`gitdir`), from its log or its branch (`HEAD`), or from
+# the commit that is checked out (`index`). Files of the worktree are never touched. An entry that a git is making
+# is left alone.
+
+
+_HEAD = re.compile(rb"(ref: refs/[^\0\n]+|[0-9a-f]{40}|[0-9a-f]{64})\n?\Z")
+_INDEX = re.compile("index file|bad signature|bad index|unable to read [0-9a-f]{40}")
+_MOVE = re.compile(rb"[0-9a-f]+ ([0-9a-f]{40,64}) ")
+
+
+def find_damage(common: Path) -> Iterator[tuple[Path, str]]:
+    """Yield each entry of a repository with the name of a file in it that is damaged."""
+    for entry in sorted((common / "worktrees").glob("*")):
+        if entry.is_dir() and b"initializing" not in _read(entry / "locked"):
+            if _common_of(entry) != common:
+                yield entry, "commondir"
+            if not _read(entry / "gitdir").rstrip(b"\n").endswith(b"/.git") or b"\0" in _read(entry / "gitdir"):
+                yield entry, "gitdir"
+            if not _names_something(common, _read(entry / "HEAD")):
+                yield entry, "HEAD"
+            if (entry / "index").exists() and _read(entry / "index", 4) != b"DIRC":
+                yield entry, "index"
+
+
+def _names_something(common: Path, head: bytes) -> bool:
+    """Return whether a HEAD is whole: a half of one may name a branch that does not exist."""
+    found = _HEAD.match(head)
+    ref = os.fsdecode(head.removeprefix(b"ref: ").rstrip(b"\n"))
+    return found is not None and (not head.startswith(b"ref: refs/heads/garrison") or (common / ref).exists()
+                                  or f" {ref}\n".encode() in _read(common / "packed-refs", 1 << 26))
+
+
+def mend_registration(common: Path, path: Path | None, told: str = "") -> list[str]:
+    """Mend what is damaged in the entry of the worktree `path`, and `commondir` in every entry, for git stops at one
+    that it cannot read; return what was mended. `told`: by git. The caller reads the index anew if it is gone."""
+    own, mended = _entry_of(common, path), list[str]()
+    if own is not None and _INDEX.search(told):
+        (own / "index").unlink(missing_ok=True)
+        mended.append(f"{own.name}/index")
+    damage = list(find_damage(common))
+    link = None if path is None else path.parent.resolve() / path.name / ".git"
+    if own is not None and link is not None and not is_record_of(own, link):
+        damage.append((own, "gitdir"))
+    for entry, name in damage:
+        content = b"../..\n" if name == "commondir" else b""
+        if entry == own and link is not None and name == "gitdir":
+            content = os.fsencode(link) + b"\n"
+        elif entry == own and path is not None and name == "HEAD":
+            content = _head_of(common, entry, path)
+        if content:
+            _replace(entry / name, content)
+        elif entry == own and name == "index":
+            (entry / name).unlink(missing_ok=True)
+        else:
+            continue
+        mended.append(f"{entry.name}/{name}")
+    return mended
+
+
+def _entry_of(common: Path, path: Path | None) -> Path | None:
+    """Return the entry that the `.git` file of a worktree names; None if it names none of this repository."""
+    if path is None:
+        return None
+    name = os.fsdecode(_read(path / ".git").removeprefix(b"gitdir: ").rstrip(b"\n"))
+    entry = common / "worktrees" / os.path.basename(name)  # noqa: PTH119
+    return entry if name and "\0" not in name and entry.is_dir() else None
+
+
+def _head_of(common: Path, entry: Path, path: Path) -> bytes:
+    """Return what HEAD must hold: garrison's branch of that worktree, else the commit that its log names last."""
+    branch = f"refs/heads/garrison/{path.parent.name}/{path.name}"
+    if _names_something(common, os.fsencode(f"ref: {branch}\n")):
+        return os.fsencode(f"ref: {branch}\n")
+    moves = _MOVE.findall(_read(entry / "logs/HEAD", 1 << 20))
+    return moves[-1] + b"\n" if moves else b""
+
+
+def is_record_of(entry: Path, link: Path) -> bool:
+    """Return whether an entry is that of the worktree with the `.git` file `link`, by what git recorded."""
+    with suppress(OSError, ValueError):
+        recorded = entry / os.fsdecode(_read(entry / "gitdir")).strip()
+        return recorded == link or recorded.parent.parent.resolve() / recorded.parent.name / ".git" == link
+    return False
+
+
+def _common_of(entry: Path) -> Path | None:
+    with suppress(OSError, ValueError):
+        return (entry / os.fsdecode(_read(entry / "commondir").rstrip(b"\n"))).resolve()
+    return None
+
+
+def _replace(path: Path, content: bytes) -> None:
+    temporary = path.with_name(f"{path.name}.{threading.get_native_id()}.tmp")
+    temporary.write_bytes(content)
+    temporary.replace(path)
+
+
+def _read(path: Path, size: int = 1 << 16) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(size)
+    except (OSError, ValueError):
+        return b""
+
+
+# ---- Garbage collection of the user's: a `git gc --prune=now` takes objects that no ref had yet when it looked.
+#
+# What garrison writes has a ref within milliseconds, but a gc may look in between: the ref then points to what is
+# gone, and the user's own `git gc` fails from then on. So whoever has set a ref asks a `GcWatch` whether that can
+# have been, and looks; what is gone is written again while `hold_gc` keeps the next one out, by git's own lock.
+# `write_held` does that. An automatic gc spares what is younger than two weeks.
+
+
+T = TypeVar("T")
+_OURS = "garrison"
+"""Third word in the lock that garrison holds; git reads two."""
+_POLL = 0.05
+HOLD_SECONDS = 20.0
+"""Seconds to wait for the end of a gc, within one turn of a process."""
+
+
+def is_gc_running(common: Path) -> bool:
+    """Return whether a `git gc` that a user started runs in the repository with that common directory."""
+    try:
+        pid, *words = (common / "gc.pid").read_text().split()
+        return _OURS not in words and b"--auto" not in Path(f"/proc/{int(pid)}/cmdline").read_bytes().split(b"\0")
+    except (OSError, ValueError):
+        return False
+
+
+class GcWatch:
+    """Tells whether a `git gc` can have looked at the repository since it was made."""
+
+    def __init__(self, common: Path) -> None:
+        self.common = common
+        self._stamp = None if is_gc_running(common) else self._look()
+
+    def _look(self) -> int:
+        """Return a stamp that each gc changes: it writes a pack."""
+        with suppress(OSError):
+            return (self.common / "objects/pack").stat().st_mtime_ns
+        return 0
+
+    def has_seen_gc(self) -> bool:
+        """Return whether one ran when it was made, has run since, or runs."""
+        return self._stamp is None or is_gc_running(self.common) or self._look() != self._stamp
+
+
+@contextmanager
+def hold_gc(common: Path, patience: float = HOLD_SECONDS) -> Iterator[None]:
+    """Keep every `git gc` from starting, after the end of one that runs; Hindered if that takes longer than `patience`.
+
+    Only for what takes moments: git refuses the user's gc with "gc is already running".
+    """
+    path, end = common / "gc.pid", time.monotonic() + patience
+    line = f"{os.getpid()} {socket.gethostname()} {_OURS}\n".encode()
+    while (descriptor := _take(path, common)) is None:
+        if time.monotonic() > end:
+            raise Hindered(f"a git gc runs in {common.parent}, which might take what is written meanwhile")
+        time.sleep(_POLL)
+    try:
+        os.write(descriptor, line)
+        os.close(descriptor)
+        yield
+    finally:
+        with suppress(OSError):
+            if path.read_bytes() == line:
+                path.unlink()
+
+
+def _take(path: Path, common: Path) -> int | None:
+    """Create the lock, unless a gc or another process of garrison's has it; what a killed one left is removed."""
+    if is_gc_running(common):
+        return None
+    with suppress(OSError, ValueError, IndexError):
+        if not Path(f"/proc/{int(path.read_text().split()[0])}").exists():
+            path.unlink()
+    with suppress(FileExistsError):
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    return None
+
+
+def write_held(common: Path, write: Callable[[], T], is_whole: Callable[[T], bool], undo: Callable[[], None]) -> T:
+    """Do what writes objects and sets a ref to them; again while no gc can start, if one took what it wrote.
+
+    `is_whole` tells whether the repository has all of a result, `undo` takes back a ref to what is gone.
+    """
+    watch = GcWatch(common)
+    try:
+        made = write()
+        if not watch.has_seen_gc():
+            return made
+    except GarrisonError:  # git's, or that a commit is not there
+        if not watch.has_seen_gc():
+            raise
+        with hold_gc(common):
+            undo()
+            return write()
+    with hold_gc(common):
+        if is_whole(made):
+            return made
+        undo()
+        return write()

@@ -9,6 +9,7 @@ changes between two of them are sent.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -44,7 +45,6 @@ from garrison.views.process_view import ProcessView
 from garrison.views.run_model import CANNOT_REPLAY, RunModel
 from garrison.views.run_view import PROBLEMS, RunReader, RunView, waits_for
 from garrison.views.usage import (
-    NO_RUN_COSTS,
     CostReader,
     RunCosts,
     ShownCosts,
@@ -263,9 +263,9 @@ class HomeObserver:
                                    self.runs.worked_earlier(launch, EARLIER_RUNS))
 
     def lines(self) -> list[RunLine]:
-        costs = self._costs.read(self.runs.observer.clock.utc()[:10]).by_run()
+        costs = self._costs.read(self.runs.observer.clock.utc()[:10])
         views = self.runs.read_all()
-        return [run_line(view, costs.get(view.run_id, NO_RUN_COSTS)) for view in reversed(views)]
+        return [run_line(view, costs.of_run(view.run_id)) for view in reversed(views)]
 
 
 def observation_of(view: RunView, used: UsageByProcess, costs: RunCosts,
@@ -540,17 +540,13 @@ class PageModel:
         return newer
 
     def _touched(self, record: Record) -> list[str]:
-        """Return the nodes that a record may have changed."""
-        data = record.entry.data
-        if record.entry.kind == "snapshot" or "resume" in data:
-            return self._names()
-        named = [str(data.get(key, "")) for key in ("node", "hold", "unhold")]
-        if (agent := _agent_of(record)) is not None:
-            named += self._names() if agent.role == "processor" else [agent.name]
-        if "processor" in named:
-            named = self._names()
-        return [name for name in dict.fromkeys(named) if name in self.graph or name in self.model.state.nodes
+        """Return the nodes that a record may have changed, of those that are shown."""
+        with suppress(*CANNOT_REPLAY):  # an invalid name, which is reported elsewhere
+            touched = self.model.touched(record)
+            return self._names() if touched is None else [
+                name for name in touched if name in self.graph or name in self.model.state.nodes
                 or name in self.model.died]
+        return []
 
     # ---- lists
 

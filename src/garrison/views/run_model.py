@@ -242,6 +242,17 @@ class RunModel:
     def latest(self) -> list[Lifecycle]:
         return sorted(self.lifecycle.values(), key=lambda event: event.at, reverse=True)[:LATEST]
 
+    def touched(self, record: Record) -> list[str] | None:
+        """Return the nodes that a record of a run's or process's journal may change; None for all of them."""
+        data = record.entry.data
+        full = str(data.get("full", ""))
+        names = [str(data[key]) for key in ("node", "hold", "unhold") if data.get(key)]
+        if full:
+            agent = Key.parse(full)
+            names.append(agent.role if agent.role == "processor" else agent.name)
+        is_wide = record.entry.kind == "snapshot" or "resume" in data or "processor" in names
+        return None if is_wide else list(dict.fromkeys(names))
+
     def merge_entry(self, record: Record) -> MergeEntry | None:
         """Return the merge entry of this run that a queue's record is about; None for those of other runs."""
         state = self.queues.get(record.queue)

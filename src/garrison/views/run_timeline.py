@@ -346,12 +346,8 @@ class TimelineModel:
             return [self._entered[name][0] for name in entries if name in self._entered]
         if record.journal.startswith(RUNNER):
             return [record.journal.removeprefix(RUNNER)]
-        if kind in ("run", "snapshot") or data.get("run") or "resume" in data or "processor" in (
-                data.get("hold"), data.get("unhold"), str(data.get("full", "")).partition("-")[0]):
-            return known
-        full = str(data.get("full", ""))
-        return [str(name) for name in (data.get("node"), data.get("hold"), data.get("unhold"),
-                                       Key.parse(full).name if full else "") if name]
+        touched = None if kind == "run" or data.get("run") else self.model.touched(record)
+        return known if touched is None else touched
 
     def _track(self, node: str) -> _Track:
         return self._tracks.setdefault(node, _Track())

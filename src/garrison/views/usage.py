@@ -126,31 +126,14 @@ class ShownCosts(Value):
     windows: str
 
 
-NO_RUN_COSTS = RunCosts({}, {}, 0.0)
-
-
 class Costs(Value):
-    """Costs of a home's sessions and the limits on them, by (run, node)."""
+    """Costs of a home's runs that have any, and of the whole home today, in US dollars."""
 
-    nodes: Mapping[tuple[str, str], costs.Spent] = msgspec.field(default_factory=dict)
-    limits: Mapping[tuple[str, str], budget.Limits] = msgspec.field(default_factory=dict)
+    runs: Mapping[str, RunCosts] = msgspec.field(default_factory=dict)
     today: float = 0.0
-    """US dollars, of the whole home."""
-    windows: Mapping[str, str] = msgspec.field(default_factory=dict)
-    """Run → what its subscription has left."""
 
     def of_run(self, run: str) -> RunCosts:
-        return RunCosts({node: spent for (owner, node), spent in self.nodes.items() if owner == run},
-                        {node: limits for (owner, node), limits in self.limits.items() if owner == run}, self.today,
-                        self.windows.get(run, ""))
-
-
-    def by_run(self) -> dict[str, RunCosts]:
-        """Return run → its costs, of all runs that have any."""
-        nodes: dict[str, dict[str, costs.Spent]] = {}
-        for (run, node), spent in self.nodes.items():
-            nodes.setdefault(run, {})[node] = spent
-        return {run: RunCosts(spent, {}, self.today, self.windows.get(run, "")) for run, spent in nodes.items()}
+        return self.runs.get(run) or RunCosts({}, {}, self.today)
 
 
 class CostReader:
@@ -164,19 +147,20 @@ class CostReader:
         """Return the costs so far; `day` (2026-01-31, UTC) is today."""
         if time.monotonic() >= self._due:
             self._due = time.monotonic() + COST_INTERVAL
-            nodes: dict[tuple[str, str], costs.Spent] = {}
-            limits: dict[tuple[str, str], budget.Limits] = {}
+            nodes: dict[str, dict[str, costs.Spent]] = {}
+            limits: dict[str, dict[str, budget.Limits]] = {}
             today, windowed = 0.0, set()
             for run, node, path in costs.usage_files(self.home):
-                calls = self._usage.read(path)
-                nodes[run, node] = add_up([nodes.get((run, node), costs.Spent()), costs.total(calls)])
+                calls, of_run = self._usage.read(path), nodes.setdefault(run, {})
+                of_run[node] = add_up([of_run.get(node, costs.Spent()), costs.total(calls)])
                 if (found := self._limits_beside(path)) is not None:
-                    limits[run, node] = found  # the latest attempt comes last, and its limits apply
+                    limits.setdefault(run, {})[node] = found  # the latest attempt comes last, and its limits apply
                 today += costs.total_of_day(calls, day)
                 if path.with_name(costs.WINDOWS_FILE).exists():
                     windowed.add(run)
-            windows = {run: costs.describe_windows(self.home, run) for run in windowed}
-            self._costs = Costs(nodes, limits, today, windows)
+            self._costs = Costs({run: RunCosts(
+                spent, limits.get(run, {}), today, costs.describe_windows(self.home, run) if run in windowed else "")
+                for run, spent in nodes.items()}, today)
         return self._costs
 
     def _limits_beside(self, usage_file: Path) -> budget.Limits | None:

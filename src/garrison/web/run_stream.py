@@ -160,10 +160,10 @@ class RunStream:
         if launch is None:
             raise NotFound(f"no run {run} in {home}; `garrison status` lists the runs")
         self.run, self.launch, self._stamp = run, launch, _file_stamp(self.files.launch)
-        self.graph = _read_graph(self.files)
         self._changed = ""
         """Text of the graph as a person has changed it, '' if nobody has."""
         self._plan = _read_plan(self.files, launch)
+        self.graph = self._plan.graph if self._plan is not None else _read_graph(self.files)
         self.followed = FollowedRun(home, launch, graph_nodes(self.graph, launch), self._plan)
         self.clients: set[Client] = set()
         self._latest: deque[tuple[str, bytes]] = deque(maxlen=KEPT_EVENTS)

@@ -7,19 +7,28 @@ proxy's environment.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import select
+import signal
 import socket
+import sys
+import time
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from garrison.errors import GarrisonError, Refused
+from garrison.records import log_retention
 from garrison.records.budget import NO_LIMITS, Limits
 from garrison.records.json_io import read_json
 from garrison.records.record import from_data
 from garrison.sandbox.proxy.apis import ApiName
 from garrison.system import processes, unix_socket
+from garrison.system.environment import child_environment
 from garrison.system.unix_socket import short_path
-from garrison.values import Value, asdict
+from garrison.values import Value, asdict, replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -133,3 +142,167 @@ def recorded_processes(home: Path, run: str) -> dict[int, int]:
 def _ticks(pid: int) -> int | None:
     process = processes.probe(pid)
     return process.ticks if process is not None else None
+
+
+# ---- Client of the proxy: keep one listener served, by whichever proxy process the run has.
+#
+# The listener belongs to its user. The proxy is started when the first connection waits in the listener's backlog:
+# most trees never make one. If the proxy dies, connections wait until the next one serves the listener. A stopped
+# proxy gets SIGCONT: otherwise every agent of the run would wait for it.
+
+
+START_DEADLINE = 10.0
+"""Seconds for a proxy to start and to serve a listener."""
+RETRY_PAUSE = 10.0
+"""Seconds after which a proxy that did not start is started again."""
+STOP_CHECK_INTERVAL = 1.0
+"""Seconds between two checks whether the proxy is stopped."""
+MARKER = "proxy"
+"""Begins the name in the marker of proxy processes: they are no part of the incarnation that starts one."""
+
+
+@dataclass(slots=True)
+class ProxyClient:
+    """One listener, registered with the run's proxy."""
+
+    home: Path
+    run_folder: Path
+    registration: Registration
+    listener: socket.socket
+    proxy: processes.ProcessId | None = None
+    """The process that serves the listener."""
+    _control: socket.socket | None = field(default=None)
+    _user: processes.ProcessId | None = field(default=None)
+    _retry_at: float = 0.0
+    _check_at: float = 0.0
+
+    def connect(self) -> None:
+        """Have the listener served, by a proxy that this starts if there is none; Refused if that is impossible."""
+        deadline = time.monotonic() + START_DEADLINE
+        started: processes.Child | None = None
+        while True:
+            try:
+                return self._register(deadline)
+            except (OSError, EOFError) as error:
+                self._disconnect()
+                if time.monotonic() > deadline:
+                    raise Refused(f"the proxy of run {self.registration.run} does not start ({error}); see "
+                                  f"{self._log()}") from error
+            # One that finds another proxy ends at once; if that one was about to end, the next must be started.
+            if started is None or processes.exit_code(started.pid, started.ticks) is not None:
+                started = start_proxy(self.home, self.run_folder, self.registration.run, self._log())
+            time.sleep(0.01)
+
+    def keep(self) -> bool:
+        """Have the listener served once a first connection waits, and again if the proxy has died; return whether that
+        was needed. Also continue a stopped proxy. Call it often."""
+        if self._control is not None and not _is_readable(self._control):
+            self._check_for_stop()
+            return False  # its end would show: the proxy sends nothing after its first answer
+        if self.proxy is None and not _is_readable(self.listener):
+            return False
+        return self._try_to_connect()
+
+    def serve(self) -> bool:
+        """Have the listener served before anything connects; return whether that was needed."""
+        return self._try_to_connect() if self._control is None else self.keep()
+
+    def _try_to_connect(self) -> bool:
+        self._disconnect()
+        if time.monotonic() < self._retry_at:
+            return False
+        try:
+            self.connect()
+        except GarrisonError as error:  # the caller has other work than to wait for it at each call
+            self._retry_at = time.monotonic() + RETRY_PAUSE
+            print(f"network: {error}", file=sys.stderr, flush=True)
+        return True
+
+    @property
+    def awaits_connection(self) -> bool:
+        """Return whether the next connection should wake the user; one that waits for a new try must not, all the time.
+        """
+        return self._control is None and time.monotonic() >= self._retry_at
+
+    def outlive(self, user: processes.ProcessId) -> None:
+        """Have the listener served while that process lives, also if this one dies."""
+        self._user = user
+        with contextlib.suppress(OSError):  # the proxy has died; its successor is told
+            self._tell_user()
+
+    def replace_keys(self, apis: tuple[ApiAccess, ...]) -> None:
+        """Have further calls made with other keys of the same APIs; none means that there are no other ones."""
+        if not apis or apis == self.registration.apis:
+            return
+        self.registration = replace(self.registration, apis=apis)
+        if self._control is not None:
+            with contextlib.suppress(OSError):  # the proxy has died; its successor is told
+                self._control.send(self.registration.encode())
+
+    def close(self) -> None:
+        """Close the listener and everything that came through it."""
+        if self._control is not None and self._user is not None:
+            with contextlib.suppress(OSError):
+                self._control.send(b"0 0")
+        self._disconnect()
+        self.listener.close()
+
+    def _register(self, deadline: float) -> None:
+        self._control = connect(self.run_folder)
+        _continue(unix_socket.credentials(self._control)[0])
+        self._control.settimeout(max(0.05, deadline - time.monotonic()))
+        processes.send_descriptors(self._control, self.registration.encode(), [self.listener.fileno()])
+        answer = self._control.recv(32)
+        if not answer:
+            raise EOFError("it ended")
+        process = processes.probe(int(answer))
+        self.proxy = processes.ProcessId(process.pid, process.ticks) if process is not None else None
+        self._tell_user()
+        self._control.setblocking(False)
+
+    def _check_for_stop(self) -> None:
+        now = time.monotonic()
+        if self.proxy is not None and now >= self._check_at:
+            self._check_at = now + STOP_CHECK_INTERVAL
+            _continue(self.proxy.pid, self.proxy.ticks)
+
+    def _tell_user(self) -> None:
+        if self._control is not None and self._user is not None:
+            self._control.send(f"{self._user.pid} {self._user.ticks}".encode())
+
+    def _disconnect(self) -> None:
+        if self._control is not None:
+            self._control.close()
+            self._control = None
+
+    def _log(self) -> Path:
+        return self.run_folder / "layers" / "proxy.log"
+
+
+def start_proxy(home: Path, run_folder: Path, run: str, log: Path) -> processes.Child:
+    """Start a proxy process for a run; it ends by itself if the run has one."""
+    log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    log_retention.shorten_log(log)
+    marker = f"{home}:{run}:{MARKER}-{run}#1"
+    # -P: a module in the working directory must not shadow one of ours.
+    argv = [sys.executable, "-P", "-m", "garrison.sandbox.proxy.process", str(run_folder), str(home)]
+    child = processes.spawn(argv, env=child_environment(os.environ, (), {processes.MARKER: marker}),
+                            cwd=home, log=log)
+    child.close()
+    return child
+
+
+def _continue(pid: int, ticks: int | None = None) -> None:
+    """Continue a process that a signal stopped; with `ticks` only if it began then."""
+    process = processes.probe(pid)
+    if process is None or process.state != "T" or ticks not in (None, process.ticks):
+        return
+    with contextlib.suppress(GarrisonError):  # it is another user's
+        if processes.send(process.pid, process.ticks, signal.SIGCONT):
+            print(f"network: the proxy (process {pid}) was stopped, and is continued", file=sys.stderr, flush=True)
+
+
+def _is_readable(end: socket.socket) -> bool:
+    poller = select.poll()
+    poller.register(end, select.POLLIN)
+    return bool(poller.poll(0))

@@ -95,10 +95,10 @@ def test_not_found_names_similar_records(tmp_path: Path) -> None:
 
 def test_the_latest_attempt_is_the_highest_number(tmp_path: Path) -> None:
     folder = tmp_path / "runs" / "r1" / "nodes" / "a"
-    assert resolve.latest_attempt(tmp_path, "r1", "a") == 0
+    assert RunFiles(tmp_path, "r1").latest_attempt("a") == 0
     for name in ("2", "10", "notes"):
         (folder / name).mkdir(parents=True)
-    assert resolve.latest_attempt(tmp_path, "r1", "a") == 10
+    assert RunFiles(tmp_path, "r1").latest_attempt("a") == 10
 
 
 def test_the_latest_run_is_that_of_the_repository_one_is_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

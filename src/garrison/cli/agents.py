@@ -21,11 +21,10 @@ from garrison.errors import NotFound, Refused, UsageError
 from garrison.pipeline.node_status import Landing
 from garrison.processes.guardian.parking import find_parked
 from garrison.processes.person_signals import signal_by_person
-from garrison.processes.run_state import NodeState, RunState, replay_run
+from garrison.processes.run_state import NodeState, RunState
 from garrison.records import journal, record, signals
 from garrison.records.identity import Identity
 from garrison.records.names import ROLES, Key
-from garrison.records.run import RunFiles
 from garrison.records.signals import CancelNode, KillOrchestrator, ParkNode, RetryNode, Signal, UnparkNode
 from garrison.records.store import Store
 
@@ -149,9 +148,9 @@ def graph_command(run: str | None, dot: bool, as_json: bool, home: str | None) -
 @node_options
 def park(name: str, reason: str, run: str | None, home: str | None) -> None:
     """Stop an agent gracefully and do not restart it until `unpark`. NAME is a node, role-name or role-name@run."""
-    store = Store(find_home(home))
+    store = resolve.open_store(home)
     target, chosen = _resolve_parkable(store, name, run)
-    state = _replay(store, chosen)
+    state = resolve.state_of(store, chosen)
     if target in state.held:
         raise Refused(f"{target} of run {chosen} is already parked; `garrison agents unpark {target}` lets it continue")
     ended = _describe_end(state.nodes[target]) if target in state.nodes else ""
@@ -170,9 +169,9 @@ def park(name: str, reason: str, run: str | None, home: str | None) -> None:
 @node_options
 def unpark(name: str, run: str | None, home: str | None) -> None:
     """Let NAME continue in the same attempt, whether you parked it or it died too often."""
-    store = Store(find_home(home))
+    store = resolve.open_store(home)
     target, chosen = _resolve_parkable(store, name, run)
-    state = _replay(store, chosen)
+    state = resolve.state_of(store, chosen)
     if target not in state.held and not find_parked(state, target) and not _has_pending_park(store, chosen, target):
         raise Refused(f"{target} of run {chosen} is not parked; `garrison status {chosen}` shows what it does")
     has_guardian = _signal_guardian(store, chosen, UnparkNode(target))
@@ -195,10 +194,6 @@ def _resolve_parkable(store: Store, name: str, run: str | None) -> tuple[str, st
         if role in ROLES and (rest or role == "launch"):
             raise Refused(f"{stem} controls a whole run: `garrison stop{f' {run}' if run else ''}` stops it") from error
         raise
-
-
-def _replay(store: Store, run: str) -> RunState:
-    return replay_run(journal.read_all(RunFiles(store.home, run).journal))
 
 
 def _guardian(store: Store, run: str) -> Key:
@@ -238,9 +233,9 @@ def cancel(node: str, reason: str, run: str | None, home: str | None) -> None:
     The pipeline treats this as a failure: it follows an edge for failures, or else starts nothing that depends on the
     node.
     """
-    store = Store(find_home(home))
+    store = resolve.open_store(home)
     chosen = resolve.run_of_node(store, node, run)
-    state = _replay(store, chosen)
+    state = resolve.state_of(store, chosen)
     if state.over and node in state.nodes:
         raise Refused(f"{resolve.describe_over(node, chosen, state.status)}; there is nothing to cancel")
     if objection := objection_to_cancel(state, node):
@@ -285,7 +280,7 @@ def retry(node: str, run: str | None, home: str | None) -> None:
         print_message(f"{node} is retried when the run is resumed: `garrison resume {chosen}`")
         return
     wait_until_applied(posted)
-    if _replay(runtime.store, chosen).over:
+    if resolve.state_of(runtime.store, chosen).over:
         raise Refused(f"run {chosen} has ended meanwhile; `garrison resume {chosen} --retry {node}`")
     print_message(f"{node} is retried")
 
@@ -329,7 +324,7 @@ def respawn(node: str, run: str | None, home: str | None) -> None:
 
     This does not count towards the restart limits. It applies to the current incarnation only, so it is safe to repeat.
     """
-    store = Store(find_home(home))
+    store = resolve.open_store(home)
     chosen = resolve.run_of_node(store, node, run)
     agent, runner = Key("orchestrator", node, chosen), Key("runner", node, chosen)
     identity = store.read(Identity, agent)

@@ -19,11 +19,9 @@ from garrison.cli.waiting import show_waiting
 from garrison.config import find_home
 from garrison.errors import NotFound, Refused, UsageError
 from garrison.processes.person_signals import signal_by_person
-from garrison.processes.run_state import RunState, replay_run
-from garrison.records import journal, signals
+from garrison.processes.run_state import RunState
+from garrison.records import signals
 from garrison.records.events import Question
-from garrison.records.run import RunFiles
-from garrison.records.store import Store
 from garrison.system.terminal_text import clean
 
 _MAX_SHOWN = 80
@@ -56,9 +54,9 @@ def answer(node: str | None, text: str | None, run: str | None, home: str | None
         if (engine_run := find_engine_run(run, home)) is not None:
             answer_gate(engine_run, node, text)
             return
-    store = Store(find_home(home))
+    store = resolve.open_store(home)
     chosen = resolve.run_of_node(store, node, run)
-    state = replay_run(journal.read_all(RunFiles(store.home, chosen).journal))
+    state = resolve.state_of(store, chosen)
     question, guardian = _open_question(state, node, text), guardian_of(store, chosen)
     if question is None or guardian is None:
         raise NotFound(f"{resolve.describe_over(node, chosen, state.status)}; `garrison answer` lists open questions"

@@ -13,7 +13,6 @@ from garrison.cli import completion, resolve
 from garrison.cli.commands import Command
 from garrison.cli.options import home_option, run_option
 from garrison.cli.output import print_message
-from garrison.config import find_home
 from garrison.errors import Refused
 from garrison.records.identity import KEYBOARD, Identity
 from garrison.records.names import Key
@@ -50,7 +49,7 @@ def attach(node: str, run: str | None, write: bool, home: str | None) -> None:
     agent whose profile says `tty = true`; no other one reads a keyboard. An agent that is a plain process has no
     session: `garrison logs NODE -f` follows its output.
     """
-    store = Store(find_home(home))
+    store = resolve.open_store(home)
     has_terminal = sys.stdin.isatty() and sys.stdout.isatty()
     if has_terminal:
         _await_nodes(store, run)
@@ -82,7 +81,7 @@ def _with_known_terminal(environ: Mapping[str, str]) -> dict[str, str]:
 
 def _on_host(store: Store, key: Key) -> tuple[HostAccess, list[str], RemoteWorkState] | None:
     """Return the way to the host that works on a node, None if none does."""
-    attempt = resolve.latest_attempt(store.home, key.run, key.name)
+    attempt = RunFiles(store.home, key.run).latest_attempt(key.name)
     folder = RunFiles(store.home, key.run).attempt(key.name, attempt)
     if not attempt or not (folder / REMOTE).exists():
         return None

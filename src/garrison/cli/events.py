@@ -19,11 +19,9 @@ from garrison.cli.commands import Command
 from garrison.cli.options import output_options, parse_age
 from garrison.cli.output import print_message
 from garrison.cli.resolve import existing_run
-from garrison.config import find_home
 from garrison.errors import UsageError
 from garrison.records import run as run_records
 from garrison.records.names import launcher_key
-from garrison.records.store import Store
 from garrison.system.clock import iso
 from garrison.system.terminal_text import clean
 from garrison.values import asdict
@@ -51,7 +49,7 @@ def events(run: str | None, follow: bool, since: str | None, kinds: tuple[str, .
 
     A JSON object has `at, run, journal, by, seq, kind, node, about, data` and `text`; (run, journal, seq) is its id.
     """
-    store = Store(find_home(home))
+    store = resolve.open_store(home)
     chosen = existing_run(store.home, run) if run is not None else None
     oldest = _oldest(since, time.time())
     watcher = Watcher(store.home, chosen)

@@ -14,7 +14,6 @@ from garrison.cli.commands import Command
 from garrison.cli.merge_queue_process import enqueue
 from garrison.cli.options import output_options
 from garrison.cli.output import print_json, print_table
-from garrison.config import find_home
 from garrison.errors import GarrisonError, NotFound
 from garrison.records import original, signals
 from garrison.records.hook import Hook
@@ -53,7 +52,7 @@ def import_command(folder: Path, home: str | None, *, as_json: bool) -> None:
     Nothing in DIR is changed, what garrison has already stays, and to repeat it is harmless. Entries of the queue that
     have neither landed nor failed are enqueued at their branch's commit; `garrison merge-queue process` lands them.
     """
-    store = Store(find_home(home))
+    store = resolve.open_store(home)
     results = [*_records(store, folder), *_signals(store, folder), *_queue(store, folder)]
     if not results:
         raise NotFound(f"{folder} holds no identities, hooks, signals or merge-queue.json; name the repository "

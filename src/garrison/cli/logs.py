@@ -22,10 +22,7 @@ from garrison.cli import completion, resolve
 from garrison.cli.commands import Command
 from garrison.cli.options import home_option, run_option
 from garrison.cli.output import print_message, trusted_stdout
-from garrison.config import find_home
 from garrison.errors import GarrisonError, NotFound, Refused
-from garrison.processes.run_state import replay_run
-from garrison.records import journal
 from garrison.records.identity import Identity
 from garrison.records.log_retention import find_data
 from garrison.records.names import ROLES, Key, check_run
@@ -68,7 +65,7 @@ RESET = (b"\x18\x1b\\"  # ends an unfinished sequence or string
 def logs(node: str | None, run: str | None, follow: bool, tail: int | None, attempt: int | None, process: str | None,
          home: str | None) -> None:
     """Print the output of NODE's agent in its latest attempt. A run with one node needs no NODE."""
-    store = Store(find_home(home))
+    store = resolve.open_store(home)
     printer = LogPrinter()
     try:
         if process in ("launch", "guardian", "processor"):
@@ -78,16 +75,16 @@ def logs(node: str | None, run: str | None, follow: bool, tail: int | None, atte
         if node is None:
             node, run = resolve.only_node(store, run)
         chosen = resolve.run_of_node(store, node, run)
-        if not resolve.latest_attempt(store.home, chosen, node) and (not follow or _has_ended(store, chosen, node)):
+        if not RunFiles(store.home, chosen).latest_attempt(node) and (not follow or _has_ended(store, chosen, node)):
             raise NotFound(f"node {node} has not started in run {chosen}; `garrison logs {node} --run {chosen} -f` "
                            "waits for it while the run continues")
         if process is None and _is_on_host(store, chosen, node, attempt):
             print_remote_log(printer, store.home, node, lambda: _node_log(store, chosen, node, attempt, None).parent,
-                             lambda: attempt not in (None, resolve.latest_attempt(store.home, chosen, node))
+                             lambda: attempt not in (None, RunFiles(store.home, chosen).latest_attempt(node))
                              or _has_ended(store, chosen, node), tail, follow=follow)
             return
         _print_log(printer, lambda: _node_log(store, chosen, node, attempt, process),
-                   lambda: attempt not in (None, resolve.latest_attempt(store.home, chosen, node))
+                   lambda: attempt not in (None, RunFiles(store.home, chosen).latest_attempt(node))
                    or _has_ended(store, chosen, node), tail, follow=follow)
     finally:
         printer.reset_terminal()
@@ -107,7 +104,7 @@ def _node_log(store: Store, run: str, node: str, attempt: int | None, process: s
     files = RunFiles(store.home, run)
     if process:
         return files.process_log(f"{process}-{node}")
-    return files.attempt(node, attempt or resolve.latest_attempt(store.home, run, node) or 1) / "output.log"
+    return files.attempt(node, attempt or RunFiles(store.home, run).latest_attempt(node) or 1) / "output.log"
 
 
 def _is_on_host(store: Store, run: str, node: str, attempt: int | None) -> bool:
@@ -137,7 +134,7 @@ def _existing(path: Path) -> Path:
 
 def _has_ended(store: Store, run: str, node: str) -> bool:
     """Return whether a node will print no more."""
-    state = replay_run(journal.read_all(RunFiles(store.home, run).journal))
+    state = resolve.state_of(store, run)
     if node in state.nodes and state.nodes[node].status in _FINAL:
         return True
     return not resolve.is_node_worked_on(store, Key("runner", node, run)) and not resolve.is_run_supervised(store, run)

@@ -21,7 +21,6 @@ from garrison.cli.service import find_program
 from garrison.config import checkout, find_home, trees_root
 from garrison.errors import UsageError
 from garrison.records.names import check_name
-from garrison.records.store import Store
 
 ROLES = ("runner", "guardian")
 _PROCESS_NEXT = """\
@@ -70,7 +69,7 @@ def prompt(node: str, name: str | None, run: str | None, attempt: int | None, br
     from garrison.views.prompts import read_prompts
 
     runtime = Runtime.real(find_home(home))
-    found = read_prompts(runtime, resolve.run_of_node(Store(runtime.home), node, run), node, attempt,
+    found = read_prompts(runtime, resolve.run_of_node(runtime.store, node, run), node, attempt,
                          validator=validator)
     if as_json:
         print_json(found)

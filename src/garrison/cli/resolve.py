@@ -13,6 +13,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from garrison.config import find_home
 from garrison.errors import GarrisonError, NotFound, RecordError, Refused
 from garrison.records import atomic
 from garrison.records.hook import Hook
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     from garrison.merge.entry import MergeEntry
     from garrison.merge.queue import MergeQueue, QueueReader
+    from garrison.processes.run_state import RunState
     from garrison.supervise.observer import Observer
     from garrison.system.git import Git
 
@@ -92,7 +94,7 @@ def _existing_names(store: Store, kind: type[R], role: str, name: str) -> str:
 
 def open_store(home: Location) -> Store:
     """Return the store of `home`, by default the home of this process."""
-    return Store(_home(home))
+    return Store(find_home(home))
 
 
 def observer_of(store: Store) -> Observer:
@@ -192,13 +194,13 @@ def resumable_run(store: Store, *, retry_failed: bool = False) -> str:
     Raises:
         Refused: there is none; a run of another repository, or one that is done, is never meant without its name.
     """
-    from garrison.processes.run_state import describe_next, replay_run  # late: completion does without
+    from garrison.processes.run_state import describe_next  # late: completion does without
 
     here = [run for run in reversed(list_runs(store.home)) if is_of_this_folder(_repository_of(store.home, run))]
     failed = ""
     for run in here:
         try:
-            state = replay_run(read_all(RunFiles(store.home, run).journal))
+            state = state_of(store, run)
         except (GarrisonError, ValueError, KeyError):
             return run  # `resume` repairs it, or says why it cannot
         if not state.over or (retry_failed and state.status == "failed"):
@@ -225,6 +227,13 @@ def _repository_of(home: Path, run: str) -> str:
     except GarrisonError:
         return ""
     return launch.repo if launch is not None else ""
+
+
+def state_of(store: Store, run: str) -> RunState:
+    """Return the state of a run by its journal."""
+    from garrison.processes.run_state import replay_run  # late: completion does without
+
+    return replay_run(read_all(RunFiles(store.home, run).journal))
 
 
 def suggestion(name: str, candidates: Iterable[str]) -> str:
@@ -254,11 +263,6 @@ def nodes_of(home: Path, run: str) -> list[str]:
     names |= dict.fromkeys(name.removesuffix(".dot") for name in sorted(atomic.list_names(files.graphs)))
     names |= dict.fromkeys(sorted(atomic.list_names(files.root / "nodes")))
     return list(names)
-
-
-def latest_attempt(home: Path, run: str, node: str) -> int:
-    """Return the number of a node's latest attempt that has a directory, 0 if there is none."""
-    return RunFiles(home, run).latest_attempt(node)
 
 
 def run_of_node(store: Store, node: str, run: str | None) -> str:
@@ -364,7 +368,7 @@ def open_queue(repo_root: Location = None, target: str | None = None, home: Loca
     """
     from garrison.merge.queue import MergeQueue, target_of_folder
 
-    place = _home(home)
+    place = find_home(home)
     git = _repository(repo_root, place)
     if target is None and busy:
         waiting = [queue for queue in _queues_of(place, git)
@@ -378,7 +382,7 @@ def only_queue(repo_root: Location = None, target: str | None = None, home: Loca
     """Return the queue of a target, by default the repository's only queue; Refused if it has several."""
     from garrison.merge.queue import MergeQueue, target_of_folder
 
-    place = _home(home)
+    place = find_home(home)
     git = _repository(repo_root, place)
     if target is None:
         journals = sorted((place / "merge-queue" / git.key).glob("*/journal.jsonl"))
@@ -400,7 +404,7 @@ def find_entry(name: str, home: Location = None) -> tuple[QueueReader, MergeEntr
     from garrison.cli.output import print_message
     from garrison.merge.queue import find_unrecorded, list_queues
 
-    queues = list_queues(_home(home), print_message, find_unrecorded(_home(home)))
+    queues = list_queues(find_home(home), print_message, find_unrecorded(find_home(home)))
     for queue in queues:
         if name in queue.state.entries:
             return queue, queue.state.entries[name]
@@ -423,16 +427,10 @@ def find_entry_for_change(name: str, repo_root: Location = None,
     from garrison.system.git import open_repository
 
     follower, entry = find_entry(name, home)
-    git = open_repository(Path(repo_root or entry.repo), _home(home))
+    git = open_repository(Path(repo_root or entry.repo), find_home(home))
     if git.key != follower.folder.parent.name:
         raise Refused(f"{entry.id} waits to land on {entry.repo}, not on {git.root}; leave --repo-root out")
-    return MergeQueue(_home(home), git.root, entry.target, git=git), entry
-
-
-def _home(home: Location) -> Path:
-    from garrison.config import find_home
-
-    return find_home(None if home is None else os.fspath(home))
+    return MergeQueue(find_home(home), git.root, entry.target, git=git), entry
 
 
 def _repository(repo_root: Location, home: Path) -> Git:

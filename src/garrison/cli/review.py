@@ -18,7 +18,6 @@ from garrison.errors import NotFound, UsageError
 from garrison.merge import commands
 from garrison.processes.run_branch import node_queue
 from garrison.processes.runtime import Runtime
-from garrison.records.store import Store
 from garrison.system.terminal_text import clean, clean_lines, spell_name
 from garrison.views.changes import (
     SHORT,
@@ -76,7 +75,7 @@ def review(node: str | None, run: str | None, attempt: int | None, commit: str, 
         show_waiting(find_home(home), run, approvals=True, as_json=as_json)
         return
     runtime = Runtime.real(find_home(home))
-    chosen = resolve.run_of_node(Store(runtime.home), node, run)
+    chosen = resolve.run_of_node(runtime.store, node, run)
     if path is not None:
         _show_file(runtime, chosen, node, attempt, path, as_json=as_json)
         return

@@ -6,11 +6,11 @@ Answers go to stdout, everything else to stderr.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
@@ -25,8 +25,9 @@ from garrison.records.names import check_run
 from garrison.values import asdict
 
 if TYPE_CHECKING:
-    from garrison.session.session import HeartbeatResult, Initiative, Session, TurnResult
+    from garrison.session.session import Initiative, Session
 
+T = TypeVar("T")
 turn_option = click.option("--turn-graph", type=click.Path(exists=True, dir_okay=False, path_type=Path),
                            metavar="FILE", help="Graph for turns (default: the shipped turn.dot).")
 workdir_option = click.option("--workdir", type=click.Path(exists=True, file_okay=False, path_type=Path), default=".",
@@ -85,12 +86,7 @@ def start(name: str, agent_id: str | None, tier: str, goals: tuple[str, ...], ho
 @output_options
 def send(name: str, text: str, turn_graph: Path | None, workdir: Path, as_json: bool, home: str | None) -> None:
     """Send TEXT to the session NAME and print its answer."""
-    async def send_once() -> TurnResult:
-        async with AsyncExitStack() as stack:
-            opened = await _open(stack, find_home(home), name, turn_graph=turn_graph, workdir=workdir)
-            return await opened.send(text)
-
-    result = asyncio.run(send_once())
+    result = _use(find_home(home), name, lambda opened: opened.send(text), turn_graph=turn_graph, workdir=workdir)
     if as_json:
         print_json({"response": result.response, "tool_calls_made": result.tool_calls_made, "steps": result.steps,
                     "thinking": list(result.thinking)})
@@ -107,15 +103,9 @@ def heartbeat(name: str, initiative: bool, heartbeat_graph: Path | None, as_json
     """Run one heartbeat of the session NAME."""
     from garrison.session.session import Initiative
 
-    async def beat_once() -> HeartbeatResult:
-        async with AsyncExitStack() as stack:
-            policy = Initiative(interval=0) if initiative else None
-            opened = await _open(stack, find_home(home), name, heartbeat_graph=heartbeat_graph, initiative=policy)
-            beat = await opened.heartbeat()
-            assert beat is not None  # nothing else of this process works in it
-            return beat
-
-    result = asyncio.run(beat_once())
+    result = _use(find_home(home), name, lambda opened: opened.heartbeat(), heartbeat_graph=heartbeat_graph,
+                  initiative=Initiative(interval=0) if initiative else None)
+    assert result is not None  # nothing else of this process works in it
     if as_json:
         print_json({"cognitive_mode": result.cognitive_mode, "actions": list(result.actions),
                     "model_calls": result.model_calls})
@@ -169,16 +159,24 @@ def list_command(as_json: bool, home: str | None) -> None:
 @home_option
 def restore(name: str, workdir: Path, home: str | None) -> None:
     """Finish the turn in which the session's process died. `send` does so too."""
-    async def restore_once() -> int:
+    async def count_turns(opened: Session) -> int:
+        return opened.state.turn_count
+
+    print_message(f"session {name} restored, {_use(find_home(home), name, count_turns, workdir=workdir)} turns")
+
+
+def _use(home: Path, name: str, work: Callable[[Session], Coroutine[object, None, T]], *,
+         turn_graph: Path | None = None, heartbeat_graph: Path | None = None, initiative: Initiative | None = None,
+         workdir: Path | None = None) -> T:
+    async def use() -> T:
         async with AsyncExitStack() as stack:
-            return (await _open(stack, find_home(home), name, workdir=workdir)).state.turn_count
+            return await work(await _open(stack, home, name, turn_graph, heartbeat_graph, initiative, workdir))
 
-    print_message(f"session {name} restored, {asyncio.run(restore_once())} turns")
+    return asyncio.run(use())
 
 
-async def _open(stack: AsyncExitStack, home: Path, name: str, *, turn_graph: Path | None = None,
-                heartbeat_graph: Path | None = None, initiative: Initiative | None = None,
-                workdir: Path | None = None) -> Session:
+async def _open(stack: AsyncExitStack, home: Path, name: str, turn_graph: Path | None, heartbeat_graph: Path | None,
+                initiative: Initiative | None, workdir: Path | None) -> Session:
     """Open a session with the home's Claude as its model, and tools in `workdir` as its trust tier allows."""
     from garrison.agents.graph.graph import claude
     from garrison.agents.registry import graph_settings

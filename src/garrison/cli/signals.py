@@ -34,12 +34,10 @@ from garrison.cli.output import QUIET, print_error_json, print_json, print_messa
 from garrison.config import checkout, find_home
 from garrison.errors import NotFound, RecordError, Refused, UsageError
 from garrison.processes.person_signals import signal_by_person
-from garrison.processes.run_state import replay_run
 from garrison.records import atomic, record
 from garrison.records import run as run_records
 from garrison.records import signals as signal_records
 from garrison.records.identity import ALIVE, Identity
-from garrison.records.journal import read_all
 from garrison.records.names import ROLES, Key, check_run
 from garrison.records.run import Launch, RunFiles
 from garrison.records.signals import SendPipelineSignal, Signal
@@ -262,7 +260,7 @@ def _attempt(store: Store, run: str, node: str | None, body: Mapping[str, object
     own = os.environ.get("GARRISON_ATTEMPT", "")
     if own.isdigit() and (os.environ.get("GARRISON_RUN"), os.environ.get("GARRISON_NODE")) == (run, node):
         return int(own)
-    return resolve.latest_attempt(store.home, run, node) or 1
+    return RunFiles(store.home, run).latest_attempt(node) or 1
 
 
 # ------------------------------------------------------------------------------------------- signals sent for a person
@@ -281,7 +279,7 @@ def await_decision(store: Store, run: str, posted: Path) -> bool:
     deadline = time.monotonic() + DECIDED_WITHIN
     while posted.exists():
         is_alone = not resolve.is_run_supervised(store, run)
-        if is_alone and replay_run(read_all(RunFiles(store.home, run).journal)).over:
+        if is_alone and resolve.state_of(store, run).over:
             signal_records.refuse(posted, f"run {run} is over")
             break
         if is_alone or time.monotonic() >= deadline:
@@ -341,7 +339,7 @@ def send(name: str, value: str | None, run: str | None, home: str | None) -> Non
     VALUE (JSON, else text; default true) becomes `signal.NAME` in the pipeline's context. A signal that no node waits
     for yet is kept for the first one that does.
     """
-    store = Store(find_home(home))
+    store = resolve.open_store(home)
     if run is not None and not resolve.is_launched(store.home, run):
         from garrison.cli.pipeline_run import find_engine_run, send_pipeline_signal
 

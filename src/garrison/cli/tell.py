@@ -13,13 +13,11 @@ from garrison.cli.options import node_options
 from garrison.cli.output import print_message
 from garrison.config import find_home
 from garrison.errors import NotFound, Refused
-from garrison.processes.run_state import replay_run
 from garrison.processes.runtime import Runtime
-from garrison.records import journal
 from garrison.records import run as run_records
 from garrison.records.failover import present_agent, read_failovers
 from garrison.records.names import Key
-from garrison.records.run import RunFiles, Task
+from garrison.records.run import Task
 
 
 @click.command(cls=Command, examples=(
@@ -38,7 +36,7 @@ def tell(node: str, text: str, run: str | None, home: str | None) -> None:
         raise Refused(f"there is nothing to tell {node}; pass a text")
     runtime = Runtime.real(find_home(home))
     chosen = resolve.run_of_node(runtime.store, node, run)
-    state = replay_run(journal.read_all(RunFiles(runtime.home, chosen).journal))
+    state = resolve.state_of(runtime.store, chosen)
     if state.over:
         raise Refused(f"{resolve.describe_over(node, chosen, state.status)}; no session is left that could read it")
     attempt = state.nodes[node].attempt if node in state.nodes else 1

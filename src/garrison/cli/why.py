@@ -16,9 +16,8 @@ from garrison.cli.commands import Command
 from garrison.cli.options import output_options, run_option
 from garrison.cli.output import print_json, print_message
 from garrison.cli.render import Line, Span, wrapped
-from garrison.cli.resolve import latest_run, nodes_of, run_of_node, suggestion
+from garrison.cli.resolve import latest_run, nodes_of, open_store, run_of_node, suggestion
 from garrison.cli.terminal import show, stdout_terminal
-from garrison.config import find_home
 from garrison.errors import NotFound, Refused
 from garrison.merge.queue import find_unrecorded
 from garrison.pipeline.node_status import Landing
@@ -63,7 +62,7 @@ def why(name: str | None, run: str | None, last: int | None, home: str | None, *
     all that it was based on: with --replay it is shown, and each decision is made again; if today's rules decide
     otherwise, a line says so.
     """
-    store = Store(find_home(home))
+    store = open_store(home)
     chosen, nodes, names = _resolve(store, name, run)
     unrecorded = find_unrecorded(store.home)
     log = EventLog(store.home, chosen, unrecorded)

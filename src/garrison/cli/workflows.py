@@ -6,10 +6,10 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, ExitStack, contextmanager, redirect_stdout
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from garrison.workflow.mcp_tools import ServerSpec
     from garrison.workflow.models import Workflow, WorkflowResult, WorkflowState
 
+T = TypeVar("T")
 RUN_TIMEOUT = 7 * 24 * 3600.0
 """Seconds after which a run of the command line ends; each step has its own timeout."""
 workdir_option = click.option("--workdir", type=click.Path(exists=True, file_okay=False, path_type=Path), default=".",
@@ -68,15 +69,8 @@ def run(file: Path, values: tuple[str, ...], session: str | None, workdir: Path,
     inputs = {key: json_or_text(value) for key, value in parse_pairs(values, "--set").items()}
     flow, servers = read_workflow(file, inputs)
     flow.metadata = {**flow.metadata, "tree": str(workdir.resolve())}
-
-    async def execute() -> WorkflowResult:
-        async with AsyncExitStack() as stack:
-            agent = await _workflow_agent(stack, find_home(home), workdir, servers, flow, keep=keep, as_json=as_json)
-            return await agent.execute_workflow(flow, session)
-
-    with stdout_for_results():
-        result = asyncio.run(execute())
-    _print_result(result, as_json=as_json)
+    _carry_out(find_home(home), workdir, servers, flow, lambda agent: agent.execute_workflow(flow, session), keep=keep,
+               as_json=as_json)
 
 
 @workflow.command(moved_to="garrison resume")
@@ -100,16 +94,8 @@ def resume_session(session: str, home: str | None, *, keep: bool, as_json: bool)
     place = find_home(home)
     flow = _read_session(place, session)[1]
     servers = {name: ServerSpec.from_data(name, data) for name, data in flow.metadata.get("servers", {}).items()}
-
-    async def execute() -> WorkflowResult:
-        async with AsyncExitStack() as stack:
-            agent = await _workflow_agent(stack, place, Path(flow.metadata.get("tree", ".")), servers, flow, keep=keep,
-                                          as_json=as_json)
-            return await agent.resume_workflow(session)
-
-    with stdout_for_results():
-        result = asyncio.run(execute())
-    _print_result(result, as_json=as_json)
+    _carry_out(place, Path(flow.metadata.get("tree", ".")), servers, flow,
+               lambda agent: agent.resume_workflow(session), keep=keep, as_json=as_json)
 
 
 def _read_session(home: Path, session: str) -> tuple[WorkflowState, Workflow]:
@@ -161,19 +147,36 @@ async def load_tools(stack: AsyncExitStack, workdir: Path, servers: Mapping[str,
     return tools
 
 
-async def _workflow_agent(stack: AsyncExitStack, home: Path, workdir: Path, servers: Mapping[str, ServerSpec],
-                          flow: Workflow, *, keep: bool, as_json: bool) -> WorkflowAgent:
+def _carry_out(home: Path, workdir: Path, servers: Mapping[str, ServerSpec], flow: Workflow,
+               work: Callable[[WorkflowAgent], Awaitable[WorkflowResult]], *, keep: bool, as_json: bool) -> None:
+    """Have an agent with the workflow's tools work, and print what came of it."""
     from garrison.cli.pipeline_worktree import confined_commands
     from garrison.records import atomic
     from garrison.workflow.agent import AgentConfig, WorkflowAgent
 
-    logs = atomic.make_directory(home / "workflows" / "logs")
-    commands = None
-    if any(step.tool in ("command.run", "git.log") for step in flow.steps):
-        commands = stack.enter_context(confined_commands(workdir, home, home / "workflows" / flow.name))
-    tools = await load_tools(stack, workdir, servers, logs, flow, commands)
-    config = AgentConfig(timeout_seconds=RUN_TIMEOUT, state_dir=str(home / "workflows"))
-    return WorkflowAgent(tools, config, on_progress=stack.enter_context(ProgressPrinter(as_json=as_json)), keep=keep)
+    async def execute() -> WorkflowResult:
+        async with AsyncExitStack() as stack:
+            logs, commands = atomic.make_directory(home / "workflows" / "logs"), None
+            if any(step.tool in ("command.run", "git.log") for step in flow.steps):
+                commands = stack.enter_context(confined_commands(workdir, home, home / "workflows" / flow.name))
+            tools = await load_tools(stack, workdir, servers, logs, flow, commands)
+            config = AgentConfig(timeout_seconds=RUN_TIMEOUT, state_dir=str(home / "workflows"))
+            progress = stack.enter_context(ProgressPrinter(as_json=as_json))
+            return await work(WorkflowAgent(tools, config, on_progress=progress, keep=keep))
+
+    with stdout_for_results():
+        result = asyncio.run(execute())
+    _print_result(result, as_json=as_json)
+
+
+def _look_at_tools(workdir: Path, servers: Mapping[str, ServerSpec], flow: Workflow | None,
+                   look: Callable[[Mapping[str, Tool]], T]) -> T:
+    async def load() -> T:
+        async with AsyncExitStack() as stack:
+            return look(await load_tools(stack, workdir, servers, None, flow))
+
+    with stdout_for_results():
+        return asyncio.run(load())
 
 
 def _print_result(result: WorkflowResult, *, as_json: bool) -> None:
@@ -242,13 +245,7 @@ def validate(file: Path, workdir: Path, home: str | None) -> None:
     from garrison.workflow.workflow_file import read_workflow
 
     flow, servers = read_workflow(file)
-
-    async def check() -> dict[str, list[str]]:
-        async with AsyncExitStack() as stack:
-            return rules.validate(flow, await load_tools(stack, workdir, servers, None, flow), os.environ)
-
-    with stdout_for_results():
-        after = asyncio.run(check())
+    after = _look_at_tools(workdir, servers, flow, lambda tools: rules.validate(flow, tools, os.environ))
     print_table(("STEP", "TOOL", "AFTER"), [(step.name, step.tool, ", ".join(after[step.name])) for step in flow.steps])
 
 
@@ -261,15 +258,9 @@ def tools(file: Path | None, workdir: Path, as_json: bool, home: str | None) -> 
     from garrison.workflow.workflow_file import read_workflow
 
     flow, servers = read_workflow(file) if file is not None else (None, {})
-
-    async def describe() -> list[dict[str, str]]:
-        async with AsyncExitStack() as stack:
-            loaded = await load_tools(stack, workdir, servers, None, flow)
-            return [{"tool": name, "about": next(iter((tool.__doc__ or "").strip().splitlines()), "")}
-                    for name, tool in loaded.items()]
-
-    with stdout_for_results():
-        rows = asyncio.run(describe())
+    rows = _look_at_tools(workdir, servers, flow, lambda tools: [
+        {"tool": name, "about": next(iter((tool.__doc__ or "").strip().splitlines()), "")}
+        for name, tool in tools.items()])
     if as_json:
         print_json(rows)
     else:

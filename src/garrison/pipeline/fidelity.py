@@ -71,7 +71,7 @@ def carryover_of(program: Program, state: FlowState, place: Place, run: str, goa
     mode = fidelity_of(graph, node, edge)
     if mode != FULL:
         return Carryover(mode, preamble=_preamble(mode, history), has_account=bool(completed) and mode != TRUNCATE)
-    thread = thread_of(graph, node, edge)
+    thread = _named_thread(graph, node, edge) or (edge.source if edge else node.id)
     return Carryover(FULL, thread, "", str(context.get(_session_key(thread)) or ""),
                      _preamble(HIGH, history) if completed else "")
 
@@ -116,10 +116,6 @@ def fidelity_of(graph: Graph, node: Node, edge: Edge | None) -> str:
     words = (edge.attrs.get("fidelity") if edge else None, node.attrs.get("fidelity"),
              graph.attrs.get("default_fidelity"))
     return next((str(word).strip() for word in words if word and str(word).strip() in MODES), COMPACT)
-
-
-def thread_of(graph: Graph, node: Node, edge: Edge | None) -> str:
-    return _named_thread(graph, node, edge) or (edge.source if edge else node.id)
 
 
 def session_updates(graph: Graph, node: Node, edge: Edge | None, context: Mapping[str, object],

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import inspect
 import json
 import logging
-import os
 import re
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
@@ -22,6 +20,7 @@ from garrison.config import find_home
 from garrison.errors import AlreadyAlive, GarrisonError, Refused
 from garrison.records import atomic, log_retention
 from garrison.records.json_io import extract_object
+from garrison.records.life_lock import LifeLock
 from garrison.workflow.errors import UnknownSession, WorkflowExecutionError, WorkflowValidationError
 from garrison.workflow.executor import Progress, Tool, WorkflowExecutor
 from garrison.workflow.models import Workflow, WorkflowResult, WorkflowState, check_types
@@ -70,10 +69,6 @@ def parse_plan(answer: str, tools: Mapping[str, object]) -> Workflow:
     return workflow
 
 
-def describe_error(error: Exception) -> str:
-    return " ".join(str(error).split()) if isinstance(error, GarrisonError) else f"{type(error).__name__}: {error}"
-
-
 async def make_plan(command: str, tools: Mapping[str, object], ask: Ask) -> Workflow:
     """Return the workflow into which a model breaks a command; Refused if no answer is a valid one."""
     prompt, problem = plan_prompt(command, tools), ""
@@ -82,7 +77,7 @@ async def make_plan(command: str, tools: Mapping[str, object], ask: Ask) -> Work
         try:
             return parse_plan(answer, tools)
         except GarrisonError as error:
-            problem = describe_error(error)
+            problem = " ".join(str(error).split())
             prompt = retry_prompt(problem)
     raise Refused(f"no valid workflow in {ATTEMPTS} attempts (the last: {problem}); describe the command more "
                   "precisely")
@@ -222,19 +217,15 @@ class WorkflowAgent:
         """Lock the session for this process; AlreadyAlive if another process has it."""
         path = self.state_manager.path(session_id).with_suffix(".lock")
         atomic.make_directory(path.parent)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        lock = LifeLock.try_acquire(path)
+        if lock is None:
+            raise AlreadyAlive(f"session {session_id} is running in another process; wait for it")
         try:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise AlreadyAlive(f"session {session_id} is running in another process; wait for it") from error
-            try:
-                yield
-            finally:
-                if not self.state_manager.path(session_id).exists():
-                    path.unlink(missing_ok=True)
+            yield
         finally:
-            os.close(descriptor)
+            if not self.state_manager.path(session_id).exists():
+                path.unlink(missing_ok=True)
+            lock.release()
 
     @contextmanager
     def _logger(self, session_id: str) -> Iterator[logging.Logger]:

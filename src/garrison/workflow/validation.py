@@ -69,7 +69,8 @@ def validate(workflow: Workflow, tools: Mapping[str, object] | None = None,
         raise WorkflowValidationError("these steps depend on each other: " + " -> ".join(error.args[1][:8])) from error
     if tools is not None:
         for step in workflow.steps:
-            _check_arguments(step, tools[step.tool])
+            if problem := argument_error(step.arguments, tools[step.tool]):
+                raise WorkflowValidationError(f"step {step.name!r}: {step.tool} {problem}")
     return result
 
 
@@ -102,11 +103,6 @@ def _check_tool(step: WorkflowStep, tools: Mapping[str, object]) -> None:
     if not callable(tools[step.tool]):
         raise ToolNotFoundError(f"step {step.name!r}: the tool {step.tool!r:.80} is {type(tools[step.tool]).__name__}, "
                                 "which cannot be called")
-
-
-def _check_arguments(step: WorkflowStep, tool: object) -> None:
-    if problem := argument_error(step.arguments, tool):
-        raise WorkflowValidationError(f"step {step.name!r}: {step.tool} {problem}")
 
 
 def _check_step(step: WorkflowStep, seen: set[str]) -> None:
@@ -161,11 +157,8 @@ def argument_error(arguments: Mapping[str, object], tool: Any) -> str:
                  None)
     if wrong is None:
         return ""
-    return f"takes {type_names(parameters[wrong])} as {wrong}, not {arguments[wrong]!r:.60}"
-
-
-def type_names(kinds: Types) -> str:
-    return " or ".join(TYPE_NAMES[kind] for kind in kinds)
+    kinds = " or ".join(TYPE_NAMES[kind] for kind in parameters[wrong])
+    return f"takes {kinds} as {wrong}, not {arguments[wrong]!r:.60}"
 
 
 def _schema_parameters(tool: object) -> tuple[dict[str, Types], set[str], bool]:

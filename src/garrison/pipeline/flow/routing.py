@@ -56,10 +56,7 @@ def allowed_routes(unit: Unit, outcome: Outcome) -> Sequence[Route]:
 
 
 def _first_match(routes: Sequence[Route], outcome: Outcome, context: Context) -> Route | None:
-    for route in routes:
-        if _holds(route, outcome, context):
-            return route
-    return _first_match(routes, replace(outcome, status=SUCCESS), context) if outcome.status == SKIPPED else None
+    return next(iter(_matching(routes, outcome, context)), None)
 
 
 def _matching(routes: Sequence[Route], outcome: Outcome, context: Context) -> list[Route]:

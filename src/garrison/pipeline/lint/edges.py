@@ -263,12 +263,9 @@ def _cases(conditions: Sequence[Condition | None], status: str = SUCCESS) -> Ite
 
 def _labels(clauses: Sequence[Clause]) -> tuple[list[str], list[str]]:
     """Return the labels to try, an absent one last, and the labels that conditions name."""
-    named = dict.fromkeys(clause.value for clause in clauses if _is_label(clause))
+    named = dict.fromkeys(clause.value for clause in clauses if clause.key == "preferred_label"
+                          or (clause.key == "outcome" and clause.status is None))
     return [*named, ""], list(named)
-
-
-def _is_label(clause: Clause) -> bool:
-    return clause.key == "preferred_label" or (clause.key == "outcome" and clause.status is None)
 
 
 def _values(clauses: Sequence[Clause]) -> dict[str, list[str]]:

@@ -249,7 +249,8 @@ def _unknown(view: View, *, each: bool = False) -> Iterator[_Unknown]:
     seen: set[tuple[Level, str, int, int]] = set()
     for level, owner, attrs in _owners(view):
         for key, value in attrs.items():
-            if key in KNOWN[level] or _is_free(level, key, free):
+            is_drawing = key in DRAWING and key not in OTHER_ENGINES[level]
+            if key in KNOWN[level] or is_drawing or key.startswith(free):
                 continue
             line, column = position(value)
             if not each and (level, key, line, column) in seen:
@@ -267,10 +268,6 @@ def _owners(view: View) -> Iterator[tuple[Level, Node | Edge | None, Mapping[str
         yield Level.NODE, node, node.attrs
     for edge in view.graph.edges:
         yield Level.EDGE, edge, edge.attrs
-
-
-def _is_free(level: Level, key: str, prefixes: tuple[str, ...]) -> bool:
-    return (key in DRAWING and key not in OTHER_ENGINES[level]) or key.startswith(prefixes)
 
 
 def _free_prefixes(view: View) -> tuple[str, ...]:

@@ -103,11 +103,12 @@ def reachability(view: View) -> Iterator[Problem]:
     starts = [node.id for node in view.graph.nodes_of("start")]
     if not starts:
         return
-    targets = _successors_and_jumps(view)
+    targets = {node: [*after, *view.jumps[node]] for node, after in view.graph.successors().items()}
     for name, meant in view.missing.items():
         if meant:
             targets[name], targets[meant] = [*targets[name], meant], [*targets[meant], *targets[name]]
-    reached = reachable([*starts, *_graph_retry_targets(view.graph)], targets) | view.missing.keys()
+    starts += [target for key in RETRY_TARGETS if (target := text(view.graph.attrs, key, "")) in view.graph.nodes]
+    reached = reachable(starts, targets) | view.missing.keys()
     entered = {target for source, others in targets.items() if source not in reached for target in others
                if target != source}
     lost = [node for node in view.graph.nodes.values() if node.id not in reached]
@@ -165,8 +166,9 @@ def parallel_without_join(view: View) -> Iterator[Problem]:
             yield Problem(f"the branches of {node.id} never meet again", "lead them all to one node "
                           "(shape=tripleoctagon)", node)
             continue
-        k = next((text(node.attrs, key) for key in ("join_k", "k", "min_success") if text(node.attrs, key)), None)
-        if text(node.attrs, "join_policy", "").strip().lower() == "k_of_n" and not _is_up_to(k, len(branches)):
+        k = next((word for key in ("join_k", "k", "min_success") if (word := text(node.attrs, key, "").strip())), "")
+        is_possible = k.isdigit() and 1 <= int(k) <= len(branches)
+        if text(node.attrs, "join_policy", "").strip().lower() == "k_of_n" and not is_possible:
             yield Problem(f"{node.id} has join_policy=k_of_n, but does not say how many of its {len(branches)} "
                           "branches must succeed", f"write join_k=1 to {len(branches)}", node)
 
@@ -211,10 +213,6 @@ def _branches(view: View, node: Node) -> list[str]:
     """Return the first nodes of a parallel's branches; an edge with an invalid condition counts."""
     edges = [(edge.target, view.conditions.get(condition_of(edge))) for edge in view.outgoing[node.id]]
     return [target for target, condition in edges if not isinstance(condition, Condition) or opens_branch(condition)]
-
-
-def _is_up_to(k: str | None, branches: int) -> bool:
-    return k is not None and k.strip().isdigit() and 1 <= int(k) <= branches
 
 
 def dag_cycle(view: View) -> Iterator[Problem]:
@@ -298,14 +296,6 @@ def _pop_through(node: str, stack: list[str]) -> list[str]:
     while popped[-1] != node:
         popped.append(stack.pop())
     return popped
-
-
-def _successors_and_jumps(view: View) -> dict[str, list[str]]:
-    return {node: [*targets, *view.jumps[node]] for node, targets in view.graph.successors().items()}
-
-
-def _graph_retry_targets(graph: Graph) -> list[str]:
-    return [target for key in RETRY_TARGETS if (target := text(graph.attrs, key)) and target in graph.nodes]
 
 
 def _format_cycle(cycle: Sequence[str]) -> str:

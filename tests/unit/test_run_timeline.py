@@ -10,8 +10,7 @@ import pytest
 
 from garrison.cli.main import main
 from garrison.cli.render import text, width
-from garrison.cli.timeline_render import BARS, render
-from garrison.cli.timeline_svg import COLOURS, to_svg
+from garrison.cli.timeline import BARS, COLOURS, render, to_svg
 from garrison.records.costs import UsageRecord
 from garrison.values import replace
 from garrison.views.run_timeline import (

@@ -14,7 +14,7 @@ from __future__ import annotations
 import fcntl
 from contextlib import contextmanager
 from itertools import product
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 from garrison.records import atomic
 from garrison.records.costs import (
@@ -50,6 +50,9 @@ FLOOR = 1024
 """Fewest tokens of an answer to which a call's limit is lowered."""
 ROUNDING = 1e-9
 """US dollars by which sums may differ."""
+Sums: TypeAlias = tuple[float, float, float]
+"""US dollars of the node, of its run and of the home today."""
+_NOTHING: Sums = (0.0, 0.0, 0.0)
 
 
 class Limits(Value):
@@ -66,7 +69,14 @@ class Limits(Value):
     @property
     def has_money(self) -> bool:
         """Return whether there is a limit in US dollars."""
-        return self.node is not None or self.run is not None or self.day is not None
+        return (self.node, self.run, self.day) != (None, None, None)
+
+    def against(self, spent: Sums, held: Sums) -> Iterator[tuple[str, float, float, float]]:
+        """Yield each limit with what it is for and what is spent and reserved of it, as node, run and day."""
+        for what, limit, used, reserved in zip(("this node", "this run", "this day"), (self.node, self.run, self.day),
+                                               spent, held, strict=True):
+            if limit is not None:
+                yield what, limit, used, reserved
 
 
 NO_LIMITS = Limits()
@@ -123,9 +133,10 @@ class Meter:
         """
         if not self.limits.has_money:
             return ""
-        return exceeded_limit(self.limits, *(usd + pending for usd in self.spent(day)))
+        node, run, by_day = self.spent(day)
+        return exceeded_limit(self.limits, (node + pending, run + pending, by_day + pending))
 
-    def spent(self, day: str = "") -> tuple[float, float, float]:
+    def spent(self, day: str = "") -> Sums:
         """Return the US dollars spent by the node, by the run, and by the home on a day (today), where limited."""
         today = day or now()[:10]
         attempts: dict[tuple[str, str, Path], list[UsageRecord]] = {}
@@ -173,7 +184,7 @@ class Reservation:
             return None
         with _locked(meter.home):
             spent, held = meter.spent(), self._held_by_others()
-            if reason := exceeded_limit(meter.limits, *spent):
+            if reason := exceeded_limit(meter.limits, spent):
                 return Shortfall(reason, False)
             node, run, day = held
             if reason := exceeding(meter.limits, spent, (node + running, run + running, day + running), usd):
@@ -221,7 +232,7 @@ class Reservation:
         # Not durable: after a power cut there is no call in progress.
         atomic.write(self._file, encode({"usd": usd}), durable=False)
 
-    def _held_by_others(self) -> tuple[float, float, float]:
+    def _held_by_others(self) -> Sums:
         """Return the US dollars that other living attempts of the node, the run and the home have reserved.
 
         What a session reserves, the proxy may reserve for the same calls.
@@ -248,17 +259,19 @@ class Reservation:
         return node, run, day
 
 
-def exceeded_limit(limits: Limits, node: float, run: float, day: float) -> str:
+def exceeded_limit(limits: Limits, spent: Sums) -> str:
     """Return in words which limit is reached by the US dollars spent; '' if none is."""
-    for name, limit, used in (("node", limits.node, node), ("run", limits.run, run), ("day", limits.day, day)):
-        if limit is not None and used >= limit:
-            return describe_spent(name, limit, used)
-    return ""
+    return next((describe_spent(what, limit, used) for what, limit, used, _ in limits.against(spent, _NOTHING)
+                 if used >= limit), "")
 
 
-def describe_spent(name: str, limit: float, used: float) -> str:
-    """Return in words that a limit of a node, run or day is reached."""
-    return f"${used:.2f} of the ${limit:.2f} for this {name} are spent"
+def describe_spent(what: str, limit: float, used: float, reserved: float = 0.0, usd: float | None = None) -> str:
+    """Return in words what is spent of a limit, and that the next call, which may cost `usd`, would exceed it."""
+    spent = f"${used:.2f} of the ${limit:.2f} for {what} are spent"
+    if usd is None:
+        return spent
+    beside = f", ${reserved:.2f} are reserved for calls in progress" if reserved > ROUNDING else ""
+    return f"{spent}{beside}, and the next call may cost ${usd:.2f}"
 
 
 def remaining_turns(limit: int | None, records: Sequence[UsageRecord]) -> int | None:
@@ -272,7 +285,7 @@ def last_cost(records: Sequence[UsageRecord]) -> float:
     return next((record.usd for record in reversed(records) if record.kind == "call"), 0.0)
 
 
-def exceeding(limits: Limits, spent: tuple[float, float, float], held: tuple[float, float, float], usd: float) -> str:
+def exceeding(limits: Limits, spent: Sums, held: Sums, usd: float) -> str:
     """Return in words which limit a call would exceed beside the calls in progress; '' for none. Pure.
 
     Args:
@@ -280,17 +293,12 @@ def exceeding(limits: Limits, spent: tuple[float, float, float], held: tuple[flo
         held: those that other sessions of each have reserved.
         usd: what the call will probably cost.
     """
-    for name, limit, used, reserved in zip(("node", "run", "day"), (limits.node, limits.run, limits.day), spent, held,
-                                           strict=True):
-        if limit is not None and used + reserved + usd > limit + ROUNDING:
-            others = f", ${reserved:.2f} are reserved for calls in progress" if reserved else ""
-            return (f"${used:.2f} of the ${limit:.2f} for this {name} are spent{others}, and the next call may cost "
-                    f"${usd:.2f}")
-    return ""
+    return next((describe_spent(what, limit, used, reserved, usd)
+                 for what, limit, used, reserved in limits.against(spent, held)
+                 if used + reserved + usd > limit + ROUNDING), "")
 
 
-def fit(limits: Limits, spent: tuple[float, float, float], held: tuple[float, float, float], running: float,
-        price: Price) -> Grant | Shortfall:
+def fit(limits: Limits, spent: Sums, held: Sums, running: float, price: Price) -> Grant | Shortfall:
     """Return the longest answer of a call that fits into all limits beside the calls in progress. Pure.
 
     Args:
@@ -300,19 +308,15 @@ def fit(limits: Limits, spent: tuple[float, float, float], held: tuple[float, fl
     """
     least, most = price.usd(price.floor), price.usd(price.output)
     usd = most
-    for name, limit, used, others in zip(("node", "run", "day"), (limits.node, limits.run, limits.day), spent, held,
-                                         strict=True):
-        if limit is None:
-            continue
+    for what, limit, used, others in limits.against(spent, held):
         reserved = others + running
         free = limit - used - reserved + ROUNDING
         if used >= limit and most > 0:
-            return Shortfall(describe_spent(name, limit, used), False)
+            return Shortfall(describe_spent(what, limit, used), False)
         if free < least:
             waits = reserved > ROUNDING and limit - used + ROUNDING >= least
-            beside = f", ${reserved:.2f} are reserved for calls in progress" if reserved > ROUNDING else ""
-            return Shortfall(f"${used:.2f} of the ${limit:.2f} for this {name} are spent{beside}, and the next call "
-                             f"may cost ${least:.2f} with an answer of {price.floor:,} tokens", waits)
+            return Shortfall(f"{describe_spent(what, limit, used, reserved, least)} with an answer of {price.floor:,} "
+                             "tokens", waits)
         usd = min(usd, free)
     if usd >= most:
         return Grant(price.output, most)
@@ -371,8 +375,7 @@ class Purse:
 
     def exceeded(self) -> str:
         """Return in words which limit is reached; '' if none is."""
-        return next((f"${used:.2f} of the ${limit:.2f} for {what} are spent" for what, limit, used in self._limits()
-                     if used >= limit), "")
+        return next((describe_spent(what, limit, used) for what, limit, used in self._limits() if used >= limit), "")
 
     def reserve(self, session: str, usd: float = 0.0) -> Shortfall | None:
         """Reserve money for the next call of a session; return why it may not start, None if it may.
@@ -384,11 +387,9 @@ class Purse:
         held = sum(reserved for name, reserved in self._reserved.items() if name != session)
         for what, limit, used in self._limits():
             if used >= limit:
-                return Shortfall(f"${used:.2f} of the ${limit:.2f} for {what} are spent", False)
+                return Shortfall(describe_spent(what, limit, used), False)
             if used + held + usd > limit + ROUNDING:
-                others = f", ${held:.2f} are reserved for calls in progress" if held else ""
-                return Shortfall(f"${used:.2f} of the ${limit:.2f} for {what} are spent{others}, and the next call may "
-                                 f"cost ${usd:.2f}", held > 0)
+                return Shortfall(describe_spent(what, limit, used, held, usd), held > 0)
         self._reserved[session] = max(usd, LEAST)
         return None
 

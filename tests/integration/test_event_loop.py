@@ -106,22 +106,6 @@ def test_a_recycled_pid_is_not_watched(made: EventLoop) -> None:
     assert made.wait(0).processes == {ProcessId(me.pid, me.ticks - 1)}
 
 
-def test_forgotten_ones_do_not_wake(made: EventLoop, tmp_path: Path) -> None:
-    child = started(tmp_path, "exec sleep 60")
-    made.watch_process(child.pid, child.ticks)
-    made.watch_directory(tmp_path)
-    made.forget_process(child.pid, child.ticks)
-    made.forget_directory(tmp_path)
-    made.forget_directory(tmp_path / "never")
-    made.forget_process(1, 1)
-    processes.send(child.pid, child.ticks, signal.SIGKILL)
-    (tmp_path / "file").touch()
-    while child.pid not in processes.reap():
-        time.sleep(0.001)
-    wake = made.wait(0.01)
-    assert (wake.processes, wake.directories) == (frozenset(), frozenset())
-
-
 def test_files_that_appear_or_are_moved_in_wake(made: EventLoop, tmp_path: Path) -> None:
     inbox, other = tmp_path / "inbox", tmp_path / "other"
     inbox.mkdir()
@@ -256,7 +240,6 @@ def test_without_inotify_the_timer_serves(tmp_path: Path, monkeypatch: pytest.Mo
         assert not one.watches_files
         assert not one.watch_directory(tmp_path)
         assert not one.watch_file(tmp_path / "log")
-        one.forget_directory(tmp_path)
         (tmp_path / "file").touch()
         one.watch_process(child.pid, child.ticks)
         assert one.wait(LONG)

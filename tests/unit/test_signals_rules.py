@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from garrison.records import signals
 from garrison.records.names import Key
 from garrison.records.signals import (
     BY_ATTEMPT,
@@ -113,8 +112,6 @@ def test_files_sort_in_the_order_of_writing(first: int, second: int) -> None:
 def test_sender_and_recipient() -> None:
     sent = signal("GUIDANCE")
     assert sent.sender == Key("runner", "a", "r1") and sent.recipient == Key("guardian", "p", "r1")
-    stamped = signals.with_sender(sent, Key("processor", "p", "r1"), 7)
-    assert stamped.source == {"role": "processor", "name": "p", "incarnation": 7}
 
 
 def test_no_such_type() -> None:

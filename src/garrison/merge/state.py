@@ -154,10 +154,6 @@ class Turn(Record):
         """Return (run, node)."""
         return (self.run, self.node)
 
-    @property
-    def is_used_up(self) -> bool:
-        return self.used >= self.limit
-
 
 @dataclass
 class QueueState:

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from garrison.errors import Fenced, GarrisonError, LockLost, RecordError
 from garrison.records import atomic
+from garrison.supervise.incarnation import file_stamp
 from garrison.system import machine, untrusted
 from garrison.system.event_loop import EventLoop
 from garrison.system.terminal_text import clean_lines
@@ -364,15 +365,9 @@ def heartbeat_limit(timing: Timing) -> float:
 
 def fingerprint_of(paths: Iterable[str]) -> Fingerprint:
     """Return stamps that change when any of these files or directories does; None stands for an absent one."""
-    return tuple(_stamp(path) for path in paths)
+    return tuple(file_stamp(path) for path in paths)
 
 
-def _stamp(path: str) -> tuple[int, int, int] | None:
-    try:
-        stat = os.stat(path)  # noqa: PTH116  # a Path each would double the cost of a fingerprint
-    except OSError:
-        return None
-    return stat.st_mtime_ns, stat.st_ino, stat.st_size
 
 
 def all_beating(life_files: Iterable[str], monotonic: float, limit: float) -> bool:

@@ -32,7 +32,7 @@ import msgspec
 from garrison.errors import RecordCorrupt, RecordError, UsageError
 from garrison.records import atomic, record
 from garrison.records.names import Key
-from garrison.values import Value, fields_of, replace
+from garrison.values import Value, fields_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -231,10 +231,6 @@ def find_objection(signal: Signal, run: str, attempts: Mapping[str, int],
         if signal.payload["incarnation"] != incarnations.get(target, 0):
             return f"it was meant for incarnation {signal.payload['incarnation']} of {target}, which is over"
     return None
-
-
-def with_sender(signal: Signal, source: Key, incarnation: int) -> Signal:
-    return replace(signal, source={"role": source.role, "name": source.name, "incarnation": incarnation})
 
 
 # ---- payloads --------------------------------------------------------------------------------------------------------

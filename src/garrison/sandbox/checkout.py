@@ -65,7 +65,7 @@ def checkout_place(role: Role, tree: Path, folder: Path, directory: Path | None,
     kept = [_lexical(path) for path in (home, *([] if directory is None else [directory]), folder)]
     mounts = [mount for path in kept for mount in _pinned(path, _lexical(tree), mode_here(rights.mode))]
     shown = [] if directory is None else [Mount(directory, directory)]
-    return Place(role, rights, worktree or tree, _private_folder(folder),
+    return Place(role, rights, worktree or tree, sandbox_folder(folder),
                  (*seen, *mounts, *shown, Mount(exchange, exchange, writable=True)),
                  secret=() if worktree is None else (git.root, git.common))
 
@@ -193,11 +193,6 @@ def _git_mounts(tree: Path, mode: Mode) -> list[Mount]:
 
 def remove_private_folder(folder: Path) -> None:
     """Remove what a command that has ended had of its own, also what it made read-only; `folder` is the attempt's."""
-    private = _private_folder(folder)
+    private = sandbox_folder(folder)
     with suppress(OSError):
         untrusted.remove(private.parent, private.name)
-
-
-def _private_folder(folder: Path) -> Path:
-    """Return the folder of what the command has of its own; `remove_private_folder` removes it."""
-    return folder.with_name(f".{folder.name}.sandbox")

@@ -306,7 +306,7 @@ class Incarnation:
         LockLost if it was removed: this process cannot tell that from the removal of its home, and its supervisor
         starts a successor.
         """
-        if self._stamp is not None and _stamp(self._path) == self._stamp:
+        if self._stamp is not None and file_stamp(self._path) == self._stamp:
             return
         with suppress(RecordError):  # not damaged, but unreadable: for a person
             try:
@@ -317,7 +317,7 @@ class Incarnation:
                 raise LockLost(f"{self._path} was removed or replaced; stopping gracefully")
             if current.incarnation == self.number:
                 self._last_identity = current
-        self._stamp = _stamp(self._path)
+        self._stamp = file_stamp(self._path)
 
     def _rewrite_identity(self) -> Identity | None:
         self.store.rebuild(Identity, self.key, lambda: self._last_identity, self.clock.utc())
@@ -392,9 +392,10 @@ class Incarnation:
         self.lock.release()
 
 
-def _stamp(path: str) -> tuple[int, int, int] | None:
+def file_stamp(path: str) -> tuple[int, int, int] | None:
+    """Return what changes with a file; None if it cannot be looked at."""
     try:
-        status = os.stat(path)  # noqa: PTH116  # at every heartbeat
+        status = os.stat(path)  # noqa: PTH116  # at every heartbeat, and a Path each would double the cost
     except OSError:
         return None
     return status.st_mtime_ns, status.st_ino, status.st_size

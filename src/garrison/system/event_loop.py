@@ -93,13 +93,6 @@ class EventLoop:
         self._poll.register(pidfd, select.POLLIN)
         return True
 
-    def forget_process(self, pid: int, ticks: int) -> None:
-        """Stop watching that process, if it is watched."""
-        process = ProcessId(pid, ticks)
-        self._close_pidfd(process)
-        self._ended.discard(process)
-        self._unreported.discard(process)
-
     def watch_directory(self, path: Path) -> bool:
         """Wake when a file appears, is moved in or written in `path`, or `path` is removed.
 
@@ -130,11 +123,6 @@ class EventLoop:
             return False
         self._watches[watch] = path
         return True
-
-    def forget_directory(self, path: Path) -> None:
-        """Stop watching `path`, if it is watched."""
-        for watch in [number for number, watched in self._watches.items() if watched == path]:
-            self._unwatch(watch)
 
     def watch_descriptor(self, descriptor: int) -> None:
         """Wake while a descriptor of the caller's is readable. Idempotent; forget it before it is closed."""

@@ -113,6 +113,21 @@ def test_no_page_shows_a_configuration_that_is_not_found() -> None:
         "testing-without-a-key.md"}
 
 
+TRANSLATED = re.compile(r"\b(?:is|are|be) told\b|, too\b|\bgo(?:es)? on\b|\bof (?:its|their) own\b|\bwhoever\b"
+                        r"|\banew\b|^Of |[.:] Of (?:a|the|its|these|what)\b", re.MULTILINE)
+"""Kinds of phrases that a native engineer would not write."""
+GENERATED = re.compile(r"<!-- (?:table|figures): .+? -->.*?<!-- (?:end of table|/figures) -->", re.DOTALL)
+MOST_WORDS = 38_000
+"""Words of README and docs, without what is generated and the decisions; to be lowered only."""
+
+
+def test_the_pages_stay_short_and_read_as_a_native_engineer_writes() -> None:
+    texts = {page.name: GENERATED.sub("", page.read_text(encoding="utf-8"))
+             for page in (ROOT / "README.md", *ROOT.glob("docs/*.md"))}
+    assert {name: found for name, text in texts.items() if (found := TRANSLATED.findall(text))} == {}
+    assert sum(bool(re.search(r"\w", word)) for text in texts.values() for word in text.split()) <= MOST_WORDS
+
+
 def _without_docstring(tree: ast.AST) -> Iterator[str]:
     """Yield each public class, and each public function of more than three lines, that has no docstring."""
     for node in ast.iter_child_nodes(tree):

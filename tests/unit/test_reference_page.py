@@ -1,4 +1,4 @@
-"""docs/reference.md and docs/configuration.md name exactly what the code has: attributes, variables, signals, keys."""
+"""docs/reference.md, docs/configuration.md and the list of signals name exactly what the code has."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from garrison.values import field_names
 from markdown_blocks import blocks
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "docs/reference.md").read_text(encoding="utf-8")
+PAGE = "".join((ROOT / name).read_text(encoding="utf-8") for name in ("docs/reference.md", "docs/generated/states.md"))
 _WORD = re.compile(r"`([^`\n]+)`")
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from garrison.cli import import_original
 from garrison.errors import GarrisonError
-from garrison.records import original
 from support import Place, git
 
 AT = "2026-02-26T12:00:00Z"
@@ -89,7 +89,7 @@ def test_a_folder_without_records_is_refused_in_one_line(place: Place, tmp_path:
 @pytest.mark.parametrize("text", ["2026-02-26T12:00:00Z", "20260226T120000Z", "2026-02-26T12:00:00+00:00",
                                   "2026-02-26T13:00:00+01:00", "2026-02-26T12:00:00"])
 def test_the_originals_times(text: str) -> None:
-    assert original.to_time(text) == "2026-02-26T12:00:00.000000Z"
+    assert import_original.to_time(text) == "2026-02-26T12:00:00.000000Z"
 
 
 @pytest.mark.parametrize("body", [
@@ -99,4 +99,4 @@ def test_the_originals_times(text: str) -> None:
     {"role": "runner", "name": "a", "created_at": AT, "metadata": 7}])
 def test_what_is_no_identity_is_refused(body: dict[str, Any]) -> None:
     with pytest.raises((ValueError, KeyError, TypeError, GarrisonError)):
-        original.to_identity(body)
+        import_original.to_identity(body)

@@ -7,7 +7,7 @@ user's own tmux is never read, started or ended. Repair, in the order of harm:
 * A server whose socket was removed creates it again on SIGUSR1.
 * A server that stays unresponsive is killed, but only by a caller that needs a session now.
 
-Signals go only to servers started with our own configuration, through verified pidfds. Commands: `tmux_client`.
+Signals go only to servers started with our own configuration, through verified pidfds. Commands: `tmux.TmuxClient`.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from garrison.pipeline.graph import (
     seconds,
     text,
 )
-from garrison.pipeline.lint.findings import Problem, View, command_of
+from garrison.pipeline.lint.findings import Problem, View, command_of, read_or
 from garrison.pipeline.lint.known_attributes import (
     AT_LEAST_ONE,
     BRANCH_TYPES,
@@ -63,11 +63,10 @@ OTHER_ENGINES: Mapping[str, str] = {
 
 
 def _owners(view: View) -> Iterator[tuple[Node | Edge | None, Mapping[str, str], Mapping[str, Reader]]]:
-    yield None, view.graph.attrs, GRAPH_TYPES
-    for node in view.graph.nodes.values():
-        yield node, node.attrs, NODE_TYPES if view.handler[node.id] != "parallel" else {**NODE_TYPES, **BRANCH_TYPES}
-    for edge in view.graph.edges:
-        yield edge, edge.attrs, EDGE_TYPES
+    for owner, attrs in view.owners:
+        types = GRAPH_TYPES if owner is None else NODE_TYPES if isinstance(owner, Node) else EDGE_TYPES
+        is_parallel = isinstance(owner, Node) and view.handler[owner.id] == "parallel"
+        yield owner, attrs, {**types, **BRANCH_TYPES} if is_parallel else types
 
 
 def type_conflict(view: View) -> Iterator[Problem]:
@@ -183,19 +182,12 @@ def tool_command_required(view: View) -> Iterator[Problem]:
 def child_pipeline_required(view: View) -> Iterator[Problem]:
     """Require a pipeline of each node that runs one."""
     for node in view.graph.nodes_of(SUBGRAPH, MANAGER):
-        if find_pipeline_file(node, view.graph) is None and not _watches_a_run(node):
+        starts_child = node.handler != MANAGER or read_or(True, flag, node.attrs, "stack.child_autostart")
+        if find_pipeline_file(node, view.graph) is None and starts_child:
             meant = ", or did you mean shape=hexagon, where a person decides?" \
                 if text(node.attrs, "shape") == "house" and not text(node.attrs, "type") else ""
             yield Problem(f"{node.id} ({node.handler}) names no pipeline; give it {file_attribute(node)}=FILE.dot"
                           f"{meant}", "", node)
-
-
-def _watches_a_run(node: Node) -> bool:
-    """Return whether a manager's child is started elsewhere."""
-    try:
-        return node.handler == MANAGER and not flag(node.attrs, "stack.child_autostart", default=True)
-    except TypeConflict:
-        return False
 
 
 def out_of_range(view: View) -> Iterator[Problem]:
@@ -234,11 +226,8 @@ def prompt_on_llm_nodes(view: View) -> Iterator[Problem]:
 
 def fidelity_valid(view: View) -> Iterator[Problem]:
     """Report unknown words for the fidelity."""
-    for owner, attrs, key in [
-        (None, view.graph.attrs, "default_fidelity"),
-        *((node, node.attrs, "fidelity") for node in view.graph.nodes.values()),
-        *((edge, edge.attrs, "fidelity") for edge in view.graph.edges),
-    ]:
+    for owner, attrs in view.owners:
+        key = "fidelity" if owner else "default_fidelity"
         word = text(attrs, key)
         if word is not None and word not in MODES:
             yield Problem(f"{_prefix(owner)}{key}={word:.40} is not a fidelity", "use " + ", ".join(MODES), owner,

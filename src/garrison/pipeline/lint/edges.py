@@ -18,9 +18,9 @@ from garrison.pipeline.condition import (
     holds,
     parse_condition,
 )
-from garrison.pipeline.graph import Edge, Graph, Node, TypeConflict, number, position, text
+from garrison.pipeline.graph import Edge, Graph, Node, number, position, text
 from garrison.pipeline.lint.context_keys import VALUES, mentioned_words
-from garrison.pipeline.lint.findings import RETRY_TARGETS, Problem, View, condition_of
+from garrison.pipeline.lint.findings import RETRY_TARGETS, Problem, View, condition_of, read_or
 from garrison.pipeline.outcome import FAIL, STATUS_WORDS, SUCCESS, Outcome, normalize_label
 from garrison.pipeline.questions import FREE_TEXT
 from garrison.spelling import is_slip, nearest
@@ -193,16 +193,9 @@ def _conditional_tie(view: View, node: Node) -> Problem | None:
 
 
 def _heaviest(edges: Sequence[Edge]) -> list[Edge]:
-    weights = [_weight(edge) for edge in edges]
+    weights = [read_or(0.0, number, edge.attrs, "weight") for edge in edges]
     most = max(weights, default=0)
     return [edge for edge, weight in zip(edges, weights, strict=True) if weight == most]
-
-
-def _weight(edge: Edge) -> float:
-    try:
-        return number(edge.attrs, "weight", 0)
-    except TypeConflict:
-        return 0
 
 
 def _leaves_out_failures(conditions: Sequence[Condition | None]) -> bool:

@@ -8,14 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from difflib import get_close_matches
 from functools import cached_property
+from typing import TypeVar
 
 import msgspec
 
 from garrison.pipeline.condition import Condition, ConditionSyntax, parse_condition
-from garrison.pipeline.graph import Edge, Graph, Node, is_known_handler, one_line, text
+from garrison.pipeline.graph import Edge, Graph, Node, TypeConflict, is_known_handler, one_line, text
 from garrison.pipeline.outcome import normalize_label
 from garrison.values import Value
 
+T = TypeVar("T")
 ERROR, WARNING = "error", "warning"
 
 RETRY_TARGETS = ("retry_target", "fallback_retry_target")
@@ -75,6 +77,12 @@ class View(Value, dict=True):
         return flow_of(self.graph)
 
     @cached_property
+    def owners(self) -> tuple[tuple[Node | Edge | None, Mapping[str, str]], ...]:
+        """Return the graph (None), its nodes and its edges, each with its attributes."""
+        return ((None, self.graph.attrs), *((node, node.attrs) for node in self.graph.nodes.values()),
+                *((edge, edge.attrs) for edge in self.graph.edges))
+
+    @cached_property
     def handler(self) -> dict[str, str]:
         """Return a mapping: node → its handler."""
         return {node.id: node.handler for node in self.graph.nodes.values()}
@@ -130,6 +138,14 @@ class View(Value, dict=True):
 Rule = Callable[[View], Iterator[Problem]]
 Rules = Mapping[str, tuple[str, Rule]]
 """Rule name → the severity of its findings, and its function."""
+
+
+def read_or(default: T, read: Callable[[Mapping[str, str], str, T], T], attrs: Mapping[str, str], key: str) -> T:
+    """Return what a reader makes of an attribute; `default` for a wrong value, which `type_conflict` reports."""
+    try:
+        return read(attrs, key, default)
+    except TypeConflict:
+        return default
 
 
 MAX_SIMILAR = 500

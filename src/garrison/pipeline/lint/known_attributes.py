@@ -247,7 +247,8 @@ def _unknown(view: View, *, each: bool = False) -> Iterator[_Unknown]:
     """Yield the attributes without an effect: each place in the text once, or with `each` each node and edge."""
     free, used = _free_prefixes(view), None
     seen: set[tuple[Level, str, int, int]] = set()
-    for level, owner, attrs in _owners(view):
+    for owner, attrs in view.owners:
+        level = Level.GRAPH if owner is None else Level.NODE if isinstance(owner, Node) else Level.EDGE
         for key, value in attrs.items():
             is_drawing = key in DRAWING and key not in OTHER_ENGINES[level]
             if key in KNOWN[level] or is_drawing or key.startswith(free):
@@ -260,14 +261,6 @@ def _unknown(view: View, *, each: bool = False) -> Iterator[_Unknown]:
             if key not in used[level]:
                 is_custom = isinstance(owner, Node) and not is_known_handler(view.handler[owner.id])
                 yield _Unknown(level, key, owner, line, column, is_custom)
-
-
-def _owners(view: View) -> Iterator[tuple[Level, Node | Edge | None, Mapping[str, str]]]:
-    yield Level.GRAPH, None, view.graph.attrs
-    for node in view.graph.nodes.values():
-        yield Level.NODE, node, node.attrs
-    for edge in view.graph.edges:
-        yield Level.EDGE, edge, edge.attrs
 
 
 def _free_prefixes(view: View) -> tuple[str, ...]:

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from garrison.errors import UsageError
 from garrison.pipeline.condition import Condition
 from garrison.pipeline.flow.program import MAX_DEPTH, find_join, opens_branch
-from garrison.pipeline.graph import Edge, Graph, Node, TypeConflict, find_cycle, flag, reachable, text
-from garrison.pipeline.lint.findings import RETRY_TARGETS, Problem, View, condition_of, near
+from garrison.pipeline.graph import Edge, Graph, Node, find_cycle, flag, reachable, text
+from garrison.pipeline.lint.findings import RETRY_TARGETS, Problem, View, condition_of, near, read_or
 from garrison.records.names import check_node, quote
 
 MAX_SHOWN = 8
@@ -138,7 +138,8 @@ def goal_gate_has_retry(view: View) -> Iterator[Problem]:
     if any(text(view.graph.attrs, key) for key in RETRY_TARGETS):
         return
     gates = [node for node in view.graph.nodes.values()
-             if _is_goal_gate(node) and not any(text(node.attrs, key) for key in RETRY_TARGETS)]
+             if read_or(False, flag, node.attrs, "goal_gate")
+             and not any(text(node.attrs, key) for key in RETRY_TARGETS)]
     cycle_of = {node: number for number, cycle in enumerate(cycles(view.graph) if gates else ()) for node in cycle}
     for node in gates:
         has_way_back = any(condition_of(edge) and node.id in cycle_of and cycle_of[node.id] == cycle_of.get(edge.target)
@@ -146,13 +147,6 @@ def goal_gate_has_retry(view: View) -> Iterator[Problem]:
         if not has_way_back:
             yield Problem(f"{node.id} is a goal gate without a way back, so the run fails if it is not met",
                           "write retry_target=NODE", node)
-
-
-def _is_goal_gate(node: Node) -> bool:
-    try:
-        return flag(node.attrs, "goal_gate")
-    except TypeConflict:
-        return False
 
 
 def parallel_without_join(view: View) -> Iterator[Problem]:

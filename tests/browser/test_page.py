@@ -281,3 +281,30 @@ def test_a_gate_is_answered_from_the_page(crew: Served, opened: Any) -> None:
     expect(page.locator('svg .node[data-node="slow"]')).to_have_class(re.compile("s-landed"), timeout=WORK)
     expect(page.locator("#announcements")).not_to_be_empty()
     expect(page.locator("#run-head .far")).to_have_text("3 of 4")
+
+
+def test_a_task_is_begun_and_run_again_and_a_run_at_work_gets_another_task(crew: Served, opened: Any) -> None:
+    page = opened(crew.url)
+    page.goto(f"{crew.home}/")
+    page.get_by_role("button", name="New task").click()
+    form = page.get_by_role("dialog")
+    form.get_by_label("What is to be done").fill("-- write 'x' down")
+    form.get_by_label("Command that does it").fill("echo x > x.txt; git add -A; git commit -qm x")
+    form.get_by_label("Gate").fill("true")
+    form.get_by_role("button", name="Begin").click()
+    expect(form.locator("pre")).to_contain_text("'--command=echo x > x.txt")
+    page.wait_for_url("**/?run=write-x-down-1*", timeout=WORK)
+    expect(page.locator(".run-id .pill")).to_contain_text("done", timeout=WORK)
+    assert (crew.place.repo / "x.txt").exists() or crew.place.git("show", "main:x.txt").strip() == "x"
+    page.get_by_role("button", name="Run again").click()
+    page.wait_for_url("**/?run=write-x-down-2*", timeout=WORK)
+    page.goto(f"{crew.home}/?run=r1")
+    page.get_by_role("button", name="Add task").click()
+    form.get_by_label("What is to be done").fill("echo more")
+    form.get_by_label("Begins").select_option("slow")
+    page.watch.allowed.append("status of 409")
+    form.get_by_role("button", name="Add").click()
+    expect(page.locator(".toast")).to_contain_text("which agent is to do echo_more?")
+    page.goto(f"{crew.home}/?run=r1&node=land")
+    expect(page.locator("#detail .pill")).to_contain_text("waiting")
+    expect(page.get_by_role("button", name="Change")).to_have_count(0)  # a command does it

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 import click
 import pytest
 
@@ -9,10 +11,11 @@ from garrison.cli.main import garrison
 from garrison.cli.top_app import ACTIONS
 from garrison.errors import UsageError
 from garrison.views.top_frame import Row
-from garrison.web import actions
+from garrison.web import actions, begin
 
 ROWS = (Row(None, 0, 0, id="n", run="r1", kind="node", name="a", state="working"),
         Row(None, 0, 0, id="g", run="r1", kind="layer", name="guardian-x", state="alive", role="guardian"))
+OFFER = begin.Offer((begin.Place("/r", "codex"),), ("claude",))
 COMMANDS = [
     *(actions.run_command_words("r1", {"action": action}) for action in actions.RUN),
     *(actions.node_command_words("r1", "a", {"action": action, "text": "-- why $(id)"}) for action in actions.NODE),
@@ -24,6 +27,10 @@ COMMANDS = [
     actions.gate_command_words("r1", "a", {"choice": "--yes"}),
     actions.review_command_words("r1", "a", {"choice": "Approve"}, 2, "0123abcd"),
     actions.review_command_words("r1", "a", {"text": "-- why $(id)"}, 2, "0123abcd"),
+    *(list(begin.order_of({"kind": kind, "repo": "/r", "text": "7", "agent": "codex", "gate": "-x", "command": "-c",
+                           "acceptance": "-a", "budget": "2", "approve": True}, OFFER).words) for kind in begin.KINDS),
+    list(begin.order_added("r1", {"text": "-- do $(it)", "after": "a", "agent": "codex", "budget": "none"}).words),
+    list(begin.order_edited("r1", "a", {"text": "-- do $(it)", "agent": "codex", "budget": "2"}).words),
     *(argv for action in ACTIONS.values() for row in ROWS if (argv := action.argv(row)) is not None),
 ]
 
@@ -62,3 +69,24 @@ def test_an_unknown_action_is_refused(body: dict[str, object]) -> None:
         actions.run_command_words("r1", body)
     with pytest.raises(UsageError, match="merge entry"):
         actions.entry_command_words("../x", {"action": "hold"})
+
+
+@pytest.mark.parametrize(("body", "why"), [
+    ({"kind": "task", "repo": "/etc", "text": "x"}, "no repository with runs here"),
+    ({"kind": "rm", "repo": "/r", "text": "x"}, "pass kind, one of task, tasks, issue"),
+    ({"kind": "task", "repo": "/r", "text": " "}, "say in words"),
+    ({"kind": "tasks", "repo": "/r", "text": ["x"]}, "say in words"),
+    ({"kind": "issue", "repo": "/r", "text": "--label x"}, "is no number of an issue"),
+    ({"kind": "task", "repo": "/r", "text": "x", "agent": "--dry-run"}, "is not installed here; there are claude"),
+])
+def test_what_is_begun_is_one_of_what_is_offered(body: dict[str, object], why: str) -> None:
+    with pytest.raises(UsageError, match=why):
+        begin.order_of(body, OFFER)
+
+
+def test_the_command_that_is_shown_can_be_typed() -> None:
+    text = "-- fix `it`, and \"that\"; it's $HOME\nsecond line"
+    order = begin.order_of({"kind": "task", "repo": "/r", "text": text, "gate": "make test"}, OFFER)
+    assert order.text == text
+    assert shlex.split(order.command) == ["garrison", "run", "--gate=make test", "--target-dir=/r", "--", text]
+    assert shlex.split(begin.order_edited("r1", "a", {"text": text}).command)[-3:] == ["--", "a", text]

@@ -15,7 +15,7 @@ import click
 from garrison.agents import registry
 from garrison.cli import completion, resolve
 from garrison.cli.commands import Command
-from garrison.cli.options import node_options
+from garrison.cli.options import budget_option, node_options
 from garrison.cli.output import print_message
 from garrison.cli.run import read_task
 from garrison.cli.signals import await_decision, guardian_of
@@ -42,22 +42,6 @@ _file_option = click.option("--file", "file", metavar="FILE", type=click.Path(pa
 _agent_option = click.option("--agent", metavar="NAME", help="Agent that does it (default: as for its run).")
 
 
-def _budget(_ctx: click.Context, _param: click.Parameter, value: str | None) -> str | None:
-    if value is None or value == "none":
-        return value
-    try:
-        amount = float(value)
-    except ValueError:
-        amount = 0.0
-    if not 0 < amount < 1e9:
-        raise UsageError(f"--budget {value}: it should be US dollars above 0, or none for no limit")
-    return value
-
-
-_budget_option = click.option("--budget", metavar="USD", callback=_budget,
-                              help="US dollars that it may spend, or `none` for no limit.")
-
-
 @click.command(cls=Command, examples=(
     ('garrison add "update the changelog" --after fix_parser', "one more task of the latest run, once that has landed"),
     ('garrison add "write the docs" --run crew-1 --agent claude --budget 2', "at once, by an agent of its own"),
@@ -67,7 +51,7 @@ _budget_option = click.option("--budget", metavar="USD", callback=_budget,
 @click.option("--after", metavar="NODE", shell_complete=completion.nodes,
               help="Begin it once NODE is done (default: at once).")
 @_agent_option
-@_budget_option
+@budget_option
 @node_options
 def add(words: tuple[str, ...], file: Path | None, after: str | None, agent: str | None, budget: str | None,
         run: str | None, home: str | None) -> None:
@@ -96,7 +80,7 @@ def add(words: tuple[str, ...], file: Path | None, after: str | None, agent: str
 @click.option("--prompt", metavar="TASK", help="The same as TASK.")
 @_file_option
 @_agent_option
-@_budget_option
+@budget_option
 @node_options
 def edit(node: str, words: tuple[str, ...], prompt: str | None, file: Path | None, agent: str | None,
          budget: str | None, run: str | None, home: str | None) -> None:

@@ -79,6 +79,22 @@ _AGE = re.compile(r"(\d+(?:\.\d+)?)([smhdw])")
 _UNIT_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 
 
+def _budget(_ctx: click.Context, _param: click.Parameter, value: str | None) -> str | None:
+    if value is None or value == "none":
+        return value
+    try:
+        amount = float(value)
+    except ValueError:
+        amount = 0.0
+    if not 0 < amount < 1e9:
+        raise UsageError(f"--budget {value}: it should be US dollars above 0, or none for no limit")
+    return value
+
+
+budget_option = click.option("--budget", metavar="USD", callback=_budget,
+                             help="US dollars that it may spend, or `none` for no limit.")
+
+
 def parse_age(text: str) -> float | None:
     """Return the seconds of a length of time such as 90s, 15m, 12h, 7d or 2w; None if it is none."""
     match = _AGE.fullmatch(text)

@@ -23,6 +23,7 @@ from garrison.cli.launch import (
     serve_page,
     start_detached,
 )
+from garrison.cli.options import budget_option
 from garrison.cli.output import ask, print_message
 from garrison.cli.task_list import (
     MAX_BYTES,
@@ -48,7 +49,7 @@ from garrison.records.run import list_runs
 from garrison.spelling import nearest
 from garrison.system.git import validate_repository
 
-_TASK = {"Task": ("file", "command", "acceptance", "allow_empty"),
+_TASK = {"Task": ("file", "command", "acceptance", "budget", "allow_empty"),
          "List of tasks": ("tasks", "section", "in_order", "tick", "yes")}
 
 
@@ -74,12 +75,13 @@ _TASK = {"Task": ("file", "command", "acceptance", "allow_empty"),
 @click.option("--yes", is_flag=True, help="Start the list of tasks without asking.")
 @click.option("--command", metavar="CMD", help="Command that does the task, in place of an agent.")
 @click.option("--acceptance", metavar="CMD", help="Command that accepts the work before it is queued.")
+@budget_option
 @click.option("--allow-empty", is_flag=True, help="Count a task that changes nothing as done, such as a question.")
 @launch_options
 def run(words: tuple[str, ...], file: Path | None, tasks: Path | None, section: tuple[str, ...], command: str | None,
-        acceptance: str | None, home: str | None, target_dir: Path | None, agent: str | None, *, in_order: bool,
-        tick: bool, yes: bool, allow_empty: bool, detach: bool, dry_run: bool, serve: bool, as_json: bool,
-        **options: Any) -> int | None:
+        acceptance: str | None, budget: str | None, home: str | None, target_dir: Path | None, agent: str | None, *,
+        in_order: bool, tick: bool, yes: bool, allow_empty: bool, detach: bool, dry_run: bool, serve: bool,
+        as_json: bool, **options: Any) -> int | None:
     """Let one agent do TASK on the repository you are in, in a worktree of its own; land it if it passes the gate.
 
     Prints progress until the task has landed (exit code 0) or failed (1). Ctrl-C leaves the run in the background.
@@ -108,7 +110,7 @@ def run(words: tuple[str, ...], file: Path | None, tasks: Path | None, section: 
         if not (yes or dry_run or _agrees(tasks, tick=tick)):
             return None
         name = task_name(tasks.stem if tasks.stem != "-" else "tasks")
-    text = task_graph(texts, command, acceptance, waits, name, allow_empty=allow_empty)
+    text = task_graph(texts, command, acceptance, waits, name, allow_empty=allow_empty, budget=budget)
     created = create(runtime, make_request(Path(name), target, text=text, agent=agent,
                                            tick=str(tasks.absolute()) if tasks and tick else "", **options),
                      dry_run=dry_run, as_json=as_json)

@@ -180,16 +180,19 @@ def read_tail(path: Path, lines: int = 20, bytes: int = 8000, since: int = 0) ->
 
 
 async def run_to_end(argv: Sequence[str], seconds: float, env: Mapping[str, str], *, cwd: str | None = None,
-                  ) -> tuple[int, str, str]:
-    """Run a command without input; return (exit code, stdout, stderr). After `seconds` it is killed: Refused."""
+                     text: str = "") -> tuple[int, str, str]:
+    """Run a command with `text` as its input; return (exit code, stdout, stderr).
+
+    After `seconds` it is killed: Refused.
+    """
     import asyncio  # 20 ms that a process without an asyncio loop need not pay
 
     process = await asyncio.create_subprocess_exec(
-        *argv, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        *argv, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
         env=dict(env), cwd=cwd, start_new_session=True)
     try:
         async with asyncio.timeout(seconds):
-            out, err = await process.communicate()
+            out, err = await process.communicate(text.encode("utf-8", "replace"))
     except TimeoutError:
         process.kill()
         await process.wait()

@@ -136,10 +136,15 @@ def text_of(body: Mapping[str, object], key: str, *, required: bool) -> str:
     return text
 
 
-async def run_command(home: Path, words: Sequence[str]) -> str:
-    """Run one of our commands and return its last line; Refused, with that line, if it failed."""
+async def run_command(home: Path, words: Sequence[str], text: str = "") -> str:
+    """Run one of our commands and return its last line; Refused, with that line, if it failed.
+
+    Args:
+        text: its standard input.
+    """
     argv = [sys.executable, "-P", "-m", "garrison.cli.main", "--home", str(home), *words]
-    code, out, err = await run_to_end(argv, SECONDS, {**os.environ, "GARRISON_HOME": str(home)}, cwd=str(home))
+    environment = {**os.environ, "GARRISON_HOME": str(home)}
+    code, out, err = await run_to_end(argv, SECONDS, environment, cwd=str(home), text=text)
     message = (_last_line(err) or _last_line(out)).removeprefix("garrison: ")
     if code:
         raise Refused(message or f"the command failed with exit code {code} and no message")

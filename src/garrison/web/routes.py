@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -24,6 +25,7 @@ from garrison.views.changes import Changes
 from garrison.views.diff import FileDiff
 from garrison.views.waits import REVIEW
 from garrison.web import access, actions, changes, chat, connections, node, responses
+from garrison.web.begin import Beginnings, Offer, Order, order_added, order_again, order_edited, order_of, read_offer
 from garrison.web.broadcaster import POLL_WITHOUT_INOTIFY, Broadcaster
 from garrison.web.history import PAGE, Histories, Wanted
 from garrison.web.responses import Handler, handle_errors, json_answer, refusal, unknown_address
@@ -50,6 +52,7 @@ class Page:
         self.changes = changes.ChangeReader(home)
         self.terminals = Terminals(home)
         self.webhooks = Webhooks(home, webhook_secret)
+        self.beginnings = Beginnings(home)
 
     def leave(self) -> None:
         """Tell all clients that the server is stopping."""
@@ -63,6 +66,7 @@ class Page:
         await self.conversations.close()
         await self.terminals.close()
         await self.webhooks.close()
+        await self.beginnings.close()
 
     def app(self) -> ASGIApp:
         return Guard(self.rules, Starlette(routes=self.routes(), exception_handlers={404: unknown_address}))
@@ -87,6 +91,9 @@ class Page:
             *([post(access.WEBHOOK, self.receive_webhook)] if self.webhooks.are_on else []),
             post(access.EXCHANGE, self.session),
             get("/api/home", self.home_facts),
+            get("/api/begin", self.offer),
+            post("/api/begin", self.begin),
+            get("/api/begin/{beginning}", self.beginning),
             get("/api/runs", self.runs),
             get("/api/runs/{run}", self.run),
             read("/api/runs/{run}/timeline", lambda asked: self.histories.timeline(run_of(asked))),
@@ -104,6 +111,9 @@ class Page:
             get("/api/runs/{run}/gates/{gate:path}", self.read_decision),
             read("/api/runs/{run}/nodes/{node}/{file}/search", self.search),
             post("/api/runs/{run}/actions", self.act_on_run),
+            post("/api/runs/{run}/again", self.begin_again),
+            post("/api/runs/{run}/tasks", self.add_task),
+            post("/api/runs/{run}/nodes/{node}/edit", self.edit_node),
             post("/api/runs/{run}/nodes/{node}/actions", self.act_on_node),
             post("/api/runs/{run}/gates/{gate:path}", self.answer_gate),
             post("/api/runs/{run}/queue", self.act_on_queue),
@@ -198,6 +208,40 @@ class Page:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(min(left, POLL_WITHOUT_INOTIFY)):
                         await written.wait()
+
+    # ---- what is begun
+
+    async def offer(self, _request: Request) -> Response:
+        """Say what can be begun, and with which values a terminal would begin it."""
+        return json_answer(await asyncio.to_thread(self._read_offer))
+
+    def _read_offer(self) -> Offer:
+        return read_offer(self.home, Path.cwd(), os.environ.get("PATH", ""))
+
+    async def begin(self, request: Request) -> Response:
+        """Begin a task, a list of tasks or an issue in the background."""
+        body = await body_of(request)
+        return json_answer(self.beginnings.start(order_of(body, await asyncio.to_thread(self._read_offer))))
+
+    async def begin_again(self, request: Request) -> Response:
+        """Launch a run's graph once more."""
+        await body_of(request)
+        return json_answer(self.beginnings.start(await asyncio.to_thread(order_again, self.home, run_of(request))))
+
+    async def beginning(self, request: Request) -> Response:
+        return json_answer(self.beginnings.look(request.path_params["beginning"]))
+
+    async def add_task(self, request: Request) -> Response:
+        """Add a task to a run that is at work."""
+        return await self._order(order_added(run_of(request), await body_of(request)))
+
+    async def edit_node(self, request: Request) -> Response:
+        """Change a node that has not begun."""
+        return await self._order(order_edited(run_of(request), node_of(request), await body_of(request)))
+
+    async def _order(self, order: Order) -> Response:
+        message = await actions.run_command(self.home, order.words, order.text)
+        return json_answer({"ok": True, "message": message, "command": order.command})
 
     # ---- actions
 

@@ -1,6 +1,7 @@
 // Page of a home without runs: how to launch one; the first run replaces it. And the page of a run that does not exist,
 // with those that do.
 
+import { beginTask } from "./begin.js";
 import { html } from "./view.js";
 
 const GRAPH = `digraph work {
@@ -9,15 +10,18 @@ const GRAPH = `digraph work {
     start -> tests -> exit
 }`;
 
-/** How to launch a first run; `home` is where its runs are kept. */
-export function EmptyHome({ home }) {
+/** How to begin a first run; `home` is where its runs are kept, `write`: changes are allowed. */
+export function EmptyHome({ home, write }) {
   const where = /^[\w/.~+-]+$/.test(home) ? home : `'${home.replaceAll("'", "'\\''")}'`;
   return html`<section class="hello" aria-labelledby="hello-title">
     <h1 id="hello-title">No run yet</h1>
-    <p>
-      The first run of this home appears here as soon as it starts. A pipeline is a graph of tasks; save one as
-      work.dot:
-    </p>
+    <p>The first run of this home appears here as soon as it starts.</p>
+    ${
+      write &&
+      html`<p><button type="button" class="primary" onClick=${() => beginTask()}>New task</button></p>
+        <p>It does what garrison run does in a repository.</p>`
+    }
+    <p>A pipeline is a graph of tasks; save one as work.dot:</p>
     <pre class="wrap">${GRAPH}</pre>
     <p>and launch it on your repository, with the command that tests it:</p>
     <pre class="wrap">${`garrison --home ${where} launch work.dot --target-dir ~/src/project --gate "make test"`}</pre>

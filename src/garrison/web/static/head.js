@@ -1,6 +1,7 @@
 // Head of the page: the run, its status, its progress, and the actions on it.
 
 import { ask } from "./ask.js";
+import { addTask, runAgain } from "./begin.js";
 import { Act } from "./controls.js";
 import { confirmed } from "./dialog.js";
 import { runWord, tally } from "./state.js";
@@ -100,7 +101,21 @@ function Actions({ state, act }) {
   const stop = async () =>
     (await confirmed("Stop this run gracefully? Work under way is kept; Resume continues it.", "Stop")) &&
     act("actions", { action: "stop" });
+  const nodes = Object.values(state.nodes).filter(one => one.agent);
   return html` ${running && html`<${Act} key="stop" data-action="stop" does=${stop}>Stop<//>`}
+  ${
+    running &&
+    html`<${Act}
+      key="add"
+      does=${() =>
+        addTask(
+          state.run,
+          nodes.map(one => one.node),
+        )}
+      >Add task<//
+    >`
+  }
+  ${!running && html`<${Act} key="repeat" does=${() => runAgain(state.run)}>Run again<//>`}
   ${!running && !["done", "failed"].includes(state.status) && resume}
   ${
     state.status === "failed" &&

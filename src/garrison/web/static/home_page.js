@@ -2,6 +2,7 @@
 // the address, so that a view can be sent or kept.
 
 import { act, get, part } from "./api.js";
+import { beginTask } from "./begin.js";
 import { EmptyHome } from "./empty_home.js";
 import { attempt, full, link, skipTo, tab } from "./notice.js";
 import { RunsTable } from "./runs_table.js";
@@ -27,8 +28,8 @@ export async function begin(main) {
     if (runs) tab("", waits.length);
     render(
       runs?.length === 0
-        ? html`<${EmptyHome} home=${home} />`
-        : html`<${Waiting} waits=${waits} write=${write} /><${RunsTable} runs=${runs} />`,
+        ? html`<${EmptyHome} home=${home} write=${write} />`
+        : html`<${Waiting} waits=${waits} write=${write} /><${RunsTable} runs=${runs} write=${write} />`,
       main,
     );
   };
@@ -47,6 +48,7 @@ export async function begin(main) {
   ({ write } = await get("home"));
   draw();
   return [
+    ["b", "begin a task", () => write && beginTask()],
     ["/", "search the runs", () => document.getElementById("runs-search")?.focus()],
     [
       "w",

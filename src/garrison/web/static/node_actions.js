@@ -3,6 +3,7 @@
 
 import { part } from "./api.js";
 import { ask } from "./ask.js";
+import { editNode } from "./begin.js";
 import { Act, useBusy } from "./controls.js";
 import { html, useRef } from "./view.js";
 import { stateOf } from "./words.js";
@@ -14,6 +15,7 @@ export function possible(one, now) {
   return [
     working && "tell",
     working && "takeover",
+    now === "waiting" && one.agent && one.agent !== "command" && "edit",
     now === "parked" && "unpark",
     failed && "retry",
     working && "park",
@@ -25,6 +27,7 @@ export function possible(one, now) {
 const KEPT = "What it did is saved and stays in its branch.";
 
 const ACTIONS = {
+  edit: ["Change", "", ({ node, run }) => editNode(run, node)],
   // action → its words, the class of its button, and what it does: it gets the node, its run, and what posts
   tell: [
     "Tell",

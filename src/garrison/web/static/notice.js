@@ -26,12 +26,12 @@ export function toast(text, bad = false) {
   }, SHOWN);
 }
 
-/** Run an action and show its result; true if it succeeded. */
+/** Run an action and show its result: its answer, or true; false if it failed. */
 export async function attempt(doing) {
   try {
     const done = await doing();
     if (done?.message) toast(done.message);
-    return true;
+    return done ?? true;
   } catch (problem) {
     toast(problem.message, true);
     return false;

@@ -1,5 +1,6 @@
 // Table of all runs of a home, with search, filters by state and repository, and an order by any column.
 
+import { beginTask } from "./begin.js";
 import { part } from "./api.js";
 import { SortedHeads } from "./sorted_heads.js";
 import { Age } from "./time.js";
@@ -37,7 +38,7 @@ const DOWN = new Set(["gates", "cost", "duration", "created", "progress"]); // t
 const lasted = run => ((millis(run.ended) ?? Date.now()) - (millis(run.created) ?? Date.now())) / 1000;
 
 /** The panel of the `runs`; null: not known yet. */
-export function RunsTable({ runs }) {
+export function RunsTable({ runs, write }) {
   const [wanted, want] = useState(fromAddress);
   const [most, showMost] = useState(SHOWN);
   useEffect(() => {
@@ -55,6 +56,7 @@ export function RunsTable({ runs }) {
     change({ sort: name, order: (wanted.sort === name ? wanted.order !== "down" : DOWN.has(name)) ? "down" : "up" });
   const { found, kept } = selected(runs ?? [], wanted);
   const repos = [...new Set((runs ?? []).map(run => run.repo).filter(Boolean))].sort();
+  const begin = html`<button type="button" class="primary" onClick=${() => beginTask()}>New task</button>`;
   const beside = html`<span class="number"
       >${runs && (kept.length === runs.length ? runs.length : `${kept.length} of ${runs.length}`)}</span
     >
@@ -73,7 +75,8 @@ export function RunsTable({ runs }) {
       onChange=${event => change({ repo: event.currentTarget.value })}
     >
       ${["", ...repos].map(one => html`<option key=${one} value=${one}>${one || "all repositories"}</option>`)}
-    </select>`;
+    </select>
+    ${write && begin}`;
   return html`<${Panel} id="runs" title="Runs" beside=${beside}>
     ${
       runs
@@ -146,11 +149,14 @@ function fromAddress() {
 }
 
 const Row = memo(({ run }) => {
-  const state = stateOf(run.status);
+  const waits = run.gates && run.status === "waiting";
+  const state = waits ? "asking" : stateOf(run.status);
   const places = PLACES.filter(place => run.counts[place]);
   return html`<tr data-key=${run.run}>
     <td class="c-status">
-      <span class="pill s-${state}" title=${run.reason || null}>${signOf(state)} ${run.status}</span>
+      <span class="pill s-${state}" title=${run.reason || null}
+        >${signOf(state)} ${waits ? "waiting for you" : run.status}</span
+      >
     </td>
     <th scope="row" class="c-run">
       <a href="/?run=${part(run.run)}">${run.run}</a

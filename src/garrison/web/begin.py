@@ -1,0 +1,273 @@
+"""What the page begins: a task, a list of tasks, an issue of the forge, or a run once more.
+
+Each is one of garrison's own commands with `--detach`, so that the page can begin nothing that the terminal cannot. A
+command tests the target first, which takes as long as its gate: it works in the background, and the page asks how far
+it is. Only repositories that the home knows, or in which the server was started, are offered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shlex
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from garrison.agents.registry import installed_agents
+from garrison.errors import NotFound, RecordError, Refused, UsageError
+from garrison.processes.launch_request import read_defaults
+from garrison.records.run import RunFiles, list_runs, load_launch
+from garrison.system.git import validate_repository
+from garrison.system.terminal_text import clean
+from garrison.values import Value
+from garrison.web.actions import text_of
+
+REPOSITORIES = 20
+"""Most repositories that are offered."""
+KEPT = 50
+"""Beginnings that are remembered; the oldest that have ended are forgotten."""
+SECONDS = 3600.0
+"""Time limit of a beginning: it may run a set-up and a gate."""
+LONGEST = 60_000
+"""Characters of a task or a list of tasks."""
+
+
+class Place(Value):
+    """A repository, and what a run in it gets if the page says nothing else."""
+
+    repo: str
+    agent: str = ""
+    gate: str = ""
+    problem: str = ""
+    """Why nothing can be begun in it; '' if it can."""
+
+
+class Offer(Value):
+    """What can be begun."""
+
+    places: tuple[Place, ...]
+    agents: tuple[str, ...]
+
+
+class Beginning(Value):
+    """A command that begins a run: how far it is, and what came of it."""
+
+    id: str
+    command: str
+    """As it is typed in a terminal."""
+    line: str = ""
+    """The last line that it printed."""
+    run: str = ""
+    """The run that it began."""
+    problem: str = ""
+    """Why it began none."""
+
+    @property
+    def is_over(self) -> bool:
+        return bool(self.run or self.problem)
+
+
+class Order(Value):
+    """A command's words, what it reads from its standard input, and where it works."""
+
+    words: tuple[str, ...]
+    repo: str
+    text: str = ""
+
+    @property
+    def command(self) -> str:
+        """Return the command as a person would type it, with the task in words."""
+        words = ["garrison", *(word for word in self.words if word not in ("--json", "--detach", "--file=-"))]
+        if "--file=-" not in self.words:
+            return shlex.join(words)
+        return shlex.join([*words, *(() if "--" in words else ("--",)), self.text])
+
+
+def read_offer(home: Path, here: Path, path: str) -> Offer:
+    """Return what can be begun in the repositories of a home's latest runs, and in the one that is `here`.
+
+    Args:
+        path: the PATH on which programs of agents are looked for.
+    """
+    found: dict[str, None] = {}
+    for repo in [here, *_repositories_of(home)]:
+        try:
+            found.setdefault(str(validate_repository(repo)))
+        except (UsageError, Refused):  # gone since, or no repository
+            continue
+    return Offer(tuple(_place_of(home, Path(repo)) for repo in list(found)[:REPOSITORIES]),
+                 tuple(installed_agents(home, path)))
+
+
+def _repositories_of(home: Path) -> list[Path]:
+    """Return the repositories of runs that still exist, the latest first."""
+    repositories: dict[str, None] = {}
+    for run in reversed(list_runs(home)):
+        with suppress(RecordError):  # doctor's
+            if launch := load_launch(RunFiles(home, run)):
+                repositories.setdefault(launch.repo)
+    return [Path(repo) for repo in repositories if Path(repo).is_dir()]
+
+
+def _place_of(home: Path, repo: Path) -> Place:
+    try:
+        config = read_defaults(home, repo)
+    except UsageError as error:
+        return Place(str(repo), problem=str(error))
+    return Place(str(repo), config.agent or "", config.gate or "")
+
+
+# ------------------------------------------------------------------------------------------------------------- orders
+
+
+def _task(body: Mapping[str, object]) -> tuple[list[str], str]:
+    text = _long_text(body)
+    command = text_of(body, "command", required=False).strip()
+    budget = text_of(body, "budget", required=False).strip()
+    return ["run", *([f"--command={command}"] if command else []), *([f"--budget={budget}"] if budget else []),
+            "--file=-"], text
+
+
+def _tasks(body: Mapping[str, object]) -> tuple[list[str], str]:
+    return ["run", "--tasks=-", "--yes"], _long_text(body)
+
+
+def _issue(body: Mapping[str, object]) -> tuple[list[str], str]:
+    number = text_of(body, "text", required=True).strip().removeprefix("#")
+    if not number.isdecimal():
+        raise UsageError(f"{number!r:.40} is no number of an issue")
+    return ["take", number], ""
+
+
+KINDS: Mapping[str, Callable[[Mapping[str, object]], tuple[list[str], str]]] = {
+    "task": _task, "tasks": _tasks, "issue": _issue}
+"""What is begun → the words of its command, and its standard input."""
+
+
+def order_of(body: Mapping[str, object], offer: Offer) -> Order:
+    """Return the command that begins what a request asks for; UsageError if it asks for what is not offered."""
+    kind, repo, agent = (text_of(body, key, required=False) for key in ("kind", "repo", "agent"))
+    if kind not in KINDS:
+        raise UsageError(f"pass kind, one of {', '.join(KINDS)}")
+    if repo not in {place.repo for place in offer.places}:
+        raise UsageError(f"{repo!r:.200} is no repository with runs here; `garrison run` in it begins the first")
+    if agent and agent not in {*offer.agents, *(place.agent for place in offer.places)}:
+        raise UsageError(f"agent {agent!r:.60} is not installed here; there are {', '.join(offer.agents) or 'none'}")
+    words, text = KINDS[kind](body)
+    gate, acceptance = (text_of(body, key, required=False).strip() for key in ("gate", "acceptance"))
+    given = [*([f"--agent={agent}"] if agent else []), *([f"--gate={gate}"] if gate else []),
+             *([f"--acceptance={acceptance}"] if acceptance and kind == "task" else []),
+             *(["--approve"] if body.get("approve") is True else [])]
+    first, *rest = words
+    return Order((first, *given, *rest, f"--target-dir={repo}",
+                  *(("--detach",) if first == "run" else ()), "--json"), repo, text)
+
+
+def order_again(home: Path, run: str) -> Order:
+    """Return the command that launches a run's graph once more, with the options of its launch."""
+    files = RunFiles(home, run)
+    launch = load_launch(files)
+    if launch is None or launch.adhoc or not files.graph.is_file():
+        raise UsageError(f"run {run} has no graph that could be run again")
+    given = [f"--base={launch.remote}:{launch.base}" if launch.remote else f"--base={launch.base}",
+             f"--agent={launch.agent}", f"--land={launch.land}",
+             f"--gate={launch.gate}" if launch.gate else "--no-gate" if launch.no_gate else "",
+             f"--setup={launch.setup}" if launch.setup is not None else "", "--approve" if launch.approve else ""]
+    return Order(("launch", str(files.graph), f"--target-dir={launch.repo}",
+                  f"--pipeline-id={launch.pipeline_id}", *filter(None, given), "--new", "--detach", "--json"),
+                 launch.repo)
+
+
+def order_added(run: str, body: Mapping[str, object]) -> Order:
+    """Return the command that adds a task to a run at work."""
+    given = [f"--{key}={value}" for key in ("after", "agent", "budget")
+             if (value := text_of(body, key, required=False).strip())]
+    return Order(("add", f"--run={run}", *given, "--file=-"), "", _long_text(body))
+
+
+def order_edited(run: str, node: str, body: Mapping[str, object]) -> Order:
+    """Return the command that changes a node which has not begun: its task, its agent or its budget."""
+    given = [f"--{key}={value}" for key in ("agent", "budget") if (value := text_of(body, key, required=False).strip())]
+    text = _long_text(body) if body.get("text") else ""
+    return Order(("edit", f"--run={run}", *given, *(["--file=-"] if text else []), "--", node), "", text)
+
+
+def _long_text(body: Mapping[str, object]) -> str:
+    text = body.get("text", "")
+    if not isinstance(text, str) or not text.strip() or len(text) > LONGEST:
+        raise UsageError(f"say in words what is to be done, in at most {LONGEST} characters")
+    return text
+
+
+# ---------------------------------------------------------------------------------------------------------- beginnings
+
+
+class Beginnings:
+    """Commands at work, and what came of the latest."""
+
+    def __init__(self, home: Path) -> None:
+        self.home, self._found, self._count = home, dict[str, Beginning](), 0
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self, order: Order) -> Beginning:
+        """Start a command in the background."""
+        self._count += 1
+        begun = Beginning(str(self._count), order.command)
+        self._found[begun.id] = begun
+        for old in [each.id for each in self._found.values() if each.is_over][:max(0, len(self._found) - KEPT)]:
+            del self._found[old]
+        task = asyncio.get_running_loop().create_task(self._follow(begun, order))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return begun
+
+    def look(self, name: str) -> Beginning:
+        """Return how far a beginning is; NotFound if it is not known (any more)."""
+        if name not in self._found:
+            raise NotFound("the server has been started anew since; `garrison status` shows what was begun")
+        return self._found[name]
+
+    async def close(self) -> None:
+        """Let go of the commands: what they have begun goes on."""
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _follow(self, begun: Beginning, order: Order) -> None:
+        try:
+            async with asyncio.timeout(SECONDS):
+                code, out = await self._run(begun, order)
+        except TimeoutError:
+            code, out = 1, ""
+        begun = self._found[begun.id]
+        run, told = _run_in(out), begun.line.removeprefix("garrison: ")
+        problem = "" if run else told or f"it ended with exit code {code} and no message"
+        self._found[begun.id] = Beginning(begun.id, begun.command, begun.line, run, problem)
+
+    async def _run(self, begun: Beginning, order: Order) -> tuple[int, str]:
+        """Run the command to its end; return (exit code, stdout), with its lines noted as they come."""
+        argv = [sys.executable, "-P", "-m", "garrison.cli.main", "--home", str(self.home), *order.words]
+        process = await asyncio.create_subprocess_exec(
+            *argv, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+            env={**os.environ, "GARRISON_HOME": str(self.home)}, cwd=order.repo, start_new_session=True)
+        assert process.stdin is not None and process.stdout is not None and process.stderr is not None
+        process.stdin.write(order.text.encode("utf-8", "replace"))
+        process.stdin.close()
+        out = asyncio.ensure_future(process.stdout.read())
+        async for line in process.stderr:
+            if told := clean(line.decode(errors="replace")).strip():
+                self._found[begun.id] = Beginning(begun.id, begun.command, told[:500])
+        return await process.wait(), (await out).decode(errors="replace")
+
+
+def _run_in(out: str) -> str:
+    """Return the run that a command's JSON says it began, '' for none."""
+    try:
+        found = json.loads(out)
+    except ValueError:
+        return ""
+    first = found[0] if isinstance(found, list) and found else found
+    return str(first.get("run", "")) if isinstance(first, dict) else ""

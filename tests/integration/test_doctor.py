@@ -240,7 +240,9 @@ def test_torn_foreign_and_newer_files(home: Home) -> None:
     assert lock is not None
     (here / "identities" / "shopping list.json").write_text("milk")
     half = here / "identities" / ".runner-x@r1.json.4194303-1.tmp"
-    half.write_text("{")
+    gone = here / "identities" / "runner-x@gone.json"
+    for path in (half, gone):
+        path.write_text("{")
     journal = files.process_journal("runner-torn")
     writer = Writer(journal, "t")
     for number in range(3):
@@ -250,12 +252,12 @@ def test_torn_foreign_and_newer_files(home: Home) -> None:
         path.write_bytes(path.read_bytes().replace(b"seq", b"SEQ", 1))
     before = {path: path.read_bytes() for path in (held, newer)}
     moved = {finding.fix for finding in home.examine() if finding.remedy == "quarantine"}
-    assert moved == {quarantine_file(half)}
+    assert moved == {quarantine_file(half), quarantine_file(gone)}
     findings = [finding for finding in home.examine(fix=True) if finding.check == "files"]
     lock.release()
     assert sorted((finding.outcome, finding.severity) for finding in findings) == [
-        ("", "error")] * 2 + [("", "note")] + [("fixed", "error")] * 3 + [("fixed", "warning")]
-    assert not half.exists()
+        ("", "error")] * 2 + [("", "note")] + [("fixed", "error")] * 4 + [("fixed", "warning")]
+    assert not half.exists() and not gone.exists()
     rebuilt = home.runtime.store.get(Identity, keys[0])
     assert (rebuilt.status, rebuilt.metadata["class"]) == ("crashed", "damage")
     assert [entry.data["n"] for entry in read_all(journal)] == [1, 2], "what could be read"

@@ -112,11 +112,6 @@ def _check_not_fenced(store: Store, key: Key, incarnation: int | None) -> None:
                      f"stopping without writing")
 
 
-def wisdom(role: str, name: str, run: str | None = None, home: str | None = None) -> str:
-    """Return the block of a successor's prompt that describes the progress of the work; NotFound without a hook."""
-    return build_wisdom_prompt_block(read_hook(role, name, run, home))
-
-
 # ------------------------------------------------------------------------------------------------------------ commands
 
 
@@ -190,7 +185,7 @@ def update_resumption_command(role: str, name: str, run: str | None, home: str |
 @record_arguments
 def wisdom_command(role: str, name: str, run: str | None, home: str | None) -> None:
     """Print the block of the successor's prompt that describes the progress of the work."""
-    print(wisdom(role, name, run, home))
+    print(build_wisdom_prompt_block(read_hook(role, name, run, home)))
 
 
 # ---- wisdom ----------------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from garrison.config import find_home
 from garrison.errors import GarrisonError, NotFound, Refused, UsageError
 from garrison.records.host_service import HostSettings, read_settings
 from garrison.records.hosts import Host, HostState, check_host, list_hosts, read_host, write_host
-from garrison.system.clock import SystemClock, format_age, from_iso
+from garrison.system.clock import SystemClock, age_of
 from garrison.system.terminal_text import clean
 from garrison.values import Value, replace
 
@@ -220,7 +220,7 @@ def show_command(name: str, as_json: bool, home: str | None) -> None:
 
 def _state(seen: Seen) -> str:
     if seen.why:
-        age = _age(seen.last_seen)
+        age = age_of(seen.last_seen)
         return f"unreachable{f', seen {age} ago' if age else ''}"
     if not seen.data.get("running"):
         return "its service does not run"
@@ -229,13 +229,6 @@ def _state(seen: Seen) -> str:
     if seen.data.get("why"):
         return f"takes no work: {clean(str(seen.data['why']))[:100]}"
     return "draining" if seen.host.state == HostState.DRAINING else "ready"
-
-
-def _age(stamp: str) -> str:
-    try:
-        return format_age(max(0.0, SystemClock().time() - from_iso(stamp)))
-    except ValueError:
-        return ""
 
 
 def _row(seen: Seen) -> list[str]:
@@ -283,7 +276,7 @@ def _details(seen: Seen) -> Iterator[tuple[str, str]]:
     yield "home there", found.home
     yield "engine", f"{found.address}{f', through a tunnel to port {found.port} there' if found.port else ''}"
     if found.port:
-        yield "tunnel", f"open for {_age(seen.tunnel_since)}" if seen.tunnel_since else "not open"
+        yield "tunnel", f"open for {age_of(seen.tunnel_since)}" if seen.tunnel_since else "not open"
     if seen.last_seen:
         yield "last seen", seen.last_seen
     if seen.why:

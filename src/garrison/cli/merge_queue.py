@@ -26,7 +26,7 @@ from garrison.cli.options import (
     target_option,
 )
 from garrison.cli.output import align_columns, print_json, print_message, print_result, print_table
-from garrison.cli.resolve import find_entry, find_entry_for_change, only_queue
+from garrison.cli.resolve import find_entry, find_entry_for_change, only_queue, state_of
 from garrison.config import find_home, trees_root
 from garrison.errors import GarrisonError, Refused
 from garrison.merge import commands, landing
@@ -323,13 +323,16 @@ def retry_command(entry: str, repo_root: str | None, as_json: bool, home: str | 
     For a branch with new commits use `enqueue`. Refused while the entry's run is active, or is to continue with a later
     attempt of the node: the run decides itself.
     """
+    from garrison.processes.run_status import running_runs
+    from garrison.processes.runtime import Runtime
+
     queue, merge_entry = find_entry_for_change(entry, repo_root, home)
     of_run = bool(merge_entry.recipient) and merge_entry.status != "undone"  # whose run had it landed
-    if of_run and merge_entry.run in _running_runs(home):
+    if of_run and merge_entry.run in running_runs(Runtime.real(queue.home)):
         node, run = merge_entry.node, merge_entry.run
         raise Refused(f"{merge_entry.id} belongs to run {run}, which is active and decides about {node} itself; "
                       f"`garrison why {node} --run {run}` explains what it does")
-    if of_run and (attempt := _next_attempt(home, merge_entry)):
+    if of_run and (attempt := _next_attempt(queue.home, merge_entry)):
         node, run = merge_entry.node, merge_entry.run
         raise Refused(f"run {run} continues with attempt {attempt} of {node}; `garrison resume {run}` resumes "
                       f"it, `garrison merge-queue enqueue {node} {merge_entry.branch}` lands the branch without it")
@@ -341,26 +344,18 @@ def retry_command(entry: str, repo_root: str | None, as_json: bool, home: str | 
     _print_changed(retried, f"waits to land on {retried.target}", as_json=as_json)
 
 
-def _next_attempt(home: str | None, entry: MergeEntry) -> int | None:
+def _next_attempt(home: Path, entry: MergeEntry) -> int | None:
     """Return the attempt at an entry's node with which its unfinished run continues, None for none."""
     from garrison.errors import RecordError
     from garrison.processes.guardian.view import UNFINISHED
-    from garrison.processes.run_status import read_run_state
-    from garrison.processes.runtime import Runtime
+    from garrison.records.store import Store
 
     try:
-        state = read_run_state(Runtime.real(find_home(home)), entry.run)
+        state = state_of(Store(home), entry.run)
     except RecordError:  # a run that cannot be read is not resumed, either
         return None
     node = state.nodes.get(entry.node)
     return node.attempt if node is not None and node.status in UNFINISHED and not state.over else None
-
-
-def _running_runs(home: str | None) -> set[str]:
-    from garrison.processes.run_status import running_runs
-    from garrison.processes.runtime import Runtime
-
-    return running_runs(Runtime.real(find_home(home)))
 
 
 # --------------------------------------------------------------------------------------------- control the whole queue

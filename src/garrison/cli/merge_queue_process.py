@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -21,7 +20,7 @@ from garrison import plugins
 from garrison.cli.authority import guarded
 from garrison.cli.commands import Command
 from garrison.cli.options import PluginChoice, output_options, repo_root_option, target_option
-from garrison.cli.output import print_result
+from garrison.cli.output import print_message, print_result
 from garrison.cli.resolve import observer_of, open_queue
 from garrison.cli.sandbox import sandbox_option, settle_mode
 from garrison.config import Timing, find_home, read_config, trees_root
@@ -149,7 +148,7 @@ def process(repo_root: str | os.PathLike[str] | None = None, *, gate: str | None
         max_batch: maximum number of entries that are tested together.
         report: prints progress (default: on stderr).
     """
-    report = report or _print_stderr
+    report = report or print_message
     try:
         queue = open_queue(repo_root, target, home, busy=True)
         if not queue.state.unfinished():
@@ -210,10 +209,6 @@ def _report_other_queues(home: Path, own: Path | None, report: Callable[[str], N
             names = ", ".join(entry.node for entry in waiting[:3]) + (" …" if len(waiting) > 3 else "")
             report(f"note: {names} waits to land on {waiting[0].target} of {waiting[0].repo}: "
                    f"pass --repo-root {shlex.quote(waiting[0].repo)} --target {shlex.quote(waiting[0].target)}")
-
-
-def _print_stderr(line: str) -> None:
-    print(line, file=sys.stderr)
 
 
 class ManualProcessing:

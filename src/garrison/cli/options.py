@@ -131,6 +131,13 @@ incarnation_option = click.option("--incarnation", type=click.IntRange(1), metav
                                   help="Incarnation that writes (default: GARRISON_INCARNATION, else the living one).")
 
 
+gate_options = combined(
+    click.option("--answer", "answers", metavar="GATE=LABEL", multiple=True,
+                 help="Answer a gate with LABEL every time it asks (repeatable)."),
+    click.option("--auto-approve", is_flag=True, help="Answer every other gate with its first option."),
+    click.option("--wait", "stay", is_flag=True, help="Wait at gates and signals instead of ending with code 3."))
+
+
 def _set_quiet(context: click.Context, _param: click.Parameter, is_quiet: bool) -> None:
     if is_quiet:
         context.meta[QUIET] = True

@@ -31,7 +31,8 @@ SIGNAL_TYPES = {name: name for name in (
 """The original's constants, by name; a home takes those that garrison knows, a folder of the caller's own all."""
 
 _RECORD_FOLDERS = ("identities", "hooks", "signals")
-_NAMES = {"timeout_seconds": "timeout", "node_id": "node", "signal_type": "type", "target_layer": "target"}
+_NAMES = {"timeout_seconds": "timeout", "instructions": "text", "node_id": "node", "signal_type": "type",
+          "target_layer": "target"}
 """Argument of the original → garrison's."""
 _POLL = 0.05
 """Seconds between two looks at a folder."""
@@ -137,13 +138,6 @@ def _mark_merged(role: str, name: str, run: str | None = None, home: str | None 
     return hooks.update_phase(role, name, "merged", run, home=home)
 
 
-def _update_resumption_instructions(role: str, name: str, instructions: str, last_committed_node: str | None = None,
-                                    run: str | None = None, incarnation: int | None = None,
-                                    home: str | None = None) -> Hook:
-    """Record notes, and optionally the last commit, for the successor."""
-    return hooks.update_resumption(role, name, instructions, last_committed_node, run, incarnation, home)
-
-
 create_identity = as_original(identities.create_identity)
 read_identity = as_original(_or_none(identities.show))
 update_liveness = as_original(identities.update_liveness)
@@ -154,8 +148,7 @@ mark_terminated = as_original(identities.mark_terminated)
 create_hook = as_original(hooks.create_hook)
 read_hook = as_original(_or_none(hooks.read_hook))
 update_phase = as_original(hooks.update_phase)
-update_resumption = as_original(hooks.update_resumption)
-update_resumption_instructions = as_original(_update_resumption_instructions)
+update_resumption = update_resumption_instructions = as_original(hooks.update_resumption)
 mark_merged = as_original(_mark_merged)
 build_wisdom_prompt_block = hooks.build_wisdom_prompt_block
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypedDict
 import click
 
 from garrison.cli.commands import Command
-from garrison.cli.options import home_option, json_or_text, parse_pairs
+from garrison.cli.options import gate_options, home_option, json_or_text, parse_pairs
 from garrison.cli.output import print_json, print_message
 from garrison.cli.sandbox import sandbox_option, settle_mode
 from garrison.config import find_home
@@ -69,10 +69,7 @@ run_dir_option = click.option("--run-dir", metavar="DIR", type=click.Path(path_t
               help="With --simulate: outcome of NODE, in its first TIMES attempts or in all; also NODE={JSON} with the "
                    "fields of a status report (repeatable).")
 @click.option("--seed", default=None, metavar="TEXT", help="Seed of the jitter between retries.")
-@click.option("--answer", "answers", metavar="GATE=LABEL", multiple=True,
-              help="Answer a gate with LABEL every time it asks (repeatable).")
-@click.option("--auto-approve", is_flag=True, help="Answer every other gate with its first option.")
-@click.option("--wait", "stay", is_flag=True, help="Wait at gates and signals instead of ending with code 3.")
+@gate_options
 @click.option("--max-steps", type=click.IntRange(1), metavar="N",
               help="Maximum number of steps (default: the graph's max_steps, else 500).")
 @click.option("--agent", metavar="NAME", help="Agent of codergen nodes (default: command).")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from pathlib import Path
 
 import click
@@ -16,7 +15,7 @@ from garrison.config import find_home
 from garrison.errors import GarrisonError, UsageError
 from garrison.processes import rescue_refs
 from garrison.processes.rescue_refs import RescuedWork, RescueRepository
-from garrison.system.clock import format_age
+from garrison.system.clock import age_of
 from garrison.system.git.rescues import RescueName
 from garrison.system.terminal_text import format_size
 
@@ -64,13 +63,9 @@ def list_command(run: str | None, repo: Path | None, as_json: bool, home: str | 
     if not (repo or run):
         nothing += " in the repositories of this home's runs; for a run that was cleaned: --repo DIR"
     print_table(("RUN", "NODE", "ATTEMPT", "AGE", "LANDED", "FILES", "SIZE", "REASON"),
-                [(work.name.run, work.name.node, work.name.ref.rpartition("/")[2], _age(work.when),
+                [(work.name.run, work.name.node, work.name.ref.rpartition("/")[2], age_of(work.when),
                   "yes" if work.landed else "no", work.files, format_size(work.size), work.why) for work in rescued],
                 nothing)
-
-
-def _age(when: str) -> str:
-    return format_age(max(0.0, (datetime.now(UTC) - datetime.fromisoformat(when)).total_seconds()))
 
 
 @rescue.command("show", examples=(

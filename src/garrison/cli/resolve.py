@@ -366,31 +366,33 @@ def open_queue(repo_root: Location = None, target: str | None = None, home: Loca
 
     With `busy`, the default target is that of the queue whose first unfinished entry has waited longest.
     """
-    from garrison.merge.queue import MergeQueue, target_of_folder
+    from garrison.cli.output import print_message
+    from garrison.merge.queue import MergeQueue, list_queues, target_of_folder
 
     place = find_home(home)
     git = _repository(repo_root, place)
     if target is None and busy:
-        waiting = [queue for queue in _queues_of(place, git)
-                   if queue.state.unfinished() and not is_run_branch(target_of_folder(queue.folder))]
+        waiting = [queue for queue in list_queues(place, print_message) if queue.folder.parent.name == git.key
+                   and queue.state.unfinished() and not is_run_branch(target_of_folder(queue.folder))]
         if waiting:
             target = target_of_folder(min(waiting, key=lambda queue: queue.state.unfinished()[0].enqueued_at).folder)
-    return MergeQueue(place, git.root, target or _default_target(git), git=git)
+    target = target or ("main" if git.branch_exists("main") else git.current_branch(git.root)) or "main"
+    return MergeQueue(place, git.root, target, git=git)
 
 
 def only_queue(repo_root: Location = None, target: str | None = None, home: Location = None) -> MergeQueue:
     """Return the queue of a target, by default the repository's only queue; Refused if it has several."""
-    from garrison.merge.queue import MergeQueue, target_of_folder
+    from garrison.merge.queue import target_of_folder
 
     place = find_home(home)
-    git = _repository(repo_root, place)
     if target is None:
+        git = _repository(repo_root, place)
         journals = sorted((place / "merge-queue" / git.key).glob("*/journal.jsonl"))
         targets = [name for path in journals if not is_run_branch(name := target_of_folder(path.parent))]
         if len(targets) > 1:
             raise Refused(f"{git.root} has queues for {', '.join(targets)}; choose one with --target")
-        target = targets[0] if targets else _default_target(git)
-    return MergeQueue(place, git.root, target, git=git)
+        target = next(iter(targets), None)
+    return open_queue(repo_root, target, place)
 
 
 def find_entry(name: str, home: Location = None) -> tuple[QueueReader, MergeEntry]:
@@ -424,10 +426,9 @@ def find_entry_for_change(name: str, repo_root: Location = None,
                           home: Location = None) -> tuple[MergeQueue, MergeEntry]:
     """Return the entry that `name` refers to and its queue, opened for writing; Refused if not of `repo_root`."""
     from garrison.merge.queue import MergeQueue
-    from garrison.system.git import open_repository
 
     follower, entry = find_entry(name, home)
-    git = open_repository(Path(repo_root or entry.repo), find_home(home))
+    git = _repository(repo_root or entry.repo, find_home(home))
     if git.key != follower.folder.parent.name:
         raise Refused(f"{entry.id} waits to land on {entry.repo}, not on {git.root}; leave --repo-root out")
     return MergeQueue(find_home(home), git.root, entry.target, git=git), entry
@@ -437,14 +438,3 @@ def _repository(repo_root: Location, home: Path) -> Git:
     from garrison.system.git import open_repository
 
     return open_repository(Path(repo_root) if repo_root else Path.cwd(), home)
-
-
-def _queues_of(home: Path, git: Git) -> list[QueueReader]:
-    from garrison.cli.output import print_message
-    from garrison.merge.queue import list_queues
-
-    return [queue for queue in list_queues(home, print_message) if queue.folder.parent.name == git.key]
-
-
-def _default_target(git: Git) -> str:
-    return "main" if git.branch_exists("main") else git.current_branch(git.root) or "main"

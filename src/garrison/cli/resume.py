@@ -18,7 +18,7 @@ from click.core import ParameterSource
 from garrison.cli import completion, resolve
 from garrison.cli.authority import require
 from garrison.cli.commands import Command
-from garrison.cli.options import home_option
+from garrison.cli.options import gate_options, home_option
 from garrison.cli.sandbox import sandbox_option
 from garrison.config import find_home
 from garrison.errors import UsageError
@@ -69,10 +69,7 @@ _OPTIONS: dict[Kind, frozenset[str]] = {
 @click.option("--detach", is_flag=True, help="Return once the launcher is active.")
 @click.option("--serve", is_flag=True, help="Also serve the run's web page while its launcher is alive.")
 @click.option("--changed-graph", is_flag=True, help="Use the graph's file as it is now, although it has changed.")
-@click.option("--answer", "answers", metavar="GATE=LABEL", multiple=True,
-              help="Answer a gate with LABEL every time it asks (repeatable).")
-@click.option("--auto-approve", is_flag=True, help="Answer every other gate with its first option.")
-@click.option("--wait", "stay", is_flag=True, help="Wait at gates and signals instead of ending with code 3.")
+@gate_options
 @click.option("--agent", metavar="NAME", help="Agent of codergen nodes (default: that of the start).")
 @click.option("--quiet", "-q", is_flag=True, help="Do not print a line for each node.")
 @click.option("--keep", is_flag=True, help="Keep the session's state after success, too.")

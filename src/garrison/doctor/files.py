@@ -72,7 +72,7 @@ def examine_files(scope: Scope) -> Iterator[Finding]:
 
 
 def _examine_records(runtime: Runtime, folder_name: str, read: Callable[[Key], object]) -> Iterator[Finding]:
-    folder = runtime.home / folder_name
+    folder, launched = runtime.home / folder_name, frozenset(run_records.list_runs(runtime.home))
     try:
         names = sorted(atomic.list_names(folder))
     except RecordError as error:
@@ -86,8 +86,8 @@ def _examine_records(runtime: Runtime, folder_name: str, read: Callable[[Key], o
         except UsageError:
             yield judge_file(folder / name, FileState.FOREIGN, "not the name of a record; ignored")
             continue
-        yield from _try_reading(folder / name, partial(read, key), fix=repair_records(key.run) if key.run else None,
-                                held=is_held(runtime.store.life_path(key)))
+        fix = repair_records(key.run) if key.run in launched else None  # of a run that is gone nothing can be rebuilt
+        yield from _try_reading(folder / name, partial(read, key), held=is_held(runtime.store.life_path(key)), fix=fix)
 
 
 def _examine_run(runtime: Runtime, run: str, *, is_launched: bool) -> Iterator[Finding]:

@@ -79,6 +79,14 @@ def from_iso(text: str) -> float:
     raise ValueError(f"not a time: {text!r}; times read 2026-01-31T12:00:00.000000Z")
 
 
+def age_of(stamp: str) -> str:
+    """Return how long ago an ISO 8601 time was, as `format_age`; '' for what is no time."""
+    try:
+        return format_age(max(0.0, time.time() - datetime.fromisoformat(stamp).timestamp()))
+    except ValueError:
+        return ""
+
+
 def format_age(seconds: float | None) -> str:
     """Return a length of time in one unit: 4s, 12m, 3h, 2d; '' for None."""
     if seconds is None:

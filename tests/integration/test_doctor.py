@@ -262,7 +262,7 @@ def test_torn_foreign_and_newer_files(home: Home) -> None:
     assert (rebuilt.status, rebuilt.metadata["class"]) == ("crashed", "damage")
     assert [entry.data["n"] for entry in read_all(journal)] == [1, 2], "what could be read"
     assert [entry.kind for entry in read_all(files.journal)] == ["snapshot", "launch", "note"]
-    assert len(list((here / "quarantine").iterdir())) == 4
+    assert len(list((here / "quarantine").iterdir())) == 5
     assert {path: path.read_bytes() for path in before} == before
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from garrison.agents import registry
 from garrison.agents.base import Function
-from garrison.agents.session_agent import ORDER, SessionAgent
+from garrison.agents.session_agent import ORDER, SessionAgent, SessionOrder
 from garrison.agents.session_options import SessionOptions
 from garrison.errors import UsageError
 from garrison.processes.orchestrator.session_attempt import (
@@ -26,6 +26,7 @@ from garrison.session import Session, SessionState
 from garrison.session.adapters import MAX_RESULT, ToolDispatcher
 from garrison.session.claude import claude_adapters, prompt_of
 from garrison.session.state import read_tiers
+from garrison.values import asdict
 
 
 def configure(home: Path, text: str) -> Path:
@@ -80,7 +81,8 @@ def test_next_message_and_result() -> None:
 
 
 def test_a_session_without_tools_is_refused_since_it_could_not_report(tmp_path: Path) -> None:
-    (tmp_path / ORDER).write_text(json.dumps({"tier": "untrusted", "settings": None}))
+    order = SessionOrder("home", "r", "a", 1, 1, "tree", "goal", "untrusted", 0, "notes", None, None, None)
+    (tmp_path / ORDER).write_text(json.dumps(asdict(order)))
     with pytest.raises(UsageError, match="tier untrusted has no tools and could not report"):
         SessionProgram(tmp_path / "prompt.md")
 

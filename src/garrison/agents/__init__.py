@@ -6,7 +6,7 @@ an agent as a garrison session, and `scripted` plays a YAML file for tests and d
 its own: agents that direct one another; `AgentGraph` and `AgentSessionManager` can be imported from here.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from garrison.agents.graph.graph import AgentGraph
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["AgentGraph", "AgentSessionManager"]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     """Import a name of the graph library on first use: every orchestrator imports this package, and few need asyncio.
     """
     if name not in __all__:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol, TypedDict
+from typing import TYPE_CHECKING, Protocol, TypedDict
 
 import msgspec
 
@@ -119,7 +119,7 @@ class Assignment(Value):
         """Return the file with the pipeline's context as a JSON object; it exists if the run has a context."""
         return self.folder / "context.json"
 
-    def write_context(self, context: Mapping[str, Any]) -> None:
+    def write_context(self, context: Mapping[str, object]) -> None:
         """Write the pipeline's context to `context_file`."""
         atomic.write(self.context_file, (json.dumps(context, indent=2) + "\n").encode())
 
@@ -197,7 +197,7 @@ class AgentReport(TypedDict, total=False):
     status: str
     preferred_label: str
     suggested_next_ids: list[str]
-    context_updates: dict[str, Any]
+    context_updates: dict[str, object]
     notes: str
     failure_reason: str
     failure_class: str
@@ -252,7 +252,7 @@ class Function(Value):
 
     name: str
     description: str
-    schema: Mapping[str, Any]
+    schema: Mapping[str, object]
     call: Callable[..., str | Awaitable[str]]
 
 

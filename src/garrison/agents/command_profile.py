@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from garrison.agents.claude.settings import LIMIT_READERS, LIMITS
 from garrison.agents.success_rule import EXIT_ZERO, SuccessRule
@@ -32,28 +32,28 @@ SESSION = "{session}"
 """Placeholder in `resume_argv`."""
 
 
-def _patterns(value: Any) -> tuple[str, ...]:
+def _patterns(value: object) -> tuple[str, ...]:
     patterns = as_strings(value)
     if wrong := [each for each in patterns if not each.strip() or "\n" in each or each.startswith(("!", "#"))]:
         raise ValueError(f'a list of patterns as in .gitignore, such as ".aider*", not {wrong[0]!r}')
     return patterns
 
 
-def _resuming(value: Any) -> tuple[str, ...]:
+def _resuming(value: object) -> tuple[str, ...]:
     words = as_strings(value)
     if words and not any(SESSION in word for word in words):
         raise ValueError(f"a list of strings with {SESSION}, the id of the session to resume, in one of them")
     return words
 
 
-def _success(value: Any) -> str:
+def _success(value: object) -> str:
     try:
         return one_of(*RULES)(value)
     except ValueError as error:
         raise ValueError(f"{error}, or a table such as {{exit = [0, 2]}}") from None
 
 
-def _program(value: Any) -> tuple[str, ...]:
+def _program(value: object) -> tuple[str, ...]:
     words = as_strings(value)
     if not words or not words[0]:
         raise ValueError("a list of strings that begins with the program to run")

@@ -55,19 +55,19 @@ class ToolServer:
             return _error(message["id"], _INVALID_PARAMS, str(error))
         return {"jsonrpc": "2.0", "id": message["id"], "result": result}
 
-    def _initialize(self, params: Mapping[str, Any]) -> dict[str, Any]:
+    def _initialize(self, params: Mapping[str, object]) -> dict[str, object]:
         wanted = params.get("protocolVersion")
         return {"protocolVersion": wanted if wanted in VERSIONS else VERSIONS[-1], "capabilities": {"tools": {}},
                 "serverInfo": {"name": tools.SERVER, "version": "1"}}
 
-    def _ping(self, _params: Mapping[str, Any]) -> dict[str, Any]:
+    def _ping(self, _params: Mapping[str, object]) -> dict[str, object]:
         return {}
 
-    def _list(self, _params: Mapping[str, Any]) -> dict[str, Any]:
+    def _list(self, _params: Mapping[str, object]) -> dict[str, object]:
         return {"tools": [{"name": each.name, "description": each.description, "inputSchema": dict(each.schema)}
                           for each in tools.descriptions(self._role)]}
 
-    def _call(self, params: Mapping[str, Any]) -> dict[str, Any]:
+    def _call(self, params: Mapping[str, object]) -> dict[str, object]:
         name, arguments = params.get("name"), params.get("arguments") or {}
         to_request = _REQUESTS[self._role].get(name) if isinstance(name, str) else None
         if to_request is None or not isinstance(arguments, dict):
@@ -80,7 +80,7 @@ class ToolServer:
         return {"content": [{"type": "text", "text": accepted}]}
 
 
-_METHODS: Mapping[str, Callable[[ToolServer, Mapping[str, Any]], dict[str, Any]]] = {
+_METHODS: Mapping[str, Callable[[ToolServer, Mapping[str, object]], dict[str, object]]] = {
     "initialize": ToolServer._initialize, "ping": ToolServer._ping, "tools/list": ToolServer._list,
     "tools/call": ToolServer._call}
 """Method → its handler."""
@@ -89,7 +89,7 @@ _METHODS: Mapping[str, Callable[[ToolServer, Mapping[str, Any]], dict[str, Any]]
 # ---- a tool call → the request to the socket, and what the model is told
 
 
-def _report(arguments: dict[str, Any]) -> tuple[dict[str, Any], str]:
+def _report(arguments: dict[str, object]) -> tuple[dict[str, object], str]:
     report = tools.check_report(arguments)
     failed = report["status"] in ("failure", "retry")
     more = {name: report[name] for name in tools.FOR_THE_PIPELINE if report.get(name)}
@@ -97,31 +97,31 @@ def _report(arguments: dict[str, Any]) -> tuple[dict[str, Any], str]:
     return {"type": "report", "status": report["status"], "notes": report["summary"], **reason, **more}, tools.ACCEPTED
 
 
-def _phase(arguments: dict[str, Any]) -> tuple[dict[str, Any], str]:
+def _phase(arguments: dict[str, object]) -> tuple[dict[str, object], str]:
     return {"type": "phase", "phase": arguments.get("phase")}, f"Your phase is {arguments.get('phase')}."
 
 
-def _notes(arguments: dict[str, Any]) -> tuple[dict[str, Any], str]:
+def _notes(arguments: dict[str, object]) -> tuple[dict[str, object], str]:
     return {"type": "note", "text": arguments.get("text")}, "Kept."
 
 
-def _question(arguments: dict[str, Any]) -> tuple[dict[str, Any], str]:
+def _question(arguments: dict[str, object]) -> tuple[dict[str, object], str]:
     return {"type": "question", "text": arguments.get("question"), "wait": False}, tools.ASKED
 
 
-def _verdict(arguments: dict[str, Any]) -> tuple[dict[str, Any], str]:
+def _verdict(arguments: dict[str, object]) -> tuple[dict[str, object], str]:
     if problem := verdict_problem(arguments):
         raise UsageError(problem)
     return {"type": "verdict", **{key: arguments[key] for key in KEYS}}, tools.ACCEPTED
 
 
-_REQUESTS: Mapping[str, Mapping[str, Callable[[dict[str, Any]], tuple[dict[str, Any], str]]]] = {
+_REQUESTS: Mapping[str, Mapping[str, Callable[[dict[str, object]], tuple[dict[str, object], str]]]] = {
     WORKER: {"report_result": _report, "update_phase": _phase, "save_notes": _notes, "ask_guardian": _question},
     VALIDATOR: {"report_verdict": _verdict}}
 """Role → tool → its request."""
 
 
-def _error(id_: Any, code: int, text: str) -> dict[str, Any]:
+def _error(id_: object, code: int, text: str) -> dict[str, object]:
     return {"jsonrpc": "2.0", "id": id_, "error": {"code": code, "message": text}}
 
 
@@ -138,7 +138,7 @@ def serve(server: ToolServer, lines: TextIO, out: TextIO) -> None:
 
 def main() -> int:
     """Serve garrison's tools to the agent that started this."""
-    def send(request: Mapping[str, Any]) -> Mapping[str, Any]:
+    def send(request: Mapping[str, object]) -> Mapping[str, object]:
         return channel_client.send(channel_client.find_socket(os.environ), request)
 
     serve(ToolServer(send, VALIDATOR if sys.argv[1:] == [VALIDATOR] else WORKER), sys.stdin, sys.stdout)

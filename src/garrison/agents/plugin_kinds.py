@@ -10,7 +10,7 @@ A plug-in is code of somebody else: what it raises ends the attempt with one lin
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
@@ -36,7 +36,7 @@ class PluginProfile(Value):
     name: str
     kind: str
     where: str
-    settings: Mapping[str, Any] = msgspec.field(default_factory=dict)
+    settings: Mapping[str, object] = msgspec.field(default_factory=dict)
     env: tuple[str, ...] = ()
     limits: Limits = NO_LIMITS
 

@@ -11,7 +11,6 @@ import shutil
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from garrison.spelling import nearest
 from garrison.values import Value
@@ -46,7 +45,7 @@ class KeyInFile(Value):
 
     def variables(self, _now: float) -> dict[str, str]:
         """Return the variable with the key; empty if the file holds none, but tokens of an account, say."""
-        value: Any = None
+        value: object = None
         with suppress(OSError, ValueError, RecursionError):
             value = json.loads((self.folder / self.log_in.file).read_bytes())
         for name in self.log_in.key:
@@ -106,7 +105,7 @@ class Preset(Value):
         table = [f"[agents.{self.name}.set]", *(f"{name} = '{value}'" for name, value in self.set)]
         return "\n".join([f"[agents.{self.name}]", *lines, *(table if self.set else ())])
 
-    def to_json(self, environ: Mapping[str, str]) -> dict[str, Any]:
+    def to_json(self, environ: Mapping[str, str]) -> dict[str, object]:
         return {"name": self.name, "kind": self.kind, "program": self.program,
                 "installed": self.find(environ.get("PATH")), "package": self.package, "env": list(self.env),
                 "access": self.access(environ), "seen": self.seen, "profile": self.profile()}

@@ -57,7 +57,7 @@ class Told:
     """Its session was begun or resumed."""
     message: str = ""
     """Its last message."""
-    result: dict[str, Any] | None = None
+    result: dict[str, object] | None = None
     """The object that ended its last turn."""
     failure: str = ""
     """Why its last turn failed, '' if it did not."""
@@ -69,7 +69,7 @@ class Told:
     """When a limit that refused it is reset, in seconds since 1970, if it has told that."""
     response: str = ""
     """Id of the message whose tokens are told piece by piece."""
-    usage: dict[str, Any] = field(default_factory=dict)
+    usage: dict[str, object] = field(default_factory=dict)
     """Tokens of that message so far."""
 
 
@@ -79,7 +79,7 @@ class StreamFormat:
     reporter = ""
     """Begins the User-Agent of a program that tells the tokens of each response, '' for one that does not."""
 
-    def read(self, told: Told, body: Mapping[str, Any]) -> Iterator[Event]:
+    def read(self, told: Told, body: Mapping[str, object]) -> Iterator[Event]:
         """Yield the events of one object."""
         raise NotImplementedError
 
@@ -89,7 +89,7 @@ class ClaudeStream(StreamFormat):
 
     reporter = "claude-cli/"
 
-    def read(self, told: Told, body: Mapping[str, Any]) -> Iterator[Event]:
+    def read(self, told: Told, body: Mapping[str, object]) -> Iterator[Event]:
         """Yield the events of one object."""
         kind, message = body.get("type"), _object(body.get("message"))
         if kind == "system" and body.get("subtype") == "init":
@@ -121,7 +121,7 @@ class ClaudeStream(StreamFormat):
             yield {"kind": "result", "error": failed, "said": told.failure,
                    "usd": _amount(body.get("total_cost_usd")), "turn": _object(body.get("usage"))}
 
-    def _piece(self, told: Told, event: Mapping[str, Any]) -> Iterator[Event]:
+    def _piece(self, told: Told, event: Mapping[str, object]) -> Iterator[Event]:
         """Yield the tokens of a message at its begin, and all of them at its end, before its tools run."""
         kind, message = event.get("type"), _object(event.get("message"))
         if kind == "message_start":
@@ -132,7 +132,7 @@ class ClaudeStream(StreamFormat):
             yield {"kind": "usage", "message": told.response, "model": _text(message.get("model"))[:_MAX_ID],
                    "usage": dict(told.usage)}
 
-    def _blocks(self, told: Told, message: Mapping[str, Any]) -> Iterator[Event]:
+    def _blocks(self, told: Told, message: Mapping[str, object]) -> Iterator[Event]:
         for block in _blocks(message):
             if block.get("type") == "text":
                 told.message = _text(block.get("text"))[-_MAX_TEXT:]
@@ -152,7 +152,7 @@ class CodexStream(StreamFormat):
         "file_change": ("changes",)}
     """Kind of an item that is a tool's call → what it is about."""
 
-    def read(self, told: Told, body: Mapping[str, Any]) -> Iterator[Event]:
+    def read(self, told: Told, body: Mapping[str, object]) -> Iterator[Event]:
         """Yield the events of one object."""
         kind, item = body.get("type"), _object(body.get("item"))
         if kind == "thread.started":
@@ -171,7 +171,7 @@ class CodexStream(StreamFormat):
             else:
                 yield {"kind": "note", "text": cut(said)}
 
-    def _item(self, told: Told, item: Mapping[str, Any], *, is_over: bool) -> Iterator[Event]:
+    def _item(self, told: Told, item: Mapping[str, object], *, is_over: bool) -> Iterator[Event]:
         kind, call = _text(item.get("type")), _text(item.get("id"))[:_MAX_ID]
         if kind == "agent_message" and is_over:
             told.message = _text(item.get("text"))[-_MAX_TEXT:]
@@ -227,7 +227,7 @@ class ProgramStream:
         self.mends = bool(kept.get("mends"))
         """Its session is that of the refused attempt before, which goes on."""
         self._connection = now()
-        self._counted: dict[str, Mapping[str, Any]] = {}
+        self._counted: dict[str, Mapping[str, object]] = {}
         """Message of this turn → its usage so far."""
         self._late: list[UsageRecord] = []
         """Records of a program that does not tell each response, until it is known whether the proxy has counted."""
@@ -327,7 +327,7 @@ class ProgramStream:
                 append_usage(self.files.usage, UsageRecord("result", self.told.session, now(), event["usd"],
                                                            connection=self._connection))
 
-    def _record(self, message: str, model: str, usage: Mapping[str, Any]) -> None:
+    def _record(self, message: str, model: str, usage: Mapping[str, object]) -> None:
         record = call_record(self.told.session, now(), message, model, usage, self._connection)
         if self._format.reporter:
             append_usage(self.files.usage, record)
@@ -336,7 +336,7 @@ class ProgramStream:
         if len(self._counted) < _MAX_MESSAGES:
             self._counted[message] = usage
 
-    def _record_rest(self, turn: Mapping[str, Any]) -> None:
+    def _record_rest(self, turn: Mapping[str, object]) -> None:
         """Record the tokens of a turn that its messages did not tell: each one is printed when it begins."""
         counted = self._counted.values()
         rest = {name: max(0, token_count(turn, name) - sum(token_count(usage, name) for usage in counted))
@@ -354,7 +354,7 @@ def _begin(told: Told, session: object, model: object) -> Event:
     return {"kind": "begin", "session": told.session, "model": told.model, "resumed": resumed}
 
 
-def _object(value: object) -> Mapping[str, Any]:
+def _object(value: object) -> Mapping[str, object]:
     return value if isinstance(value, dict) else {}
 
 
@@ -379,12 +379,12 @@ def _content(value: object) -> str:
     return ""
 
 
-def _blocks(message: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def _blocks(message: Mapping[str, object]) -> list[Mapping[str, object]]:
     content = message.get("content")
     return [_object(block) for block in content[:_MAX_BLOCKS]] if isinstance(content, list) else []
 
 
-def _codex_usage(value: object) -> Mapping[str, Any]:
+def _codex_usage(value: object) -> Mapping[str, object]:
     """Return Codex's counts in the words of the Messages API, where cached tokens are no part of the input."""
     usage = _object(value)
     cached = token_count(usage, "cached_input_tokens")

@@ -205,7 +205,7 @@ def has_socket(name: str, home: Path) -> bool:
     return isinstance(find_profile(name, home), AcpProfile)
 
 
-def reporting_of(name: str, home: Path, attributes: Mapping[str, Any]) -> Reporting:
+def reporting_of(name: str, home: Path, attributes: Mapping[str, object]) -> Reporting:
     """Return how an agent reports how its task ended."""
     profile = find_profile(name, home)
     if isinstance(profile, PluginProfile) and not is_session(attributes, f"agent {name}"):
@@ -217,13 +217,13 @@ def reporting_of(name: str, home: Path, attributes: Mapping[str, Any]) -> Report
     return Reporting.LAST_MESSAGE if profile.stream else Reporting.EXIT_CODE
 
 
-def validator_agent(attributes: Mapping[str, Any]) -> str:
+def validator_agent(attributes: Mapping[str, object]) -> str:
     """Return the agent that validates a node with these attributes, '' for none; `validator=true` means `claude`."""
     name = str(attributes.get(VALIDATOR, "")).strip()
     return {"true": "claude", "false": "", "none": ""}.get(name.lower(), name)
 
 
-def session_options(name: str, node: str, attributes: Mapping[str, Any], home: Path) -> SessionOptions | None:
+def session_options(name: str, node: str, attributes: Mapping[str, object], home: Path) -> SessionOptions | None:
     """Return the session options of a node's agent, None if it is not a session; UsageError for invalid ones."""
     profile = find_profile(name, home)
     if not isinstance(profile, SessionProfile) and not is_session(attributes, f"node {node}"):
@@ -231,7 +231,7 @@ def session_options(name: str, node: str, attributes: Mapping[str, Any], home: P
     return read_options(node, attributes, _session_agent(profile, home).defaults)
 
 
-def graph_settings(home: Path) -> tuple[ClaudeSettings, dict[str, Any]]:
+def graph_settings(home: Path) -> tuple[ClaudeSettings, dict[str, object]]:
     """Return (settings, metadata) for a Claude node of an agent graph, with the home's settings and log-in."""
     from garrison.agents.claude import cli_process
     from garrison.records import atomic
@@ -260,7 +260,7 @@ def acp_settings_of(name: str, home: Path) -> AcpSettings | None:
     return profile.settings if isinstance(profile, AcpProfile) else None
 
 
-def limits_of(name: str, node: str, attributes: Mapping[str, Any], home: Path) -> Limits:
+def limits_of(name: str, node: str, attributes: Mapping[str, object], home: Path) -> Limits:
     """Return the limits on what a node's agent may cost; UsageError for an invalid one."""
     model = _model_profile(find_profile(name, home), home)
     if isinstance(model, ClaudeProfile):
@@ -272,7 +272,7 @@ def limits_of(name: str, node: str, attributes: Mapping[str, Any], home: Path) -
     return replace(limits, turns=stated.turns) if "max_turns" in attributes else limits
 
 
-def turns_of(name: str, node: str, attributes: Mapping[str, Any], home: Path) -> int | None:
+def turns_of(name: str, node: str, attributes: Mapping[str, object], home: Path) -> int | None:
     """Return how many responses a node's agent may make in an attempt; None: any number."""
     settings = claude_settings_of(name, home)
     return limits_of(name, node, attributes, home).turns if settings is None else \
@@ -318,7 +318,7 @@ MODEL_CHOICE = frozenset({
 """Attributes of a node that choose the model of its first agent, and how it runs."""
 
 
-def follower_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
+def follower_attributes(attributes: Mapping[str, object]) -> dict[str, object]:
     """Return a node's attributes as they hold for an agent that follows its first one, whose model they do not name."""
     return {name: value for name, value in attributes.items() if name not in MODEL_CHOICE}
 
@@ -472,7 +472,7 @@ def required_variables(names: set[str], home: Path) -> list[str]:
                    for variable in _model_profile(find_profile(name, home), home).env})
 
 
-def check_node(name: str, node: str, attributes: Mapping[str, Any], home: Path) -> None:
+def check_node(name: str, node: str, attributes: Mapping[str, object], home: Path) -> None:
     """Refuse invalid attributes of a node's agent before a run begins."""
     profile = find_profile(name, home)
     session_options(name, node, attributes, home)
@@ -574,7 +574,7 @@ def _model_profile(profile: Profile, home: Path) -> ModelProfile:
 # ---- config.toml
 
 
-def _read_preset(preset: Preset, defaults: Mapping[str, Any]) -> Profile:
+def _read_preset(preset: Preset, defaults: Mapping[str, object]) -> Profile:
     """Return the profile of a preset, for a home that has none of its name."""
     file = Table.parse(f"preset {preset.name}", preset.profile().encode())
     return _read_profile(parse_agent(file.below("agents", preset.name)), defaults)
@@ -602,7 +602,7 @@ def shared_settings(kind: str) -> Mapping[str, str]:
     return {"budget": "budget", "max_turns": "turns", **({_SILENCE[kind]: "silence"} if kind in _SILENCE else {})}
 
 
-def settings_of(profile: Profile) -> dict[str, Any]:
+def settings_of(profile: Profile) -> dict[str, object]:
     """Return all settings of a profile that depend on its kind."""
     if isinstance(profile, PluginProfile):
         values, limits = dict(profile.settings), profile.limits
@@ -619,7 +619,7 @@ def settings_of(profile: Profile) -> dict[str, Any]:
     return {**values, **dict(zip(LIMITS, (limits.node, limits.run, limits.day, limits.turns), strict=True))}
 
 
-def _read_profile(config: AgentConfig, defaults: Mapping[str, Any]) -> Profile:
+def _read_profile(config: AgentConfig, defaults: Mapping[str, object]) -> Profile:
     """Read a profile by its kind, with what `[agents]` says of every agent; a plug-in's is checked by who uses it."""
     table, env = config.table, config.env
     stated = {"turns": AgentsConfig.turns, **defaults}

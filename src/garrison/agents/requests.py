@@ -15,7 +15,7 @@ There is no other request: an agent cannot command a run. A request is hostile u
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from garrison.agents.result import KEYS, MAX_BYTES, parse_report, to_report, verdict_problem
 from garrison.values import Value
@@ -60,7 +60,7 @@ class QuestionRequest(Value):
 class VerdictRequest(Value):
     """A validator's verdict, as report.json has it."""
 
-    report: Mapping[str, Any]
+    report: Mapping[str, object]
 
 
 Request = ReportRequest | NoteRequest | PhaseRequest | QuestionRequest | VerdictRequest
@@ -100,7 +100,7 @@ def parse_request(line: bytes, asked: Container[str] | None = ()) -> Request:
     return reader({key: value for key, value in body.items() if key != "type"}, asked)
 
 
-def _report(body: Mapping[str, Any], asked: Container[str] | None) -> Request:
+def _report(body: Mapping[str, object], asked: Container[str] | None) -> Request:
     # Escaped surrogates are valid JSON, but no file and no journal takes them.
     _require_text(json.dumps(body, ensure_ascii=False))
     report = parse_report(body, asked)
@@ -109,22 +109,22 @@ def _report(body: Mapping[str, Any], asked: Container[str] | None) -> Request:
     return ReportRequest(report)
 
 
-def _note(body: Mapping[str, Any], _asked: Container[str] | None) -> Request:
+def _note(body: Mapping[str, object], _asked: Container[str] | None) -> Request:
     return NoteRequest(_text(body, "text"))
 
 
-def _phase(body: Mapping[str, Any], _asked: Container[str] | None) -> Request:
+def _phase(body: Mapping[str, object], _asked: Container[str] | None) -> Request:
     phase = body.get("phase")
     if phase not in PHASES:
         raise ValueError(f"an agent's phase is one of {', '.join(PHASES)}")
     return PhaseRequest(str(phase))
 
 
-def _question(body: Mapping[str, Any], _asked: Container[str] | None) -> Request:
+def _question(body: Mapping[str, object], _asked: Container[str] | None) -> Request:
     return QuestionRequest(_text(body, "text"), body.get("wait") is not False)
 
 
-def _verdict(body: Mapping[str, Any], _asked: Container[str] | None) -> Request:
+def _verdict(body: Mapping[str, object], _asked: Container[str] | None) -> Request:
     given = {key: body[key] for key in KEYS if key in body}
     _require_text(json.dumps(given, ensure_ascii=False))
     if problem := verdict_problem(given):
@@ -132,7 +132,7 @@ def _verdict(body: Mapping[str, Any], _asked: Container[str] | None) -> Request:
     return VerdictRequest(to_report(given))
 
 
-def _text(body: Mapping[str, Any], key: str) -> str:
+def _text(body: Mapping[str, object], key: str) -> str:
     text = body.get(key)
     if not isinstance(text, str) or not text.strip():
         raise ValueError(f"{key} is missing")
@@ -150,5 +150,5 @@ def _require_text(text: str) -> str:
     return text
 
 
-_READERS: Mapping[str, Callable[[Mapping[str, Any], Container[str] | None], Request]] = {
+_READERS: Mapping[str, Callable[[Mapping[str, object], Container[str] | None], Request]] = {
     "report": _report, "note": _note, "phase": _phase, "question": _question, "verdict": _verdict}

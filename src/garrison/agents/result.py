@@ -110,7 +110,7 @@ def to_pipeline_outcome(report: Mapping[str, Any], *, succeeded: bool, reason: s
                    report.get("word", "") if succeeded else "")
 
 
-def _typed(key: str, value: Any, kind: type, description: str) -> Any:
+def _typed(key: str, value: object, kind: type, description: str) -> object:
     if value is not None and not isinstance(value, kind):
         raise ValueError(f"{key} is not {description}")
     return value
@@ -125,7 +125,7 @@ KEYS = ("verdict", "reason", "criteria")
 """Keys of a verdict."""
 
 
-def verdict_problem(arguments: Mapping[str, Any]) -> str:
+def verdict_problem(arguments: Mapping[str, object]) -> str:
     """Return why a verdict does not count, since it lacks a part or contradicts itself; '' if it does."""
     criteria = arguments.get("criteria")
     if arguments.get("verdict") not in ("pass", "fail") or not str(arguments.get("reason") or "").strip():
@@ -138,6 +138,6 @@ def verdict_problem(arguments: Mapping[str, Any]) -> str:
     return ""
 
 
-def to_report(arguments: Mapping[str, Any]) -> dict[str, Any]:
+def to_report(arguments: Mapping[str, object]) -> dict[str, object]:
     return {"status": "success" if arguments["verdict"] == "pass" else "failure",
             "summary": str(arguments["reason"]), "criteria": arguments["criteria"]}

@@ -16,6 +16,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +24,13 @@ from garrison.agents.command_profile import CommandProfile
 
 SCRIPTED = CommandProfile("scripted", (sys.executable, "-P", "-m", "garrison.agents.scripted", "{node}"))
 
-DEFAULT: list[dict[str, Any]] = [
+DEFAULT: list[dict[str, object]] = [
     {"edit": {"path": "scripted/{node}.txt", "text": "written by the scripted agent for {node}\n"}},
     {"commit": "Let the scripted agent stand in for {node}"},
 ]
 
 
-def script_for(node: str, environ: dict[str, str]) -> list[dict[str, Any]]:
+def script_for(node: str, environ: dict[str, str]) -> list[dict[str, object]]:
     """Return the steps for a node: GARRISON_SCRIPT, else GARRISON_SCRIPTS/<node>.yaml, else the default."""
     named = environ.get("GARRISON_SCRIPT")
     folder = environ.get("GARRISON_SCRIPTS")
@@ -96,7 +97,7 @@ def _run(command: str) -> None:
     done.check_returncode()
 
 
-STEPS: dict[str, Any] = {
+STEPS: Mapping[str, Callable[[Any], object]] = {
     "print": lambda text: print(text, flush=True), "edit": _edit, "commit": _commit, "notes": _notes, "run": _run,
     "wait": lambda seconds: time.sleep(float(seconds)), "exit": lambda code: sys.exit(int(code)), "crash": _crash,
 }

@@ -22,6 +22,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from garrison.agents.claude import prompts
 from garrison.agents.claude.attempt import SuspendableAttempt
 from garrison.agents.claude.attempt_files import AttemptFiles
@@ -33,7 +35,7 @@ from garrison.agents.session_options import SessionOptions, read_options
 from garrison.errors import UsageError
 from garrison.records.json_io import write_json
 from garrison.system import untrusted
-from garrison.values import asdict, replace
+from garrison.values import Value, asdict, replace
 
 if TYPE_CHECKING:
     from garrison.agents.base import Assignment, Outcome, Work
@@ -42,6 +44,32 @@ if TYPE_CHECKING:
 PROGRAM = (sys.executable, "-P", "-m", "garrison.processes.orchestrator.session_attempt", "{prompt_file}")
 ORDER = "session_order.json"
 """File beside the prompt that holds everything else the program needs."""
+
+
+class SessionOrder(Value):
+    """Order to the program of a session."""
+
+    home: str
+    run: str
+    node: str
+    attempt: int
+    incarnation: int = msgspec.field(name="life")
+    tree: str
+    """Worktree, where the program is."""
+    goal: str
+    tier: str
+    initiative: int
+    notes: str
+    """File of notes for a successor."""
+    turn_graph: str | None
+    """Text of the graph; None: the shipped one."""
+    heartbeat_graph: str | None
+    settings: ClaudeSettings | None
+    """None for the scripted agent."""
+    config: str = ""
+    """The CLI's configuration folder; '' for the home's."""
+    system: str = ""
+    """System prompt."""
 
 
 class SessionAgent(CommandAgent):
@@ -53,24 +81,22 @@ class SessionAgent(CommandAgent):
 
     def start(self, assignment: Assignment, now: float) -> SessionAttempt:
         """Write the program's job file and start it, unless it has to wait; UsageError if a graph is missing."""
-        task = assignment.task
+        task, environment = assignment.task, assignment.environment
         options = read_options(task.node, task.attributes, self.defaults)
         settings = for_node(self.settings, task.node, task.attributes) if self.settings is not None else None
         if settings is not None:
             settings = without_variables(settings, assignment.network_variables)
         files = AttemptFiles(assignment.folder)
-        write_json(assignment.folder / ORDER, {
-            "home": assignment.environment["GARRISON_HOME"], "run": task.run_id, "node": task.node,
-            "attempt": task.attempt, "life": assignment.incarnation, "tree": str(assignment.tree),
-            "goal": task.label, "tier": options.tier, "initiative": options.initiative,
-            "notes": str(assignment.notes), "turn_graph": _read_graph(assignment.worktree, options.turn_graph),
-            "heartbeat_graph": _read_graph(assignment.worktree, options.heartbeat_graph),
-            "settings": asdict(settings) if settings is not None else None,
-            "config": session_config(assignment.place, assignment.environment, files) if settings is not None else "",
-            "system": prompts.system_prompt(assignment, settings, prompts.SESSION) if settings is not None else ""})
+        order = SessionOrder(
+            environment["GARRISON_HOME"], task.run_id, task.node, task.attempt, assignment.incarnation,
+            str(assignment.tree), task.label, options.tier, options.initiative, str(assignment.notes),
+            _read_graph(assignment.worktree, options.turn_graph),
+            _read_graph(assignment.worktree, options.heartbeat_graph), settings,
+            session_config(assignment.place, environment, files) if settings is not None else "",
+            prompts.system_prompt(assignment, settings, prompts.SESSION) if settings is not None else "")
+        write_json(assignment.folder / ORDER, asdict(order))
         # Its program writes the result that the session's model reported by a tool.
-        order = assignment.folder / ORDER
-        place = session_place(assignment.place, assignment.environment, order, settings)
+        place = session_place(assignment.place, environment, assignment.folder / ORDER, settings)
         return SessionAttempt(assignment, partial(self.run, replace(assignment, reports=None, place=place)), now)
 
 

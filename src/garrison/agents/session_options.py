@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from garrison.tables import Table, as_flag, as_text, matching, setting
 
@@ -16,7 +15,7 @@ SCRIPTED = "scripted"
 """Name of the agent, besides those of Claude, whose model can be called turn by turn."""
 
 
-def _calls(value: Any) -> int:
+def _calls(value: object) -> int:
     return int(matching(r"\d+", "a number of model calls, 0 or more")(str(value).strip()))
 
 
@@ -32,11 +31,11 @@ class SessionOptions:
     """Model calls that its heartbeat turns may make; 0: it never acts on its own."""
 
 
-def is_session(attributes: Mapping[str, Any], where: str) -> bool:
+def is_session(attributes: Mapping[str, object], where: str) -> bool:
     """Return whether a node has `session=true`; UsageError for anything but true or false."""
     return Table(where, attributes).value("session", as_flag, False)
 
 
-def read_options(node: str, attributes: Mapping[str, Any], defaults: SessionOptions) -> SessionOptions:
+def read_options(node: str, attributes: Mapping[str, object], defaults: SessionOptions) -> SessionOptions:
     """Return the session options of a node over `defaults`; UsageError for an invalid one."""
     return Table(f"node {node}", attributes).read(SessionOptions, defaults, others=None)

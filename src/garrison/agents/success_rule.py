@@ -13,7 +13,6 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from garrison.errors import UsageError
 from garrison.system.terminal_text import clean
@@ -35,13 +34,13 @@ if found:
 """Prints what the pattern finds, after an `x`."""
 
 
-def _exit_codes(value: Any) -> tuple[int, ...]:
+def _exit_codes(value: object) -> tuple[int, ...]:
     if not isinstance(value, list) or not value or any(type(code) is not int or not 0 <= code <= 255 for code in value):
         raise ValueError("a list of exit codes, from 0 to 255")
     return tuple(value)
 
 
-def _pattern(value: Any) -> str:
+def _pattern(value: object) -> str:
     if not isinstance(value, str):
         raise ValueError("a regular expression")  # noqa: TRY004  # as every reader of a setting
     try:
@@ -51,7 +50,7 @@ def _pattern(value: Any) -> str:
     return value
 
 
-def _condition(value: Any) -> str:
+def _condition(value: object) -> str:
     from garrison.pipeline.condition import keys_of, parse_condition  # 30 ms that few profiles need
 
     if not isinstance(value, str):
@@ -77,7 +76,7 @@ class SuccessRule:
     json: str = setting("", _condition)
     """Condition on the last JSON object that it prints, '' for none; its grammar is that of an edge's condition."""
 
-    def objection(self, output: str, result: Mapping[str, Any] | None = None) -> str:
+    def objection(self, output: str, result: Mapping[str, object] | None = None) -> str:
         """Return which rule refuses what a program printed, and why; '' if none does.
 
         Args:
@@ -96,7 +95,7 @@ class SuccessRule:
 EXIT_ZERO = SuccessRule()
 
 
-def last_object(output: str) -> dict[str, Any] | None:
+def last_object(output: str) -> dict[str, object] | None:
     """Return the JSON object with which an output ends, alone or over several lines; None if there is none."""
     for text in _candidates(output[-MAX_SEARCHED:]):
         try:
@@ -137,7 +136,7 @@ def _search(pattern: str, text: str) -> str:
     return f"it printed {clean(found[1:])[:_MAX_QUOTED]!r}, which success.stdout_not forbids" if found else ""
 
 
-def _judge(text: str, found: Mapping[str, Any]) -> str:
+def _judge(text: str, found: Mapping[str, object]) -> str:
     from garrison.pipeline.condition import holds, keys_of, look_up, parse_condition, to_text
     from garrison.pipeline.outcome import SUCCESS, Outcome
 

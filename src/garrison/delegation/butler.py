@@ -57,7 +57,7 @@ class AgentOrchestrator:
 
     def __init__(self, crew: Crew, conversation: Conversation | None = None, *, connect: Connect = claude,
                  tools: Tools = lambda _: (), preferences: Callable[[], Sequence[Preference]] = tuple,
-                 known: Callable[[], Iterable[str]] = tuple, metadata: dict[str, Any] | None = None,
+                 known: Callable[[], Iterable[str]] = tuple, metadata: dict[str, object] | None = None,
                  model: str | None = None, confirm: Confirmations | None = None,
                  on_message: Callable[[], None] = lambda: None,
                  clock: Callable[[], datetime] = time_phrases.local_now,
@@ -156,7 +156,7 @@ class AgentOrchestrator:
 
     async def _process(self, message: str, put: Callable[[Event], None]) -> None:
         """Handle a message; end it gracefully if it is cancelled."""
-        def emit(kind: str, **fields: Any) -> None:
+        def emit(kind: str, **fields: object) -> None:
             event = self._numbers.event(kind, self._clock(), **fields)
             for listener in (*self._listeners, put):
                 listener(event)
@@ -219,7 +219,7 @@ class AgentOrchestrator:
         self.conversation.add(Entry(role="assistant", content=confirmations.DROPPED, at=self._clock()))
         return True
 
-    async def _respond(self, message: str, turns: Sequence[Any], emit: Callable[..., None]) -> bool:
+    async def _respond(self, message: str, turns: Sequence[object], emit: Callable[..., None]) -> bool:
         """Answer a message with the help of specialists; return whether the butler answered."""
         self._start(BUTLER)
         try:
@@ -263,7 +263,7 @@ class AgentOrchestrator:
                 return Classification(), f"the classification failed: {error}"
         return Classification(), problem
 
-    async def _delegate(self, decision: Classification, message: str, turns: Sequence[Any],
+    async def _delegate(self, decision: Classification, message: str, turns: Sequence[object],
                         emit: Callable[..., None]) -> tuple[Delegation, ...]:
         self._move(BUTLER, S.DELEGATING)
         tasks = [asyncio.create_task(self._run_delegation(request, message, turns, emit))

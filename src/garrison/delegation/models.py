@@ -29,7 +29,7 @@ class Model(BaseModel):
 
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True)
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         return self.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
@@ -80,7 +80,7 @@ class AgentResult(Model):
     agent_type: str
     success: bool
     summary: str
-    data: dict[str, Any] = Field(default_factory=dict)
+    data: dict[str, object] = Field(default_factory=dict)
     suggested_follow_up: str | None = None
     tools_used: tuple[str, ...] = ()
     tokens_used: int | None = None
@@ -225,13 +225,13 @@ class EventSequence:
     def at_work(self) -> list[str]:
         return sorted(self._open)
 
-    def event(self, kind: str, at: datetime, **fields: Any) -> Event:
+    def event(self, kind: str, at: datetime, **fields: object) -> Event:
         """Return the next event; OrderBroken if it is not allowed now."""
         self._check(kind, fields)
         self.last_id += 1
         return Event.model_validate({"id": self.last_id, "type": kind, "timestamp": at, **fields})
 
-    def _check(self, kind: str, fields: dict[str, Any]) -> None:
+    def _check(self, kind: str, fields: dict[str, object]) -> None:
         agent = fields.get("agent") or fields.get("to")
         butler = fields.get("agent") == "butler"
         allowed = {

@@ -11,7 +11,6 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Any
 
 from pydantic import ValidationError
 
@@ -37,7 +36,7 @@ class Unreadable(Exception):
     """The butler's classification cannot be parsed; the text says why."""
 
 
-def classification_schema(crew: Crew) -> dict[str, Any]:
+def classification_schema(crew: Crew) -> dict[str, object]:
     """Return the JSON schema of a classification by this crew."""
     text = {"type": "string"}
     delegation = {
@@ -91,7 +90,7 @@ def parse_classification(answer: str, crew: Crew) -> Classification:
                                                         dict.fromkeys(request.intent for request in body.delegations))})
 
 
-def _without_null(given: Any) -> Any:
+def _without_null(given: object) -> object:
     """Remove null values: a model writes null for a field it leaves out."""
     if isinstance(given, dict):
         return {key: _without_null(value) for key, value in given.items() if value is not None}

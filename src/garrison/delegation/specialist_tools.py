@@ -147,7 +147,7 @@ def _schema(arguments: Mapping[str, str], required: Any) -> dict[str, Any]:
             "properties": {name: {**_TEXT, "description": about} for name, about in arguments.items()}}
 
 
-def _fill(word: str, given: Mapping[str, Any]) -> str:
+def _fill(word: str, given: Mapping[str, object]) -> str:
     """Return an argv word with its argument filled in; UsageError if it is missing or looks like an option."""
     match = re.fullmatch(r"\{(\w+)\}", word)
     if match is None:

@@ -15,7 +15,6 @@ import re
 from collections.abc import Callable
 from datetime import UTC, datetime, time, timedelta, tzinfo
 from pathlib import Path
-from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from garrison.delegation.models import Interval
@@ -245,7 +244,7 @@ def _moments(text: str, begin: int, end: int, now: datetime) -> list[Interval]:
     return result
 
 
-def _settings(now: datetime, prefer: str) -> Any:
+def _settings(now: datetime, prefer: str) -> object:
     return {"RELATIVE_BASE": now.replace(tzinfo=None), "PREFER_DATES_FROM": prefer}
 
 

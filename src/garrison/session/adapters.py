@@ -25,7 +25,7 @@ import inspect
 import json
 import re
 from collections import Counter
-from collections.abc import Awaitable, Callable, Container, Mapping
+from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypedDict
 
@@ -46,7 +46,7 @@ class ModelResponse(TypedDict, total=False):
 class LlmCall(Protocol):
     """Signature of the adapter `llm_call`."""
 
-    def __call__(self, messages: list[Message], mode: str, options: Mapping[str, Any], /,
+    def __call__(self, messages: list[Message], mode: str, options: Mapping[str, object], /,
                  ) -> ModelResponse | Awaitable[ModelResponse]:
         """Return the answer to `messages`; `options` has agent_id, tools, memories, context (goals and so on, as data)
         and the node's attributes.
@@ -95,7 +95,7 @@ async def call_adapter(function: Callable[..., Any], *arguments: Any) -> Any:
     return await result if inspect.isawaitable(result) else result
 
 
-def plain_adapters() -> dict[str, Callable[..., Any]]:
+def plain_adapters() -> dict[str, Callable[..., object]]:
     """Return the profile `plain`: memory in the process, no tools, nothing routed. The caller adds `llm_call`."""
     memory = Memory()
     return {"memory_recall": memory.recall, "memory_update": memory.update, "checkpoint": lambda *_: None,
@@ -111,11 +111,11 @@ class ToolDispatcher:
     """Adapter `tool_dispatch` over a set of tools. A tool's failure is reported to the model, unless it is `fatal`."""
 
     def __init__(self, tools: Mapping[str, Function], *, fatal: bool = False,
-                 on_call: Callable[[str, Mapping[str, Any]], None] | None = None,
+                 on_call: Callable[[str, Mapping[str, object]], None] | None = None,
                  on_result: Callable[[str, str, bool], None] | None = None) -> None:
         self.tools, self._fatal, self._on_call, self._on_result = tools, fatal, on_call, on_result
 
-    async def __call__(self, calls: list[dict[str, Any]], _agent: str) -> list[str]:
+    async def __call__(self, calls: Sequence[ToolCall], _agent: str) -> list[str]:
         """Call the tools and return the text of each result, in the order of the calls."""
         return [await self._dispatch(str(call.get("name", "")), call.get("arguments") or {}) for call in calls]
 
@@ -127,7 +127,7 @@ class ToolDispatcher:
             self._on_result(name, result, failed)
         return result
 
-    async def _call(self, name: str, arguments: Mapping[str, Any]) -> tuple[str, bool]:
+    async def _call(self, name: str, arguments: Mapping[str, object]) -> tuple[str, bool]:
         """Return the result of a call for the model, and whether it failed."""
         tool = self.tools.get(name)
         if tool is None:
@@ -140,7 +140,7 @@ class ToolDispatcher:
             return f"error: {type(error).__name__}: {' '.join(str(error).split())[:1000]}", True
 
 
-async def _call_tool(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
+async def _call_tool(function: Callable[..., object], arguments: Mapping[str, object]) -> object:
     """Call a tool; a blocking one runs in a thread."""
     if inspect.iscoroutinefunction(function):
         return await function(**arguments)
@@ -148,7 +148,7 @@ async def _call_tool(function: Callable[..., Any], arguments: Mapping[str, Any])
     return await result if inspect.isawaitable(result) else result
 
 
-def truncate(value: Any) -> str:
+def truncate(value: object) -> str:
     """Return a result as text, with the middle of a long one left out."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     if len(text) <= MAX_RESULT:
@@ -215,5 +215,5 @@ def _words(text: str) -> set[str]:
     return {word.lower() for word in _WORD.findall(text)}
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

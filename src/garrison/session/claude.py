@@ -23,7 +23,8 @@ from garrison.agents.base import Function
 from garrison.agents.graph import AgentGraph, Connect
 from garrison.agents.graph.graph import claude
 from garrison.agents.graph.model import Event, Node
-from garrison.session.adapters import Memory, ToolDispatcher
+from garrison.session.adapters import Memory, ModelResponse, ToolDispatcher
+from garrison.session.state import Message, ToolCall
 from garrison.values import replace
 
 SYSTEM = ("You are the voice of a session that garrison keeps. You are given what the session knows and the "
@@ -67,7 +68,7 @@ class _ClaudeModel:
     def __init__(self, graph: AgentGraph, on_event: OnEvent | None) -> None:
         self._graph, self._on_event = graph, on_event
         self._turn: asyncio.Task[str] | None = None
-        self._requests: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self._requests: asyncio.Queue[ToolCall] = asyncio.Queue()
         self._pending: dict[str, asyncio.Future[str]] = {}
         """Tool calls that Claude waits for, by id."""
         self._text: list[str] = []
@@ -76,7 +77,7 @@ class _ClaudeModel:
         """Makes call ids unique across the processes of the session."""
         self._prompt: Callable[[], str] = str
 
-    async def llm_call(self, messages: list[dict[str, Any]], mode: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    async def llm_call(self, messages: list[Message], mode: str, options: Mapping[str, object]) -> ModelResponse:
         """Return Claude's answer or its tool calls (the adapter `llm_call`)."""
         self._prompt = partial(prompt_of, messages, mode, options)  # a retry uses the latest one
         self._thinking = []
@@ -98,7 +99,7 @@ class _ClaudeModel:
         while not self._requests.empty():
             self._requests.get_nowait()
 
-    def _deliver_results(self, messages: list[dict[str, Any]]) -> bool:
+    def _deliver_results(self, messages: list[Message]) -> bool:
         """Pass the tool results to Claude; return whether a turn waited and every call it made has its result."""
         results = {str(message.get("tool_call_id")): str(message["content"])
                    for message in messages if message.get("role") == "tool"}
@@ -110,7 +111,7 @@ class _ClaudeModel:
         self._pending = {}
         return True
 
-    async def _next(self) -> dict[str, Any]:
+    async def _next(self) -> ModelResponse:
         """Return Claude's next tool calls, or its answer."""
         assert self._turn is not None
         request = asyncio.create_task(self._requests.get())
@@ -133,9 +134,9 @@ class _ClaudeModel:
     async def request_tool(self, name: str, /, **arguments: Any) -> str:
         """Ask the graph to execute a tool call of Claude's, and return its result."""
         self._count += 1
-        call = {"id": f"call-{self._count}-{self._suffix}", "name": name, "arguments": arguments}
+        call: ToolCall = {"id": f"call-{self._count}-{self._suffix}", "name": name, "arguments": arguments}
         future: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self._pending[str(call["id"])] = future
+        self._pending[call["id"]] = future
         self._requests.put_nowait(call)
         return await future
 
@@ -162,7 +163,7 @@ class _ClaudeModel:
             self._on_event(event)
 
 
-def prompt_of(messages: list[dict[str, Any]], mode: str, options: Mapping[str, Any]) -> str:
+def prompt_of(messages: list[Message], mode: str, options: Mapping[str, Any]) -> str:
     """Return the conversation as one prompt: whole every time, so that a resumed session needs no other memory."""
     spoken = [message for message in messages if message.get("role") != "system"]
     conversation = "\n".join(_line(message) for message in spoken) or "(nothing was said yet)"
@@ -176,11 +177,11 @@ def prompt_of(messages: list[dict[str, Any]], mode: str, options: Mapping[str, A
     return "\n\n".join(part for part in parts if part)
 
 
-def _system_text(messages: list[dict[str, Any]]) -> str:
+def _system_text(messages: list[Message]) -> str:
     return "\n\n".join(str(message["content"]) for message in messages if message.get("role") == "system")
 
 
-def _line(message: Mapping[str, Any]) -> str:
+def _line(message: Message) -> str:
     """Return a message as one line of the prompt; tool calls and their results by the tool's name."""
     calls = "; ".join(f"called {call.get('name')}({json.dumps(call.get('arguments', {}), ensure_ascii=False)})"
                       for call in message.get("tool_calls") or [])
@@ -188,7 +189,7 @@ def _line(message: Mapping[str, Any]) -> str:
     return f"{who}: {calls or message['content']}"
 
 
-def remember(memory: Memory, agent: str, turn: Mapping[str, Any]) -> dict[str, Any] | None:
+def remember(memory: Memory, agent: str, turn: Mapping[str, object]) -> dict[str, object] | None:
     """Keep a turn and its notes (the adapter `memory_update`); return the changed working memory."""
     memory.update(agent, turn)
     return add_notes(agent, turn)

@@ -47,11 +47,11 @@ def ok(**updates: Any) -> Outcome:
 class SessionNodes:
     """Handlers of one session."""
 
-    def __init__(self, adapters: Adapters, tier: Tier, on_event: Callable[[str, dict[str, Any]], None],
+    def __init__(self, adapters: Adapters, tier: Tier, on_event: Callable[[str, dict[str, object]], None],
                  budget: Callable[[], bool] = lambda: True) -> None:
         self.adapters, self.tier, self._on_event, self._budget = adapters, tier, on_event, budget
 
-    def handlers(self) -> dict[str, Any]:
+    def handlers(self) -> dict[str, object]:
         """Return node type → handler."""
         methods: dict[str, Callable[[Call], Awaitable[Outcome]]] = {
             "classify": self.classify, "authorize": self.authorize, "mode_select": self.mode_select,
@@ -63,7 +63,7 @@ class SessionNodes:
             **{name: partial(self.call_data_adapter, name) for name in DATA_ADAPTERS}}
         return {f"session.{name}": self._report_failure(name, method) for name, method in methods.items()}
 
-    def _report_failure(self, name: str, method: Callable[[Call], Awaitable[Outcome]]) -> Any:
+    def _report_failure(self, name: str, method: Callable[[Call], Awaitable[Outcome]]) -> object:
         """Turn an exception of a node into a failed outcome and an event."""
         async def handler(call: Call) -> Outcome:
             try:
@@ -76,7 +76,7 @@ class SessionNodes:
                 return Outcome(FAIL, failure_reason=reason, failure_class="error", context_updates=reset)
         return handler
 
-    def _adapter(self, name: str) -> Callable[..., Any] | None:
+    def _adapter(self, name: str) -> Callable[..., object] | None:
         return self.adapters.get(name)
 
     # ---- pure nodes
@@ -324,7 +324,7 @@ def build_messages(context: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [*([{"role": "system", "content": told}] if told else []), *earlier, *messages[now:]]
 
 
-def _current_turn(messages: Sequence[Mapping[str, Any]], *, is_heartbeat: bool) -> int:
+def _current_turn(messages: Sequence[Mapping[str, object]], *, is_heartbeat: bool) -> int:
     if is_heartbeat:
         return len(messages)
     return max((index for index, message in enumerate(messages) if message.get("role") == "user"), default=0)
@@ -360,7 +360,7 @@ def _line(value: Any) -> str:
     return " ".join(value.split()) if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
-def heartbeat_task(mode: str) -> dict[str, Any]:
+def heartbeat_task(mode: str) -> dict[str, object]:
     """Return the message that ends the prompt of a heartbeat, in which nobody has written."""
     return {"role": "system", "content": (
         f"This is a heartbeat: nobody has written to you. {_TASKS.get(mode, '')} Answer with one JSON object, with "

@@ -52,7 +52,7 @@ class TurnResult(Value):
 
     response: str
     tool_calls_made: int
-    context_snapshot: Mapping[str, Any]
+    context_snapshot: Mapping[str, object]
     thinking: tuple[str, ...] = ()
     steps: int = 0
 
@@ -61,9 +61,9 @@ class HeartbeatResult(Value):
     """Result of a heartbeat: its mode, its actions, the number of model calls."""
 
     cognitive_mode: str
-    actions: tuple[Any, ...]
+    actions: tuple[object, ...]
     model_calls: int
-    context_snapshot: Mapping[str, Any]
+    context_snapshot: Mapping[str, object]
 
 
 @dataclass

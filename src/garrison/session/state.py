@@ -106,7 +106,7 @@ def build_turn_values(state: SessionState, text: object, now: datetime) -> dict[
             "session.input": text, "session.is_heartbeat": False}
 
 
-def apply_turn_result(state: SessionState, text: object, context: Mapping[str, Any]) -> SessionState:
+def apply_turn_result(state: SessionState, text: object, context: Mapping[str, object]) -> SessionState:
     """Return the state after a turn; the given one is not changed."""
     answer = str(context.get("session.response", ""))
     added: list[Message] = [{"role": "user", "content": copy.deepcopy(text)}, {"role": "assistant", "content": answer}]
@@ -123,7 +123,7 @@ def build_heartbeat_values(state: SessionState, now: datetime, *, initiative: bo
             "session.reflection_due": count % REFLECT_EVERY == 0}
 
 
-def apply_heartbeat_result(state: SessionState, context: Mapping[str, Any]) -> SessionState:
+def apply_heartbeat_result(state: SessionState, context: Mapping[str, object]) -> SessionState:
     """Return the state after a heartbeat: mode, goals and memory may change, messages and turns do not."""
     mode = context.get("session.cognitive_mode")
     goals = apply_goal_changes(state.goals, context.get("session.goal_updates"), context.get("session.new_goals"))
@@ -132,7 +132,7 @@ def apply_heartbeat_result(state: SessionState, context: Mapping[str, Any]) -> S
                    working_memory=_memory_after(state, context))
 
 
-def _memory_after(state: SessionState, context: Mapping[str, Any]) -> dict[str, object]:
+def _memory_after(state: SessionState, context: Mapping[str, object]) -> dict[str, object]:
     memory = context.get("session.working_memory")
     return copy.deepcopy(dict(memory)) if isinstance(memory, Mapping) else state.working_memory
 

@@ -120,9 +120,10 @@ def _profiles(config: ConfigFile, environ: Mapping[str, str]) -> Iterator[Settin
     profiles, configured = registry.profiles(config.path.parent), {each.name: each for each in config.agents()}
     for name in dict.fromkeys(("claude", *configured)):
         table, profile = general.below(name), configured.get(name)
-        values = {"kind": profile.kind if profile else "claude", "env": profile.env if profile else (),
+        kind = profile.kind if profile else "claude"
+        values = {"kind": kind, "env": profile.env if profile else (),
                   "failover": profile.failover if profile else None, **registry.settings_of(profiles[name])}
-        shared = registry.shared_settings(values["kind"])
+        shared = registry.shared_settings(kind)
         for key, value in values.items():
             inherited = _origin(shared[key], general) if key in shared and key not in table.values else DEFAULT
             yield Setting(f"agents.{name}.{key}", _plain(value),

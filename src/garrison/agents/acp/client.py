@@ -146,7 +146,7 @@ class AcpClient:
         self._argv, self._env, self._cwd, self._inside = argv, env, cwd, inside or cwd
         self._listener, self._stale = listener, stale
         self._stderr: deque[str] = deque(maxlen=_MAX_STDERR)
-        self._tasks: list[asyncio.Task[Any]] = []
+        self._tasks: list[asyncio.Task[object]] = []
         self._loading = False
         self.turn_state = Turn()
         self.agent = ""
@@ -457,7 +457,7 @@ def _to_servers(servers: Sequence[McpServer]) -> list[Any]:
     return [_to_server(server) for server in servers]
 
 
-def _to_server(server: McpServer) -> Any:
+def _to_server(server: McpServer) -> object:
     if server.url:
         by_url: type[HttpMcpServer | SseMcpServer] = SseMcpServer if server.transport == "sse" else HttpMcpServer
         return by_url(name=server.name, url=server.url, type=server.transport,  # type: ignore[arg-type]
@@ -466,7 +466,7 @@ def _to_server(server: McpServer) -> Any:
                           env=[EnvVariable(name=name, value=value) for name, value in server.environment.items()])
 
 
-def _values_of(option: Any) -> list[str]:
+def _values_of(option: object) -> list[str]:
     """Return the values of a select option, those of groups included."""
     found: list[str] = []
     for each in getattr(option, "options", None) or ():

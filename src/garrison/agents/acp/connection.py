@@ -346,7 +346,7 @@ class Connection(SessionConnection):
 
     # ---- reports and questions
 
-    def _take_report(self, message: str = "") -> dict[str, Any] | None:
+    def _take_report(self, message: str = "") -> dict[str, object] | None:
         """Return the agent's report: by garrison's tool, else in the message; it is kept in report.json.
 
         None if a person has said something that the session has not got: it reports again once it has. `garrison tell`
@@ -354,7 +354,7 @@ class Connection(SessionConnection):
         refuses, or we deliver.
         """
         socket, is_verdict = self._reported_to_socket(), self.job.role == VALIDATOR
-        report: dict[str, Any] | None = read_json(self.files.report)
+        report: dict[str, object] | None = read_json(self.files.report)
         if report is not None:
             pass
         elif socket:
@@ -369,7 +369,7 @@ class Connection(SessionConnection):
             return None
         return report
 
-    def _reported_to_socket(self) -> Mapping[str, Any]:
+    def _reported_to_socket(self) -> Mapping[str, object]:
         return read_json(self.job.attempt_folder / RESULT) or {}
 
     def _open_question(self) -> str:
@@ -448,7 +448,7 @@ BY_STOP: Mapping[str, str] = {"max_tokens": TroubleKind.CONTEXT, "max_turn_reque
 """Why an agent ended its turn → the class of that failure; any other end is none."""
 
 
-def classify_error(code: int, text: str, data: Any = None) -> tuple[str, str]:
+def classify_error(code: int, text: str, data: object = None) -> tuple[str, str]:
     """Return the class of an agent's error, and its reason in one line."""
     details = _details(data)
     reason = " ".join(f"{text} {details}".split())
@@ -461,7 +461,7 @@ def classify_error(code: int, text: str, data: Any = None) -> tuple[str, str]:
     return kind, reason
 
 
-def _details(data: Any) -> str:
+def _details(data: object) -> str:
     if data is None:
         return ""
     if isinstance(data, dict) and isinstance(data.get("details"), str):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from garrison.agents.claude.tools import FOR_THE_PIPELINE
 from garrison.agents.result import parse_report, verdict_problem
@@ -24,7 +24,7 @@ _BLOCK = re.compile(rf"^[ \t]*(?:```|~~~)[ \t]*{LANGUAGE}[ \t]*\r?\n(.*?)^[ \t]*
 _TRAILING_COMMA = re.compile(r",(?=\s*[}\]]\s*(?:[,}\]]|\Z))")
 
 
-def find_report(message: str, asked: Container[str] | None = ()) -> dict[str, Any] | None:
+def find_report(message: str, asked: Container[str] | None = ()) -> dict[str, object] | None:
     """Return the report in the last block of a message as report.json has it; None without a block.
 
     ValueError if the block is none. `asked` are the words that edges of the node ask for.
@@ -44,7 +44,7 @@ def find_report(message: str, asked: Container[str] | None = ()) -> dict[str, An
     return to_report(report)
 
 
-def _load(block: str) -> Any:
+def _load(block: str) -> object:
     """Return what a block holds; models leave commas before a closing bracket."""
     try:
         return json.loads(block)
@@ -52,7 +52,7 @@ def _load(block: str) -> Any:
         return json.loads(_TRAILING_COMMA.sub("", block))
 
 
-def find_verdict(message: str) -> dict[str, Any] | None:
+def find_verdict(message: str) -> dict[str, object] | None:
     """Return a validator's verdict in the block of a message as report.json has it; None without a block.
 
     ValueError if the block is none, or if there are several that differ: what a validator quotes may hold one that the
@@ -74,7 +74,7 @@ def find_verdict(message: str) -> dict[str, Any] | None:
     return to_verdict(body)
 
 
-def to_report(report: Mapping[str, Any]) -> dict[str, Any]:
+def to_report(report: Mapping[str, object]) -> dict[str, object]:
     """Return an agent's report in the form of report.json."""
     status = str(report.get("status", "success"))
     summary = str(report.get("failure_reason") or report.get("notes") or status)

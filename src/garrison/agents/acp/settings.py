@@ -30,14 +30,14 @@ ANYTHING = "*"
 """Word that stands for all kinds."""
 
 
-def _argv(value: Any) -> tuple[str, ...]:
+def _argv(value: object) -> tuple[str, ...]:
     if not isinstance(value, (list, tuple)) or not value or not all(isinstance(word, str) for word in value) \
             or not value[0]:
         raise ValueError("a list of strings that begins with the program to run")
     return tuple(value)
 
 
-def _opener(value: Any) -> tuple[str, ...]:
+def _opener(value: object) -> tuple[str, ...]:
     try:
         words = _argv(value)
     except ValueError:
@@ -56,7 +56,7 @@ def _servers(table: Table) -> dict[str, dict[str, Any]]:
     return servers
 
 
-def _kinds(value: Any) -> tuple[str, ...]:
+def _kinds(value: object) -> tuple[str, ...]:
     words = tuple(value) if isinstance(value, (list, tuple)) else ()
     if not isinstance(value, (list, tuple)) or not all(word in (*KINDS, ANYTHING) for word in words):
         raise ValueError(f"a list of kinds of tool calls: {', '.join(KINDS)}, or \"{ANYTHING}\" for all")
@@ -103,7 +103,7 @@ def from_profile(table: Table) -> AcpSettings:
     return settings
 
 
-def for_node(profile: AcpSettings, node: str, attributes: Mapping[str, Any]) -> AcpSettings:
+def for_node(profile: AcpSettings, node: str, attributes: Mapping[str, object]) -> AcpSettings:
     """Return the profile with the node's attributes over it; UsageError for an invalid one."""
     return Table(f"node {node}", values_of(attributes, ATTRIBUTES)).read(AcpSettings, profile)
 

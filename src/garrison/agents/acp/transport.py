@@ -10,7 +10,6 @@ import asyncio
 import json
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any
 
 MAX_LINE = 16 << 20
 """Bytes of one message."""
@@ -44,7 +43,7 @@ class AgentTransport:
         """Set once the agent has closed its output."""
         self.heard_at = asyncio.get_running_loop().time()
 
-    async def send(self, message: Mapping[str, Any]) -> None:
+    async def send(self, message: Mapping[str, object]) -> None:
         """Send a message; an answer takes its request from those that wait."""
         if "method" not in message and "id" in message:
             self._unanswered.discard(_id_of(message))
@@ -58,7 +57,7 @@ class AgentTransport:
             self._writer.write(json.dumps(message).encode() + b"\n")
             await self._writer.drain()
 
-    async def receive(self) -> dict[str, Any] | None:
+    async def receive(self) -> dict[str, object] | None:
         """Return the next message; None once the agent has ended or has broken the protocol."""
         try:
             message = await self._next()
@@ -75,7 +74,7 @@ class AgentTransport:
         with suppress(OSError):
             self._writer.close()
 
-    async def _next(self) -> dict[str, Any] | None:
+    async def _next(self) -> dict[str, object] | None:
         while not self.breach.done():
             line = await self._read_line()
             if not line:
@@ -100,7 +99,7 @@ class AgentTransport:
             raise Breach(f"more than {MAX_TOTAL >> 20} MiB in one connection")
         return line
 
-    def _parse(self, line: bytes) -> dict[str, Any] | None:
+    def _parse(self, line: bytes) -> dict[str, object] | None:
         """Return the message in a line, None if the line is empty or none, which is overlooked for a while."""
         if not line.strip():
             return None
@@ -115,14 +114,14 @@ class AgentTransport:
             raise Breach(f"{self._stray} lines that are no message, the last: {_shown(line.decode(errors='replace'))}")
         return None
 
-    def _is_expected(self, message: Mapping[str, Any]) -> bool:
+    def _is_expected(self, message: Mapping[str, object]) -> bool:
         """Return whether a message is none of the answers that nobody asked for, or that came before."""
         if "method" in message or _id_of(message) not in self._awaited:
             return "method" in message
         self._awaited.remove(_id_of(message))
         return True
 
-    def _count(self, message: Mapping[str, Any]) -> None:
+    def _count(self, message: Mapping[str, object]) -> None:
         if "method" not in message or "id" not in message:
             return
         self._unanswered.add(_id_of(message))
@@ -141,14 +140,14 @@ class AgentTransport:
         return self._stray
 
 
-def _is_message(message: Mapping[str, Any]) -> bool:
+def _is_message(message: Mapping[str, object]) -> bool:
     """Return whether the library can take a message: it would fail on an id that is a list, and hear no more."""
     if "method" in message and not isinstance(message["method"], str):
         return False
     return "method" in message or "id" in message if isinstance(message.get("id"), (str, int, type(None))) else False
 
 
-def _id_of(message: Mapping[str, Any]) -> str:
+def _id_of(message: Mapping[str, object]) -> str:
     return json.dumps(message["id"])[:200]
 
 

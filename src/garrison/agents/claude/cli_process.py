@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from garrison.agents.claude.settings import KEYS
 from garrison.records.json_io import read_json, write_json
@@ -64,7 +64,7 @@ def log_in_environment(home: Path, settings: ClaudeSettings, names: Sequence[str
     return child_environment(source, wanted, {"GARRISON_HOME": str(home), **cli_environment(settings, home)})
 
 
-def graph_metadata(settings: ClaudeSettings, home: Path, cwd: Path | str, config: str = "") -> dict[str, Any]:
+def graph_metadata(settings: ClaudeSettings, home: Path, cwd: Path | str, config: str = "") -> dict[str, object]:
     """Return the metadata of a node in an agent graph that runs Claude with the home's settings and log-in.
 
     Args:

@@ -138,9 +138,9 @@ def to_hooks(refuse: Callable[[str, Mapping[str, Any]], str], end_after: Callabl
             "PostToolUse": [HookMatcher(hooks=[after])]}
 
 
-def to_permission(refuse: Callable[[str, Mapping[str, Any]], str]) -> Callable[..., Any]:
+def to_permission(refuse: Callable[[str, Mapping[str, object]], str]) -> Callable[..., object]:
     """Return the SDK's callback for calls that are not allowed; `refuse` returns why one is not made, '' if it is."""
-    async def decide(tool: str, arguments: Mapping[str, Any], _context: Any) -> Any:
+    async def decide(tool: str, arguments: Mapping[str, object], _context: object) -> object:
         reason = refuse(tool, arguments)
         return PermissionResultDeny(message=reason) if reason else PermissionResultAllow()
 
@@ -150,7 +150,7 @@ def to_permission(refuse: Callable[[str, Mapping[str, Any]], str]) -> Callable[.
 class _SdkClient(ClaudeSDKClient):
     """The SDK's client, which remembers its process when it lets go of it, as it does after an error."""
 
-    _last: Any = None
+    _last: object = None
 
     async def disconnect(self) -> None:
         """Let go of the process; it has ended then."""
@@ -169,7 +169,7 @@ class _SdkClient(ClaudeSDKClient):
         return None if code is None else int(code)
 
     @property
-    def _process(self) -> Any:
+    def _process(self) -> object:
         return getattr(getattr(self, "_transport", None), "_process", None)
 
 
@@ -330,10 +330,10 @@ class _MessageReader:
         """Calls without a result."""
         self.answered = False
         self.last_error = ""
-        self._responses: dict[str | None, tuple[str, str, dict[str, Any]]] = {}
+        self._responses: dict[str | None, tuple[str, str, dict[str, object]]] = {}
         """Streamed responses in progress (None: the session's, else a subagent's): message id, model, usage so far."""
 
-    def read(self, message: Any) -> list[Event]:
+    def read(self, message: object) -> list[Event]:
         """Return the events of one message."""
         for kind, reader in _READERS:
             if isinstance(message, kind):

@@ -406,9 +406,7 @@ def extension_options(settings: ClaudeSettings, config: str, repository: Mapping
     names = list(dict.fromkeys(tool_of(pattern) for pattern in (*settings.tools, *more)))
     servers = {**shared.servers, **{name: dict(server) for name, server in settings.mcp_servers.items()}}
     may = settings.allowed_tools or (*settings.tools, *(f"mcp__{name}" for name in servers))
-    own = cli_settings(settings.hooks, attribution=settings.attribution)
-    for event, matchers in shared.hooks.items():
-        own.setdefault("hooks", {}).setdefault(event, []).extend(matchers)
+    own = cli_settings(settings.hooks, attribution=settings.attribution, more=shared.hooks)
     skills = [link_skills(Path(config), settings.skills)] if settings.skills else []
     plugins = [*shared.plugins, *settings.plugins, *skills]
     return {
@@ -423,8 +421,8 @@ def extension_options(settings: ClaudeSettings, config: str, repository: Mapping
 class RepositoryOptions(Value):
     """What a repository's own `.claude/` and `.mcp.json` add."""
 
-    servers: Mapping[str, Any] = msgspec.field(default_factory=dict)
-    hooks: Mapping[str, list[Any]] = msgspec.field(default_factory=dict)
+    servers: Mapping[str, object] = msgspec.field(default_factory=dict)
+    hooks: Mapping[str, list[object]] = msgspec.field(default_factory=dict)
     allowed: tuple[str, ...] = ()
     denied: tuple[str, ...] = ()
     plugins: tuple[str, ...] = ()
@@ -457,18 +455,18 @@ def repository_options(files: Mapping[str, str], config: str) -> RepositoryOptio
         _words(rules.get("allow")), _words(rules.get("deny")), (str(plugin),) if parts else ())
 
 
-def _table(text: str) -> dict[str, Any]:
+def _table(text: str) -> dict[str, object]:
     try:
         return _dict(json.loads(text))
     except ValueError:
         return {}
 
 
-def _dict(value: Any) -> dict[str, Any]:
+def _dict(value: object) -> dict[str, object]:
     return value if isinstance(value, dict) else {}
 
 
-def _words(value: Any) -> tuple[str, ...]:
+def _words(value: object) -> tuple[str, ...]:
     return tuple(word for word in value if isinstance(word, str)) if isinstance(value, list) else ()
 
 
@@ -483,7 +481,7 @@ def link_skills(config: Path, skills: tuple[str, ...]) -> str:
     return str(plugin)
 
 
-def _thinking(wanted: str | int | None) -> dict[str, Any] | None:
+def _thinking(wanted: str | int | None) -> dict[str, object] | None:
     if wanted is None:
         return None
     return {"type": "enabled", "budget_tokens": wanted} if isinstance(wanted, int) else {"type": wanted}

@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from garrison.errors import UsageError
@@ -36,7 +37,7 @@ _PATTERN = re.compile(r"([A-Za-z_][\w-]*)(\(.*\))?", re.DOTALL)
 # ---- tools
 
 
-def patterns(value: Any) -> tuple[str, ...]:
+def patterns(value: object) -> tuple[str, ...]:
     """Read tool patterns: a list, or a text in which commas or blanks separate them outside of parentheses."""
     words = [word for word in _BETWEEN.split(value) if word] if isinstance(value, str) else value
     if not isinstance(words, (list, tuple)) or not all(isinstance(word, str) and word.strip() for word in words):
@@ -85,7 +86,7 @@ def mcp_servers(table: Table) -> dict[str, dict[str, Any]]:
     return servers
 
 
-def subagents(table: Table) -> dict[str, dict[str, Any]]:
+def subagents(table: Table) -> dict[str, dict[str, object]]:
     """Read subagents by name: what each is for, its prompt, tools and model."""
     found = {}
     for subagent, values in _tables(table, _SUBAGENT_KEYS):
@@ -97,14 +98,14 @@ def subagents(table: Table) -> dict[str, dict[str, Any]]:
     return found
 
 
-def hooks(table: Table) -> dict[str, list[dict[str, Any]]]:
+def hooks(table: Table) -> dict[str, list[dict[str, object]]]:
     """Read hooks by event: commands, each with a matcher."""
     for wrong, _ in table.unknown(EVENTS):
         raise UsageError(wrong)
     return {event: table.value(event, _hooks, []) for event in table.values}
 
 
-def _hooks(value: Any) -> list[dict[str, Any]]:
+def _hooks(value: object) -> list[dict[str, object]]:
     if not isinstance(value, list) or not all(
             isinstance(entry, dict) and isinstance(entry.get("command"), str) and not set(entry) - _HOOK_KEYS
             for entry in value):
@@ -112,7 +113,7 @@ def _hooks(value: Any) -> list[dict[str, Any]]:
     return [dict(entry) for entry in value]
 
 
-def _tables(table: Table, known: Collection[str]) -> Iterator[tuple[Table, dict[str, Any]]]:
+def _tables(table: Table, known: Collection[str]) -> Iterator[tuple[Table, dict[str, object]]]:
     """Yield the tables of a table of them, with their values; UsageError for a key that is not known."""
     for name in table.require(("NAME",)):
         below = table.below(name)
@@ -124,7 +125,7 @@ def _tables(table: Table, known: Collection[str]) -> Iterator[tuple[Table, dict[
 # ---- other values
 
 
-def paths(value: Any) -> tuple[str, ...]:
+def paths(value: object) -> tuple[str, ...]:
     """Read absolute paths that exist; `~` is the person's home."""
     words = value.split(",") if isinstance(value, str) else value
     if not isinstance(words, (list, tuple)) or not all(isinstance(word, str) and word.strip() for word in words):
@@ -145,7 +146,7 @@ def thinking(value: Any) -> str | int:
     raise ValueError("adaptive, disabled or a number of tokens from 1024")
 
 
-def schema(value: Any) -> dict[str, Any]:
+def schema(value: object) -> dict[str, object]:
     """Read a JSON schema of an object: a table, a JSON text, or the absolute path of a JSON file."""
     if isinstance(value, str):
         try:
@@ -161,16 +162,22 @@ def schema(value: Any) -> dict[str, Any]:
 # ---- for the CLI
 
 
-def cli_settings(wanted: Mapping[str, list[dict[str, Any]]], *, attribution: bool) -> dict[str, Any]:
-    """Return the CLI's own settings for hooks, and for the lines with which it signs commits. Pure."""
-    settings: dict[str, Any] = {}
-    if wanted:
-        settings["hooks"] = {event: [_matcher(entry) for entry in entries] for event, entries in wanted.items()}
+def cli_settings(wanted: Mapping[str, list[dict[str, object]]], *, attribution: bool,
+                 more: Mapping[str, list[object]] = MappingProxyType({})) -> dict[str, object]:
+    """Return the CLI's own settings for hooks, and for the lines with which it signs commits. Pure.
+
+    Args:
+        more: further hooks by event, as the CLI has them.
+    """
+    settings: dict[str, object] = {}
+    if wanted or more:
+        settings["hooks"] = {event: [*map(_matcher, wanted.get(event, ())), *more.get(event, ())]
+                             for event in dict.fromkeys((*wanted, *more))}
     if not attribution:
         settings |= {"includeCoAuthoredBy": False, "attribution": {"commit": "", "pr": ""}}
     return settings
 
 
-def _matcher(entry: Mapping[str, Any]) -> dict[str, Any]:
+def _matcher(entry: Mapping[str, object]) -> dict[str, object]:
     command = {"type": "command", **{key: entry[key] for key in ("command", "timeout") if key in entry}}
     return {**({"matcher": entry["matcher"]} if "matcher" in entry else {}), "hooks": [command]}

@@ -70,7 +70,7 @@ class OutsideLogIn:
     def has_expired(self, now: float) -> bool:
         return _seconds_left(self._read_table(), now) <= 0
 
-    def _read_table(self) -> Mapping[str, Any]:
+    def _read_table(self) -> Mapping[str, object]:
         return _table(_read(self.folder, FILE, _MAX_FILE))
 
     def _renew(self, now: float) -> None:
@@ -82,7 +82,7 @@ class OutsideLogIn:
                                timeout=_RENEWAL_TIMEOUT)
 
 
-def _seconds_left(table: Mapping[str, Any], now: float) -> float:
+def _seconds_left(table: Mapping[str, object], now: float) -> float:
     """Return for how long a token is valid: one without an end, as `claude setup-token` prints it, for ever."""
     expires = table.get("expiresAt")
     if expires is None:
@@ -139,12 +139,12 @@ def _other_account(copied: Path, home: Path) -> str:
     return "it is of another account" if all(names) and names[0] != names[1] else ""
 
 
-def _table(body: Mapping[str, Any]) -> Mapping[str, Any]:
+def _table(body: Mapping[str, object]) -> Mapping[str, object]:
     table = body.get(_TABLE)
     return table if isinstance(table, dict) else {}
 
 
-def _read(folder: Path, name: str, limit: int) -> dict[str, Any]:
+def _read(folder: Path, name: str, limit: int) -> dict[str, object]:
     """Return a file of a configuration folder, where an agent may write; empty for what is none."""
     with suppress(OSError, ValueError, RecursionError, GarrisonError):
         data = untrusted.read(folder, name, limit)

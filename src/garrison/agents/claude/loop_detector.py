@@ -143,7 +143,7 @@ class LoopDetector:
         return f"it made {self._responses} responses without changing anything" if self._responses >= self.idle else ""
 
 
-def _essence(arguments: Any) -> str:
+def _essence(arguments: object) -> str:
     """Return what a call is made with, without its description, comments and numbers."""
     if isinstance(arguments, dict):
         arguments = [_COMMENT.sub("", value) if isinstance(value, str) else value

@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import PurePosixPath
-from typing import Any
 
 from garrison.agents.claude.attempt_files import AttemptFiles
 from garrison.agents.quotation import path_name
@@ -78,7 +77,7 @@ class FolderInstructions:
     def __init__(self, worktree: str, folders: Mapping[str, str]) -> None:
         self._worktree, self._left = worktree, dict(folders)
 
-    def enter(self, arguments: Mapping[str, Any]) -> str:
+    def enter(self, arguments: Mapping[str, object]) -> str:
         """Return what a session is told beside the result of a call, whose arguments may name a file; '' for nothing.
         """
         path = arguments.get("file_path") or arguments.get("notebook_path") or arguments.get("path")

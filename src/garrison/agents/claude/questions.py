@@ -188,5 +188,5 @@ class Permissions:
         return given
 
 
-def _digest(tool: str, arguments: Mapping[str, Any]) -> str:
+def _digest(tool: str, arguments: Mapping[str, object]) -> str:
     return hashlib.sha256(json.dumps([tool, arguments], sort_keys=True, default=str).encode()).hexdigest()

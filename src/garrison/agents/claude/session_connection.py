@@ -14,7 +14,6 @@ import signal
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
-from typing import Any
 
 from garrison.agents.claude import policy
 from garrison.agents.claude.attempt_files import AttemptFiles
@@ -91,13 +90,13 @@ class SessionConnection:
         """Return how the API has refused this connection's last call, as the run's proxy has seen it."""
         return read_answer(self.files.attempt / NETWORK, self._began)
 
-    def _reported(self, report: Mapping[str, Any]) -> Ending:
+    def _reported(self, report: Mapping[str, object]) -> Ending:
         return Ending(policy.REPORTED, time.time(), shorten(str(report["summary"])), report["status"] in LANDING, None,
                       self._answered)
 
     # ---- what is shown
 
-    def _write(self, event: Mapping[str, Any]) -> None:
+    def _write(self, event: Mapping[str, object]) -> None:
         """Append an event to the stream, and show it in the output."""
         append_line(self.files.stream, {"at": costs.now(), "life": self._incarnation, **event})
         if text := render(event):
@@ -119,7 +118,7 @@ class SessionConnection:
             self.files.trouble.unlink(missing_ok=True)
 
 
-def run_to_ending(files: AttemptFiles, run: Callable[[], Coroutine[Any, Any, Ending]]) -> int:
+def run_to_ending(files: AttemptFiles, run: Callable[[], Coroutine[object, object, Ending]]) -> int:
     """Run a connection and record how it ended; return the process's exit code."""
     try:
         files.add_ending(asyncio.run(run()))

@@ -50,7 +50,7 @@ ENVIRONMENT = (*KEYS, "ANTHROPIC_BASE_URL", "ANTHROPIC_MODEL", "API_TIMEOUT_MS")
 """Variables of the person's environment that a session gets; it gets no others."""
 
 
-def _mode(value: Any) -> str:
+def _mode(value: object) -> str:
     if value == "plan":  # nobody would see the plan, and the session could do nothing after it
         raise ValueError(f"{', '.join(MODES[:-1])} or {MODES[-1]}; to see a plan first, put a node before this that "
                          "writes it down, with approve=true")
@@ -135,7 +135,7 @@ def from_profile(table: Table) -> ClaudeSettings:
     return _read(table, ClaudeSettings())
 
 
-def for_node(profile: ClaudeSettings, node: str, attributes: Mapping[str, Any]) -> ClaudeSettings:
+def for_node(profile: ClaudeSettings, node: str, attributes: Mapping[str, object]) -> ClaudeSettings:
     """Return the profile with the node's attributes over it; UsageError for an invalid one."""
     return _read(Table(f"node {node}", values_of(attributes, ATTRIBUTES)), profile)
 
@@ -148,7 +148,7 @@ def _read(table: Table, settings: ClaudeSettings) -> ClaudeSettings:
     return made
 
 
-def values_of(attributes: Mapping[str, Any], spellings: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+def values_of(attributes: Mapping[str, object], spellings: Mapping[str, Sequence[str]]) -> dict[str, object]:
     """Return the settings that a node's attributes set; of several spellings, the first one present wins."""
     values = {}
     for name, known in spellings.items():

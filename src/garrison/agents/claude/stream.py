@@ -55,7 +55,7 @@ class ToolCall(TypedDict):
     kind: Literal["tool"]
     id: str
     name: str
-    input: Any
+    input: object
 
 
 class ToolResult(TypedDict):
@@ -95,7 +95,7 @@ class Usage(TypedDict):
     kind: Literal["usage"]
     message: str
     model: str
-    usage: Mapping[str, Any]
+    usage: Mapping[str, object]
     final: bool
     """All tokens of a streamed response are known; its tools run next."""
     last: bool
@@ -116,11 +116,11 @@ class Result(TypedDict):
     turns: int
     status: int | None
     terminal_reason: str | None
-    usage: Mapping[str, Any] | None
+    usage: Mapping[str, object] | None
     session: str
     refused: bool
     """True if the model refused to answer."""
-    structured: Any
+    structured: object
     """The answer as JSON data, if a schema was required and the model kept to it."""
 
 
@@ -196,7 +196,7 @@ def _render_begin(event: Mapping[str, Any]) -> str:
     return f"── session {event['session'][:8]} {how}, {event.get('model') or 'default model'}"
 
 
-def _render_text(event: Mapping[str, Any]) -> str:
+def _render_text(event: Mapping[str, object]) -> str:
     return str(event["text"]).strip()
 
 
@@ -209,11 +209,11 @@ def describe_call(event: Mapping[str, Any]) -> str:
     return f"{event['name'].removeprefix('mcp__garrison__')} {_one_line(_main_argument(event['input']))}"
 
 
-def _render_tool(event: Mapping[str, Any]) -> str:
+def _render_tool(event: Mapping[str, object]) -> str:
     return f"  → {describe_call(event)}"
 
 
-def _main_argument(arguments: Any) -> str:
+def _main_argument(arguments: object) -> str:
     if isinstance(arguments, dict):
         for name in ("command", "file_path", "path", "pattern", "question", "summary", "text", "phase"):
             if isinstance(arguments.get(name), str):
@@ -226,12 +226,12 @@ def _render_tool_result(event: Mapping[str, Any]) -> str:
     return f"  {mark} {_one_line(event['text'])}" if event["text"].strip() else f"  {mark} (nothing)"
 
 
-def _render_retry(event: Mapping[str, Any]) -> str:
+def _render_retry(event: Mapping[str, object]) -> str:
     return f"  … the API answered {event.get('status') or event.get('error') or 'nothing'}; trying again in " \
            f"{event.get('delay', 0):.0f} s"
 
 
-def _render_note(event: Mapping[str, Any]) -> str:
+def _render_note(event: Mapping[str, object]) -> str:
     return f"── {event['text']}"
 
 
@@ -247,7 +247,7 @@ def _one_line(text: str) -> str:
     return line if len(line) <= _MAX_SHOWN else line[: _MAX_SHOWN - 1] + "…"
 
 
-_RENDERERS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
+_RENDERERS: Mapping[str, Callable[[Mapping[str, object]], str]] = {
     "begin": _render_begin, "text": _render_text, "thinking": _render_thinking, "tool": _render_tool,
     "tool_result": _render_tool_result, "retry": _render_retry, "note": _render_note, "result": _render_result}
 

@@ -35,7 +35,7 @@ ASKED = "Your question is passed on. End your turn now; the answer will be your 
 _STRING = {"type": "string"}
 
 
-def tools_of(role: str, files: AttemptFiles, notes: Path, output: Mapping[str, Any] | None = None) -> list[Function]:
+def tools_of(role: str, files: AttemptFiles, notes: Path, output: Mapping[str, object] | None = None) -> list[Function]:
     """Return the tools of a worker or validator.
 
     Args:
@@ -54,14 +54,15 @@ def descriptions(role: str = WORKER) -> list[Function]:
     return tools_of(role, AttemptFiles(Path()), Path())
 
 
-def report_result(files: AttemptFiles, output: Mapping[str, Any] | None = None) -> Function:
+def report_result(files: AttemptFiles, output: Mapping[str, object] | None = None) -> Function:
     """Return the tool with which a worker reports how its task ended; `output` is the schema of what it delivers."""
     def call(**arguments: Any) -> str:
         _require_unreported(files)
         report = check_report(arguments)
         if output is not None and report["status"] in STATUSES[:2]:
             report["output"] = _check_output(arguments.get("output"), output)
-            report["context_updates"] = {"output": report["output"], **report.get("context_updates", {})}
+            more = report.get("context_updates")
+            report["context_updates"] = {"output": report["output"], **(more if isinstance(more, dict) else {})}
         write_json(files.report, report)
         return ACCEPTED
 
@@ -87,7 +88,7 @@ def report_result(files: AttemptFiles, output: Mapping[str, Any] | None = None) 
 
 def save_notes(path: Path) -> Function:
     """Return the tool with which an agent leaves notes for its successor in a file."""
-    def call(text: Any = None, **_unknown: Any) -> str:
+    def call(text: object = None, **_unknown: object) -> str:
         notes = str(text or "").strip()
         if not notes:
             raise UsageError("there is no text")
@@ -105,7 +106,7 @@ def ask_guardian(files: AttemptFiles | None) -> Function:
     The question ends its turn, and the answer is its next message. Without `files` the caller of the tools waits for
     the answer, which is the tool's result.
     """
-    def call(question: Any = None, **_unknown: Any) -> str:
+    def call(question: object = None, **_unknown: object) -> str:
         text = str(question or "").strip()
         if not text:
             raise UsageError("there is no question")
@@ -122,7 +123,7 @@ def ask_guardian(files: AttemptFiles | None) -> Function:
 
 def report_verdict(files: AttemptFiles) -> Function:
     """Return the tool with which a validator gives its verdict."""
-    def call(**arguments: Any) -> str:
+    def call(**arguments: object) -> str:
         _require_unreported(files)
         if problem := verdict_problem(arguments):
             raise UsageError(problem)
@@ -140,7 +141,7 @@ def report_verdict(files: AttemptFiles) -> Function:
                 "criteria": {"type": "array", "items": criterion}}}, call)
 
 
-def _check_output(given: Any, schema: Mapping[str, Any]) -> Any:
+def _check_output(given: object, schema: Mapping[str, object]) -> object:
     """Return the output if it has the schema; UsageError, with the first thing that is wrong, if not."""
     import jsonschema  # type: ignore[import-untyped]  # comes with the SDK, and few sessions need it
 
@@ -157,7 +158,7 @@ def _require_unreported(files: AttemptFiles) -> None:
         raise UsageError(f"you have reported already ({report['status']}); the first report stands. End your turn.")
 
 
-def check_report(arguments: dict[str, Any]) -> dict[str, Any]:
+def check_report(arguments: dict[str, object]) -> dict[str, object]:
     """Return the content of report.json; UsageError if the arguments of `report_result` do not make a report."""
     status, summary = arguments.get("status"), str(arguments.get("summary") or "").strip()
     if status not in STATUSES or not summary:
@@ -173,7 +174,7 @@ def check_report(arguments: dict[str, Any]) -> dict[str, Any]:
             "evidence": [str(item) for item in evidence] if isinstance(evidence, list) else [], **extra}
 
 
-def to_agent_report(report: Any) -> AgentReport:
+def to_agent_report(report: object) -> AgentReport:
     """Return what report.json says for the pipeline; empty without a report."""
     if not isinstance(report, dict):
         return {}

@@ -59,7 +59,7 @@ class TranscriptStore:
         """Return all entries of a transcript; None if there is none."""
         return self.read(key)
 
-    async def list_sessions(self, project_key: str) -> list[dict[str, Any]]:
+    async def list_sessions(self, project_key: str) -> list[dict[str, object]]:
         """Return each session of a project with its last change in milliseconds since 1970."""
         files = (self.root / _file_name(project_key)).glob("*.jsonl")
         return [{"session_id": path.stem, "mtime": int(path.stat().st_mtime * 1000)} for path in files]
@@ -215,7 +215,7 @@ def remove_own(config: Path, session: str) -> None:
 
 def _without_system_prompt(entries: list[Entry]) -> Iterator[Entry]:
     """Drop the CLI's system prompts; an entry that followed one follows that one's parent."""
-    dropped: dict[Any, Any] = {}
+    dropped: dict[object, object] = {}
     for entry in entries:
         parent = entry.get("parentUuid")
         parent = dropped.get(parent, parent)
@@ -225,7 +225,7 @@ def _without_system_prompt(entries: list[Entry]) -> Iterator[Entry]:
             yield {**entry, "parentUuid": parent}
 
 
-def _is_headless(own: list[Any], kept: list[Entry]) -> bool:
+def _is_headless(own: list[object], kept: list[Entry]) -> bool:
     """Return whether the CLI's transcript continues an entry that only the copy has, since it was removed meanwhile."""
     parents = {entry.get("parentUuid") for entry in own if isinstance(entry, dict)} - {None}
     missing = parents - {entry.get("uuid") for entry in own if isinstance(entry, dict)}
@@ -279,7 +279,7 @@ def _restore(store: TranscriptStore, kept: Path, project: Path) -> None:
         atomic.write(target, b"".join(encode(entry) + b"\n" for entry in entries if not _is_sidecar(entry)))
 
 
-def _is_sidecar(entry: Any) -> bool:
+def _is_sidecar(entry: object) -> bool:
     return isinstance(entry, dict) and entry.get("type") == SIDECAR
 
 
@@ -287,7 +287,7 @@ def _sidecar(path: Path) -> Path:
     return path.with_suffix(".meta.json")
 
 
-def _file_name(part: Any) -> str:
+def _file_name(part: object) -> str:
     """Return a part of a key as the name of a file or folder."""
     text = str(part)
     if not text or text in (".", "..") or os.sep in text or "\0" in text:

@@ -182,7 +182,7 @@ def options_of(spec: SessionSpec, metadata: Mapping[str, Any], session: str,
 
 def _check_metadata(spec: SessionSpec) -> Mapping[str, Any]:
     """Return the metadata that configure a session; UsageError if one is invalid."""
-    metadata = dict(spec.metadata)
+    metadata: dict[str, Any] = dict(spec.metadata)
     if "working_directory" in metadata:
         metadata.setdefault("cwd", os.fspath(metadata["working_directory"]))
     if "cwd" in metadata:

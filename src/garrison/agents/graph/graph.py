@@ -241,7 +241,7 @@ class AgentGraph:
 # ---- JSON files
 
 
-def to_data(graph: AgentGraph) -> dict[str, Any]:
+def to_data(graph: AgentGraph) -> dict[str, object]:
     """Return the graph as JSON data."""
     return {"schema": SCHEMA, "name": graph.name,
             "nodes": [{**asdict(node), "status": node.status.value} for node in graph.nodes.values()],

@@ -84,7 +84,7 @@ class Node:
     id: str
     system_prompt: str
     model: str | None = None
-    metadata: dict[str, Any] = field(default_factory=dict)
+    metadata: dict[str, object] = field(default_factory=dict)
     created_at: str = ""
     """UTC, ISO 8601."""
     status: AgentStatus = AgentStatus.INITIALIZING
@@ -126,7 +126,7 @@ class Edge:
     target: str
     directed: bool = True
     control_type: str = SUPERVISOR
-    properties: Mapping[str, Any] = field(default_factory=dict)
+    properties: Mapping[str, object] = field(default_factory=dict)
 
 
 class Message(Value):
@@ -138,7 +138,7 @@ class Message(Value):
     content: str
     at: str
     reply_to: int | None = None
-    metadata: Mapping[str, Any] = msgspec.field(default_factory=dict)
+    metadata: Mapping[str, object] = msgspec.field(default_factory=dict)
 
     def __str__(self) -> str:
         return self.content
@@ -160,7 +160,7 @@ class SessionSpec(Value):
     node_id: str
     system_prompt: str
     model: str | None = None
-    metadata: Mapping[str, Any] = msgspec.field(default_factory=dict)
+    metadata: Mapping[str, object] = msgspec.field(default_factory=dict)
     resume: str | None = None
     """Id of the session that this one continues; None: a new one."""
 

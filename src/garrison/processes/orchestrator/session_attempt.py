@@ -25,7 +25,7 @@ import signal
 import sys
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -34,13 +34,12 @@ from garrison.agents import scripted
 from garrison.agents.base import Function
 from garrison.agents.claude import cli_process, messages, policy, prompts, questions, tools
 from garrison.agents.claude.attempt_files import AttemptFiles
-from garrison.agents.claude.settings import ClaudeSettings
 from garrison.agents.claude.stream import render
 from garrison.agents.graph import session_manager
 from garrison.agents.graph.model import AgentFailure
 from garrison.agents.result import LANDING
 from garrison.agents.scripted import STEPS, fill
-from garrison.agents.session_agent import ORDER
+from garrison.agents.session_agent import ORDER, SessionOrder
 from garrison.agents.trouble import TroubleKind, classify
 from garrison.errors import GarrisonError
 from garrison.records import atomic, budget, costs
@@ -48,10 +47,11 @@ from garrison.records.budget import Reservation
 from garrison.records.json_io import read_json, write_json
 from garrison.records.life_lock import LifeLock
 from garrison.records.record import from_data
-from garrison.session import Initiative, Session, SessionState
-from garrison.session.adapters import Memory, ToolDispatcher, plain_adapters
+from garrison.session import Adapters, Initiative, Session, SessionState
+from garrison.session.adapters import Memory, ModelResponse, ToolDispatcher, plain_adapters
 from garrison.session.claude import claude_adapters, prompt_of
-from garrison.session.state import Tier, read_tiers, require_working_tier
+from garrison.session.state import Message, Tier, ToolCall, read_tiers, require_working_tier
+from garrison.session.store import read_state
 from garrison.system import processes
 from garrison.system.terminal_text import clean_lines
 from garrison.values import replace
@@ -67,8 +67,8 @@ MAX_TURNS = 2
 REPORT_REQUEST = "You ended your turn without a report. Call `report_result` now: with what you did and what proves " \
                  "it, or with status `failure` and the reason."
 _ASK = "ask_guardian"
-_TEXT: Mapping[str, Any] = {"type": "string"}
-_TOOLBOX: Mapping[str, tuple[Callable[..., Any], Mapping[str, Any], tuple[str, ...]]] = {
+_TEXT: Mapping[str, object] = {"type": "string"}
+_TOOLBOX: Mapping[str, tuple[Callable[..., object], Mapping[str, object], tuple[str, ...]]] = {
     "read": (Toolbox.read, {"path": _TEXT}, ("path",)),
     "list": (Toolbox.list_files, {"pattern": _TEXT}, ()),
     "search": (Toolbox.search, {"expression": _TEXT, "pattern": _TEXT}, ("expression",)),
@@ -92,7 +92,7 @@ def tools_of(root: Path, tier: Tier, commands: CheckoutCommands | None = None) -
             for name, (method, properties, required) in _TOOLBOX.items() if tier.allows(name)}
 
 
-def next_message(turns: int, report: Mapping[str, Any] | None, prompt: str, said: str = "") -> str | None:
+def next_message(turns: int, report: Mapping[str, object] | None, prompt: str, said: str = "") -> str | None:
     """Return the next message to the session; None when it is at its end.
 
     Args:
@@ -105,11 +105,11 @@ def next_message(turns: int, report: Mapping[str, Any] | None, prompt: str, said
     return f"{prompt}\n\n{said}" if turns == 0 else f"{said}\n\nDo what it asks, then call `report_result`."
 
 
-def result_of(report: Mapping[str, Any] | None) -> dict[str, Any]:
+def result_of(report: Mapping[str, object] | None) -> dict[str, object]:
     """Return the content of the result file."""
     if report is None:
         return {"status": "fail", "failure_reason": "it was asked for its report and ended again without one"}
-    result: dict[str, Any] = {**tools.to_agent_report(report)}
+    result: dict[str, object] = {**tools.to_agent_report(report)}
     if result["status"] not in LANDING:
         result["failure_reason"] = result.pop("notes")
     return result
@@ -121,23 +121,23 @@ class SessionProgram:
     def __init__(self, prompt: Path, exit_now: Callable[[], None] = lambda: None) -> None:
         """Read the order; `exit_now` may end the process at once when the session must wait."""
         self.prompt, self._exit_now = prompt, exit_now
-        self.order: dict[str, Any] = read_json(prompt.parent / ORDER)
+        self.order = from_data(SessionOrder, read_json(prompt.parent / ORDER))
         self.files = AttemptFiles(prompt.parent)
         self.files.make()
-        tier = require_working_tier(self.order["tier"], read_tiers())
+        tier = require_working_tier(self.order.tier, read_tiers())
         self.tier: Tier = replace(tier, tools=(*tier.tools, *self._own_tools()))
-        self.settings = from_data(ClaudeSettings, self.order["settings"]) if self.order["settings"] else None
+        self.settings = self.order.settings
         self._usage_log = costs.UsageLog(self.files.usage, uuid.uuid4().hex)
         self._suspended: asyncio.Future[policy.Ending]
         self._answered = False
         self._lock: LifeLock | None = None
         """Held while the program lives: its reservation counts."""
 
-    async def run(self) -> dict[str, Any] | None:
+    async def run(self) -> dict[str, object] | None:
         """Return the content of the result file; None if the session waits, as its last ending says."""
         self._suspended = asyncio.get_running_loop().create_future()
         turns = asyncio.create_task(self._turns())
-        either: set[asyncio.Future[Any]] = {turns, self._suspended}
+        either: set[asyncio.Task[dict[str, object]] | asyncio.Future[policy.Ending]] = {turns, self._suspended}
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         if not self._suspended.done():
             return turns.result()
@@ -147,7 +147,7 @@ class SessionProgram:
         await asyncio.wait({turns})
         return None
 
-    async def _turns(self) -> dict[str, Any]:
+    async def _turns(self) -> dict[str, object]:
         """Run turns until there is a report or none can be expected; return the content of the result file."""
         async with AsyncExitStack() as stack:
             session = await stack.enter_async_context(self._session(await self._adapters(stack)))
@@ -159,30 +159,26 @@ class SessionProgram:
                     return result_of(report)
                 await session.send(message)
 
-    def _session(self, adapters: Mapping[str, Callable[..., Any]]) -> Session:
-        folder = self.files.garrison_session
-        order = self.order
-        initiative = Initiative(budget=order["initiative"]) if order["initiative"] else None
-        options: dict[str, Any] = {
-            "turn_graph": order["turn_graph"], "heartbeat_graph": order["heartbeat_graph"], "initiative": initiative,
-            "tiers": {self.tier.name: self.tier}, "max_steps": MAX_STEPS}
-        if (folder / "session.json").exists():
-            return Session.restore(folder, adapters, **options)
-        state = SessionState(f"{order['node']}-{order['attempt']}", f"orchestrator-{order['node']}@{order['run']}",
-                             self.tier.name, goals=[{"id": order["node"], "description": order["goal"]}])
-        return Session(state, adapters, folder=folder, **options)
+    def _session(self, adapters: Adapters) -> Session:
+        folder, order = self.files.garrison_session, self.order
+        state = read_state(folder) if (folder / "session.json").exists() else SessionState(
+            f"{order.node}-{order.attempt}", f"orchestrator-{order.node}@{order.run}", self.tier.name,
+            goals=[{"id": order.node, "description": order.goal}])
+        return Session(state, adapters, folder=folder, turn_graph=order.turn_graph,
+                       heartbeat_graph=order.heartbeat_graph, tiers={self.tier.name: self.tier}, max_steps=MAX_STEPS,
+                       initiative=Initiative(budget=order.initiative) if order.initiative else None)
 
     async def _adapters(self, stack: AsyncExitStack) -> dict[str, Callable[..., Any]]:
         if self.settings is None:
-            steps = scripted.script_for(self.order["node"], dict(os.environ))
-            script = Script(self.order["node"], steps, self.order["life"])
+            steps = scripted.script_for(self.order.node, dict(os.environ))
+            script = Script(self.order.node, steps, self.order.incarnation)
             dispatch = ToolDispatcher({**script.tools(), **self._own_tools()}, fatal=True, on_call=_show_call)
             return {**plain_adapters(), "llm_call": script.llm_call, "tool_dispatch": self._with_questions(dispatch)}
-        functions = {**tools_of(Path(self.order["tree"]), self.tier), **self._own_tools()}
-        metadata = cli_process.graph_metadata(self.settings, Path(self.order["home"]), self.order["tree"],
-                                              self.order.get("config", ""))
+        functions = {**tools_of(Path(self.order.tree), self.tier), **self._own_tools()}
+        metadata = cli_process.graph_metadata(self.settings, Path(self.order.home), self.order.tree,
+                                              self.order.config)
         adapters = await stack.enter_async_context(claude_adapters(
-            self.settings.model, metadata, functions, system=self.order["system"], on_event=self._record,
+            self.settings.model, metadata, functions, system=self.order.system, on_event=self._record,
             memory=Memory(self.files.garrison_session / "memory.jsonl")))
         dispatch = ToolDispatcher(functions, on_call=_show_call, on_result=_show_result)
         return {**adapters, "llm_call": self._within_limits(adapters["llm_call"]),
@@ -191,13 +187,13 @@ class SessionProgram:
     # ---- tools and questions
 
     def _own_tools(self) -> dict[str, Function]:
-        functions = (tools.report_result(self.files), tools.save_notes(Path(self.order["notes"])),
+        functions = (tools.report_result(self.files), tools.save_notes(Path(self.order.notes)),
                      tools.ask_guardian(None))
         return {function.name: function for function in functions}
 
-    def _with_questions(self, dispatch: ToolDispatcher) -> Callable[..., Any]:
+    def _with_questions(self, dispatch: ToolDispatcher) -> Callable[..., object]:
         """Wrap the dispatch: questions of a batch come first, so that a suspended batch has made no other calls."""
-        async def dispatch_batch(calls: list[dict[str, Any]], agent: str) -> list[str]:
+        async def dispatch_batch(calls: list[ToolCall], agent: str) -> list[str]:
             answers = {number: await self._ask(call) for number, call in enumerate(calls) if call.get("name") == _ASK}
             others = iter(await dispatch([call for call in calls if call.get("name") != _ASK], agent))
             results = [answers[number] if number in answers else next(others) for number in range(len(calls))]
@@ -206,7 +202,7 @@ class SessionProgram:
             return [*results[:-1], f"{results[-1]}\n\n{said}"] if said else results
         return dispatch_batch
 
-    async def _ask(self, call: Mapping[str, Any]) -> str:
+    async def _ask(self, call: ToolCall) -> str:
         """Return the answer to a call of `ask_guardian`; a repeated call keeps its answer."""
         arguments = call.get("arguments") or {}
         question = str(arguments.get("question") or arguments.get("value") or "").strip()
@@ -232,21 +228,21 @@ class SessionProgram:
 
     # ---- the model
 
-    def _within_limits(self, ask: Callable[..., Any]) -> Callable[..., Any]:
+    def _within_limits(self, ask: Callable[..., Awaitable[ModelResponse]]) -> Callable[..., object]:
         """Wrap the model: suspend at a limit on costs, and at an error that is transient or that a person can
         resolve."""
         assert self.settings is not None
         limits = budget.Limits(self.settings.budget, self.settings.budget_run, self.settings.budget_day)
-        meter = budget.Meter(Path(self.order["home"]), self.order["run"], self.order["node"], limits)
+        meter = budget.Meter(Path(self.order.home), self.order.run, self.order.node, limits)
         # In a sandbox it cannot see the other sessions; there the proxy reserves.
-        reservation = Reservation(meter, self.files.folder) if self.order.get("config") else None
+        reservation = Reservation(meter, self.files.folder) if self.order.config else None
         if reservation is not None:
             self._lock = LifeLock.try_acquire(self.files.lock)
         endings = self.files.read_endings()
-        after_person = [{"role": "user", "content": prompts.after_person()}] \
+        after_person: list[Message] = [{"role": "user", "content": prompts.after_person()}] \
             if endings and endings[-1].kind == policy.PERSON else []
 
-        async def ask_within_limits(messages: list[dict[str, Any]], mode: str, options: Mapping[str, Any]) -> Any:
+        async def ask_within_limits(messages: list[Message], mode: str, options: Mapping[str, object]) -> ModelResponse:
             if reservation is None and (exceeded := meter.exceeded()):
                 await self._suspend(TroubleKind.BUDGET, exceeded)
             shortfall = reservation.reserve(self._last_cost()) if reservation is not None else None
@@ -272,14 +268,14 @@ class SessionProgram:
     def _last_cost(self) -> float:
         return budget.last_cost(costs.read_usage(self.files.usage)) if self.files.usage.exists() else 0.0
 
-    def _record(self, event: Mapping[str, Any]) -> None:
+    def _record(self, event: Mapping[str, object]) -> None:
         """Record the model's usage, and show its text."""
         self._usage_log.record(event)
         if event["kind"] in ("text", "thinking"):
             _show(event)
 
 
-def _show_call(name: str, arguments: Mapping[str, Any]) -> None:
+def _show_call(name: str, arguments: Mapping[str, object]) -> None:
     _show({"kind": "tool", "name": name, "input": dict(arguments)})
 
 
@@ -287,7 +283,7 @@ def _show_result(_name: str, text: str, failed: bool) -> None:
     _show({"kind": "tool_result", "text": text, "error": failed})
 
 
-def _show(event: Mapping[str, Any]) -> None:
+def _show(event: Mapping[str, object]) -> None:
     text = render(event)
     if text:
         print("\n".join(clean_lines(text)), flush=True)
@@ -333,7 +329,7 @@ if __name__ == "__main__":
 
 
 REPORT = "report_result"
-_VALUE: Mapping[str, Any] = {"type": "object", "required": ["value"], "properties": {"value": {}}}
+_VALUE: Mapping[str, object] = {"type": "object", "required": ["value"], "properties": {"value": {}}}
 
 
 class Script:
@@ -346,7 +342,7 @@ class Script:
                        for number, step in enumerate(steps, 1) if step.get("life", incarnation) == incarnation
                        for name, value in step.items() if name != "life"]
 
-    def llm_call(self, messages: list[dict[str, Any]], _mode: str, _options: Mapping[str, Any]) -> dict[str, Any]:
+    def llm_call(self, messages: list[Message], _mode: str, _options: Mapping[str, object]) -> ModelResponse:
         """Return the first call without a result, then a report, then text (the adapter `llm_call`)."""
         done = {message.get("tool_call_id") for message in messages if message.get("role") == "tool"}
         for call, name, arguments in self._calls:
@@ -374,5 +370,5 @@ class Script:
         return call
 
 
-def _only(step: Mapping[str, Any]) -> dict[str, Any]:
+def _only(step: Mapping[str, object]) -> dict[str, object]:
     return {"life": step["life"]} if "life" in step else {}

@@ -420,17 +420,12 @@ class Guardian:
         with contextlib.suppress(ForbiddenTransition):
             self.state.apply_event(event, entry.at)
 
-    def _change_node(self, action: Action, view: GuardianView) -> None:
-        self._record(action.expect(NodeChanged), sync=True)
-
-    def _advance_flow(self, action: Action, view: GuardianView) -> None:
-        self._record(action.expect(FlowAdvanced), sync=True)
-
-    def _change_gate(self, action: Action, view: GuardianView) -> None:
-        self._record(action.expect(GateChanged), sync=True)
-
-    def _change_landing(self, action: Action, view: GuardianView) -> None:
-        self._record(action.expect(LandingChanged), sync=True)
+    def _journal(self, action: Action, view: GuardianView) -> None:
+        """Journal the event that the action carries: all that it does is in the state that follows."""
+        event = action.payload
+        assert isinstance(event, NodeChanged | FlowAdvanced | GateChanged | LandingChanged | PullRequestChanged
+                          | ManagerCycled)
+        self._record(event, sync=True)
 
     def _enqueue(self, action: Action, view: GuardianView) -> None:
         """Enqueue the run's own branch, at the commit that was journaled for this attempt: a repeated one is the same
@@ -448,15 +443,9 @@ class Guardian:
         with self.queue.locked():
             self.queue.append(record)
 
-    def _change_pull_request(self, action: Action, view: GuardianView) -> None:
-        self._record(action.expect(PullRequestChanged), sync=True)
-
     def _ask_forge(self, action: Action, view: GuardianView) -> None:
         assert self.forge is not None
         self.forge.begin(action.expect(ForgeStep), self.state)
-
-    def _cycle_manager(self, action: Action, view: GuardianView) -> None:
-        self._record(action.expect(ManagerCycled), sync=True)
 
     def _cancel_node(self, action: Action, view: GuardianView) -> None:
         attempt = self.state.nodes[action.target].attempt
@@ -625,15 +614,15 @@ class Guardian:
     HANDLERS: ClassVar[Mapping[ActionKind, Callable[[Guardian, Action, GuardianView], None]]] = {
         ActionKind.APPLY_SIGNAL: _apply_signal,
         ActionKind.REFUSE_SIGNAL: _refuse_signal,
-        ActionKind.CHANGE_NODE: _change_node,
-        ActionKind.ADVANCE_FLOW: _advance_flow,
-        ActionKind.CHANGE_GATE: _change_gate,
-        ActionKind.CYCLE_MANAGER: _cycle_manager,
+        ActionKind.CHANGE_NODE: _journal,
+        ActionKind.ADVANCE_FLOW: _journal,
+        ActionKind.CHANGE_GATE: _journal,
+        ActionKind.CYCLE_MANAGER: _journal,
         ActionKind.CANCEL_NODE: _cancel_node,
         ActionKind.CHANGE_TURN: _change_turn,
-        ActionKind.CHANGE_LANDING: _change_landing,
+        ActionKind.CHANGE_LANDING: _journal,
         ActionKind.ENQUEUE: _enqueue,
-        ActionKind.CHANGE_PULL_REQUEST: _change_pull_request,
+        ActionKind.CHANGE_PULL_REQUEST: _journal,
         ActionKind.ASK_FORGE: _ask_forge,
         ActionKind.CHANGE_RUN: _change_run,
         ActionKind.STOP_RUN: _stop_run,

@@ -14,19 +14,20 @@ from garrison.records import run as run_records
 from garrison.records.journal import Writer
 from garrison.records.run import Launch, RunFiles
 from garrison.values import replace
+from garrison.views.page_view import TimelineEntry
 from garrison.web import node
-from garrison.web.history import Histories, QueueEntry, Wanted, cursor_of, cut_page, text_of
+from garrison.web.history import Histories, Wanted, cursor_of, cut_page, text_of
 from garrison.web.node import BLOCKS, LOG_BYTES, Place, find_text, read_log, read_transcript, search_file
 
-ENTRIES = [QueueEntry(f"guardian:{number}", f"2026-01-01T00:00:{number // 3:02}Z", "", "",
+ENTRIES = [TimelineEntry(f"guardian:{number}", f"2026-01-01T00:00:{number // 3:02}Z", "", "",
                       "even" if number % 2 == 0 else "Odd one") for number in range(20)]
 
 
-def cut(entries: Sequence[QueueEntry], wanted: Wanted) -> Any:
+def cut(entries: Sequence[TimelineEntry], wanted: Wanted) -> Any:
     return cut_page(entries, wanted, cursor_of, text_of)
 
 
-def walk(entries: list[QueueEntry], way: str, **more: Any) -> list[str]:
+def walk(entries: list[TimelineEntry], way: str, **more: Any) -> list[str]:
     """All ids, from page to page."""
     found: list[str] = []
     page = cut(entries, Wanted(after="", limit=3, **more) if way == "newer" else Wanted(limit=3, **more))
@@ -49,7 +50,7 @@ def test_every_entry_is_on_one_page(way: str, query: str, count: int) -> None:
 
 def test_a_cursor_stays_valid_when_entries_are_added_before_and_after_it() -> None:
     page = cut(ENTRIES, Wanted(limit=5))
-    more = [*ENTRIES, QueueEntry("late:1", "2026-01-01T00:00:00.5Z", "", "", ""), replace(ENTRIES[-1], id="x:99")]
+    more = [*ENTRIES, TimelineEntry("late:1", "2026-01-01T00:00:00.5Z", "", "", ""), replace(ENTRIES[-1], id="x:99")]
     older = cut(more, Wanted(before=page.older, limit=100))
     assert {entry.id for entry in older.entries} == {entry.id for entry in more} - {
         entry.id for entry in page.entries} - {"x:99"}

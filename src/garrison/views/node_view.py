@@ -257,10 +257,6 @@ class NodeReader:
                 found.setdefault(first_line(why), name)
         return found
 
-    def awaiting_approval(self) -> list[str]:
-        entries = self.model.queue.unfinished() if self.model.queue else []
-        return [entry.node for entry in entries if entry.run == self.model.run and entry.awaits_approval]
-
     def can_retry(self) -> bool:
         """Return whether a node that has failed can be tried again while the run goes on."""
         if self.status not in UNFINISHED or not self.guardian_alive or "failed" not in self.state.statuses.values():

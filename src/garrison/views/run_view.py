@@ -56,7 +56,7 @@ from garrison.views.node_view import (
 from garrison.views.process_view import ProcessView, ShownProcess, observe_process
 from garrison.views.run_model import Lifecycle, RunModel
 from garrison.views.usage import describe_cost, rounded
-from garrison.views.waits import PersonWait, ShownWait, waits_of
+from garrison.views.waits import PersonWait, ShownWait, entries_to_approve, waits_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Container, Sequence
@@ -369,7 +369,7 @@ class RunReader:
             place = place_of(model, name)
             counts[place] = counts.get(place, 0) + 1
         nodes = NodeReader(records, self.observer, model, launch, processes, counts["working"], lambda: followed.plan)
-        asking, reviews = nodes.open_questions(), nodes.awaiting_approval()
+        asking, reviews = nodes.open_questions(), [entry.node for entry in entries_to_approve(model)]
         status, reason = decide_status(model.state, processes, adhoc=launch.adhoc,
                                        failure="; ".join(model.failures.values()), corrupt=corrupt,
                                        waits_for=waits_for(model, asking))

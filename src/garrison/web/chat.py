@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import builtins
-import json
 import secrets
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -19,8 +18,8 @@ from garrison.delegation.conversation import check_id
 from garrison.delegation.models import BUTLER, Proposal
 from garrison.delegation.specialists import read_crew
 from garrison.errors import GarrisonError, NotFound, Refused
-from garrison.records import atomic
 from garrison.records import run as run_records
+from garrison.records.json_io import read_lines
 from garrison.records.run import Launch, RunFiles
 from garrison.values import Value, fields_of
 from garrison.web.connections import Overloaded
@@ -277,15 +276,8 @@ def _folder(home: Path) -> Path:
 
 def _read_entries(path: Path) -> list[ConversationEntry]:
     """Return the entries, oldest first, without a last line that is still being written."""
-    lines = [line for line in map(_parse, (atomic.read(path) or b"").splitlines()) if isinstance(line, dict)]
+    lines = (line for line in read_lines(path) if isinstance(line, dict))
     return [_entry_of(line, number) for number, line in enumerate(lines)]
-
-
-def _parse(line: bytes) -> object:
-    try:
-        return json.loads(line)
-    except ValueError:
-        return None
 
 
 def _size(path: Path) -> int:

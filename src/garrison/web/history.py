@@ -59,17 +59,7 @@ class Wanted(Value):
         return self
 
 
-class QueueEntry(Value):
-    """A record of the merge queue about work of a run."""
-
-    id: str
-    at: str
-    kind: str
-    node: str
-    text: str
-
-
-Entry = TimelineEntry | SignalEntry | QueueEntry
+Entry = TimelineEntry | SignalEntry
 T = TypeVar("T")
 
 
@@ -121,7 +111,7 @@ class RunHistory:
     def __init__(self, home: Path, launch: Launch) -> None:
         self._followed = FollowedRun(home, launch, {})
         self._followed.page.keeps_all = True
-        self._queue: list[QueueEntry] = []
+        self._queue: list[TimelineEntry] = []
 
     def page(self, kind: Kind, wanted: Wanted) -> HistoryPage:
         """Return a page of one of its lists."""
@@ -129,7 +119,7 @@ class RunHistory:
             words = self._followed.replay_one(record)
             entry = self._followed.page.model.merge_entry(record) if record.journal == QUEUE else None
             if entry is not None:
-                self._queue.append(QueueEntry(
+                self._queue.append(TimelineEntry(
                     f"{record.queue}:{record.entry.seq}", record.entry.at, record.entry.kind, entry.node,
                     words or str(record.entry.data.get("status", ""))))
         page = self._followed.page

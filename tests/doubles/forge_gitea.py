@@ -4,21 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from doubles.forge_routes import Call, Reply, dispatch, edit, list_pulls, matches, pull_as_issue
-from doubles.forge_state import (
-    OWN_LOGIN,
-    Comment,
-    ForgeState,
-    Issue,
-    LineComment,
-    Problem,
-    Pull,
-    Repository,
-    Review,
-    Status,
-)
+from doubles.forge_routes import AT, Call, Reply, Routes
+from doubles.forge_state import OWN_LOGIN, Comment, Issue, LineComment, Problem, Pull, Repository, Review, Status
 
-_AT = "2026-01-01T00:00:00Z"
 _REVIEWS = {
     "APPROVED": "APPROVED",
     "CHANGES_REQUESTED": "REQUEST_CHANGES",
@@ -31,65 +19,60 @@ def user(login: str) -> dict[str, Any]:
     return {"id": sum(login.encode()), "login": login, "login_name": login, "full_name": login}
 
 
-class GiteaRoutes:
-    """What a request of Gitea's API gets: (status, body)."""
+class GiteaRoutes(Routes):
+    """Gitea's and Forgejo's."""
 
-    def __init__(self, state: ForgeState) -> None:
-        self._state = state
+    rows = (
+        ("GET", "", "read_repository"),
+        ("GET", "/pulls", "list_pulls"), ("POST", "/pulls", "open_pull"), ("GET", "/pulls/{number}", "read_pull"),
+        ("PATCH", "/pulls/{number}", "edit_pull"), ("POST", "/pulls/comments/{id}/resolve", "resolve"),
+        ("POST", "/pulls/{number}/merge", "merge"), ("DELETE", "/pulls/{number}/merge", "withdraw"),
+        ("GET", "/pulls/{number}/reviews", "list_reviews"), ("POST", "/pulls/{number}/reviews", "add_review"),
+        ("GET", "/pulls/{number}/reviews/{id}/comments", "list_lines"),
+        ("GET", "/issues", "list_issues"), ("GET", "/issues/{number}", "read_issue"),
+        ("GET", "/issues/{number}/comments", "list_comments"), ("POST", "/issues/{number}/comments", "add_comment"),
+        ("PUT", "/issues/{number}/labels", "label_it"),
+        ("GET", "/commits/{commit}/statuses", "list_statuses"), ("POST", "/statuses/{commit}", "report"),
+        ("GET", "/branches/{branch}", "read_branch"),
+        ("GET", "/labels", "list_labels"), ("POST", "/labels", "add_label"),
+        ("GET", "/collaborators/{login}/permission", "read_permission"))
+    missing = "The target couldn't be found."
 
-    def handle(self, method: str, path: str, query: dict[str, str], body: dict[str, Any]) -> Reply:
-        """Answer one request; Problem for a refusal."""
-        if path == "/user":
-            return 200, user(OWN_LOGIN)
-        parts = path.strip("/").split("/")
-        repository = self._state.repositories.get("/".join(parts[1:3]))
-        if parts[0] != "repos" or repository is None:
-            raise Problem(404, "The target couldn't be found.")
-        if len(parts) == 3:
-            return 200, self._repository(repository)
-        handlers = {
-            "pulls": self._pulls,
-            "issues": self._issues,
-            "commits": self._statuses,
-            "statuses": self._statuses,
-            "branches": self._branches,
-            "labels": self._labels,
-            "collaborators": self._collaborators,
+    def own_user(self) -> dict[str, Any]:
+        return user(OWN_LOGIN)
+
+    def read_repository(self, call: Call) -> Reply:
+        return 200, {
+            "id": 1,
+            "name": call.repository.path.rpartition("/")[2],
+            "full_name": call.repository.path,
+            "permissions": {"admin": False, "push": True, "pull": True},
+            "allow_merge_commits": True,
+            "allow_squash_merge": True,
+            "allow_rebase": True,
         }
-        return dispatch(handlers, parts[3], Call(repository, method, parts[4:], query, body), "Not found.")
 
-    def _pulls(self, call: Call) -> Reply:
-        state = self._state
-        if not call.rest and call.method == "POST":
-            given = call.body
-            pull = state.open_pull(
-                call.repository, given["head"], given["base"], given["title"], given.get("body") or "", draft=False
-            )
-            return 201, self._pull(call.repository, pull)
-        if not call.rest:
-            return 200, [self._pull(call.repository, each) for each in list_pulls(call.repository)]
-        if call.rest[0] == "comments":
-            for each in call.repository.lines:
-                each.resolved = each.resolved or str(each.id) == call.rest[1]
-            return 204, None
-        pull = state.pull(call.repository, int(call.rest[0]))
-        if call.rest[1:] == ["merge"]:
-            return self._merge(call, pull)
-        if call.rest[1:2] == ["reviews"]:
-            return self._reviews(call, pull)
-        if call.method == "PATCH":
-            edit(state, call.repository, pull, call.body)
-            return 201, self._pull(call.repository, pull)
-        return 200, self._pull(call.repository, pull)
+    def open_pull(self, call: Call) -> Reply:
+        given = call.body
+        pull = self._state.open_pull(call.repository, given["head"], given["base"], given["title"],
+                                     given.get("body") or "", draft=False)
+        return 201, self.pull(call.repository, pull)
 
-    def _merge(self, call: Call, pull: Pull) -> Reply:
-        state, repository, body = self._state, call.repository, call.body
+    def resolve(self, call: Call) -> Reply:
+        for each in call.repository.lines:
+            each.resolved = each.resolved or str(each.id) == call.named["id"]
+        return 204, None
+
+    def withdraw(self, call: Call) -> Reply:
+        pull = self.pull_of(call)
+        if not pull.auto:
+            raise Problem(404, "not scheduled")
+        pull.auto = ""
+        return 204, None
+
+    def merge(self, call: Call) -> Reply:
+        state, repository, body, pull = self._state, call.repository, call.body, self.pull_of(call)
         pull.draft = pull.title.upper().startswith("WIP:")
-        if call.method == "DELETE":
-            if not pull.auto:
-                raise Problem(404, "not scheduled")
-            pull.auto = ""
-            return 204, None
         expected = body.get("head_commit_id", "")
         if expected and expected != state.pull_head(repository, pull):
             raise Problem(409, "head out of date")
@@ -103,57 +86,31 @@ class GiteaRoutes:
         state.merge(repository, pull, body["Do"], expected, lie=body.get("lie", ""))
         return 200, None
 
-    def _reviews(self, call: Call, pull: Pull) -> Reply:
-        if call.method == "POST":
-            made = self._state.review(call.repository, pull.number, "COMMENTED")
-            for given in call.body.get("comments", ()):
-                old = given.get("old_position")
-                self._state.comment_line(
-                    call.repository,
-                    pull.number,
-                    given["path"],
-                    old or given.get("new_position"),
-                    given["body"],
-                    side="old" if old else "new",
-                    review=made.id,
-                )
-            return 200, self._review(call.repository, made)
-        if call.rest[2:]:
-            return 200, [self._line(each) for each in call.repository.lines if str(each.review) == call.rest[2]]
-        reviews = [each for each in call.repository.reviews if each.number == pull.number]
-        return 200, [self._review(call.repository, each) for each in reviews]
+    def add_review(self, call: Call) -> Reply:
+        made = self._state.review(call.repository, call.number, "COMMENTED")
+        for given in call.body.get("comments", ()):
+            old = given.get("old_position")
+            self._state.comment_line(call.repository, call.number, given["path"], old or given.get("new_position"),
+                                     given["body"], side="old" if old else "new", review=made.id)
+        return 200, self.review(call.repository, made)
 
-    def _issues(self, call: Call) -> Reply:
-        if not call.rest:
-            return 200, [self._issue(each) for each in call.repository.issues if matches(each, call.query)]
-        number = int(call.rest[0])
-        if call.rest[1:] == ["comments"]:
-            if call.method == "POST":
-                return 201, self._comment(self._state.comment(call.repository, number, call.body["body"]))
-            return 200, [self._comment(each) for each in call.repository.comments if each.number == number]
-        if call.rest[1:] == ["labels"]:
-            known = call.repository.labels
-            self._state.pull(call.repository, number).labels = [known[each - 1] for each in call.body["labels"]]
-            return 200, []
-        found = next((each for each in call.repository.issues if each.number == number), None)
-        if found is None:
-            pull = self._state.pull(call.repository, number)
-            return 200, {**self._issue(pull_as_issue(pull)), "pull_request": {"merged": pull.merged}}
-        return 200, self._issue(found)
+    def list_lines(self, call: Call) -> Reply:
+        return 200, [self.line(each) for each in call.repository.lines if str(each.review) == call.named["id"]]
 
-    def _statuses(self, call: Call) -> Reply:
-        if call.method == "POST":
-            given = call.body
-            made = self._state.report(
-                call.repository, call.rest[0], given["context"], given["state"], given.get("description", "")
-            )
-            return 201, self._status(made)
-        return 200, [self._status(each) for each in reversed(call.repository.statuses) if each.commit == call.rest[0]]
+    def label_it(self, call: Call) -> Reply:
+        known = call.repository.labels
+        self.pull_of(call).labels = [known[each - 1] for each in call.body["labels"]]
+        return 200, []
 
-    def _branches(self, call: Call) -> Reply:
-        name = "/".join(call.rest)
-        if not (commit := self._state.head_of(call.repository.path, name)):
-            raise Problem(404, "Branch not found")
+    def pull_as_issue(self, pull: Pull) -> dict[str, Any]:
+        return {**super().pull_as_issue(pull), "pull_request": {"merged": pull.merged}}
+
+    def list_statuses(self, call: Call) -> Reply:
+        return 200, [self.status(each) for each in reversed(call.repository.statuses)
+                     if each.commit == call.named["commit"]]
+
+    def read_branch(self, call: Call) -> Reply:
+        name, commit = self.branch_of(call)
         required = call.repository.required.get(name, [])
         return 200, {
             "name": name,
@@ -165,32 +122,21 @@ class GiteaRoutes:
             "user_can_push": True,
         }
 
-    def _labels(self, call: Call) -> Reply:
-        if call.method == "POST":
-            call.repository.labels.append(call.body["name"])
-            return 201, self._label(call.repository, call.body["name"])
+    def list_labels(self, call: Call) -> Reply:
         return 200, [self._label(call.repository, each) for each in call.repository.labels]
 
-    def _collaborators(self, call: Call) -> Reply:
-        permission = "write" if call.rest[0] in call.repository.writers else "read"
-        return 200, {"permission": permission, "role_name": permission, "user": user(call.rest[0])}
+    def add_label(self, call: Call) -> Reply:
+        call.repository.labels.append(call.body["name"])
+        return 201, self._label(call.repository, call.body["name"])
+
+    def permission(self, permission: str, login: str) -> dict[str, Any]:
+        return {"permission": permission, "role_name": permission, "user": user(login)}
 
     def _label(self, repository: Repository, name: str) -> dict[str, Any]:
         known = repository.labels.index(name) + 1 if name in repository.labels else 0
         return {"id": known, "name": name, "color": "ededed", "description": ""}
 
-    def _repository(self, repository: Repository) -> dict[str, Any]:
-        return {
-            "id": 1,
-            "name": repository.path.rpartition("/")[2],
-            "full_name": repository.path,
-            "permissions": {"admin": False, "push": True, "pull": True},
-            "allow_merge_commits": True,
-            "allow_squash_merge": True,
-            "allow_rebase": True,
-        }
-
-    def _pull(self, repository: Repository, pull: Pull) -> dict[str, Any]:
+    def pull(self, repository: Repository, pull: Pull) -> dict[str, Any]:
         state = self._state
         pull.draft = pull.title.upper().startswith("WIP:")
         return {
@@ -214,10 +160,10 @@ class GiteaRoutes:
             "user": user(pull.author),
             "mergeable": pull.state == "open" and "conflict" not in state.obstacle(repository, pull),
             "html_url": f"http://127.0.0.1/{repository.path}/pulls/{pull.number}",
-            "created_at": _AT,
+            "created_at": AT,
         }
 
-    def _review(self, repository: Repository, row: Review) -> dict[str, Any]:
+    def review(self, repository: Repository, row: Review) -> dict[str, Any]:
         return {
             "id": row.id,
             "user": user(row.author),
@@ -226,11 +172,11 @@ class GiteaRoutes:
             "state": _REVIEWS[row.state],
             "dismissed": row.state == "DISMISSED",
             "stale": False,
-            "submitted_at": _AT,
+            "submitted_at": AT,
             "comments_count": sum(each.review == row.id for each in repository.lines),
         }
 
-    def _line(self, row: LineComment) -> dict[str, Any]:
+    def line(self, row: LineComment) -> dict[str, Any]:
         new, old = (row.line, 0) if row.side == "new" else (0, row.line)
         return {
             "id": row.id,
@@ -241,12 +187,12 @@ class GiteaRoutes:
             "original_position": old,
             "commit_id": row.commit,
             "original_commit_id": row.commit,
-            "created_at": _AT,
+            "created_at": AT,
             "pull_request_review_id": row.review,
             "resolver": user("someone") if row.resolved else None,
         }
 
-    def _issue(self, row: Issue) -> dict[str, Any]:
+    def issue(self, row: Issue) -> dict[str, Any]:
         return {
             "id": row.number,
             "number": row.number,
@@ -257,18 +203,18 @@ class GiteaRoutes:
             "labels": [{"id": 1, "name": each} for each in row.labels],
             "assignees": [user(each) for each in row.assignees],
             "pull_request": None,
-            "updated_at": _AT,
+            "updated_at": AT,
         }
 
-    def _comment(self, row: Comment) -> dict[str, Any]:
-        return {"id": row.id, "user": user(row.author), "body": row.body, "created_at": _AT}
+    def comment(self, row: Comment) -> dict[str, Any]:
+        return {"id": row.id, "user": user(row.author), "body": row.body, "created_at": AT}
 
-    def _status(self, row: Status) -> dict[str, Any]:
+    def status(self, row: Status) -> dict[str, Any]:
         return {
             "id": row.id,
             "context": row.name,
             "status": row.state,
             "description": row.summary,
             "target_url": "",
-            "created_at": _AT,
+            "created_at": AT,
         }

@@ -7,32 +7,18 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from doubles.forge_routes import Call, Reply, dispatch, edit, list_pulls, matches, pull_as_issue
-from doubles.forge_state import (
-    OWN_LOGIN,
-    Comment,
-    ForgeState,
-    Issue,
-    LineComment,
-    Problem,
-    Pull,
-    Repository,
-    Review,
-    Status,
-)
-
-_AT = "2026-01-01T00:00:00Z"
+from doubles.forge_routes import AT, Call, Reply, Routes
+from doubles.forge_state import OWN_LOGIN, Comment, Issue, LineComment, Problem, Pull, Repository, Review, Status
 
 
 @cache
 def _templates() -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(
-        Path(__file__).with_name("forge_templates.json").read_text(encoding="utf-8")
-    )
+    found: dict[str, Any] = json.loads(Path(__file__).with_name("forge_templates.json").read_text(encoding="utf-8"))
     return found
 
 
@@ -45,137 +31,99 @@ def user(login: str) -> dict[str, Any]:
     return fill("simple-user", login=login, id=sum(login.encode()))
 
 
-class GitHubRoutes:
-    """What a request of GitHub's API gets: (status, body)."""
+class GitHubRoutes(Routes):
+    """GitHub's."""
 
-    def __init__(self, state: ForgeState) -> None:
-        self._state = state
+    rows = (
+        ("GET", "", "read_repository"),
+        ("GET", "/pulls", "list_pulls"), ("POST", "/pulls", "open_pull"), ("GET", "/pulls/{number}", "read_pull"),
+        ("PATCH", "/pulls/{number}", "edit_pull"), ("PUT", "/pulls/{number}/merge", "merge"),
+        ("GET", "/pulls/{number}/reviews", "list_reviews"), ("GET", "/pulls/{number}/comments", "list_lines"),
+        ("POST", "/pulls/{number}/comments/{id}/replies", "answer_line"),
+        ("GET", "/issues", "list_issues"), ("GET", "/issues/{number}", "read_issue"),
+        ("GET", "/issues/{number}/comments", "list_comments"), ("POST", "/issues/{number}/comments", "add_comment"),
+        ("POST", "/issues/{number}/labels", "label_it"), ("PUT", "/issues/{number}/labels", "label_it"),
+        ("GET", "/commits/{commit}/check-runs", "list_runs"), ("GET", "/commits/{commit}/status", "list_statuses"),
+        ("POST", "/statuses/{commit}", "report"), ("GET", "/branches/{name}/protection", "read_protection"),
+        ("GET", "/branches/{branch}", "read_branch"), ("GET", "/rules/branches/{branch}", "list_rules"),
+        ("GET", "/collaborators/{login}/permission", "read_permission"),
+        ("GET", "/actions/jobs/{id}/logs", "read_log"))
 
     def handle(self, method: str, path: str, query: dict[str, str], body: dict[str, Any]) -> Reply:
-        """Answer one request; Problem for a refusal."""
-        if path == "/graphql":
-            return 200, self._graphql(body)
-        if path == "/user":
-            return 200, fill("public-user", **{**user(OWN_LOGIN), "user_view_type": "public"})
-        parts = path.strip("/").split("/")
-        repository = self._state.repositories.get("/".join(parts[1:3]))
-        if parts[0] != "repos" or repository is None:
+        return (200, self._graphql(body)) if path == "/graphql" else super().handle(method, path, query, body)
+
+    def own_user(self) -> dict[str, Any]:
+        return fill("public-user", **{**user(OWN_LOGIN), "user_view_type": "public"})
+
+    def read_repository(self, call: Call) -> Reply:
+        return 200, self._repository(call.repository, full=True)
+
+    def is_asked_for(self, pull: Pull, query: Mapping[str, str]) -> bool:
+        return query.get("head", "").partition(":")[2] in {"", pull.head}
+
+    def listed_pull(self, repository: Repository, pull: Pull) -> dict[str, Any]:
+        return self.pull(repository, pull, simple=True)
+
+    def open_pull(self, call: Call) -> Reply:
+        given = call.body
+        try:
+            pull = self._state.open_pull(call.repository, given["head"], given["base"], given["title"],
+                                         given.get("body") or "", draft=given.get("draft", False))
+        except Problem as problem:
+            raise Problem(422, problem.message) from None
+        return 201, self.pull(call.repository, pull)
+
+    def merge(self, call: Call) -> Reply:
+        given = call.body
+        made = self._state.merge(call.repository, self.pull_of(call), given.get("merge_method", "merge"),
+                                 given.get("sha", ""), lie=given.get("lie", ""))
+        return 200, fill("pull-request-merge-result", sha=made, merged=True,
+                         message="Pull Request successfully merged")
+
+    def list_lines(self, call: Call) -> Reply:
+        return 200, [self.line(each) for each in self.lines_of(call)]
+
+    def answer_line(self, call: Call) -> Reply:
+        first = next((each for each in call.repository.lines if str(each.id) == call.named["id"]), None)
+        if first is None:
             raise Problem(404, "Not Found")
-        if len(parts) == 3:
-            return 200, self._repository(repository, full=True)
-        handlers = {
-            "pulls": self._pulls,
-            "issues": self._issues,
-            "commits": self._commits,
-            "statuses": self._statuses,
-            "branches": self._branches,
-            "rules": self._rules,
-            "collaborators": self._collaborators,
-            "actions": self._actions,
-        }
-        return dispatch(handlers, parts[3], Call(repository, method, parts[4:], query, body), "Not Found")
+        return 201, self.line(self._state.answer_line(call.repository, first, call.body["body"]))
 
-    def _pulls(self, call: Call) -> Reply:
-        state = self._state
-        if not call.rest and call.method == "POST":
-            try:
-                pull = state.open_pull(
-                    call.repository,
-                    call.body["head"],
-                    call.body["base"],
-                    call.body["title"],
-                    call.body.get("body") or "",
-                    draft=call.body.get("draft", False),
-                )
-            except Problem as problem:
-                raise Problem(422, problem.message) from None
-            return 201, self._pull(call.repository, pull)
-        if not call.rest:
-            return 200, [
-                self._pull(call.repository, each, simple=True)
-                for each in list_pulls(call.repository)
-                if call.query.get("head", "").partition(":")[2] in {"", each.head}
-            ]
-        pull = state.pull(call.repository, int(call.rest[0]))
-        if call.rest[1:] == ["merge"]:
-            given = call.body
-            made = state.merge(
-                call.repository,
-                pull,
-                given.get("merge_method", "merge"),
-                given.get("sha", ""),
-                lie=given.get("lie", ""),
-            )
-            return 200, fill(
-                "pull-request-merge-result", sha=made, merged=True, message="Pull Request successfully merged"
-            )
-        if call.rest[1:] == ["reviews"]:
-            return 200, [self._review(each) for each in call.repository.reviews if each.number == pull.number]
-        if call.rest[1:2] == ["comments"] and call.method == "POST":
-            first = next((each for each in call.repository.lines if str(each.id) == call.rest[2]), None)
-            if first is None:
-                raise Problem(404, "Not Found")
-            return 201, self._line(state.answer_line(call.repository, first, call.body["body"]))
-        if call.rest[1:] == ["comments"]:
-            return 200, [self._line(each) for each in call.repository.lines if each.number == pull.number]
-        if call.method == "PATCH":
-            edit(state, call.repository, pull, call.body)
-        return 200, self._pull(call.repository, pull)
+    def pull_as_issue(self, pull: Pull) -> dict[str, Any]:
+        return {**super().pull_as_issue(pull),
+                "pull_request": {"diff_url": None, "html_url": None, "patch_url": None, "url": None}}
 
-    def _issues(self, call: Call) -> Reply:
-        if not call.rest:
-            return 200, [self._issue(each) for each in call.repository.issues if matches(each, call.query)]
-        number = int(call.rest[0])
-        if call.rest[1:] == ["comments"]:
-            if call.method == "POST":
-                return 201, self._comment(self._state.comment(call.repository, number, call.body["body"]))
-            return 200, [self._comment(each) for each in call.repository.comments if each.number == number]
-        if call.rest[1:] == ["labels"]:
-            pull = self._state.pull(call.repository, number)
-            pull.labels = sorted({*(pull.labels if call.method == "POST" else ()), *call.body["labels"]})
-            return 200, [self._label(each) for each in pull.labels]
-        found = next((each for each in call.repository.issues if each.number == number), None)
-        if found is None:
-            pull = self._state.pull(call.repository, number)
-            return 200, {
-                **self._issue(pull_as_issue(pull)),
-                "pull_request": {"diff_url": None, "html_url": None, "patch_url": None, "url": None},
-            }
-        return 200, self._issue(found)
+    def label_it(self, call: Call) -> Reply:
+        pull = self.pull_of(call)
+        pull.labels = sorted(call.body["labels"])
+        return 200, [self._label(each) for each in pull.labels]
 
-    def _commits(self, call: Call) -> Reply:
-        newest = self._state.newest_statuses(call.repository, call.rest[0])
-        if call.rest[1] == "check-runs":
-            runs = [self._run(each) for each in newest if each.log is not None]
-            return 200, {"total_count": len(runs), "check_runs": runs}
-        bare = [self._status(each) for each in newest if each.log is None]
+    def list_runs(self, call: Call) -> Reply:
+        newest = self._state.newest_statuses(call.repository, call.named["commit"])
+        runs = [self._run(each) for each in newest if each.log is not None]
+        return 200, {"total_count": len(runs), "check_runs": runs}
+
+    def list_statuses(self, call: Call) -> Reply:
+        newest = self._state.newest_statuses(call.repository, call.named["commit"])
+        bare = [self.status(each) for each in newest if each.log is None]
         states = {each["state"] for each in bare}
         combined = "failure" if "failure" in states else "success" if states == {"success"} else "pending"
-        return 200, fill(
-            "combined-commit-status", state=combined, statuses=bare, sha=call.rest[0], total_count=len(bare)
-        )
+        return 200, fill("combined-commit-status", state=combined, statuses=bare, sha=call.named["commit"],
+                         total_count=len(bare))
 
-    def _statuses(self, call: Call) -> Reply:
-        given = call.body
-        made = self._state.report(
-            call.repository, call.rest[0], given["context"], given["state"], given.get("description", "")
-        )
-        return 201, self._status(made)
+    def read_protection(self, call: Call) -> Reply:
+        raise Problem(403, "Resource not accessible by personal access token")
 
-    def _branches(self, call: Call) -> Reply:
-        if call.rest[-1] == "protection":
-            raise Problem(403, "Resource not accessible by personal access token")
-        name = "/".join(call.rest)
-        if not (commit := self._state.head_of(call.repository.path, name)):
-            raise Problem(404, "Branch not found")
+    def read_branch(self, call: Call) -> Reply:
+        name, commit = self.branch_of(call)
         made = fill("branch-with-protection", name=name, protected=name in call.repository.required)
         made["commit"] = {**made["commit"], "sha": commit}
         checks = {"contexts": call.repository.required.get(name, []), "checks": []}
         made["protection"] = {"required_status_checks": checks}
         return 200, made
 
-    def _rules(self, call: Call) -> Reply:
-        approvals = call.repository.approvals.get(call.rest[-1], 0)
+    def list_rules(self, call: Call) -> Reply:
+        approvals = call.repository.approvals.get(call.named["branch"], 0)
         parameters = {
             "required_approving_review_count": approvals,
             "dismiss_stale_reviews_on_push": False,
@@ -185,15 +133,8 @@ class GitHubRoutes:
         }
         return 200, [{"type": "pull_request", "parameters": parameters}] if approvals else []
 
-    def _collaborators(self, call: Call) -> Reply:
-        permission = "write" if call.rest[0] in call.repository.writers else "read"
-        return 200, fill("repository-collaborator-permission", permission=permission, role_name=permission, user=None)
-
-    def _actions(self, call: Call) -> Reply:
-        found = next((each for each in call.repository.statuses if str(each.id) == call.rest[1]), None)
-        if found is None or not found.log:
-            raise Problem(404, "Not Found")
-        return 200, found.log
+    def permission(self, permission: str, login: str) -> dict[str, Any]:
+        return fill("repository-collaborator-permission", permission=permission, role_name=permission, user=None)
 
     def _graphql(self, body: dict[str, Any]) -> dict[str, Any]:
         query, given = body["query"], body["variables"]
@@ -258,7 +199,7 @@ class GitHubRoutes:
             made if full else {key: made[key] for key in made if key not in {"organization", "security_and_analysis"}}
         )
 
-    def _pull(self, repository: Repository, pull: Pull, *, simple: bool = False) -> dict[str, Any]:
+    def pull(self, repository: Repository, pull: Pull, *, simple: bool = False) -> dict[str, Any]:
         state = self._state
         made = fill("pull-request-simple" if simple else "pull-request")
         sides = {}
@@ -299,7 +240,7 @@ class GitHubRoutes:
             "user": user(pull.author),
             "labels": [self._label(each) for each in pull.labels],
             "auto_merge": auto if pull.auto not in {"", "queue"} else None,
-            "merged_at": _AT if pull.merged else None,
+            "merged_at": AT if pull.merged else None,
             "merge_commit_sha": pull.merge_commit or None,
             "html_url": f"http://127.0.0.1/{repository.path}/pull/{pull.number}",
         }
@@ -315,7 +256,7 @@ class GitHubRoutes:
             "default": False,
         }
 
-    def _issue(self, row: Issue) -> dict[str, Any]:
+    def issue(self, row: Issue) -> dict[str, Any]:
         return fill(
             "issue",
             number=row.number,
@@ -325,13 +266,13 @@ class GitHubRoutes:
             state="closed" if row.closed else "open",
             labels=[self._label(each) for each in row.labels],
             assignees=[user(each) for each in row.assignees],
-            updated_at=_AT,
+            updated_at=AT,
         )
 
-    def _comment(self, row: Comment) -> dict[str, Any]:
+    def comment(self, row: Comment) -> dict[str, Any]:
         return fill("issue-comment", id=row.id, user=user(row.author), body=row.body)
 
-    def _review(self, row: Review) -> dict[str, Any]:
+    def review(self, repository: Repository, row: Review) -> dict[str, Any]:
         return fill(
             "pull-request-review",
             id=row.id,
@@ -339,10 +280,10 @@ class GitHubRoutes:
             body=row.body,
             state=row.state,
             commit_id=row.commit,
-            submitted_at=_AT,
+            submitted_at=AT,
         )
 
-    def _line(self, row: LineComment) -> dict[str, Any]:
+    def line(self, row: LineComment) -> dict[str, Any]:
         first = {} if row.thread == row.id else {"in_reply_to_id": row.thread}
         return fill(
             "pull-request-review-comment",
@@ -381,14 +322,14 @@ class GitHubRoutes:
             "description": "",
             "external_url": "http://127.0.0.1/",
             "html_url": "http://127.0.0.1/",
-            "created_at": _AT,
-            "updated_at": _AT,
+            "created_at": AT,
+            "updated_at": AT,
             "permissions": {},
             "events": [],
         }
         return made
 
-    def _status(self, row: Status) -> dict[str, Any]:
+    def status(self, row: Status) -> dict[str, Any]:
         return fill(
             "status",
             id=row.id,

@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
-from urllib.parse import unquote
 
-from doubles.forge_routes import Call, Reply, dispatch, edit, list_pulls, matches
-from doubles.forge_state import (
-    OWN_LOGIN,
-    Comment,
-    ForgeState,
-    LineComment,
-    Problem,
-    Pull,
-    Repository,
-    Status,
-)
+from doubles.forge_routes import Call, Reply, Routes
+from doubles.forge_state import OWN_LOGIN, Comment, Issue, LineComment, Problem, Pull, Repository, Status
 
 _AT = "2026-01-01T00:00:00.000Z"
 _STATES = {"success": "success", "failure": "failed", "pending": "running"}
@@ -37,202 +29,163 @@ def user(login: str) -> dict[str, Any]:
     }
 
 
-class GitLabRoutes:
-    """What a request of GitLab's API gets: (status, body)."""
+class GitLabRoutes(Routes):
+    """GitLab's."""
 
-    def __init__(self, state: ForgeState) -> None:
-        self._state = state
+    root = "/projects/(?P<path>[^/]+)"
+    rows = (
+        ("GET", "", "read_project"),
+        ("GET", "/merge_requests", "list_pulls"), ("POST", "/merge_requests", "open_pull"),
+        ("GET", "/merge_requests/{number}", "read_pull"), ("PUT", "/merge_requests/{number}", "edit_pull"),
+        ("PUT", "/merge_requests/{number}/merge", "merge"),
+        ("POST", "/merge_requests/{number}/cancel_merge_when_pipeline_succeeds", "withdraw"),
+        ("GET", "/merge_requests/{number}/versions", "list_versions"),
+        ("GET", "/merge_requests/{number}/approvals", "list_approvals"),
+        ("GET", "/merge_requests/{number}/reviewers", "list_reviewers"),
+        ("GET", "/merge_requests/{number}/discussions", "list_discussions"),
+        ("PUT", "/merge_requests/{number}/discussions/{thread}", "resolve"),
+        ("POST", "/merge_requests/{number}/discussions/{thread}/notes", "answer"),
+        ("GET", "/merge_requests/{number}/notes", "list_comments"),
+        ("POST", "/merge_requests/{number}/notes", "add_comment"),
+        ("GET", "/issues", "list_issues"), ("GET", "/issues/{number}", "read_issue"),
+        ("GET", "/issues/{number}/notes", "list_comments"), ("POST", "/issues/{number}/notes", "add_comment"),
+        ("GET", "/repository/branches/{branch}", "read_branch"),
+        ("GET", "/repository/commits/{commit}/statuses", "list_statuses"), ("POST", "/statuses/{commit}", "report"),
+        ("GET", "/jobs/{id}/trace", "read_log"), ("GET", "/members/all", "list_members"),
+        ("GET", "/approvals", "read_approvals"))
+    missing = "404 Not Found"
 
-    def handle(self, method: str, path: str, query: dict[str, str], body: dict[str, Any]) -> Reply:
-        """Answer one request; Problem for a refusal."""
-        if path == "/user":
-            return 200, user(OWN_LOGIN)
-        parts = path.strip("/").split("/")
-        repository = self._state.repositories.get(unquote(parts[1]) if len(parts) > 1 else "")
-        if parts[0] != "projects" or repository is None:
-            raise Problem(404, "404 Project Not Found")
-        if len(parts) == 2:
-            return 200, {
-                "id": 1,
-                "path_with_namespace": repository.path,
-                "merge_method": "merge",
-                "permissions": {"project_access": {"access_level": 30}, "group_access": None},
-            }
-        handlers = {
-            "merge_requests": self._requests,
-            "issues": self._issues,
-            "repository": self._repository,
-            "statuses": self._statuses,
-            "jobs": self._jobs,
-            "members": self._members,
-            "approvals": self._approvals,
+    def own_user(self) -> dict[str, Any]:
+        return user(OWN_LOGIN)
+
+    def read_project(self, call: Call) -> Reply:
+        return 200, {
+            "id": 1,
+            "path_with_namespace": call.repository.path,
+            "merge_method": "merge",
+            "permissions": {"project_access": {"access_level": 30}, "group_access": None},
         }
-        return dispatch(handlers, parts[2], Call(repository, method, parts[3:], query, body), "404 Not Found")
 
-    def _requests(self, call: Call) -> Reply:
-        state = self._state
-        if not call.rest and call.method == "POST":
-            pull = state.open_pull(
-                call.repository,
-                call.body["source_branch"],
-                call.body["target_branch"],
-                call.body["title"],
-                call.body.get("description") or "",
-                draft=False,
-            )
-            pull.labels = [each for each in call.body.get("labels", "").split(",") if each]
-            return 201, self._pull(call.repository, pull)
-        if not call.rest:
-            return 200, [
-                self._pull(call.repository, each)
-                for each in list_pulls(call.repository)
-                if call.query.get("source_branch", each.head) == each.head
-            ]
-        pull = state.pull(call.repository, int(call.rest[0]))
-        pull.draft = pull.title.startswith("Draft:")
-        if call.rest[1:] == ["merge"]:
-            return self._merge(call.repository, pull, call.body)
-        if call.rest[1:] == ["cancel_merge_when_pipeline_succeeds"]:
-            pull.auto = ""
-            return 201, self._pull(call.repository, pull)
-        if call.rest[1:2] in (["notes"], ["discussions"], ["approvals"], ["reviewers"], ["versions"]):
-            return self._talk(call, pull, *call.rest[1:])
-        if call.method == "PUT":
-            self._edit(call.repository, pull, call.body)
-        return 200, self._pull(call.repository, pull)
+    def is_asked_for(self, pull: Pull, query: Mapping[str, str]) -> bool:
+        return query.get("source_branch", pull.head) == pull.head
 
-    def _edit(self, repository: Repository, pull: Pull, body: dict[str, Any]) -> None:
+    def open_pull(self, call: Call) -> Reply:
+        given = call.body
+        pull = self._state.open_pull(call.repository, given["source_branch"], given["target_branch"], given["title"],
+                                     given.get("description") or "", draft=False)
+        pull.labels = [each for each in given.get("labels", "").split(",") if each]
+        return 201, self.pull(call.repository, pull)
+
+    def edit_pull(self, call: Call) -> Reply:
+        given, pull = call.body, self.pull_of(call)
         named = {"title": "title", "description": "body", "target_branch": "base"}
-        changed = {ours: body[theirs] for theirs, ours in named.items() if theirs in body}
-        edit(self._state, repository, pull, {**changed, **({"state": "closed"} if "state_event" in body else {})})
-        if "labels" in body:
-            pull.labels = [each for each in body["labels"].split(",") if each]
-        pull.labels = sorted({*pull.labels, *(each for each in body.get("add_labels", "").split(",") if each)})
+        changed = {ours: given[theirs] for theirs, ours in named.items() if theirs in given}
+        if "labels" in given:
+            pull.labels = sorted(each for each in given["labels"].split(",") if each)
+        return super().edit_pull(replace(call, body={
+            **changed, **({"state": "closed"} if "state_event" in given else {})}))
 
-    def _merge(self, repository: Repository, pull: Pull, body: dict[str, Any]) -> Reply:
-        state = self._state
+    def merge(self, call: Call) -> Reply:
+        state, repository, body, pull = self._state, call.repository, call.body, self.pull_of(call)
+        pull.draft = pull.title.startswith("Draft:")
         if body.get("sha") and body["sha"] != state.pull_head(repository, pull):
             raise Problem(409, "SHA does not match HEAD of source branch")
         if body.get("auto_merge") and state.obstacle(repository, pull):
             if why := state.obstacle(repository, pull, later=True):
                 raise Problem(405, why)
             pull.auto = "merge"
-            return 200, self._pull(repository, pull)
-        state.merge(
-            repository,
-            pull,
-            "squash" if body.get("squash") else "merge",
-            body.get("sha", ""),
-            lie=body.get("lie", ""),
-        )
-        return 200, self._pull(repository, pull)
+        else:
+            state.merge(repository, pull, "squash" if body.get("squash") else "merge", body.get("sha", ""),
+                        lie=body.get("lie", ""))
+        return 200, self.pull(repository, pull)
 
-    def _talk(self, call: Call, pull: Pull, kind: str, thread: str = "", *_: str) -> Reply:
-        if kind == "notes":
-            return self._notes(call, pull.number)
-        reviews = [each for each in call.repository.reviews if each.number == pull.number]
-        heads = list(dict.fromkeys([*(each.commit for each in reviews), self._state.pull_head(call.repository, pull)]))
-        if kind == "versions":
-            return 200, [
-                {"id": at, "head_commit_sha": head, "created_at": _moment(at)} for at, head in enumerate(heads)
-            ][::-1]
-        if kind == "approvals":
-            approved = [
-                {"user": user(each.author), "approved_at": _moment(heads.index(each.commit))}
-                for each in reviews
-                if each.state == "APPROVED"
-            ]
-            return 200, {"approved_by": approved, "approved": bool(approved)}
-        if kind == "reviewers":
-            return 200, [
-                {"user": user(each.author), "state": "requested_changes", "created_at": _AT}
-                for each in reviews
-                if each.state == "CHANGES_REQUESTED"
-            ]
-        rows = [each for each in call.repository.lines if each.number == pull.number]
-        if thread:
-            notes = [each for each in rows if str(each.thread) == thread]
-            if not notes:
-                raise Problem(404, "404 Discussion Not Found")
-            if call.method == "PUT":
-                for each in notes:
-                    each.resolved = call.body["resolved"]
-                return 200, self._discussion(notes)
-            return 201, self._line(self._state.answer_line(call.repository, notes[0], call.body["body"]))
+    def withdraw(self, call: Call) -> Reply:
+        pull = self.pull_of(call)
+        pull.auto = ""
+        return 201, self.pull(call.repository, pull)
+
+    def heads(self, call: Call) -> list[str]:
+        """Return the heads that the request had, as far as reviews tell."""
+        head = self._state.pull_head(call.repository, self.pull_of(call))
+        return list(dict.fromkeys([*(each.commit for each in self.reviews_of(call)), head]))
+
+    def list_versions(self, call: Call) -> Reply:
+        return 200, [{"id": at, "head_commit_sha": head, "created_at": _moment(at)}
+                     for at, head in enumerate(self.heads(call))][::-1]
+
+    def list_approvals(self, call: Call) -> Reply:
+        heads = self.heads(call)
+        approved = [{"user": user(each.author), "approved_at": _moment(heads.index(each.commit))}
+                    for each in self.reviews_of(call) if each.state == "APPROVED"]
+        return 200, {"approved_by": approved, "approved": bool(approved)}
+
+    def list_reviewers(self, call: Call) -> Reply:
+        return 200, [{"user": user(each.author), "state": "requested_changes", "created_at": _AT}
+                     for each in self.reviews_of(call) if each.state == "CHANGES_REQUESTED"]
+
+    def list_discussions(self, call: Call) -> Reply:
+        rows = self.lines_of(call)
         threads = dict.fromkeys(each.thread for each in rows)
         return 200, [self._discussion([each for each in rows if each.thread == first]) for first in threads]
 
-    def _discussion(self, notes: list[LineComment]) -> dict[str, Any]:
-        return {
-            "id": str(notes[0].thread),
-            "individual_note": False,
-            "notes": [self._line(each) for each in notes],
-        }
+    def notes_of(self, call: Call) -> list[LineComment]:
+        """Return the notes of a discussion."""
+        if notes := [each for each in self.lines_of(call) if str(each.thread) == call.named["thread"]]:
+            return notes
+        raise Problem(404, "404 Discussion Not Found")
 
-    def _issues(self, call: Call) -> Reply:
-        if call.rest[1:] == ["notes"]:
-            return self._notes(call, int(call.rest[0]))
-        rows = [
-            each
-            for each in call.repository.issues
-            if (each.number == int(call.rest[0]) if call.rest else matches(each, call.query))
-        ]
-        if call.rest and not rows:
-            raise Problem(404, "404 Issue Not Found")
-        made = [
-            {
-                "id": each.number,
-                "iid": each.number,
-                "title": each.title,
-                "description": each.body,
-                "state": "closed" if each.closed else "opened",
-                "author": user(each.author),
-                "labels": each.labels,
-                "updated_at": _AT,
-                "assignees": [user(name) for name in each.assignees],
-                "web_url": "http://127.0.0.1/",
-            }
-            for each in rows
-        ]
-        return 200, made[0] if call.rest else made
+    def resolve(self, call: Call) -> Reply:
+        notes = self.notes_of(call)
+        for each in notes:
+            each.resolved = call.body["resolved"]
+        return 200, self._discussion(notes)
 
-    def _notes(self, call: Call, number: int) -> Reply:
-        if call.method == "POST":
-            return 201, self._note(self._state.comment(call.repository, number, call.body["body"]))
-        return 200, [self._note(each) for each in call.repository.comments if each.number == number]
+    def answer(self, call: Call) -> Reply:
+        first = self.notes_of(call)[0]
+        return 201, self.line(self._state.answer_line(call.repository, first, call.body["body"]))
 
-    def _repository(self, call: Call) -> Reply:
-        if call.rest[0] == "branches":
-            name = unquote(call.rest[1])
-            if not (commit := self._state.head_of(call.repository.path, name)):
-                raise Problem(404, "404 Branch Not Found")
-            return 200, {"name": name, "commit": {"id": commit}, "protected": name in call.repository.required}
-        return 200, [self._status(each) for each in call.repository.statuses if each.commit == call.rest[1]]
+    def pull_as_issue(self, pull: Pull) -> dict[str, Any]:
+        raise Problem(404, "404 Issue Not Found")
 
-    def _statuses(self, call: Call) -> Reply:
-        state = {theirs: ours for ours, theirs in _STATES.items()}[call.body["state"]]
-        now = {each.name: each.state for each in self._state.newest_statuses(call.repository, call.rest[0])}
-        if now.get(call.body["name"]) == state:
+    def read_branch(self, call: Call) -> Reply:
+        name, commit = self.branch_of(call)
+        return 200, {"name": name, "commit": {"id": commit}, "protected": name in call.repository.required}
+
+    def list_statuses(self, call: Call) -> Reply:
+        return 200, [self.status(each) for each in call.repository.statuses if each.commit == call.named["commit"]]
+
+    def report(self, call: Call) -> Reply:
+        state, name = {theirs: ours for ours, theirs in _STATES.items()}[call.body["state"]], call.body["name"]
+        now = {each.name: each.state for each in self._state.newest_statuses(call.repository, call.named["commit"])}
+        if now.get(name) == state:
             raise Problem(400, "Cannot transition status via :run from :running")
-        made = self._state.report(
-            call.repository, call.rest[0], call.body["name"], state, call.body.get("description", "")
-        )
-        return 201, self._status(made)
+        return super().report(replace(call, body={**call.body, "context": name, "state": state}))
 
-    def _jobs(self, call: Call) -> Reply:
-        found = next((each for each in call.repository.statuses if str(each.id) == call.rest[0]), None)
-        if found is None or not found.log:
-            raise Problem(404, "404 Not Found")
-        return 200, found.log
-
-    def _members(self, call: Call) -> Reply:
+    def list_members(self, call: Call) -> Reply:
         found = [each for each in call.repository.writers if call.query["query"] in each]
         return 200, [{**user(each), "access_level": 30} for each in found]
 
-    def _approvals(self, call: Call) -> Reply:
+    def read_approvals(self, call: Call) -> Reply:
         return 200, {"approvals_before_merge": max(call.repository.approvals.values(), default=0)}
 
-    def _pull(self, repository: Repository, pull: Pull) -> dict[str, Any]:
+    def issue(self, row: Issue) -> dict[str, Any]:
+        return {
+            "id": row.number,
+            "iid": row.number,
+            "title": row.title,
+            "description": row.body,
+            "state": "closed" if row.closed else "opened",
+            "author": user(row.author),
+            "labels": row.labels,
+            "updated_at": _AT,
+            "assignees": [user(name) for name in row.assignees],
+            "web_url": "http://127.0.0.1/",
+        }
+
+    def _discussion(self, notes: list[LineComment]) -> dict[str, Any]:
+        return {"id": str(notes[0].thread), "individual_note": False, "notes": [self.line(each) for each in notes]}
+
+    def pull(self, repository: Repository, pull: Pull) -> dict[str, Any]:
         pull.draft = pull.title.startswith("Draft:")
         state = "merged" if pull.merged else "opened" if pull.state == "open" else "closed"
         conflict = pull.state == "open" and "conflict" in self._state.obstacle(repository, pull)
@@ -258,7 +211,7 @@ class GitLabRoutes:
             "web_url": f"http://127.0.0.1/{repository.path}/-/merge_requests/{pull.number}",
         }
 
-    def _line(self, row: LineComment) -> dict[str, Any]:
+    def line(self, row: LineComment) -> dict[str, Any]:
         new, old = (row.line, None) if row.side == "new" else (None, row.line)
         position = {
             "new_path": row.path,
@@ -269,14 +222,14 @@ class GitLabRoutes:
             "position_type": "text",
         }
         return {
-            **self._note(row),
+            **self.comment(row),
             "type": "DiffNote",
             "position": position,
             "resolvable": True,
             "resolved": row.resolved,
         }
 
-    def _note(self, row: Comment) -> dict[str, Any]:
+    def comment(self, row: Comment) -> dict[str, Any]:
         return {
             "id": row.id,
             "author": user(row.author),
@@ -285,7 +238,7 @@ class GitLabRoutes:
             "system": False,
         }
 
-    def _status(self, row: Status) -> dict[str, Any]:
+    def status(self, row: Status) -> dict[str, Any]:
         return {
             "id": row.id,
             "sha": row.commit,

@@ -25,12 +25,13 @@ import time
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from doubles.forge_gitea import GiteaRoutes
 from doubles.forge_github import GitHubRoutes
 from doubles.forge_gitlab import GitLabRoutes
+from doubles.forge_routes import Routes
 from doubles.forge_state import OWN_TOKEN, ForgeState, Problem
 from garrison.values import fields_of
 
@@ -83,10 +84,6 @@ class Request:
     status: int = 0
 
 
-class _Routes(Protocol):
-    def handle(self, method: str, path: str, query: dict[str, str], body: dict[str, Any]) -> tuple[int, Any]: ...
-
-
 class ForgeServer:
     """The double; a context manager that serves on a thread."""
 
@@ -98,7 +95,7 @@ class ForgeServer:
         self.answers: dict[str, list[bytes]] = {}
         """Address → its last two different answers."""
         self.released = threading.Event()
-        self.routes: dict[str, _Routes] = {
+        self.routes: dict[str, Routes] = {
             "/api/v3": GitHubRoutes(self.state),
             "/api/v4": GitLabRoutes(self.state),
             "/api/v1": GiteaRoutes(self.state),

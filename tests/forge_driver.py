@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from forge_memory import Fault, Killed, MemoryForge, World
+from garrison.backoff import Backoff
 from garrison.config import PullRequestOptions
 from garrison.pipeline.flow import Finished
 from garrison.pipeline.outcome import SUCCESS, Outcome
@@ -18,7 +19,7 @@ from garrison.pipeline.plan import plan_run
 from garrison.processes import pull_request_client
 from garrison.processes.actions import Action, ActionKind
 from garrison.processes.guardian import landing_policy, pull_request_policy
-from garrison.processes.guardian.forge_worker import ForgeWorker
+from garrison.processes.guardian.forge_client import ForgeWorker
 from garrison.processes.guardian.pull_request_policy import PullRequestView
 from garrison.processes.guardian.view import GuardianView, LandingView
 from garrison.processes.merge_client import MergeStatus
@@ -76,7 +77,7 @@ class Driver:
 
     def __init__(self, root: Path, fault: Fault = lambda _: "", options: PullRequestOptions | None = None) -> None:
         pull_request_client.LISTED_SECONDS = 0.0  # the forge in memory lists at once what was made
-        pull_request_client.PAUSES = (0.0,) * 3  # type: ignore[assignment]
+        pull_request_client.PAUSES = Backoff(0.0, tries=3)
         self.bare, self.repo = repositories(root)
         self.world = World(self.bare)
         self.fault, self.options = fault, options or PullRequestOptions(poll=1.0, settle=1.5)

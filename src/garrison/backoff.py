@@ -13,6 +13,8 @@ Every delay of this kind is a value of this class, beside what it is for:
 | 30 to 1,800 | a merge queue that paused | `merge.decision` |
 | its interval, up to 32 times that | the snapshot of a worktree | `processes.snapshots` |
 | 0.25, 0.5, 1 | a look at what a forge has written | `forge.client` |
+| 0.2, 0.4, 0.8 | a read of a forge that got no answer | `processes.pull_request_client` |
+| its interval, up to 10 times that | a look at a pull request that stays as it is | `processes.guardian.forge_client` |
 """
 
 from __future__ import annotations

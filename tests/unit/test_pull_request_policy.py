@@ -281,7 +281,7 @@ def test_a_merge_with_commits_of_people_on_top_is_tested_before_it_counts() -> N
 
 def test_one_that_a_person_closed_fails_the_run_which_can_be_resumed() -> None:
     state = at(READY)
-    [failed] = settle(state, replace(GREEN, is_open=False, closed_by="eve"))
+    [failed] = settle(state, replace(GREEN, is_open=False))
     assert failed.expect(LandingChanged).status == "failed" and "reopen it" in failed.why
     _record(state, failed)
     assert state.pull_request.state == "closed" and not state.over

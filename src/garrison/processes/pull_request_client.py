@@ -1,5 +1,5 @@
 """Pull request client: one look at forge and repository, and one step there. Blocking; it runs beside the guardian's
-loop (`guardian/forge_worker.py`).
+loop (`guardian/forge_client.py`).
 
 A look reads everything and changes nothing but garrison's copies of remote refs. A step that makes something carries a
 marker by which the forge's client looks for it first, and a push carries the tip that it replaces.
@@ -11,8 +11,9 @@ import re
 import time
 from collections import Counter, defaultdict
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, ParamSpec, TypeVar, cast
 
+from garrison.backoff import Backoff
 from garrison.config import MergeRule
 from garrison.errors import GarrisonError
 from garrison.forge.errors import NotFound, Refused, Stale, Unauthorized, Unreachable
@@ -63,6 +64,9 @@ if TYPE_CHECKING:
     from garrison.records.run import Launch
     from garrison.system.git import Git
 
+T = TypeVar("T")
+P = ParamSpec("P")
+
 NETWORK_SECONDS = 60.0
 TRUST_SECONDS = 600.0
 """Seconds for which an answer about somebody's permission is reused."""
@@ -72,8 +76,8 @@ YOUNG_SECONDS = 10.0
 """Age up to which a client looks twice for what its predecessor may have made."""
 LISTED_SECONDS = 2.0
 """Seconds within which a forge lists what was made."""
-PAUSES = (0.2, 0.5, 1.0)
-"""Seconds before a read that got no answer is repeated within its look."""
+PAUSES = Backoff(0.2, tries=3)
+"""Delays before a read that got no answer is repeated within its look."""
 SWIFT_SECONDS = 5.0
 """Seconds after which an answer that fails came too late to be asked for again in the same look."""
 KEPT_SECONDS = 60.0
@@ -107,7 +111,7 @@ class PullRequestClient:
         """
         self.forge, self.git, self.launch, self.options, self.own = forge, git, launch, options, own
         self.given_up = given_up
-        self._kept: dict[tuple[Any, ...], Any] = {}
+        self._kept: dict[tuple[object, ...], object] = {}
         self._kept_until = 0.0
         self.credentials = dict(credentials or {})
         self._trust: dict[str, tuple[float, bool]] = {}
@@ -138,12 +142,12 @@ class PullRequestClient:
         self._kept.clear()
         return facts
 
-    def _read(self, read: Callable[..., Any], *given: Any, **named: Any) -> Any:
+    def _read(self, read: Callable[P, T], *given: P.args, **named: P.kwargs) -> T:
         """Read something, a few times if the forge does not answer; what was read is kept until the look succeeds."""
         key = (getattr(read, "__name__", ""), *given, *named.items())
         if key not in self._kept:
             self._kept[key] = _repeatedly(lambda: read(*given, **named))
-        return self._kept[key]
+        return cast("T", self._kept[key])
 
     def _look(self, known: PullRequest) -> Facts:
         launch, git, forge = self.launch, self.git, self.forge
@@ -315,7 +319,8 @@ class PullRequestClient:
         def is_own(author: str, text: str) -> bool:  # a run may go on with another user's token
             return is_marked(text) and (author == own or self._can_write(author))
 
-        written = [each.text for each in (*lines, *general) if is_own(each.author, each.text)]
+        everything = [*((each.author, each.text) for each in lines), *((each.author, each.text) for each in general)]
+        written = [text for author, text in everything if is_own(author, text)]
         found, reviewed, answered = self._edited_issue(), set[str](), set[str]()
         said = defaultdict[str, list[tuple[str, str]]](list)
         for line in lines:
@@ -538,17 +543,18 @@ def _courtesy() -> Iterator[None]:
             raise
 
 
-def _repeatedly(read: Callable[[], Any]) -> Any:
+def _repeatedly(read: Callable[[], T]) -> T:
     """Return what a read returns, after a few more tries if it fails swiftly and without an answer."""
-    for pause in (*PAUSES, None):
+    failures = 0
+    while True:
         began = time.monotonic()
         try:
             return read()
         except (Unreachable, GitError):
-            if pause is None or time.monotonic() - began > SWIFT_SECONDS:
+            failures += 1
+            if PAUSES.is_over(failures) or time.monotonic() - began > SWIFT_SECONDS:
                 raise
-            time.sleep(pause)
-    raise AssertionError  # the last pause is none
+            time.sleep(PAUSES.delay(failures))
 
 
 def _is_ancestor(git: Git, old: str, new: str) -> bool:

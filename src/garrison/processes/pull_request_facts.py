@@ -52,8 +52,6 @@ class Check(Value):
     commit: str
     log: str = ""
     """End of its log or summary, of a failed one."""
-    path: str = ""
-    line: int = 0
     url: str = ""
     owner: str = ""
     """Node that is to mend it."""
@@ -129,7 +127,6 @@ class Facts(Value):
     is_open: bool = False
     is_draft: bool = False
     merge: MergeFacts | None = None
-    closed_by: str = ""
     body: str = ""
     checks: tuple[Check, ...] = ()
     comments: tuple[Comment, ...] = ()

@@ -225,12 +225,11 @@ def _closed(turn: Turn) -> list[Action] | None:
     facts, run = turn.facts, turn.run
     if not facts.number or facts.is_open:
         return None
-    who = f" by {mention(facts.closed_by)}" if facts.closed_by else ""
     kept = "its branch is kept" if facts.head else "its branch is gone at the forge, and kept here"
     reopen = f"reopen it, then `garrison resume {run}`; or " if facts.head else ""
-    why = (f"{turn.name} was closed{who} without a merge; {kept}: {reopen}`garrison pr open --again {run}` opens "
+    why = (f"{turn.name} was closed without a merge; {kept}: {reopen}`garrison pr open --again {run}` opens "
            "another one")
-    return turn.change(PullRequestChanged(_S.CLOSED, facts.number, facts.url, reason=f"closed{who}")) or \
+    return turn.change(PullRequestChanged(_S.CLOSED, facts.number, facts.url, reason="closed")) or \
         turn.end(NOT_LANDED, why)
 
 
@@ -542,11 +541,11 @@ def _subject(own: Sequence[Check | Comment], number: int) -> str:
 
 def describe(feedback: Check | Comment, *, is_edited: bool = False) -> str:
     """Return a check or a comment as a prompt quotes it, a comment whole."""
-    place = f" at {path_name(feedback.path)}{f':{feedback.line}' if feedback.line else ''}" if feedback.path else ""
-    place += f" ({feedback.was})" if isinstance(feedback, Comment) and feedback.was else ""
     if isinstance(feedback, Check):
         log = quote(feedback.log) or "(it reported no log)"
-        return f"The check {mention(feedback.name)} failed on {feedback.commit[:10]}{place}. The end of its log:\n{log}"
+        return f"The check {mention(feedback.name)} failed on {feedback.commit[:10]}. The end of its log:\n{log}"
+    place = f" at {path_name(feedback.path)}{f':{feedback.line}' if feedback.line else ''}" if feedback.path else ""
+    place += f" ({feedback.was})" if feedback.was else ""
     what = "requests changes" if feedback.requests_changes else \
         "edited the issue of this run" if feedback.id.startswith(ISSUE) else "comments"
     edited = "; its author has edited it since an earlier attempt" if is_edited else ""

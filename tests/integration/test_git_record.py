@@ -9,6 +9,7 @@ from garrison.merge import commands, guard
 from garrison.processes import git_record
 from garrison.processes.git_record import GitState, GitWatch, changed, describe
 from garrison.processes.guardian.target_watch import GateWatch
+from garrison.records.record import from_data
 from garrison.records.run import Launch
 from garrison.system.git import Git
 from garrison.values import replace
@@ -61,7 +62,7 @@ def test_a_change_is_told_once_with_who_was_at_work_and_restored(run):
         "restores it")
     assert run.watch.poll(["a"]) is None
     assert GitWatch(run.home, run.git, run.folder, told.state).poll(["a"]) is None, "a later guardian tells it again"
-    planted = GitState.from_data(told.changes)
+    planted = from_data(GitState, told.changes)
     git(run.repo, "config", "remote.origin.url", "/mine")  # changed since by a person: it stays
     git_record.restore(run.git, run.folder, git_record.still_changed(run.git, run.folder, planted))
     assert describe(changed(git_record.load(run.folder), git_record.observe(run.git)), run.git.common) == [

@@ -251,7 +251,7 @@ def conflicts_command(as_json: bool, repo_root: str | None, target: str | None, 
 
     report = find_conflicts(only_queue(repo_root, target, home))
     if as_json:
-        print_json(report.to_dict())
+        print_json(report)
         return
     print_table(("ENTRY", "AGAINST", "FILES"),
                 [(conflict.entry, conflict.against, conflict.describe()) for conflict in report.conflicts],
@@ -485,7 +485,7 @@ def doctor_command(repo_root: str | None, target: str | None, as_json: bool, hom
     queue = only_queue(repo_root, target, home)
     findings = repair(queue, Path(trees_root()), partial(restore_gate_of_runs, Runtime.real(queue.home)))
     if as_json:
-        print_json({"target": queue.target, "findings": [finding.to_dict() for finding in findings]})
+        print_json({"target": queue.target, "findings": list(map(asdict, findings))})
     else:
         print_table(("STATE", "FINDING"),
                     [("repaired" if finding.repaired else "by hand", finding.what) for finding in findings],

@@ -23,6 +23,7 @@ from garrison.processes import git_record
 from garrison.processes.run_status import read_run_state
 from garrison.processes.worktree import OrphanedWorktree, find_worktrees, orphan_has_work, run_repository
 from garrison.records.life_lock import is_held
+from garrison.records.record import from_data
 from garrison.system.git import Git, damage
 
 if TYPE_CHECKING:
@@ -151,7 +152,7 @@ def examine_repositories(scope: Scope) -> Iterator[Finding]:
         if git is None or (scope.repo is not None and git.root != scope.repo.resolve()):
             continue
         folder = scope.runtime.files(run).root / "git"
-        planted = git_record.GitState.from_data(warnings[-1].changes)
+        planted = from_data(git_record.GitState, warnings[-1].changes)
         left = git_record.still_changed(git, folder, planted)
         if left == git_record.GitState():
             continue

@@ -13,7 +13,7 @@ from garrison.errors import Refused
 from garrison.merge import union
 from garrison.merge.entry import FAST_FORWARD
 from garrison.merge.queue import PINS, pin_ref
-from garrison.values import Value, asdict
+from garrison.values import Value
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -128,9 +128,6 @@ class ConflictMatrix(Value):
     entries: tuple[str, ...]
     conflicts: tuple[Conflict, ...]
     gone: tuple[str, ...] = ()
-
-    def to_dict(self) -> dict[str, object]:
-        return asdict(self)
 
 
 def find_conflicts(queue: MergeQueue) -> ConflictMatrix:

@@ -20,6 +20,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
+
 from garrison.ends import Effect, Told, with_effect
 from garrison.errors import GarrisonError, RecordCorrupt, RecordError, Refused
 from garrison.merge import guard, records
@@ -91,10 +93,7 @@ class Finding(Value):
     """A problem in one line, and whether it was repaired or is left to a person."""
 
     what: str
-    repaired: bool
-
-    def to_dict(self) -> dict[str, object]:
-        return {"what": self.what, "mended": self.repaired}
+    repaired: bool = msgspec.field(name="mended")
 
 
 def repair(queue: MergeQueue, trees: Path, restore_gate: Callable[[MergeQueue], None] = lambda _queue: None,

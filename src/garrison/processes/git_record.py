@@ -23,6 +23,7 @@ from garrison.errors import GarrisonError
 from garrison.merge.guard import is_ours, our_hooks
 from garrison.records import atomic
 from garrison.records.events import Warned
+from garrison.records.record import from_data
 from garrison.sandbox import bubblewrap, file_system
 from garrison.sandbox.confine import RealPaths, surroundings
 from garrison.sandbox.file_system import FileSystemStep, Step, is_within, show_named_programs
@@ -31,12 +32,11 @@ from garrison.sandbox.probe import choose_mode, machine
 from garrison.sandbox.rights import read_rights
 from garrison.system.git import neutral
 from garrison.system.git.neutral import REPOSITORY_SCOPES, find_git_dirs, find_group, read_configuration, stamp_of
-from garrison.values import Value, replace
+from garrison.values import Value, asdict, replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from garrison.records.events import GitChanges
     from garrison.sandbox.place import Machine, Rights
     from garrison.system.git import Git
     from garrison.system.git.neutral import Setting
@@ -60,15 +60,7 @@ class GitState(Value):
 
     @property
     def digest(self) -> str:
-        return hashlib.sha256(json.dumps(self.to_data(), sort_keys=True).encode()).hexdigest()[:16]
-
-    @classmethod
-    def from_data(cls, data: GitChanges) -> GitState:
-        """Read it from JSON."""
-        return cls({file: dict(keys) for file, keys in data.get("settings", {}).items()}, dict(data.get("files", {})))
-
-    def to_data(self) -> GitChanges:
-        return {"settings": self.settings, "files": self.files}
+        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:16]
 
 
 # -------------------------------------------------------------------------------------------------- observe and compare
@@ -171,7 +163,7 @@ def save(folder: Path, git: Git) -> None:
     """Save the present state, and copies of its files, below a run's folder."""
     state = observe(git)
     atomic.make_directory(folder)
-    atomic.write(folder / "state.json", json.dumps(state.to_data(), indent=1).encode())
+    atomic.write(folder / "state.json", json.dumps(asdict(state), indent=1).encode())
     for name in state.files:
         source = git.common / name
         copy = folder / "files" / name
@@ -186,7 +178,7 @@ def save(folder: Path, git: Git) -> None:
 def load(folder: Path) -> GitState | None:
     """Return the state that was saved, None if there is none (a run of an older version) or it is damaged."""
     try:
-        return GitState.from_data(json.loads(atomic.read(folder / "state.json") or b""))
+        return from_data(GitState, json.loads(atomic.read(folder / "state.json") or b""))
     except (ValueError, TypeError, AttributeError):
         return None
 
@@ -225,7 +217,7 @@ class GitWatch:
         suspect(self.home, self.git, changes)
         return Warned(GIT, f"git's configuration or hooks were changed: {describe_in_line(changes, self.git.common)}; "
                       "garrison does not follow it, your own git would: `garrison doctor --fix` restores it",
-                      list(at_work), now.digest, changes.to_data())
+                      list(at_work), now.digest, {"settings": changes.settings, "files": changes.files})
 
 
 # ----------------------------------------------------------------------------------------------------------- afterwards

@@ -29,6 +29,7 @@ from garrison.processes.agent_activity import AgentActivity, is_taken_over, read
 from garrison.processes.guardian.agent_places import RunPlaces, read_own, record_of
 from garrison.processes.guardian.parking import find_parked
 from garrison.processes.loop import read_hindrance
+from garrison.processes.run_state import NodeState
 from garrison.processes.run_status import UNFINISHED
 from garrison.records import run as run_records
 from garrison.records.failover import Failover, read_failovers
@@ -53,7 +54,7 @@ if TYPE_CHECKING:
     from garrison.merge.entry import MergeEntry
     from garrison.merge.state import Pause
     from garrison.pipeline.plan import RunPlan
-    from garrison.processes.run_state import NodeState, RunState
+    from garrison.processes.run_state import RunState
     from garrison.supervise.observer import Observer
     from garrison.views.process_view import ProcessView
     from garrison.views.run_model import RunModel
@@ -327,8 +328,7 @@ class NodeReader:
         runner_alive = runner is not None and runner.living
         question = self.state.questions.get(name)
         return NodeFacts(
-            node.status, node.attempt, node.reason, node.commit, node.landing, runner.phase if runner else "",
-            escalated=node.escalated, name=name,
+            **fields_of(node), phase=runner.phase if runner else "", name=name,
             run_branch=self.launch.onto if self.launch.onto != self.launch.base else "",
             run_over="" if self.under_way else self.status,
             held=self.state.held.get(name), parked=parking.why if parking else "",
@@ -494,15 +494,9 @@ _LONG = 300
 """Characters of a reason that one line shows."""
 
 
-class NodeFacts(Value):
-    """Facts about one node that decide its words. Incarnations are 0 before the first."""
+class NodeFacts(NodeState, kw_only=True):
+    """Facts about one node, as journaled and observed, that decide its words. Incarnations are 0 before the first."""
 
-    status: str
-    attempt: int = 1
-    reason: str = ""
-    commit: str = ""
-    landing: str = ""
-    """`no change`, if it succeeded without one."""
     phase: str = ""
     """Of its runner's hook."""
     run_branch: str = ""
@@ -562,8 +556,6 @@ class NodeFacts(Value):
     """Of the merge queue."""
     hindrance: str = ""
     """Of the merge queue."""
-    escalated: str = ""
-    """Agent that works in place of the node's own, since the work before was refused."""
     name: str = "NODE"
     """Its own, for the command that answers it."""
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from garrison.testing.checker.machine import living
+from garrison.testing.checker.promises import living_processes
 from queue_journal import FINAL, Record, fold, read_journal
 
 PROXY_SECONDS = 15.0
@@ -453,9 +453,9 @@ class _Checker:
         if slots > self.case.slots:
             yield f"left: {slots} slots, more than {self.case.slots}"
         give_up = time.monotonic() + PROXY_SECONDS
-        while any(":proxy-" in marker for _, marker in living(self.case.home)) and time.monotonic() < give_up:
+        while any(":proxy-" in marker for _, marker in living_processes(self.case.home)) and time.monotonic() < give_up:
             time.sleep(0.05)
-        for pid, marker in living(self.case.home):
+        for pid, marker in living_processes(self.case.home):
             yield f"left: process {pid} of {marker}"
 
     def _locks(self) -> Iterator[Path]:

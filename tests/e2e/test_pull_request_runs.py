@@ -12,7 +12,7 @@ import pytest
 from doubles.forge_state import OWN_LOGIN, OWN_TOKEN, Issue
 from e2e.test_one_task import configure
 from forge_place import KINDS, ForgePlace, files_with, rework
-from garrison.testing.checker.machine import living
+from garrison.testing.checker.promises import living_processes
 from pull_request_storm import Story
 from sandbox_support import missing
 from support import DEADLINE, Node, git, wait_for
@@ -161,7 +161,7 @@ def test_an_issue_becomes_a_merged_pull_request_over_a_red_check_and_a_comment(p
         there.approve()
         wait_for("it is merged", lambda: pull.merged)
         wait_for("the run is done", lambda: place.status(run) == "done")
-        wait_for("its processes have ended", lambda: not list(living(place.home, run)))
+        wait_for("its processes have ended", lambda: not list(living_processes(place.home, run)))
         assert there.check(run) == []
         again = place.command("take", "7", "--target-dir", place.repo, "--base", "origin:main")
         assert f"issue 7 has the run {run}" in again.stdout + again.stderr

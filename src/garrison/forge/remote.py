@@ -17,8 +17,7 @@ _ALIASES = {"ssh.github.com": "github.com", "www.github.com": "github.com", "alt
 _KNOWN = {"github.com": ForgeKind.GITHUB, "gitlab.com": ForgeKind.GITLAB, "codeberg.org": ForgeKind.GITEA,
           "gitea.com": ForgeKind.GITEA}
 _WORDS = {"github": ForgeKind.GITHUB, "gitlab": ForgeKind.GITLAB, "gitea": ForgeKind.GITEA, "forgejo": ForgeKind.GITEA}
-_SETTINGS = {"github": ForgeKind.GITHUB, "gitlab": ForgeKind.GITLAB, "gitea": ForgeKind.GITEA,
-             "forgejo": ForgeKind.GITEA}
+"""Values of the setting, and words in a host's name → the forge."""
 
 
 def parse_remote(url: str, forge: str = "") -> Location:
@@ -77,9 +76,9 @@ def _is_loopback(host: str) -> bool:
 
 def _find_kind(host: str, forge: str) -> ForgeKind:
     if forge:
-        if forge not in _SETTINGS:
-            raise UsageError(f"forge = {forge!r} is not known; there are {', '.join(_SETTINGS)}")
-        return _SETTINGS[forge]
+        if forge not in _WORDS:
+            raise UsageError(f"forge = {forge!r} is not known; there are {', '.join(_WORDS)}")
+        return _WORDS[forge]
     name = host.partition(":")[0]
     if name.endswith(".ghe.com"):
         return ForgeKind.GITHUB

@@ -6,6 +6,7 @@ hold at every moment; what only its end must bring (nothing waits, nothing is le
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,7 +15,6 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from garrison.testing.checker import machine
 from garrison.testing.checker.attestations import Attestations, is_flipped
 from garrison.testing.checker.history import GUARDIAN, QUEUE, Event, History
 from garrison.testing.checker.repository import Commit, Repository
@@ -453,7 +453,7 @@ class _Check:
         if not self.history.end:
             return
         run = str(self.launch.get("run_id", ""))
-        for pid, marker in machine.living(self.home, run) if self.home and run else ():
+        for pid, marker in living_processes(self.home, run) if self.home and run else ():
             yield f"process {pid} of {marker} is still there"
         trees = Path(str(self.launch.get("trees") or "/nonexistent"))
         done = {name for name, node in self.nodes.items() if node.status == LANDED}
@@ -473,3 +473,19 @@ def _ends(event: Event, living: Mapping[str, int]) -> Iterator[tuple[str, int]]:
             yield str(data["from"]), int(data["incarnation"])
     elif event.kind == "fact" and data["name"] in ("change", "failed"):
         yield from living.items()
+
+
+def living_processes(home: Path, run: str = "") -> Iterator[tuple[int, str]]:
+    """Yield pid and marker (`HOME:RUN:role-name#incarnation`) of every process of that home, or of one run of it."""
+    begin = f"GARRISON_LIFE={home}:{run + ':' if run else ''}".encode()
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        try:
+            state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
+            variables = (entry / "environ").read_bytes().split(b"\0")
+        except OSError:  # it ended, or it is another user's
+            continue
+        marker = next((one for one in variables if one.startswith(begin)), b"")
+        if marker and state != "Z":
+            yield int(entry.name), marker.decode(errors="replace").removeprefix("GARRISON_LIFE=")

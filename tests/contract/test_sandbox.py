@@ -30,10 +30,10 @@ from garrison.sandbox.place import Mode, Mount, Network, Place, Rights, Role
 from garrison.sandbox.probe import machine
 from garrison.sandbox.rights import read_rights
 from garrison.system import processes
+from garrison.system.command import Job
 from garrison.system.git import Git
 from garrison.system.git.commits import EXCLUDE_FILE as NAME
 from garrison.system.git.commits import exclude_in_checkout
-from garrison.system.jobs import Job
 from garrison.values import replace
 from support import git
 

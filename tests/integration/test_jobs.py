@@ -13,7 +13,7 @@ import pytest
 from garrison.ends import End
 from garrison.errors import GarrisonError
 from garrison.system import processes
-from garrison.system.jobs import Job, read_tail
+from garrison.system.command import Job, read_tail
 from support import DEADLINE, until
 
 ENV = {"PATH": os.environ["PATH"]}

@@ -34,7 +34,7 @@ from garrison.records import atomic
 from garrison.records.events import Question
 from garrison.records.journal import Entry
 from garrison.system.clock import iso
-from garrison.system.jobs import Job
+from garrison.system.command import Job
 from garrison.tables import Table
 from garrison.values import asdict
 

@@ -35,8 +35,8 @@ from garrison.records import atomic
 from garrison.sandbox.confine import confine
 from garrison.sandbox.place import Mode
 from garrison.system import untrusted
+from garrison.system.command import Job, read_tail
 from garrison.system.exit_info import describe_end, describe_failure, quote_command
-from garrison.system.jobs import Job, read_tail
 from garrison.system.pseudo_terminal import PseudoTerminal
 from garrison.system.terminal_text import clean, clean_lines
 from garrison.values import Value, replace

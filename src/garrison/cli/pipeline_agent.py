@@ -29,9 +29,9 @@ from garrison.records.names import to_run_stem
 from garrison.records.run import Task
 from garrison.sandbox.checkout import checkout_network, checkout_place, checkout_user, remove_private_folder
 from garrison.sandbox.place import Role
+from garrison.system.command import read_tail
 from garrison.system.git import Git
 from garrison.system.git.commits import exclude_in_checkout
-from garrison.system.jobs import read_tail
 from garrison.system.processes import open_verified
 from garrison.values import replace
 

@@ -22,7 +22,7 @@ from garrison.delegation.specialist_tools import SpecialistTools
 from garrison.delegation.specialists import read_crew
 from garrison.errors import Refused
 from garrison.records.budget import Allowance, Purse
-from garrison.system.jobs import run_to_end
+from garrison.system.command import run_to_end
 
 if TYPE_CHECKING:
     pass

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
 from garrison.errors import GarrisonError
-from garrison.system.jobs import Job, read_tail
+from garrison.system.command import Job, read_tail
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

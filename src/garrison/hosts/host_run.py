@@ -51,9 +51,9 @@ from garrison.records.hook import Hook
 from garrison.records.identity import Identity
 from garrison.records.names import Key, branch_name
 from garrison.records.run import LAND_NONE, Result, load_launch
+from garrison.system.command import read_tail
 from garrison.system.git import Git
 from garrison.system.git.rescues import ARCHIVE, RESCUES, rescue_message, rescue_stem
-from garrison.system.jobs import read_tail
 from garrison.system.newest_entry import newest_entry
 from garrison.system.terminal_text import clean
 from garrison.values import replace

@@ -56,12 +56,12 @@ from garrison.sandbox.rights import read_rights
 from garrison.sandbox.setups import SetupLayer
 from garrison.supervise.job_watch import JobWatch, LostTime
 from garrison.system import failpoint, machine, process_control, processes, untrusted, worktree_files
+from garrison.system.command import read_tail
 from garrison.system.environment import child_environment, explain_missing_command
 from garrison.system.event_loop import FolderChanges
 from garrison.system.exit_info import quote_command
 from garrison.system.git import GitError
 from garrison.system.git.commits import literal_pattern
-from garrison.system.jobs import read_tail
 from garrison.values import Value, replace
 
 if TYPE_CHECKING:

@@ -52,10 +52,10 @@ from garrison.sandbox.rights import read_rights
 from garrison.supervise.death_classes import FAILOVER
 from garrison.system import untrusted
 from garrison.system.clock import from_iso
+from garrison.system.command import read_tail
 from garrison.system.exit_info import describe_end
 from garrison.system.git import bounds
 from garrison.system.git.rescues import parse_rescue
-from garrison.system.jobs import read_tail
 from garrison.values import replace
 
 if TYPE_CHECKING:

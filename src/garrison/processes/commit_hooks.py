@@ -18,7 +18,7 @@ from garrison.processes.places import node_place, open_network
 from garrison.records import atomic
 from garrison.sandbox.confine import confine
 from garrison.sandbox.place import Role
-from garrison.system.jobs import Job, read_tail
+from garrison.system.command import Job, read_tail
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -22,7 +22,7 @@ from garrison.records.names import INTEGRATION
 from garrison.sandbox.place import EXCHANGE
 from garrison.system import untrusted
 from garrison.system.clock import from_iso
-from garrison.system.jobs import read_tail
+from garrison.system.command import read_tail
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

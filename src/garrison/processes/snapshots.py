@@ -19,9 +19,9 @@ from garrison.records.names import format_marker
 from garrison.sandbox.collect import collect
 from garrison.sandbox.git_view import GitView
 from garrison.system import process_control, processes
+from garrison.system.command import Job, read_tail
 from garrison.system.git import Git
 from garrison.system.git.rescues import LIVE, rescue_message, rescue_stem
-from garrison.system.jobs import Job, read_tail
 from garrison.system.newest_entry import newest_entry
 from garrison.system.processes import ProcessId, cpu_fingerprint
 from garrison.system.untrusted import UnsafeFile

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Protocol
 
 from garrison.errors import RecordCorrupt, Refused
-from garrison.system import jobs, process_control, processes
+from garrison.system import command, process_control, processes
 from garrison.system.processes import MARKER, ProcessId
 from garrison.values import asdict
 
@@ -151,7 +151,7 @@ class ProcessTerminal:
                 self._path(session.name).unlink(missing_ok=True)
 
     def capture(self, session: Session, lines: int = 50) -> str:
-        return jobs.read_tail(Path(session.log), lines, 200 * lines) if session.log else ""
+        return command.read_tail(Path(session.log), lines, 200 * lines) if session.log else ""
 
     def send(self, session: Session, text: str) -> None:
         """Refuse: there is no keyboard."""

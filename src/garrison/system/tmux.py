@@ -32,7 +32,7 @@ from pathlib import Path
 
 from garrison.errors import GarrisonError, Refused, UsageError
 from garrison.system import process_control, processes
-from garrison.system.jobs import read_tail
+from garrison.system.command import read_tail
 from garrison.system.processes import MARKER, ProcessId
 from garrison.system.terminal import Session
 from garrison.system.tmux_server import NoServer, TmuxClient, TmuxServer

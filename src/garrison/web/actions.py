@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from garrison.errors import Refused, UsageError
 from garrison.records.names import check_node
-from garrison.system.jobs import run_to_end
+from garrison.system.command import run_to_end
 from garrison.system.terminal_text import clean
 from garrison.views.comments import MAX_COMMENTS
 

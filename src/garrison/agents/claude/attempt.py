@@ -26,7 +26,7 @@ from garrison.agents.outages import SharedOutages
 from garrison.agents.trouble import LIMITS, OUTAGES, TABLE, TroubleKind
 from garrison.records import atomic
 from garrison.records.json_io import read_json, write_json
-from garrison.system.jobs import Job, read_tail
+from garrison.system.command import Job, read_tail
 from garrison.system.machine import LONG_PATIENCE, module_argv
 from garrison.values import asdict, replace
 

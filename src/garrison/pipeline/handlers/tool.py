@@ -31,8 +31,8 @@ from garrison.sandbox.probe import explain_missing_file
 from garrison.sandbox.rights import read_rights
 from garrison.supervise.job_watch import JobWatch
 from garrison.system import processes, untrusted
+from garrison.system.command import Job, read_tail
 from garrison.system.exit_info import describe_end
-from garrison.system.jobs import Job, read_tail
 from garrison.system.machine import retry_pause
 from garrison.system.process_control import kill_tree
 from garrison.system.processes import ProcessId

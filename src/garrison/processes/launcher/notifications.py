@@ -31,7 +31,7 @@ from garrison.errors import GarrisonError
 from garrison.processes.loop import HINDERED, log_line, read_hindrance
 from garrison.records import atomic, log_retention
 from garrison.system.clock import from_iso
-from garrison.system.jobs import Job
+from garrison.system.command import Job
 from garrison.system.terminal_text import clean
 from garrison.values import Value
 

@@ -62,12 +62,12 @@ from garrison.sandbox.rights import read_rights
 from garrison.supervise.death_classes import FAILOVER, MEMORY, SHORTAGE
 from garrison.supervise.incarnation import require_unfenced
 from garrison.system import failpoint, machine, process_control
+from garrison.system.command import read_tail
 from garrison.system.environment import explain_missing_command
 from garrison.system.exit_info import cgroup_of, describe_end, oom_counter, oom_kills
 from garrison.system.git import Git
 from garrison.system.git.bounds import Excess
 from garrison.system.git.commits import write_excludes
-from garrison.system.jobs import read_tail
 from garrison.system.processes import probe
 from garrison.system.terminal_choice import choose_terminal
 from garrison.system.terminal_text import clean_lines

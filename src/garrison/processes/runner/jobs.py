@@ -46,9 +46,9 @@ from garrison.sandbox.setups import SetupLayer
 from garrison.supervise.job_watch import JobWatch
 from garrison.system import machine, untrusted
 from garrison.system.clock import format_age
+from garrison.system.command import Job, read_tail
 from garrison.system.environment import explain_missing_command
 from garrison.system.exit_info import describe_failure, quote_command
-from garrison.system.jobs import Job, read_tail
 from garrison.system.processes import ProcessId
 from garrison.system.worktree_files import setup_key
 from garrison.values import Value, asdict, replace

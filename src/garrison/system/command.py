@@ -1,8 +1,10 @@
-"""Jobs: run a command as our child, polled by an event loop that must not block, or awaited to its end in asyncio.
+"""Commands: run a program to its end (`run_to_end`), or as a job that an event loop polls (`Job`).
 
-A `Job` has its own session, a log file, a timeout, and the life marker that its environment gives it. After its end
-nothing of it keeps running: what it left in its session, below itself or under a marker of its own is ended too, TERM
-then KILL, in steps that `poll` drives. `wake_at` says when to call `poll`; `pidfd` wakes a loop when it ends.
+None asks anybody, each has a session of its own, and a limit on its time ends all that is in it.
+
+A `Job` has a log file and the life marker that its environment gives it. After its end nothing of it keeps running:
+what it left in its session, below itself or under a marker of its own is ended too, TERM then KILL, in steps that
+`poll` drives. `wake_at` says when to call `poll`; `pidfd` wakes a loop when it ends.
 """
 
 from __future__ import annotations

@@ -122,7 +122,6 @@ _OPENAI_URL, _ANTHROPIC_URL = ("OPENAI_BASE_URL",), ("ANTHROPIC_BASE_URL",)
 _AT_OPENAI = "${OPENAI_BASE_URL:-https://api.openai.com/v1}"
 _CODEX_LOG_IN = LogIn("codex login", ".codex", "auth.json", "CODEX_HOME", ("OPENAI_API_KEY",), "OPENAI_API_KEY")
 _CLAUDE_LOG_IN = LogIn("claude auth login", ".claude", ".credentials.json", "CLAUDE_CONFIG_DIR")
-_UNTRIED = "not tried"
 _AIDER_GAVE_UP = r"litellm\.\w+Error(?![\s\S]*(?:Retrying in |Applied edit to ))"
 """What aider prints when it gives a request up; it ends with exit code 0 all the same."""
 _CLAUDE_P = ("claude", "-p", "--output-format", "stream-json", "--verbose", "--include-partial-messages",

@@ -10,11 +10,11 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from garrison.pipeline.outcome import FAIL, SKIPPED, SUCCESS, Outcome
 from garrison.records.json_io import extract_object
-from garrison.session.adapters import DATA_ADAPTERS, Adapters, call_adapter
+from garrison.session.adapters import DATA_ADAPTERS, NAMES, OPTIONAL, Adapters, call_adapter
 from garrison.session.state import Tier
 
 if TYPE_CHECKING:
@@ -44,6 +44,9 @@ def ok(**updates: Any) -> Outcome:
     return Outcome(SUCCESS, context_updates={key.replace("_", ".", 1): value for key, value in updates.items()})
 
 
+Handler: TypeAlias = "Callable[[Call], Awaitable[Outcome]]"
+
+
 class SessionNodes:
     """Handlers of one session."""
 
@@ -51,9 +54,9 @@ class SessionNodes:
                  budget: Callable[[], bool] = lambda: True) -> None:
         self.adapters, self.tier, self._on_event, self._budget = adapters, tier, on_event, budget
 
-    def handlers(self) -> dict[str, object]:
+    def handlers(self) -> dict[str, Handler]:
         """Return node type → handler."""
-        methods: dict[str, Callable[[Call], Awaitable[Outcome]]] = {
+        methods: dict[str, Handler] = {
             "classify": self.classify, "authorize": self.authorize, "mode_select": self.mode_select,
             "format": self.format, "process_results": self.process_results, "transform": self.transform,
             "build_prompt": self.build_prompt, "memory_recall": self.memory_recall, "llm_call": self.llm_call,
@@ -61,11 +64,15 @@ class SessionNodes:
             "background_checks": self.background_checks, "route_actions": self.route_actions,
             "update_goals": self.update_goals, "emit_signal": self.emit_signal,
             **{name: partial(self.call_data_adapter, name) for name in DATA_ADAPTERS}}
-        return {f"session.{name}": self._report_failure(name, method) for name, method in methods.items()}
+        return {f"session.{name}": self._guard(name, method) for name, method in methods.items()}
 
-    def _report_failure(self, name: str, method: Callable[[Call], Awaitable[Outcome]]) -> object:
-        """Turn an exception of a node into a failed outcome and an event."""
+    def _guard(self, name: str, method: Handler) -> Handler:
+        """Skip a node without its adapter, and turn an exception of it into a failed outcome and an event."""
+        needs_adapter = name in (*NAMES, *DATA_ADAPTERS) and name not in OPTIONAL
+
         async def handler(call: Call) -> Outcome:
+            if needs_adapter and self.adapters.get(name) is None:
+                return Outcome(SKIPPED, notes=f"the session has no adapter {name}")
             try:
                 return await method(call)
             except Exception as error:  # an adapter is the user's code
@@ -76,8 +83,8 @@ class SessionNodes:
                 return Outcome(FAIL, failure_reason=reason, failure_class="error", context_updates=reset)
         return handler
 
-    def _adapter(self, name: str) -> Callable[..., object] | None:
-        return self.adapters.get(name)
+    async def _call(self, name: str, *arguments: object) -> Any:
+        return await call_adapter(self.adapters[name], *arguments)
 
     # ---- pure nodes
 
@@ -149,24 +156,18 @@ class SessionNodes:
 
     async def call_data_adapter(self, name: str, call: Call) -> Outcome:
         """Run a node of `adapters.DATA_ADAPTERS`: pass its keys to the adapter; the keys it returns change."""
-        adapter = self._adapter(name)
-        if adapter is None:
-            return _skipped(name)
         data = {key: call.context.get(f"session.{key}") for key in DATA_ADAPTERS[name]}
-        changed = await call_adapter(adapter, data, call.context.get("session.agent_id"))
+        changed = await self._call(name, data, call.context.get("session.agent_id"))
         return Outcome(SUCCESS, context_updates={f"session.{key}": value for key, value in (changed or {}).items()})
 
     async def build_prompt(self, call: Call) -> Outcome:
         """Set `session.prompt` to the messages for the model: the adapter's, else the session's own."""
-        build = self._adapter("build_prompt") or build_messages
+        build = self.adapters.get("build_prompt") or build_messages
         return ok(session_prompt=await call_adapter(build, dict(call.context)))
 
     async def memory_recall(self, call: Call) -> Outcome:
         """Set `session.recalled_memories`."""
-        recall = self._adapter("memory_recall")
-        if recall is None:
-            return _skipped("memory_recall")
-        memories = await call_adapter(recall, call.context.get("session.agent_id"), recall_query(call.context))
+        memories = await self._call("memory_recall", call.context.get("session.agent_id"), recall_query(call.context))
         return ok(session_recalled_memories=list(memories or []))
 
     async def llm_call(self, call: Call) -> Outcome:
@@ -187,7 +188,7 @@ class SessionNodes:
         messages = list(context.get("session.prompt") or build_messages(context))
         if context.get("session.is_heartbeat"):
             messages.append(heartbeat_task(mode))
-        response = await call_adapter(self.adapters["llm_call"], messages, mode, options)
+        response = await self._call("llm_call", messages, mode, options)
         if not isinstance(response, Mapping) or not (response.get("tool_calls")
                                                      or isinstance(response.get("content"), str)):
             raise TypeError(f"llm_call returned {response!r:.80}; it must return content or tool_calls")
@@ -201,12 +202,10 @@ class SessionNodes:
 
     async def tool_dispatch(self, call: Call) -> Outcome:
         """Call the tools that the model requested, as far as the tier allows; their results become messages."""
-        dispatch = self._adapter("tool_dispatch")
         calls = list(call.context.get("llm.tool_calls") or [])
-        if dispatch is None:
-            return _skipped("tool_dispatch")
         allowed = [requested for requested in calls if self.tier.allows(str(requested.get("name", "")))]
-        results = list(await call_adapter(dispatch, allowed, call.context.get("session.agent_id"))) if allowed else []
+        agent = call.context.get("session.agent_id")
+        results = list(await self._call("tool_dispatch", allowed, agent)) if allowed else []
         if len(results) != len(allowed):
             raise ValueError(f"tool_dispatch returned {len(results)} results for {len(allowed)} calls")
         for requested in calls:
@@ -228,49 +227,35 @@ class SessionNodes:
 
     async def memory_update(self, call: Call) -> Outcome:
         """Pass the turn to memory; a mapping that comes back becomes the working memory."""
-        update = self._adapter("memory_update")
-        if update is None:
-            return _skipped("memory_update")
         context = call.context
         turn = {"input": context.get("session.input"), "response": context.get("session.response", ""),
                 "kind": str(call.attrs.get("kind") or "turn"), "notes": context.get("session.memory_notes") or [],
                 "working_memory": context.get("session.working_memory") or {},
                 "thinking": context.get("llm.thinking") or []}
-        changed = await call_adapter(update, context.get("session.agent_id"), turn)
+        changed = await self._call("memory_update", context.get("session.agent_id"), turn)
         return ok(session_working_memory=dict(changed)) if isinstance(changed, Mapping) else ok()
 
     async def checkpoint(self, call: Call) -> Outcome:
         """Set `session.last_checkpoint`."""
-        save = self._adapter("checkpoint")
-        if save is None:
-            return _skipped("checkpoint")
         turn = call.context.get("session.turn_count", 0)
-        await call_adapter(save, call.context.get("session.id"), turn, dict(call.context))
+        await self._call("checkpoint", call.context.get("session.id"), turn, dict(call.context))
         return ok(session_last_checkpoint=turn)
 
     async def background_checks(self, call: Call) -> Outcome:
         """Set `session.background_check_results`."""
-        check = self._adapter("background_checks")
-        if check is None:
-            return _skipped("background_checks")
-        results = await call_adapter(check, call.context.get("session.agent_id"))
+        results = await self._call("background_checks", call.context.get("session.agent_id"))
         return ok(session_background_check_results=dict(results or {}))
 
     async def route_actions(self, call: Call) -> Outcome:
         """Pass on the actions that the model requested."""
-        route = self._adapter("route_actions")
-        if route is None:
-            return _skipped("route_actions")
-        await call_adapter(route, list(call.context.get("session.actions") or []), call.context.get("session.agent_id"))
+        actions = list(call.context.get("session.actions") or [])
+        await self._call("route_actions", actions, call.context.get("session.agent_id"))
         return ok(session_actions_routed=True)
 
     async def update_goals(self, call: Call) -> Outcome:
         """Pass on goal changes; the session's own goals change when the heartbeat ends."""
-        update = self._adapter("update_goals")
-        if update is None:
-            return _skipped("update_goals")
-        await call_adapter(update, list(call.context.get("session.goal_updates") or []),
-                           list(call.context.get("session.new_goals") or []), call.context.get("session.agent_id"))
+        await self._call("update_goals", list(call.context.get("session.goal_updates") or []),
+                         list(call.context.get("session.new_goals") or []), call.context.get("session.agent_id"))
         return ok(session_goals_updated=True)
 
     async def emit_signal(self, call: Call) -> Outcome:
@@ -278,14 +263,11 @@ class SessionNodes:
         name = str(call.attrs.get("signal") or call.node.id)
         data = call.context.get(str(call.attrs.get("data_key") or "session.response"))
         self._on_event(name, {"agent_id": call.context.get("session.agent_id"), "data": data})
-        emit = self._adapter("emit_signal")
+        emit = self.adapters.get("emit_signal")
         if emit is not None:
             await call_adapter(emit, name, data, call.context.get("session.agent_id"))
         return ok()
 
-
-def _skipped(name: str) -> Outcome:
-    return Outcome(SKIPPED, notes=f"the session has no adapter {name}")
 
 
 # ---- prompt ----------------------------------------------------------------------------------------------------------

@@ -11,11 +11,16 @@ from typing import TYPE_CHECKING
 from garrison.agents import prompt as task_prompt
 from garrison.agents.acp.report_block import LANGUAGE
 from garrison.agents.base import VALIDATOR, WORKER
-from garrison.agents.claude import prompts as claude_prompts
-from garrison.agents.claude import questions
 from garrison.agents.claude.policy import Prompt
-from garrison.agents.claude.prompts import choices_block, interruption_of
-from garrison.agents.quotation import quote
+from garrison.agents.claude.prompts import (
+    answer_alone,
+    answer_of,
+    choices_block,
+    interruption_of,
+    left_behind,
+    loop,
+    means_of_proof,
+)
 from garrison.agents.template import fill
 
 if TYPE_CHECKING:
@@ -51,9 +56,8 @@ def _judge(prompt: Prompt, assignment: Assignment, files: AttemptFiles, *, knows
 def _new_session(assignment: Assignment, files: AttemptFiles, *, has_past: bool) -> str:
     parts = [rules(assignment), assignment.read_prompt()]
     if has_past:
-        parts.append(fill("hand_over.md", notes=quote(assignment.read_notes()) or "It left none.",
-                          **task_prompt.progress_texts(assignment.look())))
-    return task_prompt.join([*parts, _answer(files)])
+        parts.append(left_behind(assignment))
+    return task_prompt.join([*parts, answer_of(files)])
 
 
 def told(text: str, *, had_reported: bool) -> str:
@@ -75,12 +79,12 @@ def validator_rules(assignment: Assignment) -> str:
     task = assignment.task
     return fill("claude_validator.md", run=task.run_id, node=task.node, attempt=str(task.attempt),
                 verdict=fill("acp_validator_verdict.md", language=LANGUAGE).strip(), **task_prompt.rules(),
-                **claude_prompts.means_of_proof(can_run=assignment.can_run))
+                **means_of_proof(can_run=assignment.can_run))
 
 
 def _continue(assignment: Assignment, files: AttemptFiles) -> str:
     resume = task_prompt.resumption(interruption_of(assignment, files), "This session")
-    return fill("acp_continue.md", resume=resume, language=LANGUAGE, left=assignment.left) + _answer(files)
+    return fill("acp_continue.md", resume=resume, language=LANGUAGE, left=assignment.left) + answer_of(files)
 
 
 def _report(_assignment: Assignment, files: AttemptFiles) -> str:
@@ -93,29 +97,15 @@ def _missing(files: AttemptFiles, what: str) -> str:
     return f"{what} ({why})" if why else what
 
 
-def _answer_alone(_assignment: Assignment, files: AttemptFiles) -> str:
-    return _answer(files).strip()
-
-
-def _answer(files: AttemptFiles) -> str:
-    """Return the last question with its answer; repeated after a death, since it may not have arrived."""
-    answered = questions.last_answer(files)
-    return "" if answered is None else "\n" + fill("claude_answer.md", question=answered[0], answer=answered[1])
-
-
 def _person(_assignment: Assignment, files: AttemptFiles) -> str:
-    return fill("acp_person.md", language=LANGUAGE) + _answer(files)
+    return fill("acp_person.md", language=LANGUAGE) + answer_of(files)
 
 
 def _rework(assignment: Assignment, _files: AttemptFiles) -> str:
     return task_prompt.join([assignment.rework, fill("acp_ends.md", language=LANGUAGE)])
 
 
-def _loop(_assignment: Assignment, files: AttemptFiles) -> str:
-    return fill("claude_loop.md", reason=files.read_endings()[-1].reason)
-
-
 _BUILDERS: Mapping[Prompt, Callable[[Assignment, AttemptFiles], str]] = {
-    Prompt.LOOP: _loop, Prompt.REWORK: _rework, Prompt.PERSON: _person, Prompt.REPORT: _report,
-    Prompt.ANSWER: _answer_alone}
+    Prompt.LOOP: loop, Prompt.REWORK: _rework, Prompt.PERSON: _person, Prompt.REPORT: _report,
+    Prompt.ANSWER: answer_alone}
 """Prompt of a session that goes on → its builder; any other is told to continue."""

@@ -96,11 +96,11 @@ def choices_block(ways: Sequence[str]) -> str:
 
 def _task(assignment: Assignment, files: AttemptFiles) -> str:
     if files.mends:
-        return assignment.rework + _answer(files)
+        return assignment.rework + answer_of(files)
     text = task_prompt.without_run_so_far(assignment.task, assignment.read_prompt())
     if not files.parent_session():
         text = task_prompt.with_run_so_far(assignment.task, assignment.read_prompt())
-    return text + _answer(files)
+    return text + answer_of(files)
 
 
 def _continue(assignment: Assignment, files: AttemptFiles) -> str:
@@ -110,7 +110,7 @@ def _continue(assignment: Assignment, files: AttemptFiles) -> str:
     crash = fill("claude_crash.md").strip() if interruption.in_flight else ""
     text = fill("claude_continue.md", resume=task_prompt.resumption(interruption, "This session"), crash=crash,
                 left=assignment.left)
-    return task + text + ("" if task else _answer(files))
+    return task + text + ("" if task else answer_of(files))
 
 
 def interruption_of(assignment: Assignment, files: AttemptFiles) -> Interruption:
@@ -133,33 +133,37 @@ def _cause(ending: Ending | None, deaths: Sequence[Death]) -> str:
 
 
 def _person(_assignment: Assignment, files: AttemptFiles) -> str:
-    return fill("claude_person.md") + _answer(files)
+    return fill("claude_person.md") + answer_of(files)
 
 
 def _report(_assignment: Assignment, _files: AttemptFiles) -> str:
     return fill("claude_report.md")
 
 
-def _loop(_assignment: Assignment, files: AttemptFiles) -> str:
+def loop(_assignment: Assignment, files: AttemptFiles) -> str:
     return fill("claude_loop.md", reason=files.read_endings()[-1].reason)
 
 
-def _answer_alone(_assignment: Assignment, files: AttemptFiles) -> str:
-    return _answer(files).strip()
+def answer_alone(_assignment: Assignment, files: AttemptFiles) -> str:
+    return answer_of(files).strip()
 
 
 def _hand_over(assignment: Assignment, files: AttemptFiles) -> str:
-    notes = quote(assignment.read_notes()) or "It left none."
-    return task_prompt.join([_task(assignment, files), fill(
-        "hand_over.md", notes=notes, **task_prompt.progress_texts(assignment.look()))])
+    return task_prompt.join([_task(assignment, files), left_behind(assignment)])
 
 
-def _answer(files: AttemptFiles) -> str:
+def left_behind(assignment: Assignment) -> str:
+    """Return what a new session is told of the one before it: its notes, and its work."""
+    return fill("hand_over.md", notes=quote(assignment.read_notes()) or "It left none.",
+                **task_prompt.progress_texts(assignment.look()))
+
+
+def answer_of(files: AttemptFiles) -> str:
     """Return the last question with its answer; repeated after a death, since it may not have arrived."""
     answered = questions.last_answer(files)
     return "" if answered is None else "\n" + fill("claude_answer.md", question=answered[0], answer=answered[1])
 
 
 _BUILDERS: Mapping[Prompt, Callable[[Assignment, AttemptFiles], str]] = {
-    Prompt.TASK: _task, Prompt.CONTINUE: _continue, Prompt.REPORT: _report, Prompt.ANSWER: _answer_alone,
-    Prompt.HAND_OVER: _hand_over, Prompt.PERSON: _person, Prompt.LOOP: _loop}
+    Prompt.TASK: _task, Prompt.CONTINUE: _continue, Prompt.REPORT: _report, Prompt.ANSWER: answer_alone,
+    Prompt.HAND_OVER: _hand_over, Prompt.PERSON: _person, Prompt.LOOP: loop}

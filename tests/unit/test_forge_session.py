@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 from email.utils import formatdate
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
 
 from garrison.forge.credentials import Token
-from garrison.forge.errors import RateLimited, Refused
-from garrison.forge.session import Answer, EtagCache, Request, Session
+from garrison.forge.errors import RateLimited, Refused, Unreachable
+from garrison.forge.session import LOG_TAIL, Answer, Connections, EtagCache, Request, Session
+from garrison.values import Value
 
 NOW = 1_800_000_000.0
 
@@ -86,3 +89,49 @@ def test_a_forge_that_lies_about_what_has_not_changed_is_not_asked_for_that(tmp_
     assert reads.get(dict, "/x")["n"] == 1
     reads.is_anew = False
     assert reads.get(dict, "/x")["n"] == 1, "what was read anew is kept"
+
+
+class _Pull(Value):
+    number: int
+    title: str = "none"
+    draft: bool = False
+
+
+@pytest.mark.parametrize(("body", "found"), [
+    (b'{"number": 1, "title": null, "draft": true, "more": [1]}', _Pull(1, draft=True)),
+    (b'{"number": 1, "title": "half \\ud800"}', _Pull(1, "half ?")),
+    (b'{"number": "1"}', r"Expected `int`, got `str` - at `\$.number`"),
+    (b'{"number": null}', "missing required field"),
+    (b"[]", "Expected `object`, got `array`"), (b"{", "not JSON"), (b"", "not JSON")])
+def test_an_answer_that_is_not_as_documented_is_no_answer(body: bytes, found: _Pull | str) -> None:
+    asked = session(200)
+    asked._connections.answer = Answer(200, {}, body)
+    if isinstance(found, _Pull):
+        assert asked.get(_Pull, "/x") == found
+    else:
+        with pytest.raises(Unreachable, match=found):
+            asked.get(_Pull, "/x")
+
+
+def test_a_log_on_another_host_is_read_without_the_token_and_only_its_end() -> None:
+    heard: list[str | None] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            heard.append(self.headers.get("Authorization"))
+            is_log = self.path == "/kept?sig=1"
+            self.send_response(200 if is_log else 302)
+            self.send_header("Location", f"http://localhost:{self.server.server_port}/kept?sig=1")
+            self.end_headers()
+            self.wfile.write(b"line of the log\n" * 9000 if is_log else b"")
+
+        def log_message(self, *_: object) -> None:
+            """Print nothing."""
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        base, token = f"http://127.0.0.1:{server.server_port}", Token("t" * 20)
+        log = Session(Connections(base, "token ttt"), token).get_log("/jobs/1/logs")
+        server.shutdown()
+    assert heard == ["token ttt", None]
+    assert log == "line of the log\n" * (LOG_TAIL // 16 - (LOG_TAIL % 16 == 0))

@@ -427,10 +427,6 @@ def main(argv: list[str] | None = None) -> int:
     return run_to_ending(AttemptFiles(job.attempt_folder), lambda: _run(job))
 
 
-if __name__ == "__main__":
-    sys.exit(main())
-
-
 # ---- failures --------------------------------------------------------------------------------------------------------
 
 # Failures of ACP agents: from the protocol's errors to the classes of `agents.trouble`. Pure.
@@ -467,3 +463,8 @@ def _details(data: object) -> str:
     if isinstance(data, dict) and isinstance(data.get("details"), str):
         return str(data["details"])[:_MAX_DATA]
     return json.dumps(data, default=str)[:_MAX_DATA]
+
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -381,10 +381,6 @@ def main(argv: list[str] | None = None) -> int:
     return run_to_ending(AttemptFiles(job.attempt_folder), lambda: _run(job))
 
 
-if __name__ == "__main__":
-    sys.exit(main())
-
-
 # ---- extension options -----------------------------------------------------------------------------------------------
 
 # Extensions of a session as options of the SDK: tools, servers, subagents, skills, plugins, hooks, thinking.
@@ -485,3 +481,8 @@ def _thinking(wanted: str | int | None) -> dict[str, object] | None:
     if wanted is None:
         return None
     return {"type": "enabled", "budget_tokens": wanted} if isinstance(wanted, int) else {"type": wanted}
+
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -30,10 +30,11 @@ def send(address: str, body: bytes) -> str:
         return f"the webhook answered {error.code} {error.reason}"
     except (OSError, ValueError) as error:
         return f"the webhook cannot be reached: {error}"
+    if problem:
+        print(problem, file=sys.stderr)
+    sys.exit(1 if problem else 0)
+
 
 
 if __name__ == "__main__":
     problem = send(sys.stdin.buffer.readline().decode().strip(), sys.stdin.buffer.read())
-    if problem:
-        print(problem, file=sys.stderr)
-    sys.exit(1 if problem else 0)

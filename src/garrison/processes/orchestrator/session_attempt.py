@@ -315,10 +315,6 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
-if __name__ == "__main__":
-    sys.exit(main())
-
-
 # ---- scripted --------------------------------------------------------------------------------------------------------
 
 # Scripted model of a session: each step of the script is a tool call, its end a report. For tests.
@@ -372,3 +368,8 @@ class Script:
 
 def _only(step: Mapping[str, object]) -> dict[str, object]:
     return {"life": step["life"]} if "life" in step else {}
+
+
+
+if __name__ == "__main__":
+    sys.exit(main())

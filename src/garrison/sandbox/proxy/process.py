@@ -193,9 +193,10 @@ def main(argv: list[str] | None = None) -> int:
         with contextlib.suppress(OSError):
             (folder / registration.SOCKET).unlink()  # still under the lock: it is ours
     return 0
+    sys.stdout.flush()
+    os._exit(code)  # threads may still wait for a name server
+
 
 
 if __name__ == "__main__":
     code = main()
-    sys.stdout.flush()
-    os._exit(code)  # threads may still wait for a name server

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -73,3 +74,10 @@ def test_a_run_on_one_machine_loads_nothing_for_hosts(module: str) -> None:
             f"print([name for name in sys.modules if name.startswith({hosts})])")
     done = subprocess.run([sys.executable, "-P", "-c", code], check=True, capture_output=True, text=True)
     assert done.stdout == "[]\n"
+
+
+def test_a_program_calls_its_main_once_all_of_its_module_is_there() -> None:
+    """What stands after the call does not exist while the program runs."""
+    for path in (Path(__file__).parents[2] / "src").rglob("*.py"):
+        _, _, rest = path.read_text(encoding="utf-8").partition('\nif __name__ == "__main__":\n')
+        assert len(rest.splitlines()) <= 1, path

@@ -284,6 +284,5 @@ def describe_fault(error: Exception) -> str:
     sys.exit(code)
 
 
-
 if __name__ == "__main__":
     code = main()

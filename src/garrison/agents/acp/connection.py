@@ -465,6 +465,5 @@ def _details(data: object) -> str:
     return json.dumps(data, default=str)[:_MAX_DATA]
 
 
-
 if __name__ == "__main__":
     sys.exit(main())

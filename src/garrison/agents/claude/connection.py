@@ -483,6 +483,5 @@ def _thinking(wanted: str | int | None) -> dict[str, object] | None:
     return {"type": "enabled", "budget_tokens": wanted} if isinstance(wanted, int) else {"type": wanted}
 
 
-
 if __name__ == "__main__":
     sys.exit(main())

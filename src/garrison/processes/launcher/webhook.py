@@ -35,6 +35,5 @@ def send(address: str, body: bytes) -> str:
     sys.exit(1 if problem else 0)
 
 
-
 if __name__ == "__main__":
     problem = send(sys.stdin.buffer.readline().decode().strip(), sys.stdin.buffer.read())

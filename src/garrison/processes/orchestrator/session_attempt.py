@@ -370,6 +370,5 @@ def _only(step: Mapping[str, object]) -> dict[str, object]:
     return {"life": step["life"]} if "life" in step else {}
 
 
-
 if __name__ == "__main__":
     sys.exit(main())

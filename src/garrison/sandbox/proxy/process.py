@@ -197,6 +197,5 @@ def main(argv: list[str] | None = None) -> int:
     os._exit(code)  # threads may still wait for a name server
 
 
-
 if __name__ == "__main__":
     code = main()

@@ -13,7 +13,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 
 import msgspec
-import psutil
 
 from garrison.system.processes import ProcessId, life_marker
 from garrison.values import Value, replace
@@ -129,6 +128,8 @@ class UsageMeter:
     """Samples the process trees whose markers are `ours`."""
 
     def __init__(self, ours: Callable[[str], bool], clock: Callable[[], float] = time.monotonic) -> None:
+        import psutil  # here and below: `garrison status`, which measures nothing, starts without it
+
         self.ours, self.clock = ours, clock
         self.cores = psutil.cpu_count() or 1
         self._last: dict[ProcessId, ProcessSample] = {}
@@ -182,6 +183,8 @@ class UsageMeter:
 
 def read_processes() -> list[ProcessSample]:
     """Return all processes, including zombies."""
+    import psutil
+
     samples, now = [], time.time()
     for process in psutil.process_iter():  # it keeps its objects between calls, and with them the start times
         with suppress(psutil.Error, OSError), process.oneshot():
@@ -195,6 +198,8 @@ def read_processes() -> list[ProcessSample]:
 
 def private_memory(pid: int) -> int | None:
     """Return the bytes that only this process holds, including swapped ones; None if that cannot be read."""
+    import psutil
+
     try:
         memory = psutil.Process(pid).memory_full_info()
     except (psutil.Error, OSError):
@@ -204,6 +209,8 @@ def private_memory(pid: int) -> int | None:
 
 def read_machine() -> Machine:
     """Read the load, to a hundredth, and the memory."""
+    import psutil
+
     memory = psutil.virtual_memory()
     one, five, fifteen = psutil.getloadavg()
     return Machine((round(one, 2), round(five, 2), round(fifteen, 2)), psutil.cpu_count() or 1, memory.available,

@@ -305,7 +305,8 @@ class NodeReader:
         state = state_word(place, runner, agent, asks=asks, landing=facts.entry.landing if facts.entry else "",
                            guardian_alive=self.guardian_alive)
         folder = self.files.attempt(name, node.attempt)
-        refused, of_attempt = refused_in_attempt(folder), AttemptFiles(folder)
+        has_begun, of_attempt = folder.is_dir(), AttemptFiles(folder)
+        refused = refused_in_attempt(folder) if has_begun else []
         journaled = fields_of(node)
         del journaled["status"]  # the view has a word for it
         return NodeView(
@@ -315,8 +316,9 @@ class NodeReader:
             attempts=node.first + node.moved + (0 if no_rework else self.launch.max_rework), deaths=facts.deaths,
             incarnations=Incarnations(runner.incarnation if runner else 0, agent.incarnation if agent else 0),
             runner=runner, agent=agent, since_s=age(node.since), refused_hosts=refused,
-            host_settings=self._host_settings if refused else None, unreported=of_attempt.unreported.exists(),
-            failovers=list(read_failovers(folder)),
+            host_settings=self._host_settings if refused else None,
+            unreported=has_begun and of_attempt.unreported.exists(),
+            failovers=list(read_failovers(folder)) if has_begun else [],
             outage=read_outage(of_attempt.outage) if node.status == "active" else None)
 
     def _facts(self, name: str, waits_for: list[str] | tuple[()] = (), blocked: tuple[str, ...] = (), *,

@@ -58,7 +58,7 @@ def test_a_script_sees_the_same_in_every_api(api: ModelApi) -> None:
     asked = api.read(path, body)
     assert (asked.model, asked.system, asked.prompt, asked.step, asked.tools, asked.stream) == (
         "m", "Be good.", "Do it.", 1, ("run",), False)
-    assert asked.results == (result("c1", "a.txt"),)
+    assert asked.results == (result("c1", "a.txt"),) and asked.body == body
 
 
 @pytest.mark.parametrize("api", APIS, ids=lambda api: api.name)

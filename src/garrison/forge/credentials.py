@@ -107,12 +107,11 @@ def fill_credential(location: Location, environ: Mapping[str, str]) -> str:
 def git_environment(location: Location, token: Token) -> dict[str, str]:
     """Return variables with which git sends the token to this host only; arguments would show in `ps`.
 
-    They replace no other `GIT_CONFIG_*` of the caller's: merge them last. Credential helpers are not asked.
+    They leave the `GIT_CONFIG_COUNT` of the caller's alone: git reads both. Credential helpers are not asked.
     """
     user = base64.b64encode(f"{_USERS[location.kind]}:{token.reveal()}".encode()).decode()
     site = f"{location.scheme}://{location.host}/"
     settings = [(f"http.{site}.extraHeader", f"Authorization: Basic {user}"), ("credential.helper", ""),
                 ("http.followRedirects", "false")]
-    pairs = {f"GIT_CONFIG_{part}_{index}": value for index, (key, text) in enumerate(settings)
-             for part, value in (("KEY", key), ("VALUE", text))}
-    return {"GIT_CONFIG_COUNT": str(len(settings)), **pairs, "GIT_TERMINAL_PROMPT": "0"}
+    packed = " ".join(f"'{key}'='{value}'" for key, value in settings)  # none of them can have a quote
+    return {"GIT_CONFIG_PARAMETERS": packed, "GIT_TERMINAL_PROMPT": "0"}

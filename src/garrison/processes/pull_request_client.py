@@ -197,7 +197,7 @@ class PullRequestClient:
         if pull is not None and pull.base != self.launch.base:
             return pull.base
         answer = self.git.run("ls-remote", "--symref", "--", self.launch.remote, "HEAD", timeout=NETWORK_SECONDS,
-                              check=False, extra=_as_parameters(self.credentials))
+                              check=False, extra=self.credentials)
         found = re.match(r"ref: refs/heads/(\S+)\tHEAD$", answer.out, re.MULTILINE)
         return found[1] if found is not None else ""
 
@@ -235,7 +235,7 @@ class PullRequestClient:
     @staticmethod
     def fetch(git: Git, remote: str, branch: str, credentials: Mapping[str, str]) -> str:
         """Return the tip of a branch on a remote, fetched into garrison's copy; '' if there is none."""
-        ref, copy, extra = f"refs/heads/{branch}", f"{REMOTES}/{remote}/{branch}", _as_parameters(credentials)
+        ref, copy, extra = f"refs/heads/{branch}", f"{REMOTES}/{remote}/{branch}", credentials
         failpoint.here("forge:ls-remote")
         answer = git.run("ls-remote", "--", remote, ref, timeout=NETWORK_SECONDS, extra=extra)
         tip = next((line.split()[0] for line in answer.out.splitlines() if line.endswith(f"\t{ref}")), "")
@@ -422,7 +422,7 @@ class PullRequestClient:
                      f"--force-with-lease={ref}:{step.lease}", self.launch.remote, f"{step.head}:{ref}")
         failpoint.here("forge:push")
         answer = self.git.run(*arguments, check=False, timeout=NETWORK_SECONDS,
-                              extra=_as_parameters(self.credentials))
+                              extra=self.credentials)
         failpoint.here("forge:pushed")
         if answer.code:  # what a remote that answered did not take has a line of its own
             is_answered = any(line.startswith("!\t") for line in answer.out.splitlines())
@@ -562,19 +562,3 @@ def _is_ancestor(git: Git, old: str, new: str) -> bool:
         return git.is_ancestor(old, new)
     except GitError:  # the old commit is gone here
         return False
-
-
-def _as_parameters(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return credentials as variables that leave garrison's own GIT_CONFIG_COUNT alone: git reads both."""
-    count = int(environment.get("GIT_CONFIG_COUNT", "0"))
-    others = {name: value for name, value in environment.items() if not name.startswith("GIT_CONFIG_")}
-    pairs = [(environment[f"GIT_CONFIG_KEY_{number}"], environment[f"GIT_CONFIG_VALUE_{number}"])
-             for number in range(count)]
-    if pairs:
-        others["GIT_CONFIG_PARAMETERS"] = " ".join(f"{_quoted(key)}="
-                                                   f"{_quoted(value)}" for key, value in pairs)
-    return others
-
-
-def _quoted(text: str) -> str:
-    return "'" + text.replace("'", "'\\''") + "'"

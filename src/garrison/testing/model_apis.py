@@ -42,7 +42,7 @@ class ModelApi(Value):
     def read(self, path: str, body: object) -> Request:
         """Return what a request asks; ScriptError if it is not as the API's are."""
         try:
-            return read_foreign(self.shape, body).request(path.partition("?")[0])
+            return replace(read_foreign(self.shape, body).request(path.partition("?")[0]), body=body)
         except ValueError as error:
             raise ScriptError(f"the request is none of the API {self.name}: {error}") from error
 

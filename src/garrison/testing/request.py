@@ -44,6 +44,8 @@ class Request(Value):
     messages: tuple[Message, ...] = ()
     number: int = 0
     """Number of the request on this server, from 1."""
+    body: object = None
+    """The request as it was sent, in the form of its API."""
     key: str = ""
     """Match of the script's `key` in the system text or the first prompt, such as a node's name."""
 

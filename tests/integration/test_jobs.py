@@ -12,6 +12,7 @@ import pytest
 
 from garrison.ends import End
 from garrison.errors import GarrisonError
+from garrison.system import command as commands
 from garrison.system import processes
 from garrison.system.command import Job, read_tail
 from support import DEADLINE, until
@@ -168,3 +169,12 @@ def test_tail_is_clean_text_whatever_is_in_the_file(tmp_path: Path) -> None:
     assert all(letter.isprintable() or letter in "\t\n" or ord(letter) > 0x9f for letter in read_tail(path))
     path.write_bytes(b"x" * 50_000)
     assert read_tail(path, 5, 100) == "x" * 100
+
+
+def test_a_program_that_takes_too_long_is_killed_with_what_it_started(tmp_path: Path) -> None:
+    done = commands.run(["sh", "-c", f"sleep 60 & echo $! >{tmp_path}/pid; wait"], 0.5)
+    assert done == commands.Done(None, why="sh did not end within 0.5 s", timed_out=True)
+    assert until(lambda: gone(said(tmp_path, "pid")))
+    assert commands.run(["no-such-program"], 1.0).why == "no-such-program: No such file or directory"
+    done = commands.run(["sh", "-c", "cat; echo one >&2; exit 3"], DEADLINE, text="ü")
+    assert done == commands.Done(3, "ü", "one\n") and done.last_error == "one"

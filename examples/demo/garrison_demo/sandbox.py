@@ -31,7 +31,7 @@ from garrison.records.journal import Reader
 from garrison.sandbox.place import MODE_VARIABLE
 from garrison.system import processes
 from garrison.system.git import Git
-from garrison.system.terminal import choose_terminal
+from garrison.system.terminal_choice import choose_terminal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from garrison.errors import UsageError
+from garrison.system.command import run
 from garrison.system.terminal_text import clean
 from garrison.tables import setting
 
@@ -122,17 +123,12 @@ def _candidates(output: str) -> Iterator[str]:
 
 def _search(pattern: str, text: str) -> str:
     """Return what speaks against a text in which the pattern may not occur."""
-    import subprocess  # few profiles need it
-
-    try:
-        done = subprocess.run([sys.executable, "-I", "-S", "-c", _SEARCH, pattern], check=False,
-                              input=text.encode(errors="replace"), capture_output=True, timeout=SEARCH_SECONDS)
-    except subprocess.TimeoutExpired:
+    done = run([sys.executable, "-I", "-S", "-c", _SEARCH, pattern], SEARCH_SECONDS, text=text.encode(errors="replace"))
+    if done.timed_out:
         return f"success.stdout_not = {pattern!r} took longer than {SEARCH_SECONDS:.0f} s on its output; simplify it"
-    if done.returncode != 0:
-        why = clean(done.stderr.decode(errors="replace"))[-_MAX_QUOTED:]
-        return f"success.stdout_not = {pattern!r} could not be searched: {why}"
-    found = done.stdout.decode(errors="replace")
+    if not done.ok:
+        return f"success.stdout_not = {pattern!r} could not be searched: {clean(done.why or done.err)[-_MAX_QUOTED:]}"
+    found = done.out
     return f"it printed {clean(found[1:])[:_MAX_QUOTED]!r}, which success.stdout_not forbids" if found else ""
 
 

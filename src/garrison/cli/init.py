@@ -7,7 +7,6 @@ import json
 import os
 import shlex
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -49,6 +48,7 @@ from garrison.sandbox.probe import summarize_sandbox
 from garrison.sandbox.proxy.hosts import HostSettings
 from garrison.sandbox.rights import read_rights
 from garrison.system import untrusted
+from garrison.system.command import run
 from garrison.system.git import Git, validate_repository
 from garrison.system.git.repository import explain_detached_head
 from garrison.values import Value, asdict, replace
@@ -192,11 +192,10 @@ def read_files(repo: Path, git: Git) -> ProjectFiles:
 def python_versions(path: str) -> tuple[Version, ...]:
     """Return the version of the `python3` on a PATH, garrison's own if none answers, and those of each `python3.N`."""
     first = sys.version_info[:2]
-    with contextlib.suppress(OSError, subprocess.SubprocessError, ValueError):
-        python = shutil.which("python3", path=path) or "/usr/bin/python3"
-        done = subprocess.run([python, "-I", "-c", "import sys; print(*sys.version_info[:2])"], capture_output=True,
-                              stdin=subprocess.DEVNULL, env={"PATH": path}, timeout=10, check=True, text=True)
-        major, minor = map(int, done.stdout.split())
+    python = shutil.which("python3", path=path) or "/usr/bin/python3"
+    done = run([python, "-I", "-c", "import sys; print(*sys.version_info[:2])"], 10.0, env={"PATH": path})
+    with contextlib.suppress(ValueError):
+        major, minor = map(int, done.out.split())
         first = (major, minor)
     return first, *((3, minor) for minor in NEWER_PYTHONS if shutil.which(f"python3.{minor}", path=path))
 

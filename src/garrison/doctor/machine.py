@@ -8,7 +8,6 @@ import os
 import platform
 import re
 import shutil
-import subprocess
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,6 +28,7 @@ from garrison.doctor.findings import (
 from garrison.errors import Refused, UsageError
 from garrison.plugins import WORDS, list_plugins
 from garrison.system import machine, systemd
+from garrison.system.command import run
 from garrison.system.tmux_server import supported_version
 
 if TYPE_CHECKING:
@@ -147,11 +147,7 @@ def _examine_system(environ: Mapping[str, str]) -> list[Finding]:
 
 
 def _git_version() -> str:
-    try:
-        result = subprocess.run(["git", "--version"], capture_output=True, text=True, timeout=20, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    match = re.search(r"\d+(\.\d+)+", result.stdout)
+    match = re.search(r"\d+(\.\d+)+", run(["git", "--version"], 20.0).out)
     return match[0] if match else ""
 
 

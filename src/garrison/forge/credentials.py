@@ -8,11 +8,11 @@ are asked.
 from __future__ import annotations
 
 import base64
-import subprocess
 from typing import TYPE_CHECKING
 
 from garrison.forge.errors import Unauthorized
 from garrison.forge.model import ForgeKind, Location
+from garrison.system.command import run
 from garrison.values import Value
 
 if TYPE_CHECKING:
@@ -94,13 +94,9 @@ def fill_credential(location: Location, environ: Mapping[str, str]) -> str:
     asked = f"protocol={location.scheme}\nhost={location.host}\npath={location.path}.git\n\n"
     quiet = {**environ, "GIT_TERMINAL_PROMPT": "0", "GIT_ASKPASS": "true", "SSH_ASKPASS": "true",
              "GCM_INTERACTIVE": "never"}
-    try:
-        # in the root directory: the configuration of a repository, which agents may write, names no helper
-        done = subprocess.run(["git", "credential", "fill"], input=asked, capture_output=True, text=True, cwd="/",
-                              env=quiet, timeout=FILL_DEADLINE, check=False)
-    except (OSError, subprocess.TimeoutExpired, UnicodeDecodeError):
-        return ""
-    lines = done.stdout.splitlines() if done.returncode == 0 else []
+    # in the root directory: the configuration of a repository, which agents may write, names no helper
+    done = run(["git", "credential", "fill"], FILL_DEADLINE, text=asked, env=quiet)
+    lines = done.out.splitlines() if done.ok else []
     return next((line.partition("=")[2] for line in lines if line.startswith("password=")), "")
 
 

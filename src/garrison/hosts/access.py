@@ -28,6 +28,7 @@ from garrison.records.host_service import FOLDER as HOST_FOLDER
 from garrison.records.host_service import queues_path
 from garrison.records.hosts import FOLDER, check_host, list_hosts, read_host
 from garrison.records.placement import check_placement, queue_of, stated_placement
+from garrison.system.command import run
 from garrison.system.git import Git, GitError
 from garrison.system.processes import probe, signal_group
 from garrison.values import Value
@@ -228,8 +229,7 @@ class HostAccess:
     def disconnect(self) -> None:
         """End the shared connection, if there is one."""
         if self.ssh and self._options["ControlPath"] != "none":
-            subprocess.run([*self._program(), "-O", "exit", "--", self.ssh], stdin=subprocess.DEVNULL,
-                           capture_output=True, check=False, timeout=CONNECT_SECONDS)
+            run([*self._program(), "-O", "exit", "--", self.ssh], CONNECT_SECONDS)
 
 
 def for_any_shell(script: str) -> str:

@@ -26,7 +26,7 @@ from garrison.records.identity import Identity
 from garrison.records.life_lock import is_held
 from garrison.records.names import parse_marker
 from garrison.records.store import Store
-from garrison.system import processes, systemd
+from garrison.system import command, processes, systemd
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -139,14 +139,10 @@ def probe(home: Path, environ: Mapping[str, str]) -> dict[str, Any]:
 def login_path(environ: Mapping[str, str]) -> str:
     """Return the PATH of the user's login shell: ssh starts commands with a shorter one, without users' programs."""
     own = environ.get("PATH", os.defpath)
-    try:
-        done = subprocess.run([environ.get("SHELL") or "sh", "-lc", 'echo; echo "$PATH"'], env=dict(environ), text=True,
-                              stdin=subprocess.DEVNULL, capture_output=True, timeout=SHELL_SECONDS, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return own
-    lines = done.stdout.rstrip("\n").split("\n")
+    done = command.run([environ.get("SHELL") or "sh", "-lc", 'echo; echo "$PATH"'], SHELL_SECONDS, env=environ)
+    lines = done.out.rstrip("\n").split("\n")
     words = [word for word in lines[-1].split(":") if word.startswith("/")]
-    return ":".join(dict.fromkeys([*words, *own.split(":")])) if done.returncode == 0 else own
+    return ":".join(dict.fromkeys([*words, *own.split(":")])) if done.ok else own
 
 
 def unit_name(home: Path) -> str:
@@ -161,12 +157,7 @@ def _word(text: object, *, is_escaped: bool = False) -> str:
 
 
 def _call(manager: systemd.Manager, *words: str) -> bool:
-    try:
-        done = subprocess.run([manager.systemctl, "--user", *words], env=systemd.environment(manager, os.environ),
-                              stdin=subprocess.DEVNULL, capture_output=True, timeout=systemd.CALL_TIMEOUT, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-    return done.returncode == 0
+    return systemd.call(manager, [manager.systemctl, "--user", *words]) is not None
 
 
 def _unit_is_active(home: Path, environ: Mapping[str, str]) -> bool:
@@ -178,8 +169,7 @@ def _linger(manager: systemd.Manager) -> str:
     if systemd.is_lingering(manager) is not False:
         return ""
     if manager.loginctl:
-        subprocess.run([manager.loginctl, "enable-linger"], env=systemd.environment(manager, os.environ), check=False,
-                       stdin=subprocess.DEVNULL, capture_output=True, timeout=systemd.CALL_TIMEOUT)
+        systemd.call(manager, [manager.loginctl, "enable-linger"])
     if systemd.is_lingering(manager):
         return ""
     return "; it ends when you log out there: run `sudo loginctl enable-linger $USER` on the host"

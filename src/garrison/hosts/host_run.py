@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
-import subprocess
 import sys
 import time
 from contextlib import contextmanager, suppress
@@ -51,6 +50,7 @@ from garrison.records.hook import Hook
 from garrison.records.identity import Identity
 from garrison.records.names import Key, branch_name
 from garrison.records.run import LAND_NONE, Result, load_launch
+from garrison.system import command
 from garrison.system.command import read_tail
 from garrison.system.git import Git
 from garrison.system.git.rescues import ARCHIVE, RESCUES, rescue_message, rescue_stem
@@ -356,12 +356,7 @@ def _remove(runtime: Runtime, run: str) -> bool:
     if runtime.files(run).root.exists():
         argv = [sys.executable, "-P", "-m", "garrison.cli.main", "clean", "--home", str(runtime.home), "--run", run,
                 "--force", "--yes"]
-        try:
-            done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, cwd=runtime.home, check=False,
-                                  timeout=_CLEAN_SECONDS)
-        except (OSError, subprocess.TimeoutExpired):
-            return False
-        if done.returncode:
+        if not command.run(argv, _CLEAN_SECONDS, cwd=runtime.home).ok:
             return False
     if refs is not None:
         host_run, names = refs

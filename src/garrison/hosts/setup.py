@@ -12,7 +12,6 @@ import json
 import re
 import secrets
 import shlex
-import subprocess
 import sys
 import tempfile
 import time
@@ -30,6 +29,7 @@ from garrison.records import atomic, record
 from garrison.records.host_service import settings_path
 from garrison.records.hosts import FOLDER as HOSTS
 from garrison.records.hosts import Host, host_path, list_hosts, read_crew, read_host, write_host
+from garrison.system import command
 from garrison.values import Value, replace
 
 if TYPE_CHECKING:
@@ -278,7 +278,7 @@ class HostSetup:
             folder = self.home / HOSTS / "wheels" / f"{facts.python_version}-{facts.machine}"
             try:
                 fetched = download(others, facts.python_version, facts.machine, folder)
-            except (GarrisonError, OSError, subprocess.TimeoutExpired) as error:
+            except (GarrisonError, OSError) as error:
                 raise Refused(f"{self._explain_install(done.err, facts)} (home's index: {error})") from None
             done = self._try_install([own, *fetched], bundle, base, name, facts)
         if done.code:
@@ -564,11 +564,11 @@ def pack_garrison(folder: Path) -> Path:
     source = checkout()
     if source is None:
         return pack(metadata.distribution(ROOT), folder)
-    done = subprocess.run([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)], cwd=source,
-                          stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=BUILD_SECONDS, check=False)
+    done = command.run([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)], BUILD_SECONDS,
+                       cwd=source)
     built = sorted(folder.glob(f"{ROOT}-*.whl"), key=lambda path: path.stat().st_mtime)
-    if done.returncode or not built:
-        last = (done.stderr.strip() or done.stdout.strip() or "no output").splitlines()[-1]
+    if not done.ok or not built:
+        last = done.last_error if done.err.strip() else (done.out.strip() or done.last_error).splitlines()[-1]
         raise GarrisonError(f"no wheel of garrison can be built from {source}: {last}")
     return built[-1]
 
@@ -609,13 +609,12 @@ def download(others: list[Path], python: str, machine: str, folder: Path) -> lis
     names = ["=".join((path.name.split("-")[0], "=" + path.name.split("-")[1])) for path in others]
     platforms = [word for libc in ("manylinux_2_28", "manylinux_2_17", "manylinux2014")
                  for word in ("--platform", f"{libc}_{machine}")]
-    done = subprocess.run(
+    done = command.run(
         [sys.executable, "-m", "pip", "download", "-q", "--disable-pip-version-check", "--no-deps",
          "--only-binary=:all:", "--python-version", python, *platforms, "-d", str(folder), *names],
-        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=DOWNLOAD_SECONDS, check=False)
-    if done.returncode:
-        lines = done.stderr.strip().splitlines() or ["no output"]
-        raise GarrisonError(lines[-1][:300])
+        DOWNLOAD_SECONDS)
+    if not done.ok:
+        raise GarrisonError(done.last_error[:300])
     return sorted(folder.glob("*.whl"))
 
 

@@ -15,7 +15,6 @@ import re
 import select
 import shlex
 import shutil
-import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -33,6 +32,7 @@ from garrison.sandbox.place import Role
 from garrison.sandbox.rights import read_rights
 from garrison.system import untrusted
 from garrison.system.clock import format_age
+from garrison.system.command import run
 from garrison.system.environment import child_environment
 from garrison.system.git import Git, GitError, neutral
 from garrison.system.git.signing import TRIAL_SECONDS, Signer, SigningFailed, find_signer
@@ -273,7 +273,7 @@ def foreign_imports(python: Path, roots: list[Path], cwd: Path, environment: Map
     """Return (name, path) of what `python` would import from below `roots`, except from its own prefix."""
     try:
         prefix, path = _search_path(python, cwd, environment)
-    except (OSError, subprocess.SubprocessError, ValueError, IndexError):
+    except (OSError, ValueError, IndexError):
         return []  # no Python to ask: the gate itself will fail
     prefix_path = Path(prefix).resolve()
     imports: list[tuple[str, Path]] = [("modules", Path(part)) for part in path[1:] if part]
@@ -295,9 +295,7 @@ def _search_path(python: Path, cwd: Path, environment: Mapping[str, str]) -> tup
     written both, and this is outside of their sandbox. Of that one its environment is read.
     """
     if not python.parent.resolve().is_relative_to(cwd.resolve()):
-        output = subprocess.run([str(python), "-c", _ASK_PYTHON], env=dict(environment), cwd="/", capture_output=True,
-                                stdin=subprocess.DEVNULL, timeout=30, check=True).stdout
-        _, prefix, path = json.loads(output.splitlines()[-1])
+        _, prefix, path = json.loads(run([str(python), "-c", _ASK_PYTHON], 30.0, env=environment).out.splitlines()[-1])
         return str(prefix), [str(part) for part in path]
     prefix = str(python.parent.parent)
     path = ["", *(part for part in environment.get("PYTHONPATH", "").split(":") if os.path.isabs(part))]  # noqa: PTH117

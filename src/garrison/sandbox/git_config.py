@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
+
+from garrison.system.command import run
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -239,10 +240,6 @@ def _files(env: Mapping[str, str], user_home: Path) -> tuple[str, str]:
 def _list(env: Mapping[str, str], user_home: Path) -> str:
     """Return all settings as git lists them outside of any repository; '' if it cannot."""
     own = {name: env[name] for name in ("PATH", "XDG_CONFIG_HOME") if name in env}
-    try:
-        done = subprocess.run(["git", "config", "--list", "-z", "--show-scope", "--includes"], cwd="/",
-                              env={**own, "HOME": str(user_home), "GIT_CONFIG_NOSYSTEM": "1"}, capture_output=True,
-                              stdin=subprocess.DEVNULL, timeout=_TIMEOUT, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout.decode(errors="surrogateescape") if done.returncode == 0 else ""
+    done = run(["git", "config", "--list", "-z", "--show-scope", "--includes"], _TIMEOUT, errors="surrogateescape",
+               env={**own, "HOME": str(user_home), "GIT_CONFIG_NOSYSTEM": "1"})
+    return done.out if done.ok else ""

@@ -21,7 +21,6 @@ import json
 import os
 import shutil
 import stat
-import subprocess
 import tempfile
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -33,6 +32,7 @@ from garrison.config import homes_list
 from garrison.errors import GarrisonError
 from garrison.records import atomic
 from garrison.system import processes, untrusted
+from garrison.system.command import run
 from garrison.values import Value
 
 CACHES = {"pip": ".cache/pip", "uv": ".cache/uv", "npm": ".npm/_cacache", "pnpm": ".local/share/pnpm/store",
@@ -164,11 +164,9 @@ def copy_in(layers: Sequence[Layer], folder: Path, way: Way) -> None:
 def copy_tree(source: Path, target: Path, way: Way = Way.COPY) -> None:
     """Copy the content of a folder into another one. GarrisonError if that fails, for lack of room say."""
     reflink = "always" if way is Way.REFLINK else "auto"
-    done = subprocess.run(["cp", "-a", f"--reflink={reflink}", "--", f"{source}/.", f"{target}/"], check=False,
-                          stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace")
-    if done.returncode:
-        why = (done.stderr.strip().splitlines() or [f"cp ended with {done.returncode}"])[-1]
-        raise GarrisonError(f"what the set-up left cannot be copied to {target}: {why}")
+    done = run(["cp", "-a", f"--reflink={reflink}", "--", f"{source}/.", f"{target}/"], None)
+    if not done.ok:
+        raise GarrisonError(f"what the set-up left cannot be copied to {target}: {done.last_error}")
 
 
 # ---- which way -------------------------------------------------------------------------------------------------------
@@ -238,17 +236,12 @@ def _try_overlay(place: Path, lower: Path, upper: Path) -> str:
     """Return why a file cannot be changed through an overlay, '' if it can."""
     words = [*overlay_words([Layer(upper, (lower,))], place), "/bin/sh", "-c", 'echo upper > "$0"', str(upper / "file")]
     try:
-        done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
-                              timeout=_TIMEOUT, check=False, cwd="/")
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return str(error)
+        done = run(words, _TIMEOUT)
     finally:
         with suppress(OSError):
             remove_links(place)
     is_held = (lower / "file").read_text() == "lower\n" and (upper / "file").is_file()
-    if done.returncode or not is_held:
-        return (done.stderr.strip().splitlines() or [f"exit {done.returncode}"])[-1]
-    return ""
+    return "" if done.ok and is_held else done.last_error
 
 
 # ---- what was written through an overlay -----------------------------------------------------------------------------

@@ -10,7 +10,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -25,6 +24,7 @@ from garrison.sandbox.file_system import named_programs
 from garrison.sandbox.place import Machine, Mode, Network, Role
 from garrison.sandbox.rights import read_rights
 from garrison.system import landlock, processes
+from garrison.system.command import run
 from garrison.values import Value, asdict
 
 if TYPE_CHECKING:
@@ -117,12 +117,8 @@ def _try(program: str, has_own_proc: bool, can_forbid_namespaces: bool) -> str:
     words = [program, *NAMESPACES, "--unshare-net", *(("--disable-userns",) if can_forbid_namespaces else ()),
              "--die-with-parent", "--new-session", "--cap-drop", "ALL", "--ro-bind", "/", "/", "--dev", "/dev", *proc,
              "--", "/bin/true"]
-    try:
-        done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
-                              timeout=_TIMEOUT, check=False, cwd="/")
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return str(error)
-    return (done.stderr.strip().splitlines() or [f"exit {done.returncode}"])[-1] if done.returncode else ""
+    done = run(words, _TIMEOUT)
+    return "" if done.ok else done.last_error
 
 
 class _Kept:

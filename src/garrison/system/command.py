@@ -1,4 +1,4 @@
-"""Commands: run a program to its end (`run_to_end`), or as a job that an event loop polls (`Job`).
+"""Commands: run a program to its end (`run`, in asyncio `run_to_end`), or as a job that an event loop polls (`Job`).
 
 None asks anybody, each has a session of its own, and a limit on its time ends all that is in it.
 
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from garrison.ends import End
 from garrison.errors import GarrisonError, Refused
 from garrison.system import process_control, processes, terminal_text, untrusted
+from garrison.values import Value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -179,6 +180,61 @@ def read_tail(path: Path, lines: int = 20, bytes: int = 8000, since: int = 0) ->
     if start > since and len(tail) > 1:
         del tail[0]  # its beginning was cut off
     return "\n".join(tail[-lines:])
+
+
+class Done(Value):
+    """A program that was run to its end."""
+
+    code: int | None
+    """Exit code, negative for a signal; None if it was not started, or did not end in time."""
+    out: str = ""
+    err: str = ""
+    why: str = ""
+    """Why it has no code."""
+    timed_out: bool = False
+
+    @property
+    def ok(self) -> bool:
+        return self.code == 0
+
+    @property
+    def last_error(self) -> str:
+        """Return the last line of its messages, or else how it ended."""
+        lines = self.err.strip().splitlines()
+        return self.why or (lines[-1].strip() if lines else f"exit code {self.code}")
+
+
+def run(argv: Sequence[str], seconds: float | None, *, env: Mapping[str, str] | None = None, cwd: str | Path = "/",
+        text: str | bytes | None = None, errors: str = "replace") -> Done:
+    """Run a program, given `text` or nothing, and return how it ended; after `seconds`, if any, its group is killed.
+
+    Args:
+        env: its whole environment; None: ours.
+        errors: what becomes of bytes in its output that are not UTF-8, as for `bytes.decode`.
+    """
+    import subprocess  # scripts run nothing, and need not load it
+
+    try:
+        child = subprocess.Popen(
+            argv, env=None if env is None else dict(env), cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            stdin=subprocess.DEVNULL if text is None else subprocess.PIPE, start_new_session=True)
+    except OSError as error:
+        return Done(None, why=f"{argv[0]}: {error.strerror}")
+    given = text.encode(errors="surrogateescape") if isinstance(text, str) else text
+    try:
+        out, err = child.communicate(given, seconds)
+    except BaseException as error:
+        processes.signal_group(child)
+        child.wait()
+        for stream in (child.stdin, child.stdout, child.stderr):
+            if stream is not None:
+                with suppress(OSError):
+                    stream.close()
+        if isinstance(error, subprocess.TimeoutExpired):
+            name = argv[0].rpartition("/")[2]
+            return Done(None, why=f"{name} did not end within {seconds:g} s", timed_out=True)
+        raise
+    return Done(child.returncode, out.decode(errors=errors), err.decode(errors=errors))
 
 
 async def run_to_end(argv: Sequence[str], seconds: float, env: Mapping[str, str], *, cwd: str | None = None,

@@ -10,10 +10,10 @@ import os
 import shlex
 import shutil
 import socket
-import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from garrison.system.command import run
 from garrison.values import Value
 
 if TYPE_CHECKING:
@@ -78,14 +78,14 @@ def environment(manager: Manager, environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def can_start_scope(manager: Manager | None) -> bool:
-    return manager is not None and _call(manager, [*scope_prefix(manager), "true"]) is not None
+    return manager is not None and call(manager, [*scope_prefix(manager), "true"]) is not None
 
 
 def is_lingering(manager: Manager | None) -> bool | None:
     """Return whether the manager stays after the last logout; None if unknown."""
     if manager is None or not manager.loginctl:
         return None
-    return parse_lingering(_call(manager, [manager.loginctl, "show-user", str(os.getuid()), "-p", "Linger"]) or "")
+    return parse_lingering(call(manager, [manager.loginctl, "show-user", str(os.getuid()), "-p", "Linger"]) or "")
 
 
 def parse_lingering(output: str) -> bool | None:
@@ -102,7 +102,7 @@ def has_unit(manager: Manager | None, run: str, home: str, default_home: str) ->
     if manager is None or not manager.systemctl:
         return False
     words = [manager.systemctl, "--user", "show", unit_name(run), "-p", "LoadState", "-p", "Environment"]
-    return unit_serves_home(_call(manager, words) or "", home, default_home)
+    return unit_serves_home(call(manager, words) or "", home, default_home)
 
 
 def unit_serves_home(output: str, home: str, default_home: str) -> bool:
@@ -118,17 +118,13 @@ def unit_serves_home(output: str, home: str, default_home: str) -> bool:
 
 def start_unit(manager: Manager, run: str) -> bool:
     """Start the run's unit; return True once its launcher is ready."""
-    return _call(manager, [manager.systemctl, "--user", "start", unit_name(run)], START_TIMEOUT) is not None
+    return call(manager, [manager.systemctl, "--user", "start", unit_name(run)], START_TIMEOUT) is not None
 
 
-def _call(manager: Manager, words: list[str], seconds: float = CALL_TIMEOUT) -> str | None:
+def call(manager: Manager, words: list[str], seconds: float = CALL_TIMEOUT) -> str | None:
     """Return what a command printed; None if it failed, is not installed or took too long."""
-    try:
-        done = subprocess.run(words, env=environment(manager, os.environ), stdin=subprocess.DEVNULL, text=True,
-                              capture_output=True, timeout=seconds, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout if done.returncode == 0 else None
+    done = run(words, seconds, env=environment(manager, os.environ))
+    return done.out if done.ok else None
 
 
 def notify_watchdog(environ: Mapping[str, str], pid: int) -> bool:

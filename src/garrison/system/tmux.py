@@ -22,7 +22,6 @@ import os
 import re
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -32,7 +31,7 @@ from pathlib import Path
 
 from garrison.errors import GarrisonError, Refused, UsageError
 from garrison.system import process_control, processes
-from garrison.system.command import read_tail
+from garrison.system.command import read_tail, run
 from garrison.system.processes import MARKER, ProcessId
 from garrison.system.terminal import Session
 from garrison.system.tmux_server import NoServer, TmuxClient, TmuxServer
@@ -410,10 +409,7 @@ def _outer(environ: Mapping[str, str]) -> tuple[str, list[str]]:
     socket = environ["TMUX"].partition(",")[0]
 
     def ask(*words: str) -> list[str]:
-        return subprocess.run(["tmux", "-N", "-S", socket, *words], capture_output=True, text=True, timeout=5,
-                              check=True, stdin=subprocess.DEVNULL).stdout.splitlines()
+        return run(["tmux", "-N", "-S", socket, *words], 5.0).out.splitlines()
 
-    try:
-        return "".join(ask("show-options", "-gv", "prefix")), ask("list-keys", "-T", "prefix")
-    except (OSError, subprocess.SubprocessError):
-        return "", []
+    prefix = "".join(ask("show-options", "-gv", "prefix"))
+    return prefix, ask("list-keys", "-T", "prefix") if prefix else []

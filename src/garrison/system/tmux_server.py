@@ -30,6 +30,7 @@ from pathlib import Path
 
 from garrison.errors import GarrisonError
 from garrison.system import processes, systemd
+from garrison.system.command import run
 from garrison.system.processes import ProcessId
 
 CONFIGURATION = """\
@@ -64,12 +65,11 @@ def supported_version() -> str | None:
         return None
     output = ""
     for _ in range(_ASKED):
-        try:
-            done = subprocess.run([program, "-V"], capture_output=True, text=True, timeout=20, check=False)
-        except (OSError, subprocess.TimeoutExpired):
+        done = run([program, "-V"], 20.0)
+        if done.code is None:
             return None
-        output = done.stdout
-        if done.returncode >= 0:  # one that was killed says nothing about what there is
+        output = done.out
+        if done.code >= 0:  # one that was killed says nothing about what there is
             break
     version = output.removeprefix("tmux").strip()
     match = re.search(r"(\d+)\.(\d+)", version)
@@ -113,16 +113,10 @@ class TmuxServer:
         command = [program, "-u", "-S", str(self.socket), "-f", str(configuration), "start-server"]
         errors = ""
         for prefix in (scope_prefix(), []):
-            try:
-                result = subprocess.run([*prefix, *_empty_environment(os.environ), *command], cwd="/",
-                                        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30,
-                                        check=False, start_new_session=True)
-            except (OSError, subprocess.TimeoutExpired) as error:
-                errors = str(error)
-                continue
-            if result.returncode == 0:
+            done = run([*prefix, *_empty_environment(os.environ), *command], 30.0)
+            if done.ok:
                 return
-            errors = result.stderr.strip()
+            errors = done.why or done.err.strip()
         raise GarrisonError(f"cannot start tmux on {self.socket}: {errors}; try --terminal process")
 
     def processes(self) -> list[ProcessId]:

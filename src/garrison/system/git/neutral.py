@@ -20,13 +20,13 @@ import hashlib
 import json
 import os
 import re
-import subprocess
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
+from garrison.system.command import run
 from garrison.values import Value
 
 if TYPE_CHECKING:
@@ -427,13 +427,9 @@ def _read_all(dirs: GitDirs, environ: Mapping[str, str]) -> Configuration:
 
 def _list(options: Sequence[str], cwd: Path, environ: Mapping[str, str]) -> str:
     """Return `git config --list`, empty if git cannot read a file; the call that follows will say so."""
-    command = ["git", "config", *options, "--list", "-z", "--show-origin"]
-    try:
-        done = subprocess.run(command, cwd=cwd, env=dict(environ), capture_output=True, check=False,
-                              stdin=subprocess.DEVNULL, timeout=_SECONDS)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout.decode(errors="surrogateescape") if done.returncode == 0 else ""
+    done = run(["git", "config", *options, "--list", "-z", "--show-origin"], _SECONDS, cwd=cwd, env=environ,
+               errors="surrogateescape")
+    return done.out if done.ok else ""
 
 
 def _setting(scope: str, origin: str, line: str, cwd: Path) -> Setting:

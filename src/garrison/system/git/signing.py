@@ -10,13 +10,12 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from garrison.errors import GarrisonError
-from garrison.system.processes import signal_group
+from garrison.system.command import run
 from garrison.values import Value
 
 if TYPE_CHECKING:
@@ -73,26 +72,14 @@ class Signer(Value):
         """Run the program where no person can be asked; return what it printed on both streams."""
         env = {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C", "SSH_ASKPASS_REQUIRE": "never",
                **self.variables}
-        try:
-            child = subprocess.Popen(argv, env=env, cwd="/", stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                     stderr=subprocess.PIPE, start_new_session=True)
-        except OSError as error:
-            raise SigningFailed(f"{argv[0]}: {error.strerror}") from error
-        try:
-            out, told = child.communicate(text, timeout=limit)
-        except subprocess.TimeoutExpired as error:
-            signal_group(child)
-            child.wait()
-            for stream in (child.stdin, child.stdout, child.stderr):
-                if stream is not None:
-                    stream.close()
-            name = Path(argv[0]).name
-            raise SigningFailed(f"{name} did not end within {limit:g} s: it waits for somebody") from error
-        lines = told.decode(errors="replace").splitlines()
-        if child.returncode:
+        done = run(argv, limit, text=text, env=env)
+        if done.code is None:
+            raise SigningFailed(f"{done.why}: it waits for somebody" if done.timed_out else done.why)
+        lines = done.err.splitlines()
+        if not done.ok:
             said = [line for line in lines if line.strip() and not line.startswith("[GNUPG:]")]
-            raise SigningFailed(said[-1].strip() if said else f"{argv[0]}: exit code {child.returncode}")
-        return out.decode(errors="replace").replace("\r", ""), "\n".join(lines)
+            raise SigningFailed(said[-1].strip() if said else f"{argv[0]}: exit code {done.code}")
+        return done.out.replace("\r", ""), "\n".join(lines)
 
 
 def _literal_key(key: str) -> str:

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from garrison.cli.metrics import run_metrics
 from garrison.records import run as run_records
 from garrison.records.journal import Writer
 from garrison.records.run import RunFiles
 from garrison.values import replace
-from garrison.views.metrics import run_metrics
 from garrison.views.page_view import HomeObserver
 from garrison.views.run_view import RunReader
 from garrison.web import broadcaster, routes

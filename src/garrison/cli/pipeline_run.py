@@ -437,7 +437,7 @@ def answer_gate(folder: RunDirectory, node: str, label: str) -> None:
     if gate_question is None:
         gates = sorted(questions)
         raise NotFound(f"{node} of {folder.root.name} asks nothing now; " + (
-            f"open gates: {', '.join(gates)}" if gates else f"`garrison status {folder.root.name}` shows what it does"))
+            f"open gates: {', '.join(gates)}" if gates else f"`garrison status {folder.root}` shows what it does"))
     if rejection := gate_question.question.rejection(label):
         raise UsageError(rejection)
     gate_question.run.write_answer(gate_question.question.id, label)

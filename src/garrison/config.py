@@ -1,41 +1,11 @@
 """Configuration: the home, the timing of the processes, and the home's `config.toml`.
 
 This is the only module that reads garrison's environment variables for itself. Everything is computed from arguments
-(`environ`, paths), so that a test, or a resume by cron, decides what it sees. `config.toml` has these tables, and
-`[hosts]` and `[pull_requests]`:
+(`environ`, paths), so that a test, or a resume by cron, decides what it sees.
 
-    [agents.aider]                                  # a profile: how an agent of that name is run
-    argv = ["aider", "--yes", "--message-file", "{prompt_file}"]
-    env = ["OPENAI_API_KEY"]
-
-    [notify]                                        # a command that is run when a person is needed
-    command = ["notify-send", "garrison {run}", "{text}"]
-    on = ["escalate", "question", "failed", "wait"]
-    timeout = 10
-
-    [sandbox]                                       # what confined processes may do: see `sandbox.rights`
-    mode = "auto"
-
-    [chat]                                          # what the butler and its specialists may spend, in US dollars
-    budget = 1                                      # a message
-    budget_day = 10
-
-    [merge]                                         # the merge queue
-    turn = 900                                      # seconds for which others wait for a node that lost a conflict
-
-    [limits]                                        # over all runs of the home
-    agents = 4                                      # agents at work at once
-
-    [launch]                                        # options of launches that state none themselves
-    agent = "aider"
-
-    [guard]                                         # what garrison commits for an agent that left it uncommitted
-    max_file = "10 MB"
-    max_files = 1000
-    refuse = ["*.sqlite"]
-    allow = ["tests/fixtures/*.pem"]
-    hooks = "agent"                                 # where the repository's own commit hooks run: agent, gate, none
-    gate = "ask"                                    # what a change of the gate's own files does: tell, ask, refuse
+Each table of `config.toml` is a record below, in which a field is a key with its default and its meaning (`RECORDS`);
+`[agents.NAME]` is a profile, and how an agent of that name is run depends on its kind. `[sandbox]` says what confined
+processes may do (`sandbox.rights`). docs/configuration.md shows all of them.
 
 A repository may have a `garrison.toml` with the tables `[launch]` and `[guard]` alone: its own gate and set-up, and
 which files belong into it. Agents can change that file, so nothing in it gives them rights.

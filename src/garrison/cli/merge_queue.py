@@ -485,7 +485,7 @@ def doctor_command(repo_root: str | None, target: str | None, as_json: bool, hom
     queue = only_queue(repo_root, target, home)
     findings = repair(queue, Path(trees_root()), partial(restore_gate_of_runs, Runtime.real(queue.home)))
     if as_json:
-        print_json({"target": queue.target, "findings": list(map(asdict, findings))})
+        print_json({"target": queue.target, "findings": findings})
     else:
         print_table(("STATE", "FINDING"),
                     [("repaired" if finding.repaired else "by hand", finding.what) for finding in findings],

@@ -160,7 +160,7 @@ def examine_queues(scope: Scope) -> Iterator[Finding]:
         with suppress(GarrisonError):  # its journal is damaged, or its repository is gone: other checks say so
             for problem in recovery.find_problems(queue):
                 text = f"{queue.target} of {queue.repo}: {problem.what}"
-                if problem.repairable:
+                if problem.repaired:
                     yield Finding("merge queue", Severity.WARNING, text, repair_queue(queue))
                 else:
                     yield Finding("merge queue", Severity.WARNING, text, advice="see the finding")

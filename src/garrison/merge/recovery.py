@@ -20,8 +20,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import msgspec
-
 from garrison.ends import Effect, Told, with_effect
 from garrison.errors import GarrisonError, RecordCorrupt, RecordError, Refused
 from garrison.merge import guard, records
@@ -66,34 +64,28 @@ _LOG_FORMAT = f"%H%x00%P%x00%ct%x00%s%x00%(trailers:key={TRAILER},valueonly,sepa
 # --------------------------------------------------------------------------------------------------- `garrison doctor`
 
 
-class Problem(Value):
-    """A problem in one line, and whether `repair` can repair it."""
+class Finding(Value, rename={"repaired": "mended"}):
+    """A problem in one line, and whether it is one that `repair` repairs, or has repaired; else it is left to a person.
+    """
 
     what: str
-    repairable: bool
+    repaired: bool
 
 
-def find_problems(queue: MergeQueue) -> Iterator[Problem]:
+def find_problems(queue: MergeQueue) -> Iterator[Finding]:
     """Yield what is wrong with a queue whose journal can be read, changing nothing."""
     if queue.path.exists():
         if not queue.path.read_bytes().endswith(b"\n"):
-            yield Problem("an incomplete record at the end of the journal", True)
+            yield Finding("an incomplete record at the end of the journal", True)
         for entry, exists in _lost_pins(queue):
-            yield Problem(f"{entry.id} is not pinned at {entry.oid[:10]}", True) if exists else \
-                Problem(_commit_gone(entry), False)
+            yield Finding(f"{entry.id} is not pinned at {entry.oid[:10]}", True) if exists else \
+                Finding(_commit_gone(entry), False)
         if queue.state.landing and not queue.is_processor_running():
-            yield Problem(f"the landing of {queue.state.landing.first} is not settled, and no processor runs", True)
-        yield from (Problem(finding.what, False) for finding in _find_stale_checkouts(queue))
+            yield Finding(f"the landing of {queue.state.landing.first} is not settled, and no processor runs", True)
+        yield from _find_stale_checkouts(queue)
     if queue.state.config and queue.state.config.guard and not guard.is_installed(queue.git, queue.branch.ref):
-        yield Problem("its guard is not installed", True)
-    yield from (Problem(finding.what, False) for finding in _find_ref_lock(queue))
-
-
-class Finding(Value):
-    """A problem in one line, and whether it was repaired or is left to a person."""
-
-    what: str
-    repaired: bool = msgspec.field(name="mended")
+        yield Finding("its guard is not installed", True)
+    yield from _find_ref_lock(queue)
 
 
 def repair(queue: MergeQueue, trees: Path, restore_gate: Callable[[MergeQueue], None] = lambda _queue: None,

@@ -22,7 +22,7 @@ from garrison.records.run import Task
 from garrison.records.store import Store
 from garrison.supervise.observer import Observer
 from garrison.system.clock import iso
-from garrison.system.newest_entry import ContentWatch, newest_entry
+from garrison.system.stamps import ContentWatch, newest_entry
 from garrison.system.systemd import notify_watchdog
 from garrison.values import replace
 from garrison.views.process_view import agent_evidence
@@ -68,7 +68,7 @@ def test_without_files_there_are_no_signs(tmp_path: Path, monkeypatch: pytest.Mo
     assert (signs.silence, signs.tool(), signs.waiting()) == (None, None, "")
     for name in "abc":
         (tmp_path / name).touch()
-    monkeypatch.setattr("garrison.system.newest_entry.MAX_ENTRIES", 2)
+    monkeypatch.setattr("garrison.system.stamps.MAX_ENTRIES", 2)
     found = newest_entry(tmp_path)
     assert found is not None
     assert found[1] == 2, "a tree of any size costs no more"
@@ -96,7 +96,7 @@ def test_only_new_content_of_sources_is_a_change(tmp_path: Path, monkeypatch: py
     source.unlink()
     assert len({before, changed, with_link, watch.state()}) == 4
     assert back != changed
-    monkeypatch.setattr("garrison.system.newest_entry._MAX_FILES", 1)
+    monkeypatch.setattr("garrison.system.stamps._MAX_FILES", 1)
     (tmp_path / "another").touch()
     assert watch.state() is None
 

@@ -151,7 +151,7 @@ class CommandAgent:
         from garrison.agents.claude.loop_detector import LoopDetector  # most agents print no stream
         from garrison.agents.claude.settings import MAX_REPEATS
         from garrison.agents.program_stream import ProgramStream
-        from garrison.system.newest_entry import ContentWatch
+        from garrison.system.stamps import ContentWatch
 
         stream = ProgramStream(form, assignment.folder, assignment.output)
         stream.catch_up()

@@ -54,7 +54,7 @@ from garrison.system import command
 from garrison.system.command import read_tail
 from garrison.system.git import Git
 from garrison.system.git.rescues import ARCHIVE, RESCUES, rescue_message, rescue_stem
-from garrison.system.newest_entry import newest_entry
+from garrison.system.stamps import newest_entry
 from garrison.system.terminal_text import clean
 from garrison.values import replace
 

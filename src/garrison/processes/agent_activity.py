@@ -17,11 +17,11 @@ from garrison.sandbox.git_view import sandbox_folder
 from garrison.sandbox.network import FOLDER as NETWORK
 from garrison.sandbox.place import EXCHANGE
 from garrison.system import untrusted
-from garrison.system.newest_entry import newest_entry
+from garrison.system.stamps import newest_entry
 
 if TYPE_CHECKING:
     from garrison.records.run import Task
-    from garrison.system.newest_entry import Stamp
+    from garrison.system.stamps import Stamp
 
 
 class AgentActivity:

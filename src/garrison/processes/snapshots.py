@@ -22,8 +22,8 @@ from garrison.system import process_control, processes
 from garrison.system.command import Job, read_tail
 from garrison.system.git import Git
 from garrison.system.git.rescues import LIVE, rescue_message, rescue_stem
-from garrison.system.newest_entry import newest_entry
 from garrison.system.processes import ProcessId, cpu_fingerprint
+from garrison.system.stamps import newest_entry
 from garrison.system.untrusted import UnsafeFile
 
 if TYPE_CHECKING:

@@ -50,8 +50,8 @@ from garrison.agents.trouble import OUTAGES, TroubleKind, classify, classify_tex
 from garrison.ends import End, EndKind
 from garrison.records.json_io import read_json, write_json
 from garrison.records.record import from_data
-from garrison.system.newest_entry import ContentWatch
 from garrison.system.processes import die_with_parent
+from garrison.system.stamps import ContentWatch
 from garrison.values import replace
 
 if TYPE_CHECKING:

@@ -62,8 +62,8 @@ from garrison.records.budget import Reservation
 from garrison.records.json_io import read_json
 from garrison.records.record import from_data
 from garrison.sandbox.place import EXCHANGE
-from garrison.system.newest_entry import ContentWatch
 from garrison.system.processes import die_with_parent
+from garrison.system.stamps import ContentWatch
 from garrison.values import Value
 
 if TYPE_CHECKING:

@@ -24,6 +24,7 @@ from __future__ import annotations
 import errno
 import json
 import re
+from functools import cache
 from itertools import count
 from typing import TYPE_CHECKING, ClassVar
 
@@ -32,7 +33,7 @@ import msgspec
 from garrison.errors import RecordCorrupt, RecordError, UsageError
 from garrison.records import atomic, record
 from garrison.records.names import Key
-from garrison.values import Value, fields_of
+from garrison.values import Value, asdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -239,7 +240,7 @@ KEYS = {"node": "node_id", "failure_kind": "kind", "last_incarnation": "life", "
 """Field → key on disk, where the two differ."""
 
 
-class Payload(Value):
+class Payload(Value, rename=KEYS):
     """Content of a signal of `type`; guidance has an `action`, too."""
 
     type: ClassVar[str] = "GUIDANCE"
@@ -247,8 +248,7 @@ class Payload(Value):
 
     def to_data(self) -> dict[str, object]:
         data: dict[str, object] = {"action": self.action} if self.action else {}
-        return data | {KEYS.get(name, name): value for name, value in fields_of(self).items()
-                       if value not in ("", None)}
+        return data | {key: value for key, value in asdict(self).items() if value not in ("", None)}
 
 
 # reports, upward
@@ -487,81 +487,52 @@ def parse(signal: Signal) -> Payload | None:
 
 def parse_payload(type_: str, data: Mapping[str, object]) -> Payload | None:
     """Return the payload for a signal's type and JSON; as `parse`."""
-    reader = _READERS.get(type_)
-    return reader(data) if reader is not None else None
+    match type_:
+        case "ORCHESTRATOR_STUCK":
+            cls: type[Payload] | None = OrchestratorParked if "parked" in data else OrchestratorHung
+        case "GUIDANCE":
+            cls = _GUIDANCE.get(str(data.get("action")))
+        case _:
+            cls = _REPORTS.get(type_)
+    if cls is None or (cls is SendPipelineSignal and not data.get("name")) or (
+            cls is SetBudget and not isinstance(data.get("max_steps"), int)):
+        return None
+    data = {**_MISSING.get(cls, {}), **data}
+    return cls(**{name: read(data.get(key)) for name, key, read in _readers(cls)})
 
 
-def _text(data: Mapping[str, object], key: str, default: str = "") -> str:
-    value = data.get(key)
-    return default if value is None else str(value)
+_GUIDANCE = {cls.action: cls for cls in Payload.__subclasses__() if cls.action}
+_REPORTS = {cls.type: cls for cls in Payload.__subclasses__() if not cls.action}
+_MISSING: Mapping[type[Payload], Mapping[str, object]] = {
+    RunnerExited: {"reason": "no reason given"}, SendPipelineSignal: {"value": True}}
+"""Payload → values of fields that a file lacks, where those are not empty."""
 
 
-def _texts(data: Mapping[str, object], key: str) -> tuple[str, ...]:
-    value = data.get(key)
+def _text(value: object) -> str:
+    return "" if value is None else str(value)
+
+
+def _texts(value: object) -> tuple[str, ...]:
     return tuple(map(str, value)) if isinstance(value, (list, tuple)) else ()
 
 
-def _number(data: Mapping[str, object], key: str) -> int:
-    value = data.get(key)
+def _number(value: object) -> int:
     try:
         return int(value) if isinstance(value, (int, float, str)) else 0
     except ValueError:
         return 0
 
 
-def _stuck(data: Mapping[str, object]) -> Payload:
-    if "parked" not in data:
-        evidence = data.get("evidence")
-        return OrchestratorHung(_number(data, "incarnation"), _text(data, "why"),
-                                evidence if isinstance(evidence, dict) else None)
-    return OrchestratorParked(_text(data, "node_id"), _text(data, "branch"), bool(data["parked"]),
-                              _number(data, "life"), _text(data, "why"), _text(data, "probe_at"))
+_READERS: Mapping[object, Callable[[object], object]] = {
+    str: _text, int: _number, bool: bool, object: lambda value: value, tuple[str, ...]: _texts,
+    dict[str, str]: lambda value: {
+        str(key): str(each) for key, each in value.items()} if isinstance(value, dict) else {},
+    dict[str, object] | None: lambda value: value if isinstance(value, dict) else None,
+    int | None: lambda value: _number(value) or None, bool | None: lambda value: bool(value) or None,
+    tuple[str, ...] | None: lambda value: _texts(value) or None}
+"""Type of a field → what makes the best of a value that a person may have written."""
 
 
-def _guidance(data: Mapping[str, object]) -> Payload | None:
-    action, who = data.get("action"), _text(data, "who")
-    if action == "stop":
-        return StopRun(bool(data.get("hurry")) or None)
-    if action == "resume":
-        return ResumeRun(bool(data.get("again")) or None, _texts(data, "nodes") or None)
-    if action == "retry":
-        return RetryNode(who)
-    if action == "park":
-        return ParkNode(who, _text(data, "text"))
-    if action == "unpark":
-        return UnparkNode(who)
-    if action in ("add", "edit"):
-        given = data.get("attributes")
-        values = {str(key): str(value) for key, value in given.items()} if isinstance(given, dict) else {}
-        return AddNode(who, values, _text(data, "after")) if action == "add" else EditNode(who, values)
-    if action == "cancel":
-        return CancelNode(_text(data, "text"))
-    if action == "signal" and data.get("name"):
-        return SendPipelineSignal(str(data["name"]), data.get("value", True))
-    if action == "budget" and isinstance(steps := data.get("max_steps"), int):
-        return SetBudget(steps)
-    return None
-
-
-_READERS: Mapping[str, Callable[[Mapping[str, object]], Payload | None]] = {
-    "NODE_COMPLETE": lambda data: NodeComplete(_text(data, "node_id"), _text(data, "branch"), _text(data, "landing")),
-    "MERGE_READY": lambda data: MergeReady(_text(data, "node_id"), _text(data, "branch")),
-    "NEEDS_REVIEW": lambda data: NeedsReview(_text(data, "node_id"), _text(data, "branch")),
-    "VIOLATION": lambda data: Violation(_text(data, "why"), _texts(data, "nodes")),
-    "RUNNER_EXITED": lambda data: RunnerExited(
-        _text(data, "node_id"), _text(data, "branch"), _text(data, "status"), _text(data, "kind"),
-        _text(data, "reason", "no reason given"), _text(data, "rescue")),
-    "ORCHESTRATOR_STUCK": _stuck,
-    "ORCHESTRATOR_CRASHED": lambda data: OrchestratorCrashed(
-        _number(data, "incarnation"), _text(data, "why"), _text(data, "departure")),
-    "NEEDS_INPUT": lambda data: NeedsInput(_text(data, "question"), _text(data, "question_id")),
-    "AGENT_REGISTERED": lambda data: AgentRegistered(_number(data, "incarnation")),
-    "AGENT_CRASHED": lambda data: AgentCrashed(_number(data, "incarnation"), _text(data, "why")),
-    "AGENT_TERMINATED": lambda data: AgentTerminated(_number(data, "incarnation"), _text(data, "why")),
-    "ESCALATE": lambda data: Escalation(_text(data, "who"), _text(data, "why"), _text(data, "probe_at")),
-    "PIPELINE_COMPLETE": lambda data: PipelineComplete(_text(data, "status"), _text(data, "reason")),
-    "INPUT_RESPONSE": lambda data: InputResponse(_text(data, "question_id"), _text(data, "text")),
-    "KILL_ORCHESTRATOR": lambda data: KillOrchestrator(_number(data, "incarnation") or None),
-    "GUIDANCE": _guidance,
-}
-"""Signal type → the function that reads its payload."""
+@cache
+def _readers(cls: type[Payload]) -> list[tuple[str, str, Callable[[object], object]]]:
+    return [(field.name, field.encode_name, _READERS[field.type]) for field in msgspec.structs.fields(cls)]

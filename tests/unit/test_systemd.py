@@ -120,7 +120,7 @@ def test_no_scope_without_a_manager_that_answers(systemd: Systemd, monkeypatch: 
 
 def test_a_manager_that_hangs_is_none(systemd: Systemd, monkeypatch: pytest.MonkeyPatch) -> None:
     manager = user_manager.find_manager(systemd.environ)
-    monkeypatch.setattr(user_manager._call, "__defaults__", (0.2,))
+    monkeypatch.setattr(user_manager.call, "__defaults__", (0.2,))
     systemd.program("systemd-run", "exec sleep 60")
     assert manager is not None
     assert not user_manager.can_start_scope(manager)

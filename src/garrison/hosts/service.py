@@ -61,6 +61,7 @@ from garrison.records.host_service import (
 )
 from garrison.records.hosts import Host, HostState
 from garrison.records.life_lock import LifeLock
+from garrison.system.stamps import file_stamp
 from garrison.values import Value, asdict, replace
 
 if TYPE_CHECKING:
@@ -261,7 +262,7 @@ class HostService:
     # ---- settings and connection
 
     def _reload(self) -> None:
-        stamps = tuple(_stamp(path) for path in (settings_path(self.home), queues_path(self.home)))
+        stamps = tuple(file_stamp(path) for path in (settings_path(self.home), queues_path(self.home)))
         if stamps == self._stamps:
             return
         try:
@@ -385,14 +386,6 @@ class HostService:
 
     def _log(self, text: str) -> None:
         print(f"{self.clock.utc()} {text}", file=sys.stderr, flush=True)
-
-
-def _stamp(path: Path) -> tuple[int, int] | None:
-    try:
-        stat = path.stat()
-    except FileNotFoundError:
-        return None
-    return stat.st_mtime_ns, stat.st_ino
 
 
 def connect_temporal(home: Path, settings: HostSettings) -> QueueDispatcher:

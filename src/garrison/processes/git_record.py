@@ -31,7 +31,8 @@ from garrison.sandbox.place import Mode, Network, Place, Role
 from garrison.sandbox.probe import choose_mode, machine
 from garrison.sandbox.rights import read_rights
 from garrison.system.git import neutral
-from garrison.system.git.neutral import REPOSITORY_SCOPES, find_git_dirs, find_group, read_configuration, stamp_of
+from garrison.system.git.neutral import REPOSITORY_SCOPES, find_git_dirs, find_group, read_configuration
+from garrison.system.stamps import file_stamp
 from garrison.values import Value, asdict, replace
 
 if TYPE_CHECKING:
@@ -199,8 +200,8 @@ class GitWatch:
         """Return a change since the launch that was not told yet, with the nodes `at_work`; None for none."""
         if self._saved is None:
             return None
-        fingerprint = [*map(stamp_of, (self.git.common / "config", self.git.common / "config.worktree")),
-                       *((path, stamp_of(path)) for path in _find_files(self.git.common))]
+        fingerprint = [*map(file_stamp, (self.git.common / "config", self.git.common / "config.worktree")),
+                       *((path, file_stamp(path)) for path in _find_files(self.git.common))]
         if fingerprint == self._fingerprint:
             return None
         try:

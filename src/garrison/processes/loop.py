@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from garrison.errors import Fenced, GarrisonError, LockLost, RecordError
 from garrison.records import atomic
-from garrison.supervise.incarnation import file_stamp
 from garrison.system import machine, untrusted
 from garrison.system.event_loop import EventLoop
+from garrison.system.stamps import file_stamp
 from garrison.system.terminal_text import clean_lines
 
 if TYPE_CHECKING:
@@ -341,7 +341,7 @@ def log_line(text: str) -> None:
 
 # ---- fingerprints ----------------------------------------------------------------------------------------------------
 
-Fingerprint = tuple[tuple[int, int, int] | None, ...]
+Fingerprint = tuple[tuple[int, ...] | None, ...]
 """Stamps of files; equal ones mean that nothing has changed."""
 
 _LONGEST = 60.0

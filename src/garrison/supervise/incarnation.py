@@ -44,6 +44,7 @@ from garrison.system import failpoint
 from garrison.system.clock import from_iso, iso
 from garrison.system.machine import is_shortage, retry_until_space
 from garrison.system.processes import ProcessId
+from garrison.system.stamps import file_stamp
 from garrison.values import Value, asdict, replace
 
 if TYPE_CHECKING:
@@ -286,7 +287,7 @@ class Incarnation:
         self._last_identity, self._last_hook = identity, hook
         """The records as they were when they could last be read: damaged ones are rebuilt from these."""
         self._path = str(store.path(Identity, self.key))
-        self._stamp: tuple[int, int, int] | None = None
+        self._stamp: tuple[int, ...] | None = None
         self.token = f"{self.key.full}#{self.number}"
         self.phase = "planning"
         """Phase to which `advance_hook` has brought its hook."""
@@ -390,15 +391,6 @@ class Incarnation:
         self.update(lambda old: replace(ended := mark_ended(old, "crashed", now, reason, exit=exit_code),
                                         metadata={**ended.metadata, **stated}))
         self.lock.release()
-
-
-def file_stamp(path: str) -> tuple[int, int, int] | None:
-    """Return what changes with a file; None if it cannot be looked at."""
-    try:
-        status = os.stat(path)  # noqa: PTH116  # at every heartbeat, and a Path each would double the cost
-    except OSError:
-        return None
-    return status.st_mtime_ns, status.st_ino, status.st_size
 
 
 def require_unfenced(identity: Identity | None, key: Key) -> Identity:

@@ -1,4 +1,4 @@
-"""Newest entry of a folder: what changes whenever anything below it changes, by a walk of bounded length."""
+"""Stamps: what changes whenever a file does, or anything below a folder, by a walk of bounded length."""
 
 from __future__ import annotations
 
@@ -17,6 +17,15 @@ Stamp = tuple[int, int] | None
 
 MAX_ENTRIES = 5000
 """Entries of a folder that are counted at most."""
+
+
+def file_stamp(path: str | Path) -> tuple[int, ...] | None:
+    """Return what changes with a file; None if it cannot be looked at."""
+    try:
+        found = os.stat(path)  # noqa: PTH116  # at every heartbeat and call of git; a Path each would double the cost
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
 def newest_entry(folder: Path) -> Stamp:

@@ -8,7 +8,6 @@ about; read models use `Record`s, including snapshots and whole merge queues.
 
 from __future__ import annotations
 
-import os
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +22,7 @@ from garrison.records.journal import Reader, archived_number, archived_parts, re
 from garrison.records.names import Key
 from garrison.records.run import Launch, RunFiles
 from garrison.system.clock import from_iso
+from garrison.system.stamps import file_stamp
 from garrison.values import Value
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class EventLog:
         self._unrecorded = dict(unrecorded or {})
         self._process_logs = str(self.files.root / "layers")
         self._readers: dict[Path, Reader] = {}
-        self._stamps: dict[str, tuple[int, int, int]] = {}
+        self._stamps: dict[str, tuple[int, ...]] = {}
         """Journal → (inode, size, time) of its file when it was last read."""
         self._latest: dict[Path, str] = {}
         """Journal → time of its latest record so far."""
@@ -144,17 +144,11 @@ class EventLog:
                 yield path, QUEUE
 
     def _has_changed(self, path: str) -> bool:
-        try:
-            stat = os.stat(path)  # noqa: PTH116  # hundreds at each read
-        except OSError:
-            return True  # the reader reports the error, if it is one
-        return self._stamps.get(path) != (stat.st_ino, stat.st_size, stat.st_mtime_ns)
+        stamp = file_stamp(path)
+        return stamp is None or self._stamps.get(path) != stamp  # None: the reader reports the error, if it is one
 
     def _new_entries(self, path: Path, *, archived: bool = True) -> list[Entry]:
-        try:
-            stat = path.stat()
-        except OSError:
-            stat = None
+        stamp = file_stamp(path)
         reader = self._readers.setdefault(path, Reader(path))
         known = reader.seq
         try:
@@ -163,8 +157,8 @@ class EventLog:
             self._problems[path] = str(error)
             return []
         self._problems.pop(path, None)
-        if stat is not None:  # taken before reading: later appends are read next time
-            self._stamps[str(path)] = (stat.st_ino, stat.st_size, stat.st_mtime_ns)
+        if stamp is not None:  # taken before reading: later appends are read next time
+            self._stamps[str(path)] = stamp
         entries = [*entries, *self._unrecorded.pop(path, ())]
         if archived and entries and entries[0].kind == "snapshot" and entries[0].seq > known:
             return [*self._archived_entries(path, known, entries[0]), *entries]

@@ -42,6 +42,7 @@ from garrison.sandbox.proxy.hosts import HostSettings, RefusedHost, describe_per
 from garrison.sandbox.rights import read_rights
 from garrison.system import machine
 from garrison.system.clock import from_iso
+from garrison.system.stamps import file_stamp
 from garrison.system.terminal_text import shorten
 from garrison.values import Value, fields_of
 from garrison.views.limits import Used
@@ -161,18 +162,15 @@ class RecordReader:
 
     def __init__(self) -> None:
         self.problems: list[str] = []
-        self._loaded: dict[Path, tuple[tuple[int, int, int], object]] = {}
+        self._loaded: dict[Path, tuple[tuple[int, ...], object]] = {}
 
     def load(self, path: Path, load: Callable[[], T]) -> T | None:
         """Return the result of `load` for `path`; None if there is no such file, or if it cannot be read."""
         return self.attempt(lambda: self._load(path, load))
 
     def _load(self, path: Path, load: Callable[[], T]) -> T | None:
-        try:
-            stat = path.stat()
-        except FileNotFoundError:
+        if (stamp := file_stamp(path)) is None:
             return None
-        stamp = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
         loaded = self._loaded.get(path)
         if loaded is None or loaded[0] != stamp:
             loaded = self._loaded[path] = (stamp, load())

@@ -33,6 +33,7 @@ from garrison.processes.run_state import RunState
 from garrison.records import run as run_records
 from garrison.records.names import check_run
 from garrison.records.run import Launch, RunFiles
+from garrison.system.stamps import file_stamp
 from garrison.values import Value, fields_of, replace
 from garrison.views.event_log import GUARDIAN, LAUNCHER, QUEUE, RUNNER, EventLog, Record
 from garrison.views.explain import describe
@@ -159,7 +160,7 @@ class RunStream:
         launch = run_records.load(Launch, self.files.launch)
         if launch is None:
             raise NotFound(f"no run {run} in {home}; `garrison status` lists the runs")
-        self.run, self.launch, self._stamp = run, launch, _file_stamp(self.files.launch)
+        self.run, self.launch, self._stamp = run, launch, file_stamp(self.files.launch)
         self._changed = ""
         """Text of the graph as a person has changed it, '' if nobody has."""
         self._plan = _read_plan(self.files, launch)
@@ -200,7 +201,7 @@ class RunStream:
 
     def exists(self) -> bool:
         """Return whether the run of this name is still the same: launch.json is written once."""
-        return self._stamp is not None and _file_stamp(self.files.launch) == self._stamp
+        return self._stamp is not None and file_stamp(self.files.launch) == self._stamp
 
     def folders(self) -> list[Path]:
         """Return the folders of its journals, and those in which new ones appear."""
@@ -304,14 +305,6 @@ def _read_plan(files: RunFiles, launch: Launch) -> RunPlan | None:
         return read_plan(files, launch, as_launched=True) if files.graph.is_file() else None
     except (GarrisonError, OSError):
         return None
-
-
-def _file_stamp(path: Path) -> tuple[int, int] | None:
-    try:
-        stat = path.stat()
-    except OSError:
-        return None
-    return stat.st_ino, stat.st_mtime_ns
 
 
 # ---- positions

@@ -23,6 +23,7 @@ from garrison.records import atomic, record
 from garrison.records import run as run_records
 from garrison.records.life_lock import is_held
 from garrison.records.names import Key
+from garrison.system.stamps import file_stamp
 from garrison.values import Value, replace
 
 if TYPE_CHECKING:
@@ -174,12 +175,7 @@ class AgentPlaces:
 
     def _read_limit(self) -> None:
         """Follow config.toml; while it cannot be read, the last number holds."""
-        path = config_path(self.store.home)
-        try:
-            stat = path.stat()
-            stamp: object = (stat.st_mtime_ns, stat.st_size, stat.st_ino)
-        except OSError:
-            stamp = None
+        stamp = file_stamp(config_path(self.store.home))
         if stamp != self._stamp:
             self._stamp = stamp
             with suppress(GarrisonError, OSError):

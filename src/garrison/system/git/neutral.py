@@ -27,6 +27,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from garrison.system.command import run
+from garrison.system.stamps import file_stamp
 from garrison.values import Value
 
 if TYPE_CHECKING:
@@ -268,11 +269,8 @@ def trust_path(home: Path, common: Path) -> Path:
 def read_trusted(home: Path, common: Path) -> Trusted | None:
     """Return what is trusted in a repository, None if no launch has recorded it."""
     path = str(trust_path(home, common))
-    try:
-        found = os.stat(path)  # noqa: PTH116  # at every call of git
-    except OSError:
+    if (stamp := file_stamp(path)) is None:
         return None
-    stamp = (found.st_ino, found.st_size, found.st_mtime_ns)
     if path not in _trusted or _trusted[path][0] != stamp:
         trusted, _, confined = _load_trusted(path)
         _trusted[path] = stamp, Trusted(frozenset(trusted), confined)
@@ -382,21 +380,12 @@ def read_configuration(dirs: GitDirs, environ: Mapping[str, str]) -> Configurati
 def _fingerprint(dirs: GitDirs, files: Sequence[Path], environ: Mapping[str, str]) -> object:
     own = (f"{dirs.common}/config", f"{dirs.common}/config.worktree", f"{dirs.own}/config.worktree")
     users = _user_files(environ.get("HOME", ""), environ.get("XDG_CONFIG_HOME", ""))
-    return [*map(stamp_of, (*own, *users)), *map(stamp_of, files)]
+    return [*map(file_stamp, (*own, *users)), *map(file_stamp, files)]
 
 
 @cache
 def _user_files(home: str, config_home: str) -> tuple[str, ...]:
     return (f"{home}/.gitconfig", f"{config_home or home + '/.config'}/git/config", "/etc/gitconfig")
-
-
-def stamp_of(path: str | Path) -> tuple[int, ...]:
-    """Return a stamp that changes with a file's content, () if there is no file."""
-    try:
-        found = os.stat(path)  # noqa: PTH116  # a Path would cost more than the call
-    except OSError:
-        return ()
-    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
 def _read_all(dirs: GitDirs, environ: Mapping[str, str]) -> Configuration:
@@ -490,7 +479,7 @@ def _lfs_address(settings: Sequence[Setting], dirs: GitDirs, environ: Mapping[st
     """Return the address that git-lfs is to ask, whatever a branch's `.lfsconfig` names: that of the user's checkout's,
     or the one that belongs to the remote."""
     file = dirs.common.parent / ".lfsconfig" if dirs.common.name == ".git" else None
-    if file is None or not (stamp := stamp_of(file)):
+    if file is None or not (stamp := file_stamp(file)):
         return lfs_address_of_remote(settings)
     known = _lfs_addresses.get(file)
     if known is None or known[0] != stamp:

@@ -50,6 +50,12 @@ def test_what_waits_comes_first_and_runs_are_found(home: str, opened: Any) -> No
     gate = page.locator("#waits .card").nth(1)
     expect(gate).to_contain_text("Release it?")
     expect(gate.get_by_role("button", name="Yes")).to_be_visible()
+    for key, at in (("j", 0), ("j", 1), ("j", 1), ("k", 0), ("j", 1)):
+        page.keyboard.press(key)
+        expect(page.locator("#waits .card").nth(at)).to_be_focused()
+    with page.expect_request(lambda request: request.method == "POST" and "/gates/" in request.url) as answer:
+        page.keyboard.press("a")
+    assert answer.value.post_data_json == {"choice": "Yes"}
     rows = page.locator(".runs tbody tr")
     expect(rows).to_have_count(100)
     expect(rows.first).to_contain_text("story-1")

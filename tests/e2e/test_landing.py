@@ -231,11 +231,12 @@ def test_work_lands_when_a_person_has_approved_it_and_a_rejection_reaches_the_ne
         assert (refused.returncode, refused.stderr.count("\n")) == (1, 1), refused.stderr
     assert held(2), "an attempt that was not looked at is not judged"
     assert "attempt 1 at " in place.command("review", "one", "--attempt", "1").stdout
-    approved = place.command("review", "one", "--approve", "--attempt", "2")
+    approved = place.command("review", "one", "--approve", "--attempt", "2", "--comment", "one.txt:1", "a good number")
     assert (approved.returncode, approved.stderr) == (0, "one is approved; it lands once it has passed the gate\n")
     assert place.finish(child) == 0, place.logs()
     assert git(place.repo, "show", "main:one.txt") == "2"
     assert "rejected in review: count from two" in git(place.repo, "show", "main:told.txt")
+    assert "a good number" in place.command("why", "one", "--all").stdout
     again = place.command("review", "one", "--approve", "--attempt", "2")
     assert (again.returncode, again.stderr) == (0, "one needs no approval any more; it is landed\n")
     late = place.command("review", "one", "--attempt", "2", "--reject", "-m", "too late")

@@ -54,7 +54,8 @@ FILE_LINES = 20_000
 @click.option("-m", "--reason", metavar="REASON",
               help="Reason of a rejection, for the next attempt; note of an approval.")
 @click.option("--comment", "comments", nargs=2, multiple=True, metavar="FILE:LINE TEXT",
-              help="Comment on a line, for the next attempt; FILE:-LINE: on one that was removed. May be repeated.")
+              help="Comment on a line, for the next attempt, or kept with the approval; FILE:-LINE: on one that was "
+                   "removed. May be repeated.")
 @click.option("--file", "path", metavar="PATH", help="Show the lines of this changed file alone.")
 @output_options
 def review(node: str | None, run: str | None, attempt: int | None, commit: str, reason: str | None, home: str | None,
@@ -88,15 +89,15 @@ def review(node: str | None, run: str | None, attempt: int | None, commit: str, 
         return
     queue, entries = find_entries(runtime, chosen, node)
     entry = choose_judged(entries, attempt, commit)
+    told = compose_reason(queue.git, change_of_entry(queue.git, entry), reason or "",
+                          [Comment(*parse_place(place), text) for place, text in comments])
     if approve:
-        commands.approve(queue, entry.id, (reason or "").strip())
+        commands.approve(queue, entry.id, told)
         config = queue.state.config
         after = "it lands next" if config and config.no_gate else "it lands once it has passed the gate"
         print_message(f"{node} is approved; {after}" if entry.awaits_approval else
                       f"{node} needs no approval any more; it is {entry.landing}")
         return
-    told = compose_reason(queue.git, change_of_entry(queue.git, entry), reason or "",
-                          [Comment(*parse_place(place), text) for place, text in comments])
     commands.reject(queue, entry.id, told)
     print_message(f"{node} is rejected; its next attempt is told the reason" if entry.awaits_approval else
                   f"{node} was rejected before ({entry.reason.partition(chr(10))[0]}); nothing was changed")
@@ -110,8 +111,8 @@ def _check_options(reason: str | None, comments: tuple[tuple[str, str], ...], *,
         raise UsageError("a rejection needs a reason for the next attempt: -m REASON")
     if reason and not (reject or approve):
         raise UsageError("-m is the reason of a rejection: pass --reject, too")
-    if comments and not reject:
-        raise UsageError("--comment is part of a rejection: pass --reject, too")
+    if comments and not (reject or approve):
+        raise UsageError("--comment is part of a judgement: pass --reject or --approve, too")
 
 
 def _read(runtime: Runtime, run: str, node: str, attempt: int | None, commit: str) -> tuple[Review, bool]:

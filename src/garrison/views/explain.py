@@ -47,6 +47,9 @@ from garrison.values import Value, replace
 from garrison.views.event_log import GUARDIAN, QUEUE, Event
 from garrison.views.node_view import first_line
 
+WORDS = 400
+"""Characters of a person's words on a line."""
+
 
 class Line(Value):
     """One line of an explanation; `observed` and `rule` are printed below it."""
@@ -217,6 +220,12 @@ def _with_reason(text: str, reason: str) -> str:
     return f"{text}: {reason}" if reason else text
 
 
+def _with_words(text: str, reason: str) -> str:
+    """Return a text with a reason of several lines on one: a person's comments are below the first."""
+    words = " ".join(reason.split())
+    return f"{text}: {words if len(words) <= WORDS else f'{words[:WORDS]}…'}" if words else text
+
+
 def _spawned(record: ChildSpawned) -> str:
     first = record.incarnation == 1
     return "started" if first else _with_reason(f"incarnation {record.incarnation} started", record.why)
@@ -299,7 +308,7 @@ def _queued(data: Mapping[str, Any]) -> str:
 _QUEUE_WORDS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "enq": _queued,
     "verdict": _verdict,
-    "state": lambda data: _with_reason(f"merge entry {data['status']}", data.get("reason", "")),
+    "state": lambda data: _with_words(f"merge entry {data['status']}", data.get("reason", "")),
     "cancel": lambda data: _with_reason("merge entry cancelled", data.get("reason", "")),
     "landed": lambda data: f"{Landing.NO_CHANGE}: {data.get('reason') or 'the target had it already'}"
     if data["commit"] == data["old"] else "; ".join(

@@ -78,7 +78,7 @@ def gate_command_words(run: str, node: str, body: Mapping[str, object]) -> list[
 
 def review_command_words(run: str, node: str, body: Mapping[str, object], attempt: int, commit: str,
                          comments: Sequence[tuple[str, str]] = ()) -> list[str]:
-    """Return the command that approves a node's work (`choice`), or rejects it with a reason (`text`) and comments.
+    """Return the command that approves a node's work (`choice`) or rejects it, with a note (`text`) and comments.
 
     The command names attempt and commit of the entry that the page showed: it is refused if that is another by now.
     `comments` are places (`FILE:LINE`) and texts.
@@ -86,9 +86,8 @@ def review_command_words(run: str, node: str, body: Mapping[str, object], attemp
     shown = ["--run", run, f"--attempt={attempt}", f"--commit={commit}"]
     note = text_of(body, "text", required=body.get("choice") != "Approve" and not comments).strip()
     reason = [f"--reason={note}"] if note else []
-    if body.get("choice") == "Approve":
-        return ["review", *shown, "--approve", *reason, "--", node]
-    return ["review", *shown, "--reject", *reason, *(word for place, text in comments for word in (
+    judgement = "--approve" if body.get("choice") == "Approve" else "--reject"
+    return ["review", *shown, judgement, *reason, *(word for place, text in comments for word in (
         "--comment", place, text)), "--", node]
 
 

@@ -14,6 +14,8 @@ const NARROW = 900; // pixels below which there is one column
 const SPLIT = "garrison.diff.split";
 const SHORT = 10;
 
+const sent = ({ file, line, text }) => ({ file, line, text });
+
 /**
  * The view. What is shown already stays until there is something else.
  * @param {Object} props
@@ -125,7 +127,7 @@ export class Changes extends Component {
       `${count(change.count, "file")} +${change.added} −${change.removed}, commit ${change.commit.slice(0, SHORT)}. ` +
         `It lands on ${change.target} once it has passed the gate.`,
       ...(comments.length
-        ? [`${count(comments.length, "comment")} of yours would not be sent: comments are part of a rejection.`]
+        ? [`${count(comments.length, "comment")} of yours ${comments.length === 1 ? "is" : "are"} kept with it.`]
         : []),
     ];
     if (
@@ -136,17 +138,14 @@ export class Changes extends Component {
         kind: "primary",
       })
     )
-      await this.send(change, { choice: "Approve", text: note });
+      await this.send(change, { choice: "Approve", text: note, comments: comments.map(sent) });
   }
 
   async reject() {
     const { change, comments } = this.state,
       text = this.note.current.value;
     if (!text.trim() && !comments.length) return this.note.current.focus();
-    await this.send(change, {
-      text,
-      comments: comments.map(({ file, line, text: said }) => ({ file, line, text: said })),
-    });
+    await this.send(change, { text, comments: comments.map(sent) });
   }
 
   render({ run, write }, { change, told, comments, more, next, trouble, split }) {

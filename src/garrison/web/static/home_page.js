@@ -50,6 +50,10 @@ export async function begin(main) {
   return [
     ["b", "begin a task", () => write && beginTask()],
     ["/", "search the runs", () => document.getElementById("runs-search")?.focus()],
+    ["j", "go to the next that waits", () => step(main, 1)],
+    ["k", "go to the one before", () => step(main, -1)],
+    ["a", "take its first answer; asks before work lands", () => inCard(main, ".choice")?.click()],
+    ["r", "write an answer, or why it is rejected", () => inCard(main, "input[type=text]")?.focus()],
     [
       "w",
       "go to what waits for you",
@@ -65,6 +69,19 @@ export async function begin(main) {
       },
     ],
   ];
+}
+
+/** The element of the card with the focus. */
+const inCard = (main, selector) =>
+  /** @type {HTMLElement|null} */ (main.querySelector(".card:focus, .card:focus-within")?.querySelector(selector));
+
+/** Move the focus `by` cards. */
+function step(main, by) {
+  const cards = [...main.querySelectorAll(".card")];
+  const at = cards.findIndex(card => card.matches(":focus, :focus-within"));
+  const next = cards[at < 0 ? 0 : Math.min(Math.max(at + by, 0), cards.length - 1)];
+  next?.focus();
+  next?.scrollIntoView({ block: "nearest" });
 }
 
 /** What a card shows of a node; only one with an agent can fail. */

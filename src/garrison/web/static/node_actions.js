@@ -11,10 +11,11 @@ import { stateOf } from "./words.js";
 /** The actions that a node in this state allows. */
 export function possible(one, now) {
   const working = now === "working" || (now === "asking" && stateOf(one.place) === "working");
+  const hears = working && one.agent !== "command"; // a command has no session
   const failed = now === "failed" && one.agent;
   return [
-    working && "tell",
-    working && "takeover",
+    hears && "tell",
+    hears && "takeover",
     now === "waiting" && one.agent && one.agent !== "command" && "edit",
     now === "parked" && "unpark",
     failed && "retry",

@@ -62,7 +62,7 @@ export const Waits = reading(
 /** A card of what waits, with what answers it; `write`: changes are allowed, `over`: the run has failed, `beside`: elements of its head. */
 export function Card({ one, run, write, over, choose, act, beside }) {
   const name = one.node?.node ?? one.gate?.node;
-  return html`<li class="card w-${one.kind}" data-key=${one.key}>
+  return html`<li class="card w-${one.kind}" data-key=${one.key} tabindex="-1">
     <div class="card-head">
       <span class="sign" aria-hidden="true">${SIGNS[one.kind]}</span
       ><span class="kind">${TITLES[one.kind]}</span>
@@ -94,7 +94,7 @@ function until({ deadline, default: chosen }) {
 }
 
 function Answers({ one, name, run, over, choose, act }) {
-  const details = html`<button key="why" type="button" onClick=${() => choose(name)}>See why</button>`;
+  const details = html`<button key="why" type="button" onClick=${() => choose(name, "story")}>See why</button>`;
   if (one.kind === "parked")
     return html`<${NodeAction} action="unpark" run=${run} node=${name} act=${act} />${details}`;
   if (one.kind === "failed")

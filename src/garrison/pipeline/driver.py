@@ -38,7 +38,6 @@ from garrison.pipeline.handlers.tool import recorded_exit_code
 from garrison.pipeline.handlers.wait import confirm_rerun
 from garrison.pipeline.outcome import Outcome, check_json
 from garrison.pipeline.store import (
-    Checkpoint,
     EventSink,
     RunDirectory,
     RunJournal,
@@ -291,7 +290,7 @@ class Driver:
     """Its journal there; a caller's log in place of that leaves out the derived files."""
     own_loop: bool = False
     """True if the event loop belongs to this run alone, so that a plain handler may block it."""
-    on_checkpoint: Callable[[Checkpoint], None] | None = None
+    on_step: Callable[[FlowState], None] | None = None
     is_parent_idle: Callable[[], bool] | None = None
     """Returns whether the run around this one has nothing else to do."""
     earlier_s: float = 0.0
@@ -450,8 +449,8 @@ class Driver:
 
     def _checkpoint_soon(self) -> None:
         """Write the checkpoint now, or when the interval is over."""
-        if self.on_checkpoint is not None:
-            self.on_checkpoint(checkpoint_of(self.program, self.state, self.scope.run, self.how))
+        if self.on_step is not None:
+            self.on_step(self.state)
         delay = self._saved_at + CHECKPOINT_INTERVAL_S - time.monotonic()
         if delay <= 0:
             self.checkpoint()

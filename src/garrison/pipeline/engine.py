@@ -44,7 +44,6 @@ from garrison.pipeline.store import (
     BEGUN,
     GRAPH,
     Artifacts,
-    Checkpoint,
     Event,
     EventSink,
     RecordedRun,
@@ -52,7 +51,6 @@ from garrison.pipeline.store import (
     RunJournal,
     RunStart,
     checkpoint_of,
-    public_status,
     read_run,
     recorded_run,
     write_checkpoint,
@@ -82,7 +80,7 @@ async def run_async(
     seed: str | None = None, resume: bool = False, again: bool = False, changed_graph: bool = False,
     tree: str | Path | None = None, environ: Mapping[str, str] | None = None, stay: bool = False, depth: int = 0,
     flow: str | None = None, transforms: Sequence[Transform] = (), notes: Mapping[str, Any] | None = None,
-    own_loop: bool = False, on_checkpoint: Callable[[Checkpoint], None] | None = None,
+    own_loop: bool = False, on_step: Callable[[FlowState], None] | None = None,
     idle: Callable[[], bool] | None = None,
 ) -> RunResult:
     """Run `graph` (a Graph, a path, or a text) until it ends or waits for a person or a signal.
@@ -127,7 +125,7 @@ async def run_async(
         events = EventSink(opened.start.run, directory.events if directory else None, on_event, clock.utc)
         try:
             driver = Driver(opened.program, opened.state, registry, scope, events, directory, journal, own_loop,
-                            on_checkpoint, idle, opened.active_s, resume)
+                            on_step, idle, opened.active_s, resume)
             return await _drive(driver, opened.change, max_steps=max_steps, again=again)
         finally:
             events.close()
@@ -168,7 +166,7 @@ async def _drive(driver: Driver, change: Change, *, max_steps: int | None, again
         change = Change(started=_continue(driver, max_steps=max_steps, again=again))
     await driver.drive(change)
     reason = state.detail if state.status == "waiting" else state.reason
-    result = RunResult(public_status(state), reason, list(state.completed), dict(state.outcomes), state.steps,
+    result = RunResult(state.shown_status, reason, list(state.completed), dict(state.outcomes), state.steps,
                        dict(state.context()), driver.scope.run, state.detail, driver.how, state.resumable)
     if state.ended:
         events.emit("PipelineFinished", status=result.status, reason=result.reason, steps=result.steps)

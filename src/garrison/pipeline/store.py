@@ -351,10 +351,6 @@ _to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 # ---- derived files ---------------------------------------------------------------------------------------------------
 
 
-def public_status(state: FlowState) -> str:
-    return {"done": "success", "failed": "fail"}.get(state.status, state.status)
-
-
 class Checkpoint(TypedDict):
     """What checkpoint.json has."""
 
@@ -384,11 +380,10 @@ class Checkpoint(TypedDict):
 def checkpoint_of(program: Program, state: FlowState, run: str, how: str) -> Checkpoint:
     """Return where a run is; `how` says how to continue one that waits."""
     return {
-        "schema": 1, "run": run, "graph_hash": program.digest, "status": public_status(state),
+        "schema": 1, "run": run, "graph_hash": program.digest, "status": state.shown_status,
         "reason": state.reason or state.detail, "detail": state.detail, "how": how, "steps": state.steps,
         "current_node": state.completed[-1] if state.completed else "",
-        "next_nodes": [*dict.fromkeys([place.node for place in state.in_flight.values()]
-                                      + [move.node for move in state.queue])],
+        "next_nodes": state.next_nodes,
         "in_flight": [asdict(place) for place in state.in_flight.values()],
         "completed_nodes": list(state.completed),
         "node_outcomes": {node: outcome.status for node, outcome in state.outcomes.items()},

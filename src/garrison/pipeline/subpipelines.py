@@ -11,7 +11,7 @@ child's agents (`manager.steer_cooldown` apart), and `wait` waits between cycles
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -22,6 +22,7 @@ from garrison.pipeline.outcome import FAIL, SUCCESS, Outcome
 from garrison.values import Value
 
 if TYPE_CHECKING:
+    from garrison.pipeline.flow import FlowState
     from garrison.pipeline.store import Checkpoint
 
 SUBGRAPH, MANAGER = "subgraph", "stack.manager_loop"
@@ -174,13 +175,23 @@ def manager_of(node: Node) -> Manager:
                    text(attrs, "prompt") or node.label)
 
 
-def telemetry_of(checkpoint: Checkpoint, directory: object = "") -> dict[str, object]:
-    """Return what a manager observes of its child, as context keys, from the child's checkpoint."""
-    nodes = checkpoint.get("next_nodes") or []
-    return {"stack.child.status": _STATUS_WORDS.get(checkpoint["status"], checkpoint["status"]),
-            "stack.child.outcome": checkpoint["status"], "stack.child.reason": checkpoint.get("reason", ""),
-            "stack.child.steps": checkpoint.get("steps", 0), "stack.child.current_node": nodes[0] if nodes else "",
-            "stack.child.completed": len(checkpoint.get("completed_nodes", ())),
+def telemetry_of(state: FlowState, directory: object = "") -> dict[str, object]:
+    """Return what a manager observes of its child, as context keys."""
+    return _telemetry(state.shown_status, state.reason or state.detail, state.steps, state.next_nodes,
+                      len(state.completed), directory)
+
+
+def recorded_telemetry(checkpoint: Checkpoint, directory: object) -> dict[str, object]:
+    """Return the same of a child that another process runs, from its checkpoint."""
+    return _telemetry(checkpoint["status"], checkpoint["reason"], checkpoint["steps"], checkpoint["next_nodes"],
+                      len(checkpoint["completed_nodes"]), directory)
+
+
+def _telemetry(status: str, reason: str, steps: int, nodes: Sequence[str], completed: int,
+               directory: object) -> dict[str, object]:
+    return {"stack.child.status": _STATUS_WORDS.get(status, status), "stack.child.outcome": status,
+            "stack.child.reason": reason, "stack.child.steps": steps,
+            "stack.child.current_node": nodes[0] if nodes else "", "stack.child.completed": completed,
             "stack.child.directory": str(directory or "")}
 
 

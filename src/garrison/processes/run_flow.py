@@ -29,7 +29,6 @@ from garrison.pipeline.flow.program import compile_graph
 from garrison.pipeline.node_status import FAILED, VALIDATED
 from garrison.pipeline.outcome import SUCCESS, Outcome
 from garrison.pipeline.parser import parse
-from garrison.pipeline.store import checkpoint_of
 from garrison.pipeline.subpipelines import (
     MANAGER,
     child_context,
@@ -212,7 +211,7 @@ class RunFlow:
         return self.program.graph.nodes[place.node]
 
     def telemetry(self) -> dict[str, object]:
-        return telemetry_of(checkpoint_of(self.program, self.state, self.run, ""))
+        return telemetry_of(self.state)
 
     # ---- places
 

@@ -158,6 +158,16 @@ class FlowState:
         """Return whether the run is over; `resumable` says whether it can continue."""
         return self.status in (DONE, FAILED)
 
+    @property
+    def shown_status(self) -> str:
+        """Return the status as people and programs are told it: a run that is done is a success."""
+        return {DONE: "success", FAILED: "fail"}.get(self.status, self.status)
+
+    @property
+    def next_nodes(self) -> list[str]:
+        """Return the nodes at work or about to be entered."""
+        return [*dict.fromkeys([place.node for place in self.in_flight.values()] + [move.node for move in self.queue])]
+
     def to_data(self) -> dict[str, object]:
         """Return the state as JSON values, which share nothing with it: the snapshot."""
         return {**asdict(self), "settled": sorted(self.settled)}

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import quote
@@ -23,7 +22,7 @@ from garrison.errors import GarrisonError, Refused, UsageError
 from garrison.pipeline.graph import text
 from garrison.pipeline.handlers.call import MAX_DEPTH, Call, Waiting, failed
 from garrison.pipeline.outcome import FAIL, SUCCESS, Outcome, RunResult
-from garrison.pipeline.store import RunDirectory
+from garrison.pipeline.store import RunDirectory, read_checkpoint
 from garrison.pipeline.subpipelines import (
     Manager,
     child_context,
@@ -32,6 +31,7 @@ from garrison.pipeline.subpipelines import (
     final_telemetry,
     manager_of,
     pipeline_file,
+    recorded_telemetry,
     telemetry_of,
 )
 from garrison.records import atomic
@@ -124,9 +124,9 @@ def _external_telemetry(call: Call) -> dict[str, object]:
     named = text(call.attrs, "stack.child_run_dir") or text(call.graph.attrs, "stack.child_run_dir")
     if not named:
         return {}
-    directory = call.run.base / named
-    raw = atomic.read(directory / "checkpoint.json")
-    return {} if raw is None else telemetry_of(json.loads(raw), directory)
+    child = RunDirectory(call.run.base / named)
+    checkpoint = read_checkpoint(child)
+    return {} if checkpoint is None else recorded_telemetry(checkpoint, child.root)
 
 
 def _steer(call: Call, telemetry: Mapping[str, object]) -> bool:
@@ -167,7 +167,7 @@ async def _run_child(call: Call, path: Path, telemetry: dict[str, object]) -> Ru
         on_event=call.run.on_event, seed=f"{call.run.seed}/{call.place.id}", resume=resume,
         tree=call.run.base / workdir if workdir else call.run.tree, environ=call.run.environ,
         depth=call.run.depth + 1, stay=call.run.stay, idle=call.is_idle,
-        on_checkpoint=lambda checkpoint: telemetry.update(telemetry_of(checkpoint, directory)))
+        on_step=lambda state: telemetry.update(telemetry_of(state, directory)))
 
 
 def _outcome(call: Call, result: RunResult) -> Outcome | Waiting:

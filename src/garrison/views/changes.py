@@ -22,13 +22,14 @@ from garrison.records.run import Result, Task, read_result
 from garrison.system.git import GitError
 from garrison.system.terminal_text import clean_lines, spell_hidden, spell_name
 from garrison.system.untrusted import read_end
-from garrison.values import Value, fields_of
+from garrison.values import Value, fields_of, project
 from garrison.views.diff import (
     BIG_FILE,
     FILES,
     SECONDS,
     SUMMARISE_BIG_FILES,
     FileChange,
+    ShownFile,
     changed_files,
     show_line,
     totals,
@@ -105,16 +106,10 @@ class Change(Value):
         return self.head != self.commit
 
 
-class ListedFile(Value):
-    """A changed file in a list: its place there, and what `FileChange` says of it, its names spelled out."""
+class ListedFile(ShownFile, kw_only=True):
+    """A changed file in a list, with its place there, its names spelled out."""
 
     number: int
-    path: str
-    status: str
-    old_path: str
-    added: int | None
-    removed: int | None
-    mode: str
 
 
 class Changes(Change, kw_only=True):
@@ -221,8 +216,8 @@ def read_changes(runtime: Runtime, queue: MergeQueue, change: Change, changed: S
     folder = files.attempt(change.node, change.attempt)
     span = f"{change.base}..{change.commit}"
     added, removed = totals(changed)
-    listed = [ListedFile(number, each.path, each.status, each.old_path, each.added, each.removed, each.mode)
-              for number, file in list(enumerate(changed))[begin:begin + FILES] for each in [file.spelled()]]
+    listed = [ListedFile(**fields_of(project(ShownFile, file.spelled())), number=number)
+              for number, file in list(enumerate(changed))[begin:begin + FILES]]
     why = entry.reason if entry is not None and not entry.awaits_approval else ""
     return Changes(
         **fields_of(change), uncommitted=change.is_uncommitted, commits=read_commits(git, span),

@@ -41,7 +41,7 @@ _SUBMODULE, _LINK = "160000", "120000"
 _STATUS = {"A": "added", "D": "deleted", "M": "modified", "R": "renamed", "C": "copied", "T": "changed its type"}
 
 
-class FileChange(Value):
+class ShownFile(Value):
     """One changed file. `path` is as git has it, with `\\xNN` for what is not UTF-8."""
 
     path: str
@@ -53,6 +53,11 @@ class FileChange(Value):
     removed: int | None = None
     mode: str = ""
     """Its new mode where that changed, as `100644 → 100755`."""
+
+
+class FileChange(ShownFile):
+    """A changed file with its two blobs."""
+
     old_blob: str = ""
     new_blob: str = ""
 

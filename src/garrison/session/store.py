@@ -6,7 +6,8 @@
     session.lock     held while a process has the session
     runs/KIND-N/     files of a run's nodes, if there are any, and the checkpoint of a run that failed
 
-A step is synced if it can do harm when it is repeated; any other is worked out again after a power cut. A list that
+A step is synced if it can do harm when it is repeated; any other is worked out again after a power cut. What a session
+keeps for itself, its memory and its checkpoint, takes a repetition, and is synced with the next step. A list that
 grows by each step, such as the messages of a turn with many tool calls, is recorded by what was added. A compaction
 writes the state first and drops the records then: an end that the state has already is skipped. Earlier versions kept
 the run under way in `under_way.json`, with a run directory of its own.
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
 
 BEGUN, STEP, ENDED = "begun", "step", "ended"
 """Kinds of the journal's records."""
+REPEATABLE = ("session.memory_update", "session.checkpoint")
+"""Types of nodes that take a repetition: what is recorded once more counts once."""
 COMPACT_BYTES = 1 << 20
 """Size of a journal that is compacted, unless the state is larger."""
 _MORE, _VALUE = "$more", "$value"
@@ -218,7 +221,8 @@ class SessionJournal:
         if not isinstance(event, Finished) or (place := self._flow.in_flight.get(event.place_id)) is None:
             return False
         is_skipped = event.outcome is not None and event.outcome.status == SKIPPED
-        return is_skipped or IDEMPOTENCY.get(self._program.units[place.node].handler) == READ_ONLY
+        kind = self._program.units[place.node].handler
+        return is_skipped or kind in REPEATABLE or IDEMPOTENCY.get(kind) == READ_ONLY
 
     def _pack(self, name: str, value: object) -> object:
         """Return a value of the context as the journal has it: of a list that has grown, what was added."""

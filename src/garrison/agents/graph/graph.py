@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from garrison.agents.graph.control import ControlGraph, effective_prompt
 from garrison.agents.graph.model import (
     SUPERVISOR,
+    AgentGraphError,
     AgentStatus,
     Connect,
     Edge,
@@ -29,18 +30,15 @@ from garrison.agents.graph.model import (
     check_name,
 )
 from garrison.agents.graph.session_manager import START_TIMEOUT, AgentSessionManager, Listener
-from garrison.errors import NewerSchema, NotFound, RecordCorrupt, Refused, UsageError
+from garrison.errors import NotFound, RecordCorrupt, Refused, UsageError
 from garrison.records import atomic
-from garrison.values import asdict
+from garrison.records.record import decode, to_dict
+from garrison.values import Value
 
 if TYPE_CHECKING:
     from typing import Self
 
     from garrison.records.budget import Purse
-
-SCHEMA = 1
-"""Version of the JSON file."""
-
 
 def claude(spec: SessionSpec, purse: Purse | None = None) -> Session:
     """Return a Claude session for a node, paid from `purse` if there is one; the first session loads the SDK."""
@@ -211,22 +209,83 @@ class AgentGraph:
     # ---- files and other libraries
 
     def save(self, path: Path | str) -> None:
-        """Write nodes, edges and messages to a JSON file, atomically; sessions are not saved."""
-        save_graph(self, path)
+        """Write nodes, edges and messages to a JSON file, durably and atomically; sessions are not saved.
+
+        UsageError if its metadata cannot be written as JSON.
+        """
+        saved = _Saved(self.name, [*self.nodes.values()], self.control.edges, self.messages)
+        try:
+            text = json.dumps(to_dict(saved), ensure_ascii=False, indent=1)
+        except (TypeError, ValueError, NotImplementedError) as error:
+            raise UsageError(f"graph {self.name!r} cannot be saved: {error}; keep JSON's types in metadata") from error
+        atomic.write(Path(path), text.encode())
 
     @classmethod
     def load(cls, path: Path | str, **options: Any) -> AgentGraph:
-        """Read a graph that `save` wrote; no agent of it runs. `options` are those of the constructor."""
-        return load_graph(path, **options)
+        """Read a graph that `save` wrote; no agent of it runs, and every prompt is computed again.
+
+        NotFound, RecordCorrupt or NewerSchema if that is impossible. `options` are those of the constructor.
+        """
+        path = Path(path)
+        raw = atomic.read(path)
+        if raw is None:
+            raise NotFound(f"no graph at {path}")
+        saved = decode(_Saved, raw, path)
+        graph = cls(saved.name, **options)
+        try:
+            for node in saved.nodes:
+                node.prompt_dirty = True
+                if node.status is AgentStatus.ACTIVE:
+                    node.move(AgentStatus.STOPPED)
+                graph.control.add_node(check_name("node's id", node.id))
+                graph.nodes[node.id] = node
+            for edge in saved.edges:
+                check_name("control type", edge.control_type)
+                graph.control.add_edge(edge)
+        except (UsageError, AgentGraphError) as error:
+            raise RecordCorrupt(path, f"it is not an agent graph ({error})") from error
+        graph.messages = saved.messages
+        return graph
 
     def to_networkx(self) -> Any:
         """Return a `networkx.DiGraph` with the same attributes; an undirected edge is there in both directions."""
-        return to_networkx(self)
+        nx = _networkx()
+        converted = nx.DiGraph(name=self.name)
+        for node in self.nodes.values():
+            converted.add_node(node.id, system_prompt=node.system_prompt, model=node.model, status=node.status.value,
+                               metadata=dict(node.metadata))
+        for edge in self.control.edges:
+            attributes = {"directed": edge.directed, "control_type": edge.control_type,
+                          "properties": dict(edge.properties)}
+            converted.add_edge(edge.source, edge.target, **attributes)
+            if not edge.directed:
+                converted.add_edge(edge.target, edge.source, **attributes)
+        return converted
 
     @classmethod
-    def from_networkx(cls, graph: Any, **options: Any) -> AgentGraph:
-        """Convert any networkx graph whose nodes have a `system_prompt`."""
-        return from_networkx(graph, **options)
+    def from_networkx(cls, source: Any, **options: Any) -> AgentGraph:
+        """Convert any networkx graph.
+
+        Each node's `system_prompt` is used ('' without one), its other attributes become metadata. Edges of an
+        undirected graph, and those with directed=False, direct no agent.
+        """
+        graph = cls(str(source.graph.get("name") or "graph"), **options)
+        for node_id, attributes in source.nodes(data=True):
+            rest = dict(attributes)
+            prompt, model = rest.pop("system_prompt", ""), rest.pop("model", None)
+            rest.pop("status", None)
+            metadata = {**rest.pop("metadata", {}), **rest}
+            name = check_name("node's id", node_id)
+            graph.control.add_node(name)
+            graph.nodes[name] = Node(name, prompt, model, metadata, graph._now())
+        for begin, end, attributes in source.edges(data=True):
+            rest = dict(attributes)
+            directed = bool(rest.pop("directed", source.is_directed()))
+            kind = check_name("control type", rest.pop("control_type", SUPERVISOR))
+            edge = Edge(begin, end, directed, kind, {**rest.pop("properties", {}), **rest})
+            if directed or not graph.control.has_edge(end, begin):
+                graph.control.add_edge(edge)
+        return graph
 
     def _now(self) -> str:
         return self._clock().isoformat()
@@ -238,98 +297,16 @@ class AgentGraph:
         return f"AgentGraph({self.name!r}, {len(self.nodes)} nodes, {len(self.control.edges)} edges)"
 
 
-# ---- JSON files
+save_graph, load_graph = AgentGraph.save, AgentGraph.load
 
 
-def to_data(graph: AgentGraph) -> dict[str, object]:
-    """Return the graph as JSON data."""
-    return {"schema": SCHEMA, "name": graph.name,
-            "nodes": [{**asdict(node), "status": node.status.value} for node in graph.nodes.values()],
-            "edges": [asdict(edge) for edge in graph.control.edges],
-            "messages": [asdict(message) for message in graph.messages]}
+class _Saved(Value):
+    """A graph as its file has it."""
 
-
-def from_data(data: dict[str, Any], **options: Any) -> AgentGraph:
-    """Invert `to_data`; active agents become stopped, and every prompt is computed again."""
-    graph = AgentGraph(data["name"], **options)
-    for body in data["nodes"]:
-        node = Node(**{**body, "status": AgentStatus(body["status"]), "prompt_dirty": True})
-        if node.status is AgentStatus.ACTIVE:
-            node.move(AgentStatus.STOPPED)
-        graph.control.add_node(check_name("node's id", node.id))
-        graph.nodes[node.id] = node
-    for body in data["edges"]:
-        check_name("control type", body["control_type"])
-        graph.control.add_edge(Edge(**body))
-    graph.messages = [Message(**body) for body in data["messages"]]
-    return graph
-
-
-def save_graph(graph: AgentGraph, path: Path | str) -> None:
-    """Write the graph durably and atomically; UsageError if its metadata cannot be written as JSON."""
-    try:
-        text = json.dumps(to_data(graph), ensure_ascii=False, indent=1)
-    except (TypeError, ValueError) as error:
-        raise UsageError(f"graph {graph.name!r} cannot be saved: {error}; keep JSON's types in metadata") from error
-    atomic.write(Path(path), text.encode())
-
-
-def load_graph(path: Path | str, **options: Any) -> AgentGraph:
-    """Read the graph of a file; NotFound, RecordCorrupt or NewerSchema if that is impossible."""
-    path = Path(path)
-    try:
-        data = json.loads(path.read_bytes())
-        if data.get("schema", SCHEMA) > SCHEMA:
-            raise NewerSchema(path, data["schema"], SCHEMA)
-        return from_data(data, **options)
-    except FileNotFoundError as error:
-        raise NotFound(f"no graph at {path}") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise RecordCorrupt(path, f"it is not an agent graph ({error})") from error
-
-
-# ---- networkx
-
-
-def to_networkx(graph: AgentGraph) -> Any:
-    """Return a networkx.DiGraph with the nodes' and edges' attributes; an undirected edge is there both ways."""
-    nx = _networkx()
-    converted = nx.DiGraph(name=graph.name)
-    for node in graph.nodes.values():
-        converted.add_node(node.id, system_prompt=node.system_prompt, model=node.model, status=node.status.value,
-                           metadata=dict(node.metadata))
-    for edge in graph.control.edges:
-        attributes = {"directed": edge.directed, "control_type": edge.control_type,
-                      "properties": dict(edge.properties)}
-        converted.add_edge(edge.source, edge.target, **attributes)
-        if not edge.directed:
-            converted.add_edge(edge.target, edge.source, **attributes)
-    return converted
-
-
-def from_networkx(source: Any, **options: Any) -> AgentGraph:
-    """Convert any networkx graph.
-
-    Each node's `system_prompt` is used ('' without one), its other attributes become metadata. Edges of an undirected
-    graph, and those with directed=False, direct no agent.
-    """
-    graph = AgentGraph(str(source.graph.get("name") or "graph"), **options)
-    for node_id, attributes in source.nodes(data=True):
-        rest = dict(attributes)
-        prompt, model = rest.pop("system_prompt", ""), rest.pop("model", None)
-        rest.pop("status", None)
-        metadata = {**rest.pop("metadata", {}), **rest}
-        name = check_name("node's id", node_id)
-        graph.control.add_node(name)
-        graph.nodes[name] = Node(name, prompt, model, metadata, graph._now())
-    for begin, end, attributes in source.edges(data=True):
-        rest = dict(attributes)
-        directed = bool(rest.pop("directed", source.is_directed()))
-        kind = check_name("control type", rest.pop("control_type", SUPERVISOR))
-        edge = Edge(begin, end, directed, kind, {**rest.pop("properties", {}), **rest})
-        if directed or not graph.control.has_edge(end, begin):
-            graph.control.add_edge(edge)
-    return graph
+    name: str
+    nodes: list[Node]
+    edges: list[Edge]
+    messages: list[Message]
 
 
 def _networkx() -> Any:

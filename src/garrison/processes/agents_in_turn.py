@@ -11,14 +11,11 @@ from typing import TYPE_CHECKING
 from garrison.agents import failover as policy
 from garrison.agents.registry import follower_attributes, followers_of
 from garrison.agents.trouble import TroubleKind
-from garrison.errors import GarrisonError, RecordError
+from garrison.errors import GarrisonError
 from garrison.processes.loop import log_line
 from garrison.records import failover as records
-from garrison.records import run as run_records
 from garrison.records.failover import Failover
-from garrison.records.hook import Hook
 from garrison.records.identity import Identity
-from garrison.records.names import Key
 from garrison.supervise.incarnation import require_unfenced
 from garrison.system import failpoint
 from garrison.values import replace
@@ -29,8 +26,7 @@ if TYPE_CHECKING:
 
     from garrison.agents.base import Trouble
     from garrison.processes.runtime import Runtime
-    from garrison.records.run import Result, RunFiles, Task
-    from garrison.records.store import Store
+    from garrison.records.run import Task
     from garrison.supervise.incarnation import Incarnation
 
 
@@ -144,16 +140,3 @@ class AgentsInTurn:
 # beside it puts in the attempt's folder is thus ignored, and the attempt continues. The branch counts as the result
 # says, too: `Worktree.restore_branch` puts it back where the orchestrator saw it. Outside a sandbox an agent is the
 # user, and can forge all of it; this catches mistakes and simple forgeries.
-
-
-def read_attempt_result(store: Store, files: RunFiles, node: str, attempt: int) -> tuple[Result | None, str]:
-    """Return the result of a node's attempt that its orchestrator announced; else None, and the reason if there is a
-    file."""
-    path = files.attempt(node, attempt) / "result.json"
-    if not path.exists():
-        return None, ""
-    try:
-        hook = store.read(Hook, Key("orchestrator", node, files.run))
-    except RecordError:  # its owner repairs it
-        hook = None
-    return run_records.read_result(path, files.run, node, attempt, hook.result_digest if hook is not None else None)

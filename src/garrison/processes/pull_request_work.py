@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 from garrison.agents.base import REPLIES
 from garrison.errors import GarrisonError
 from garrison.merge.failing_tests import count_tests
-from garrison.processes.agents_in_turn import read_attempt_result
 from garrison.processes.pull_request_texts import NodeSummary, RunSummary, parse_replies
 from garrison.processes.run_branch import landing_queue, node_queue
 from garrison.processes.run_state import TESTED
 from garrison.records import costs, journal
 from garrison.records.names import INTEGRATION
+from garrison.records.run import read_attempt_result
 from garrison.sandbox.place import EXCHANGE
 from garrison.system import untrusted
 from garrison.system.clock import from_iso

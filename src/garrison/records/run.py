@@ -13,14 +13,17 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from garrison.errors import NewerSchema, RecordCorrupt
+from garrison.errors import NewerSchema, RecordCorrupt, RecordError
 from garrison.records import atomic, earlier, record
-from garrison.records.names import integration_branch
+from garrison.records.hook import Hook
+from garrison.records.names import Key, integration_branch
 from garrison.values import Value, replace
 
 if TYPE_CHECKING:
     from pathlib import Path
     from typing import TypeVar
+
+    from garrison.records.store import Store
 
     T = TypeVar("T")
 
@@ -276,6 +279,19 @@ def read_result(path: Path, run: str, node: str, attempt: int, announced: str | 
     if announced is not None and digest_of(data) != announced:
         return None, f"{path} was not written by the node's orchestrator; ignored"
     return result, ""
+
+
+def read_attempt_result(store: Store, files: RunFiles, node: str, attempt: int) -> tuple[Result | None, str]:
+    """Return the result of a node's attempt that its orchestrator announced; else None, and the reason if there is a
+    file."""
+    path = files.attempt(node, attempt) / "result.json"
+    if not path.exists():
+        return None, ""
+    try:
+        hook = store.read(Hook, Key("orchestrator", node, files.run))
+    except RecordError:  # its owner repairs it
+        hook = None
+    return read_result(path, files.run, node, attempt, hook.result_digest if hook is not None else None)
 
 
 def digest_of(data: bytes) -> str:

@@ -17,7 +17,6 @@ from garrison.merge.records import TurnEnded, TurnSuspended
 from garrison.merge.target import describe_gone, describe_moved
 from garrison.processes import run_branch
 from garrison.processes.actions import Action, ActionKind, ApplySignal, Decision, ParkChild, ReplaceChild
-from garrison.processes.agents_in_turn import read_attempt_result
 from garrison.processes.git_record import GIT, GitWatch
 from garrison.processes.guardian import flow_policy, policy
 from garrison.processes.guardian.agent_places import AgentPlaces
@@ -67,7 +66,7 @@ from garrison.records.events import (
 from garrison.records.identity import Identity
 from garrison.records.journal import SNAPSHOT_EVERY, Verifier, Writer
 from garrison.records.names import INTEGRATION, Key, launcher_key
-from garrison.records.run import LAND_PR, Task
+from garrison.records.run import LAND_PR, Task, read_attempt_result
 from garrison.records.signals import CancelNode, Escalation, PipelineComplete, StopRun, UnparkNode, Violation
 from garrison.records.store import quarantine
 from garrison.supervise.death_classes import CRASH, SHORTAGE, STOP

@@ -21,7 +21,6 @@ from garrison.merge.target import describe_gone
 from garrison.processes import run_branch
 from garrison.processes.actions import Action, ActionKind, ApplySignal, Decision, ReplaceChild, SendSignal
 from garrison.processes.agent_activity import AgentActivity
-from garrison.processes.agents_in_turn import read_attempt_result
 from garrison.processes.diff_check import inspect_branch
 from garrison.processes.loop import all_beating, exit_gracefully, fingerprint_of, heartbeat_limit, log_line
 from garrison.processes.merge_client import MergeClient
@@ -48,6 +47,7 @@ from garrison.records.journal import Writer
 from garrison.records.names import Key, branch_name
 from garrison.records.remote import FILE as REMOTE
 from garrison.records.remote import look_remote
+from garrison.records.run import read_attempt_result
 from garrison.records.signals import NeedsInput, OrchestratorCrashed, OrchestratorHung, RunnerExited
 from garrison.sandbox import setups
 from garrison.supervise.death_classes import CRASH, ORDER

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from garrison.web import responses
+from tests import page_types
 
 OWN = sorted(path for path in responses.FOLDER.glob("*.js"))
 INTO_MARKUP = re.compile(r"\b(innerHTML|outerHTML|insertAdjacentHTML|document\.write|createContextualFragment|srcdoc|"
@@ -71,3 +72,7 @@ def test_all_files_of_the_page_can_be_served() -> None:
     files = [path for path in responses.FOLDER.rglob("*")
              if path.is_file() and not path.name.endswith((".md", ".d.ts", ".d.mts"))]
     assert {path.suffix for path in files} <= set(responses.TYPES)
+
+
+def test_the_types_of_the_pages_data_are_what_the_records_say() -> None:
+    assert page_types.FILE.read_text() == page_types.write(), "python -m tests.page_types writes them anew"

@@ -63,7 +63,7 @@ async function told(doing) {
 
 /** What can be begun here, once the server has said it; null before. */
 function useOffer() {
-  const [offer, take] = useState(null);
+  const [offer, take] = useState(/** @type {import("./records").Offer|null} */ (null));
   const [trouble, fail] = useState("");
   useEffect(() => {
     get("begin").then(take, problem => fail(problem.message));
@@ -188,7 +188,10 @@ function Begin({ close }) {
   </form>`;
 }
 
-/** How far a beginning is, with its command; its run is opened once it is there. */
+/**
+ * How far a beginning is, with its command; its run is opened once it is there.
+ * @param {{begun: import("./records").Beginning, close: () => void}} props
+ */
 function Progress({ begun, close }) {
   const [now, look] = useState(begun);
   useEffect(() => {

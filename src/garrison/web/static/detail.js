@@ -35,7 +35,7 @@ const AT_WORK = new Set(["working", "asking"]);
  * @param {string|null} props.node
  * @param {string|undefined} props.tab the tab to open it at
  * @param {number} props.opened changes when a person opens a node, also the same one
- * @param {Object} props.state of the run
+ * @param {import("./state").State} props.state of the run
  * @param {number} props.happened changes with each event of the node
  * @param {(...given: any[]) => any} props.act posts a change
  * @param {() => void} props.close called by the close button

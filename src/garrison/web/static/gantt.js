@@ -42,7 +42,7 @@ const PARTS = ["status", "timeline", "queue", "costs"]; // of the state: one tha
  * The panel; it reads only while it is shown.
  * @param {Object} props
  * @param {boolean} props.hidden
- * @param {Object|null} props.state of the run
+ * @param {import("./state").State|null} props.state of the run
  * @param {(a: string) => void} props.choose opens a node
  * @param {() => Promise<Object>} props.load reads the timeline
  */

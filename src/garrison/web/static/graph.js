@@ -27,7 +27,7 @@ const BUSY = new Set(["working", "asking"]);
  * The panel.
  * @param {Object} props
  * @param {boolean} props.hidden
- * @param {Object|null} props.state of the run
+ * @param {import("./state").State|null} props.state of the run
  * @param {string|null} props.selected the node that is open
  * @param {(a: string) => void} props.choose opens a node
  * @param {{current: Graph}} props.handle gets the panel: its focus(), table() and search() are for shortcuts

@@ -26,7 +26,7 @@ const LOOKS = { "waiting for you": "asking", "nothing at work": "waiting" };
 /**
  * The head of `run`.
  * @param {Object} props
- * @param {Object|null} props.state null: not known yet, and nothing is shown
+ * @param {import("./state").State|null} props.state null: not known yet, and nothing is shown
  * @param {number} props.waits how many items wait for a person
  * @param {Array<Object>|null} props.runs all runs of the home
  * @param {(...given: any[]) => any} props.act posts a change

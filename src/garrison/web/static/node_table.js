@@ -35,7 +35,7 @@ const FALLING = new Set(["attempt", "deaths", "since", "cost"]); // from the hig
 /**
  * The table.
  * @param {Object} props
- * @param {Object} props.state
+ * @param {import("./state").State} props.state
  * @param {Set<string>|null} props.found only these nodes
  * @param {{by: string|null, down: boolean}} props.order by nothing: as in the graph
  * @param {(order: {by: string, down: boolean}) => void} props.reorder called with another order

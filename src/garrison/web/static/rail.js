@@ -114,7 +114,7 @@ function upperRow(state, layer, lead) {
   };
 }
 
-const NOTHING = /** @type {Object<string, any>} */ ({}); // known of the node of an agent that is still beginning
+const NOTHING = /** @type {any} */ ({}); // known of the node of an agent that is still beginning
 
 const again = node => node.attempt > 1 && `attempt ${node.attempt}`;
 const joined = (words, sign) => words.filter(Boolean).join(sign);

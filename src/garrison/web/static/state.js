@@ -7,6 +7,11 @@ const KEPT = { timeline: 300, signals: 200 };
 const UNATTENDED = new Set(["stopped", "interrupted", "failed", "corrupt"]); // statuses of a run in which nobody works
 const ADDED = { timeline_add: "timeline", signals_add: "signals" };
 
+/**
+ * A run as the page has it: its snapshot, patched since, with all that is known of each node.
+ * @typedef {Omit<import("./records").Snapshot, "nodes"> & {nodes: Record<string, import("./records").WholeNode>}} State
+ */
+
 /** A state from the server's snapshot. */
 export function fromSnapshot(snapshot) {
   return { ...snapshot, timeline: latest("timeline", snapshot.timeline), signals: latest("signals", snapshot.signals) };
@@ -44,7 +49,12 @@ function latest(part, entries) {
   return [...entries].sort(order).slice(-KEPT[part]);
 }
 
-/** The state in which a node is shown: one whose gate is open, or whose agent asks, asks you. */
+/**
+ * The state in which a node is shown: one whose gate is open, or whose agent asks, asks you.
+ * @param {State} state
+ * @param {import("./records").WholeNode} node
+ * @returns {string}
+ */
 export function shown(state, node) {
   if (node.shape === "Mdiamond") return state.status === "new" ? "waiting" : "passed";
   if (node.shape === "Msquare") return state.status === "done" ? "passed" : "waiting";
@@ -55,7 +65,12 @@ export function shown(state, node) {
   return look === "working" && UNATTENDED.has(state.status) ? "stopped" : look;
 }
 
-/** Whether a node without an agent (a fork, a join, a choice) was passed: a node after it has started. */
+/**
+ * Whether a node without an agent (a fork, a join, a choice) was passed: a node after it has started.
+ * @param {State} state
+ * @param {string} name
+ * @returns {boolean}
+ */
 function passed(state, name) {
   const steps = stepsFromStart(state);
   return (state.next[name] ?? [])
@@ -69,7 +84,10 @@ function passed(state, name) {
 
 const measured = new WeakMap();
 
-/** Node → edges from the start at least; an edge to a smaller number goes back into a loop. */
+/**
+ * Node → edges from the start at least; an edge to a smaller number goes back into a loop.
+ * @param {State} state
+ */
 function stepsFromStart({ next, nodes }) {
   if (measured.has(next)) return measured.get(next);
   const steps = new Map(
@@ -84,12 +102,16 @@ function stepsFromStart({ next, nodes }) {
   return steps;
 }
 
-const asking = state => state.gates.filter(gate => gate.kind !== "signal");
+const asking = (/** @type {State} */ state) => state.gates.filter(gate => gate.kind !== "signal");
 
 /** What waits for a person, as the server lists it; each with its node. */
-export const waiting = state => (state.waits ?? []).map(one => ({ ...one, node: state.nodes[one.node] }));
+export const waiting = (/** @type {State} */ state) =>
+  (state.waits ?? []).map(one => ({ ...one, node: state.nodes[one.node] }));
 
-/** What a person should see beside it, and what is not counted: problems, and nodes that failed in a run that is over. */
+/**
+ * What a person should see beside it, and what is not counted: problems, and nodes that failed in a run that is over.
+ * @param {State} state
+ */
 export function notes(state) {
   const known = new Set((state.waits ?? []).map(one => one.key));
   const found = [...(state.hint ? [state.hint] : []), ...(state.problems ?? [])].map(text => ({
@@ -103,7 +125,11 @@ export function notes(state) {
   return [...found, ...failed].filter(one => !known.has(one.key));
 }
 
-/** The run's status in a word: it is running while a node is worked on or lands, or another has just ended. */
+/**
+ * The run's status in a word: it is running while a node is worked on or lands, or another has just ended.
+ * @param {State} state
+ * @param {number} waits
+ */
 export function runWord(state, waits) {
   if (state.status !== "running" && state.status !== "waiting") return state.status;
   const { working = 0, landing = 0, asking = 0 } = tally(state);
@@ -112,7 +138,11 @@ export function runWord(state, waits) {
   return asking || waits ? "waiting for you" : left ? "running" : "nothing at work";
 }
 
-/** How many of the nodes with an agent are in each state. */
+/**
+ * How many of the nodes with an agent are in each state.
+ * @param {State} state
+ * @returns {Record<string, number>}
+ */
 export function tally(state) {
   const found = {};
   for (const node of Object.values(state.nodes).filter(one => one.agent)) {

@@ -16,7 +16,7 @@ const SIGNS = { run: "!", gate: "?", asks: "?", parked: "‖", failed: "✕" };
 /**
  * The panel.
  * @param {Object} props
- * @param {Object|null} props.state null: not known yet
+ * @param {import("./state").State|null} props.state null: not known yet
  * @param {Array<Object>} props.elsewhere other runs in which something waits
  * @param {(a: string, b?: string) => void} props.choose opens a node, at a tab
  * @param {(...given: any[]) => any} props.act posts a change

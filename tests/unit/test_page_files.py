@@ -7,9 +7,9 @@ import re
 from pathlib import Path
 
 import pytest
+from tests import page_types
 
 from garrison.web import responses
-from tests import page_types
 
 OWN = sorted(path for path in responses.FOLDER.glob("*.js"))
 INTO_MARKUP = re.compile(r"\b(innerHTML|outerHTML|insertAdjacentHTML|document\.write|createContextualFragment|srcdoc|"

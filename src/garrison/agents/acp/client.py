@@ -12,12 +12,16 @@ import errno
 from collections import deque
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 import msgspec
 from acp import PROTOCOL_VERSION, RequestError, text_block
 from acp.core import ClientSideConnection
 from acp.schema import (
+    AcpMcpServer,
+    AgentCapabilities,
+    AgentMessageChunk,
+    AgentThoughtChunk,
     AllowedOutcome,
     ClientCapabilities,
     DeniedOutcome,
@@ -26,9 +30,16 @@ from acp.schema import (
     HttpHeader,
     HttpMcpServer,
     Implementation,
+    LoadSessionResponse,
     McpServerStdio,
+    NewSessionResponse,
+    PermissionOption,
     RequestPermissionResponse,
+    ResumeSessionResponse,
     SseMcpServer,
+    ToolCallProgress,
+    ToolCallStart,
+    ToolCallUpdate,
 )
 
 from garrison.agents.acp.permissions import Option
@@ -43,6 +54,7 @@ if TYPE_CHECKING:
 __all__ = ["AcpClient", "AgentEnded", "Breach", "CannotStart", "Listener", "McpServer", "NoAnswer", "RequestError",
            "Silence"]
 
+T = TypeVar("T")
 TOOL_TIMEOUT = 660.0
 """Seconds for which a tool call may be silent beyond the stale limit."""
 START_TIMEOUT = 180.0
@@ -152,8 +164,8 @@ class AcpClient:
         self.agent = ""
         """Name and version that the program gives itself."""
         self.session = ""
-        self._capabilities: Any = None
-        self._begun: Any = None
+        self._capabilities: AgentCapabilities | None = None
+        self._begun: NewSessionResponse | ResumeSessionResponse | LoadSessionResponse | None = None
 
     @property
     def pid(self) -> int:
@@ -211,21 +223,22 @@ class AcpClient:
 
     async def new_session(self, servers: Sequence[McpServer]) -> str:
         """Begin a session and return its id."""
-        self._begun = await self._request(self._connection.new_session(
+        begun = await self._request(self._connection.new_session(
             cwd=self._inside, mcp_servers=_to_servers(servers)), "session/new")
-        self.session = str(self._begun.session_id)
+        self._begun, self.session = begun, str(begun.session_id)
         return self.session
 
     async def resume_session(self, session: str, servers: Sequence[McpServer]) -> None:
         """Continue a session; RequestError if the agent refuses that. What it repeats of the past is not heard."""
         self.session = session
-        arguments: dict[str, Any] = {"cwd": self._inside, "session_id": session, "mcp_servers": _to_servers(servers)}
         self._loading = True
         try:
             if self._resumes:
-                self._begun = await self._request(self._connection.resume_session(**arguments), "session/resume")
+                self._begun = await self._request(self._connection.resume_session(
+                    cwd=self._inside, session_id=session, mcp_servers=_to_servers(servers)), "session/resume")
             else:
-                self._begun = await self._request(self._connection.load_session(**arguments), "session/load")
+                self._begun = await self._request(self._connection.load_session(
+                    cwd=self._inside, session_id=session, mcp_servers=_to_servers(servers)), "session/load")
         finally:
             self._loading = False
             self.turn_state = Turn()
@@ -309,7 +322,7 @@ class AcpClient:
         """Count from now: the agent waits for us."""
         self._transport.heard_at = asyncio.get_running_loop().time()
 
-    async def _request(self, call: Awaitable[Any], name: str) -> Any:
+    async def _request(self, call: Awaitable[T], name: str) -> T:
         """Return the answer to a request outside of turns."""
         request = asyncio.ensure_future(call)
         try:
@@ -323,11 +336,12 @@ class AcpClient:
         finally:
             request.cancel()
 
-    async def _wait(self, request: asyncio.Future[Any], seconds: float) -> bool:
+    async def _wait(self, request: asyncio.Future[T], seconds: float) -> bool:
         """Wait for a request; return whether it is done, raise if the agent has ended or broken the protocol."""
         ended = asyncio.ensure_future(self._transport.ended.wait())
         try:
-            await asyncio.wait({request, ended}, timeout=max(0.0, seconds), return_when=asyncio.FIRST_COMPLETED)
+            either: set[asyncio.Future[Any]] = {request, ended}
+            await asyncio.wait(either, timeout=max(0.0, seconds), return_when=asyncio.FIRST_COMPLETED)
         finally:
             ended.cancel()
         if self._transport.breach.done():
@@ -353,22 +367,21 @@ class AcpClient:
 
     # ---- what the agent says
 
-    def hear(self, update: Any) -> None:
+    def hear(self, update: object) -> None:
         """Turn an update of the session into events."""
         if self._loading:
             return
-        kind = getattr(update, "session_update", "")
-        if kind == "agent_message_chunk":
+        if isinstance(update, AgentMessageChunk):
             self._end_thought()
             self.turn_state.answered = True
             self.turn_state.text = (self.turn_state.text + _text_of(update.content))[-_MAX_MESSAGE:]
-        elif kind == "agent_thought_chunk":
+        elif isinstance(update, AgentThoughtChunk):
             self.turn_state.thought = (self.turn_state.thought + _text_of(update.content))[:_MAX_MESSAGE]
-        elif kind in ("tool_call", "tool_call_update"):
+        elif isinstance(update, (ToolCallStart, ToolCallProgress)):
             self._end_message()
             self._hear_call(update)
 
-    def _hear_call(self, update: Any) -> None:
+    def _hear_call(self, update: ToolCallStart | ToolCallProgress) -> None:
         turn, call = self.turn_state, str(update.tool_call_id)[:200]
         turn.answered = True
         status = update.status
@@ -397,7 +410,7 @@ class AcpClient:
             self._listener.on_event({"kind": "text", "text": self.turn_state.text})
         self.turn_state.text = ""
 
-    async def permit(self, call: Any, options: Sequence[Any]) -> Any:
+    async def permit(self, call: ToolCallUpdate, options: Sequence[PermissionOption]) -> RequestPermissionResponse:
         """Answer a request for leave."""
         turn = self.turn_state
         turn.asked += 1
@@ -411,7 +424,7 @@ class AcpClient:
         return RequestPermissionResponse(outcome=AllowedOutcome(outcome="selected", option_id=chosen.id))
 
 
-def _result_from(request: asyncio.Future[Any], name: str) -> Any:
+def _result_from(request: asyncio.Future[T], name: str) -> T:
     """Return the answer to a request; Breach if it is not what the protocol says."""
     try:
         result = request.result()
@@ -428,36 +441,37 @@ class _Client:
     def __init__(self, client: AcpClient) -> None:
         self._client = client
 
-    async def request_permission(self, session_id: str, tool_call: Any, options: Any, **_more: Any) -> Any:
+    async def request_permission(self, session_id: str, tool_call: ToolCallUpdate,
+                                 options: Sequence[PermissionOption], **_more: object) -> RequestPermissionResponse:
         if str(session_id) != self._client.session:
             return RequestPermissionResponse(outcome=DeniedOutcome(outcome="cancelled"))
         return await self._client.permit(tool_call, options)
 
-    async def session_update(self, session_id: str, update: Any, **_more: Any) -> None:
+    async def session_update(self, session_id: str, update: object, **_more: object) -> None:
         if str(session_id) == self._client.session:  # another session's words are not this attempt's
             self._client.hear(update)
 
 
-def title_of(call: Any) -> str:
+def title_of(call: ToolCallUpdate | ToolCallStart | ToolCallProgress) -> str:
     """Return what a tool call is about: its title, else its input."""
     return str(call.title or call.raw_input or call.kind or "a tool call")[:2000]
 
 
-def _result_of(update: Any) -> str:
+def _result_of(update: ToolCallStart | ToolCallProgress) -> str:
     parts = [_text_of(getattr(part, "content", None)) for part in update.content or ()]
     text = "\n".join(part for part in parts if part)
     return text or ("" if update.raw_output is None else str(update.raw_output)[:20_000])
 
 
-def _text_of(block: Any) -> str:
+def _text_of(block: object) -> str:
     return str(getattr(block, "text", None) or "")
 
 
-def _to_servers(servers: Sequence[McpServer]) -> list[Any]:
+def _to_servers(servers: Sequence[McpServer]) -> list[HttpMcpServer | SseMcpServer | AcpMcpServer | McpServerStdio]:
     return [_to_server(server) for server in servers]
 
 
-def _to_server(server: McpServer) -> object:
+def _to_server(server: McpServer) -> HttpMcpServer | SseMcpServer | McpServerStdio:
     if server.url:
         by_url: type[HttpMcpServer | SseMcpServer] = SseMcpServer if server.transport == "sse" else HttpMcpServer
         return by_url(name=server.name, url=server.url, type=server.transport,  # type: ignore[arg-type]

@@ -118,3 +118,27 @@ def test_the_answers_of_a_gate_stay_in_its_card_however_long_and_a_click_on_one_
     for choice in card.locator(".choice").all():
         expect(choice).to_be_disabled()
     page.unroute_all(behavior="ignoreErrors")
+
+
+def test_the_pull_request_is_shown_with_what_it_waits_for_and_links_to_its_forge_alone(home: Any, opened: Any) -> None:
+    builder, guardian, url = home
+    page = opened(url, "/?run=r1")
+    guardian.append("pull_request", {"state": "waiting for review", "number": 7, "node": "a",
+                                     "url": "https://forge.example/o/n/pull/7"}, builder.now())
+    panel = page.locator("#pull-request")
+    expect(panel).to_contain_text("It waits for review of #7.")
+    expect(panel.locator(".pill")).to_have_class(re.compile("s-asking"))
+    link = panel.get_by_role("link", name="#7")
+    assert [link.get_attribute(name) for name in ("href", "target", "rel")] == [
+        "https://forge.example/o/n/pull/7", "_blank", "noopener noreferrer"]
+    expect(page.locator("#list-timeline")).to_contain_text("pull request")
+    with page.expect_request(lambda request: request.method == "POST") as asked:
+        page.watch.allowed.append("status of")
+        panel.get_by_role("button", name="Look at the forge now").click()
+    assert asked.value.post_data_json == {"action": "sync"}
+    for width in (390, 1024):
+        page.set_viewport_size({"width": width, "height": 800})
+        expect(panel).to_be_visible()
+    guardian.append("pull_request", {"state": "closed", "url": "javascript:alert(1)//x/"}, builder.now())
+    expect(panel.get_by_role("button", name="Open another")).to_be_visible()
+    expect(panel.get_by_role("link")).to_have_count(0)

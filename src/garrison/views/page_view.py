@@ -31,6 +31,7 @@ from garrison.records.events import (
     GuardianSignal,
     NodeChanged,
     ProbeHealthy,
+    PullRequestChanged,
     RunChanged,
     WorkSaved,
 )
@@ -188,6 +189,21 @@ class SignalEntry(Value):
     text: str
 
 
+class ShownPullRequest(Value):
+    """The run's pull request; empty fields are not known (yet)."""
+
+    state: str
+    number: int
+    url: str
+    text: str
+    """Its state in words, with the reason."""
+    waits_for: str
+    """'' while garrison itself is at it."""
+    since: str
+    returns: dict[str, int]
+    """Node → how often it was sent back for a check or a comment."""
+
+
 class Parts(Value):
     """Parts of a run on the page: all of them in a snapshot, those that changed in a patch."""
 
@@ -198,6 +214,8 @@ class Parts(Value):
     waits: list[ShownWait] | UnsetType = UNSET
     queue: PageQueue | UnsetType = UNSET
     notices: list[Notice] | UnsetType = UNSET
+    pull_request: ShownPullRequest | UnsetType | None = UNSET
+    """None for a run without one."""
     followed: Mapping[str, int] | UnsetType = UNSET
     """Edge of the graph → how often it was followed; in a patch those that were."""
     nodes: Mapping[str, PageNode | ObservedNode] | UnsetType = UNSET
@@ -440,12 +458,18 @@ class PageModel:
 
     def _parts(self) -> Parts:
         """Return the parts that are compared as wholes."""
-        return replace(self._judged(), gates=self._gates(), queue=self._queue(), notices=self._notices())
+        return replace(self._judged(), gates=self._gates(), queue=self._queue(), notices=self._notices(),
+                       pull_request=self._pull_request())
 
     def _judged(self) -> Parts:
         """Return the parts that depend on an observation, too."""
         status, reason = self.status
         return Parts(status=status, reason=reason, problems=self.problems, waits=self._waits())
+
+    def _pull_request(self) -> ShownPullRequest | None:
+        pull = self.model.state.pull_request
+        return ShownPullRequest(pull.state, pull.number, pull.url, pull.describe(), pull.waits_for(), pull.since,
+                                pull.returns) if pull.state else None
 
     def _nodes(self) -> dict[str, PageNode]:
         return {name: self._node(name) for name in self._names()}
@@ -521,7 +545,8 @@ class PageModel:
                 touched = [name for name, node in model.state.nodes.items() if node.status == IMPL_COMPLETE]
         else:
             if record.journal == GUARDIAN:
-                parts = replace(self._judged(), gates=self._gates(), notices=self._notices())
+                parts = replace(self._judged(), gates=self._gates(), notices=self._notices(),
+                                pull_request=self._pull_request())
             touched = self._touched(record)
         newer = self._newer(parts)
         nodes = {name: node for name in touched if self._sent_nodes.get(name) != (node := self._node(name))}
@@ -640,6 +665,7 @@ _RECORD_KINDS: Mapping[type[Any], Callable[[Any], str]] = {
     GuardianSignal: _signal_kind,
     GateChanged: lambda record: "" if record.closed else "asks",
     ProbeHealthy: lambda record: "healed",
+    PullRequestChanged: lambda record: "pull_request",
     WorkSaved: lambda record: "rescued",
 }
 """Class of a record → its kind in the timeline."""

@@ -30,6 +30,8 @@ RUN: Mapping[str, Callable[[str], list[str]]] = {
     "stop": lambda run: ["stop", run],
     "resume": lambda run: ["resume", run, "--detach", "--json"],
     "again": lambda run: ["resume", run, "--detach", "--json"],
+    "sync": lambda run: ["pr", "sync", run],
+    "reopen": lambda run: ["pr", "open", "--again", run],
 }
 NODE: Mapping[str, Callable[[str, str, str], list[str]]] = {
     "respawn": lambda run, node, text: ["agents", "respawn", "--run", run, "--", node],

@@ -14,6 +14,7 @@ export interface Beat {
   waits?: Array<ShownWait>;
   queue?: PageQueue;
   notices?: Array<Notice>;
+  pull_request?: ShownPullRequest | null;
   followed?: Record<string, number>;
   nodes?: Record<string, PageNode | ObservedNode>;
   timeline?: Array<TimelineEntry>;
@@ -174,6 +175,7 @@ export interface Parts {
   waits?: Array<ShownWait>;
   queue?: PageQueue;
   notices?: Array<Notice>;
+  pull_request?: ShownPullRequest | null;
   followed?: Record<string, number>;
   nodes?: Record<string, PageNode | ObservedNode>;
   timeline?: Array<TimelineEntry>;
@@ -262,6 +264,16 @@ export interface ShownLine {
   same: boolean | null;
 }
 
+export interface ShownPullRequest {
+  state: string;
+  number: number;
+  url: string;
+  text: string;
+  waits_for: string;
+  since: string;
+  returns: Record<string, number>;
+}
+
 export interface ShownWait {
   kind: "run" | "gate" | "asks" | "parked" | "failed" | "empty" | "paused" | "no_gate" | "no_room" | "blocked" | "no_target" | "ref_locked" | "hindered";
   key: string;
@@ -288,6 +300,7 @@ export interface Snapshot {
   waits?: Array<ShownWait>;
   queue?: PageQueue;
   notices?: Array<Notice>;
+  pull_request?: ShownPullRequest | null;
   followed?: Record<string, number>;
   nodes?: Record<string, PageNode | ObservedNode>;
   timeline?: Array<TimelineEntry>;

@@ -10,6 +10,7 @@ import { Gantt } from "./gantt.js";
 import { Graph } from "./graph.js";
 import { RunHead } from "./head.js";
 import { announce, attempt, full, link, skipTo, tab, toast } from "./notice.js";
+import { PullRequest } from "./pull_request.js";
 import { Queue } from "./queue.js";
 import { Rail } from "./rail.js";
 import { fromSnapshot, patched, waiting } from "./state.js";
@@ -244,6 +245,7 @@ function Panels({ page: { run, node, elsewhere, graph, act, choose, load, read }
     </div>
     <div class="side">
       <${Waits} state=${state} elsewhere=${elsewhere} choose=${choose} act=${act} />
+      <${PullRequest} state=${state} choose=${choose} act=${act} />
       <${Queue} state=${state} choose=${choose} act=${act} /><${Costs} state=${state} choose=${choose} />
     </div>`;
 }

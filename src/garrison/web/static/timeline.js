@@ -31,6 +31,7 @@ const KINDS = {
   rejected: ["✕", "gate red"],
   held: ["‖", "held"],
   rescued: ["✓", "snapshot"],
+  pull_request: ["▸", "pull request"],
   paused: ["‖", "queue paused"],
   resumed: ["▸", "queue resumed"],
 };

@@ -347,14 +347,6 @@ def main(argv: list[str]) -> int:
         lock.release()
 
 
-def stop_keeper(home: Path, seconds: float = 15.0) -> None:
-    """Ask the keeper of a home to end, and wait for it; it starts again when it is needed."""
-    state, end = read_state(home), time.monotonic() + seconds
-    while is_running(home) and time.monotonic() < end:
-        processes.send(state.pid, state.ticks, signal.SIGTERM)
-        time.sleep(0.1)
-
-
 # ---- Records of the keeper of a home (`hosts/keeper/state.json`): what it runs, and how its tunnels are.
 
 

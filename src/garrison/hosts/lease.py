@@ -54,10 +54,6 @@ class HeldLease(Value):
         """Return the time at which the worker must stop; None if it may not even begin."""
         return None if self.answered is None else self.answered + STOP_SHARE * self.seconds
 
-    @property
-    def answer_timeout(self) -> float:
-        return BEAT_SHARE * self.seconds
-
     def note_sent(self, at: float) -> HeldLease:
         return replace(self, sent=at)
 

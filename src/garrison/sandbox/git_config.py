@@ -130,7 +130,6 @@ _CREDENTIALS = re.compile(r"\b((?:https?|ftps?)://)[^/\s]+@|(?<![a-z0-9+.-])([a-
                           re.IGNORECASE)
 """What stands before the host: up to the last `@`, for a password may hold one."""
 _QUERY = re.compile(r"(://[^\s?#]*)[?#]\S*")
-_TOKEN = re.compile(r"[?&][a-z_]*(?:token|secret|password|key)=", re.IGNORECASE)
 _SECRET_NAMES = ("extraheader", "smtppass", "password", "token", "secret")
 """Names of settings that hold a secret in any section."""
 

@@ -143,6 +143,9 @@ and more.
 def <script>alert(2)</script>
 **not bold**
 ```
+| node | state \\| word |
+|---|:---:|
+| `a` | [open](/?run=r1) |
 ---
 [x](http://evil.example/?<img src=x onerror=alert(3)>) <a href="http://evil.example">e</a> ![p](http://evil.example/i)
 """
@@ -174,10 +177,14 @@ def test_markdown_becomes_elements_and_never_markup(butler: str, opened: Any) ->
             whole: whole === grown.view.innerHTML, kept: first === view.firstElementChild,
             spent: performance.now() - begun,
             attributes: [...new Set([...view.querySelectorAll("*")].flatMap(one => one.getAttributeNames()))].sort(),
+            table: [...view.querySelectorAll("tr")].map(row => [...row.children].map(cell => cell.textContent)),
+            links: [...view.querySelectorAll("a")].map(link => link.getAttribute("href")),
             code: view.querySelector("pre").textContent, items: view.querySelectorAll("li").length };
     }""", MARKDOWN)
-    assert set(found["names"]) == {"p", "strong", "em", "code", "ul", "ol", "li", "blockquote", "pre", "hr"}
-    assert found["attributes"] == ["aria-level", "class", "role", "start", "tabindex"]
+    assert set(found["names"]) == {"p", "strong", "em", "code", "ul", "ol", "li", "blockquote", "pre", "hr", "div",
+                                   "table", "thead", "tbody", "tr", "th", "td", "a"}
+    assert found["attributes"] == ["aria-label", "aria-level", "class", "href", "role", "scope", "start", "tabindex"]
+    assert found["table"] == [["node", "state | word"], ["a", "open"]] and found["links"] == ["/?run=r1"]
     assert found["whole"] and found["kept"], "a text that grows is drawn as if it had come whole"
     assert found["code"] == "def <script>alert(2)</script>\n**not bold**" and found["items"] == 3
     assert found["spent"] < 30_000, "of hostile megabytes"

@@ -34,7 +34,7 @@ TYPES: Mapping[str, str] = {
     ".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8",
     ".mjs": "text/javascript; charset=utf-8", ".wasm": "application/wasm", ".svg": "image/svg+xml",
     ".png": "image/png", ".ico": "image/x-icon", ".woff2": "font/woff2", ".json": "application/json",
-    ".txt": "text/plain; charset=utf-8",
+    ".txt": "text/plain; charset=utf-8", ".webmanifest": "application/manifest+json",
 }
 """Suffix → content type of each kind of file that is served."""
 COMPRESSED = (".png", ".woff2", ".ico")

@@ -11,6 +11,9 @@ const QUOTE = /^ {0,3}> ?(.*)$/;
 const RULE = /^ {0,3}([-*_])(?:\s*\1){2,}\s*$/;
 const INLINE =
   /`([^`\n]+)`|\*\*([^*\n]+)\*\*|__([^_\n]+)__|\*([^*\s][^*\n]*)\*|\b_([^_\s][^_\n]*)_\b|\[([^\]\n]{1,300})\]\(([^()\s]{1,2000})\)/;
+const ROW = /^ {0,3}\|.*\|\s*$/;
+const RULED = /^[\s|:-]+$/; // the row below the head of a table
+const OWN = /^\/(?!\/)/; // a link to another page of this server
 const LONGEST_LINE = 20000; // characters; a longer line is text without inline marks
 const SHORT_LINE = 500; // characters; a longer line is neither a heading nor a rule
 const MARKS = 500; // inline marks of a line at most
@@ -36,12 +39,10 @@ export function blocksOf(text) {
 
 /** The block of a line outside of code: `open` if the line continues it, else a new one; null for an empty line. */
 function blockAt(line, open) {
-  const short = line.length <= SHORT_LINE;
   if (FENCE.test(line)) return { kind: "code", lines: [] };
   if (!line.trim()) return null;
-  const heading = short && HEADING.exec(line);
-  if (heading) return { kind: "heading", level: heading[1].length, lines: [heading[2]] };
-  if (short && RULE.test(line)) return { kind: "rule", lines: [] };
+  const short = line.length <= SHORT_LINE && shortBlock(line, open);
+  if (short) return short;
   const item = ITEM.exec(line);
   if (item) return lineOf(item[2] ? "numbers" : "points", item[3], open, { first: Number(item[2] ?? 1) });
   const quote = QUOTE.exec(line);
@@ -49,6 +50,14 @@ function blockAt(line, open) {
   if (open?.kind !== "points" && open?.kind !== "numbers") return lineOf("text", line, open);
   open.lines[open.lines.length - 1] += `\n${line.trim()}`;
   return open;
+}
+
+/** The block of a line that is a heading, a rule or a row of a table; null for others. */
+function shortBlock(line, open) {
+  const heading = HEADING.exec(line);
+  if (heading) return { kind: "heading", level: heading[1].length, lines: [heading[2]] };
+  if (RULE.test(line)) return { kind: "rule", lines: [] };
+  return ROW.test(line) ? lineOf("table", line, open) : null;
 }
 
 /** The open block with one line more, or a new one of another kind. */
@@ -86,11 +95,49 @@ const Block = memo(({ kind, lines, level, first }) => {
     return html`<ol start=${String(first)}>
       ${lines.map(line => html`<li>${inline(line)}</li>`)}
     </ol>`;
+  if (kind === "table")
+    return html`<${Table} rows=${lines.map(cellsOf)} ruled=${lines.length > 1 && RULED.test(lines[1])} />`;
   if (kind === "quote") return html`<blockquote>${inline(lines.join("\n"))}</blockquote>`;
   return html`<p>${inline(lines.join("\n"))}</p>`;
 }, sameBlock);
 
-/** A line in pieces: code, strong and emphasized words, links as words with their address. */
+/** The cells of a table's row; `\\|` is a sign within one. */
+const cellsOf = line =>
+  line
+    .trim()
+    .slice(1, -1)
+    .split(/(?<!\\)\|/)
+    .map(cell => cell.trim().replaceAll("\\|", "|"));
+
+/** A table; its first row is the head if the second one rules it off. */
+function Table({ rows, ruled }) {
+  const [head, body] = ruled ? [rows[0], rows.slice(2)] : [null, rows];
+  return html`<div class="table" tabindex="0" role="region" aria-label="Table">
+    <table>
+      ${
+        head &&
+        html`<thead>
+          <tr>
+            ${head.map(cell => html`<th scope="col">${inline(cell)}</th>`)}
+          </tr>
+        </thead>`
+      }
+      <tbody>
+        ${body.map(
+          row =>
+            html`<tr>
+              ${row.map(cell => html`<td>${inline(cell)}</td>`)}
+            </tr>`,
+        )}
+      </tbody>
+    </table>
+  </div>`;
+}
+
+/**
+ * A line in pieces: code, strong and emphasized words, links to pages of this server, other links as words with their
+ * address.
+ */
 function inline(text) {
   const parts = [];
   let rest = text;
@@ -102,6 +149,7 @@ function inline(text) {
     if (code) parts.push(html`<code>${code}</code>`);
     else if (strong ?? strong2) parts.push(html`<strong>${strong ?? strong2}</strong>`);
     else if (em ?? em2) parts.push(html`<em>${em ?? em2}</em>`);
+    else if (OWN.test(address)) parts.push(html`<a href=${address}>${words}</a>`);
     else parts.push(words === address ? words : `${words} (${address})`);
     rest = rest.slice(found.index + all.length);
   }

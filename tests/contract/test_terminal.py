@@ -403,6 +403,23 @@ def test_a_session_is_closed_in_the_terminal_that_holds_it(tmp_path: Path) -> No
     assert gone(session.pid) and opener.sessions() == []
 
 
+def test_libtmux_is_loaded_only_for_a_tmux_command(tmp_path: Path) -> None:
+    """It costs 50 ms of CPU, which a plain process and a home without a tmux server do not pay."""
+    code = """
+import sys
+from pathlib import Path
+from garrison.system.terminal_choice import choose_terminal
+from garrison.system.tmux import TmuxTerminal
+choose_terminal("process", Path(sys.argv[1]))[0].sessions()
+choose_terminal("auto", Path(sys.argv[1]))
+TmuxTerminal(Path(sys.argv[1])).sessions()
+print("libtmux" in sys.modules)
+"""
+    output = subprocess.run([sys.executable, "-P", "-c", code, str(tmp_path)], check=True, capture_output=True,
+                            text=True).stdout
+    assert output == "False\n"
+
+
 @pytest.mark.parametrize("damage", [b"", b"\0" * 40, b"[]", b'{"kind": "process"}'])
 def test_a_damaged_record_of_a_process_keeps_nobody_from_closing_and_opening(tmp_path: Path, damage: bytes) -> None:
     """A runner died of it at each start until its node was parked."""

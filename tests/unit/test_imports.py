@@ -37,7 +37,7 @@ def test_a_process_of_a_run_starts_without_an_async_loop_or_a_command_line_parse
     code = f"""
 import sys
 import garrison.processes.main, garrison.processes.{process}.process
-print(sorted({{"argparse", "asyncio", "click", "filelock", "lark", "psutil", "ssl"}} & set(sys.modules)))
+print(sorted({{"argparse", "asyncio", "click", "filelock", "lark", "libtmux", "psutil", "ssl"}} & set(sys.modules)))
 """
     done = subprocess.run([sys.executable, "-P", "-c", code], check=True, capture_output=True, text=True)
     assert done.stdout == "[]\n"

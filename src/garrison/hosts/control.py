@@ -310,7 +310,7 @@ def end_terminal(home: Path, run: str) -> None:
 
     if not has_socket(home / "run"):
         return
-    from garrison.system.terminal_choice import choose_terminal
+    from garrison.system.terminal_choice import choose_terminal  # with libtmux
 
     with suppress(GarrisonError, OSError):
         terminal, _ = choose_terminal("tmux", home)

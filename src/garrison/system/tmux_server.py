@@ -7,10 +7,7 @@ user's own tmux is never read, started or ended. Repair, in the order of harm:
 * A server whose socket was removed creates it again on SIGUSR1.
 * A server that stays unresponsive is killed, but only by a caller that needs a session now.
 
-Signals go only to servers started with our own configuration, through verified pidfds.
-
-`TmuxClient` runs one tmux command at a time, with a time limit: a command on a stopped server would hang for ever, even
-once it was killed, since the client hands its pipes to the server and they never reach end of file.
+Signals go only to servers started with our own configuration, through verified pidfds. Commands: `tmux.TmuxClient`.
 """
 
 from __future__ import annotations
@@ -24,7 +21,7 @@ import stat
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -257,105 +254,3 @@ def _restore_socket(run: Path) -> Path | None:
         if socket.exists():
             return socket
     return None
-
-
-# ---- commands --------------------------------------------------------------------------------------------------------
-
-COMMAND_TIMEOUT = 10.0
-"""Seconds that a tmux command may take."""
-OPEN_TIMEOUT = 30.0
-"""Seconds for a command that opens a session; a server that does not answer for so long is replaced."""
-_WAKE_AFTER = 1.0
-"""Seconds without an answer after which a stopped server is continued."""
-_ATTEMPTS = 20
-_UNREACHABLE = ("no server running", "error connecting", "lost server", "server exited", "no such file",
-                "connection refused")
-_NO_SESSIONS = ("no current target", "no sessions")
-
-
-class NoServer(GarrisonError):
-    """No tmux server is running, or it has no session."""
-
-
-class TmuxClient:
-    """Commands to one home's server, which may exit while a client connects, be stopped or lose its socket."""
-
-    def __init__(self, server: TmuxServer) -> None:
-        self._server = server
-
-    def lines(self, *words: str, replace: bool = False) -> list[str]:
-        """Run a query; return its lines of output, none without a server."""
-        try:
-            return self.command(*words, replace=replace)
-        except NoServer:
-            return []
-
-    def command(self, *words: str, start: bool = False, replace: bool = False) -> list[str]:
-        """Run one tmux command; return its lines of output.
-
-        Args:
-            start: start the server if there is none; implies `replace`.
-            replace: kill a server that does not answer, since the caller needs a session.
-
-        Raises:
-            NoServer: no server is running, or it has no session.
-            GarrisonError: the command failed, or the server does not answer.
-        """
-        replace = replace or start
-        limit = OPEN_TIMEOUT if replace else COMMAND_TIMEOUT
-        error = ""
-        for attempt in range(_ATTEMPTS):
-            try:
-                code, out, error = self._run(words, limit)
-            except subprocess.TimeoutExpired:
-                if not replace:
-                    raise GarrisonError(f"the tmux server at {self._server.socket} does not answer within {limit:.0f} "
-                                        "s; agents continue; the next one to start replaces it") from None
-                self._server.kill_unresponsive()
-                continue
-            if code == 0:
-                return out
-            if error in _NO_SESSIONS:
-                raise NoServer(error)
-            if not any(text in error.lower() for text in _UNREACHABLE):
-                raise GarrisonError(f"tmux {words[0]} failed: {error or code}")
-            if not self._server.socket.exists() and self._server.restore_socket():
-                continue
-            if not start:
-                break
-            self._server.start()  # a server that exits while we connect counts as none
-            time.sleep(0.01 * attempt)
-        raise NoServer(f"the tmux server at {self._server.socket} cannot be reached: {error}")
-
-    def _run(self, words: Sequence[str], limit: float) -> tuple[int, list[str], str]:
-        """Run tmux once; return its exit code, lines and messages; TimeoutExpired if it does not answer.
-
-        `-N`: a client never starts a server with its own environment.
-        """
-        argv = ["tmux", "-u", "-N", "-S", str(self._server.socket), "-f", os.devnull, *words]
-        try:
-            child = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        except OSError as error:
-            raise GarrisonError(f"cannot run tmux: {error.strerror}; install it, or use --terminal process") from error
-        out, told = self._converse(child, limit)
-        lines = out.decode(errors="backslashreplace").split("\n")
-        while lines and not lines[-1]:
-            lines.pop()
-        return child.returncode, lines, "; ".join(told.decode(errors="backslashreplace").split("\n")).strip("; ")
-
-    def _converse(self, child: subprocess.Popen[bytes], limit: float) -> tuple[bytes, bytes]:
-        """Collect the output of a client, continuing a stopped server meanwhile; TimeoutExpired without an answer."""
-        wake_after = min(_WAKE_AFTER, limit / 2)
-        try:
-            return child.communicate(timeout=wake_after)
-        except subprocess.TimeoutExpired:
-            self._server.wake()
-        try:
-            return child.communicate(timeout=limit - wake_after)
-        except subprocess.TimeoutExpired:
-            child.kill()
-            child.wait()
-            for pipe in (child.stdout, child.stderr):
-                assert pipe is not None
-                pipe.close()  # unread: the server may hold the other end open
-            raise

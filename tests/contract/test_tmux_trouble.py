@@ -14,7 +14,7 @@ import pytest
 from libtmux.neo import fetch_objs
 
 from garrison.errors import GarrisonError
-from garrison.system import processes, tmux
+from garrison.system import processes, tmux_client
 from garrison.system.terminal import Session
 from garrison.system.tmux import TmuxTerminal
 from garrison.system.tmux_server import TmuxServer, socket_path, supported_version
@@ -57,15 +57,15 @@ def test_no_command_waits_without_limit_and_an_open_replaces_an_unresponsive_ser
                                                                              monkeypatch: pytest.MonkeyPatch) -> None:
     """Deaf: stopped, and nothing continues it (a server in an endless loop cannot be had)."""
     monkeypatch.setattr(TmuxServer, "wake", lambda _server: None)
-    monkeypatch.setattr(tmux, "COMMAND_TIMEOUT", 0.3)
-    monkeypatch.setattr(tmux, "OPEN_TIMEOUT", 3.0)  # the new server has no longer either
+    monkeypatch.setattr(tmux_client, "COMMAND_TIMEOUT", 0.3)
+    monkeypatch.setattr(tmux_client, "OPEN_TIMEOUT", 3.0)  # the new server has no longer either
     first = opened(home)
     os.kill(server_of(first), signal.SIGSTOP)
     wait_for("it is stopped", lambda: state_of(server_of(first)) == "T")
     with pytest.raises(GarrisonError, match="does not answer"):
         TmuxTerminal(home).sessions()
     assert processes.probe(server_of(first)), "only a caller that needs a session replaces it"
-    monkeypatch.setattr(tmux, "COMMAND_TIMEOUT", DEADLINE)
+    monkeypatch.setattr(tmux_client, "COMMAND_TIMEOUT", DEADLINE)
     second = opened(home, "b@r1")
     assert server_of(second) != server_of(first)
     assert [one.name for one in TmuxTerminal(home).sessions()] == ["b@r1"]
@@ -84,7 +84,7 @@ def test_a_command_without_an_answer_leaves_no_process_and_no_pipe(home: Path, m
     terminal = TmuxTerminal(home)
     assert terminal.is_alive(first)
     stop_for_good(first, monkeypatch)
-    monkeypatch.setattr(tmux, "COMMAND_TIMEOUT", 0.2)
+    monkeypatch.setattr(tmux_client, "COMMAND_TIMEOUT", 0.2)
     before = os.listdir("/proc/self/fd")  # noqa: PTH208
     for _ in range(3):
         with pytest.raises(GarrisonError, match="does not answer"):
@@ -97,14 +97,14 @@ def test_a_command_without_an_answer_leaves_no_process_and_no_pipe(home: Path, m
 
 def test_libtmuxs_own_listings_are_bounded_too(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = opened(home)
-    client = tmux.TmuxClient(TmuxServer(home / "run"))
+    client = tmux_client.TmuxClient(TmuxServer(home / "run"))
     assert [one.session_id for one in client.sessions] == [first.session_id]
     stop_for_good(first, monkeypatch)
-    monkeypatch.setattr(tmux, "COMMAND_TIMEOUT", 0.3)
+    monkeypatch.setattr(tmux_client, "COMMAND_TIMEOUT", 0.3)
     with pytest.raises(subprocess.TimeoutExpired):
         fetch_objs(client, "list-sessions")
     os.kill(server_of(first), signal.SIGCONT)
-    monkeypatch.setattr(tmux, "COMMAND_TIMEOUT", DEADLINE)
+    monkeypatch.setattr(tmux_client, "COMMAND_TIMEOUT", DEADLINE)
     assert [one.session_id for one in client.sessions] == [first.session_id]
 
 
@@ -187,6 +187,6 @@ def test_a_stale_socket_does_no_harm(home: Path, monkeypatch: pytest.MonkeyPatch
     wait_for("it is gone", lambda: not TmuxServer(home / "run").processes())
     assert Path(first.socket).exists()
     for name in ("COMMAND_TIMEOUT", "OPEN_TIMEOUT"):
-        monkeypatch.setattr(tmux, name, 20 * DEADLINE)  # whoever waited for an answer would not end in time
+        monkeypatch.setattr(tmux_client, name, 20 * DEADLINE)  # whoever waited for an answer would not end in time
     assert not TmuxTerminal(home).is_alive(first)
     assert server_of(opened(home)) != server_of(first)

@@ -7,7 +7,7 @@ user's own tmux is never read, started or ended. Repair, in the order of harm:
 * A server whose socket was removed creates it again on SIGUSR1.
 * A server that stays unresponsive is killed, but only by a caller that needs a session now.
 
-Signals go only to servers started with our own configuration, through verified pidfds. Commands: `tmux.TmuxClient`.
+Signals go only to servers started with our own configuration, through verified pidfds. Commands: `tmux_client`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import re
 import shutil
 import signal
 import stat
-import subprocess
 import tempfile
 import time
 from collections.abc import Mapping

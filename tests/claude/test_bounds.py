@@ -65,7 +65,7 @@ def test_sessions_that_go_round_are_told_and_then_asked_about(scene):
     it, or the answer, lands. A response without an end is interrupted. Status, why and the events tell of it."""
     place = scene.place
     place.env["API_TIMEOUT_MS"] = "60000"  # the CLI's own limit: on a loaded machine it would interrupt first
-    scene.configure("max_repeats = 5\nmax_idle = 9\nmax_response = 20")
+    scene.configure("max_repeats = 5\nmax_idle = 9\nmax_response = 12")
 
     def heeds(asked: Request) -> Turn:
         return (work("heeds"), report())[min(asked.step, 1)] if "going round" in asked.prompt else loops(asked)
@@ -78,7 +78,7 @@ def test_sessions_that_go_round_are_told_and_then_asked_about(scene):
     scene.players |= {"wanders": stops, "heeds": heeds, "trickles": again(trickle, after=(work("trickles"), report()))}
     child = scene.launch(scene.graph(**dict.fromkeys(scene.players, "rework=none")), "--max-agents", "4")
     wait_for("it is interrupted", lambda: scene.endings("trickles")[:1] == ["hang"])
-    assert "response took longer than 20 s" in place.command("status", "r1").stdout
+    assert "response took longer than 12 s" in place.command("status", "r1").stdout
     wait_for("a person is asked", lambda: "wanders asks: it goes round, though it was told so" in place.logs())
     assert len(scene.calls("wanders")) <= 25
     assert place.command("answer", "wanders", "leave it").returncode == 0
@@ -88,7 +88,7 @@ def test_sessions_that_go_round_are_told_and_then_asked_about(scene):
     assert scene.endings("wanders") == ["loop", "question", "reported"]
     assert scene.endings("trickles")[0] == "hang"
     assert "interrupted, it goes round: its last" in place.command("why", "heeds", "--all").stdout
-    assert "a response took longer than 20 s" in place.command("events", "r1").stdout
+    assert "a response took longer than 12 s" in place.command("events", "r1").stdout
 
 
 @pytest.mark.slow

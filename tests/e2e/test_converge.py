@@ -46,8 +46,8 @@ def changes(name: str, before: str = "true", again: str = "true") -> Node:
                 f'sed -i "5s/.*/& {name}/" notes.txt')
 
 
-@pytest.mark.parametrize("end", ["fails", "killed", *(pytest.param(each, marks=pytest.mark.slow)
-                                                     for each in ("parked", "asks"))])
+@pytest.mark.parametrize("end", ["fails", *(pytest.param(each, marks=pytest.mark.slow)
+                                           for each in ("killed", "parked", "asks"))])
 def test_the_next_goes_on_when_the_loser_of_a_conflict_does_not_land(place: Place, end: str) -> None:
     """b loses to a and has its turn; c waits for it, until b is parked, asks, fails or lands after a kill."""
     ask = f"test $GARRISON_ATTEMPT = 3 || {shlex.join(PROGRAM)} ask-person 'Which colour?'"

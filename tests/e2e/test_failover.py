@@ -63,11 +63,12 @@ def test_each_agent_goes_on_where_the_one_before_could_not(place: Place, point: 
     assert load(attempt / "result.json")["session"] == ""
     status = place.command("status", "r1").stdout
     assert "a: first cannot go on (authentication: " in status and "second does" in status, status
-    assert '"to": "third"' in place.command("status", "r1", "--json").stdout
+    state = place.command("status", "r1", "--json").stdout
+    assert '"to": "third"' in state
     for command in ("why", "events"):
         shown = place.command(command, *(("a", "--all", "--run", "r1") if command == "why" else ("r1",))).stdout
         assert "second cannot go on (rate limit" in shown, shown
-    assert point or '"deaths": 0' in place.command("status", "r1", "--json").stdout  # none counts
+    assert point or '"deaths": 0' in state  # none counts
 
 
 @pytest.mark.slow

@@ -54,7 +54,8 @@ def linked(place: Place) -> tuple[Path, Path]:
     return place.root / "linked", place.repo
 
 
-@pytest.mark.parametrize("layout", [submodule, separate, bare, linked])
+@pytest.mark.parametrize("layout", [
+    submodule, pytest.param(separate, marks=pytest.mark.slow), bare, pytest.param(linked, marks=pytest.mark.slow)])
 def test_a_landing_moves_the_checkout_wherever_its_git_directory_is(place, layout):
     repo, checkout = layout(place)
     for key, value in (("user.name", "A User"), ("user.email", "user@example.org")):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from support import DEADLINE, Node, Place, load, wait_for
+from support import Node, Place
 
 PHASES = {
     "planning": ("launch", "guardian-crew", "runner-a"),
@@ -92,25 +92,3 @@ def test_one_pair_killed_twice_in_a_row(place, phase, pair):
     walk(place, [(phase, pair), (phase, pair)])
     if "orchestrator-a" in pair:
         check_wisdom(place)
-
-
-def test_all_killed_at_once_and_brought_up_again(place):
-    child = place.launch(place.graph(holding(place)))
-    place.release("planning", "acceptance")
-    place.wait_until_held("executing")
-    place.kill("launch", "guardian-crew", "runner-a", "orchestrator-a")
-    child.wait()
-    wait_for("nobody is left but the agent's orphan", lambda: len(place.living_processes()) <= 2)
-    (place.repo / ".git/refs/heads/garrison/r1/a.lock").touch()  # as a commit leaves it that was killed with its agent
-    ups = [place.begin("up", log=f"up{number}") for number in range(3)]
-    assert [up.wait(DEADLINE) for up in ups] == [0, 0, 0], place.logs()
-    said = "".join((place.root / f"up{number}").read_text() for number in range(3)).split()
-    assert said == ["r1"], "exactly one of three brought it up"
-    place.wait_until_held("executing")
-    place.check_only_last_incarnations()
-    assert place.command("up").stdout == ""
-    place.release("executing")
-    wait_for(f"the run ends\n{place.logs()}", lambda: place.identity("launch")["status"] == "terminated")
-    place.check("a")
-    check_wisdom(place)
-    assert load(place.home / "runs/r1/nodes/a/1/result.json")["incarnation"] == 2

@@ -243,7 +243,7 @@ def test_work_lands_when_a_person_has_approved_it_and_a_rejection_reaches_the_ne
     assert late.returncode == 1 and "only an entry that waits for approval can be rejected" in late.stderr
 
 
-@pytest.mark.parametrize("points", [(), pytest.param(
+@pytest.mark.parametrize("points", [pytest.param((), marks=pytest.mark.slow), pytest.param(
     tuple(f"runner:{action}.{when}" for action in ("inspect", "enqueue", "say-NEEDS_REVIEW")
           for when in ("before", "after")), id="killed")])
 def test_what_lands_is_looked_at_the_gate_is_asked_about_a_secret_refused_and_the_rest_told(place, points):

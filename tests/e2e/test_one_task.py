@@ -26,16 +26,6 @@ def configure(place: Place, script: str) -> None:
     place.edits = "?? garrison.toml"
 
 
-def test_a_task_in_words_lands_by_the_configured_agent_and_gate(place: Place) -> None:
-    configure(place, 'cp "$GARRISON_PROMPT_FILE" told.txt')
-    child = start(place, "tell me", "what you were told", "--terminal", "process")
-    out, _ = child.communicate(timeout=DEADLINE)
-    assert child.returncode == 0, out
-    assert f"gate: test -f calc.py ({place.repo}/garrison.toml)" in out
-    assert "run done: 1 of 1 landed" in out
-    assert "tell me what you were told" in git(place.repo, "show", "main:told.txt")
-
-
 def type_hint(place: Place, text: str) -> subprocess.CompletedProcess[str]:
     """Type the last command that a text offers, as it stands."""
     words = shlex.split(re.findall("`garrison ([^`]+)`", text)[-1])
@@ -44,10 +34,12 @@ def type_hint(place: Place, text: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_ctrl_c_leaves_the_task_in_the_background_and_what_a_failed_one_offers_helps(place: Place) -> None:
-    """It exits with 1; the last line of the run and of `status`, typed as it stands, tries it again."""
+    """A task in words is done by the configured agent and gate. It exits with 1; the last line of the run and of
+    `status`, typed as it stands, tries it again."""
     mended = place.root / "mended"
-    configure(place, f"{place.hold('it')}; echo it > \"$GARRISON_RUN.txt\"; test -e {mended} || exit 3")
-    child = start(place, "fail slowly", "--terminal", "process", "--max-rework", "0", "--run", "r1")
+    configure(place, f"{place.hold('it')}; cp \"$GARRISON_PROMPT_FILE\" $GARRISON_RUN.told; "
+                     f"echo it > \"$GARRISON_RUN.txt\"; test -e {mended} || exit 3")
+    child = start(place, "fail", "slowly", "--terminal", "process", "--max-rework", "0", "--run", "r1")
     place.wait_until_held("it")
     child.send_signal(signal.SIGINT)
     out, _ = child.communicate(timeout=DEADLINE)
@@ -57,9 +49,10 @@ def test_ctrl_c_leaves_the_task_in_the_background_and_what_a_failed_one_offers_h
     place.release("it")
     wait_for("the run ends", lambda: place.status() == "failed")
 
-    again = start(place, "fail slowly", "--terminal", "process", "--max-rework", "0", "--run", "r2")
+    again = start(place, "fail", "slowly", "--terminal", "process", "--max-rework", "0", "--run", "r2")
     out, _ = again.communicate(timeout=DEADLINE)
     assert again.returncode == 1, out
+    assert f"gate: test -f calc.py ({place.repo}/garrison.toml)" in out
     assert "run failed: 0 of 1 landed; fail_slowly: " in out
 
     mended.touch()
@@ -69,7 +62,9 @@ def test_ctrl_c_leaves_the_task_in_the_background_and_what_a_failed_one_offers_h
     for run, offer in (("r2", out), ("r1", place.command("status", "r1").stdout)):
         done = type_hint(place, offer.splitlines()[-1])
         assert (done.returncode, place.status(run)) == (0, "done"), done.stdout + done.stderr
+        assert "run done: 1 of 1 landed" in done.stdout
         assert git(place.repo, "show", f"main:{run}.txt") == "it"
+        assert "fail slowly" in git(place.repo, "show", f"main:{run}.told")
     assert place.command("why", "fail_slowly").stdout.splitlines()[-1] == "next: nothing to do"
     for words, said in ((("answer", "fail_slowly", "x"), "no run is at work on fail_slowly: its latest, r2, is done"),
                         (("agents", "cancel", "fail_slowly"), "no run is at work on fail_slowly"),

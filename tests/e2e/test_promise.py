@@ -1,10 +1,12 @@
 """What garrison promises, one test each: real processes, real git, kill -9. The page is opened in tests/browser, Claude
-works offline in tests/claude; all other end-to-end tests ask the same of odder circumstances."""
+works offline in tests/claude, a stopped run goes on in test_stop; all other end-to-end tests ask the same of odder
+circumstances."""
 
 from __future__ import annotations
 
 import pytest
 
+from e2e.test_kill_pairs import check_wisdom, holding
 from support import DEADLINE, Node, Place, git, load, wait_for
 
 pytestmark = pytest.mark.smoke
@@ -45,17 +47,25 @@ def test_each_process_is_killed_once_and_the_run_lands(place: Place) -> None:
 
 
 def test_all_processes_are_killed_at_once_and_one_command_resumes_the_run(place: Place) -> None:
-    child = place.launch(place.graph(Node("a", before=place.hold("work")), Node("b", after=("a",))))
-    place.wait_until_held("work")
+    child = place.launch(place.graph(holding(place), Node("b", after=("a",))))
+    place.release("planning", "acceptance")
+    place.wait_until_held("executing")
     place.kill("launch", "guardian-crew", "runner-a", "orchestrator-a")
     child.wait(DEADLINE)
-    assert place.command("up").stdout == "r1\n"
-    place.wait_until_held("work")
+    wait_for("nobody is left but the agent's orphan", lambda: len(place.living_processes()) <= 2)
+    (place.repo / ".git/refs/heads/garrison/r1/a.lock").touch()  # as a commit leaves it that was killed with its agent
+    ups = [place.begin("up", log=f"up{number}") for number in range(3)]
+    assert [up.wait(DEADLINE) for up in ups] == [0, 0, 0], place.logs()
+    said = "".join((place.root / f"up{number}").read_text() for number in range(3))
+    assert said == "r1\n", "exactly one of three brought it up"
+    place.wait_until_held("executing")
     place.check_only_last_incarnations()
-    place.release("work")
+    assert place.command("up").stdout == ""
+    place.release("executing")
     wait_for("the run ends", lambda: place.identity("launch")["status"] == "terminated")
     assert place.status() == "done", place.logs()
     place.check("a", "b")
+    check_wisdom(place)
     assert load(place.home / "runs/r1/nodes/a/1/result.json")["incarnation"] == 2
 
 
@@ -86,20 +96,3 @@ def test_a_red_gate_keeps_a_branch_off_the_target_and_others_land(place: Place) 
     assert "the flag is red" in nodes["bad"]["reason"]
     place.check_landed("good")
     place.check_failed_nodes_kept("bad")
-
-
-def test_a_stopped_run_leaves_nothing_running_and_goes_on_in_the_same_attempt(place: Place) -> None:
-    child = place.launch(place.graph(Node("a", before=place.hold("work"))))
-    place.wait_until_held("work")
-    stop = place.command("stop", "r1")
-    assert stop.returncode == 0, stop.stderr
-    assert place.finish(child) == 130
-    assert place.status() == "stopped"
-    wait_for("nothing runs", lambda: not place.living_processes())
-    assert place.command("up").stdout == "", "what a person stopped is not started again by a timer"
-    child = place.resume()
-    place.wait_until_held("work")
-    place.release("work")
-    assert place.finish(child) == 0, place.logs()
-    place.check("a", history=False)
-    assert place.finished_work() == [("a", 1, 2)]

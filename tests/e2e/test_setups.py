@@ -29,9 +29,9 @@ def test_a_set_up_runs_once_for_all_worktrees_and_again_when_asked(place: Place)
     git(place.repo, "add", "-A")
     git(place.repo, "commit", "-qm", "ignore")
     place.start = git(place.repo, "rev-parse", "main")
-    graph = place.graph(commit("a", take), commit("b", take))
+    both, one = place.graph(commit("a", take), commit("b", take)), place.graph(commit("a", take), name="one")
     gate = "test -s node_modules/stamp && rm -r node_modules && mkdir ~/.cache/baz"
-    for run, more in (("r1", ()), ("r2", ()), ("r3", ("--fresh-setup",))):
+    for run, graph, more in (("r1", both, ()), ("r2", one, ()), ("r3", one, ("--fresh-setup",))):
         child = place.launch(graph, run, "--setup", setup, *more, gate=gate)
         assert place.finish(child, run) == 0, place.logs()
     assert len(stamps(place, "r1")) == 1

@@ -101,7 +101,7 @@ def test_unfinished_work_never_lands_and_its_reason_names_the_command_that_helps
 
 
 @pytest.mark.parametrize("name", [
-    pytest.param(name, marks=() if name in ("merge", "guard") else pytest.mark.slow) for name in ROWS])
+    pytest.param(name, marks=() if name == "guard" else pytest.mark.slow) for name in ROWS])
 def test_unfinished_work_is_told_in_the_last_line_of_run(place: Place, name: str) -> None:
     row = ROWS[name]
     prepare(place)

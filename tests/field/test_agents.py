@@ -34,11 +34,11 @@ class Crew(NamedTuple):
 CLAUDE = Crew("claude", "claude-acp")
 CODEX = Crew("codex", "codex", ("npm", "codex", "codex-acp"))
 CODEX_EXEC = Crew("codex-exec", "codex", ("npm", "codex"), reports=False)
-ROWS = [*((CLAUDE, name, "default") for name in ("uv", "npm", "pip")),
+ROWS = [*((CLAUDE, name, "default") for name in ("npm", "uv", "pip")),
         *((crew, name, "default") for crew in (CODEX, CODEX_EXEC) for name in ("uv", "npm", "plain-python")),
         *((crew, "npm", "user") for crew in (CLAUDE, CODEX)),
         *((crew, "plain-python", column) for crew in (CLAUDE, CODEX) for column in COLUMNS)]
-"""Crew, project, and column; the first three run with `--full`."""
+"""Crew, project, and column; the first two run with `--full`."""
 VALIDATED = "npm"
 """Project whose agent's work is judged by a second one, as a user writes it into a pipeline."""
 PIPELINE = """digraph crew {{
@@ -95,7 +95,7 @@ def judge(asked: Request) -> Block:
 
 @pytest.mark.parametrize(("crew", "name", "column"), [
     pytest.param(*row, id="-".join((row[0].agent, *row[1:])),
-                 marks=() if row in ROWS[:3] else pytest.mark.slow) for row in ROWS])
+                 marks=() if row in ROWS[:2] else pytest.mark.slow) for row in ROWS])
 def test_an_agent_adds_a_dependency_with_the_projects_own_tool(crew: Crew, name: str, column: str,
                                                                worlds: Worlds) -> None:
     [project] = [each for each in PROJECTS if each.name == name]

@@ -27,7 +27,7 @@ def main() -> int:
     parser.add_argument("--in", dest="confinement", choices=[one.name.lower() for one in Confinement],
                         default="bubblewrap")
     parser.add_argument("--case", default="", metavar="WORD", help="only cases whose name contains it")
-    parser.add_argument("--small", action="store_true", help="only one case of each kind")
+    parser.add_argument("--part", choices=("small", "rest"), help="only one case of each kind, or all the others")
     parser.add_argument("--obey", action="store_true",
                         help="have the agent run the scripts on standard input, as JSON lines [SCRIPT, SECONDS]")
     parser.add_argument("--output", action="store_true", help="print what each case printed")
@@ -48,7 +48,7 @@ def main() -> int:
         return spring_traps(confinement, given.case)
     began, tried = time.monotonic(), []
     for one in run(confinement, [case for case in CASES if given.case in case.name
-                                 and (not given.small or case.name in SMALL)]):
+                                 and (given.part is None or (case.name in SMALL) == (given.part == "small"))]):
         tried.append(one)
         word = {None: "–", True: "SUCCEEDED", False: "refused"}[one.succeeded]
         print(f"{word:10} {one.case.group.name.lower():10} {one.case.name}", flush=True)

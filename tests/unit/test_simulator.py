@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 SEEDS = 200
-FAST = 100
+FAST = 50
 PART = 50
 FLOW_SEEDS = 40
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from textual import events
 
 from garrison.cli import top_app
 from garrison.cli.main import main
@@ -134,8 +135,7 @@ async def until(pilot: Any, good: Callable[[], Any]) -> None:
 
 def screen(app: Top) -> str:
     """What stands on the screen, as Textual drew it."""
-    widget = app.query_one(top_app.Screenful)
-    return "\n".join("".join(part.text for part in widget.render_line(y)) for y in range(app.size.height))
+    return "\n".join(strip.text for strip in app.screen._compositor.render_strips())
 
 
 def drive(home: HomeBuilder, play: Callable[[Any, Top], Any], size: tuple[int, int] = (80, 24), **options: Any) -> None:
@@ -157,7 +157,11 @@ def test_keys_choose_filter_show_details_and_resize(home: HomeBuilder) -> None:
         await pilot.press("enter")
         assert "docs of run crew-1" in screen(app)
         assert "phase      validating" in screen(app)
-        await pilot.press("q", "slash", *"tests", "enter")
+        await pilot.press("q")
+        for key in ("slash", *"tests"):  # as a terminal hands over what is pasted: none waits for another
+            app.post_message(events.Key(key, key if len(key) == 1 else "/"))
+        await until(pilot, lambda: "tests" in screen(app).splitlines()[-2])
+        await pilot.press("enter")
         shown = screen(app)
         assert "add_tests" in shown
         assert "search_index" not in shown
@@ -170,7 +174,7 @@ def test_keys_choose_filter_show_details_and_resize(home: HomeBuilder) -> None:
         await pilot.press("home")
         assert "crew-1: 1 of 5 landed" in screen(app)
         await pilot.click(offset=(5, 8))
-        assert app.selection.row == "crew-1/node/add_tests"
+        assert app.selected == "crew-1/node/add_tests"
         await pilot.press("q")
 
     drive(home, play)

@@ -1,7 +1,7 @@
-"""Textual application of `garrison top`: read keys, draw what `top_render` rendered, observe in a thread.
+"""Textual application of `garrison top`: its widgets show what `top_render` rendered; a thread observes.
 
-Nothing is decided here: the screen is `top_render.picture`, a key runs one of garrison's own commands and shows its
-output. The key table and the functions that move the selection are pure.
+Nothing is decided here: a key runs one of garrison's own commands and shows its output. Moving, scrolling, typing and
+the mouse are the widgets' own.
 """
 
 from __future__ import annotations
@@ -18,266 +18,29 @@ from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
-from rich.segment import Segment
-from rich.style import Style
+from rich.text import Text
 from textual import events
 from textual.app import App, ComposeResult, SuspendNotSupported
 from textual.binding import Binding, BindingType
-from textual.geometry import Region
-from textual.strip import Strip
-from textual.widget import Widget
+from textual.containers import VerticalScroll
+from textual.widgets import DataTable, Footer, Input, Static
 
 from garrison.cli import top_render
-from garrison.cli.render import Line, fit, width
-from garrison.cli.top_render import Picture, Selection, details_text, index_of, picture, selected, visible
+from garrison.cli.render import Line, Span, raw, span
 from garrison.errors import GarrisonError
-from garrison.values import replace
+from garrison.system import terminal_text
+from garrison.views.node_view import first_line
 from garrison.views.top_frame import Frame, FrameReader, Row
 from garrison.views.usage import next_pause
 
 PROGRAM = (sys.executable, "-P", "-m", "garrison.cli.main")
-STYLES: Mapping[str, Style] = {
-    "": Style(), "head": Style(bold=True), "dim": Style(dim=True), "good": Style(color="green"),
-    "busy": Style(color="yellow"), "due": Style(color="cyan"), "bad": Style(color="red", bold=True)}
+STYLES: Mapping[str, str] = {
+    "": "", "head": "bold", "dim": "dim", "good": "green", "busy": "yellow", "due": "cyan", "bad": "bold red"}
 """Styles of `render`, in the terminal's own colours: they suit light and dark ones."""
-MARK = Style(reverse=True)
+KEYS_FIT = 80
+"""Width from which the keys take one line."""
 BEFORE = "\n-- garrison {}: Ctrl-C returns to garrison top --\n"
 AFTER = "\n-- Enter returns to garrison top -- "
-
-
-class Screenful(Widget):
-    """The whole screen, line by line."""
-
-    DEFAULT_CSS = "Screenful { width: 100%; height: 100%; background: ansi_default; color: ansi_default; }"
-
-    shown = Picture([], None, 0)
-
-    def draw(self, shown: Picture) -> None:
-        """Draw a picture; only lines that changed are drawn again."""
-        old, self.shown = self.shown, shown
-        height = max(len(old.lines), len(shown.lines))
-        for y in range(height):
-            if _line(old, y) != _line(shown, y):
-                self.refresh(Region(0, y, self.size.width, 1))
-
-    def render_line(self, y: int) -> Strip:
-        line, marked = _line(self.shown, y)
-        return strip(line, self.size.width, marked=marked)
-
-
-def _line(shown: Picture, y: int) -> tuple[Line, bool]:
-    return (shown.lines[y] if y < len(shown.lines) else [], y == shown.marked)
-
-
-def strip(line: Line, columns: int, *, marked: bool = False) -> Strip:
-    """Return a rendered line as Textual draws it, exactly `columns` wide."""
-    line = fit(line, columns)
-    segments = [Segment(part.text, MARK if marked else STYLES[part.style]) for part in line if part.text]
-    rest = columns - width(line)
-    return Strip([*segments, Segment(" " * rest, MARK if marked else Style())] if rest > 0 else segments, columns)
-
-
-class Top(App[None]):
-    """The application. `interval`: seconds between two refreshes."""
-
-    ENABLE_COMMAND_PALETTE = False
-    CSS = "Screen { background: ansi_default; }"
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("ctrl+c", "quit", priority=True), Binding("ctrl+z", "suspend_process", priority=True)]
-
-    def __init__(self, reader: FrameReader, interval: float = 1.0) -> None:
-        super().__init__(ansi_color=True)
-        self.reader, self.interval = reader, interval
-        self.frame: Frame | None = None
-        self.selection = Selection()
-        self._pending: Callable[[], None] | None = None
-        self._failure = ""
-        """Why the last refresh failed, '' if it did not."""
-
-    def compose(self) -> ComposeResult:
-        yield Screenful()
-
-    def on_mount(self) -> None:
-        """Start refreshing; a signal that ends us leaves the terminal as it was."""
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            asyncio.get_running_loop().add_signal_handler(number, partial(self.exit, return_code=128 + number))
-        self._start_refresh()
-
-    # ---- refreshing
-
-    def _start_refresh(self) -> None:
-        self.run_worker(self._refresh, thread=True, group="refresh", exclusive=False)
-
-    def _refresh(self) -> None:
-        """Read a frame, in a thread because the disk may be slow."""
-        before, frame, failure = time.thread_time(), None, ""
-        try:
-            frame = self.reader.read()
-        except (GarrisonError, OSError) as error:
-            failure = f"cannot read {self.reader.home}: {error}"
-        cost = time.thread_time() - before
-        self.call_from_thread(self._refreshed, frame, failure, next_pause(self.interval, cost))
-
-    def _refreshed(self, frame: Frame | None, failure: str, pause: float) -> None:
-        self.frame = frame or self.frame
-        if failure or self.selection.note == self._failure != "":
-            self.selection = replace(self.selection, note=failure, bad=True)
-        self._failure = failure
-        self.draw()
-        self.set_timer(pause, self._start_refresh)
-
-    # ---- drawing
-
-    def draw(self) -> None:
-        """Draw the frame and the selection."""
-        shown = picture(self.frame, self.selection, self.size.width, self.size.height)
-        self.selection = replace(self.selection, first=shown.first)
-        self.query_one(Screenful).draw(shown)
-
-    def select(self, selection: Selection) -> None:
-        """Set and draw another selection."""
-        self.selection = selection
-        self.draw()
-
-    def show_note(self, note: str, *, bad: bool = False) -> None:
-        """Show a message above the keys, until the next key."""
-        self.select(replace(self.selection, note=note, bad=bad))
-
-    def on_resize(self, _event: events.Resize) -> None:
-        """Draw for the terminal's new size."""
-        if self.query(Screenful):
-            self.draw()
-
-    # ---- keys
-
-    def on_key(self, event: events.Key) -> None:
-        """Handle a key: typed into the filter, an answer, a move, or an action."""
-        event.prevent_default()
-        event.stop()
-        if self.selection.ask:
-            self._answered(event.key == "y")
-            return
-        if self.selection.typing:
-            self.select(type_filter(self.selection, event.key, event.character))
-            return
-        self.selection = replace(self.selection, note="", bad=False)
-        name = event.character if event.character and event.character.isprintable() else event.key
-        if name in ACTIONS and not self.selection.title:
-            self._act(ACTIONS[name])
-        elif name == "q" and not self.selection.title:
-            self.exit()
-        else:
-            self.select(move(self.frame, self.selection, name))
-
-    def on_mouse_scroll_down(self) -> None:
-        """Move by three rows."""
-        self._wheel("down")
-
-    def on_mouse_scroll_up(self) -> None:
-        """Move by three rows."""
-        self._wheel("up")
-
-    def _wheel(self, key: str) -> None:
-        for _ in range(3):
-            self.selection = move(self.frame, self.selection, key)
-        self.draw()
-
-    def on_click(self, event: events.Click) -> None:
-        """Select the row that was clicked."""
-        shown = self.query_one(Screenful).shown
-        rows = top_render.visible(self.frame, self.selection) if self.frame else []
-        index = event.screen_y - shown.begin + shown.first
-        if shown.marked is not None and shown.begin <= event.screen_y and shown.first <= index < len(rows):
-            self.select(replace(self.selection, row=rows[index].id))
-
-    # ---- acting
-
-    def _act(self, action: Action) -> None:
-        row = top_render.selected(self.frame, self.selection) if self.frame else None
-        argv = action.argv(row) if row else None
-        if row is None or argv is None:
-            self.show_note(f"{action.word}: select a node first" if self.frame else "reading …", bad=True)
-        elif action.ask:
-            self._pending = lambda: self._start(action, argv, row)
-            self.select(replace(self.selection, ask=action.ask.format(name=row.name, run=row.run)))
-        else:
-            self._start(action, argv, row)
-
-    def _answered(self, yes: bool) -> None:
-        pending, self._pending = self._pending, None
-        self.select(replace(self.selection, ask=""))
-        if yes and pending:
-            pending()
-
-    def _start(self, action: Action, argv: Sequence[str], row: Row) -> None:
-        if action.terminal:
-            self._hand_over(action, argv)
-        else:
-            self.show_note(f"{action.word} {row.name} …")
-            self.run_worker(lambda: self._command(action, argv, row), thread=True, group="command")
-
-    def _command(self, action: Action, argv: Sequence[str], row: Row) -> None:
-        """Run a command, in a thread; show its output over the table, or its last line above the keys."""
-        done = subprocess.run([*PROGRAM, *argv], env=self._environment(), stdin=subprocess.DEVNULL,
-                              capture_output=True, text=True, errors="replace", check=False)
-        output = (done.stderr.strip() or done.stdout.strip()).splitlines()
-        if action.text and done.returncode == 0:
-            title = f"{action.word} {row.name}"
-            self.call_from_thread(self.select, replace(self.selection, note="", title=title,
-                                                       text=done.stdout.splitlines(), scrolled=0))
-            return
-        ending = "done" if done.returncode == 0 else f"exit {done.returncode}"
-        note = output[-1] if output else f"{action.word}: {ending}"
-        self.call_from_thread(self.show_note, note, bad=done.returncode != 0)
-
-    def _hand_over(self, action: Action, argv: Sequence[str]) -> None:
-        """Give the terminal, including Ctrl-C, to a command until it ends; show why it failed."""
-        try:
-            with self.suspend(), _ctrl_c_ignored():
-                if action.waits:
-                    sys.stdout.write(BEFORE.format(" ".join(argv)))
-                    sys.stdout.flush()
-                code, failure = run_here(argv, self._environment(), keep=action.waits)
-        except SuspendNotSupported:
-            self.show_note(f"{action.word} needs a terminal", bad=True)
-            return
-        if code not in (0, 130, -signal.SIGINT):
-            self.show_note(failure or f"{action.word}: exit {code}", bad=True)
-        self.refresh(layout=True)
-
-    def _environment(self) -> dict[str, str]:
-        return {**os.environ, "GARRISON_HOME": str(self.reader.home)}
-
-
-def run_here(argv: Sequence[str], env: Mapping[str, str], *, keep: bool) -> tuple[int, str]:
-    """Run one of our commands on this terminal; return its exit code and the last line of its stderr.
-
-    `keep`: its output, stderr included, stays until Enter, unless Ctrl-C ended it.
-    """
-    done = subprocess.run([*PROGRAM, *argv], env=dict(env), check=False, text=True, errors="replace",
-                          stderr=None if keep else subprocess.PIPE)
-    if keep and done.returncode not in (130, -signal.SIGINT):
-        sys.stdout.write(AFTER)
-        sys.stdout.flush()
-        sys.stdin.readline()
-        return 0, ""
-    lines = (done.stderr or "").strip().splitlines()
-    return done.returncode, lines[-1] if lines else ""
-
-
-@contextmanager
-def _ctrl_c_ignored() -> Iterator[None]:
-    """Ignore Ctrl-C with a handler, since a child would inherit SIG_IGN."""
-    previous = signal.signal(signal.SIGINT, lambda *_: None)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, previous)
-
-
-# ---- keys -----------------------------------------------------------------------------------------------------------
-
-PAGE = 10
 
 
 @dataclass(frozen=True)
@@ -321,47 +84,324 @@ ACTIONS: Mapping[str, Action] = {
 """Key → its action."""
 
 
-_STEPS: Mapping[str, int] = {"down": 1, "j": 1, "up": -1, "k": -1, "pagedown": PAGE, "pageup": -PAGE, "home": -10**9,
-                             "g": -10**9, "end": 10**9, "G": 10**9, " ": PAGE}
+def _text(*lines: Line) -> Text:
+    """Return rendered lines as a widget shows them."""
+    return Text("\n").join(Text.assemble(*((part.text, STYLES[part.style]) for part in line)) for line in lines)
 
 
-def move(frame: Frame | None, selection: Selection, key: str) -> Selection:
-    """Return the selection after a key without an action: another row, details, the filter, scrolling."""
-    if selection.title:
-        return _in_text(selection, key)
-    if frame is None:
-        return selection
-    if key == "/":
-        return replace(selection, typing=True)
-    if key == "escape":
-        return replace(selection, filter="")
-    row = selected(frame, selection)
-    if key == "enter" and row is not None:
-        title = f"run {row.run}" if row.kind == "run" else f"{row.name} of run {row.run}"
-        return replace(selection, title=title, text=details_text(row), scrolled=0)
-    if key in _STEPS and row is not None:
-        shown = visible(frame, selection)
-        index = index_of(shown, selection.row) + _STEPS[key]
-        return replace(selection, row=shown[max(0, min(index, len(shown) - 1))].id)
-    return selection
+class Rows(DataTable[Text]):
+    """The table of runs, processes and nodes, each a line of `top_render.table`."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("down,j", "cursor_down", "move", key_display="↑↓"), Binding("up,k", "cursor_up", show=False),
+        Binding("pagedown,space", "page_down", show=False), Binding("home,g", "scroll_top", show=False),
+        Binding("end,G", "scroll_bottom", show=False), Binding("enter", "select_cursor", "info", key_display="⏎")]
+
+    def fill(self, lines: Mapping[str, Line], index: int) -> None:
+        """Show these lines, by the ids of their rows; only those that changed are drawn again."""
+        cells = {row: _text(line) for row, line in lines.items()}
+        columns = self.app.size.width
+        if [key.value for key in self.rows] == [*cells] and self.ordered_columns[0].width == columns:
+            for row, cell in cells.items():
+                if self.get_cell(row, "line") != cell:
+                    self.update_cell(row, "line", cell)
+            return
+        with self.prevent(DataTable.RowHighlighted):
+            self.clear(columns=True).add_column("", key="line", width=columns)
+            for row, cell in cells.items():
+                self.add_row(cell, key=row)
+            self.move_cursor(row=index)
 
 
-def _in_text(selection: Selection, key: str) -> Selection:
-    if key in ("escape", "q", "enter"):
-        return replace(selection, title="", text=(), scrolled=0)
-    if key in _STEPS:
-        return replace(selection, scrolled=max(0, min(selection.scrolled + _STEPS[key], len(selection.text))))
-    return selection
+class Reading(VerticalScroll):
+    """Text in place of the table: a row's details, or what a command printed."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("down,j", "scroll_down", "scroll", key_display="↑↓"), Binding("up,k", "scroll_up", show=False),
+        Binding("pagedown,space", "page_down", show=False), Binding("home,g", "scroll_home", show=False),
+        Binding("end,G", "scroll_end", show=False), Binding("escape,q,enter", "app.leave", "back", key_display="Esc")]
 
 
-def type_filter(selection: Selection, key: str, character: str | None) -> Selection:
-    """Return the selection after one more key of the filter."""
-    if key == "enter":
-        return replace(selection, typing=False)
-    if key == "escape":
-        return replace(selection, typing=False, filter="")
-    if key in ("backspace", "ctrl+h"):
-        return replace(selection, filter=selection.filter[:-1])
-    if character and character.isprintable():
-        return replace(selection, filter=(selection.filter + character)[:60])
-    return selection
+class Keys(Footer):
+    """The keys, on two lines where the screen is narrow."""
+
+    def compose(self) -> ComposeResult:
+        yield from super().compose()
+        self.styles.grid_size_columns = 5
+
+
+class Top(App[None]):
+    """The application. `interval`: seconds between two refreshes."""
+
+    ENABLE_COMMAND_PALETTE = False
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("ctrl+c", "quit", priority=True, show=False),
+        Binding("ctrl+z", "suspend_process", priority=True, show=False),
+        *(Binding(key, f"act('{key}')", action.word) for key, action in ACTIONS.items()),
+        Binding("slash", "filter", "filter", key_display="/", priority=True),  # before the keys typed right after it
+        Binding("escape", "drop_filter", show=False),
+        Binding("q", "quit", "quit")]
+    CSS = """
+    * { background: ansi_default; color: ansi_default; background-tint: transparent; }
+    Screen { overflow: hidden; }
+    Static { text-wrap: nowrap; }
+    Rows { height: 1fr; max-height: 100%; scrollbar-size: 0 0; overflow-x: hidden; }
+    Rows > .datatable--cursor, Rows:focus > .datatable--cursor {
+        background: ansi_default; color: ansi_default; text-style: reverse; }
+    Reading { height: 1fr; display: none; }
+    #message { height: 2; }
+    #text, #message { text-wrap: wrap; }
+    Input { display: none; }
+    .-narrow Keys { layout: grid; height: 2; }
+    """
+
+    def __init__(self, reader: FrameReader, interval: float = 1.0) -> None:
+        super().__init__(ansi_color=True)
+        self.reader, self.interval = reader, interval
+        self.frame: Frame | None = None
+        self.selected = ""
+        """Id of the row that was selected last; it stays while a filter hides the row."""
+        self._title = ""
+        """Title of the text in place of the table, '' if there is none."""
+        self._note: Line = []
+        """The latest message: a command's last line, or why it failed."""
+        self._question = ""
+        """Question that `y` confirms."""
+        self._pending: Callable[[], None] | None = None
+        self._failure: Line = []
+        """Why the last refresh failed, empty if it did not."""
+
+    def compose(self) -> ComposeResult:
+        yield Static(id="header")
+        yield Static(id="head")
+        yield Rows(cursor_type="row", cell_padding=0, show_header=False)
+        with Reading():
+            yield Static(id="text")
+        yield Static(id="below")
+        yield Static("reading …", id="message")
+        yield Input(compact=True, max_length=60)
+        yield Keys(show_command_palette=False, compact=True)
+
+    def on_mount(self) -> None:
+        """Start refreshing; a signal that ends us leaves the terminal as it was."""
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            asyncio.get_running_loop().add_signal_handler(number, partial(self.exit, return_code=128 + number))
+        self.query_one(Rows).focus()
+        self._start_refresh()
+
+    # ---- refreshing
+
+    def _start_refresh(self) -> None:
+        self.run_worker(self._refresh, thread=True, group="refresh", exclusive=False)
+
+    def _refresh(self) -> None:
+        """Read a frame, in a thread because the disk may be slow."""
+        before, frame, failure = time.thread_time(), None, ""
+        try:
+            frame = self.reader.read()
+        except (GarrisonError, OSError) as error:
+            failure = f"cannot read {self.reader.home}: {error}"
+        cost = time.thread_time() - before
+        self.call_from_thread(self._refreshed, frame, failure, next_pause(self.interval, cost))
+
+    def _refreshed(self, frame: Frame | None, failure: str, pause: float) -> None:
+        self.frame = frame or self.frame
+        failed = [span(failure, "bad")] if failure else []
+        if failed or self._note == self._failure:
+            self._note = failed
+        self._failure = failed
+        self.draw()
+        self.set_timer(pause, self._start_refresh)
+
+    # ---- drawing
+
+    def draw(self) -> None:
+        """Show the frame, as the filter and the size of the terminal leave it."""
+        if self.frame is None:
+            return
+        columns, left = self.size.width, self.size.height - 5 - self.query_one(Keys).outer_size.height
+        rows = self._rows()
+        head, *lines = top_render.table(rows, columns)
+        nothing = "nothing matches the filter" if self.frame.rows else top_render.NO_RUN
+        table = self.query_one(Rows)
+        table.show_cursor = bool(rows)
+        table.fill({row.id: line for row, line in zip(rows, lines, strict=True)} or {"": raw(f"  {nothing}", "dim")},
+                   top_render.index_of(rows, self.selected))
+        below = top_render.below(self.frame, columns, max(left * 2 // 5, left - max(1, len(rows))))
+        self._show("header", *top_render.header(self.frame, columns))
+        self._show("head", raw(self._title, "head") if self._title else head)
+        self._show("below", *below)
+        self._show("message", self._message(self.frame))
+
+    def _show(self, name: str, *lines: Line) -> None:
+        self.query_one(f"#{name}", Static).update(_text(*lines))
+
+    def _message(self, frame: Frame) -> Line:
+        """Return a question, a command's message, a problem, the filter, or what the selected row is doing."""
+        words, row = self.query_one(Input).value, self._row()
+        if self._question:
+            return raw(f"{self._question}  y: yes, any other key: no", "due")
+        if self.query_one(Input).display:
+            return [Span("filter: ", "due"), Span("⏎ keeps it, Esc drops it", "dim")]
+        if self._note or frame.problems:
+            return self._note or [span(first_line(frame.problems[0]), "bad")]
+        if words:
+            return [Span("filter: ", "due"), span(words), Span("  / changes it, Esc drops it", "dim")]
+        return [span(row.name, "head"), Span(": "), span(first_line(row.doing) or row.state)] if row else []
+
+    def on_resize(self, event: events.Resize) -> None:
+        """Draw for the terminal's new size, once the keys have theirs."""
+        self.screen.set_class(event.size.width < KEYS_FIT, "-narrow")
+        self.call_after_refresh(self.draw)
+
+    def say(self, note: str, *, bad: bool = False) -> None:
+        """Show a message above the keys, until the next key."""
+        self._note = [span(first_line(note), "bad" if bad else "good")] if note else []
+        self.draw()
+
+    def read(self, title: str, text: str) -> None:
+        """Show text in place of the table, or the table again if there is no title."""
+        self._title = terminal_text.clean(title)
+        self.query_one("#text", Static).update(Text("\n".join(terminal_text.clean_lines(text))))
+        table, reading = self.query_one(Rows), self.query_one(Reading)
+        reading.display, table.display, self.query_one("#below").display = bool(title), not title, not title
+        self.screen.set_focus(reading if title else table)
+        reading.scroll_home(animate=False)
+        self.draw()
+
+    # ---- selecting
+
+    def _rows(self) -> Sequence[Row]:
+        return top_render.visible(self.frame.rows, self.query_one(Input).value) if self.frame else ()
+
+    def _row(self) -> Row | None:
+        rows = self._rows()
+        return rows[top_render.index_of(rows, self.selected)] if rows else None
+
+    def on_data_table_row_highlighted(self, event: DataTable.RowHighlighted) -> None:
+        """Remember the selected row."""
+        self.selected = event.row_key.value or self.selected
+        self.draw()
+
+    def on_data_table_row_selected(self) -> None:
+        """Show everything known about the selected row."""
+        if row := self._row():
+            self.read(f"run {row.run}" if row.kind == "run" else f"{row.name} of run {row.run}", "\n".join(
+                f"{name:<10} {terminal_text.clean(text)}" for name, text in row.details()))
+
+    def action_leave(self) -> None:
+        self.read("", "")
+
+    def action_filter(self) -> None:
+        self._type(typing=True)
+
+    def action_drop_filter(self) -> None:
+        self.query_one(Input).value = ""
+        self._type(typing=False)
+
+    def on_input_submitted(self) -> None:
+        """Keep the filter."""
+        self._type(typing=False)
+
+    def on_input_changed(self) -> None:
+        """Show the rows that match what is typed."""
+        self.draw()
+
+    def _type(self, *, typing: bool) -> None:
+        typed = self.query_one(Input)
+        typed.display, self.query_one("#message").styles.height = typing, 1 if typing else 2
+        self.screen.set_focus(typed if typing else self.query_one(Rows))
+        self.draw()
+
+    # ---- acting
+
+    def check_action(self, action: str, _parameters: tuple[object, ...]) -> bool:
+        """Return whether a key acts on the table: not on text in its place, nor where it answers or is typed."""
+        if action == "filter" and (self._pending or self.query_one(Input).display):
+            return False
+        return not (self._title and action in ("act", "filter"))
+
+    def on_key(self, event: events.Key) -> None:
+        """Take a key as the answer to a question, or drop the message that it follows."""
+        pending, self._pending, self._question = self._pending, None, ""
+        self.say("")
+        if pending:
+            event.prevent_default()
+            if event.key == "y":
+                pending()
+
+    def action_act(self, key: str) -> None:
+        """Run the command of a key for the selected row, after a question if it has one."""
+        action, row = ACTIONS[key], self._row()
+        argv = action.argv(row) if row else None
+        if row is None or argv is None:
+            self.say(f"{action.word}: select a node first", bad=True)
+        elif action.ask:
+            self._pending = lambda: self._start(action, argv, row)
+            self._question = action.ask.format(name=row.name, run=row.run)
+            self.draw()
+        else:
+            self._start(action, argv, row)
+
+    def _start(self, action: Action, argv: Sequence[str], row: Row) -> None:
+        if action.terminal:
+            self._hand_over(action, argv)
+        else:
+            self.say(f"{action.word} {row.name} …")
+            self.run_worker(lambda: self._command(action, argv, row), thread=True, group="command")
+
+    def _command(self, action: Action, argv: Sequence[str], row: Row) -> None:
+        """Run a command, in a thread; show its output over the table, or its last line above the keys."""
+        done = subprocess.run([*PROGRAM, *argv], env=self._environment(), stdin=subprocess.DEVNULL,
+                              capture_output=True, text=True, errors="replace", check=False)
+        output = (done.stderr.strip() or done.stdout.strip()).splitlines()
+        if action.text and done.returncode == 0:
+            self.call_from_thread(self.read, f"{action.word} {row.name}", done.stdout)
+            return
+        ending = "done" if done.returncode == 0 else f"exit {done.returncode}"
+        note = output[-1] if output else f"{action.word}: {ending}"
+        self.call_from_thread(self.say, note, bad=done.returncode != 0)
+
+    def _hand_over(self, action: Action, argv: Sequence[str]) -> None:
+        """Give the terminal, including Ctrl-C, to a command until it ends; show why it failed."""
+        try:
+            with self.suspend(), _ctrl_c_ignored():
+                if action.waits:
+                    sys.stdout.write(BEFORE.format(" ".join(argv)))
+                    sys.stdout.flush()
+                code, failure = run_here(argv, self._environment(), keep=action.waits)
+        except SuspendNotSupported:
+            self.say(f"{action.word} needs a terminal", bad=True)
+            return
+        if code not in (0, 130, -signal.SIGINT):
+            self.say(failure or f"{action.word}: exit {code}", bad=True)
+        self.refresh(layout=True)
+
+    def _environment(self) -> dict[str, str]:
+        return {**os.environ, "GARRISON_HOME": str(self.reader.home)}
+
+
+def run_here(argv: Sequence[str], env: Mapping[str, str], *, keep: bool) -> tuple[int, str]:
+    """Run one of our commands on this terminal; return its exit code and the last line of its stderr.
+
+    `keep`: its output, stderr included, stays until Enter, unless Ctrl-C ended it.
+    """
+    done = subprocess.run([*PROGRAM, *argv], env=dict(env), check=False, text=True, errors="replace",
+                          stderr=None if keep else subprocess.PIPE)
+    if keep and done.returncode not in (130, -signal.SIGINT):
+        sys.stdout.write(AFTER)
+        sys.stdout.flush()
+        sys.stdin.readline()
+        return 0, ""
+    lines = (done.stderr or "").strip().splitlines()
+    return done.returncode, lines[-1] if lines else ""
+
+
+@contextmanager
+def _ctrl_c_ignored() -> Iterator[None]:
+    """Ignore Ctrl-C with a handler, since a child would inherit SIG_IGN."""
+    previous = signal.signal(signal.SIGINT, lambda *_: None)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, previous)

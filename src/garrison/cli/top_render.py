@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import msgspec
-
-from garrison.cli.render import Line, Span, fit, raw, span, width, wrapped
+from garrison.cli.render import Line, Span, fit, raw, span, width
 from garrison.cli.status import STYLES as STATUS_STYLES
 from garrison.system import terminal_text
 from garrison.system.clock import format_age
@@ -29,17 +27,11 @@ STYLES: Mapping[str, str] = {**STATUS_STYLES, "working": "good", "asks": "due", 
                              "parked": "bad", "held": "due", "terminated": "dim", "landed": "dim", "no change": "dim",
                              "done": "good", "starting": "busy", "alive": "good"}
 """State → its style."""
-KEYS: Sequence[tuple[str, str]] = (
-    ("↑↓", "move"), ("⏎", "info"), ("a", "attach"), ("l", "logs"), ("w", "why"), ("r", "respawn"), ("p", "park"),
-    ("u", "unpark"), ("/", "filter"), ("q", "quit"))
-"""Keys of the last line: (key, what it does)."""
 LEAST_DOING = 24
 """Least width of the column DOING; other columns give way to it."""
 NO_RUN = "no run yet; in a repository, `garrison run TASK` starts one"
 WIDE = 110
 """Width from which queue and deaths are side by side."""
-TWO_LINES = 16
-"""Height from which the keys may take two lines."""
 WAITS = 4
 """What waits for a person that is listed below the table, at most."""
 
@@ -61,33 +53,12 @@ GIVE_WAY = ("phase", "attempt", "starts", "cost", "age", "beat", "memory", "cpu"
 """Columns in the order in which they are left out on a narrow screen; a row's details show them all."""
 
 
-class Selection(Value):
-    """State of the screen: the selected row (its id), the first row shown, the filter, and the text over the table."""
-
-    row: str = ""
-    first: int = 0
-    filter: str = ""
-    typing: bool = False
-    """True if the filter is being typed."""
-    ask: str = ""
-    """Question that `y` confirms."""
-    note: str = ""
-    """The latest message: a command's last line, or why it failed."""
-    bad: bool = False
-    """True if the message reports a failure."""
-    title: str = ""
-    """Title of the text over the table, '' if there is none."""
-    text: Sequence[str] = msgspec.field(default_factory=tuple)
-    scrolled: int = 0
-
-
 # ---- selecting
 
 
-def visible(frame: Frame, selection: Selection) -> Sequence[Row]:
+def visible(rows: Sequence[Row], filtered: str) -> Sequence[Row]:
     """Return the rows that match the filter by name, state, run or activity, and the rows of their runs."""
-    words = selection.filter.lower().split()
-    rows = frame.rows
+    words = filtered.lower().split()
     if not words:
         return rows
     kept = {row.id for row in rows if all(word in _searched(row) for word in words)}
@@ -106,51 +77,7 @@ def index_of(rows: Sequence[Row], row: str) -> int:
     return indexes.get(row, first)
 
 
-def selected(frame: Frame, selection: Selection) -> Row | None:
-    """Return the selected row, None if there is none."""
-    rows = visible(frame, selection)
-    return rows[index_of(rows, selection.row)] if rows else None
-
-
-def scrolled_to(first: int, index: int, room: int, count: int) -> int:
-    """Return the first row to show, so that row `index` is among `room` rows and no line is wasted."""
-    first = min(max(first, index - room + 1), index)
-    return max(0, min(first, count - room))
-
-
 # ---- rendering
-
-
-class Picture(Value):
-    """A screen: its lines, the line of the selected row (None: none), and the first row shown."""
-
-    lines: list[Line]
-    marked: int | None
-    first: int
-    begin: int = 0
-    """Line of the first row of the table."""
-
-
-def picture(frame: Frame | None, selection: Selection, columns: int, rows: int) -> Picture:
-    """Render exactly `rows` lines of at most `columns`."""
-    if frame is None:
-        return Picture(_filled([raw("reading …", "dim")], rows), None, 0)
-    top = header(frame, columns)
-    bottom = [*_messages(frame, selection, columns), *footer(columns, rows, selection)]
-    if selection.title:
-        return Picture([*top, *_text(selection, columns, rows - len(top) - len(bottom)), *bottom][:rows], None,
-                       selection.first)
-    shown = visible(frame, selection)
-    left = rows - len(top) - len(bottom) - 1
-    below = _below(frame, columns, max(left * 2 // 5, left - max(1, len(shown))))
-    room = max(1, left - len(below))
-    index = index_of(shown, selection.row)
-    first = scrolled_to(selection.first, index, room, len(shown))
-    head, *body = table(shown, columns, indexes=range(first, min(first + room, len(shown))))
-    if not shown:
-        body = [raw("  nothing matches the filter" if selection.filter else f"  {NO_RUN}", "dim")]
-    lines = [fit(line, columns) for line in [*top, head, *_filled(body, room), *below, *bottom][:rows]]
-    return Picture(lines, len(top) + 1 + index - first if shown else None, first, len(top) + 1)
 
 
 def _filled(lines: list[Line], room: int) -> list[Line]:
@@ -259,7 +186,7 @@ def _cpu(percent: float | None) -> str:
     return "" if percent is None else f"{percent:.0f}"
 
 
-def _below(frame: Frame, columns: int, most: int) -> list[Line]:
+def below(frame: Frame, columns: int, most: int) -> list[Line]:
     """Render queue and deaths below the table, in at most `most` lines; side by side if there is room."""
     if most < 3:
         return []
@@ -326,84 +253,6 @@ def events(frame: Frame, columns: int, most: int) -> list[Line]:
                           Span("  "), span(first_line(event.why), "dim"),
                           Span(f"  ({event.run})" if frame.runs_not_shown else "", "dim")], columns))
     return lines
-
-
-def _messages(frame: Frame, selection: Selection, columns: int) -> list[Line]:
-    """Render the two lines above the keys: a question, the filter, a command's message, a problem, or what the selected
-    row is doing. Always two, so that nothing jumps while the selection moves."""
-    row = selected(frame, selection)
-    lines: list[Line] = []
-    if selection.ask:
-        lines = wrapped(f"{selection.ask}  y: yes, any other key: no", columns, "due", most=2)
-    elif selection.typing:
-        lines = [fit([Span("filter: ", "due"), Span(selection.filter if selection.filter.strip() else ""), Span("█"),
-                      Span("  ⏎ keeps it, Esc drops it", "dim")], columns)]
-    elif selection.note:
-        lines = wrapped(first_line(selection.note), columns, "bad" if selection.bad else "good", most=2)
-    elif frame.problems:
-        lines = wrapped(first_line(frame.problems[0]), columns, "bad", most=2)
-    elif selection.filter:
-        lines = [fit([Span("filter: ", "due"), span(selection.filter), Span("  / changes it, Esc drops it", "dim")],
-                     columns)]
-    elif row is not None:
-        doing = first_line(row.doing) or row.state
-        first, *rest = wrapped(f"{row.name}: {doing}", columns, most=2)
-        name = terminal_text.clean(row.name)
-        lines = [[Span(name, "head"), *raw(first[0].text[len(name):])] if first[0].text.startswith(name) else first,
-                 *rest]
-    return _filled(lines, 2)
-
-
-def footer(columns: int, rows: int, selection: Selection) -> list[Line]:
-    """Render the keys on one line; on two if a narrow screen is high enough, so that none is left out."""
-    shown = KEYS
-    if selection.title or rows < TWO_LINES or sum(len(key) + len(word) + 2 for key, word in shown) - 1 <= columns:
-        return [keys(columns, selection)]
-    half = (len(shown) + 1) // 2
-    return [_keys(shown[:half], columns), _keys(shown[half:], columns)]
-
-
-def keys(columns: int, selection: Selection | None = None) -> Line:
-    """Render the keys, as many as fit, the last of them (which leaves) always."""
-    return _keys((("↑↓", "scroll"), ("Esc", "back")) if selection and selection.title else KEYS, columns)
-
-
-def _keys(shown: Sequence[tuple[str, str]], columns: int) -> Line:
-    gap = "  " if columns >= 96 else " "
-    parts: list[Line] = [[Span(key, "head"), Span(f" {word}")] for key, word in shown]
-    while len(parts) > 1 and sum(map(width, parts)) + len(gap) * (len(parts) - 1) > columns:
-        del parts[-2]
-    line: Line = []
-    for part in parts:
-        line += [*([Span(gap)] if line else []), *part]
-    return fit(line, columns)
-
-
-def _text(selection: Selection, columns: int, room: int) -> list[Line]:
-    lines = text_lines(selection, columns)
-    last = max(0, len(lines) - (room - 1))
-    at = min(selection.scrolled, last)
-    more = f"  {at + 1}-{min(len(lines), at + room - 1)} of {len(lines)}" if last else ""
-    head = fit([span(selection.title, "head"), Span(more, "dim")], columns)
-    return [head, *_filled(lines[at:at + room - 1], room - 1)]
-
-
-def text_lines(selection: Selection, columns: int) -> list[Line]:
-    """Render the text over the table, wrapped, with its indentation."""
-    found: list[Line] = []
-    for line in selection.text:
-        clean = "".join(terminal_text.clean_lines(line)[:1]).expandtabs()
-        if terminal_text.width(clean) <= columns:
-            found.append(raw(clean))
-            continue
-        indent = len(clean) - len(clean.lstrip())
-        parts = wrapped(clean, max(8, columns - indent), indent="", most=20)
-        found += [[Span(" " * min(indent, columns // 2)), *part] for part in parts]
-    return found
-
-
-def details_text(row: Row) -> list[str]:
-    return [f"{name:<10} {terminal_text.clean(text)}" for name, text in row.details()]
 
 
 def plain(frame: Frame, columns: int | None) -> list[Line]:

@@ -165,6 +165,19 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
+def unsynced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Save many writes their syncs: who comes first is asked, not what a power cut leaves."""
+    for name in ("fsync", "fdatasync"):
+        monkeypatch.setattr(os, name, lambda _descriptor: None)
+
+
+@pytest.fixture
+def repo(template: Path, tmp_path: Path) -> Path:
+    """Return a small repository of one commit on main."""
+    return Path(shutil.copytree(template, tmp_path / "repo", symlinks=True))
+
+
+@pytest.fixture
 def places(template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Place]]:
     """Yield a maker of places; at the end each must be empty: no process, no tmux server."""
     made: list[Place] = []

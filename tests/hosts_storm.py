@@ -8,6 +8,7 @@ the first had stopped before the second began, by the agents' own journals on th
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import random
@@ -28,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from typing import TYPE_CHECKING
 
 from hosts_lab import HostsLab, LabHost, find_hindrance
-from support import landed_subjects, wait_for
+from support import landed_subjects, processes, read_process, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -254,23 +255,16 @@ class Storm:
         raise AssertionError(fault.kind)
 
     def _in_host(self, host: LabHost, words: str) -> list[int]:
-        return [pid for pid in host.pids() if words in _command(pid) and "code=$?" not in _command(pid)]
+        return [pid for pid in host.pids() if words in (text := _command(pid)) and "code=$?" not in text]
 
     def _at_home(self, words: str) -> list[int]:
         """Return the processes of this laboratory's home whose command has these words."""
-        found = []
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit() and words in (text := _command(int(entry.name))) and (
-                    str(self.lab.folder) in text or str(self.lab.folder) in _environment(int(entry.name))):
-                found.append(int(entry.name))
-        return found
+        return [one.pid for one in processes(str(self.lab.folder)) if words in one.argv]
 
     def _kill(self, pids: list[int], signum: int = signal.SIGKILL) -> None:
         for pid in pids:
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signum)
-            except ProcessLookupError:
-                continue
 
     # ---- judgement
 
@@ -321,17 +315,8 @@ class Storm:
 
 
 def _command(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-    except OSError:
-        return ""
-
-
-def _environment(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace")
-    except OSError:
-        return ""
+    found = read_process(pid)
+    return found.argv if found else ""
 
 
 def main() -> int:

@@ -25,18 +25,11 @@ from garrison.sandbox.git_view import REPOSITORY, GitView, sandbox_folder
 from garrison.system.git import Git
 from garrison.values import replace
 from sandbox_support import missing, run_inside
-from support import git, make_repository
+from support import git
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
 BRANCH = "garrison/run/node"
 TASK = Task("run", "node", 1)
-
-
-@pytest.fixture
-def repo(tmp_path):
-    path = tmp_path / "repo"
-    make_repository(path)
-    return path
 
 
 @pytest.fixture

@@ -17,13 +17,6 @@ BRANCH = "garrison/run/node"
 
 
 @pytest.fixture
-def repo(tmp_path):
-    path = tmp_path / "repo"
-    make_repository(path)
-    return path
-
-
-@pytest.fixture
 def tree(repo, tmp_path):
     path = tmp_path / "trees" / "node"
     git(repo, "worktree", "add", "-q", "-b", BRANCH, str(path))

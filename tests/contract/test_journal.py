@@ -28,13 +28,6 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "runs/r1/journal.jsonl"
 
 
-@pytest.fixture
-def unsynced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Many writes: who comes first is asked, not what a power cut leaves."""
-    for name in ("fsync", "fdatasync"):
-        monkeypatch.setattr(os, name, lambda _descriptor: None)
-
-
 def filled(path: Path, count: int) -> bytes:
     """A closed journal of that many records; returns its bytes."""
     writer = Writer(path, "t#1")

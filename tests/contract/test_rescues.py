@@ -16,15 +16,9 @@ from garrison.processes.worktree import create_worktree, find_worktrees, has_uns
 from garrison.records.run import Launch, Task
 from garrison.system.git import Git, GitError
 from garrison.system.git.rescues import LIVE_KEPT, parse_rescue, rescue_stem
-from support import git, make_repository
+from support import git
 
 STEM = rescue_stem("r1", "n", 1)
-
-
-@pytest.fixture
-def repo(tmp_path: Path) -> Path:
-    make_repository(tmp_path / "repo")
-    return tmp_path / "repo"
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import stat
 from pathlib import Path
 from typing import Any
@@ -28,13 +27,6 @@ def signal(id_: str = "i", **changes: Any) -> Signal:
 
 def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir() if path.is_file())
-
-
-@pytest.fixture
-def unsynced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Many writes: who comes first is asked, not what a power cut leaves."""
-    for name in ("fsync", "fdatasync"):
-        monkeypatch.setattr(os, name, lambda _descriptor: None)
 
 
 def test_the_format_on_disk(tmp_path: Path) -> None:

@@ -65,13 +65,6 @@ def test_a_process_never_creates_its_home_again(tmp_path: Path, monkeypatch: pyt
     assert not home.exists()
 
 
-@pytest.fixture
-def unsynced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Many writes: who comes first is asked, not what a power cut leaves."""
-    for name in ("fsync", "fdatasync"):
-        monkeypatch.setattr(os, name, lambda _descriptor: None)
-
-
 def life(incarnation: int = 1, **more: object) -> Identity:
     return Identity("id", KEY.role, KEY.name, KEY.run, AT, incarnation=incarnation, **more)  # type: ignore[arg-type]
 

@@ -28,15 +28,10 @@ from garrison.system.terminal_choice import choose_terminal
 from garrison.system.tmux import TmuxTerminal, escape
 from garrison.system.tmux_server import socket_path, supported_version
 from garrison.values import asdict
-from support import until
+from support import is_gone, until
 
 needs_tmux = pytest.mark.skipif(not supported_version(), reason="there is no tmux >= 3.2 on PATH")
 NAME = "orchestrator-a@r1"
-
-
-def gone(pid: int) -> bool:
-    found = processes.probe(pid)
-    return found is None or found.zombie
 
 
 class Bench:
@@ -91,7 +86,7 @@ def benches(kind: str, tmp_path: Path) -> Iterator[Bench]:
     for session in terminal.sessions():
         terminal.close(session, grace=0)
     terminal.shutdown()
-    until(lambda: all(gone(pid) for pid in servers))
+    until(lambda: all(is_gone(pid) for pid in servers))
     assert terminal.sessions() == []
     processes.reap()
 
@@ -192,7 +187,7 @@ def test_close_ends_all_processes_and_is_idempotent(bench: Bench) -> None:
                          life=bench.life(NAME))
     found = [int(bench.said(name)) for name in ("main", "kid")]
     bench.terminal.close(session, grace=0.1)
-    assert all(gone(pid) for pid in found)
+    assert all(is_gone(pid) for pid in found)
     assert not bench.terminal.is_alive(session)
     bench.terminal.close(session)
     assert bench.terminal.find(NAME) is None
@@ -204,9 +199,9 @@ def test_leftovers_of_a_finished_program_do_not_keep_it_alive_and_end_with_close
     kid = int(bench.said("kid"))
     until(lambda: not bench.terminal.is_alive(session))
     assert bench.terminal.exit_code(session) == 4
-    assert not gone(kid)
+    assert not is_gone(kid)
     bench.terminal.close(session, grace=0.1)
-    assert gone(kid)
+    assert is_gone(kid)
 
 
 def test_close_of_a_session_with_our_own_marker_ends_no_sibling(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,7 +210,7 @@ def test_close_of_a_session_with_our_own_marker_ends_no_sibling(bench: Bench, mo
     session = bench.open("sh -c 'echo $$ > kid; sleep 60; :' & sleep 60", life=bench.life("runner"))
     kid = int(bench.said("kid"))
     bench.terminal.close(session)
-    assert gone(kid)
+    assert is_gone(kid)
     assert bench.terminal.is_alive(sibling)
 
 
@@ -292,7 +287,7 @@ def test_a_server_after_shutdown_ends_with_its_last_session(on_tmux: Bench) -> N
     on_tmux.terminal.shutdown()
     assert on_tmux.terminal.is_alive(session), "whoever has a session keeps the server"
     on_tmux.terminal.close(session, grace=0)
-    until(lambda: gone(server))
+    until(lambda: is_gone(server))
     again = on_tmux.open("sleep 60")
     assert on_tmux.terminal.is_alive(again)
     on_tmux.terminal.close(again, grace=0)
@@ -400,7 +395,7 @@ def test_a_session_is_closed_in_the_terminal_that_holds_it(tmp_path: Path) -> No
                           log=tmp_path / "log")
     identity = Identity("0", "orchestrator", "a", "r1", "2026-01-01T00:00:00.000000Z", tmux=asdict(session))
     close_sessions(TmuxTerminal(home), identity, home)
-    assert gone(session.pid) and opener.sessions() == []
+    assert is_gone(session.pid) and opener.sessions() == []
 
 
 def test_libtmux_is_loaded_only_for_a_tmux_command(tmp_path: Path) -> None:
@@ -432,13 +427,13 @@ def test_a_damaged_record_of_a_process_keeps_nobody_from_closing_and_opening(tmp
     assert bench.terminal.find(NAME) is None
     assert bench.terminal.sessions() == []
     bench.terminal.close(old)
-    assert gone(old.pid)
+    assert is_gone(old.pid)
     assert not path.exists()
     path.write_bytes(damage)
     new = bench.open("sleep 60")
     assert bench.terminal.find(NAME) == new
     bench.terminal.close(new)
-    assert gone(new.pid)
+    assert is_gone(new.pid)
 
 
 def test_a_process_terminal_has_no_keyboard(tmp_path: Path) -> None:
@@ -506,7 +501,7 @@ def test_foreign_sessions_on_the_users_server_and_on_ours_are_untouched(on_tmux:
         decoy(Path(session.socket), "kill-session", "-t", "=orchestrator-ab@r1")
     finally:
         decoy(socket, "kill-server")
-    until(lambda: gone(server))
+    until(lambda: is_gone(server))
 
 
 @needs_tmux
@@ -515,7 +510,7 @@ def test_ids_of_a_dead_server_are_not_valid_on_the_next(on_tmux: Bench) -> None:
     on_tmux.said("pid")
     server = int(first.server.split(":")[0])
     processes.send(server, processes.probe(server).ticks, signal.SIGKILL)  # type: ignore[union-attr]
-    until(lambda: gone(server))
+    until(lambda: is_gone(server))
     assert not on_tmux.terminal.is_alive(first)
     assert on_tmux.terminal.sessions() == []
     second = on_tmux.open("sleep 60")
@@ -581,7 +576,7 @@ def test_a_home_with_a_long_path_gets_a_short_socket_that_others_find(
     assert second.find(NAME) == session
     second.close(session)
     second.shutdown()
-    until(lambda: gone(int(session.server.split(":")[0])))
+    until(lambda: is_gone(int(session.server.split(":")[0])))
     assert list(runtime.iterdir()) == []
     assert Path(first.open(NAME, ["/bin/true"], env={}, cwd="/", log=tmp_path / "log").socket).parent.is_dir()
     for one in first.sessions():

@@ -31,12 +31,6 @@ from support import git, make_repository
 FILE = ("-c", "protocol.file.allow=always")
 
 
-@pytest.fixture
-def repo(tmp_path: Path) -> Path:
-    make_repository(tmp_path / "repo")
-    return tmp_path / "repo"
-
-
 def tree_of(repo: Path, name: str = "tree") -> Path:
     path = repo.parent / "trees" / name
     Git(repo).add_worktree(path, name, "main")

@@ -21,11 +21,7 @@ from support import DEADLINE
 TARGET = Key("guardian", "p", "r1")
 
 
-@pytest.fixture(autouse=True)
-def unsynced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kills are asked about here, not power cuts."""
-    for name in ("fsync", "fdatasync"):
-        monkeypatch.setattr(os, name, lambda _descriptor: None)
+pytestmark = pytest.mark.usefixtures("unsynced")  # kills are asked about here, not power cuts
 
 
 def fork(work: Callable[[], None]) -> int:

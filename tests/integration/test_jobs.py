@@ -15,7 +15,7 @@ from garrison.errors import GarrisonError
 from garrison.system import command as commands
 from garrison.system import processes
 from garrison.system.command import Job, read_tail
-from support import DEADLINE, until
+from support import DEADLINE, is_gone, until
 
 ENV = {"PATH": os.environ["PATH"]}
 
@@ -26,11 +26,6 @@ def run(job: Job) -> End:
 
 def said(tmp_path: Path, name: str) -> int:
     return int(until(lambda: (path := tmp_path / name).exists() and path.read_text().strip()))
-
-
-def gone(pid: int) -> bool:
-    found = processes.probe(pid)
-    return found is None or found.zombie
 
 
 def begin(tmp_path: Path, command: str | list[str], **options: object) -> Job:
@@ -87,7 +82,7 @@ def test_a_timeout_ends_the_whole_session(tmp_path: Path) -> None:
     result = run(job)
     assert (result.timed_out, result.ok) == (True, False)
     assert result.code == -signal.SIGTERM
-    assert gone(kid)
+    assert is_gone(kid)
 
 
 def test_one_that_ignores_term_is_killed_after_the_grace(tmp_path: Path) -> None:
@@ -115,14 +110,14 @@ def test_kill_is_orderly_first_and_reaches_stopped_ones(tmp_path: Path) -> None:
 def test_leftovers_of_a_finished_command_are_killed_before_its_result(tmp_path: Path) -> None:
     result = run(begin(tmp_path, "sh -c 'echo $$ > kid; sleep 60; :' & while ! test -s kid; do :; done; exit 5"))
     assert (result.code, result.timed_out) == (5, False)
-    assert gone(said(tmp_path, "kid"))
+    assert is_gone(said(tmp_path, "kid"))
 
 
 def test_a_marker_of_its_own_finds_daemons_too(tmp_path: Path) -> None:
     env = {**ENV, "GARRISON_LIFE": f"{tmp_path}:r:gate-1#1"}
     command = "setsid sh -c 'setsid sh -c \"echo \\$\\$ > kid; sleep 60; :\" &' ; while ! test -s kid; do :; done"
     assert run(begin(tmp_path, command, env=env)).ok
-    assert gone(said(tmp_path, "kid"))
+    assert is_gone(said(tmp_path, "kid"))
 
 
 def test_our_own_marker_does_not_make_us_or_our_other_children_its_leftovers(
@@ -133,8 +128,8 @@ def test_our_own_marker_does_not_make_us_or_our_other_children_its_leftovers(
     other = begin(tmp_path, "echo 1 > ready; sleep 60", env=env)
     said(tmp_path, "ready")
     assert run(begin(tmp_path, "sh -c 'echo $$ > kid; sleep 60; :' & while ! test -s kid; do :; done", env=env)).ok
-    assert gone(said(tmp_path, "kid"))
-    assert not gone(other.pid)
+    assert is_gone(said(tmp_path, "kid"))
+    assert not is_gone(other.pid)
     other.kill()
     assert run(other).code == -signal.SIGTERM
 
@@ -174,7 +169,7 @@ def test_tail_is_clean_text_whatever_is_in_the_file(tmp_path: Path) -> None:
 def test_a_program_that_takes_too_long_is_killed_with_what_it_started(tmp_path: Path) -> None:
     done = commands.run(["sh", "-c", f"sleep 60 & echo $! >{tmp_path}/pid; wait"], 0.5)
     assert done == commands.Done(None, why="sh did not end within 0.5 s", timed_out=True)
-    assert until(lambda: gone(said(tmp_path, "pid")))
+    assert until(lambda: is_gone(said(tmp_path, "pid")))
     assert commands.run(["no-such-program"], 1.0).why == "no-such-program: No such file or directory"
     done = commands.run(["sh", "-c", "cat; echo one >&2; exit 3"], DEADLINE, text="ü")
     assert done == commands.Done(3, "ü", "one\n") and done.last_error == "one"

@@ -2,17 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
-
 from garrison.system.git import Git
 from garrison.system.worktree_files import hide_setup_output
-from support import git, make_repository
-
-
-@pytest.fixture
-def repo(tmp_path):
-    make_repository(tmp_path / "repo")
-    return tmp_path / "repo"
+from support import git
 
 
 def test_only_whole_untracked_directories_are_hidden(repo):

@@ -18,7 +18,7 @@ from garrison.errors import GarrisonError
 from garrison.system import processes
 from garrison.system.process_control import kill_tree
 from garrison.system.processes import Child, ProcessId
-from support import DEADLINE, until
+from support import DEADLINE, is_gone, until
 
 
 @pytest.fixture
@@ -44,11 +44,6 @@ def said(tmp_path: Path, name: str) -> int:
     return int(until(lambda: (path := tmp_path / name).exists() and path.read_text().strip()))
 
 
-def gone(pid: int) -> bool:
-    found = processes.probe(pid)
-    return found is None or found.zombie
-
-
 def test_an_orderly_process_gets_to_end_in_order(tmp_path: Path, life: str) -> None:
     child = start(tmp_path, life, "trap 'echo bye > bye; exit 0' TERM; echo $$ > ready; while :; do sleep 0.01; done")
     said(tmp_path, "ready")
@@ -62,7 +57,7 @@ def test_one_that_ignores_term_is_killed_after_the_grace(tmp_path: Path, life: s
     before = time.monotonic()
     kill_tree(child.id, life, grace=0.2)
     assert time.monotonic() - before >= 0.2
-    assert gone(child.pid)
+    assert is_gone(child.pid)
     assert until(processes.reap)[child.pid] == -signal.SIGKILL
 
 
@@ -83,7 +78,7 @@ def test_the_whole_tree_goes_even_what_has_its_own_session_or_lost_its_parent(tm
         sleep 60""")
     found = [said(tmp_path, name) for name in "abc"]
     kill_tree(child.id, life, grace=5)
-    assert all(gone(pid) for pid in [child.pid, *found])
+    assert all(is_gone(pid) for pid in [child.pid, *found])
 
 
 def test_bearers_of_a_dead_process_go_with_their_unmarked_children(tmp_path: Path, life: str) -> None:
@@ -91,12 +86,12 @@ def test_bearers_of_a_dead_process_go_with_their_unmarked_children(tmp_path: Pat
     tool, kid = said(tmp_path, "tool"), said(tmp_path, "kid")
     processes.send(child.pid, child.ticks, signal.SIGKILL)
     until(lambda: child.pid in processes.reap())
-    assert not gone(tool)
+    assert not is_gone(tool)
     ended = [one.pid for one in kill_tree(child.id, life, grace=5)]
     assert tool in ended
     assert kid in ended
-    assert gone(tool)
-    assert gone(kid)
+    assert is_gone(tool)
+    assert is_gone(kid)
 
 
 def test_an_unmarked_child_is_not_lost_when_its_parent_goes_first(tmp_path: Path, life: str) -> None:
@@ -105,7 +100,7 @@ def test_an_unmarked_child_is_not_lost_when_its_parent_goes_first(tmp_path: Path
     kid = said(tmp_path, "kid")
     assert processes.life_marker(kid) is None
     kill_tree(child.id, life, grace=0.3)
-    assert gone(kid)
+    assert is_gone(kid)
 
 
 def test_term_is_sent_once(tmp_path: Path, life: str) -> None:
@@ -127,8 +122,8 @@ def test_other_incarnations_below_it_survive_with_their_children(tmp_path: Path,
     child = start(tmp_path, life, f"GARRISON_LIFE='{other}' setsid sh -c 'echo $$ > other; sleep 60; :' & sleep 60")
     pid = said(tmp_path, "other")
     kill_tree(child.id, life, grace=5)
-    assert gone(child.pid)
-    assert not gone(pid)
+    assert is_gone(child.pid)
+    assert not is_gone(pid)
     assert len(processes.find_marked(other)) == 2
 
 
@@ -198,7 +193,7 @@ def test_a_process_that_does_not_die_is_named_within_the_limit(tmp_path: Path, l
         patched.setattr(signal, "pidfd_send_signal", lambda *_: None)  # as in D state: nothing is heard
         with pytest.raises(GarrisonError, match=str(child.pid)):
             kill_tree(child.id, life, grace=0.05, limit=0.1)
-    assert not gone(child.pid)
+    assert not is_gone(child.pid)
     kill_tree(child.id, life, grace=0)
 
 
@@ -215,7 +210,7 @@ def test_another_users_process_is_named(tmp_path: Path, life: str, monkeypatch: 
             kill_tree(child.id, life, grace=0.05, limit=0.1)
         with pytest.raises(GarrisonError, match="another user"):
             processes.send(child.pid, child.ticks, signal.SIGTERM)
-    assert not gone(child.pid)
+    assert not is_gone(child.pid)
 
 
 def test_a_sweep_from_below_spares_the_caller_and_those_above_it(tmp_path: Path, life: str) -> None:
@@ -227,7 +222,7 @@ def test_a_sweep_from_below_spares_the_caller_and_those_above_it(tmp_path: Path,
     victim = said(tmp_path, "victim")
     assert said(tmp_path, "after") == 2
     assert said(tmp_path, "done") == 1
-    assert gone(victim)
+    assert is_gone(victim)
 
 
 @pytest.mark.skipif(shutil.which("tmux") is None, reason="there is no tmux on PATH")
@@ -240,20 +235,20 @@ def test_a_tmux_server_that_it_started_is_spared_its_marked_panes_are_not(tmp_pa
     server = processes.probe(pane).ppid  # type: ignore[union-attr]
     try:
         kill_tree(child.id, life, grace=5)
-        assert gone(child.pid)
-        assert gone(pane)
-        assert not gone(server)
-        assert not gone(free)
+        assert is_gone(child.pid)
+        assert is_gone(pane)
+        assert not is_gone(server)
+        assert not is_gone(free)
     finally:
         subprocess.run(["tmux", "-S", str(socket), "kill-server"], check=False)
-    until(lambda: gone(server))
+    until(lambda: is_gone(server))
 
 
 def test_a_recycled_pid_is_not_killed(tmp_path: Path, life: str) -> None:
     child = start(tmp_path, life, "echo $$ > ready; exec sleep 60")
     said(tmp_path, "ready")
     assert kill_tree(ProcessId(child.pid, child.ticks - 1), "", grace=0) == []
-    assert not gone(child.pid)
+    assert not is_gone(child.pid)
 
 
 def test_a_subreaper_gets_the_orphans(tmp_path: Path) -> None:

@@ -142,3 +142,19 @@ def test_the_pull_request_is_shown_with_what_it_waits_for_and_links_to_its_forge
     guardian.append("pull_request", {"state": "closed", "url": "javascript:alert(1)//x/"}, builder.now())
     expect(panel.get_by_role("button", name="Open another")).to_be_visible()
     expect(panel.get_by_role("link")).to_have_count(0)
+
+
+def test_an_attempt_stands_in_the_address(home: Any, opened: Any) -> None:
+    builder, guardian, url = home
+    for attempt in (1, 2):
+        (builder.home / f"runs/r1/nodes/a/{attempt}").mkdir(parents=True, exist_ok=True)
+        guardian.append("node", {"node": "a", "status": "active", "attempt": attempt}, builder.now())
+    page = opened(url, "/?run=r1&node=a&attempt=1")
+    chosen = page.get_by_label("Attempt", exact=True)
+    expect(chosen).to_have_value("1")
+    chosen.select_option("2")
+    expect(page).to_have_url(re.compile("attempt=2"))
+    page.reload()
+    expect(chosen).to_have_value("2")
+    page.get_by_role("button", name="Close").click()
+    expect(page).not_to_have_url(re.compile("attempt="))

@@ -51,6 +51,7 @@ ONLY = {
 """File → name → why this test sets it."""
 
 NO_SANDBOX = {
+    "e2e/test_sessions_killed.py": "in a sandbox no agent reaches the orchestrator that it is to kill",
     "claude/test_sessions.py": "without a proxy, a session counts what it costs by itself",
     "e2e/test_agent_authority.py": "what an agent without a sandbox may do",
     "e2e/test_forged_results.py": "an agent without a sandbox forges and kills",

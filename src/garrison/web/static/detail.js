@@ -139,6 +139,8 @@ const Top = memo(
     sameDrawing(["gates", "status", "next", "costs", "write"], one, other),
 );
 
+const attemptInAddress = () => Number(new URLSearchParams(location.search).get("attempt")) || null;
+
 /** What the server says of a node, asked again each time that something `happened` to it. */
 function useNode(run, node, happened, current, pick) {
   const [known, know] = useState(null);
@@ -151,7 +153,7 @@ function useNode(run, node, happened, current, pick) {
         try {
           const found = await get(`runs/${part(run)}/nodes/${part(node)}`);
           if (!wanted) return;
-          if (found.attempts.length !== current.known?.attempts.length) pick(null);
+          if (current.known && found.attempts.length !== current.known.attempts.length) pick(null);
           know((current.known = found));
           fail("");
           renew(number => number + 1);
@@ -171,7 +173,14 @@ function useNode(run, node, happened, current, pick) {
 
 /** Its tabs; all that is requested of a node. */
 function Bodies({ run, node, now, write, happened, tab, turn, act }) {
-  const [picked, pick] = useState(null); // an attempt; null: the latest
+  const [picked, choosePicked] = useState(attemptInAddress); // an attempt; null: the latest
+  const pick = attempt => {
+    choosePicked(attempt);
+    const address = new URLSearchParams(location.search);
+    if (attempt) address.set("attempt", String(attempt));
+    else address.delete("attempt");
+    history.replaceState(history.state, "", `/?${address}`);
+  };
   /** @type {Object<string, any>} */
   const current = useRef({}).current; // for what asks while something is followed
   const { known, trouble, version } = useNode(run, node, happened, current, pick);

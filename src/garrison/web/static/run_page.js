@@ -176,6 +176,7 @@ class Run {
     address.set("run", this.run);
     if (name) address.set("node", name);
     else address.delete("node");
+    address.delete("attempt");
     if (name && tab) address.set("tab", tab);
     else address.delete("tab");
     history.pushState(null, "", `/?${address}`);

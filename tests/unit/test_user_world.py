@@ -57,7 +57,6 @@ NO_SANDBOX = {
     "e2e/test_forged_results.py": "an agent without a sandbox forges and kills",
     "e2e/test_planted_configuration.py": "an agent without a sandbox plants and pushes",
     "e2e/test_node_outcomes.py": "the scripted agent kills its orchestrator, which a sandbox hides from it",
-    "e2e/test_sessions_killed.py": "an agent kills its orchestrator, which a sandbox hides from it",
     "e2e/test_user_environment.py": "without a sandbox a gate may import from the user's checkout",
     "e2e/test_acp_agent.py": "in every mode", "e2e/test_network.py": "in every mode",
     "e2e/test_sandbox.py": "the mode that a run was launched with",

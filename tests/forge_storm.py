@@ -10,10 +10,14 @@ from __future__ import annotations
 
 import argparse
 import random
+import shutil
 import sys
 import tempfile
+import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 sys.path[:0] = [str(Path(__file__).parent)]
@@ -38,9 +42,18 @@ class Story:
     def __init__(self, seed: int, root: Path) -> None:
         self.random = random.Random(seed)
         self.faults: Counter[str] = Counter()
+        self.acts: Counter[str] = Counter()
         self.theirs: list[str] = []
         rule = self.random.choice((MergeRule.FORGE, MergeRule.GARRISON))
         self.driver = Driver(root, self.fault, PullRequestOptions(rule, poll=1.0))
+
+    @property
+    def kills(self) -> int:
+        return self.driver.kills
+
+    @property
+    def effort(self) -> str:
+        return f"{self.kills} kills"
 
     def fault(self, name: str) -> str:
         """Return the fault of a request, if it meets one."""
@@ -61,6 +74,7 @@ class Story:
         driver, world = self.driver, self.driver.world
         head = world.branch(BRANCH)
         act = self.random.choice(("check", "comment", "stranger", "push", "base", "edit", "delete", "dismiss", "green"))
+        self.acts[act] += 1
         if act == "check" and head:
             world.checks[head] = [model.Check("ci", head, CheckState.FAILED, "red")]
         elif act == "green" and head:
@@ -151,29 +165,34 @@ class Story:
         return wrong
 
 
-def main() -> int:
-    """Run stories until enough faults have happened; print them, and what is wrong."""
-    parser = argparse.ArgumentParser(description=__doc__)
+def tell_stories(about: str, begin: Callable[[int, Path], Any]) -> int:
+    """Tell stories of growing seeds until enough faults have happened; print them, and what is wrong."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--faults", type=int, default=500)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--keep", action="store_true", help="keep the folders of stories that went wrong")
     options = parser.parse_args()
     total: Counter[str] = Counter()
-    wrong, seed, kills = 0, options.seed, 0
-    while sum(total.values()) < options.faults:
-        with tempfile.TemporaryDirectory(prefix="garrison-forge-storm-") as folder:
-            story = Story(seed, Path(folder))
-            problems = story.tell()
-        total += story.faults
-        kills += story.driver.kills
+    acts: Counter[str] = Counter()
+    wrong, kills, seed, began = 0, 0, options.seed, time.monotonic()
+    while total.total() < options.faults:
+        root = Path(tempfile.mkdtemp(prefix="garrison-forge-storm-"))
+        story = begin(seed, root)
+        problems = story.tell()
         for problem in problems:
-            wrong += 1
-            print(f"seed {seed}: {problem}", flush=True)
+            print(f"seed {seed} ({root}): {problem}", flush=True)
+        total, acts = total + story.faults, acts + story.acts
+        wrong, kills = wrong + len(problems), kills + story.kills
+        if not (problems and options.keep):
+            shutil.rmtree(root, ignore_errors=True)
+        print(f"seed {seed}: {story.faults.total()} faults, {story.effort}; {total.total()} faults after "
+              f"{time.monotonic() - began:.0f} s", flush=True)
         seed += 1
-    for fault, times in sorted(total.items()):
-        print(f"{times:6} {fault}")
-    print(f"{sum(total.values())} faults ({kills} kills) in {seed - options.seed} stories: {wrong} wrong")
+    for what, times in [*sorted(total.items()), *(("people: " + act, times) for act, times in acts.items())]:
+        print(f"{times:6} {what}")
+    print(f"{total.total()} faults ({kills} kills) in {seed - options.seed} stories: {wrong} wrong")
     return 1 if wrong else 0
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(tell_stories(__doc__, Story))

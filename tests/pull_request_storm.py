@@ -10,12 +10,9 @@ Faults end with the last act of people, who then make everything green and appro
 
 from __future__ import annotations
 
-import argparse
 import random
-import shutil
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections import Counter
@@ -25,6 +22,7 @@ sys.path[:0] = [str(Path(__file__).parent)]
 
 from doubles.forge_state import OWN_LOGIN  # noqa: E402
 from forge_place import KINDS, ForgePlace, rework  # noqa: E402
+from forge_storm import tell_stories  # noqa: E402
 from run_storm import TIMING  # noqa: E402
 from support import PROGRAM, Node, Place, checkout_in, git, make_repository  # noqa: E402
 
@@ -53,10 +51,18 @@ class Story:
         if rule == "auto":
             self.there.repository.required["main"], self.there.repository.approvals["main"] = ["ci"], 1
         self.faults: Counter[str] = Counter()
-        self.people: Counter[str] = Counter()
+        self.acts: Counter[str] = Counter()
         self.lock = threading.Lock()
         self.is_calm = False
         self.there.server.disturb = self.disturb
+
+    @property
+    def kills(self) -> int:
+        return sum(times for fault, times in self.faults.items() if fault.startswith("kill"))
+
+    @property
+    def effort(self) -> str:
+        return f"{self.resumes} resumes, {len(self.there.server.requests)} requests"
 
     def disturb(self, method: str, path: str) -> str:
         """Choose what befalls a request; called when it arrives."""
@@ -75,12 +81,12 @@ class Story:
     def act(self) -> None:
         """Somebody does something at the forge."""
         there, dice = self.there, self.dice
-        branch, number = there.branch(), sum(self.people.values())
+        branch, number = there.branch(), sum(self.acts.values())
         what = dice.choice(("red", "comment", "stranger", "push", "base", "edit", "close", "force", "dismiss", "delete",
                             "draft", "retarget", "uncomment", "approve"))
         if not there.is_ready():
             what = "base"
-        self.people[what] += 1
+        self.acts[what] += 1
         match what:
             case "red":
                 there.report("failure", f"E   red {number}")
@@ -200,37 +206,5 @@ class Story:
         return False
 
 
-def main() -> int:
-    """Tell stories until enough faults have happened; print them, and what is wrong."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--faults", type=int, default=500)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--keep", action="store_true", help="keep the folders of stories that went wrong")
-    options = parser.parse_args()
-    total: Counter[str] = Counter()
-    people: Counter[str] = Counter()
-    wrong, seed, began = 0, options.seed, time.monotonic()
-    while sum(total.values()) < options.faults:
-        root = Path(tempfile.mkdtemp(prefix="garrison-pr-storm-"))
-        story = Story(seed, root)
-        problems = story.tell()
-        total += story.faults
-        people += story.people
-        for problem in problems:
-            print(f"seed {seed} ({root}): {problem}", flush=True)
-        wrong += len(problems)
-        if not (problems and options.keep):
-            shutil.rmtree(root, ignore_errors=True)
-        print(f"seed {seed}: {sum(story.faults.values())} faults, {story.resumes} resumes, "
-              f"{len(story.there.server.requests)} requests; {sum(total.values())} faults after "
-              f"{time.monotonic() - began:.0f} s", flush=True)
-        seed += 1
-    for fault, times in [*sorted(total.items()), *(("people: " + what, times) for what, times in people.items())]:
-        print(f"{times:6} {fault}")
-    kills = sum(times for fault, times in total.items() if fault.startswith("kill"))
-    print(f"{sum(total.values())} faults ({kills} kills) in {seed - options.seed} stories: {wrong} wrong")
-    return 1 if wrong else 0
-
-
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(tell_stories(__doc__, Story))

@@ -35,6 +35,8 @@ NOW = datetime(2026, 1, 14, 10, 30, tzinfo=BERLIN)
     ("between 2pm and 4pm", "between 2pm and 4pm", "14 14:00", "14 16:00"),
     ("from 9am to 5:30pm tomorrow", "from 9am to 5:30pm tomorrow", "15 09:00", "15 17:30"),
     ("from 22:00 to 6am", "from 22:00 to 6am", "14 22:00", "15 06:00"),
+    ("from 9am to 13pm", "from 9am to 13pm", "14 09:00", "14 13:00"),
+    ("in 2 hrs", "in 2 hrs", "14 12:30", "14 12:31"),
     ("from Monday to Wednesday", "from Monday to Wednesday", "19 00:00", "22 00:00"),
     ("schedule it for 3pm UTC", "3pm UTC", "14 16:00", "14 17:00"),
     ("on 2026-01-20T14:00:00+05:00", "on 2026-01-20T14:00:00+05:00", "20 10:00", "20 11:00")])

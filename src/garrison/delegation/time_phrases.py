@@ -74,41 +74,29 @@ def _count_units(match: re.Match[str], now: datetime) -> Bounds:
     if not number and unit.endswith("s") and unit != "hours":
         return None  # "the last minutes": how many is unknown
     count = int(number) if number.isdigit() else _NUMBERS.get(number.removesuffix(" of").removeprefix("a "), 1)
-    count = min(count, 100_000) * (-1 if back else 1)
-    other = _shift(now, unit.rstrip("s"), count)
+    other = _later(now, unit, -count if back else count)
     return None if other is None else (other, now) if back else (now, other)
 
 
-def _shift(now: datetime, unit: str, count: int) -> datetime | None:
-    try:
-        if unit in _SECONDS:
-            return shift(now, timedelta(seconds=_SECONDS[unit] * count))
-        if unit in ("day", "week"):
-            return now + timedelta(days=count * (7 if unit == "week" else 1))
-        month = now.year * 12 + now.month - 1 + count * (12 if unit == "year" else 1)
-        last = (datetime(month // 12 + (month % 12 == 11), (month + 1) % 12 + 1, 1) - timedelta(days=1)).day
-        return now.replace(year=month // 12, month=month % 12 + 1, day=min(now.day, last))
-    except (OverflowError, ValueError):  # before the year 1, or after 9999
-        return None
+def _later(now: datetime, unit: str, count: int) -> datetime | None:
+    """Return that many units after `now`, or before it; None if the calendar does not reach that far."""
+    return _moment(f"in {count} {unit}" if count >= 0 else f"{-count} {unit} ago", now)
 
 
-_SECONDS = {"second": 1, "sec": 1, "minute": 60, "min": 60, "hour": 3600, "hr": 3600}
+def _moment(words: str, now: datetime, prefer: str = "future") -> datetime | None:
+    """Return the moment that dateparser sees in `words`."""
+    import dateparser
+
+    found = dateparser.parse(words, languages=LANGUAGES, settings=_settings(now, prefer))
+    return None if found is None else _localize(words, found, now)
 
 
 def _calendar(now: datetime, unit: str, by: int) -> Bounds:
     """Return the calendar day, week, month or year that is `by` units from now's."""
-    if unit == "day":
-        return midnight(now, by), midnight(now, by + 1)
-    if unit == "week":
-        monday = 7 * by - now.weekday()
-        return midnight(now, monday), midnight(now, monday + 7)
-    first = midnight(now).replace(day=1) if unit == "month" else midnight(now).replace(month=1, day=1)
-    start, end = _shift(first, unit, by), _shift(first, unit, by + 1)
+    first = {"day": midnight(now), "week": midnight(now, -now.weekday()), "month": midnight(now).replace(day=1),
+             "year": midnight(now).replace(month=1, day=1)}[unit]
+    start, end = _later(first, unit, by), _later(first, unit, by + 1)
     return None if start is None or end is None else (start, end)
-
-
-def _this(match: re.Match[str], now: datetime) -> Bounds:
-    return _calendar(now, match["unit"].lower(), 0)
 
 
 def _day_after(match: re.Match[str], now: datetime) -> Bounds:
@@ -145,6 +133,8 @@ def _range(match: re.Match[str], now: datetime) -> Bounds:
     offsets = [_days_until(days[0] or days[1] or "today", now), _days_until(days[1] or days[0] or "today", now)]
     start = _clock_time(now, offsets[0], texts[0][0] if texts[0] else "")
     end = _clock_time(now, offsets[1], texts[1][0]) if texts[1] else midnight(now, offsets[1] + 1)
+    if start is None or end is None:
+        return None
     if end <= start:  # past midnight or past Sunday
         end += timedelta(days=7 if days[1] and days[1].lower() in WEEKDAYS else 1)
     return (start, end) if start < end else None
@@ -153,7 +143,7 @@ def _range(match: re.Match[str], now: datetime) -> Bounds:
 def _noon_or_midnight(match: re.Match[str], now: datetime) -> Bounds:
     """Return noon, or midnight at the end of a day, and the hour after it."""
     days = _days_until(_named_day(match[0]), now)
-    start = _clock_time(now, days, "noon") if "noon" in match[0].lower() else midnight(now, days + 1)
+    start = midnight(now, days).replace(hour=12) if "noon" in match[0].lower() else midnight(now, days + 1)
     return start, shift(start, timedelta(hours=1))
 
 
@@ -170,16 +160,10 @@ def _days_until(day: str, now: datetime) -> int:
     return {"tomorrow": 1, "yesterday": -1}.get(day, 0)
 
 
-def _clock_time(now: datetime, days: int, clock: str) -> datetime:
-    day_start = midnight(now, days)
-    word = clock.lower().replace(" ", "")
-    if word in ("", "midnight"):
-        return day_start
-    if word == "noon":
-        return day_start.replace(hour=12)
-    hour, _, minute = word.rstrip("apm").partition(":")
-    hours = int(hour) % 12 + (12 if word.endswith("pm") else 0) if word[-1] == "m" else int(hour)
-    return day_start.replace(hour=hours % 24, minute=int(minute or 0) % 60)
+def _clock_time(now: datetime, days: int, clock: str) -> datetime | None:
+    # dateparser passes over "13pm" without a word
+    clock = re.sub(r"^(1[3-9]|2[0-3])(:\d\d)? ?[ap]m$", lambda told: told[1] + (told[2] or ":00"), clock, flags=re.I)
+    return _moment(f"today {clock or 'midnight'}", midnight(now, days))
 
 
 def _rule(pattern: str) -> re.Pattern[str]:
@@ -191,7 +175,7 @@ _RULES: tuple[tuple[re.Pattern[str], Callable[[re.Match[str], datetime], Bounds]
     (_rule(rf"\b(?:between|from) (?P<first>{_MOMENT}) (?:and|to|until|till) (?P<last>{_MOMENT})\b"), _range),
     (_rule(rf"{_LEAD}(?P<way>last|past|previous|next|coming|following) (?:(?P<number>{_NUMBER}) )?"
            r"(?P<unit>seconds?|secs?|minutes?|mins?|hours?|hrs?|days?|weeks?|months?|years?)\b"), _count_units),
-    (_rule(r"\bthis (?P<unit>week|month|year)\b"), _this),
+    (_rule(r"\bthis (?P<unit>week|month|year)\b"), lambda match, now: _calendar(now, match["unit"].lower(), 0)),
     (_rule(r"\b(?:the )?day (?P<way>after|before) (?:tomorrow|yesterday)\b"), _day_after),
     (_rule(rf"\b(?:tonight|(?:this|last|{_DAY}) (?:{'|'.join(PARTS)}))\b(?! (?:at )?\d)"), _part_of_day),
     (_rule(rf"\b(?:{_DAY} (?:at )?)?{SHARP}(?: {_DAY})?\b"), _noon_or_midnight),
@@ -202,7 +186,7 @@ _RULES: tuple[tuple[re.Pattern[str], Callable[[re.Match[str], datetime], Bounds]
 _SINCE = re.compile(r"\b(?:since|after|from) $", re.IGNORECASE)
 _BY = re.compile(r"\b(?:by|until|till|before) $", re.IGNORECASE)
 _CLOCK = re.compile(r"\d\s*(?:am|pm|h\b)|\d:\d\d|\bnow\b", re.IGNORECASE)
-_AGO = re.compile(r"\b(?:minutes?|hours?|seconds?|mins?)\b", re.IGNORECASE)
+_AGO = re.compile(r"\b(?:minutes?|hours?|seconds?|mins?|secs?|hrs?)\b", re.IGNORECASE)
 _LEADING = re.compile(r"^(?:by|until|till|before|since|after|from|on|at|in)\s+", re.IGNORECASE)
 _TRAILING = re.compile(r"(?:\s+(?:and|or|to|on|at|in|of|the|from|by|for)|[\s,;:])+$", re.IGNORECASE)
 _NUMBER_ONLY = re.compile(r"^[\d.,:\s-]{1,4}$")
@@ -263,10 +247,8 @@ def _interval(text: str, at: int, words: str, moment: datetime, now: datetime) -
     core = words[lead.end():] if lead else words
     start, end = _to_span(core, _localize(core, moment, now), now)
     if start > now and re.search(r"\bsince $", head, re.IGNORECASE):
-        import dateparser
-
-        earlier = dateparser.parse(core, languages=LANGUAGES, settings=_settings(now, "past"))
-        start, end = _to_span(core, _localize(core, earlier, now), now) if earlier is not None else (start, end)
+        earlier = _moment(core, now, "past")
+        start, end = _to_span(core, earlier, now) if earlier is not None else (start, end)
     shown = text[at:at + len(words)]
     due = start if _CLOCK.search(core) else end
     return _apply_bound(text, at, shown, start, end, due, now, lead=lead.group(0) if lead else "")

@@ -172,6 +172,7 @@ class Top(App[None]):
         """Why the last refresh failed, empty if it did not."""
 
     def compose(self) -> ComposeResult:
+        """Lay the widgets out from top to bottom; one of table and text is shown, the input while one types."""
         yield Static(id="header")
         yield Static(id="head")
         yield Rows(cursor_type="row", cell_padding=0, show_header=False)

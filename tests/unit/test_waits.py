@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
 from garrison.cli.main import main
-from garrison.cli.render import text, width
+from garrison.cli.render import text
 from garrison.cli.status import render_run
-from garrison.cli.top_render import KEYS, Selection, picture, plain
+from garrison.cli.top_app import ACTIONS, Top
+from garrison.cli.top_render import plain
 from garrison.ends import WaitKind
 from garrison.processes.run_status import Status
 from garrison.values import project
@@ -106,12 +108,19 @@ def test_the_table_and_the_page_use_the_words_of_status(told: Story, tmp_path: P
 
 @pytest.mark.parametrize("columns", [36, 60, 80, 120])
 def test_all_keys_are_shown_on_narrow_screens(told: Story, tmp_path: Path, columns: int) -> None:
-    frame = FrameReader(tmp_path).read()
-    screen = picture(frame, Selection(), columns, 24)
-    said = text(screen.lines, colours=False)
-    assert len(screen.lines) == 24
-    assert all(width(line) <= columns for line in screen.lines)
+
+    async def play() -> list[str]:
+        app = Top(FrameReader(tmp_path), 3600)
+        async with app.run_test(size=(columns, 24)) as pilot:
+            while app.frame is None:
+                await pilot.pause(0.02)
+            await pilot.pause()
+            return [strip.text for strip in app.screen._compositor.render_strips()]
+
+    lines = asyncio.run(play())
+    said = "\n".join(lines)
+    assert len(lines) == 24
     if columns >= 60:
-        assert all(f"{key} {word}" in said for key, word in KEYS), "at 60 columns on two lines"
+        assert all(f"{key} {action.word}" in said for key, action in ACTIONS.items()), "at 60 columns on two lines"
     assert "q quit" in said
     assert "waits for you" in said

@@ -50,9 +50,10 @@ ALLOWED = {
 
 
 def script(commands: dict[str, str]) -> str:
-    """Return shell that runs each command and keeps its exit code and what it prints."""
-    return "\n".join(f"(cd $GARRISON_TREE; {line}) > $OUT/{name}.log 2>&1; echo $? > $OUT/{name}.code"
-                     for name, line in commands.items()) + "\n"
+    """Return shell that runs the commands, five at once, and keeps of each its exit code and what it prints."""
+    lines = [f"{{ (cd $GARRISON_TREE; {line}) > $OUT/{name}.log 2>&1; echo $? > $OUT/{name}.code; }} &"
+             for name, line in commands.items()]
+    return "\n".join("\n".join([*lines[at:at + 5], "wait"]) for at in range(0, len(lines), 5)) + "\ntouch $OUT/all\n"
 
 
 @pytest.mark.parametrize("terminal", [pytest.param("process", marks=pytest.mark.slow), "tmux"])
@@ -69,7 +70,7 @@ def test_an_agent_commands_nothing_of_its_run(place, terminal):
             home=place.home, log=place.root / "terminal.log", code=place.root / "terminal.code")
     commands.write_text(f"OUT={out}\n{script({**attempts, **ALLOWED})}")
     graph = place.graph(Node("hostile", before=f"sh {commands}; rm -rf daemon daemon.log own"),
-                        Node("other", before=f"until test -e {out}/elsewhere.code; do sleep 0.1; done"))
+                        Node("other", before=f"until test -e {out}/all; do sleep 0.1; done"))
     child = place.launch(graph, "r1", "--max-agents", "2")
     assert place.finish(child) == 0, place.logs() + "".join(
         f"{path.name}: {path.read_text()}" for path in sorted(out.iterdir()))

@@ -1,4 +1,4 @@
-"""Screen of `garrison top`: render a frame of `views.top_frame` and a selection into lines. Pure.
+"""Lines of `garrison top`: render the parts of a frame of `views.top_frame`, on a screen or for `--once`. Pure.
 
 All text is cleaned when it becomes a span, so that nothing an agent wrote can control the terminal. Each state has its
 own symbol and word; colours only help.
@@ -7,6 +7,7 @@ own symbol and word; colours only help.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 
 from garrison.cli.render import Line, Span, fit, raw, span, width
 from garrison.cli.status import STYLES as STATUS_STYLES
@@ -78,10 +79,6 @@ def index_of(rows: Sequence[Row], row: str) -> int:
 
 
 # ---- rendering
-
-
-def _filled(lines: list[Line], room: int) -> list[Line]:
-    return [*lines[:room], *([] for _ in range(room - len(lines)))]
 
 
 def header(frame: Frame, columns: int) -> list[Line]:
@@ -210,9 +207,8 @@ def _queue_and_deaths(frame: Frame, columns: int, most: int) -> list[Line]:
     if columns >= WIDE:
         half = columns // 2 - 1
         left, right = landing(frame, half, most - 1), events(frame, columns - half - 2, most - 1)
-        length = max(len(left), len(right))
         return [raw(""), *([*_padded(ours, half), Span("  "), *other]
-                           for ours, other in zip(_filled(left, length), _filled(right, length), strict=True))]
+                           for ours, other in zip_longest(left, right, fillvalue=raw("")))]
     waiting = landing(frame, columns, max(2, most // 2) - 1)
     return [raw(""), *waiting, *events(frame, columns, max(1, most - 1 - len(waiting)))]
 

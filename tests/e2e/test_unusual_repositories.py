@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from garrison.cli.main import main
 from support import Node, Place, git, make_repository
 
 CONFIG = """
@@ -204,18 +206,24 @@ def test_work_that_cannot_be_kept_stays_where_it_is(place):
     assert (tree / "work.odd").read_text() == "precious\n"
 
 
-def refusal(place: Place, graph: Path, target: Path, *more: object) -> str:
-    """What a launch says that is refused: one line, exit 1, nothing begun."""
-    done = place.command(*place.launch_arguments(graph, "r1", *more, repo=target))
-    assert done.returncode == 1, (target, done.stderr)
-    lines = [line for line in done.stderr.splitlines() if line.startswith("garrison: ")]
-    assert len(lines) == 1, done.stderr
-    assert "Traceback" not in done.stderr
-    assert not (place.home / "runs").exists()
-    return lines[0]
+@pytest.fixture
+def refusal(place: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Return what tells what a launch says in this process that is refused: one line, exit 1, nothing begun."""
+    place.enter(monkeypatch)
+    for name in ("LEDGER", "WITNESS"):
+        monkeypatch.setenv(name, place.env[name])
+
+    def launch(graph: Path, *more: object) -> str:
+        assert main(place.launch_arguments(graph, "r1", *more)) == 1
+        said = capsys.readouterr().err
+        [line] = [line for line in said.splitlines() if line.startswith("garrison: ")]
+        assert "Traceback" not in said and not (place.home / "runs").exists()
+        return line
+
+    return launch
 
 
-def test_launches_that_could_not_land_are_refused_with_a_remedy(place):
+def test_launches_that_could_not_land_are_refused_with_a_remedy(place, refusal):
     graph = place.graph(Node("a"))
     repo = place.repo
     git(repo, "checkout", "-qb", "topic")
@@ -228,24 +236,24 @@ def test_launches_that_could_not_land_are_refused_with_a_remedy(place):
     git(repo, "commit", "-qam", "three")
     git(repo, "checkout", "-q", "topic")
     git(repo, "rebase", "main", check=False)
-    assert f"a rebase is in progress in {repo}; finish or abort it" in refusal(place, graph, repo)
+    assert f"a rebase is in progress in {repo}; finish or abort it" in refusal(graph)
     git(repo, "rebase", "--abort")
     git(repo, "bisect", "start", "main", "main~2")
-    assert f"a bisect is in progress in {repo}; finish or abort it" in refusal(place, graph, repo)
+    assert f"a bisect is in progress in {repo}; finish or abort it" in refusal(graph)
     git(repo, "bisect", "reset")
     git(repo, "checkout", "-q", "--detach", "main")
-    assert "--base BRANCH" in refusal(place, graph, repo)
+    assert "--base BRANCH" in refusal(graph)
     git(repo, "checkout", "-q", "main")
-    assert "has no branch nope" in refusal(place, graph, repo, "--base", "nope")
+    assert "has no branch nope" in refusal(graph, "--base", "nope")
     hook(place, "reference-transaction")
-    assert "forbids to move main" in refusal(place, graph, repo, "--with-hooks")
+    assert "forbids to move main" in refusal(graph, "--with-hooks")
     git(repo, "config", "--unset", "core.hooksPath")
     (repo / ".gitattributes").write_text("*.bin filter=lfs\n")
     (repo / "a.bin").write_text("version https://git-lfs.github.com/spec/v1\n")
     git(repo, "add", "-A")
     git(repo, "commit", "-qm", "large")
     (place.user / ".gitconfig").write_text('[filter "lfs"]\nsmudge = no-lfs\nclean = no-lfs\nrequired = true\n')
-    assert "install git-lfs" in refusal(place, graph, repo)
+    assert "install git-lfs" in refusal(graph)
     (place.user / ".gitconfig").unlink()
     noted = place.command(*place.launch_arguments(graph, "r1", "--dry-run"))
     assert noted.returncode == 0, noted.stderr
@@ -257,8 +265,8 @@ def test_launches_that_could_not_land_are_refused_with_a_remedy(place):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a repository to another user")
-def test_a_repository_of_another_user_is_refused_with_gits_remedy(place):
+def test_a_repository_of_another_user_is_refused_with_gits_remedy(place, refusal):
     for path in (place.repo, *place.repo.rglob("*")):
         os.chown(path, 4711, 4711, follow_symlinks=False)
-    told = refusal(place, place.graph(Node("a")), place.repo)
+    told = refusal(place.graph(Node("a")))
     assert f"git config --global --add safe.directory {place.repo}" in told

@@ -42,9 +42,10 @@ from garrison.merge.processor import MergeProcessor
 from garrison.merge.queue import MergeQueue
 from garrison.system.environment import child_environment
 from garrison.testing.checker import Promise, Repository, check, read_attestations, read_events
+from garrison.testing.checker.promises import living_processes
 from garrison.values import asdict
 from garrison.views.event_log import EventLog
-from queue_checker import Case, examine, git, living
+from queue_checker import Case, examine, git
 from support import UserWorld
 
 FORK = multiprocessing.get_context("fork")
@@ -295,7 +296,7 @@ class Storm:
         self._pause()
         below = _descendants(child.pid or 0)
         _kill(child)
-        for pid in [*below, *(pid for pid, _ in living(world.home))]:
+        for pid in [*below, *(pid for pid, _ in living_processes(world.home))]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
@@ -319,7 +320,8 @@ class Storm:
         """Kill a process that the processor started, not the processor."""
         child = self._start(world)
         self._pause()
-        below = [pid for pid in _descendants(child.pid or 0) if not any(pid == gate for gate, _ in living(world.home))]
+        gates = {pid for pid, _ in living_processes(world.home)}
+        below = [pid for pid in _descendants(child.pid or 0) if pid not in gates]
         if below:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.dice.choice(below), signal.SIGKILL)

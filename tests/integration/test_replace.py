@@ -18,6 +18,7 @@ from garrison.errors import Fenced
 from garrison.records.identity import Identity, mark_ended
 from garrison.records.names import Key, format_marker
 from garrison.records.store import Store
+from garrison.supervise.hang_detector import RecordedEvidence
 from garrison.supervise.incarnation import SpawnRequest, fence, kill_incarnation, replace_incarnation, start_incarnation
 from garrison.supervise.observer import Observer
 from garrison.system.clock import SystemClock
@@ -249,7 +250,8 @@ def test_a_stopped_process_that_holds_its_records_lock_is_replaced(scene: Scene)
     assert identity.pid is not None
     os.kill(identity.pid, signal.SIGSTOP)
     replacing = threading.Thread(target=replace_incarnation, args=(scene.observer, identity, "stopped", 0.1),
-                                 kwargs={"evidence": {"rule": "stopped"}}, daemon=True)
+                                 kwargs={"evidence": RecordedEvidence(1, timeout=1.0, silence=None, rule="stopped")},
+                                 daemon=True)
     replacing.start()
     replacing.join(DEADLINE)
     assert not replacing.is_alive()

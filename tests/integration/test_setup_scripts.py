@@ -371,7 +371,7 @@ class TestSystemPackages:
 
 
 class TestTestPackages:
-    """Of what tests need, without a browser and without Graphviz."""
+    """Of what tests need, without a browser, npm and Graphviz."""
 
     BARE = 'have() { [ "$1" = apt-get ]; }; apt_get() { echo "apt-get $*"; }; in_container() { false; }\n'
 
@@ -379,7 +379,7 @@ class TestTestPackages:
         script = self.BARE + "is_root() { true; }; test_packages"
         done = shell(checkout, script, {"CI": "true", "PATH": "/usr/bin:/bin"})
         assert done.stdout.splitlines() == [
-            "apt-get update", "apt-get install -y --no-install-recommends chromium-headless-shell graphviz"]
+            "apt-get update", "apt-get install -y --no-install-recommends chromium-headless-shell nodejs npm graphviz"]
 
     def test_a_distribution_without_the_headless_build_gets_the_other_one(self, checkout: Path) -> None:
         script = self.BARE + """
@@ -387,7 +387,7 @@ class TestTestPackages:
             apt_get() { case "$*" in *headless*) return 100;; esac; echo "apt-get $*"; }
             test_packages"""
         done = shell(checkout, script, {"CI": "true", "PATH": "/usr/bin:/bin"})
-        assert done.stdout.splitlines()[-1] == "apt-get install -y --no-install-recommends chromium graphviz"
+        assert done.stdout.splitlines()[-1] == "apt-get install -y --no-install-recommends chromium nodejs npm graphviz"
 
     def test_else_one_line_names_what_is_missing_and_nothing_stops(self, checkout: Path) -> None:
         script = self.BARE + 'have() { [ "$1" != dot ]; }; is_root() { false; }; test_packages; echo on'

@@ -101,7 +101,7 @@ def hangs(found: list[Inspection]) -> list[int]:
 
 def rule(found: list[Inspection]) -> str:
     body = found[-1].evidence
-    return str(body["rule"]) if body else ""
+    return body.rule if body else ""
 
 
 @pytest.fixture
@@ -325,7 +325,7 @@ def test_judging_without_watching_scans_twice(tmp_path: Path, tree: Callable[...
     looked = judge_now(observer, identity, 300.0, lambda _: None, 3.0)
     assert "is stopped (SIGSTOP)" in looked.verdict.why
     assert looked.evidence is not None
-    assert looked.evidence["rule"] == "stopped"
+    assert looked.evidence.rule == "stopped"
     clock.step(-1e6)
     assert judged(lambda: (beat(), os.kill(shell.pid, signal.SIGCONT))) == "alive"
 

@@ -40,6 +40,21 @@ def told(page: Page) -> list[str]:
     return page.locator("#list-timeline > li").evaluate_all("lines => lines.map(line => line.dataset.key)")
 
 
+def test_a_run_at_work_takes_another_task_and_a_command_is_not_changed(crew: Served, opened: Any) -> None:
+    page = opened(crew.url)
+    form = page.get_by_role("dialog")
+    page.goto(f"{crew.home}/?run=r1")
+    page.get_by_role("button", name="Add task").click()
+    form.get_by_label("What is to be done").fill("echo more")
+    form.get_by_label("Begins").select_option("slow")
+    page.watch.allowed.append("status of 409")
+    form.get_by_role("button", name="Add").click()
+    expect(page.locator(".toast")).to_contain_text("which agent is to do echo_more?")
+    page.goto(f"{crew.home}/?run=r1&node=land")
+    expect(page.locator("#detail .pill")).to_contain_text("waiting")
+    expect(page.get_by_role("button", name="Change")).to_have_count(0)  # a command does it
+
+
 @pytest.mark.smoke
 def test_the_page_shows_what_works_waits_and_failed(crew: Served, opened: Any) -> None:
     page = opened(crew.url)
@@ -283,7 +298,7 @@ def test_a_gate_is_answered_from_the_page(crew: Served, opened: Any) -> None:
     expect(page.locator("#run-head .far")).to_have_text("3 of 4")
 
 
-def test_a_task_is_begun_and_run_again_and_a_run_at_work_gets_another_task(crew: Served, opened: Any) -> None:
+def test_a_task_is_begun_and_run_again(crew: Served, opened: Any) -> None:
     page = opened(crew.url)
     page.goto(f"{crew.home}/")
     page.get_by_role("button", name="New task").click()
@@ -298,13 +313,3 @@ def test_a_task_is_begun_and_run_again_and_a_run_at_work_gets_another_task(crew:
     assert (crew.place.repo / "x.txt").exists() or crew.place.git("show", "main:x.txt").strip() == "x"
     page.get_by_role("button", name="Run again").click()
     page.wait_for_url("**/?run=write-x-down-2*", timeout=WORK)
-    page.goto(f"{crew.home}/?run=r1")
-    page.get_by_role("button", name="Add task").click()
-    form.get_by_label("What is to be done").fill("echo more")
-    form.get_by_label("Begins").select_option("slow")
-    page.watch.allowed.append("status of 409")
-    form.get_by_role("button", name="Add").click()
-    expect(page.locator(".toast")).to_contain_text("which agent is to do echo_more?")
-    page.goto(f"{crew.home}/?run=r1&node=land")
-    expect(page.locator("#detail .pill")).to_contain_text("waiting")
-    expect(page.get_by_role("button", name="Change")).to_have_count(0)  # a command does it

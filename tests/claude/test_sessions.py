@@ -113,7 +113,7 @@ def test_permanent_failures_have_their_own_reasons_and_a_rate_limit_waits_withou
     scene.players["invalid"] = steps(Turn(faults=(Fault("status", 404, times=ALWAYS, message="no such model"),)))
     child = scene.launch(scene.graph(**dict.fromkeys(scene.players, "rework=none")), "--max-agents", "4")
     waiting = scene.folder("limited") / "waiting"
-    assert "rate_limit" in wait_for("it waits", lambda: waiting.exists() and waiting.read_text())
+    wait_for("it waits", lambda: waiting.exists() and "rate_limit" in waiting.read_text())  # first for a start slot
     wait_for("no CLI is left", lambda: scene.cli("limited") is None)
     assert place.finish(child) == 1, place.logs()
     nodes = place.nodes()

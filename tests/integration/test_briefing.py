@@ -99,7 +99,8 @@ def test_a_prompt_is_printed_as_sent_and_as_it_would_be(place: Place) -> None:
     assert "attempt 1 of b in run r1 has not begun, and would be told:" in waiting.stdout, waiting.stderr
     assert "Write b." in waiting.stdout and "tokens, by its length" in waiting.stdout
     assert "Already in your worktree" not in waiting.stdout and "at work beside" not in sent["parts"][0]["text"].lower()
-    assert "\n- a, in a.txt, `a.*`, docs\n" in waiting.stdout, "what is at work now, and on which files"
+    wait_for("it is told what is at work now, and on which files",
+             lambda: "\n- a, in a.txt, `a.*`, docs\n" in place.command("prompt", "b").stdout)
     assert not (place.home / "runs/r1/nodes/b").exists(), "asking writes nothing"
     for words, why in ((("c",), "has a node c"), (("a", "--attempt", "2"), "no attempt 2"),
                        (("a", "--validator"), "has not been validated"), (("crew", "guardian"), "neither runner nor")):

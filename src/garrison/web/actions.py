@@ -137,14 +137,19 @@ def text_of(body: Mapping[str, object], key: str, *, required: bool) -> str:
     return text
 
 
+def program(home: Path, words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """Return the words and the environment with which one of our commands works on a home."""
+    return ([sys.executable, "-P", "-m", "garrison.cli.main", "--home", str(home), *words],
+            {**os.environ, "GARRISON_HOME": str(home)})
+
+
 async def run_command(home: Path, words: Sequence[str], text: str = "") -> str:
     """Run one of our commands and return its last line; Refused, with that line, if it failed.
 
     Args:
         text: its standard input.
     """
-    argv = [sys.executable, "-P", "-m", "garrison.cli.main", "--home", str(home), *words]
-    environment = {**os.environ, "GARRISON_HOME": str(home)}
+    argv, environment = program(home, words)
     code, out, err = await run_to_end(argv, SECONDS, environment, cwd=str(home), text=text)
     message = (_last_line(err) or _last_line(out)).removeprefix("garrison: ")
     if code:

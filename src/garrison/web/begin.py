@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import shlex
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 
 from garrison.agents.registry import installed_agents
@@ -22,8 +21,8 @@ from garrison.processes.launch_request import read_defaults
 from garrison.records.run import RunFiles, list_runs, load_launch
 from garrison.system.git import validate_repository
 from garrison.system.terminal_text import clean
-from garrison.values import Value
-from garrison.web.actions import text_of
+from garrison.values import Value, replace
+from garrison.web.actions import program, text_of
 
 REPOSITORIES = 20
 """Most repositories that are offered."""
@@ -92,24 +91,23 @@ def read_offer(home: Path, here: Path, path: str) -> Offer:
     Args:
         path: the PATH on which programs of agents are looked for.
     """
-    found: dict[str, None] = {}
-    for repo in [here, *_repositories_of(home)]:
-        try:
-            found.setdefault(str(validate_repository(repo)))
-        except (UsageError, Refused):  # gone since, or no repository
-            continue
-    return Offer(tuple(_place_of(home, Path(repo)) for repo in list(found)[:REPOSITORIES]),
-                 tuple(installed_agents(home, path)))
+    seen, found = set[Path](), dict[Path, None]()
+    for repo in chain([here], _repositories_of(home)):
+        if len(found) == REPOSITORIES:
+            break
+        if repo not in seen:
+            seen.add(repo)
+            with suppress(UsageError, Refused):  # gone since, or no repository
+                found.setdefault(validate_repository(repo))
+    return Offer(tuple(_place_of(home, repo) for repo in found), tuple(installed_agents(home, path)))
 
 
-def _repositories_of(home: Path) -> list[Path]:
-    """Return the repositories of runs that still exist, the latest first."""
-    repositories: dict[str, None] = {}
+def _repositories_of(home: Path) -> Iterator[Path]:
+    """Yield the repository of each run, the latest first; records are read only as far as they are asked for."""
     for run in reversed(list_runs(home)):
         with suppress(RecordError):  # doctor's
             if launch := load_launch(RunFiles(home, run)):
-                repositories.setdefault(launch.repo)
-    return [Path(repo) for repo in repositories if Path(repo).is_dir()]
+                yield Path(launch.repo)
 
 
 def _place_of(home: Path, repo: Path) -> Place:
@@ -245,21 +243,21 @@ class Beginnings:
         begun = self._found[begun.id]
         run, told = _run_in(out), begun.line.removeprefix("garrison: ")
         problem = "" if run else told or f"it ended with exit code {code} and no message"
-        self._found[begun.id] = Beginning(begun.id, begun.command, begun.line, run, problem)
+        self._found[begun.id] = replace(begun, run=run, problem=problem)
 
     async def _run(self, begun: Beginning, order: Order) -> tuple[int, str]:
         """Run the command to its end; return (exit code, stdout), with its lines noted as they come."""
-        argv = [sys.executable, "-P", "-m", "garrison.cli.main", "--home", str(self.home), *order.words]
+        argv, environment = program(self.home, order.words)
         process = await asyncio.create_subprocess_exec(
             *argv, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-            env={**os.environ, "GARRISON_HOME": str(self.home)}, cwd=order.repo, start_new_session=True)
+            env=environment, cwd=order.repo, start_new_session=True)
         assert process.stdin is not None and process.stdout is not None and process.stderr is not None
         process.stdin.write(order.text.encode("utf-8", "replace"))
         process.stdin.close()
         out = asyncio.ensure_future(process.stdout.read())
         async for line in process.stderr:
             if told := clean(line.decode(errors="replace")).strip():
-                self._found[begun.id] = Beginning(begun.id, begun.command, told[:500])
+                self._found[begun.id] = replace(begun, line=told[:500])
         return await process.wait(), (await out).decode(errors="replace")
 
 

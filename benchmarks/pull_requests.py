@@ -30,8 +30,8 @@ from forge_place import KINDS, ForgePlace, rework  # noqa: E402
 from garrison.config import PullRequestOptions  # noqa: E402
 from garrison.forge.credentials import Token, git_environment  # noqa: E402
 from garrison.forge.remote import parse_remote  # noqa: E402
-from garrison.processes.forge_access import open_forge  # noqa: E402
-from garrison.processes.pull_request_client import PullRequestClient  # noqa: E402
+from garrison.pull_request.access import open_forge  # noqa: E402
+from garrison.pull_request.client import PullRequestClient  # noqa: E402
 from garrison.system.git import Git  # noqa: E402
 from support import Node, Place, checkout_in, git, make_repository, wait_for  # noqa: E402
 

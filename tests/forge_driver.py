@@ -16,20 +16,21 @@ from garrison.pipeline.flow import Finished
 from garrison.pipeline.outcome import SUCCESS, Outcome
 from garrison.pipeline.parser import parse
 from garrison.pipeline.plan import plan_run
-from garrison.processes import pull_request_client
 from garrison.processes.actions import Action, ActionKind
-from garrison.processes.guardian import landing_policy, pull_request_policy
-from garrison.processes.guardian.forge_client import ForgeWorker
-from garrison.processes.guardian.pull_request_policy import PullRequestView
-from garrison.processes.guardian.view import GuardianView, LandingView
-from garrison.processes.merge_client import MergeStatus
-from garrison.processes.pull_request_client import PullRequestClient
-from garrison.processes.pull_request_facts import ForgeStep
-from garrison.processes.pull_request_texts import NodeSummary, RunSummary, put_section, write_section
-from garrison.processes.run_state import REQUESTED, TESTED, RunState, replay_run
+from garrison.pull_request import client as pull_request_client
+from garrison.pull_request import policy as pull_request_policy
+from garrison.pull_request.client import PullRequestClient
+from garrison.pull_request.facts import ForgeStep
+from garrison.pull_request.policy import PullRequestView
+from garrison.pull_request.texts import NodeSummary, RunSummary, put_section, write_section
+from garrison.pull_request.worker import ForgeWorker
 from garrison.records.events import FlowAdvanced, NodeChanged, RunChanged, encode
 from garrison.records.journal import Entry
 from garrison.records.run import LAND_PR, Launch
+from garrison.run import landing_policy
+from garrison.run.merge_client import MergeStatus
+from garrison.run.state import REQUESTED, TESTED, RunState, replay_run
+from garrison.run.view import GuardianView, LandingView
 from garrison.system.clock import iso
 from garrison.system.git import Git
 from garrison.values import asdict

@@ -7,11 +7,11 @@ from typing import Any
 from garrison.pipeline.parser import parse
 from garrison.pipeline.plan import RunPlan, plan_run
 from garrison.processes.actions import Action, ApplySignal, Decision, SendSignal
-from garrison.processes.run_state import RunState, replay_run
 from garrison.records.events import GuardianSignal, encode
 from garrison.records.identity import Identity
 from garrison.records.journal import Entry
 from garrison.records.signals import PostedSignal, Signal
+from garrison.run.state import RunState, replay_run
 from garrison.supervise.decisions import ChildState
 from garrison.supervise.restart import Policy
 from garrison.supervise.verdict import Verdict

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, TypeVar
 from tests.simulator.mutations import _at, _bug
 
 if TYPE_CHECKING:
-    from garrison.processes.worktree import Worktree
+    from garrison.node.worktree import Worktree
     from garrison.records.run import Launch
     from garrison.system.git import Git
 
@@ -34,10 +34,10 @@ T = TypeVar("T")
 HOUR = 3600.0
 PLANTED = (
     _bug("trouble: adopted", "a branch that another home or a person made is taken for the run's own",
-         _at("processes/worktree.py", "Worktree.prepare", "condition", "False", "BEGUN")),
+         _at("node/worktree.py", "Worktree.prepare", "condition", "False", "BEGUN")),
     _bug("trouble: same id", "a new home takes the id of another one's run",
          _at("system/git/rescues.py", "Rescues.find_refs_of_runs", "return", "{}"),
-         _at("processes/launch.py", "_hold_id", "return", "''", nth=2)),
+         _at("launch/launch.py", "_hold_id", "return", "''", nth=2)),
     _bug("trouble: foreign clean", "a clean-up touches what another home's run of that id made",
          _at("doctor/cleanup.py", "plan_cleanup", "condition", "False", "holds_id")),
     _bug("trouble: no room", "a full disk is no reason to wait",
@@ -158,8 +158,8 @@ exec {real} "$@"
 
     def _begin(self) -> tuple[Launch, int, Worktree, str]:
         """Launch a run, and let its one agent commit; return the run, the work, its worktree and its commit."""
-        from garrison.processes.launch import _claim_run
-        from garrison.processes.worktree import Worktree
+        from garrison.launch.launch import _claim_run
+        from garrison.node.worktree import Worktree
         from garrison.records.run import Launch, Task
 
         tip, number = self.ask("rev-parse", "main"), next(self.numbers)
@@ -253,7 +253,7 @@ exec {real} "$@"
 
     def _clean(self, *, everything: bool) -> None:
         from garrison.doctor import cleanup
-        from garrison.processes.run_status import RunStatus
+        from garrison.run.status import RunStatus
 
         launch, number = self.ended.pop(self.random.randrange(len(self.ended)))
         options = cleanup.CleanupOptions(archives=everything, rescues=everything, include_unlanded=everything)
@@ -276,7 +276,7 @@ exec {real} "$@"
     def do_foreign_clean(self) -> None:
         """Another home, whose older run has the id of one of this home's, is cleaned: nothing of ours goes."""
         from garrison.doctor import cleanup
-        from garrison.processes.run_status import RunStatus
+        from garrison.run.status import RunStatus
         from garrison.values import replace
 
         before = self.ask("for-each-ref")

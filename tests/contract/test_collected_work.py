@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 
 from garrison.errors import GarrisonError
-from garrison.processes import snapshots
-from garrison.processes.worktree import (
+from garrison.node import snapshots
+from garrison.node.worktree import (
     OrphanedWorktree,
     Worktree,
     collect_commits,

@@ -19,7 +19,7 @@ from garrison.forge.errors import NotFound, RateLimited, Stale, Unauthorized, Un
 from garrison.forge.marker import attach, make_marker
 from garrison.forge.model import CheckState, MergeMethod, MergeResult, PullDraft, PullState, Side, Verdict
 from garrison.forge.remote import parse_remote
-from garrison.processes.forge_access import open_forge
+from garrison.pull_request.access import open_forge
 from garrison.values import replace
 
 KINDS = ("github", "gitlab", "gitea")

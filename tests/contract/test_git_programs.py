@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from garrison.processes.git_record import confined_command, runs_outside, trust_present
+from garrison.run.git_record import confined_command, runs_outside, trust_present
 from garrison.sandbox.place import MODE_VARIABLE, Mode, Rights
 from garrison.sandbox.probe import machine
 from garrison.system.git import Git

@@ -12,7 +12,7 @@ import pytest
 
 from garrison.doctor.cleanup import archive_branch
 from garrison.errors import GarrisonError, Hindered
-from garrison.processes.worktree import adopt_commits
+from garrison.node.worktree import adopt_commits
 from garrison.system.git import Git, GitError
 from garrison.system.git.damage import find_damage
 from garrison.system.git.repository import explain_rights

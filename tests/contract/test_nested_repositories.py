@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from garrison.processes.worktree import has_unsaved_work
+from garrison.node.worktree import has_unsaved_work
 from garrison.system.git import Git
 from support import git, make_repository
 

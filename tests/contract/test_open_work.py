@@ -12,10 +12,10 @@ import pytest
 
 from garrison.ends import Effect, Refusal, RefusalKind, from_fields, to_fields
 from garrison.merge.explanation import describe_change
-from garrison.processes.briefing import Briefer
-from garrison.processes.diff_check import inspect_branch
-from garrison.processes.unfinished import WorkInspector, describe
-from garrison.processes.worktree import BEGUN, CONFLICTS, MERGED, Worktree
+from garrison.node.briefing import Briefer
+from garrison.node.diff_check import inspect_branch
+from garrison.node.unfinished import WorkInspector, describe
+from garrison.node.worktree import BEGUN, CONFLICTS, MERGED, Worktree
 from garrison.records.run import Task
 from garrison.sandbox.collect import OpenWork, collect, enter, find_side_work, read_open_work
 from garrison.sandbox.git_view import GitView

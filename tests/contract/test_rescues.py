@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from garrison.errors import NotFound, Refused, UsageError
-from garrison.processes import rescue_refs
-from garrison.processes.rescue_refs import RescueRepository
-from garrison.processes.snapshots import main
-from garrison.processes.worktree import create_worktree, find_worktrees, has_unsaved_work, save_and_remove
+from garrison.node import rescue_refs
+from garrison.node.rescue_refs import RescueRepository
+from garrison.node.snapshots import main
+from garrison.node.worktree import create_worktree, find_worktrees, has_unsaved_work, save_and_remove
 from garrison.records.run import Launch, Task
 from garrison.system.git import Git, GitError
 from garrison.system.git.rescues import LIVE_KEPT, parse_rescue, rescue_stem

@@ -16,7 +16,7 @@ import pytest
 
 from garrison.errors import Refused
 from garrison.merge.slots import acquire_slot
-from garrison.processes.rescue_refs import restore_worktree
+from garrison.node.rescue_refs import restore_worktree
 from garrison.sandbox.network import connect_for
 from garrison.system.git import Git, GitError, submodules
 from garrison.system.worktree_files import (

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from garrison.processes.launch import CHANGED_DEFAULTS, TOLD, tell_changed_defaults
+from garrison.launch.launch import CHANGED_DEFAULTS, TOLD, tell_changed_defaults
 from support import Node, Place, wait_for
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -16,10 +16,10 @@ from garrison.merge import commands
 from garrison.merge.config import QueueConfig
 from garrison.merge.queue import MergeQueue
 from garrison.merge.slots import acquire_slot
-from garrison.processes.run_status import RunStatus
 from garrison.processes.runtime import Runtime
 from garrison.records.life_lock import LifeLock
 from garrison.records.run import Launch
+from garrison.run.status import RunStatus
 from garrison.system.git import Git
 from support import Place, checkout_in, git, make_repository
 

@@ -22,10 +22,9 @@ from garrison.merge import commands
 from garrison.merge.config import QueueConfig
 from garrison.merge.queue import MergeQueue, pin_ref
 from garrison.merge.slots import acquire_slot
-from garrison.processes.run_status import run_statuses
+from garrison.node.worktree import find_worktrees
 from garrison.processes.runtime import Runtime
 from garrison.processes.temp_files import remove_abandoned
-from garrison.processes.worktree import find_worktrees
 from garrison.records import run as run_records
 from garrison.records import signals
 from garrison.records.identity import Identity
@@ -34,6 +33,7 @@ from garrison.records.life_lock import LifeLock
 from garrison.records.names import Key
 from garrison.records.run import Launch
 from garrison.records.signals import Signal
+from garrison.run.status import run_statuses
 from garrison.sandbox import private_files
 from garrison.system import processes
 from garrison.system.git import Git

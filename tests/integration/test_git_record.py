@@ -6,11 +6,11 @@ import pytest
 from merge_support import World, git
 
 from garrison.merge import commands, guard
-from garrison.processes import git_record
-from garrison.processes.git_record import GitState, GitWatch, changed, describe
-from garrison.processes.guardian.target_watch import GateWatch
 from garrison.records.record import from_data
 from garrison.records.run import Launch
+from garrison.run import git_record
+from garrison.run.git_record import GitState, GitWatch, changed, describe
+from garrison.run.target_watch import GateWatch
 from garrison.system.git import Git
 from garrison.values import replace
 

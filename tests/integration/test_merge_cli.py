@@ -11,9 +11,9 @@ from merge_support import World, await_gate, check, drive, git, until
 
 from garrison.cli import merge_queue_process, original_calls
 from garrison.cli.main import main
+from garrison.launch.launch import describe_foreign_entries, foreign_entries_note
 from garrison.merge.config import QueueConfig
 from garrison.merge.records import LandingStarted, StatusChanged
-from garrison.processes.launch import describe_foreign_entries, foreign_entries_note
 from garrison.processes.runtime import Runtime as Outside
 from garrison.records import hook as hooks
 from garrison.records import run as run_records

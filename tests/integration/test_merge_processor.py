@@ -17,8 +17,8 @@ from garrison.merge.gate import gate_marker
 from garrison.merge.processor import MergeProcessor, Progress
 from garrison.merge.queue import MergeQueue, find_unrecorded, list_queues
 from garrison.merge.records import QueueResumed
-from garrison.processes.merge_processor.process import QueueWorker
 from garrison.records import journal, log_retention
+from garrison.run.merge_processor import QueueWorker
 from garrison.system import failpoint, machine, processes
 from garrison.values import replace
 from support import DEADLINE

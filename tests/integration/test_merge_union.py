@@ -9,7 +9,7 @@ from merge_support import World, check, git
 
 from garrison.merge.conflicts import find_conflicts
 from garrison.merge.entry import STRATEGIES, EntryOptions
-from garrison.processes.worktree import create_worktree
+from garrison.node.worktree import create_worktree
 from garrison.records.run import Task
 
 START = "# Changelog\n\n- old\n"

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from garrison.cli.main import main
-from garrison.processes.run_status import RunStatus, run_statuses
 from garrison.processes.runtime import Runtime
 from garrison.records import run as run_records
 from garrison.records.journal import Writer
 from garrison.records.run import Launch, RunFiles
+from garrison.run.status import RunStatus, run_statuses
 from garrison.values import asdict, replace
 from garrison.views.page_view import HomeObserver, RunLine
 from garrison.web.run_stream import RunStream

@@ -17,14 +17,14 @@ from garrison.errors import GarrisonError
 from garrison.forge import model
 from garrison.forge.errors import Stale, Unreachable
 from garrison.forge.model import CheckState, PullState, Side
-from garrison.processes.pull_request_client import only_merges
-from garrison.processes.pull_request_facts import (
+from garrison.pull_request.client import only_merges
+from garrison.pull_request.facts import (
     Comment,
     ForgeStep,
     StepKind,
     hash_words,
 )
-from garrison.processes.pull_request_texts import BEGIN, END
+from garrison.pull_request.texts import BEGIN, END
 from garrison.records.pull_request import PullRequest
 from garrison.system.git import Git
 from garrison.values import replace
@@ -214,7 +214,7 @@ def test_nothing_is_lost_or_doubled_whatever_fails(tmp_path: Path, seed: int) ->
 def test_the_storm_finds_answers_that_are_not_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a planted mistake: a client that looks for no marker makes what it made before a second time."""
     monkeypatch.setattr("forge_memory.has_marker", lambda body, marker: False)
-    monkeypatch.setattr("garrison.processes.pull_request_client.has_marker", lambda body, marker: False)
+    monkeypatch.setattr("garrison.pull_request.client.has_marker", lambda body, marker: False)
     found: list[str] = []
     for seed in range(900, 940):
         folder = tmp_path / str(seed)

@@ -11,8 +11,8 @@ from click.testing import CliRunner
 
 from garrison.cli import launch as launch_cmd
 from garrison.errors import AlreadyAlive, Fenced, Refused
-from garrison.processes import launch as launching
-from garrison.processes import resume_all
+from garrison.launch import launch as launching
+from garrison.launch import resume as resume_all
 from garrison.processes.runtime import Runtime
 from garrison.records import run as run_records
 from garrison.records.run import Launch, RunFiles

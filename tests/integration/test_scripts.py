@@ -881,7 +881,7 @@ def test_a_closed_pipe_is_no_error(box: Box) -> None:
 def test_find_stale_respawns_only_with_the_option(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
     """`find-stale --respawn` resumes all runs once; what that does has tests of its own."""
     from garrison.cli import identities
-    from garrison.processes import resume_all
+    from garrison.launch import resume as resume_all
 
     asked: list[Path] = []
     monkeypatch.setattr(resume_all, "resume_all", lambda home: asked.append(home) or [])

@@ -16,10 +16,10 @@ from doubles.clock import FakeClock
 from doubles.processes import MemoryProcesses
 from garrison.agents.claude import client
 from garrison.agents.claude.stream import TOOL_TIMEOUT, tool_in_flight
-from garrison.processes.agent_activity import AgentActivity
 from garrison.records.identity import Identity
 from garrison.records.run import Task
 from garrison.records.store import Store
+from garrison.run.agent_activity import AgentActivity
 from garrison.supervise.observer import Observer
 from garrison.system.clock import iso
 from garrison.system.stamps import ContentWatch, newest_entry

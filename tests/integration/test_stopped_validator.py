@@ -15,8 +15,8 @@ import pytest
 from garrison.agents.base import VALIDATOR, Assignment
 from garrison.agents.claude.attempt import ClaudeAttempt
 from garrison.agents.claude.settings import ClaudeSettings
-from garrison.processes.runner import jobs
-from garrison.processes.runner.jobs import RunnerJobs, ValidatorJob
+from garrison.node import jobs
+from garrison.node.jobs import RunnerJobs, ValidatorJob
 from garrison.records.run import Task
 from garrison.system import processes
 from support import DEADLINE, until

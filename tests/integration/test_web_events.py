@@ -170,7 +170,7 @@ def test_a_client_can_continue_from_any_event_id(tmp_path: Path) -> None:
 
 
 def test_compaction_repeats_no_event(tmp_path: Path) -> None:
-    from garrison.processes.run_state import replay_run, to_snapshot
+    from garrison.run.state import replay_run, to_snapshot
 
     with home_builder(tmp_path) as builder:
         guardian = begun(builder)

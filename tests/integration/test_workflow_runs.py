@@ -16,7 +16,7 @@ import yaml
 
 from garrison.cli.main import main
 from garrison.config import find_home
-from garrison.processes.orchestrator.session_attempt import tools_of
+from garrison.node.session_attempt import tools_of
 from garrison.sandbox.checkout import CheckoutCommands
 from garrison.session.adapters import ToolDispatcher
 from garrison.session.state import read_tiers

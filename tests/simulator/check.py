@@ -16,13 +16,13 @@ from tests.simulator.violation import Violation
 
 from garrison.ends import RefusedBy
 from garrison.errors import ForbiddenTransition, GarrisonError
-from garrison.processes.run_flow import RunFlow
-from garrison.processes.run_state import RUN_TRANSITIONS, RunState, to_snapshot
-from garrison.processes.runner.policy import CANCELLED
+from garrison.node.policy import CANCELLED
 from garrison.records.hook import PHASES, Hook
 from garrison.records.identity import ALIVE, Identity
 from garrison.records.names import Key
 from garrison.records.signals import resume_id
+from garrison.run.flow import RunFlow
+from garrison.run.state import RUN_TRANSITIONS, RunState, to_snapshot
 from garrison.supervise.restart import Policy
 from garrison.testing.checker.promises import follows_an_end
 
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
     from tests.simulator.world import Journal, Process, Run, World
 
-    from garrison.processes.run_state import NodeState
     from garrison.records.journal import Entry
     from garrison.records.run import Result
     from garrison.records.signals import PostedSignal, Signal
+    from garrison.run.state import NodeState
     from garrison.supervise.restart import Circuit
 
 ORDER = list(PHASES)

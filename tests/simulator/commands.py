@@ -15,7 +15,7 @@ from tests.simulator.supervision import (
 )
 from tests.simulator.world import Effect, Process, Steps, World
 
-from garrison.processes.resume_all import ResumeResult, decide_resume
+from garrison.launch.resume import ResumeResult, decide_resume
 from garrison.records.identity import Identity, mark_ended
 from garrison.records.names import Key
 from garrison.records.signals import ResumeRun, Signal, resume_id

@@ -13,8 +13,8 @@ from garrison.system.clock import from_iso
 
 if TYPE_CHECKING:
     from garrison.pipeline.questions import OpenGate
-    from garrison.processes.run_state import RunState
     from garrison.records.journal import Entry
+    from garrison.run.state import RunState
 
 
 def check_reports(shadow: RunState, entry: Entry, reported: set[tuple[str, int]]) -> None:

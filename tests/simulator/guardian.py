@@ -18,13 +18,7 @@ from tests.simulator.supervision import (
 )
 from tests.simulator.world import Effect, Process, World, key_of
 
-from garrison.processes import run_state
 from garrison.processes.actions import Action, ActionKind, ApplySignal
-from garrison.processes.guardian import flow_policy, policy
-from garrison.processes.guardian.view import GuardianView, LandingView
-from garrison.processes.merge_client import MergeStatus
-from garrison.processes.run_flow import RunFlow
-from garrison.processes.run_state import RUN_TRANSITIONS, RunState
 from garrison.processes.supervisor import START_RACES
 from garrison.records.events import (
     FlowAdvanced,
@@ -43,6 +37,12 @@ from garrison.records.journal import Entry
 from garrison.records.names import Key
 from garrison.records.run import Result
 from garrison.records.signals import CancelNode, Escalation, PipelineComplete, UnparkNode
+from garrison.run import flow_policy, policy
+from garrison.run import state as run_state
+from garrison.run.flow import RunFlow
+from garrison.run.merge_client import MergeStatus
+from garrison.run.state import RUN_TRANSITIONS, RunState
+from garrison.run.view import GuardianView, LandingView
 from garrison.supervise import death_classes
 from garrison.supervise.decisions import ChildState
 from garrison.supervise.incarnation import SpawnRequest

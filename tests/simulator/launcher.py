@@ -18,14 +18,14 @@ from tests.simulator.world import Effect, Process, World
 
 from garrison.ends import Departure
 from garrison.processes.actions import Action, ActionKind, ApplySignal
-from garrison.processes.launcher import policy
-from garrison.processes.launcher.policy import LauncherFacts, LauncherView
-from garrison.processes.run_state import RUN_TRANSITIONS, RunState, replay_run
 from garrison.processes.supervisor import START_RACES
 from garrison.records.events import GuardianUnparked, LauncherEnded, LauncherSignal, ProbeHealthy, decode
 from garrison.records.identity import Identity, mark_ended
 from garrison.records.journal import Entry
 from garrison.records.signals import ResumeRun, StopRun, resume_id
+from garrison.run import launcher_policy as policy
+from garrison.run.launcher_policy import LauncherFacts, LauncherView
+from garrison.run.state import RUN_TRANSITIONS, RunState, replay_run
 from garrison.supervise.incarnation import SpawnRequest
 from garrison.supervise.restart import Policy
 

@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tests.simulator.violation import Violation
 
-from garrison.processes.run_status import ProcessFact, Status, decide_status
 from garrison.records.identity import ALIVE
 from garrison.records.names import Key
+from garrison.run.status import ProcessFact, Status, decide_status
 from garrison.supervise.restart import Policy
 from garrison.system.clock import from_iso
 
 if TYPE_CHECKING:
     from tests.simulator.world import Process, Run, World
 
-    from garrison.processes.run_state import RunState
     from garrison.records.identity import Identity
+    from garrison.run.state import RunState
 
 _key = cache(Key)
 """Make a name; each is checked when it is made, and here thousands of times."""

@@ -35,8 +35,8 @@ from garrison.merge.records import (
 )
 from garrison.merge.touched import Touched
 from garrison.merge.turns import TurnClock
-from garrison.processes.merge_processor.process import STANDBY_POLL, STEPS_PER_TURN
 from garrison.records.names import Key
+from garrison.run.merge_processor import STANDBY_POLL, STEPS_PER_TURN
 from garrison.system.git.commits import MergeResult
 from garrison.system.git.repository import Answer
 
@@ -397,7 +397,7 @@ class SimulatedMergeProcessor(MergeProcessor):
 
 
 class Processor(SimulatedProcess):
-    """`processes.merge_processor.process` over it."""
+    """`run.merge_processor` over it."""
 
     rarest_turn = LONGEST_SLEEP
 

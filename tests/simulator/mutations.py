@@ -36,12 +36,12 @@ def _bug(name: str, what: str, *plantings: Planting) -> Mutation:
 
 VERDICT, LEASE, DECISIONS = "supervise/verdict.py", "supervise/incarnation.py", "supervise/decisions.py"
 RESTART, HANGS = "supervise/restart.py", "supervise/hang_detector.py"
-SIGNALS, STATE, STORE = "records/signals.py", "processes/run_state.py", "records/store.py"
+SIGNALS, STATE, STORE = "records/signals.py", "run/state.py", "records/store.py"
 SIM = "tests/simulator/"
-GUARDIAN, RUNNER, LAUNCHER = ("processes/guardian/policy.py", "processes/runner/policy.py",
-                              "processes/launcher/policy.py")
-VIEW, FLOW, LANDING = ("processes/guardian/view.py", "processes/guardian/flow_policy.py",
-                       "processes/guardian/landing_policy.py")
+GUARDIAN, RUNNER, LAUNCHER = ("run/policy.py", "node/policy.py",
+                              "run/launcher_policy.py")
+VIEW, FLOW, LANDING = ("run/view.py", "run/flow_policy.py",
+                       "run/landing_policy.py")
 
 LIVES = (
     _bug("pid_alone", "a process is known by its number alone, without its start time",
@@ -98,7 +98,7 @@ RESTARTS = (
     _bug("probed_at_once", "what was parked is tried again without its cool-down",
          _at(RESTART, "Policy.probe_due", "return", "0.0", "parks")),
     _bug("up_starts_nothing", "`garrison up` leaves a run that is under way without a launcher",
-         _at("processes/resume_all.py", "decide_resume", "condition", "True", "stopped")),
+         _at("launch/resume.py", "decide_resume", "condition", "True", "stopped")),
     _bug("probe_does_not_wake", "nothing wakes the supervisor when a probe is due",
          _at(DECISIONS, "_decide_parked", "call", "RestartDecision('parked', x1.why)", "parked")),
     _bug("probe_closes_nothing", "a probe that stays healthy leaves its circuit open",
@@ -148,7 +148,7 @@ RESTARTS = (
     _bug("orphan_at_once", "a runner gives up as soon as it finds nobody above it",
          _at(RUNNER, "_is_orphaned_too_long", "operand", "", "orphan_grace")),
     _bug("lost_request_to_resume", "a request to resume dies with the launcher that carried it",
-         _at("processes/resume_all.py", "decide_resume", "condition", "False and x2 is not None and (x3 := _open_request(x4, x2.incarnation, x5, x6))", "incarnation")),
+         _at("launch/resume.py", "decide_resume", "condition", "False and x2 is not None and (x3 := _open_request(x4, x2.incarnation, x5, x6))", "incarnation")),
 )
 
 MESSAGES = (
@@ -234,7 +234,7 @@ ATTEMPTS = (
     _bug("ended_with_a_node_at_work", "a run ends while a node is at work",
          _at(GUARDIAN, "_finish", "if", "", "nodes")),
     _bug("unattended_is_running", "a run none of whose processes is alive is called running",
-         _at("processes/run_status.py", "_unattended", "return statement", "return None", "INTERRUPTED")),
+         _at("run/status.py", "_unattended", "return statement", "return None", "INTERRUPTED")),
     _bug("strays_left", "orchestrators without a runner outlive their run",
          _at(GUARDIAN, "_stop_children", "condition", "False", "verdict")),
     _bug("stop_waits_for_ever", "a child that ignores the order to stop is waited for",

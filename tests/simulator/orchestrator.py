@@ -1,4 +1,4 @@
-"""The orchestrator, with an agent in a process of its own, as `processes.orchestrator.process`."""
+"""The orchestrator, with an agent in a process of its own, as `node.orchestrator`."""
 
 from __future__ import annotations
 

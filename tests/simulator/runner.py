@@ -23,11 +23,10 @@ from garrison.ends import Departure
 from garrison.errors import Refused
 from garrison.merge.entry import entry_id
 from garrison.merge.records import EntryEnqueued
+from garrison.node import policy
+from garrison.node.jobs import MAX_INCONCLUSIVE
+from garrison.node.policy import RunnerFacts, RunnerView
 from garrison.processes.actions import Action, ActionKind, ApplySignal, SendSignal
-from garrison.processes.merge_client import MergeClient
-from garrison.processes.runner import policy
-from garrison.processes.runner.jobs import MAX_INCONCLUSIVE
-from garrison.processes.runner.policy import RunnerFacts, RunnerView
 from garrison.processes.supervisor import START_RACES
 from garrison.records import hook as hooks
 from garrison.records.events import (
@@ -40,6 +39,7 @@ from garrison.records.events import (
 )
 from garrison.records.journal import Entry
 from garrison.records.signals import OrchestratorCrashed, OrchestratorHung, Payload, RunnerExited
+from garrison.run.merge_client import MergeClient
 from garrison.supervise.decisions import ChildState
 from garrison.supervise.incarnation import SpawnRequest
 from garrison.supervise.restart import Policy

@@ -11,9 +11,9 @@ from tests.simulator.violation import Violation
 from tests.simulator.world import Fate, Journal, Run, World
 
 from garrison.merge.records import QueueResumed, StatusChanged
+from garrison.node.policy import CANCELLED
 from garrison.pipeline.parser import parse
 from garrison.pipeline.plan import RunPlan, plan_run
-from garrison.processes.runner.policy import CANCELLED
 from garrison.records.run import Task
 
 NODES = ("alpha", "beta", "gamma", "delta", "epsilon", "zeta")

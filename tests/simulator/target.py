@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from tests.simulator.violation import Violation
 
-from garrison.processes.guardian.view import LandingView
-from garrison.processes.merge_client import MergeStatus
-from garrison.processes.run_state import LANDED, NO_CHANGE, REQUESTED
+from garrison.run.merge_client import MergeStatus
+from garrison.run.state import LANDED, NO_CHANGE, REQUESTED
+from garrison.run.view import LandingView
 
 if TYPE_CHECKING:
     from tests.simulator.world import Run, World

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from garrison.config import config_path
-from garrison.processes.guardian.agent_places import AgentPlaces, RunPlaces, count_granted, read_own
 from garrison.records import atomic
 from garrison.records.life_lock import LifeLock
 from garrison.records.names import Key
 from garrison.records.store import Store
+from garrison.run.agent_places import AgentPlaces, RunPlaces, count_granted, read_own
 
 
 def run(name: str, has: int = 0, waits: int = 0, since: float = 0.0) -> RunPlaces:

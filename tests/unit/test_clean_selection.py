@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from garrison.cli import clean
-from garrison.processes.run_status import RunStatus
 from garrison.processes.runtime import Runtime
+from garrison.run.status import RunStatus
 
 ENDED = "2026-01-01T00:00:00.000000Z"
 RUNS = [

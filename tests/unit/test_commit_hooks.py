@@ -7,7 +7,7 @@ import pytest
 from garrison.config import GuardConfig, GuardHooks
 from garrison.errors import UsageError
 from garrison.merge.config import QueueConfig
-from garrison.processes.commit_hooks import describe_hooks
+from garrison.node.commit_hooks import describe_hooks
 from garrison.records.record import from_data
 from garrison.tables import Table
 from garrison.values import asdict

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from garrison.processes.orchestrator.process import MAX_SUBJECT, _commit_message
+from garrison.node.orchestrator import MAX_SUBJECT, _commit_message
 from garrison.records.run import Task
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import tomllib
 
-from garrison.processes.run_state import NodeState, RunState
 from garrison.records.names import Key
+from garrison.run.state import NodeState, RunState
 from garrison_demo.chaos import PLAN, Chaos, Kill
 from garrison_demo.claude import has_key, is_resumed, list_unseen, running_tool, write_config
 from garrison_demo.report import Rework, list_shortfalls, summarize

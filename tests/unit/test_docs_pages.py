@@ -15,7 +15,7 @@ from garrison.agents.config_check import check_config, check_tables
 from garrison.config import PROJECT_TABLES, read_config
 from garrison.delegation.specialists import FILE as CREW
 from garrison.delegation.specialists import read_crew
-from garrison.processes.launch_request import read_guard, read_project
+from garrison.run.request import read_guard, read_project
 from markdown_blocks import blocks
 
 ROOT = Path(__file__).resolve().parents[2]

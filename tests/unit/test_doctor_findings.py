@@ -13,10 +13,10 @@ from garrison.doctor.findings import FileState, Finding, Severity
 from garrison.doctor.fixes import REMEDIES, Remedy, end_process, fence_incarnation, quarantine_file, remove_folder
 from garrison.doctor.machine import file_system
 from garrison.errors import UsageError
-from garrison.processes.run_status import RunStatus
-from garrison.processes.snapshots import next_delay
+from garrison.node.snapshots import next_delay
 from garrison.records.identity import Identity
 from garrison.records.run import Launch
+from garrison.run.status import RunStatus
 from garrison.system.processes import ProcessRow
 from garrison.system.terminal import ProcessTerminal, Session
 from garrison.values import replace

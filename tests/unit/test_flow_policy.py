@@ -12,16 +12,16 @@ from garrison.pipeline.parser import parse
 from garrison.pipeline.plan import RunPlan, plan_run
 from garrison.pipeline.questions import OpenGate
 from garrison.processes.actions import Action, ActionKind, ApplySignal
-from garrison.processes.guardian import flow_policy, parking, policy
-from garrison.processes.guardian.view import GuardianView
-from garrison.processes.run_flow import RunFlow
-from garrison.processes.run_plan import build_task
-from garrison.processes.run_state import NodeOutcome, RunState, replay_run, to_snapshot
 from garrison.records.events import Event, FlowAdvanced, GuardianSignal, NodeCancelled, encode
 from garrison.records.identity import Identity
 from garrison.records.journal import Entry
 from garrison.records.run import Launch, Result
 from garrison.records.signals import PostedSignal, ResumeRun, SendPipelineSignal, SetBudget, Signal
+from garrison.run import flow_policy, parking, policy
+from garrison.run.flow import RunFlow
+from garrison.run.plan import build_task
+from garrison.run.state import NodeOutcome, RunState, replay_run, to_snapshot
+from garrison.run.view import GuardianView
 from garrison.supervise.decisions import ChildState
 from garrison.supervise.restart import Policy
 from garrison.supervise.verdict import Verdict

@@ -6,8 +6,8 @@ from typing import Any
 
 from garrison.pipeline.parser import parse
 from garrison.pipeline.plan import plan_run
-from garrison.processes.run_state import RunState
 from garrison.records.journal import Entry
+from garrison.run.state import RunState
 from garrison.values import asdict
 from garrison.views.event_log import GUARDIAN, Record
 from garrison.views.page_view import PageModel

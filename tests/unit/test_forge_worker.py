@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import select
 
-from garrison.processes.guardian.forge_client import Answer, ForgeWorker
-from garrison.processes.pull_request_facts import Check, CheckResult, Facts, ForgeStep, Relation, StepKind
+from garrison.pull_request.facts import Check, CheckResult, Facts, ForgeStep, Relation, StepKind
+from garrison.pull_request.worker import Answer, ForgeWorker
 from garrison.records.pull_request import PullRequest
 from garrison.values import replace
 

@@ -8,15 +8,15 @@ import pytest
 
 from garrison.pipeline.plan import RunPlan
 from garrison.processes.actions import ApplySignal, Decision
-from garrison.processes.guardian import flow_policy
-from garrison.processes.guardian import policy as guardian_policy
-from garrison.processes.guardian.view import GuardianView
-from garrison.processes.merge_client import MergeStatus
-from garrison.processes.run_flow import RunFlow
-from garrison.processes.run_state import RunState, describe_landed, from_snapshot, replay_run, to_snapshot
 from garrison.records.events import NodeChanged, StuckAgent
 from garrison.records.journal import Entry
 from garrison.records.signals import PostedSignal
+from garrison.run import flow_policy
+from garrison.run import policy as guardian_policy
+from garrison.run.flow import RunFlow
+from garrison.run.merge_client import MergeStatus
+from garrison.run.state import RunState, describe_landed, from_snapshot, replay_run, to_snapshot
+from garrison.run.view import GuardianView
 from garrison.supervise.decisions import ChildState, replay
 from garrison.supervise.restart import Circuit
 from garrison.supervise.verdict import Observation, Verdict

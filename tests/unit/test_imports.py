@@ -31,12 +31,15 @@ print(sorted(heavy & set(sys.modules)))
     assert loaded == "[]"
 
 
-@pytest.mark.parametrize("process", ["launcher", "guardian", "runner", "orchestrator", "merge_processor"])
-def test_a_process_of_a_run_starts_without_an_async_loop_or_a_command_line_parser(process: str) -> None:
+PROGRAMS = ("run.launcher", "run.guardian", "run.merge_processor", "node.runner", "node.orchestrator")
+
+
+@pytest.mark.parametrize("module", PROGRAMS)
+def test_a_process_of_a_run_starts_without_an_async_loop_or_a_command_line_parser(module: str) -> None:
     """Each restart pays for them: asyncio takes 20 ms, a guardian's whole start 220. One constant was enough."""
     code = f"""
 import sys
-import garrison.processes.main, garrison.processes.{process}.process
+import garrison.processes.main, garrison.{module}
 print(sorted({{"argparse", "asyncio", "click", "filelock", "lark", "libtmux", "psutil", "ssl"}} & set(sys.modules)))
 """
     done = subprocess.run([sys.executable, "-P", "-c", code], check=True, capture_output=True, text=True)
@@ -44,15 +47,13 @@ print(sorted({{"argparse", "asyncio", "click", "filelock", "lark", "libtmux", "p
 
 
 @pytest.mark.parametrize(("module", "unneeded"), [
-    ("garrison.processes.launcher.process", "garrison.merge garrison.system.git garrison.pipeline.flow "
-                                            "garrison.pipeline.lint"),
-    ("garrison.processes.guardian.process", "garrison.system.tmux garrison.agents.failover garrison.agents.base"),
-    ("garrison.processes.runner.process", "garrison.pipeline.flow garrison.pipeline.condition garrison.agents.graph"),
-    ("garrison.processes.orchestrator.process", "garrison.pipeline.condition garrison.pipeline.graph "
-                                                "garrison.agents.claude.policy garrison.agents.graph.model "
-                                                "garrison.merge.queue garrison.records.events"),
+    ("garrison.run.launcher", "garrison.merge garrison.system.git garrison.pipeline.flow garrison.pipeline.lint"),
+    ("garrison.run.guardian", "garrison.system.tmux garrison.agents.failover garrison.agents.base"),
+    ("garrison.node.runner", "garrison.pipeline.flow garrison.pipeline.condition garrison.agents.graph"),
+    ("garrison.node.orchestrator", "garrison.pipeline.condition garrison.pipeline.graph garrison.agents.claude.policy "
+                                   "garrison.agents.graph.model garrison.merge.queue garrison.records.events"),
     ("garrison.agents.scripted", "yaml"),
-    ("garrison.cli.launch", "asyncio garrison.processes.guardian garrison.processes.repair"),
+    ("garrison.cli.launch", "asyncio garrison.run.guardian garrison.run.repair"),
 ])
 def test_a_start_loads_only_what_it_works_with(module: str, unneeded: str) -> None:
     """Modules of records are most of what a start costs: the flow machine, whole, takes a runner 25 ms."""
@@ -63,10 +64,7 @@ def test_a_start_loads_only_what_it_works_with(module: str, unneeded: str) -> No
     assert done.stdout == "[]\n"
 
 
-@pytest.mark.parametrize("module", [
-    *(f"processes.{process}.process" for process in ("launcher", "guardian", "runner", "orchestrator",
-                                                     "merge_processor")),
-    "cli.launch", "cli.status"])
+@pytest.mark.parametrize("module", [*PROGRAMS, "cli.launch", "cli.status"])
 def test_a_run_on_one_machine_loads_nothing_for_hosts(module: str) -> None:
     hosts = ("garrison.hosts", "temporalio")
     assert [name for name in hosts if importlib.util.find_spec(name) is None] == []

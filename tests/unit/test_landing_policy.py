@@ -12,11 +12,14 @@ from garrison.pipeline.flow import Resumed, SentBack, advance, node_to_return_to
 from garrison.pipeline.parser import parse
 from garrison.pipeline.plan import RunPlan, plan_run
 from garrison.processes.actions import Action
-from garrison.processes.guardian import landing_policy, policy
-from garrison.processes.guardian.view import GuardianView, LandingView
-from garrison.processes.launcher.progress import describe_event
-from garrison.processes.merge_client import MergeStatus
-from garrison.processes.run_state import (
+from garrison.records.events import GuardianSignal, LandingChanged, NodeChanged, RunChanged, encode
+from garrison.records.journal import Entry
+from garrison.records.run import Launch
+from garrison.records.signals import ResumeRun
+from garrison.run import landing_policy, policy
+from garrison.run.merge_client import MergeStatus
+from garrison.run.progress import describe_event
+from garrison.run.state import (
     NodeState,
     RunLanding,
     RunState,
@@ -26,10 +29,7 @@ from garrison.processes.run_state import (
     replay_run,
     to_snapshot,
 )
-from garrison.records.events import GuardianSignal, LandingChanged, NodeChanged, RunChanged, encode
-from garrison.records.journal import Entry
-from garrison.records.run import Launch
-from garrison.records.signals import ResumeRun
+from garrison.run.view import GuardianView, LandingView
 from garrison.values import replace
 from garrison.views.run_model import RunModel
 from garrison.views.run_view import landing_view, waits_for

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from garrison.processes.launcher import policy as launcher_policy
-from garrison.processes.launcher.policy import LauncherView
-from garrison.processes.run_state import RunState
 from garrison.records.signals import PostedSignal
+from garrison.run import launcher_policy
+from garrison.run.launcher_policy import LauncherView
+from garrison.run.state import RunState
 from garrison.supervise.decisions import START_RECHECK, ChildState
 from garrison.supervise.restart import Circuit, Death
 from garrison.supervise.verdict import Observation, Verdict

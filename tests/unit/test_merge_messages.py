@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from garrison.merge.candidates import append_trailers, squash_message
-from garrison.processes.merge_client import title_of
 from garrison.records.run import Task
+from garrison.run.merge_client import title_of
 from garrison.system.git.commits import Commit, Ident
 
 ANN, BOB = Ident("Ann", "a@x", "1 +0000"), Ident("Bob", "b@x", "2 +0100")

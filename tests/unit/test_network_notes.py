@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from garrison.processes.places import network_notes
+from garrison.node.places import network_notes
 from garrison.processes.runtime import Runtime
 
 

@@ -14,8 +14,8 @@ from garrison.merge.entry import TRANSITIONS, MergeEntry
 from garrison.merge.state import Pause
 from garrison.pipeline.parser import parse
 from garrison.pipeline.plan import plan_run
-from garrison.processes.run_state import NodeOutcome, NodeState, RunState
 from garrison.records.run import Launch
+from garrison.run.state import NodeOutcome, NodeState, RunState
 from garrison.supervise.restart import Death
 from garrison.values import replace
 from garrison.views.limits import TIMEOUTS, Used, limits

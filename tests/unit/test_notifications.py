@@ -18,8 +18,12 @@ from garrison.errors import UsageError
 from garrison.merge.state import QueueState
 from garrison.pipeline.questions import OpenGate
 from garrison.pipeline.questions import Question as GateQuestion
-from garrison.processes.launcher import webhook
-from garrison.processes.launcher.notifications import (
+from garrison.records import atomic
+from garrison.records.events import Question
+from garrison.records.journal import Entry
+from garrison.run import webhook
+from garrison.run.launcher_policy import Parked
+from garrison.run.notifications import (
     Notification,
     Notifier,
     deliveries,
@@ -28,11 +32,7 @@ from garrison.processes.launcher.notifications import (
     notify_argv,
     open_notifications,
 )
-from garrison.processes.launcher.policy import Parked
-from garrison.processes.run_state import NodeState, RunState, from_snapshot, replay_run, to_snapshot
-from garrison.records import atomic
-from garrison.records.events import Question
-from garrison.records.journal import Entry
+from garrison.run.state import NodeState, RunState, from_snapshot, replay_run, to_snapshot
 from garrison.system.clock import iso
 from garrison.system.command import Job
 from garrison.tables import Table

@@ -29,10 +29,10 @@ from garrison.errors import GarrisonError, UsageError
 from garrison.merge.config import QueueConfig
 from garrison.pipeline.parser import parse
 from garrison.pipeline.plan import plan_run
-from garrison.processes.launch_request import LaunchRequest, complete, read_defaults, report_land, report_sources
 from garrison.processes.runtime import Runtime
 from garrison.records.names import check_node
 from garrison.records.run import Launch
+from garrison.run.request import LaunchRequest, complete, read_defaults, report_land, report_sources
 from garrison.tables import Table
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from garrison.processes.orchestrator.process import LONGEST_PAUSE, SHARE, Pace
+from garrison.node.orchestrator import LONGEST_PAUSE, SHARE, Pace
 
 
 @pytest.mark.parametrize("takes", [0.01, 0.4, 5.0])

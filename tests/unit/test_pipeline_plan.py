@@ -8,9 +8,9 @@ from garrison.errors import Refused
 from garrison.pipeline.flow.program import statuses_in
 from garrison.pipeline.parser import parse
 from garrison.pipeline.plan import plan_run
-from garrison.processes.run_plan import build_task
-from garrison.processes.run_state import NodeState
 from garrison.records.run import Launch
+from garrison.run.plan import build_task
+from garrison.run.state import NodeState
 
 ENDS = "start [shape=Mdiamond] end [shape=Msquare]"
 

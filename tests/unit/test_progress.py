@@ -8,9 +8,7 @@ import sys
 
 import pytest
 
-from garrison.processes.launcher.progress import Progress, describe_event
 from garrison.processes.loop import log_line
-from garrison.processes.run_state import NodeState, RunState
 from garrison.records.events import (
     MACHINE,
     REPAIR,
@@ -25,6 +23,8 @@ from garrison.records.events import (
     RunChanged,
 )
 from garrison.records.journal import Entry
+from garrison.run.progress import Progress, describe_event
+from garrison.run.state import NodeState, RunState
 
 AT = "2026-01-31T12:34:56.000000Z"
 

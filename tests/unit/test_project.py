@@ -24,7 +24,6 @@ from garrison.cli.new import modules_of
 from garrison.pipeline.lint import lint
 from garrison.pipeline.parser import parse
 from garrison.pipeline.plan import plan_run
-from garrison.processes.launch_request import read_project
 from garrison.project import node_project, python_project
 from garrison.project.ecosystems import ECOSYSTEMS, PYTHON, Candidate
 from garrison.project.files import ProjectFiles
@@ -32,6 +31,7 @@ from garrison.project.python_project import find_nox_session, find_tox_environme
 from garrison.project.survey import CONFLICT_MARKERS, Survey, propose_gate, setup_key, survey
 from garrison.project.templates import TEMPLATES, fill
 from garrison.project.trial import Attempt, Means, TrialResult, describe_failure, find_passing, whole_registries
+from garrison.run.request import read_project
 from garrison.values import replace
 
 QUOTE = "'\"'\"'"

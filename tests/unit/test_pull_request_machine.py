@@ -16,8 +16,7 @@ from garrison.config import MergeRule, PullRequestOptions
 from garrison.pipeline.flow import Finished
 from garrison.pipeline.outcome import SUCCESS, Outcome
 from garrison.processes.actions import ActionKind
-from garrison.processes.guardian.pull_request_policy import ROWS, PullRequestView, Turn, decide, follow
-from garrison.processes.pull_request_facts import (
+from garrison.pull_request.facts import (
     Check,
     CheckResult,
     Comment,
@@ -27,6 +26,7 @@ from garrison.processes.pull_request_facts import (
     Relation,
     StepKind,
 )
+from garrison.pull_request.policy import ROWS, PullRequestView, Turn, decide, follow
 from garrison.records.events import FlowAdvanced, GuardianSignal, LandingChanged, PullRequestChanged
 from garrison.records.pull_request import TRANSITIONS, PullRequestState
 from garrison.values import asdict, replace
@@ -346,7 +346,7 @@ def test_the_machine_leads_to_the_merge_whatever_happens_in_whatever_order() -> 
 @pytest.mark.parametrize("broken", ["_reply", "_push", "_under_test", "_removed", "_closed", "_send_back"])
 def test_the_walk_notices_a_row_that_is_missing(broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
     rest = tuple(row for row in ROWS if row.decide.__name__ != broken)
-    monkeypatch.setattr("garrison.processes.guardian.pull_request_policy.ROWS", rest)
+    monkeypatch.setattr("garrison.pull_request.policy.ROWS", rest)
     with pytest.raises((AssertionError, StopIteration)):
         test_the_machine_leads_to_the_merge_whatever_happens_in_whatever_order()
 

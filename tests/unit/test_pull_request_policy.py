@@ -12,11 +12,7 @@ from garrison.config import MergeRule, PullRequestOptions
 from garrison.ends import Told
 from garrison.errors import ForbiddenTransition
 from garrison.processes.actions import Action, ActionKind
-from garrison.processes.guardian import landing_policy, policy
-from garrison.processes.guardian.pull_request_policy import PullRequestView, describe, follow, take_leave
-from garrison.processes.guardian.view import GuardianView, LandingView
-from garrison.processes.merge_client import MergeStatus
-from garrison.processes.pull_request_facts import (
+from garrison.pull_request.facts import (
     Check,
     CheckResult,
     Comment,
@@ -26,7 +22,8 @@ from garrison.processes.pull_request_facts import (
     Relation,
     StepKind,
 )
-from garrison.processes.pull_request_texts import (
+from garrison.pull_request.policy import PullRequestView, describe, follow, take_leave
+from garrison.pull_request.texts import (
     BEGIN,
     END,
     NodeSummary,
@@ -38,9 +35,12 @@ from garrison.processes.pull_request_texts import (
     write_section,
     write_title,
 )
-from garrison.processes.run_state import RunState, from_snapshot, to_snapshot
 from garrison.records.events import GuardianSignal, LandingChanged, PullRequestChanged
 from garrison.records.pull_request import TRANSITIONS, PullRequest, PullRequestState, check_transition
+from garrison.run import landing_policy, policy
+from garrison.run.merge_client import MergeStatus
+from garrison.run.state import RunState, from_snapshot, to_snapshot
+from garrison.run.view import GuardianView, LandingView
 from garrison.values import replace
 from policy_support import AT, BOOT, NOW, POLICY, RUN
 from unit.test_landing_policy import LINE, _record, reached_exit

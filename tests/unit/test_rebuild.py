@@ -6,7 +6,12 @@ import pytest
 
 from garrison.pipeline.parser import parse
 from garrison.pipeline.plan import RunPlan, plan_run
-from garrison.processes.repair import (
+from garrison.records.events import LandingChanged
+from garrison.records.journal import Entry
+from garrison.records.run import Result
+from garrison.records.signals import RunnerExited
+from garrison.run.plan import is_behind
+from garrison.run.repair import (
     AttemptEvidence,
     RunEvidence,
     catch_up,
@@ -14,12 +19,7 @@ from garrison.processes.repair import (
     find_lost_reports,
     salvage_state,
 )
-from garrison.processes.run_plan import is_behind
-from garrison.processes.run_state import LANDED, RunState, from_snapshot, to_snapshot
-from garrison.records.events import LandingChanged
-from garrison.records.journal import Entry
-from garrison.records.run import Result
-from garrison.records.signals import RunnerExited
+from garrison.run.state import LANDED, RunState, from_snapshot, to_snapshot
 from policy_support import AT, RUN, RUNNING, TWO, journal, node
 
 LOOP = plan_run(parse('''digraph {

@@ -25,9 +25,9 @@ from garrison.hosts.attempts import (
 from garrison.hosts.control import follow, select_processes
 from garrison.hosts.host_run import graph_of
 from garrison.hosts.orchestrator import record_usage
+from garrison.launch.preflight import tasks_here
 from garrison.pipeline.parser import parse
 from garrison.pipeline.plan import plan_run
-from garrison.processes.preflight import tasks_here
 from garrison.records import costs
 from garrison.records.hosts import Host, HostState
 from garrison.records.names import check_run

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from garrison.processes.resume_all import UNATTENDED, UNREMARKABLE, ResumeResult, decide_adhoc, decide_resume
-from garrison.processes.run_state import NodeState, RunState
+from garrison.launch.resume import UNATTENDED, UNREMARKABLE, ResumeResult, decide_adhoc, decide_resume
 from garrison.records.identity import Identity
 from garrison.records.run import Launch
 from garrison.records.signals import PostedSignal, Signal
+from garrison.run.state import NodeState, RunState
 from garrison.supervise.decisions import ChildState
 from garrison.supervise.verdict import Verdict
 from garrison.system.clock import from_iso

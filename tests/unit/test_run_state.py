@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from garrison.errors import ForbiddenTransition
-from garrison.processes.run_state import from_snapshot, replay_run, to_snapshot
 from garrison.records.journal import Entry
+from garrison.run.state import from_snapshot, replay_run, to_snapshot
 from policy_support import (
     AT,
     RUNNING,

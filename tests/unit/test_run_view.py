@@ -8,9 +8,9 @@ from garrison.ends import Departure
 from garrison.merge.entry import MergeEntry
 from garrison.merge.state import Pause, QueueState
 from garrison.pipeline.questions import HUMAN, SIGNAL, OpenGate, Question
-from garrison.processes.run_state import NodeState, RunState
-from garrison.processes.run_status import ProcessFact, Status, decide_status
 from garrison.records.events import StuckAgent
+from garrison.run.state import NodeState, RunState
+from garrison.run.status import ProcessFact, Status, decide_status
 from garrison.values import replace
 from garrison.views.process_view import ProcessView
 from garrison.views.run_model import RunModel

@@ -10,8 +10,8 @@ import pytest
 
 from garrison.ends import End
 from garrison.errors import Shortage
-from garrison.processes.runner import jobs
-from garrison.processes.runner.jobs import MAX_INCONCLUSIVE, RunnerJobs, ValidatorJob
+from garrison.node import jobs
+from garrison.node.jobs import MAX_INCONCLUSIVE, RunnerJobs, ValidatorJob
 from garrison.system import machine
 
 

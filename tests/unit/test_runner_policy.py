@@ -9,14 +9,14 @@ import pytest
 
 from garrison.agents.result import parse_report
 from garrison.ends import Told
+from garrison.node import policy as runner_policy
+from garrison.node.policy import RunnerFacts, RunnerView
+from garrison.node.runner import Runner
 from garrison.processes.actions import Decision, SendSignal
-from garrison.processes.guardian.policy import REWORKABLE
-from garrison.processes.merge_client import MergeStatus
-from garrison.processes.runner import policy as runner_policy
-from garrison.processes.runner.policy import RunnerFacts, RunnerView
-from garrison.processes.runner.process import Runner
 from garrison.records.journal import Entry
 from garrison.records.run import Result, Task
+from garrison.run.merge_client import MergeStatus
+from garrison.run.policy import REWORKABLE
 from garrison.supervise.restart import Circuit, Death
 from garrison.system.clock import iso
 from garrison.values import replace

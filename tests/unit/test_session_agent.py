@@ -14,7 +14,7 @@ from garrison.agents.base import Function
 from garrison.agents.session_agent import ORDER, SessionAgent, SessionOrder
 from garrison.agents.session_options import SessionOptions
 from garrison.errors import UsageError
-from garrison.processes.orchestrator.session_attempt import (
+from garrison.node.session_attempt import (
     REPORT_REQUEST,
     Script,
     SessionProgram,

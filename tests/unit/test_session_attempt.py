@@ -21,7 +21,7 @@ from garrison.agents.graph.model import AgentFailure
 from garrison.agents.session_agent import ORDER, SessionAttempt, _read_graph
 from garrison.agents.trouble import WHAT_TO_DO, TroubleKind
 from garrison.errors import UsageError
-from garrison.processes.orchestrator.session_attempt import MAX_TURNS, REPORT_REQUEST, SessionProgram, next_message
+from garrison.node.session_attempt import MAX_TURNS, REPORT_REQUEST, SessionProgram, next_message
 from garrison.records import costs
 from garrison.records.budget import FILE, SESSION_LOCK
 from garrison.records.json_io import append_line, read_json, read_lines

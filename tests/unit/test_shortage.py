@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from garrison.agents.base import AgentReport, Outcome
 from garrison.errors import GarrisonError, Shortage
-from garrison.processes.orchestrator.process import lacked_room
+from garrison.node.orchestrator import lacked_room
 from garrison.supervise.restart import Death, Policy, apply_policy
 from garrison.system.git.repository import GitError
 from garrison.system.machine import (

@@ -13,10 +13,10 @@ from tests.simulator.launcher import Launcher
 from tests.simulator.runner import Runner
 from tests.simulator.simulation import simulate
 
+from garrison.node import runner as runner_process
 from garrison.processes.actions import ActionKind
-from garrison.processes.guardian import process as guardian_process
-from garrison.processes.launcher import process as launcher_process
-from garrison.processes.runner import process as runner_process
+from garrison.run import guardian as guardian_process
+from garrison.run import launcher as launcher_process
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

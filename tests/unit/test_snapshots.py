@@ -6,7 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from garrison.processes.snapshots import Snapshotter
+from garrison.node.snapshots import Snapshotter
 from garrison.records.identity import Identity
 
 AGENT = Identity("i", "orchestrator", "a", "r1", "2026-01-31T12:00:00.000000Z", pid=7, start_ticks=70)

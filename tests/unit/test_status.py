@@ -15,9 +15,9 @@ from garrison.cli.terminal import frame, terminal_of
 from garrison.config import Timing
 from garrison.ends import WaitKind
 from garrison.pipeline.questions import OpenGate, Question
-from garrison.processes.run_state import NodeState
-from garrison.processes.run_status import Status
 from garrison.records.run import Launch
+from garrison.run.state import NodeState
+from garrison.run.status import Status
 from garrison.sandbox.proxy.hosts import HostSettings, RefusedHost
 from garrison.values import fields_of, replace
 from garrison.views.limits import Used, limits

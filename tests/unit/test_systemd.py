@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from garrison.processes import launch
+from garrison.launch import launch
 from garrison.processes.runtime import Runtime
 from garrison.system import systemd as user_manager
 from garrison.system.systemd import StartMethod, choose_start_method, parse_lingering, unit_serves_home

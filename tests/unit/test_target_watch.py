@@ -6,10 +6,10 @@ import pytest
 
 from garrison.merge.records import LandingStarted
 from garrison.merge.state import QueueState, restore, snapshot
-from garrison.processes.guardian.target_watch import find_foreign_move
-from garrison.processes.run_state import RunState, from_snapshot, to_snapshot
 from garrison.records.events import ForeignMove
 from garrison.records.journal import Entry
+from garrison.run.state import RunState, from_snapshot, to_snapshot
+from garrison.run.target_watch import find_foreign_move
 from garrison.views.page_view import PageModel
 from garrison.views.run_model import RunModel
 

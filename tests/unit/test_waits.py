@@ -13,7 +13,7 @@ from garrison.cli.status import render_run
 from garrison.cli.top_app import ACTIONS, Top
 from garrison.cli.top_render import plain
 from garrison.ends import WaitKind
-from garrison.processes.run_status import Status
+from garrison.run.status import Status
 from garrison.values import project
 from garrison.views.page_view import HomeObserver
 from garrison.views.run_view import RunReader, show_run

@@ -12,10 +12,10 @@ import click
 
 from garrison.cli.output import print_table
 from garrison.ends import RefusedBy
-from garrison.processes.run_state import RunState
 from garrison.records.identity import Identity
 from garrison.records.journal import read_all
 from garrison.records.names import Key
+from garrison.run.state import RunState
 from garrison.system.git import Git
 from garrison_demo.chaos import Chaos, display_name
 from garrison_demo.sandbox import DEMO, RUN, Sandbox, demo_command, garrison_command, shell_path

@@ -24,10 +24,10 @@ import click
 
 from garrison.config import checkout
 from garrison.merge.queue import MergeQueue
-from garrison.processes.run_state import RunState
 from garrison.processes.runtime import Runtime
 from garrison.records.identity import Identity
 from garrison.records.journal import Reader
+from garrison.run.state import RunState
 from garrison.sandbox.place import MODE_VARIABLE
 from garrison.system import processes
 from garrison.system.git import Git

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from garrison.agents.base import Assignment, Outcome, Work
     from garrison.agents.claude.policy import Decision
 
-PROGRAM = (sys.executable, "-P", "-m", "garrison.processes.orchestrator.session_attempt", "{prompt_file}")
+PROGRAM = (sys.executable, "-P", "-m", "garrison.node.session_attempt", "{prompt_file}")
 ORDER = "session_order.json"
 """File beside the prompt that holds everything else the program needs."""
 

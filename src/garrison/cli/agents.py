@@ -19,14 +19,14 @@ from garrison.cli.signals import guardian_of, wait_until_applied
 from garrison.config import find_home
 from garrison.errors import NotFound, Refused, UsageError
 from garrison.pipeline.node_status import Landing
-from garrison.processes.guardian.parking import find_parked
-from garrison.processes.person_signals import signal_by_person
-from garrison.processes.run_state import NodeState, RunState
 from garrison.records import journal, record, signals
 from garrison.records.identity import Identity
 from garrison.records.names import ROLES, Key
 from garrison.records.signals import CancelNode, KillOrchestrator, ParkNode, RetryNode, Signal, UnparkNode
 from garrison.records.store import Store
+from garrison.run.parking import find_parked
+from garrison.run.person_signals import signal_by_person
+from garrison.run.state import NodeState, RunState
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -262,9 +262,9 @@ def retry(node: str, run: str | None, home: str | None) -> None:
     What depends on it waits for it again. Only a node of a pipeline with flow=dag whose failure no edge follows can be
     retried this way.
     """
-    from garrison.processes.guardian.flow_policy import objection_to_retry
-    from garrison.processes.run_plan import replay_with_plan
     from garrison.processes.runtime import Runtime
+    from garrison.run.flow_policy import objection_to_retry
+    from garrison.run.plan import replay_with_plan
 
     runtime = Runtime.real(find_home(home))
     chosen = resolve.run_of_node(runtime.store, node, run)

@@ -18,10 +18,10 @@ from garrison.cli.signals import guardian_of, wait_until_applied
 from garrison.cli.waiting import show_waiting
 from garrison.config import find_home
 from garrison.errors import NotFound, Refused, UsageError
-from garrison.processes.person_signals import signal_by_person
-from garrison.processes.run_state import RunState
 from garrison.records import signals
 from garrison.records.events import Question
+from garrison.run.person_signals import signal_by_person
+from garrison.run.state import RunState
 from garrison.system.terminal_text import clean
 
 _MAX_SHOWN = 80

@@ -22,16 +22,16 @@ from garrison.cli.signals import await_decision, guardian_of
 from garrison.cli.task_list import task_label, task_name
 from garrison.config import find_home
 from garrison.errors import Refused, UsageError
+from garrison.launch.preflight import check_agents
 from garrison.pipeline.graph import text
-from garrison.processes.guardian import graph_policy
-from garrison.processes.launch_request import COMMAND
-from garrison.processes.person_signals import signal_by_person
-from garrison.processes.preflight import check_agents
-from garrison.processes.run_plan import change_plan, replay_with_plan
 from garrison.processes.runtime import Runtime
 from garrison.records import signals
 from garrison.records.journal import read_all
 from garrison.records.signals import AddNode, EditNode
+from garrison.run import graph_policy
+from garrison.run.person_signals import signal_by_person
+from garrison.run.plan import change_plan, replay_with_plan
+from garrison.run.request import COMMAND
 from garrison.values import replace
 
 if TYPE_CHECKING:

@@ -17,11 +17,11 @@ from garrison.config import find_home
 from garrison.doctor import cleanup
 from garrison.doctor.cleanup import CleanupOptions, CleanupPlan
 from garrison.errors import GarrisonError, Refused, UsageError
-from garrison.processes.rescue_refs import find_repositories
-from garrison.processes.run_status import RunStatus, Status, run_statuses
+from garrison.node.rescue_refs import find_repositories
 from garrison.processes.runtime import Runtime
 from garrison.processes.temp_files import remove_abandoned
 from garrison.records.run import list_runs
+from garrison.run.status import RunStatus, Status, run_statuses
 from garrison.system.clock import from_iso
 from garrison.system.git.rescues import RESCUES
 

@@ -330,7 +330,7 @@ def find_stale_command(timeout: float, respawn: bool, home: str | None) -> None:
     print_json([each.body() for each in find_stale(timeout, home, errors.extend)])
     if respawn:
         sys.stdout.flush()
-        from garrison.processes.resume_all import REPORTED_TO_CRON, resume_all
+        from garrison.launch.resume import REPORTED_TO_CRON, resume_all
 
         for result in resume_all(find_home(home)):
             if result.state in REPORTED_TO_CRON:

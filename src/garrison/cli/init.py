@@ -24,7 +24,6 @@ from garrison.config import PROJECT_FILE, LaunchConfig, config_path, find_home, 
 from garrison.errors import Refused, UsageError
 from garrison.merge.preflight import command_words
 from garrison.merge.queue import MergeQueue
-from garrison.processes.launch_request import read_project
 from garrison.processes.runtime import Runtime
 from garrison.project import node_project, python_project
 from garrison.project.ecosystems import NODE, PYTHON, Candidate, join
@@ -43,6 +42,7 @@ from garrison.project.trial import (
     whole_registries,
 )
 from garrison.records.run import Launch
+from garrison.run.request import read_project
 from garrison.sandbox.place import Role
 from garrison.sandbox.probe import summarize_sandbox
 from garrison.sandbox.proxy.hosts import HostSettings

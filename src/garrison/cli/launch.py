@@ -21,22 +21,22 @@ from garrison.cli.output import INTERRUPTED, dumps, interruptible, print_message
 from garrison.cli.sandbox import sandbox_option, settle_mode
 from garrison.config import find_home
 from garrison.errors import AlreadyAlive, GarrisonError, Refused, UsageError
+from garrison.launch import launch as launching
+from garrison.launch import preflight
+from garrison.launch.claim import LaunchClaim
+from garrison.launch.launch import foreign_entries_note, tell_changed_defaults
+from garrison.launch.preflight import PreparedLaunch
 from garrison.plugins import Group
-from garrison.processes import launch as launching
-from garrison.processes import preflight
-from garrison.processes.launch import foreign_entries_note, tell_changed_defaults
-from garrison.processes.launch_claim import LaunchClaim
-from garrison.processes.launch_request import LaunchRequest
-from garrison.processes.launcher.progress import Progress, closing_lines
-from garrison.processes.preflight import PreparedLaunch
-from garrison.processes.run_state import ENDED, EXIT, RunState, describe_landed
-from garrison.processes.run_status import FINAL, read_run_state
 from garrison.processes.runtime import Runtime
 from garrison.records import run as run_records
 from garrison.records.identity import Identity
 from garrison.records.journal import Reader
 from garrison.records.names import Key, check_run, launcher_key
 from garrison.records.run import LAND_NODE, LAND_NONE, LAND_PR, LAND_RUN, Launch
+from garrison.run.progress import Progress, closing_lines
+from garrison.run.request import LaunchRequest
+from garrison.run.state import ENDED, EXIT, RunState, describe_landed
+from garrison.run.status import FINAL, read_run_state
 from garrison.system.clock import wait_until
 from garrison.values import fields_of
 
@@ -353,7 +353,7 @@ def up(home: str | None, as_json: bool) -> None:
     is parked is tried again once its cool-down is over. Exit code 1 if a run cannot be resumed (its repository is gone,
     or its guardian is parked, for example); the others are resumed all the same.
     """
-    from garrison.processes.resume_all import UNATTENDED, UNREMARKABLE, resume_all  # with the code that repairs runs
+    from garrison.launch.resume import UNATTENDED, UNREMARKABLE, resume_all  # with the code that repairs runs
 
     results = resume_all(find_home(home))
     if as_json:

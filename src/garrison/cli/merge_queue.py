@@ -323,8 +323,8 @@ def retry_command(entry: str, repo_root: str | None, as_json: bool, home: str | 
     For a branch with new commits use `enqueue`. Refused while the entry's run is active, or is to continue with a later
     attempt of the node: the run decides itself.
     """
-    from garrison.processes.run_status import running_runs
     from garrison.processes.runtime import Runtime
+    from garrison.run.status import running_runs
 
     queue, merge_entry = find_entry_for_change(entry, repo_root, home)
     of_run = bool(merge_entry.recipient) and merge_entry.status != "undone"  # whose run had it landed
@@ -347,8 +347,8 @@ def retry_command(entry: str, repo_root: str | None, as_json: bool, home: str | 
 def _next_attempt(home: Path, entry: MergeEntry) -> int | None:
     """Return the attempt at an entry's node with which its unfinished run continues, None for none."""
     from garrison.errors import RecordError
-    from garrison.processes.guardian.view import UNFINISHED
     from garrison.records.store import Store
+    from garrison.run.view import UNFINISHED
 
     try:
         state = state_of(Store(home), entry.run)
@@ -479,8 +479,8 @@ def doctor_command(repo_root: str | None, target: str | None, as_json: bool, hom
     """Repair a queue after a crash, as `garrison doctor --fix` does for all of them; exit 1 if something is left to do.
     """
     from garrison.merge.recovery import repair
-    from garrison.processes.run_branch import restore_gate_of_runs
     from garrison.processes.runtime import Runtime
+    from garrison.run.branch import restore_gate_of_runs
 
     queue = only_queue(repo_root, target, home)
     findings = repair(queue, Path(trees_root()), partial(restore_gate_of_runs, Runtime.real(queue.home)))

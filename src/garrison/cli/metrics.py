@@ -24,7 +24,7 @@ from garrison.cli.output import print_message
 from garrison.config import find_home
 from garrison.errors import Refused
 from garrison.merge.queue import list_queues, target_of_folder
-from garrison.processes.run_status import Status
+from garrison.run.status import Status
 from garrison.views.run_view import RunReader, RunView
 from garrison.views.usage import CostRow, cost_rows
 

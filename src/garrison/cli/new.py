@@ -12,10 +12,10 @@ from garrison.cli.options import json_option
 from garrison.cli.output import print_json, print_table
 from garrison.config import find_home
 from garrison.errors import NotFound, Refused
-from garrison.processes.launch_request import read_defaults, read_project
 from garrison.project.files import ProjectFiles
 from garrison.project.survey import propose_gate, survey
 from garrison.project.templates import TEMPLATES, Template, fill
+from garrison.run.request import read_defaults, read_project
 from garrison.spelling import nearest
 from garrison.system.git import Git, validate_repository
 

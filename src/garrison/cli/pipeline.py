@@ -31,6 +31,7 @@ from garrison.cli.pipeline_run import (
 )
 from garrison.config import find_home
 from garrison.errors import GarrisonError, NotFound, Refused, UsageError
+from garrison.launch import preflight
 from garrison.pipeline.dot_writer import to_dot, to_drawing
 from garrison.pipeline.graph import DialectError, Graph, Located
 from garrison.pipeline.lint import ERROR, WARNING, Finding, Problem, errors, installed_rules, lint
@@ -41,12 +42,11 @@ from garrison.pipeline.store import read_checkpoint, read_run
 from garrison.pipeline.subpipelines import load_from_run
 from garrison.pipeline.svg_drawing import to_svg
 from garrison.pipeline.transforms import apply_installed
-from garrison.processes import preflight
-from garrison.processes.launch_request import read_defaults
-from garrison.processes.run_state import NodeOutcome, RunState, replay_run
 from garrison.records.journal import Entry, read_all
 from garrison.records.names import check_run
 from garrison.records.run import RunFiles
+from garrison.run.request import read_defaults
+from garrison.run.state import NodeOutcome, RunState, replay_run
 from garrison.session.adapters import NODES
 from garrison.session.graph_reader import TRANSLATED_TYPES, to_session_graph
 from garrison.values import Value, asdict, replace

@@ -20,8 +20,8 @@ from garrison.cli.output import print_message
 from garrison.cli.sandbox import settle_mode
 from garrison.config import GuardHooks, trees_root
 from garrison.errors import Refused
-from garrison.processes.places import read_hooks_mode
-from garrison.processes.worktree import adopt_commits, collect_what_can_be, remove_worktree, save_side_work
+from garrison.node.places import read_hooks_mode
+from garrison.node.worktree import adopt_commits, collect_what_can_be, remove_worktree, save_side_work
 from garrison.records import atomic
 from garrison.records.names import to_run_stem
 from garrison.sandbox.checkout import REPOSITORY, WORKTREES, CheckoutCommands

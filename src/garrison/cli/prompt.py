@@ -116,7 +116,7 @@ def _describe_work(repo: Path, branch: str, name: str) -> dict[str, str]:
 
 def _describe_gate(repo: Path, garrison: str, home: str | None) -> str:
     """Return what a guardian's section says of the queue's gate: the recorded one, or how to record one."""
-    from garrison.processes.launch_request import read_project
+    from garrison.run.request import read_project
 
     queue = resolve.open_queue(repo, None, home)
     if queue.state.config is not None:

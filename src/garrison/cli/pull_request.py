@@ -13,12 +13,12 @@ from garrison.cli.options import home_option, output_options
 from garrison.cli.output import print_json, print_message
 from garrison.config import find_home, read_config
 from garrison.errors import GarrisonError, NotFound, Refused
-from garrison.processes.forge_wake import read_wishes, wake
-from garrison.processes.run_status import read_run_state
 from garrison.processes.runtime import Runtime
+from garrison.pull_request.wake import read_wishes, wake
 from garrison.records.names import quote
 from garrison.records.pull_request import PullRequestState
 from garrison.records.run import LAND_PR, Launch, list_runs
+from garrison.run.status import read_run_state
 from garrison.system.terminal_text import clean
 from garrison.values import asdict, replace
 
@@ -44,7 +44,7 @@ def _choose(runtime: Runtime, run: str | None) -> Launch:
 @output_options
 def show(run: str | None, home: str | None, *, as_json: bool) -> None:
     """Show the pull request of RUN (default: the latest run that has one), and how often the forge was asked."""
-    from garrison.processes.guardian.forge_client import read_count
+    from garrison.pull_request.worker import read_count
 
     runtime = Runtime.real(find_home(home))
     launch = _choose(runtime, run)
@@ -94,11 +94,11 @@ def sync(run: str | None, base: str | None, home: str | None) -> None:
 @home_option
 def open_(run: str, base: str | None, home: str | None, *, again: bool) -> None:
     """Push the branch that RUN left (land=none, or a landing that failed) and open a draft of it; repeatable."""
-    from garrison.processes.forge_access import check_forge, connect
-    from garrison.processes.pull_request_client import PullRequestClient
-    from garrison.processes.pull_request_facts import ForgeStep, Relation, StepKind
-    from garrison.processes.pull_request_texts import write_section, write_title
-    from garrison.processes.pull_request_work import summarize
+    from garrison.pull_request.access import check_forge, connect
+    from garrison.pull_request.client import PullRequestClient
+    from garrison.pull_request.facts import ForgeStep, Relation, StepKind
+    from garrison.pull_request.texts import write_section, write_title
+    from garrison.pull_request.work import summarize
     from garrison.records.pull_request import PullRequest
     from garrison.system.git import Git
 
@@ -132,8 +132,8 @@ def open_(run: str, base: str | None, home: str | None, *, again: bool) -> None:
     if facts.relation is not Relation.SAME:
         client.take(ForgeStep(StepKind.PUSH, tip, facts.head), PullRequest(), "")
     if not facts.number:
+        from garrison.launch.preflight import plan_launch
         from garrison.pipeline.parser import parse
-        from garrison.processes.preflight import plan_launch
 
         text = runtime.files(run).graph.read_text(encoding="utf-8")
         state = read_run_state(runtime, run)
@@ -145,8 +145,8 @@ def open_(run: str, base: str | None, home: str | None, *, again: bool) -> None:
 
 def _check_base(runtime: Runtime, launch: Launch, base: str) -> None:
     """Raise Refused unless the run's remote has a branch of that name."""
-    from garrison.processes.forge_access import connect
-    from garrison.processes.pull_request_client import PullRequestClient
+    from garrison.pull_request.access import connect
+    from garrison.pull_request.client import PullRequestClient
     from garrison.system.git import Git
 
     git = Git(Path(launch.repo), home=runtime.home)

@@ -13,8 +13,8 @@ from garrison.cli.output import print_json, print_message, print_table
 from garrison.cli.resolve import existing_run
 from garrison.config import find_home
 from garrison.errors import GarrisonError, UsageError
-from garrison.processes import rescue_refs
-from garrison.processes.rescue_refs import RescuedWork, RescueRepository
+from garrison.node import rescue_refs
+from garrison.node.rescue_refs import RescuedWork, RescueRepository
 from garrison.system.clock import age_of
 from garrison.system.git.rescues import RescueName
 from garrison.system.terminal_text import format_size

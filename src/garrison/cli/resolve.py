@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from garrison.merge.entry import MergeEntry
     from garrison.merge.queue import MergeQueue, QueueReader
-    from garrison.processes.run_state import RunState
+    from garrison.run.state import RunState
     from garrison.supervise.observer import Observer
     from garrison.system.git import Git
 
@@ -194,7 +194,7 @@ def resumable_run(store: Store, *, retry_failed: bool = False) -> str:
     Raises:
         Refused: there is none; a run of another repository, or one that is done, is never meant without its name.
     """
-    from garrison.processes.run_state import describe_next  # late: completion does without
+    from garrison.run.state import describe_next  # late: completion does without
 
     here = [run for run in reversed(list_runs(store.home)) if is_of_this_folder(_repository_of(store.home, run))]
     failed = ""
@@ -231,7 +231,7 @@ def _repository_of(home: Path, run: str) -> str:
 
 def state_of(store: Store, run: str) -> RunState:
     """Return the state of a run by its journal."""
-    from garrison.processes.run_state import replay_run  # late: completion does without
+    from garrison.run.state import replay_run  # late: completion does without
 
     return replay_run(read_all(RunFiles(store.home, run).journal))
 

@@ -16,8 +16,8 @@ from garrison.cli.waiting import show_waiting
 from garrison.config import find_home
 from garrison.errors import NotFound, UsageError
 from garrison.merge import commands
-from garrison.processes.run_branch import node_queue
 from garrison.processes.runtime import Runtime
+from garrison.run.branch import node_queue
 from garrison.system.terminal_text import clean, clean_lines, spell_name
 from garrison.views.changes import (
     SHORT,

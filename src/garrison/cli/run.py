@@ -42,10 +42,10 @@ from garrison.cli.task_list import (
 from garrison.cli.tick import landed_words, tick_landed, words_under_way
 from garrison.config import find_home
 from garrison.errors import RecordError, Refused, UsageError
-from garrison.processes.launch_request import read_defaults
 from garrison.processes.runtime import Runtime
 from garrison.records import atomic
 from garrison.records.run import list_runs
+from garrison.run.request import read_defaults
 from garrison.spelling import nearest
 from garrison.system.git import validate_repository
 

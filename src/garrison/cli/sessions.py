@@ -181,7 +181,7 @@ async def _open(stack: AsyncExitStack, home: Path, name: str, turn_graph: Path |
     from garrison.agents.graph.graph import claude
     from garrison.agents.registry import graph_settings
     from garrison.cli.pipeline_worktree import confined_commands
-    from garrison.processes.orchestrator.session_attempt import tools_of
+    from garrison.node.session_attempt import tools_of
     from garrison.session.adapters import Memory
     from garrison.session.claude import claude_adapters
     from garrison.session.session import Session

@@ -20,9 +20,9 @@ from garrison.cli.output import print_message
 from garrison.cli.sandbox import sandbox_option, settle_mode
 from garrison.config import find_home
 from garrison.errors import GarrisonError, NotFound, Refused
-from garrison.processes import launch as launching
+from garrison.launch import launch as launching
+from garrison.node.policy import RunnerFacts
 from garrison.processes import spawn
-from garrison.processes.runner.policy import RunnerFacts
 from garrison.processes.runtime import Runtime
 from garrison.processes.spawn import close_sessions, worktree_path
 from garrison.records import run as run_records

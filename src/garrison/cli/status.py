@@ -25,9 +25,9 @@ from garrison.ends import Departure
 from garrison.errors import NotFound, UsageError
 from garrison.merge.queue import find_unrecorded
 from garrison.pipeline.questions import SIGNAL
-from garrison.processes.run_state import EXIT, describe_next
-from garrison.processes.run_status import UNFINISHED, Status
 from garrison.records.events import ForeignMove, Warned
+from garrison.run.state import EXIT, describe_next
+from garrison.run.status import UNFINISHED, Status
 from garrison.system import terminal_text
 from garrison.system.clock import format_age
 from garrison.system.terminal_text import clean

@@ -26,11 +26,11 @@ from garrison.cli.output import print_json, print_message
 from garrison.cli.task_list import task_graph
 from garrison.config import find_home, read_config
 from garrison.errors import GarrisonError, UsageError
-from garrison.processes.launch_request import read_defaults
-from garrison.processes.run_status import read_run_state
 from garrison.processes.runtime import Runtime
 from garrison.records.atomic import locked, make_directory
 from garrison.records.run import LAND_PR, list_runs
+from garrison.run.request import read_defaults
+from garrison.run.status import read_run_state
 from garrison.system.git import Git, validate_repository
 from garrison.values import Value
 
@@ -85,8 +85,8 @@ def take(number: int | None, label: str | None, at_most: int, home: str | None, 
 
     An issue that has a run is not taken again: `garrison resume` continues it. Only open issues are taken.
     """
-    from garrison.processes.forge_access import connect, find_base
-    from garrison.processes.pull_request_facts import hash_words
+    from garrison.pull_request.access import connect, find_base
+    from garrison.pull_request.facts import hash_words
 
     _check_options(number, label, has_own=run is not None or serve or land not in (None, LAND_PR))
     runtime = Runtime.real(find_home(home))

@@ -31,10 +31,10 @@ from garrison.cli.output import print_message
 from garrison.config import find_home
 from garrison.ends import End, EndKind
 from garrison.errors import NotFound, Refused
-from garrison.processes.places import git_variables, node_place, open_network
+from garrison.node.places import git_variables, node_place, open_network
+from garrison.node.worktree import lend_worktree
 from garrison.processes.runtime import Runtime
 from garrison.processes.spawn import worktree_environment
-from garrison.processes.worktree import lend_worktree
 from garrison.records import atomic
 from garrison.records import run as run_records
 from garrison.records.failover import present_agent, read_failovers

@@ -26,17 +26,17 @@ from garrison.errors import GarrisonError, Refused, UsageError
 from garrison.merge import commands
 from garrison.merge.entry import WITHDRAWABLE, EntryOptions
 from garrison.pipeline.parser import parse_file
-from garrison.processes.run_status import FINAL, read_run_state
 from garrison.processes.runtime import Runtime
 from garrison.records import atomic
 from garrison.records.run import LAND_NODE, LAND_RUN, list_runs
+from garrison.run.status import FINAL, read_run_state
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
     from garrison.merge.queue import MergeQueue
-    from garrison.processes.run_state import RunState
     from garrison.records.run import Launch
+    from garrison.run.state import RunState
 
 _TRIES = 5
 """Changes of a list by others, one after another, after which it is left as it is."""

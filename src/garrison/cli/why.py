@@ -22,13 +22,13 @@ from garrison.errors import NotFound, Refused
 from garrison.merge.queue import find_unrecorded
 from garrison.pipeline.node_status import Landing
 from garrison.pipeline.subpipelines import NAME_SEPARATOR
-from garrison.processes.launcher.progress import shorten_reason
-from garrison.processes.run_state import describe_next
-from garrison.processes.run_status import FINAL, Status
 from garrison.records import run as run_records
 from garrison.records.identity import Identity
 from garrison.records.names import ROLES, Key, check_run
 from garrison.records.store import Store
+from garrison.run.progress import shorten_reason
+from garrison.run.state import describe_next
+from garrison.run.status import FINAL, Status
 from garrison.views import explain
 from garrison.views.event_log import NODE_ROLES, EventLog
 from garrison.views.node_view import NodeView, changed_agents, first_line, name_refused, permission_hint

@@ -24,9 +24,8 @@ from garrison.doctor.processes import open_sessions
 from garrison.errors import GarrisonError, Refused, UsageError
 from garrison.merge import history
 from garrison.merge.queue import MergeQueue, pin_ref
-from garrison.processes.guardian import agent_places
-from garrison.processes.rescue_refs import has_landed
-from garrison.processes.worktree import (
+from garrison.node.rescue_refs import has_landed
+from garrison.node.worktree import (
     OrphanedWorktree,
     find_worktrees,
     remove_worktree,
@@ -38,6 +37,7 @@ from garrison.records import atomic, journal
 from garrison.records.costs import GATES
 from garrison.records.life_lock import LifeLock, is_held
 from garrison.records.names import Key, integration_branch, launcher_key
+from garrison.run import agent_places
 from garrison.sandbox.checkout import REPOSITORY, WORKTREES
 from garrison.sandbox.git_view import sandbox_folder
 from garrison.system import untrusted
@@ -48,8 +48,8 @@ from garrison.values import Value
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
-    from garrison.processes.run_status import RunStatus
     from garrison.processes.runtime import Runtime
+    from garrison.run.status import RunStatus
 
 _RECORDS = (("identities", ".json"), ("identities", ".life"), ("identities", ".lock"), ("hooks", ".json"),
             ("hooks", ".lock"), ("run/plain", ".json"))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from garrison.doctor import confinement, files, machine, processes, worktrees
 from garrison.doctor.findings import Finding, Scope, Severity
 from garrison.errors import Fenced, GarrisonError
-from garrison.processes.run_status import run_statuses
+from garrison.run.status import run_statuses
 from garrison.values import Value
 
 if TYPE_CHECKING:

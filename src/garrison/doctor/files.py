@@ -24,8 +24,7 @@ from garrison.doctor.fixes import (
 from garrison.errors import GarrisonError, NewerSchema, RecordCorrupt, RecordError, UsageError
 from garrison.merge import recovery
 from garrison.merge.queue import MergeQueue, QueueReader, target_of_folder
-from garrison.processes.places import network_notes
-from garrison.processes.run_branch import target_queue
+from garrison.node.places import network_notes
 from garrison.processes.temp_files import RECORD_FOLDERS, find_abandoned
 from garrison.records import atomic
 from garrison.records import run as run_records
@@ -35,6 +34,7 @@ from garrison.records.journal import read_all
 from garrison.records.life_lock import is_held
 from garrison.records.names import Key
 from garrison.records.run import Task
+from garrison.run.branch import target_queue
 from garrison.system.git import open_repository
 from garrison.system.terminal import ProcessTerminal
 

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from garrison.processes.run_status import RunStatus
     from garrison.processes.runtime import Runtime
     from garrison.records.identity import Identity
+    from garrison.run.status import RunStatus
     from garrison.system.processes import ProcessRow
     from garrison.system.terminal import Session, Terminal
 

@@ -16,14 +16,15 @@ from typing import TYPE_CHECKING, Concatenate, Generic, ParamSpec
 from garrison.config import trees_root
 from garrison.errors import GarrisonError
 from garrison.merge import recovery, slots
-from garrison.processes import git_record, run_branch
-from garrison.processes.repair import repair_run
-from garrison.processes.worktree import OrphanedWorktree, save_and_remove
+from garrison.node.worktree import OrphanedWorktree, save_and_remove
 from garrison.records import atomic, signals
 from garrison.records.journal import read_all
 from garrison.records.life_lock import LifeLock, is_held
 from garrison.records.names import launcher_key
 from garrison.records.store import quarantine
+from garrison.run import branch as run_branch
+from garrison.run import git_record
+from garrison.run.repair import repair_run
 from garrison.supervise.incarnation import replace_incarnation
 from garrison.system import process_control, processes, untrusted
 from garrison.system.git import damage

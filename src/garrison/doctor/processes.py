@@ -19,7 +19,7 @@ from garrison.doctor.findings import (
 )
 from garrison.errors import GarrisonError, RecordError, UsageError
 from garrison.hosts.keeper import is_running, read_state
-from garrison.processes.resume_all import needs_launcher
+from garrison.launch.resume import needs_launcher
 from garrison.records.hosts import list_hosts
 from garrison.records.identity import ALIVE, Identity
 from garrison.records.names import Key, launcher_key, parse_marker

@@ -19,19 +19,19 @@ from garrison.doctor.fixes import (
 )
 from garrison.errors import GarrisonError
 from garrison.merge.slots import is_job_alive
-from garrison.processes import git_record
-from garrison.processes.run_status import read_run_state
-from garrison.processes.worktree import OrphanedWorktree, find_worktrees, orphan_has_work, run_repository
+from garrison.node.worktree import OrphanedWorktree, find_worktrees, orphan_has_work, run_repository
 from garrison.records.life_lock import is_held
 from garrison.records.record import from_data
+from garrison.run import git_record
+from garrison.run.status import read_run_state
 from garrison.system.git import Git, damage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from garrison.processes.run_status import RunStatus
     from garrison.processes.runtime import Runtime
     from garrison.records.run import Launch
+    from garrison.run.status import RunStatus
 
 _STALE_LOCK_AGE = 60.0
 """Seconds after which the git process that made a lock file must have ended."""

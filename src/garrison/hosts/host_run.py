@@ -33,23 +33,23 @@ from garrison.hosts.attempts import (
     left_ref,
     result_ref,
 )
+from garrison.launch.launch import create_run, exec_launcher
+from garrison.launch.preflight import prepare_launch
+from garrison.node.worktree import collect_what_can_be
 from garrison.pipeline.dot_writer import to_dot
 from garrison.pipeline.graph import Edge, Graph, Node
-from garrison.processes.launch import create_run, exec_launcher
-from garrison.processes.launch_request import LaunchRequest
 from garrison.processes.loop import log_line
-from garrison.processes.person_signals import signal_by_person
-from garrison.processes.preflight import prepare_launch
-from garrison.processes.run_state import RunState, replay_run
 from garrison.processes.runtime import Runtime
 from garrison.processes.spawn import worktree_path
-from garrison.processes.worktree import collect_what_can_be
 from garrison.records import atomic, costs, journal, signals
 from garrison.records import run as run_records
 from garrison.records.hook import Hook
 from garrison.records.identity import Identity
 from garrison.records.names import Key, branch_name
 from garrison.records.run import LAND_NONE, Result, load_launch
+from garrison.run.person_signals import signal_by_person
+from garrison.run.request import LaunchRequest
+from garrison.run.state import RunState, replay_run
 from garrison.system import command
 from garrison.system.command import read_tail
 from garrison.system.git import Git

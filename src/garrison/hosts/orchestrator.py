@@ -45,10 +45,10 @@ from garrison.hosts.attempts import (
 )
 from garrison.hosts.calls import RETRY_SECONDS, Calls
 from garrison.hosts.relay import Following, RelayClient, socket_path
-from garrison.processes.agents_in_turn import AgentsInTurn
-from garrison.processes.briefing import Briefer
+from garrison.node.agents_in_turn import AgentsInTurn
+from garrison.node.briefing import Briefer
+from garrison.node.orchestrator import Orchestrator
 from garrison.processes.loop import log_line
-from garrison.processes.orchestrator.process import Orchestrator
 from garrison.records import atomic, budget, costs, placement
 from garrison.records.hosts import list_hosts, read_crew, read_host
 from garrison.records.remote import USAGE, RemotePhase, RemoteWorkState, look_remote, read_remote, write_remote

@@ -10,7 +10,7 @@ from garrison.values import Value
 
 if TYPE_CHECKING:
     from garrison.merge.records import TurnEnded, TurnSuspended
-    from garrison.processes.pull_request_facts import ForgeStep
+    from garrison.pull_request.facts import ForgeStep
     from garrison.records.events import (
         FactRecorded,
         FlowAdvanced,

@@ -106,8 +106,8 @@ def prepare_process(runtime: Runtime, options: Options) -> MakeProcess:
 
 
 def _launcher(runtime: Runtime, options: Options) -> MakeProcess:
-    from garrison.processes.launcher.process import Launcher
-    from garrison.processes.launcher.progress import Progress
+    from garrison.run.launcher import Launcher
+    from garrison.run.progress import Progress
 
     return lambda incarnation: Launcher(
         runtime, incarnation, _launch(runtime, options), Progress(as_json=options.json, quiet=options.quiet),
@@ -116,15 +116,15 @@ def _launcher(runtime: Runtime, options: Options) -> MakeProcess:
 
 
 def _guardian(runtime: Runtime, options: Options) -> MakeProcess:
-    from garrison.processes.guardian.process import Guardian
-    from garrison.processes.run_plan import read_plan
+    from garrison.run.guardian import Guardian
+    from garrison.run.plan import read_plan
     from garrison.system.git import Git
 
     launch = _launch(runtime, options)
     try:
         plan = read_plan(runtime.files(options.run), launch, as_launched=True)
     except (GarrisonError, OSError, ValueError):
-        from garrison.processes.repair import load_plan
+        from garrison.run.repair import load_plan
 
         plan = load_plan(runtime, launch)
     git = Git(Path(launch.repo), home=runtime.home)
@@ -134,19 +134,19 @@ def _guardian(runtime: Runtime, options: Options) -> MakeProcess:
 
 
 def _processor(runtime: Runtime, options: Options) -> MakeProcess:
-    from garrison.processes.merge_processor.process import Processor
+    from garrison.run.merge_processor import Processor
 
     return lambda incarnation: Processor(runtime, incarnation, _launch(runtime, options))
 
 
 def _runner(runtime: Runtime, options: Options) -> MakeProcess:
-    from garrison.processes.runner.process import Runner
+    from garrison.node.runner import Runner
 
     return lambda incarnation: Runner(runtime, incarnation, _launch(runtime, options), _task(runtime, options).here)
 
 
 def _orchestrator(runtime: Runtime, options: Options) -> MakeProcess:
-    from garrison.processes.orchestrator.process import Orchestrator
+    from garrison.node.orchestrator import Orchestrator
 
     def make(incarnation: Incarnation) -> Process:
         task = _task(runtime, options)
@@ -169,7 +169,7 @@ def _launch(runtime: Runtime, options: Options) -> Launch:
     try:
         return runtime.launch(options.run)
     except (NotFound, RecordCorrupt):
-        from garrison.processes.repair import load_launch
+        from garrison.run.repair import load_launch
 
         return load_launch(runtime, options.run)
 
@@ -246,7 +246,7 @@ def recover_process(runtime: Runtime, incarnation: Incarnation, make: MakeProces
         try:
             return make(incarnation)
         except RecordCorrupt as error:
-            from garrison.processes.repair import repair_own
+            from garrison.run.repair import repair_own
 
             if not repair_own(runtime, incarnation.key, error):
                 raise

@@ -58,7 +58,7 @@ def spawn_process(runtime: Runtime, launch: Launch, request: SpawnRequest,
         env = runtime.environment(launch, {"GARRISON_LIFE": marker,
                                            "GARRISON_INCARNATION": str(identity.incarnation)})
         if key.role == "guardian" and launch.land == LAND_PR:
-            from garrison.processes.forge_access import forge_variables  # few runs have a pull request
+            from garrison.pull_request.access import forge_variables  # few runs have a pull request
 
             env |= forge_variables(launch, runtime.environ)
         child = runtime.processes.spawn(argv, env=env, cwd=str(runtime.home), log=log)

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 from garrison.errors import GarrisonError, NotFound, Refused
 from garrison.merge.explanation import describe_change
-from garrison.processes.run_branch import node_queue
 from garrison.records import run as run_records
 from garrison.records.events import FactRecorded, read_attempt
 from garrison.records.identity import Identity
 from garrison.records.names import Key, branch_name
 from garrison.records.run import Result, Task, read_result
+from garrison.run.branch import node_queue
 from garrison.system.git import GitError
 from garrison.system.terminal_text import clean_lines, spell_hidden, spell_name
 from garrison.system.untrusted import read_end

@@ -25,18 +25,18 @@ from garrison.merge.explanation import describe_changes
 from garrison.merge.turns import describe_wait
 from garrison.pipeline.node_status import Landing, is_unchanged
 from garrison.pipeline.plan import blocked_by
-from garrison.processes.agent_activity import AgentActivity, is_taken_over, read_waiting
-from garrison.processes.guardian.agent_places import RunPlaces, read_own, record_of
-from garrison.processes.guardian.parking import find_parked
 from garrison.processes.loop import read_hindrance
-from garrison.processes.run_state import NodeState
-from garrison.processes.run_status import UNFINISHED
 from garrison.records import run as run_records
 from garrison.records.failover import Failover, read_failovers
 from garrison.records.identity import Identity
 from garrison.records.names import Key
 from garrison.records.remote import look_remote
 from garrison.records.run import Launch, Result, RunFiles, Task
+from garrison.run.agent_activity import AgentActivity, is_taken_over, read_waiting
+from garrison.run.agent_places import RunPlaces, read_own, record_of
+from garrison.run.parking import find_parked
+from garrison.run.state import NodeState
+from garrison.run.status import UNFINISHED
 from garrison.sandbox.place import Role
 from garrison.sandbox.proxy.hosts import HostSettings, RefusedHost, describe_permission, refused_in_attempt
 from garrison.sandbox.rights import read_rights
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from garrison.merge.entry import MergeEntry
     from garrison.merge.state import Pause
     from garrison.pipeline.plan import RunPlan
-    from garrison.processes.run_state import RunState
+    from garrison.run.state import RunState
     from garrison.supervise.observer import Observer
     from garrison.views.process_view import ProcessView
     from garrison.views.run_model import RunModel

@@ -22,10 +22,6 @@ from garrison.merge.entry import MergeEntry
 from garrison.merge.queue import target_of_folder
 from garrison.merge.turns import describe_wait
 from garrison.pipeline.node_status import IMPL_COMPLETE, Landing, is_unchanged, shown
-from garrison.processes.launcher.notifications import open_notifications
-from garrison.processes.launcher.policy import Parked
-from garrison.processes.run_state import ENDED
-from garrison.processes.run_status import Status, StatusReason, decide_status
 from garrison.records.events import (
     GateChanged,
     GuardianSignal,
@@ -37,6 +33,10 @@ from garrison.records.events import (
 )
 from garrison.records.names import Key
 from garrison.records.run import RunFiles
+from garrison.run.launcher_policy import Parked
+from garrison.run.notifications import open_notifications
+from garrison.run.state import ENDED
+from garrison.run.status import Status, StatusReason, decide_status
 from garrison.system.resource_usage import NO_USAGE, Usage
 from garrison.system.terminal_text import clean
 from garrison.values import Value, fields_of, project, replace

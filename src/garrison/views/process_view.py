@@ -19,8 +19,8 @@ from garrison.system.clock import format_age, from_iso
 from garrison.values import Value
 
 if TYPE_CHECKING:
-    from garrison.processes.agent_activity import AgentActivity
     from garrison.records.identity import Identity
+    from garrison.run.agent_activity import AgentActivity
     from garrison.supervise.observer import Observer
 
 SILENT_SECONDS = 60.0

@@ -14,14 +14,14 @@ from garrison.agents.claude.attempt_files import AttemptFiles
 from garrison.agents.claude.settings import for_node
 from garrison.agents.prompt import estimate_tokens
 from garrison.errors import NotFound
-from garrison.processes.briefing import Briefer
-from garrison.processes.guardian import flow_policy
-from garrison.processes.run_plan import build_task, replay_with_plan
+from garrison.node.briefing import Briefer
 from garrison.processes.spawn import worktree_path
 from garrison.records import journal
 from garrison.records import run as run_records
 from garrison.records.json_io import read_json, read_lines
 from garrison.records.run import Task
+from garrison.run import flow_policy
+from garrison.run.plan import build_task, replay_with_plan
 from garrison.system.git import Git
 from garrison.values import Value
 

@@ -16,8 +16,6 @@ from garrison.errors import GarrisonError
 from garrison.merge.entry import HAS_LANDED, MergeEntry
 from garrison.merge.state import QueueState
 from garrison.pipeline.node_status import ACTIVE, IMPL_COMPLETE, VALIDATED
-from garrison.processes.run_flow import RunFlow
-from garrison.processes.run_state import RunState
 from garrison.records.events import (
     ChildDied,
     ChildParked,
@@ -28,6 +26,8 @@ from garrison.records.events import (
     RunnerSignal,
 )
 from garrison.records.names import INTEGRATION, Key, integration_branch
+from garrison.run.flow import RunFlow
+from garrison.run.state import RunState
 from garrison.supervise.restart import Death
 from garrison.system.clock import from_iso
 from garrison.values import Value

@@ -24,10 +24,6 @@ from garrison.merge import records as queue_records
 from garrison.merge.records import EntryEnqueued, EntryLanded, GateStarted, StatusChanged, VerdictGiven
 from garrison.pipeline.node_status import IMPL_COMPLETE, is_unchanged
 from garrison.pipeline.questions import SIGNAL
-from garrison.processes.guardian.parking import find_parked
-from garrison.processes.run_plan import read_plan
-from garrison.processes.run_state import ENDED, NodeState
-from garrison.processes.run_status import Status
 from garrison.records import costs
 from garrison.records import run as run_records
 from garrison.records.costs import UsageRecord
@@ -35,6 +31,10 @@ from garrison.records.events import ChildDied, ChildSpawned, GuardianSignal
 from garrison.records.json_io import read_lines
 from garrison.records.names import Key
 from garrison.records.run import Launch, RunFiles
+from garrison.run.parking import find_parked
+from garrison.run.plan import read_plan
+from garrison.run.state import ENDED, NodeState
+from garrison.run.status import Status
 from garrison.supervise.death_classes import RATE_LIMIT, ruling
 from garrison.system.clock import from_iso
 from garrison.values import Value, replace

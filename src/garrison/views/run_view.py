@@ -16,9 +16,17 @@ import msgspec
 from garrison.errors import GarrisonError
 from garrison.pipeline.node_status import Landing
 from garrison.pipeline.questions import SIGNAL, OpenGate
-from garrison.processes.guardian.parking import find_parked
-from garrison.processes.run_plan import change_plan, check_journal_present, read_plan
-from garrison.processes.run_state import (
+from garrison.processes.runtime import Runtime
+from garrison.records import run as run_records
+from garrison.records.costs import UsageCache
+from garrison.records.events import GitChanges
+from garrison.records.hook import Hook
+from garrison.records.identity import Identity
+from garrison.records.names import ROLES, Key
+from garrison.records.run import LAND_NODE, Launch, RunFiles, RunSandbox
+from garrison.run.parking import find_parked
+from garrison.run.plan import change_plan, check_journal_present, read_plan
+from garrison.run.state import (
     DECLINED,
     LANDED,
     NO_CHANGE,
@@ -29,15 +37,7 @@ from garrison.processes.run_state import (
     describe_landed,
     describe_next,
 )
-from garrison.processes.run_status import FINAL, UNFINISHED, Status, decide_status
-from garrison.processes.runtime import Runtime
-from garrison.records import run as run_records
-from garrison.records.costs import UsageCache
-from garrison.records.events import GitChanges
-from garrison.records.hook import Hook
-from garrison.records.identity import Identity
-from garrison.records.names import ROLES, Key
-from garrison.records.run import LAND_NODE, Launch, RunFiles, RunSandbox
+from garrison.run.status import FINAL, UNFINISHED, Status, decide_status
 from garrison.system.clock import from_iso
 from garrison.system.machine import find_lack
 from garrison.values import Value, fields_of, project

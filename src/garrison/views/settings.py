@@ -22,7 +22,7 @@ from garrison.config import (
     trees_root,
 )
 from garrison.ends import ChangeKind
-from garrison.processes.launch_request import read_project_file
+from garrison.run.request import read_project_file
 from garrison.sandbox.place import MODE_VARIABLE, Role
 from garrison.sandbox.rights import SandboxConfig, rights_of, rights_tables
 from garrison.tables import Table, is_secret, readers_of

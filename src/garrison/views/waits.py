@@ -17,9 +17,9 @@ from garrison.merge.entry import MergeEntry
 from garrison.merge.explanation import describe_changes
 from garrison.pipeline.questions import FREE_TEXT, SIGNAL, OpenGate
 from garrison.pipeline.subpipelines import NAME_SEPARATOR
-from garrison.processes.guardian.parking import find_parked
-from garrison.processes.run_state import TESTED
-from garrison.processes.run_status import FINAL, Status
+from garrison.run.parking import find_parked
+from garrison.run.state import TESTED
+from garrison.run.status import FINAL, Status
 from garrison.values import Value
 from garrison.views.run_model import RunModel
 

@@ -17,8 +17,8 @@ from pathlib import Path
 
 from garrison.agents.registry import installed_agents
 from garrison.errors import NotFound, RecordError, Refused, UsageError
-from garrison.processes.launch_request import read_defaults
 from garrison.records.run import RunFiles, list_runs, load_launch
+from garrison.run.request import read_defaults
 from garrison.system.git import validate_repository
 from garrison.system.terminal_text import clean
 from garrison.values import Value, replace

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 from garrison.errors import GarrisonError, NotFound, Refused, UsageError
 from garrison.pipeline.node_status import shown
-from garrison.processes.run_branch import node_queue
-from garrison.processes.run_plan import read_plan
-from garrison.processes.run_state import replay_run
 from garrison.processes.runtime import Runtime
 from garrison.records import journal
+from garrison.run.branch import node_queue
+from garrison.run.plan import read_plan
+from garrison.run.state import replay_run
 from garrison.system.terminal_text import spell_hidden
 from garrison.system.untrusted import read_end
 from garrison.values import Value
@@ -26,7 +26,7 @@ from garrison.views.usage import CostReader
 if TYPE_CHECKING:
 
     from garrison.merge.queue import MergeQueue
-    from garrison.processes.run_state import NodeState
+    from garrison.run.state import NodeState
     from garrison.views.usage import RunCosts
 
 NODES = 8

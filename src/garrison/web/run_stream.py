@@ -28,11 +28,11 @@ from garrison.pipeline.dot_writer import SHAPE_OF, to_drawing
 from garrison.pipeline.graph import Graph, text
 from garrison.pipeline.parser import parse, parse_file
 from garrison.pipeline.plan import RunPlan
-from garrison.processes.run_plan import read_plan
-from garrison.processes.run_state import RunState
 from garrison.records import run as run_records
 from garrison.records.names import check_run
 from garrison.records.run import Launch, RunFiles
+from garrison.run.plan import read_plan
+from garrison.run.state import RunState
 from garrison.system.stamps import file_stamp
 from garrison.values import Value, fields_of, replace
 from garrison.views.event_log import GUARDIAN, LAUNCHER, QUEUE, RUNNER, EventLog, Record

@@ -20,11 +20,11 @@ from contextlib import suppress
 from pathlib import Path
 
 from garrison.errors import GarrisonError, NotFound, Refused, UsageError
-from garrison.processes.person_signals import signal_by_person
 from garrison.records import signals
 from garrison.records.identity import ALIVE, Identity
 from garrison.records.names import Key
 from garrison.records.store import Store
+from garrison.run.person_signals import signal_by_person
 from garrison.system.tmux import TmuxTerminal
 from garrison.system.tmux_viewer import Size, TmuxViewer
 from garrison.views.agent_session import AgentSession, open_session

@@ -17,8 +17,8 @@ import sys
 from typing import TYPE_CHECKING
 
 from garrison.errors import GarrisonError, RecordUnreadable
-from garrison.processes.forge_wake import wake_all
 from garrison.processes.runtime import Runtime
+from garrison.pull_request.wake import wake_all
 from garrison.records import atomic
 from garrison.web import connections
 from garrison.web.responses import json_answer, refusal

@@ -1,0 +1,177 @@
+"""Look at the work that is to land, for a node's runner: git's own output for the classifier, and the settings.
+
+`merge.diff_guard.inspect_diff` decides what a person should know of it. What an agent committed is read as bytes by
+git, outside any worktree, within bounds: what is beyond them counts as too large. The settings are those of the home,
+and of the garrison.toml that the target has, or else your checkout; the branch's own has no say.
+"""
+
+from __future__ import annotations
+
+import shlex
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from garrison.config import PROJECT_FILE, GuardConfig, read_config
+from garrison.ends import UNREADABLE_GUARD, ChangeKind, Effect, Told
+from garrison.errors import UsageError
+from garrison.merge.diff_guard import MAX_READ, Diff, inspect_diff, is_test, parse_log
+from garrison.merge.gate_files import MAKEFILES, find_gate_files
+from garrison.pipeline.graph import flag
+from garrison.pipeline.outcome import PARTIAL
+from garrison.run.request import parse_project_file, read_guard
+from garrison.system import untrusted
+from garrison.system.git import GitError
+from garrison.system.terminal_text import shorten
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from garrison.merge.diff_guard import Landed
+    from garrison.records.run import Launch, Task
+    from garrison.system.git import Git
+
+_MAX_TOTAL = 64 << 20
+"""Bytes that are looked into, in all."""
+_MAX_LOG = 32 << 20
+"""Bytes of a list of commits with what they changed."""
+_SECONDS = 60.0
+_MAX_SAID = 200
+"""Characters of an agent's report on work that is not all done."""
+_LANDINGS = 20
+"""Landings before the work began that it might revert."""
+_LOG = ("log", "-z", "--raw", "--no-abbrev", "--no-renames", "--format=%H")
+_FIRST = (PROJECT_FILE, "package.json")
+
+
+class Inspected(NamedTuple):
+    """What is known of a branch that is to land, at its commit `tip`."""
+
+    tip: str
+    changes: tuple[Told, ...] = ()
+
+
+def inspect_branch(git: Git, home: Path, launch: Launch, task: Task, branch: str, gates: Iterable[str],
+                   said: Mapping[str, object]) -> Inspected:
+    """Look at a branch that is to land.
+
+    Args:
+        gates: the commands that will test it.
+        said: what its agent reported.
+    """
+    tip, target = git.branch_tip(branch), git.branch_tip(launch.onto)
+    base = git.merge_base(target, tip) if tip and target else None
+    if tip is None or target is None or base is None or launch.claimed_for:
+        return Inspected(tip or "")  # the merge queue says what is missing; of a host's work its home decides
+    changes = git.changes(base, tip)
+    history, is_cut = _read_log(git, f"{base}..{tip}")
+    done = [change for each in history for change in each.changes]
+    blobs, settings = _Blobs(git), f"{launch.base_ref}:{PROJECT_FILE}"
+    command = "\n".join(dict.fromkeys(filter(None, gates)))
+    tests = {oid for change in changes if is_test(change.name) for oid in (change.blob, change.old_blob)}
+    blobs.read([*(change.blob for change in (*changes, *done)), *tests, settings,
+                *(f"{target}:{name}" for name in _named_in(command))])
+    limits, unreadable = _limits(home, launch, blobs.read_one(settings))
+    landed = _read_log(git, f"-{_LANDINGS}", "--first-parent", "-m", base)[0] if changes else []
+    gate = find_gate_files(command, lambda name: blobs.read_one(f"{target}:{name}"))
+    found = inspect_diff(Diff(changes, blobs.read, gate, done, landed, blobs.sizes, task.may_change), limits)
+    if said.get("status") == PARTIAL:
+        words = shorten(" ".join(str(said.get("notes") or "").split()), _MAX_SAID)
+        allows = flag(task.attributes, "allow_partial")
+        effect = Effect.TELL if allows else limits.effect(ChangeKind.PARTIAL)
+        found = [*found, Told(ChangeKind.PARTIAL.value, effect.value, 1, (words,) if words else ())]
+    if unreadable:
+        found = [*found, Told(UNREADABLE_GUARD, Effect.ASK.value, 1, (unreadable,))]
+    if unread := blobs.unread + is_cut:
+        found = _with_unread(found, limits, unread)
+    return Inspected(tip, tuple(found))
+
+
+def _named_in(command: str) -> Iterable[str]:
+    """Yield files that the gate may consist of, to read them together."""
+    yield from _FIRST if any(word in command for word in ("npm", "yarn", "bun")) else ()
+    yield from MAKEFILES if "make" in command else ()
+    with suppress(ValueError):
+        yield from (word.removeprefix("./") for word in shlex.split(command, comments=True)
+                    if not word.startswith(("/", "-")) and ("/" in word or "." in word) and "\n" not in word)
+
+
+def _limits(home: Path, launch: Launch, project: bytes | None) -> tuple[GuardConfig, str]:
+    """Return the settings, and why they are only the defaults: they were well-formed at the launch.
+
+    A garrison.toml that the target does not have yet is the person's own, in the checkout.
+    """
+    try:
+        if project is None:
+            return read_guard(home, Path(launch.repo)), ""
+        return read_config(home).guard().with_project(parse_project_file(PROJECT_FILE, project).below("guard")), ""
+    except (UsageError, untrusted.UnsafeFile) as error:
+        return GuardConfig(), str(error)
+
+
+def _with_unread(found: Sequence[Told], limits: GuardConfig, count: int) -> list[Told]:
+    """Return the findings with one more of size: files that were not looked into."""
+    line = f"{count:,} file{'s' * (count != 1)} too large to be looked into"
+    known = next((each for each in found if each.kind == ChangeKind.SIZE), None)
+    more = Told(ChangeKind.SIZE.value, limits.effect(ChangeKind.SIZE).value, count, (line,)) if known is None else \
+        known._replace(number=known.number + count, names=(*known.names, line))
+    return [*(each for each in found if each is not known), more]
+
+
+def _read_log(git: Git, *arguments: str) -> tuple[list[Landed], bool]:
+    """Return commits with what they changed, and whether there is more than can be read."""
+    try:
+        return parse_log(git.run(*_LOG, *arguments, "--", timeout=_SECONDS, most=_MAX_LOG).out), False
+    except GitError:
+        return [], True
+
+
+class _Blobs:
+    """Files of the repository by the names of their blobs, or as `COMMIT:PATH`, each read once."""
+
+    def __init__(self, git: Git) -> None:
+        self.git = git
+        self.sizes: dict[str, int] = {}
+        self.unread = 0
+        """Files beyond the bounds."""
+        self._known: dict[str, bytes | None] = {}
+        self._total = 0
+
+    def read_one(self, name: str) -> bytes | None:
+        """Return the content of one; None if it is missing or too large."""
+        return self.read([name]).get(name)
+
+    def read(self, names: Iterable[str]) -> Mapping[str, bytes]:
+        """Return the content of those that exist and are small enough."""
+        asked = [name for name in dict.fromkeys(names) if name.strip("0")]
+        new = [name for name in asked if name not in self._known and "\n" not in name]
+        if new:
+            self._read(new)
+        return {name: data for name in asked if (data := self._known.get(name)) is not None}
+
+    def _read(self, names: Sequence[str]) -> None:
+        text = "".join(f"{name}\n" for name in names)
+        form = "--batch-check=%(objecttype) %(objectsize)"
+        listed = self.git.run("cat-file", "--buffer", form, text=text).out.split("\n")
+        wanted = []
+        for name, line in zip(names, listed, strict=False):
+            self._known[name] = None
+            kind, _, size = line.partition(" ")
+            if kind != "blob":
+                continue
+            self.sizes[name] = int(size)
+            if int(size) > MAX_READ or self._total + int(size) > _MAX_TOTAL:
+                self.unread += 1
+            else:
+                self._total += int(size)
+                wanted.append(name)
+        if not wanted:
+            return
+        text = "".join(f"{name}\n" for name in wanted)
+        answer = self.git.run("cat-file", "--buffer", "--batch", text=text, exact=True)
+        data = answer.out.encode(errors="surrogateescape")
+        at = 0
+        for name in wanted:
+            begin = data.index(b"\n", at) + 1
+            at = begin + self.sizes[name] + 1
+            self._known[name] = data[begin:at - 1]

@@ -1,1 +1,0 @@
-"""Merge processor: drives the merge queue as a supervised process."""

@@ -1,1 +1,0 @@
-"""Runner: takes one node from its worktree to a landed branch, and supervises its orchestrator."""

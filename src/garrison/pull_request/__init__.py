@@ -1,0 +1,1 @@
+"""Pull requests: how a branch becomes one, is followed on its forge, and lands."""

@@ -1,0 +1,564 @@
+"""Pull request client: one look at forge and repository, and one step there. Blocking; it runs beside the guardian's
+loop (`guardian/forge_client.py`).
+
+A look reads everything and changes nothing but garrison's copies of remote refs. A step that makes something carries a
+marker by which the forge's client looks for it first, and a push carries the tip that it replaces.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import Counter, defaultdict
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, ParamSpec, TypeVar, cast
+
+from garrison.backoff import Backoff
+from garrison.config import MergeRule
+from garrison.errors import GarrisonError
+from garrison.forge.errors import NotFound, Refused, Stale, Unauthorized, Unreachable
+from garrison.forge.marker import attach, has_marker, is_marked, without_marker
+from garrison.forge.model import (
+    CheckState,
+    MergeMethod,
+    MergeResult,
+    PullDraft,
+    PullState,
+    Side,
+    Verdict,
+    mark_required,
+)
+from garrison.pull_request.facts import (
+    ISSUE,
+    Check,
+    CheckResult,
+    Comment,
+    Facts,
+    MergeFacts,
+    Relation,
+    StepKind,
+    hash_words,
+)
+from garrison.pull_request.texts import (
+    answer_marker,
+    failure_marker,
+    is_addressed,
+    marker_of,
+    put_section,
+)
+from garrison.records.pull_request import NO_AUTO
+from garrison.records.run import REMOTES
+from garrison.system import failpoint
+from garrison.system.git import ABSENT, GitError
+from garrison.system.git.signing import parse_ident
+from garrison.values import replace
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from garrison.config import PullRequestOptions
+    from garrison.forge import model
+    from garrison.forge.client import Forge
+    from garrison.pull_request.facts import ForgeStep
+    from garrison.records.pull_request import PullRequest
+    from garrison.records.run import Launch
+    from garrison.system.git import Git
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+NETWORK_SECONDS = 60.0
+TRUST_SECONDS = 600.0
+"""Seconds for which an answer about somebody's permission is reused."""
+MAX_MERGES = 100
+"""Merges of the base since an approval, or since the run's work arrived there, that are looked through."""
+YOUNG_SECONDS = 10.0
+"""Age up to which a client looks twice for what its predecessor may have made."""
+LISTED_SECONDS = 2.0
+"""Seconds within which a forge lists what was made."""
+PAUSES = Backoff(0.2, tries=3)
+"""Delays before a read that got no answer is repeated within its look."""
+SWIFT_SECONDS = 5.0
+"""Seconds after which an answer that fails came too late to be asked for again in the same look."""
+KEPT_SECONDS = 60.0
+"""Seconds for which a look that failed leaves what it had read to the next one."""
+REJECTED, UNANSWERED = 1, 128
+"""Exit codes of a `git push` to which the remote answered, and not; git itself ends with 1 at some broken connections,
+too."""
+MAX_TRIES = 5
+"""Times that a client tries to answer a comment while the forge fails at it."""
+GENERAL, REVIEW = "comment-", "review-"
+WHOLE = (GENERAL, REVIEW, ISSUE)
+"""Beginnings of the ids of comments that are on no line."""
+_RESULTS = {CheckState.PENDING: CheckResult.PENDING, CheckState.FAILED: CheckResult.FAILED,
+            CheckState.PASSED: CheckResult.PASSED, CheckState.SKIPPED: CheckResult.PASSED}
+_STATES = {"pending": CheckState.PENDING, "success": CheckState.PASSED, "failure": CheckState.FAILED}
+_PUBLISHED = {state: word for word, state in _STATES.items()}
+
+
+class PullRequestClient:
+    """Forge and repository of one run's pull request."""
+
+    def __init__(self, forge: Forge, git: Git, launch: Launch, options: PullRequestOptions,
+                 own: Callable[[str, int, str, str], str], credentials: Mapping[str, str] | None = None,
+                 given_up: int = 0) -> None:
+        """Prepare.
+
+        Args:
+            own: returns the node that owns a line of a file at a commit (path, line or 0, commit, log).
+            credentials: environment with which git may use the remote.
+            given_up: number of the request that another one takes the place of; 0: this is the run's first.
+        """
+        self.forge, self.git, self.launch, self.options, self.own = forge, git, launch, options, own
+        self.given_up = given_up
+        self._kept: dict[tuple[object, ...], object] = {}
+        self._kept_until = 0.0
+        self.credentials = dict(credentials or {})
+        self._trust: dict[str, tuple[float, bool]] = {}
+        self._login = ""
+        self._owners: dict[str, str] = {}
+        self._logs: dict[str, str] = {}
+        self._is_auto: bool | None = None
+        """Whether this client turned auto-merge on or off last; None: neither."""
+        self._answered: set[str] = set()
+        """Comments that were answered: a forge may not list its newest comments yet."""
+        self._unanswered: Counter[str] = Counter()
+        """Comments → times that the forge did not take their answer."""
+        self._is_young = time.monotonic() + YOUNG_SECONDS
+
+    # --- a look -------------------------------------------------------------------------------------------------------
+
+    def look(self, known: PullRequest, *, anew: bool = False) -> Facts:
+        """Read everything about the pull request.
+
+        Args:
+            anew: believe no answer that was kept, nor a forge that says that one has not changed.
+        """
+        if anew or time.monotonic() > self._kept_until:
+            self._kept.clear()
+            self._kept_until = time.monotonic() + KEPT_SECONDS
+        self.forge.read_anew(anew=anew)
+        facts = self._look(known)
+        self._kept.clear()
+        return facts
+
+    def _read(self, read: Callable[P, T], *given: P.args, **named: P.kwargs) -> T:
+        """Read something, a few times if the forge does not answer; what was read is kept until the look succeeds."""
+        key = (getattr(read, "__name__", ""), *given, *named.items())
+        if key not in self._kept:
+            self._kept[key] = _repeatedly(lambda: read(*given, **named))
+        return cast("T", self._kept[key])
+
+    def _look(self, known: PullRequest) -> Facts:
+        launch, git, forge = self.launch, self.git, self.forge
+        head = _repeatedly(lambda: self.fetch(git, launch.remote, launch.onto, self.credentials))
+        base = _repeatedly(lambda: self.fetch(git, launch.remote, launch.base, self.credentials))
+        tip = git.branch_tip(launch.onto) or ""
+        relation = relate(git, tip, head, known.head)
+        issue_gone = self._issue_gone()  # before the request, since its merge closes the issue
+        pull = self._read(forge.read_pull, known.number) if known.number > self.given_up else \
+            self._read(forge.find_pull, marker_of(launch.run_id, self.given_up), launch.onto)
+        if pull is not None and (pull.number <= self.given_up or not (known.number or self._is_ours(pull))):
+            pull = None
+        is_merged = pull is not None and pull.state is PullState.MERGED
+        facts = Facts(relation, head, base, tip=tip, renamed="" if base else self._renamed(pull),
+                      issue_gone="" if is_merged else issue_gone)
+        if pull is None:
+            return facts
+        facts = replace(facts, number=pull.number, url=pull.url, is_open=pull.state is PullState.OPEN,
+                        is_draft=pull.draft, body=pull.body.replace("\r\n", "\n"),
+                        is_on_base=bool(tip and base) and _is_ancestor(git, tip, base),
+                        other_base=pull.base if pull.base != launch.base else "")
+        if is_merged or (facts.is_on_base and pull.state is PullState.CLOSED):
+            return replace(facts, merge=self._merge_facts(pull, base, tip))
+        if pull.state is not PullState.OPEN or not base:
+            return facts
+        rules = self._read(forge.read_rules, launch.base)
+        checks = mark_required(self._read(forge.list_checks, head), head, rules) if head else []
+        published = next((_PUBLISHED.get(check.state, "") for check in checks if check.name == self.options.status), "")
+        # stable, as they came
+        reviews = sorted(self._read(forge.list_reviews, pull.number), key=lambda each: each.at)
+        approvals, outdated, objections = self._judge(reviews, head, base)
+        lines = self._read(forge.list_line_comments, pull.number)
+        open_threads = {line.thread for line in lines if not line.resolved} if rules.requires_resolved else set()
+        return replace(facts, published=published, approvals=approvals, outdated=outdated, objections=objections,
+                     requires_checks=any(check.required and check.name != self.options.status for check in checks),
+                     required_approvals=rules.required_approvals, auto_merge=self._is_scheduled(pull.number, known),
+                     checks=tuple(self._check(check, head) for check in checks if check.name != self.options.status),
+                     comments=tuple(self._comments(pull.number, reviews, lines, head)),
+                     unresolved=len(open_threads), requires_resolved=rules.requires_resolved)
+
+    def _is_ours(self, pull: model.PullRequest) -> bool:
+        """Return whether a request that was found may be the run's: anybody may open one of a branch that they read."""
+        return pull.author in ("", self._own_login()) or self._can_write(pull.author)
+
+    def _renamed(self, pull: model.PullRequest | None) -> str:
+        """Return what the base that is gone is called now: where the request was moved, else the remote's default."""
+        if pull is not None and pull.base != self.launch.base:
+            return pull.base
+        answer = self.git.run("ls-remote", "--symref", "--", self.launch.remote, "HEAD", timeout=NETWORK_SECONDS,
+                              check=False, extra=self.credentials)
+        found = re.match(r"ref: refs/heads/(\S+)\tHEAD$", answer.out, re.MULTILINE)
+        return found[1] if found is not None else ""
+
+    def _issue_gone(self) -> str:
+        """Return what happened to the issue of the run; '' if it is open, and as it was taken."""
+        number, label = self.launch.issue, self.launch.issue_label
+        if not number:
+            return ""
+        try:
+            issue = self._read(self.forge.read_issue, number)
+        except NotFound:
+            return f"issue #{number} was removed"
+        except (Refused, Unauthorized):  # the token may not read issues: nothing is known about it
+            return ""
+        if not issue.open:
+            return f"issue #{number} was closed"
+        # as forges filter: whatever the case, and by several labels at once
+        there = {each.casefold() for each in issue.labels}
+        wanted = [label] if not label or label.casefold() in there else label.split(",")
+        has_all = all(not each.strip() or each.strip().casefold() in there for each in wanted)
+        return "" if has_all else f"issue #{number} lost its label"
+
+    def _edited_issue(self) -> list[Comment]:
+        """Return the text of the run's issue if it is another one than was taken."""
+        number, taken = self.launch.issue, self.launch.issue_text
+        if not number or not taken or self._issue_gone():
+            return []
+        with suppress(Refused, Unauthorized):
+            issue = self._read(self.forge.read_issue, number)
+            text = f"{issue.title}\n\n{issue.text}"
+            return [Comment(f"{ISSUE}{number}", issue.author, text, self._can_write(issue.author),
+                            is_addressed=True)] if hash_words(text) != taken else []
+        return []
+
+    @staticmethod
+    def fetch(git: Git, remote: str, branch: str, credentials: Mapping[str, str]) -> str:
+        """Return the tip of a branch on a remote, fetched into garrison's copy; '' if there is none."""
+        ref, copy, extra = f"refs/heads/{branch}", f"{REMOTES}/{remote}/{branch}", credentials
+        failpoint.here("forge:ls-remote")
+        answer = git.run("ls-remote", "--", remote, ref, timeout=NETWORK_SECONDS, extra=extra)
+        tip = next((line.split()[0] for line in answer.out.splitlines() if line.endswith(f"\t{ref}")), "")
+        if tip and git.rev(copy) != tip:
+            failpoint.here("forge:fetch")
+            git.run("fetch", "--quiet", "--no-tags", "--no-recurse-submodules", "--no-write-fetch-head", remote,
+                         f"+{ref}:{copy}", timeout=NETWORK_SECONDS, durable=True, extra=extra)
+            return git.rev(copy) or tip
+        return tip
+
+    def _merge_facts(self, pull: model.PullRequest, base: str, tip: str) -> MergeFacts:
+        merged = pull.merge_commit if pull.state is PullState.MERGED else self._arrived(tip, base)
+        commit = self.git.rev(f"{merged}^{{commit}}") if merged else None
+        if commit is None or not base or not self.git.is_ancestor(commit, base):
+            return MergeFacts(pull.merge_commit, on_base=False)
+        head = self.git.rev(f"{pull.head_commit}^{{commit}}") if pull.head_commit else None
+        ahead = head if head and tip and head != tip and self.git.is_ancestor(tip, head) else ""
+        return MergeFacts(commit, on_base=True, tree=self.git.tree_of(commit),
+                          parent=self.git.rev(f"{commit}^1") or "", ahead=ahead)
+
+    def _arrived(self, tip: str, base: str) -> str:
+        """Return the first commit of the base that has what somebody pushed there."""
+        found = ""
+        for oid in self.git.run("rev-list", "--first-parent", f"--max-count={MAX_MERGES}", base, "--").out.split():
+            if not self.git.is_ancestor(tip, oid):
+                break
+            found = oid
+        return found
+
+    def _is_scheduled(self, number: int, known: PullRequest) -> bool:
+        believed = self._is_auto if self._is_auto is not None else known.auto not in ("", NO_AUTO)
+        if self.options.merge is not MergeRule.AUTO or not (believed or known.auto):
+            return False
+        told = self._read(self.forge.is_merge_scheduled, number)
+        return told if told is not None else believed
+
+    def _can_write(self, login: str) -> bool:
+        if not login:  # an account that was deleted
+            return False
+        at, answer = self._trust.get(login, (float("-inf"), False))
+        if time.monotonic() - at > TRUST_SECONDS:
+            answer = self._read(self.forge.can_write, login)
+            self._trust[login] = (time.monotonic(), answer)
+        return answer
+
+    def _judge(self, reviews: Sequence[model.Review], head: str, base: str,
+               ) -> tuple[int, tuple[str, ...], tuple[str, ...]]:
+        """Return the number of approvals, whose approval is of an older head, and who requests changes: by the latest
+        verdict of each who may write."""
+        latest = {review.author: review for review in reviews
+                  if review.verdict is not Verdict.COMMENT and review.author != self._own_login()}
+        counted = [review for review in latest.values() if self._can_write(review.author)]
+        approvals = [review for review in counted if review.verdict is Verdict.APPROVED]
+        outdated = [review.author for review in approvals
+                    if review.stale or not only_merges(self.git, review.commit, head, base)]
+        return (len(approvals) - len(outdated), tuple(sorted(outdated)),
+                tuple(sorted(review.author for review in counted if review.verdict is Verdict.CHANGES)))
+
+    def _own_login(self) -> str:
+        self._login = self._login or self._read(self.forge.read_login)
+        return self._login
+
+    def _check(self, check: model.Check, head: str) -> Check:
+        result = _RESULTS[check.state]
+        if result is not CheckResult.FAILED or check.commit not in (head, ""):
+            return Check(check.name, result, check.commit or head, url=check.url)
+        key = f"{check.name}@{head}"
+        if key not in self._logs:  # a red check keeps its log while it is red on this commit
+            self._logs[key] = self._read(self.forge.read_check_log, check)
+        log = self._logs[key] or check.summary
+        return Check(check.name, result, head, log, url=check.url, owner=self._owner("", 0, head, log))
+
+    def _comments(self, number: int, reviews: Sequence[model.Review], lines: Sequence[model.LineComment], head: str,
+                  ) -> list[Comment]:
+        """Return what people wrote: on lines (the first of a thread, and what was said after garrison's answer), on the
+        whole, and as a review. What has a marker is garrison's: the token may be that of a person who reviews."""
+        own, run = self._own_login(), self.launch.run_id
+        general = self._read(self.forge.list_comments, number, pull=True)
+        name = self.options.mention
+
+        def is_own(author: str, text: str) -> bool:  # a run may go on with another user's token
+            return is_marked(text) and (author == own or self._can_write(author))
+
+        everything = [*((each.author, each.text) for each in lines), *((each.author, each.text) for each in general)]
+        written = [text for author, text in everything if is_own(author, text)]
+        found, reviewed, answered = self._edited_issue(), set[str](), set[str]()
+        said = defaultdict[str, list[tuple[str, str]]](list)
+        for line in lines:
+            if not is_own(line.author, line.text):
+                number_, was = _place(line)
+                reviewed.add(line.review)
+                found.append(Comment(line.id, line.author, line.text, self._can_write(line.author), line.path, number_,
+                                     resolved=line.resolved, owner=self._owner(line.path, number_, head, ""), was=was,
+                                     before=tuple(said[line.thread]) if line.thread in answered else ()))
+            else:
+                answered.add(line.thread)
+            if is_own(line.author, line.text) or self.options.hears(line.author,
+                                                                    can_write=self._can_write(line.author)):
+                said[line.thread].append((line.author, without_marker(line.text)))
+        found += [Comment(f"{GENERAL}{each.id}", each.author, each.text, self._can_write(each.author),
+                          is_addressed=is_addressed(each.text, name))
+                  for each in general if not is_own(each.author, each.text)]
+        latest = {review.author: review for review in reviews if review.verdict is not Verdict.COMMENT}
+        for review in reviews:
+            asks = review.verdict is Verdict.CHANGES and latest.get(review.author) is review
+            is_empty = not review.text.strip()
+            if is_own(review.author, review.text) or (is_empty and (
+                    not asks or review.author == own or review.id in reviewed)):
+                continue
+            if asks or review.verdict in (Verdict.COMMENT, Verdict.APPROVED):
+                found.append(Comment(f"{REVIEW}{review.id}", review.author, review.text, self._can_write(review.author),
+                                     requests_changes=asks, is_addressed=is_addressed(review.text, name)))
+        unique = {each.id: each for each in found}  # pages that shift between two requests repeat some
+        return [replace(each, answered=each.key in self._answered or any(
+            has_marker(text, answer_marker(run, name)) for text in written for name in (each.key, each.id)))
+            for each in unique.values()]
+
+    def _owner(self, path: str, line: int, commit: str, log: str) -> str:
+        key = f"{path}:{line}@{commit}:{hash(log)}"
+        if key not in self._owners:
+            self._owners[key] = self.own(path, line, commit, log) if path or log else ""
+        return self._owners[key]
+
+    # --- a step -------------------------------------------------------------------------------------------------------
+
+    def take(self, step: ForgeStep, known: PullRequest, title: str) -> None:
+        """Take one step; ForgeError or GitError if it was not, or may not have been, taken."""
+        launch, forge, number = self.launch, self.forge, known.number
+        self._kept.clear()
+        match step.kind:
+            case StepKind.PUSH:
+                self._push(step)
+            case StepKind.OPEN:
+                marker = marker_of(launch.run_id, self.given_up)
+                forge.open_pull(PullDraft(launch.onto, launch.base, title, attach(step.text, marker),
+                                          self.options.labels), marker)
+            case StepKind.EDIT:
+                # into the body as it is by now: somebody may be writing in it
+                forge.set_body(number, put_section(forge.read_pull(number).body, step.text))
+            case StepKind.READY:
+                forge.mark_ready(number)
+            case StepKind.TAKE_IN:
+                self._take_in(step.head)
+            case StepKind.REPLY:
+                self._reply(number, step)
+            case StepKind.STATUS:
+                words = {"success": "the merge with the base passed the gate", "pending": "the gate runs",
+                         "failure": "the gate failed"}
+                forge.publish_status(step.head, self.options.status, _STATES[step.text], words[step.text])
+            case StepKind.LEAVE:
+                self._leave(number, step)
+            case StepKind.MERGE | StepKind.AUTO_MERGE | StepKind.NO_AUTO_MERGE:
+                self._merge(number, step)
+
+    def _merge(self, number: int, step: ForgeStep) -> None:
+        """Merge the tested commit into the tested base, or have the forge merge it, or no longer; the forge checks the
+        commit alone.
+
+        Raises:
+            Stale: a merge now would not be the one that was tested.
+        """
+        launch, is_auto = self.launch, step.kind is StepKind.AUTO_MERGE
+        if step.kind is StepKind.NO_AUTO_MERGE:
+            self.forge.cancel_auto_merge(number)
+            self._is_auto = False
+            return
+        base = self.fetch(self.git, launch.remote, launch.base, self.credentials)
+        if base != step.lease or self.forge.read_pull(number).base != launch.base:
+            raise Stale(step.lease, base)
+        # the first method that the repository allows: a merge commit keeps the run's commits
+        method = next(iter(self.forge.read_rules(launch.base).methods), MergeMethod.MERGE)
+        merge = self.forge.enable_auto_merge if is_auto else self.forge.merge
+        outcome = merge(number, step.head, method)
+        if outcome.result is MergeResult.REFUSED:
+            raise Refused(f"the forge does not merge pull request #{number}: {outcome.reason}", outcome.reason)
+        self._is_auto = is_auto or self._is_auto
+
+    def _push(self, step: ForgeStep) -> None:
+        ref = f"refs/heads/{self.launch.onto}"
+        if step.lease and not _is_ancestor(self.git, step.lease, step.head):
+            raise GarrisonError(f"{step.head[:10]} lacks {step.lease[:10]}, which is on {self.launch.onto} at the "
+                                "forge; it is not pushed over it")
+        arguments = ("push", "--quiet", "--porcelain", "--no-recurse-submodules",
+                     f"--force-with-lease={ref}:{step.lease}", self.launch.remote, f"{step.head}:{ref}")
+        failpoint.here("forge:push")
+        answer = self.git.run(*arguments, check=False, timeout=NETWORK_SECONDS,
+                              extra=self.credentials)
+        failpoint.here("forge:pushed")
+        if answer.code:  # what a remote that answered did not take has a line of its own
+            is_answered = any(line.startswith("!\t") for line in answer.out.splitlines())
+            raise GitError(arguments[:1], REJECTED if is_answered else UNANSWERED, answer.err)
+
+    def _take_in(self, head: str) -> None:
+        """Move the run's branch to people's commits, merged with those that it has besides."""
+        git, ref, tip = self.git, f"refs/heads/{self.launch.onto}", self.git.branch_tip(self.launch.onto)
+        new = head
+        if tip is not None and not git.is_ancestor(tip, head):
+            merged = git.merge_tree(tip, head)
+            if merged.tree is None or merged.conflicts:
+                raise Refused("the commits that people pushed onto its branch conflict with the run's; merge them "
+                              f"into {self.launch.onto} by hand, and push it")
+            date = int(git.run("log", "-1", "--format=%ct", head).out.strip() or 0)
+            git.committer = parse_ident(self.launch.committer) or git.committer
+            new = git.commit_tree(merged.tree, [tip, head], f"Merge what people pushed onto {self.launch.onto}",
+                                  date=date)
+        if not git.update_ref(ref, new, tip or ABSENT, message="garrison: take in what people pushed"):
+            raise GarrisonError(f"could not move {self.launch.onto} to {new[:10]}: another git moved it; looking again")
+
+    def _reply(self, number: int, step: ForgeStep) -> None:
+        """Answer a comment once; one that is gone needs no answer.
+
+        An answer is a courtesy: where the forge takes none (the conversation is locked, its first comment was deleted,
+        this one request fails each time), nothing waits for it.
+        """
+        marker = answer_marker(self.launch.run_id, step.comment)
+        if time.monotonic() < self._is_young:  # a predecessor that was killed may just have answered it
+            time.sleep(LISTED_SECONDS)
+        is_answered = True
+        try:
+            with _courtesy():
+                is_answered = self._answer(number, step, marker)
+        except Unreachable:
+            self._unanswered[step.comment] += 1
+            if self._unanswered[step.comment] < MAX_TRIES:
+                raise
+        if is_answered:
+            self._answered.add(step.comment)
+
+    def _leave(self, number: int, step: ForgeStep) -> None:
+        """Say why the run failed, and make it a draft again; where the forge takes neither, the end does not wait."""
+        marker = failure_marker(self.launch.run_id, step.comment)
+        with _courtesy():
+            self.forge.comment(number, attach(step.text, marker), marker, pull=True)
+        with _courtesy():
+            self.forge.mark_draft(number)
+
+    def _answer(self, number: int, step: ForgeStep, marker: str) -> bool:
+        """Answer a comment; return whether it was there: one that a server does not list yet is, at the next look."""
+        forge, comment = self.forge, step.comment.split("@")[0]
+        if step.comment.startswith(WHOLE):
+            forge.comment(number, attach(step.text, marker), marker, pull=True)
+        else:
+            thread = next((line.thread for line in forge.list_line_comments(number) if line.id == comment), "")
+            if not thread:
+                return False
+            if step.resolves:  # before the answer, which says that all of this is done
+                with _courtesy():
+                    forge.resolve(number, thread)
+            forge.reply(number, thread, attach(step.text, marker), marker)
+        return True
+
+
+def relate(git: Git, tip: str, head: str, known: str) -> Relation:
+    """Return the relation of the branch on the forge (`head`) to the run's (`tip`); `known` was seen there last."""
+    if not head:
+        return Relation.ABSENT
+    if known and known != head and not _is_ancestor(git, known, head):
+        return Relation.REWRITTEN
+    if head == tip:
+        return Relation.SAME
+    if tip and _is_ancestor(git, head, tip):
+        return Relation.BEHIND
+    if not known:
+        return Relation.REWRITTEN
+    return Relation.AHEAD if tip and _is_ancestor(git, tip, head) else Relation.DIVERGED
+
+
+def only_merges(git: Git, seen: str, head: str, base: str) -> bool:
+    """Return whether `head` is the commit that was seen, or adds only clean merges of the base to it.
+
+    An approval counts for what was looked at: a conflict that was resolved since, or any commit of one's own, was not.
+    A forge that does not tell the commit ('') is believed, since it says itself which reviews are stale.
+    """
+    tip = head
+    for _ in range(MAX_MERGES):
+        if not seen or tip == seen:
+            return True
+        parents = [oid for number in (1, 2, 3) if (oid := git.rev(f"{tip}^{number}"))]
+        if len(parents) != 2 or not _is_ancestor(git, parents[1], base) \
+                or git.merge_tree(*parents).tree != git.tree_of(tip):
+            return False
+        tip = parents[0]
+    return False
+
+
+def _place(line: model.LineComment) -> tuple[int, str]:
+    """Return the line of the present file that a comment is about, 0 if that is gone, and what it was then."""
+    number = line.line or line.original_line or 0
+    if line.side is Side.OLD:
+        return 0, f"line {number} of the base, which the change removes"
+    if line.line is None and number:
+        return 0, f"line {number}{f' of {line.commit[:10]}' if line.commit else ''}, which has changed since"
+    return number, ""
+
+
+@contextmanager
+def _courtesy() -> Iterator[None]:
+    """Do without something that the forge does not take: it is locked or gone, or the token may not do that."""
+    try:
+        yield
+    except (Refused, NotFound):
+        pass
+    except Unauthorized as error:
+        if not error.scope:  # the token itself is not valid
+            raise
+
+
+def _repeatedly(read: Callable[[], T]) -> T:
+    """Return what a read returns, after a few more tries if it fails swiftly and without an answer."""
+    failures = 0
+    while True:
+        began = time.monotonic()
+        try:
+            return read()
+        except (Unreachable, GitError):
+            failures += 1
+            if PAUSES.is_over(failures) or time.monotonic() - began > SWIFT_SECONDS:
+                raise
+            time.sleep(PAUSES.delay(failures))
+
+
+def _is_ancestor(git: Git, old: str, new: str) -> bool:
+    try:
+        return git.is_ancestor(old, new)
+    except GitError:  # the old commit is gone here
+        return False

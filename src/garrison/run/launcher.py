@@ -1,0 +1,469 @@
+"""Launcher process: keeps the guardian alive, shows progress, stops the run gracefully.
+
+It observes and acts; `policy.py` decides. If the launcher dies, the rest continues, and a new launcher (`--resume`,
+`garrison up`) adopts it. SIGHUP detaches it from its terminal: the run continues, and the log says so.
+
+A stop, followed through the code: `stop` below (SIGTERM, SIGINT; a second one hurries) → TERMINATE, to the guardian →
+its `stop` → it terminates the runners, then the merge processor (`guardian/policy.py _stop_children`) → a runner ends
+its job and its orchestrator (`runner/policy.py _stop`) → the orchestrator ends its agent. Each level has its own
+deadline, shorter than the one above (`config.py Timing`); a process that misses it is fenced and killed. The guardian
+journals `run stopped`; without a guardian the launcher does (`_write_status`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import select
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from garrison.config import NotifyConfig, read_config
+from garrison.ends import Departure
+from garrison.errors import GarrisonError, RecordCorrupt
+from garrison.processes.actions import Action, ActionKind, ApplySignal, Decision
+from garrison.processes.loop import all_beating, exit_gracefully, fingerprint_of, heartbeat_limit, log_line
+from garrison.processes.spawn import spawn_process
+from garrison.processes.supervisor import START_RACES, Supervisor, perform
+from garrison.processes.temp_files import remove_temp_files
+from garrison.records import signals
+from garrison.records.events import (
+    GuardianUnparked,
+    LauncherDetached,
+    LauncherEnded,
+    LauncherSignal,
+    LaunchRecorded,
+    NotificationSent,
+    ProbeHealthy,
+    ProcessOpened,
+    RunChanged,
+    decode,
+    encode,
+)
+from garrison.records.identity import Identity
+from garrison.records.journal import Reader, Writer
+from garrison.records.life_lock import LifeLock
+from garrison.records.names import Key
+from garrison.records.signals import Escalation, ResumeRun, StopRun, parse, resume_id
+from garrison.run import launcher_policy as policy
+from garrison.run import notifications
+from garrison.run.launch_copy import copy_launch
+from garrison.run.launcher_policy import LauncherFacts, LauncherView
+from garrison.run.state import (
+    EXIT,
+    RUN_TRANSITIONS,
+    STOPPED_BY_PERSON,
+    RunState,
+    describe_landed,
+    replay_run,
+)
+from garrison.supervise.incarnation import SpawnRequest
+from garrison.supervise.restart import Policy
+from garrison.system import machine
+from garrison.system.systemd import notify, notify_watchdog
+from garrison.system.terminal_choice import choose_terminal, end_lost_server
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from garrison.merge.queue import MergeQueue
+    from garrison.merge.state import QueueState
+    from garrison.processes.loop import Fingerprint
+    from garrison.processes.runtime import Runtime
+    from garrison.records.events import Event
+    from garrison.records.journal import Entry
+    from garrison.records.run import Launch
+    from garrison.run.progress import Progress
+    from garrison.supervise.incarnation import Incarnation
+    from garrison.system.event_loop import EventLoop
+    from garrison.system.processes import Child
+
+
+class Launcher:
+    """One incarnation of a run's launcher."""
+
+    is_event_driven = False
+
+    def __init__(self, runtime: Runtime, incarnation: Incarnation, launch: Launch, progress: Progress, *, resume: bool,
+                 retry_failed: bool = False, retry_nodes: tuple[str, ...] | None = None) -> None:
+        self.runtime, self.incarnation, self.launch, self.progress = runtime, incarnation, launch, progress
+        progress.run_branch = launch.onto if launch.onto != launch.base else ""
+        self.run = incarnation.key.run
+        self.files = runtime.files(self.run)
+        self.guardian_key = Key("guardian", launch.pipeline_id, self.run)
+        journal = Writer(self.files.process_journal("launch"), incarnation.token)
+        self.supervisor = Supervisor(runtime, incarnation, journal)
+        self.facts = LauncherFacts()
+        for entry in journal.entries:
+            if (event := decode(entry)) is not None:
+                self.facts.apply(event)
+        self.reader = Reader(self.files.journal)
+        self._journal_error = ""
+        """The last error of reading it that was logged."""
+        self.state = RunState()
+        self.policy = Policy.of(runtime.timing)
+        self.notifier = notifications.Notifier(_notify_config(runtime.home), self.run, runtime.environ,
+                                               self.files.process_log("notify"), self._record_notification)
+        self.stopping = False
+        self.exit_code: int | None = None
+        self._to_resume, self._retry_failed, self._retry_nodes = resume, retry_failed, retry_nodes
+        self._resume_sent = False
+        """True if this incarnation has sent the request to resume; the guardian may not have applied it yet."""
+        self._stopping_since: float | None = None
+        self._is_hurried = False
+        self._ticker: Child | None = None
+        """The `garrison tick` of a run that is over."""
+        self._stop_guardians = 0
+        self._view: LauncherView | None = None
+        self._decision = Decision([])
+        self._is_ready = self._is_disk_full = self._is_short = False
+        self._heartbeat = str(runtime.store.life_path(self.guardian_key))
+        self._watched_paths = [str(path) for path in (
+            runtime.store.path(Identity, self.guardian_key), signals.inbox_path(runtime.home, incarnation.key),
+            self.files.journal)]
+        self._progress_at = runtime.clock.monotonic()
+        self._record(ProcessOpened(incarnation.number, incarnation.identity.pid, resume=resume,
+                                   why=str(incarnation.identity.metadata.get("succeeds", ""))))
+        if not any(entry.kind == LaunchRecorded.kind for entry in journal.entries):
+            self._record(copy_launch(self.files, launch))
+        remove_temp_files(runtime.home, runtime.clock.time())
+        self.progress.begin(self.run)
+
+    # ---- observe
+
+    def observe(self) -> LauncherView:
+        """Gather everything the policy decides on; show new records of the run on the way."""
+        now = self.runtime.clock.monotonic()
+        for entry in self._new_records():
+            self.state.apply(entry)
+            self.progress.show(entry)
+            self._progress_at = now
+        guardian = self.supervisor.observe_child(self.guardian_key)
+        if not self._is_ready and guardian.identity and "ready_at" in guardian.identity.metadata:
+            self._is_ready = notify("READY=1")
+        is_overdue = self._stopping_since is not None and now - self._stopping_since > self.runtime.timing.stop_guardian
+        status, to_resume = policy.resume_status(
+            self.state, resume_id(self.run, self.incarnation.number), sent=self._resume_sent,
+            wanted=self._to_resume and (self._retry_failed or not self.state.over))
+        return LauncherView(
+            now, self.runtime.observer.machine.boot_id, status, guardian, self.facts.deaths, self.facts.circuit,
+            signals.list_pending(self.runtime.home, self.incarnation.key), frozenset(self.facts.applied), self.stopping,
+            is_overdue, self.stopping and self._others_living(), self._stop_guardians, to_resume)
+
+    def _new_records(self) -> list[Entry]:
+        """Return the run's new records; none while its journal is damaged: the guardian, or its successor, rebuilds
+        it."""
+        try:
+            entries = self.reader.read()
+        except RecordCorrupt as error:
+            if str(error) != self._journal_error:
+                log_line(str(error))
+            self._journal_error = str(error)
+            return []
+        self._journal_error = ""
+        return entries
+
+    def _others_living(self) -> bool:
+        return any(self.supervisor.is_alive(key) for key in self.runtime.store.keys(Identity)
+                   if key.run == self.run and key.role in ("runner", "orchestrator", "processor"))
+
+    def _check_machine(self) -> None:
+        """Report a full disk, and a lack of processes or memory, at the terminal: the other processes cannot write the
+        former to a log on that disk, and may not start for the latter."""
+        full = self._full_disks()
+        if full and not self._is_disk_full:
+            log_line(f"No space left on device: {', '.join(full)}; the run waits and continues when there is space")
+        self._is_disk_full = bool(full)
+        lack = machine.find_lack()
+        if lack and not self._is_short:
+            log_line(f"{lack.what}; what runs goes on, the rest starts {lack.ends}")
+        self._is_short = bool(lack)
+
+    def _full_disks(self) -> list[str]:
+        return [str(path) for path in (self.runtime.home, Path(self.launch.trees)) if machine.is_full(path)]
+
+    # ---- what the loop calls
+
+    def turn(self) -> bool:
+        """Observe, decide, act; return whether another turn should follow at once."""
+        self._check_machine()
+        self._view = self.observe()
+        self._decision = policy.decide(self._view, self.policy)
+        if self._is_ticking():
+            self._decision = Decision([])
+        for action in self._decision.actions:
+            perform(self, action, self._view)
+        self._notify()
+        if self.exit_code is None:
+            self.incarnation.advance_hook(self.state.phase)
+        return any(action.kind is not ActionKind.TERMINATE for action in self._decision.actions)
+
+    def _is_ticking(self) -> bool:
+        """Return whether the run is over but for the ticks in its list of tasks, which are made before its end is told.
+
+        If this launcher is killed meanwhile, its successor makes them: `garrison tick` may be repeated.
+        """
+        is_over = any(action.kind is ActionKind.END for action in self._decision.actions)
+        if not self.launch.tick or not is_over or self.stopping or self.state.status not in ("done", "failed"):
+            return False
+        if self._ticker is None:
+            argv = [sys.executable, "-P", "-m", "garrison.cli.main", "--home", str(self.runtime.home), "tick", self.run]
+            self._ticker = self.runtime.processes.spawn(argv, env=self.runtime.environ, cwd=self.launch.repo,
+                                                        log=self.files.process_log("tick"))
+        return self._ticker.pidfd >= 0 and not select.select([self._ticker.pidfd], [], [], 0)[0]
+
+    def fingerprint(self) -> Fingerprint | None:
+        """Return a fingerprint of the guardian's record, the inbox, the run's journal and full disks, while the
+        guardian beats."""
+        self.supervisor.note_watching()
+        notify_watchdog(os.environ, os.getpid())
+        if self.stopping or self.state.status != "running" or self._view is None or not self._view.guardian.living:
+            return None
+        if not all_beating([self._heartbeat], self.runtime.clock.monotonic(), heartbeat_limit(self.runtime.timing)):
+            return None
+        return *fingerprint_of(self._watched_paths), (len(self._full_disks()), 0, 0)
+
+    def watch(self, event_loop: EventLoop) -> None:
+        """Wake when the guardian exits, at any signal, and at any new record in the run's journal."""
+        if self._view is not None:
+            self.supervisor.watch(event_loop, [self._view.guardian])
+        if not self._is_polling:
+            event_loop.watch_file(self.files.journal)
+
+    @property
+    def _is_polling(self) -> bool:
+        """Return whether a person watches recent progress: then the journal is polled instead of watched."""
+        return self.progress.watched and self.runtime.clock.monotonic() - self._progress_at < 2.0
+
+    def next_wake(self) -> float | None:
+        """Return a short time while a person watches progress, else the seconds until a restart is due."""
+        due = [0.2] if self._is_polling or self.notifier.busy or self._ticker is not None else []
+        if self._decision.wake_at is not None:
+            due.append(self._decision.wake_at - self.runtime.clock.monotonic())
+        return min(due, default=None)
+
+    def stop(self, signum: int) -> None:
+        """Stop the run gracefully at SIGTERM and SIGINT, hurry at a second one; detach at SIGHUP."""
+        if signum == signal.SIGHUP:
+            self._detach()
+            return
+        if self.stopping:
+            self._stopping_since, self._is_hurried = -math.inf, True
+            return
+        self.stopping, self._stopping_since = True, self.runtime.clock.monotonic()
+        log_line(f"stopping run {self.run} gracefully; repeat to hurry; `garrison resume {self.run}` continues it")
+
+    def _detach(self) -> None:
+        log = os.open(self.files.process_log("launch"), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        os.close(log)
+        self.progress.watched = False
+        log_line(f"{self.runtime.clock.utc()} the terminal is gone: detached, run {self.run} continues")
+        self._record(LauncherDetached())
+
+    def abandon(self, why: str) -> None:
+        """Leave the guardian alone when fenced: the successor adopts it."""
+        end_lost_server(self.runtime.home)
+
+    def handle_persistent_error(self, why: str) -> None:
+        """Keep trying: the loop has logged the error, and no run fails because of a passing one."""
+
+    # ---- notifications
+
+    def _notify(self, ended: str = "") -> None:
+        """Send the notifications that are due, by the user's own command."""
+        config = self.notifier.config
+        waits = notifications.find_waits(self.state, self.runtime.files(self.run).attempt, config,
+                                         self.runtime.clock.time(), self._read_queue) if not ended else ()
+        for notification in notifications.due_notifications(self.state, self.facts.parked, self.facts.notified, config,
+                                                            ended, waits):
+            self.notifier.add(notification)
+        self.notifier.poll(self.runtime.clock.monotonic())
+
+    def _read_queue(self) -> QueueState:
+        """Return the state of the queue of the run's nodes; an empty one if it cannot be read."""
+        from garrison.merge.state import QueueState  # few homes have notifications
+        from garrison.run.branch import node_queue
+
+        try:
+            return node_queue(self.runtime, self.launch, self.incarnation.token).state
+        except GarrisonError:
+            return QueueState()
+
+    def _record_notification(self, notification: notifications.Notification) -> None:
+        self._record(NotificationSent(notification.key, notification.event, notification.text))
+
+    # ---- actions
+
+    def _record(self, event: Event, *, sync: bool = False) -> None:
+        self.supervisor.record(event, sync=sync)
+        self.facts.apply(event)
+
+    def _apply_signal(self, action: Action, view: LauncherView) -> None:
+        posted = action.expect(ApplySignal).posted
+        assert posted.signal is not None
+        received = posted.signal
+        if received.id not in self.facts.applied:
+            self._record(LauncherSignal(received.id, received.signal_type, received.payload), sync=True)
+            if isinstance(payload := parse(received), Escalation):
+                log_line(describe_escalation(payload))
+        signals.acknowledge(posted.path)
+
+    def _refuse_signal(self, action: Action, view: LauncherView) -> None:
+        signals.refuse(action.expect(ApplySignal).posted.path, action.why)
+
+    def _resume_run(self, action: Action, view: LauncherView) -> None:
+        identity = view.guardian.identity
+        if self.facts.circuit.parked or (identity is not None and identity.status == "parked"):
+            self._record(GuardianUnparked(self.guardian_key.full, "resumed"))
+            if identity is not None:
+                self.supervisor.unpark(self.guardian_key)
+        # Idempotent: it was written with the lease already, unless systemd started this launcher.
+        self.supervisor.send(self.guardian_key, ResumeRun(self._retry_failed or None, self._retry_nodes),
+                             id_=resume_id(self.run, self.incarnation.number))
+        self._to_resume, self._resume_sent = False, True
+
+    def _request_stop(self, action: Action, view: LauncherView) -> None:
+        last = view.guardian.identity.incarnation if view.guardian.identity is not None else 0
+        # Once per guardian incarnation: one that applied it may have died.
+        self.supervisor.send(self.guardian_key, StopRun(self._is_hurried or None),
+                             id_=f"{self.run}-stop-{self.incarnation.number}-{last}")
+
+    def _start(self, action: Action, view: LauncherView) -> None:
+        previous = view.guardian.identity
+        if previous is not None and previous.status == "crashed":
+            self.supervisor.sweep(previous)
+        request = SpawnRequest(self.guardian_key, self.incarnation.key, journal_incarnation=self.facts.incarnation)
+        try:
+            started = spawn_process(self.runtime, self.launch, request)
+        except START_RACES as error:
+            log_line(str(error))
+            return
+        self._record(self.supervisor.start_record(started, view.guardian, action.why,
+                                                  probe=action.kind is ActionKind.PROBE))
+        if self.stopping:  # it gets the whole time of a stop
+            self._stopping_since = self.runtime.clock.monotonic()
+            self._stop_guardians += 1
+
+    def _replace(self, action: Action, view: LauncherView) -> None:
+        self.supervisor.replace_child(view.guardian, action.why)
+
+    def _record_death(self, action: Action, view: LauncherView) -> None:
+        death = self.supervisor.record_death(self.supervisor.death_record(view.guardian))
+        self.facts.apply(death)
+        self.progress.death(death)
+
+    def _park(self, action: Action, view: LauncherView) -> None:
+        cool_down = self.policy.cool_down(self.facts.circuit.parks + 1)
+        self.facts.apply(self.supervisor.park(view.guardian, action.why, cool_down))
+
+    def _close_circuit(self, action: Action, view: LauncherView) -> None:
+        self._record(ProbeHealthy(self.guardian_key.full, self.facts.circuit.probe, action.why))
+
+    def _terminate(self, action: Action, view: LauncherView) -> None:
+        self.supervisor.terminate(view.guardian)
+
+    def _write_stopped(self, action: Action, view: LauncherView) -> None:
+        self._write_status(RunChanged("stopped", STOPPED_BY_PERSON))
+
+    def _write_parked(self, action: Action, view: LauncherView) -> None:
+        self._write_status(RunChanged("parked", action.why))
+
+    def _write_status(self, event: RunChanged) -> None:
+        """Journal the run's status in place of a guardian, under the guardian's life lock."""
+        lock = LifeLock.try_acquire(self.runtime.store.life_path(self.guardian_key))
+        if lock is None:
+            return
+        try:
+            journal = Writer(self.files.journal, self.incarnation.token)
+            # Not `self.state.status`: it may count on a resume that no guardian has applied.
+            if event.status in RUN_TRANSITIONS[replay_run(journal.entries).status]:
+                journal.append(event.kind, encode(event), self.runtime.clock.utc(), sync=True)
+            journal.close()
+        finally:
+            lock.release()
+
+    def _end(self, action: Action, view: LauncherView) -> None:
+        status = action.target
+        for entry in self._new_records():
+            self.state.apply(entry)
+            self.progress.show(entry)
+        self.incarnation.advance_hook(self.state.phase)
+        reason = action.why or self.state.reason
+        launch = self.launch
+        from garrison.run.progress import closing_lines  # with git, as below
+
+        closing, queue = "", None
+        with _unless_replaced():  # before anything is shown: what is not there yet is tried again
+            queue = self._open_queue()
+            closing = closing_lines(self.state, launch, self.files.process_log("tick"))
+        self.progress.end(status, reason, self.state, describe_landed(
+            self.state, launch.land, launch.base, launch.onto, len(self.state.nodes)), closing)
+        with _unless_replaced():
+            self._notify(status)
+            self.notifier.finish()
+        if queue is not None:  # before the end is recorded: after that nobody would remove them
+            with _unless_replaced(), contextlib.suppress(GarrisonError):
+                queue.remove_idle_slots(Path(self.launch.trees))
+        self._record(LauncherEnded(status, reason))
+        with _unless_replaced():
+            terminal, _ = choose_terminal(self.launch.terminal, self.runtime.home)
+            terminal.shutdown()  # our own server, unless another run has a session in it
+            remove_temp_files(self.runtime.home, self.runtime.clock.time())
+        self.exit_code = exit_gracefully(self.incarnation, status, Departure(status), EXIT.get(status, 1))
+        self.supervisor.journal.close()
+
+    def _open_queue(self) -> MergeQueue | None:
+        """Return the queue, for its gate slots that nobody needs any more; None if the repository is gone."""
+        from garrison.merge.queue import MergeQueue  # a launcher begins without git; only its end needs the queue
+
+        with contextlib.suppress(GarrisonError):
+            return MergeQueue(self.runtime.home, Path(self.launch.repo), self.launch.base, clock=self.runtime.clock)
+        return None
+
+    HANDLERS: ClassVar[Mapping[ActionKind, Callable[[Launcher, Action, LauncherView], None]]] = {
+        ActionKind.APPLY_SIGNAL: _apply_signal,
+        ActionKind.REFUSE_SIGNAL: _refuse_signal,
+        ActionKind.RESUME_RUN: _resume_run,
+        ActionKind.REQUEST_STOP: _request_stop,
+        ActionKind.START: _start,
+        ActionKind.PROBE: _start,
+        ActionKind.CLOSE_CIRCUIT: _close_circuit,
+        ActionKind.REPLACE: _replace,
+        ActionKind.RECORD_DEATH: _record_death,
+        ActionKind.PARK: _park,
+        ActionKind.TERMINATE: _terminate,
+        ActionKind.WRITE_STOPPED: _write_stopped,
+        ActionKind.WRITE_PARKED: _write_parked,
+        ActionKind.END: _end,
+    }
+
+
+@contextlib.contextmanager
+def _unless_replaced() -> Iterator[None]:
+    """Leave out of a run's end what an upgrade has replaced since this process began: the rest, and the end, count."""
+    try:
+        yield
+    except ImportError as error:
+        if not machine.is_replaced(error):
+            raise
+        log_line(f"garrison was upgraded while this launcher ran, which left out a part of its end: {error}")
+
+
+def _notify_config(home: Path) -> NotifyConfig:
+    """Return the configuration that the launch checked; if it was damaged since, log that and send nothing."""
+    try:
+        return read_config(home).notify()
+    except GarrisonError as error:
+        log_line(f"{error}; no notifications are sent")
+        return NotifyConfig()
+
+
+def describe_escalation(escalation: Escalation) -> str:
+    at = escalation.probe_at[11:19]
+    probe = f"; next try at {at} UTC" if at else ""
+    return f"{escalation.who} is parked: {escalation.why}{probe}"

@@ -1,0 +1,248 @@
+"""Notifications: tell a person that something is parked, a question or gate is open, work waits for approval, an agent
+waits for longer than a moment (a usage limit, an outage), or the run has ended.
+
+    [notify]
+    webhook = "https://ntfy.example/garrison"
+    command = ["notify-send", "garrison {run}", "{text}"]
+    on = ["escalate", "question", "failed", "wait"]
+    timeout = 10
+
+The notifications due follow from the state of the run alone, and each is journaled once its command has ended. The
+successor of a launcher that died sends the rest: one of them perhaps twice, but none is lost. A failing command is
+logged and stops nothing. `on` may also list `done` and `stopped`. The command gets the event as JSON on standard input
+and its fields as GARRISON_NOTIFY_TEXT, _RUN, _EVENT and _NODE, the webhook as the body of a POST. An agent may have
+written the text: in words of the command it has no character that a shell obeys, wherever they end up, and as a part of
+a script it is refused (`config.NotifyConfig`). The webhook's address may have a secret, so it is in no command line: it
+is the first line of its program's input. The page shows the same as notifications of the desktop.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import re
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from garrison.errors import GarrisonError
+from garrison.processes.loop import HINDERED, log_line, read_hindrance
+from garrison.records import atomic, log_retention
+from garrison.system.clock import from_iso
+from garrison.system.command import Job
+from garrison.system.terminal_text import clean
+from garrison.values import Value
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Mapping
+    from pathlib import Path
+
+    from garrison.config import NotifyConfig
+    from garrison.merge.state import QueueState
+    from garrison.run.launcher_policy import Parked
+    from garrison.run.state import RunState
+
+_PLACEHOLDER = re.compile(r"\{(text|run|event|node)\}")
+HINDRANCE_WAIT, LONG_WAIT = 60.0, 120.0
+"""Seconds for which an agent has to wait before a person is told."""
+_PLAIN = str.maketrans({"'": "’", "`": "’", '"': "”", "$": "＄", "\\": "＼", ";": "；", "&": "＆", "|": "｜",
+                        "<": "‹", ">": "›", "(": "（", ")": "）"})
+"""Characters that a shell obeys → what they look like. The command may hand its words to one: `ssh` does."""
+_VARIABLES = {"GARRISON_NOTIFY_TEXT": "text", "GARRISON_NOTIFY_RUN": "run", "GARRISON_NOTIFY_EVENT": "event",
+              "GARRISON_NOTIFY_NODE": "node"}
+"""Variable of the command → field of the notification."""
+_MAX_VARIABLE = 30_000
+_MAX_TEXT = 500
+"""Characters of a text from outside in one notification."""
+
+
+class Delivery(Value):
+    """One way to send a notification: its name in `[notify]`, and the program."""
+
+    name: str
+    argv: tuple[str, ...]
+    secret: str = ""
+    """First line of its input, before the notification."""
+
+
+class Notification(Value):
+    """One thing to notify about, once per `key`."""
+
+    key: str
+    event: str
+    text: str
+    node: str = ""
+
+
+class AgentWait(Value):
+    """A long wait of a node's agent: a limit or an outage, which ends by itself."""
+
+    node: str
+    attempt: int
+    what: str
+    since: float
+    """Seconds since 1970."""
+    shared: str = ""
+    """Names the outage for which others wait, too: a person is told of it once."""
+
+
+def open_notifications(state: RunState, parked: Iterable[Parked], on: Collection[str], ended: str = "",
+                       waits: Iterable[AgentWait] = ()) -> list[Notification]:
+    """Return what a person is to be told now, of the events in `on`; `ended` is how the run ended, if it did. Pure."""
+    found = [Notification(f"escalate:{name.id}", "escalate", f"{name.who} is parked: {name.why}",
+                          name.who if name.who in state.nodes else "") for name in parked]
+    found += [Notification(f"question:{node}:{question.id}", "question", f"{node} asks: {question.text}", node)
+              for node, question in state.questions.items()]
+    found += [Notification(f"gate:{gate.place}:{gate.at}", "question",
+                           f"{gate.node} waits for you: {gate.question.text}", gate.node)
+              for gate in state.gates.values() if not gate.signal]
+    found += [Notification(f"review:{node}:{attempt}", "question",
+                           f"{node} waits for you: approve or reject attempt {attempt} (garrison review {node})", node)
+              for node, attempt in state.reviews.items()]
+    found += [Notification(f"wait:{wait.shared or f'{wait.node}:{wait.attempt}:{wait.since:.0f}'}", "wait",
+                           f"{wait.node} waits and goes on by itself: {wait.what}", wait.node) for wait in waits]
+    pull = state.pull_request
+    if pull.needs_person and not ended:
+        found.append(Notification(f"pull_request:{pull.state}:{pull.since}", "question",
+                                  f"{pull.describe()}{f' {pull.url}' if pull.url else ''}"))
+    if ended:
+        reason = f": {state.reason}" if state.reason else ""
+        found.append(Notification(f"run:{ended}:{state.ends}", ended,  # a resumed run ends once more
+                                  f"run {ended}, {state.landed} of {len(state.nodes)} landed{reason}"))
+    return [notification for notification in found if notification.event in on]
+
+
+def due_notifications(state: RunState, parked: Iterable[Parked], notified: Collection[str], config: NotifyConfig,
+                      ended: str = "", waits: Iterable[AgentWait] = ()) -> list[Notification]:
+    """Return the notifications that command and webhook have not sent yet; none without either. Pure."""
+    if not (config.command or config.webhook):
+        return []
+    return [notification for notification in open_notifications(state, parked, config.on, ended, waits)
+            if notification.key not in notified]
+
+
+def find_waits(state: RunState, attempt_folder: Callable[[str, int], Path], config: NotifyConfig,
+               now: float, read_queue: Callable[[], QueueState]) -> list[AgentWait]:
+    """Return the agents that wait for longer than `LONG_WAIT`, if a person is to be told of them, and of the nodes that
+    one cause holds up the first.
+
+    Args:
+        attempt_folder: folder of a node's attempt.
+        read_queue: read the queue of its nodes; called if any waits to land.
+        now: seconds since 1970.
+    """
+    if "wait" not in config.on or not (config.command or config.webhook):
+        return []
+    from garrison.agents.claude.trouble import current_wait  # few homes have notifications
+
+    found, held_up = list[AgentWait](), dict[str, AgentWait]()
+    for name, node in state.nodes.items():
+        wait = current_wait(attempt_folder(name, node.attempt)) if node.status == "active" else None
+        hindered = next((path for each in HINDERED.values()
+                         if (path := attempt_folder(name, node.attempt) / each).exists()), None)
+        if node.status == "active" and hindered is not None:
+            what, since = read_hindrance(hindered.parent), _changed_at(hindered)
+            held_up.setdefault(what, AgentWait(name, node.attempt, what, since))
+        elif wait is not None and max(now, wait.until or 0.0) - wait.since > LONG_WAIT and not (
+                wait.shared and any(each.shared == wait.shared for each in found)):
+            found.append(AgentWait(name, node.attempt, wait.what, wait.since, wait.shared))
+    landing = next((name for name, node in state.nodes.items() if node.status == "impl_complete"), None)
+    if landing is not None and (queue := read_queue()).hindrance:
+        held_up.setdefault(queue.hindrance, AgentWait(landing, state.nodes[landing].attempt, queue.hindrance,
+                                                      from_iso(queue.hindered_at)))
+    return found + [wait for wait in held_up.values() if now - wait.since > HINDRANCE_WAIT]
+
+
+def _changed_at(path: Path) -> float:
+    """Return when a file was last changed, in seconds since 1970; never, as far as anyone waits, if it is gone."""
+    with contextlib.suppress(OSError):
+        return path.stat().st_mtime
+    return math.inf
+
+
+def notify_argv(config: NotifyConfig, run: str, notification: Notification) -> list[str]:
+    """Return the command for one notification; other words in braces stay as they are. Pure."""
+    text = clean(notification.text)[:_MAX_TEXT].translate(_PLAIN).lstrip("-")
+    values = {"text": text, "run": run, "event": notification.event, "node": notification.node}
+    return [_PLACEHOLDER.sub(lambda match: values[match[1]], word) for word in config.command]
+
+
+def deliveries(config: NotifyConfig, run: str, notification: Notification) -> list[Delivery]:
+    """Return the programs that send one notification: the command, then the webhook. Pure."""
+    found = []
+    if config.command:
+        found.append(Delivery("command", tuple(notify_argv(config, run, notification))))
+    if config.webhook:
+        found.append(Delivery("webhook", (sys.executable, "-P", "-m", "garrison.run.webhook"),
+                              config.webhook))
+    return found
+
+
+class Notifier:
+    """Sends notifications one at a time; calls `on_done` when all programs of one have ended or could not be run."""
+
+    def __init__(self, config: NotifyConfig, run: str, environ: Mapping[str, str], log: Path,
+                 on_done: Callable[[Notification], None]) -> None:
+        self.config, self.run, self.environ, self.log, self.on_done = config, run, environ, log, on_done
+        self._job: Job | None = None
+        self._queue: list[Notification] = []
+        self._left: list[Delivery] | None = None
+        """Deliveries of the first that have not ended, the one that runs first; None before its first."""
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._queue)
+
+    def add(self, notification: Notification) -> None:
+        """Queue a notification; one that is queued already is not queued again."""
+        if all(queued.key != notification.key for queued in self._queue):
+            self._queue.append(notification)
+
+    def poll(self, now: float) -> None:
+        """Finish a command that has ended and start the next; `now` is monotonic."""
+        while self._queue:
+            if self._left is None:
+                self._left = deliveries(self.config, self.run, self._queue[0])
+            if not self._left:
+                self._left = None
+                self.on_done(self._queue.pop(0))
+                continue
+            if self._job is None:
+                self._job = self._start(self._queue[0], self._left[0], now)
+            elif (result := self._job.poll(now)) is None:
+                return
+            else:
+                self._job = None
+                if not result.ok:
+                    how = "timed out" if result.timed_out else f"ended with exit code {result.code}"
+                    log_line(f"the notify {self._left[0].name} {how}; its output is in {self.log}")
+                self._left.pop(0)
+                continue
+            if self._job is None:
+                self._left.pop(0)
+            else:
+                return
+
+    def finish(self) -> None:
+        """Send the rest, each within its time limit."""
+        while self.busy:
+            self.poll(time.monotonic())
+            time.sleep(0.01)
+
+    def _start(self, notification: Notification, delivery: Delivery, now: float) -> Job | None:
+        body = {"run": self.run, "event": notification.event, "text": notification.text, "node": notification.node}
+        stdin = self.log.with_suffix(".json")
+        log_retention.shorten_log(self.log)
+        try:
+            first = f"{delivery.secret}\n" if delivery.secret else ""
+            atomic.write(stdin, f"{first}{json.dumps(body)}\n".encode())
+            told = {name: body[key].replace("\0", "")[:_MAX_VARIABLE] for name, key in _VARIABLES.items()}
+            # The shell only redirects standard input; it does not parse the words of the command.
+            shell = ["/bin/sh", "-c", 'exec <"$0"; rm -f "$0"; exec "$@"', str(stdin), *delivery.argv]
+            return Job.start(shell, env={**self.environ, **told}, cwd=os.sep, log=self.log,
+                             timeout_s=self.config.timeout, now=now)
+        except (GarrisonError, OSError) as error:
+            log_line(f"the notify {delivery.name} could not be run: {error}")
+            return None

@@ -1,0 +1,280 @@
+"""Progress of a run, as its launcher prints it: a line per event for people, a JSON object per event for programs.
+
+Lines are never redrawn, not even on a terminal: a launcher may run in the background, be detached, or share its
+terminal with a shell. For a live view there is `garrison status --watch`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from garrison.ends import Departure
+from garrison.errors import GarrisonError
+from garrison.merge.explanation import describe_changes
+from garrison.pipeline.node_status import Landing, shown
+from garrison.pipeline.questions import OpenGate
+from garrison.records.events import (
+    MACHINE,
+    REPAIR,
+    ChildDied,
+    ChildParked,
+    ChildSpawned,
+    FlowAdvanced,
+    ForeignMove,
+    GateChanged,
+    GuardianSignal,
+    LandingChanged,
+    ManagerCycled,
+    NodeChanged,
+    NoteWritten,
+    PullRequestChanged,
+    RunChanged,
+    Warned,
+    decode,
+)
+from garrison.records.json_io import encode
+from garrison.run.state import (
+    DECLINED,
+    LANDED,
+    NO_CHANGE,
+    NOT_LANDED,
+    REQUESTED,
+    RESUMED,
+    TESTED,
+    describe_next,
+    describe_push,
+)
+from garrison.system.terminal_text import clean, shorten, width, wrap
+from garrison.values import asdict, fields_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from garrison.records.events import Event
+    from garrison.records.journal import Entry
+    from garrison.records.run import Launch
+    from garrison.run.state import RunState
+
+_MAX_LINE = 300
+"""Characters of a text from outside in one line."""
+
+
+class Progress:
+    """Writes to stdout; a reader that has gone away stops nothing."""
+
+    def __init__(self, *, as_json: bool = False, quiet: bool = False) -> None:
+        self.as_json = as_json
+        self.watched = not quiet
+        self.run_branch = ""
+        """Branch that nodes land on, if that is not the target."""
+        self._run = ""
+
+    def begin(self, run: str) -> None:
+        """Print hints for a person at a terminal."""
+        self._run = run
+        if self.watched and not self.as_json and sys.stdout.isatty():
+            self._print("watch: garrison top   logs: garrison logs NODE -f   join: garrison attach NODE")
+
+    def show(self, entry: Entry) -> None:
+        """Show one record of the run's journal."""
+        if not self.watched:
+            return
+        if self.as_json:
+            self._print(encode(asdict(entry)).decode())
+            return
+        event = decode(entry)
+        line = clean(describe_event(event))
+        if self.run_branch and isinstance(event, NodeChanged) and event.status == "validated":
+            line += f" on {self.run_branch}"
+        if line:
+            self._print(f"{entry.at[11:19]}  {line}")
+
+    def death(self, event: ChildDied) -> None:
+        """Show the guardian's death, which the run's journal does not hold."""
+        if self.watched and not self.as_json:
+            self._print(f"          {clean(describe_event(event))}")
+
+    def end(self, status: str, reason: str, state: RunState, landed: str, closing: str = "") -> None:
+        """Show how the run ended, what has `landed`, and last the one command that helps, after the `closing`."""
+        if self.as_json:
+            self._print(json.dumps({"kind": "end", "status": status, "reason": reason, "done": state.landed,
+                                    "foreign_moves": [fields_of(move) for move in state.foreign_moves],
+                                    "warnings": [fields_of(warning) for warning in state.warnings],
+                                    "landing": fields_of(state.landing) if state.landing.status else None,
+                                    "nodes": {name: {**asdict(node), "status": shown(node.status, node.landing)}
+                                              for name, node in state.nodes.items()}}))
+            return
+        why = f"; {clean(reason)}" if reason else ""
+        for warning in state.told:
+            self._print(f"warning: {clean(warning.describe())}")
+        if closing:
+            self._print(closing)
+        helps = describe_next(self._run, status, over=state.over)
+        self._print(f"run {status}: {landed}{why}{helps and f'; next: {helps}'}")
+
+    def _print(self, text: str) -> None:
+        """Print lines, on a terminal broken at words."""
+        with contextlib.suppress(OSError):
+            if not self.as_json and sys.stdout.isatty():
+                columns = max(20, shutil.get_terminal_size().columns)
+                text = "\n".join(_broken(line, columns) for line in text.split("\n"))
+            print(text, file=sys.stdout, flush=True)
+
+
+def _broken(line: str, columns: int) -> str:
+    """Return a line as it fits a terminal: what is too wide goes on below the words, a command in one piece."""
+    if width(line) <= columns:
+        return line
+    begin = line[:10] if line[8:10] == "  " else ""  # a time, or blanks in its place
+    indent = " " * (len(begin) or 2)
+    first, *rest = wrap(line.removeprefix(begin), columns - len(indent))
+    return "\n".join([begin + first, *(indent + each for each in rest)])
+
+
+def closing_lines(state: RunState, launch: Launch, ticked: Path) -> str:
+    """Return the lines before the last of a run that is over: what became of its list of tasks, as the log of its
+    `garrison tick` ends, and how to publish what landed."""
+    last = ""
+    if launch.tick:
+        with contextlib.suppress(OSError):
+            last = (ticked.read_text(errors="replace").splitlines() or [""])[-1]
+    return "\n".join(line for line in (clean(last), how_to_push(state, launch)) if line)
+
+
+def how_to_push(state: RunState, launch: Launch) -> str:
+    """Return how to publish what landed, for a reader in any folder; '' where the repository cannot say."""
+    from garrison.system.git import open_repository  # late: who only begins to show a run does without git
+
+    repo = Path(launch.repo)
+    try:
+        elsewhere = "" if Path.cwd().is_relative_to(repo) else launch.repo
+        repository = open_repository(repo)
+        push = describe_push(state, launch.land, launch.base, repository.remotes(), elsewhere)
+        behind = repository.behind_upstream(launch.base) if push else None
+        place = f" in {elsewhere}" if elsewhere else ""
+        if behind is None:
+            return push
+        upstream, count = behind
+        return (f"{launch.base} lacks {count} commit{'s' * (count != 1)} of {upstream}: `git pull --no-rebase`{place} "
+                f"merges it, then {push}")
+    except (GarrisonError, OSError):  # the run is over and told; a repository that has gone takes only this hint along
+        return ""
+
+
+def describe_event(event: Event | None) -> str:
+    """Return an event in words; '' for one that people need not see."""
+    describe = _DESCRIPTIONS.get(type(event))
+    return describe(event) if describe else ""
+
+
+def _node(event: NodeChanged) -> str:
+    if event.status == "pending":
+        return ""  # its attempt is shown when it starts
+    reason = shorten_reason(event.reason)
+    if event.status == "active" and event.attempt > 1:
+        by = f" by {event.escalated}" if event.escalated else ""
+        return f"{event.node}: attempt {event.attempt}{by}: {reason or 'requested'}"
+    if event.status == "impl_complete" and event.landing == Landing.NO_CHANGE:
+        return ""  # it is not queued
+    commit = f" ({event.commit[:10]})" if event.commit else ""
+    told = describe_changes(event.changes)
+    return f"{event.node}: {shown(event.status, event.landing)}{commit}" + (f": {reason}" if reason else "") + (
+        f"; {told}" if told else "")
+
+
+def _signal(event: GuardianSignal) -> str:
+    if event.effect is not None:
+        return _node(event.effect)
+    if event.run is not None:
+        return _run(RunChanged(event.run, RESUMED))
+    if event.flow is not None:
+        return _flow(event.flow)
+    if event.question is not None:
+        return f"{event.node} asks: {_shorten(event.question.text)}  (garrison answer {event.node} 'TEXT')"
+    if event.type == "ORCHESTRATOR_CRASHED" and event.departure != Departure.STOPPED:
+        why = f" ({shorten_reason(event.why)})" if event.why else ""
+        return f"orchestrator-{event.node} died{why}"  # a line of its own tells that it is restarted
+    return ""
+
+
+def _manager(event: ManagerCycled) -> str:
+    has_steered = bool(event.steer) and event.steered == event.cycle
+    return f"{event.node} tells its pipeline: {_shorten(event.steer)}" if has_steered else ""
+
+
+def _gate(event: GateChanged) -> str:
+    return "" if event.closed else f"{event.node} {_shorten(OpenGate.from_record(event.body).summary())}"
+
+
+def _flow(event: FlowAdvanced) -> str:
+    """Describe an event of the flow that its nodes do not show."""
+    if event.event == "timed_out":
+        return "the pipeline's time is used up"
+    label = event.outcome.preferred_label
+    return f"{event.node}: {_shorten(label)}" if label else ""
+
+
+def _landing(event: LandingChanged) -> str:
+    landed = f"landed ({event.commit[:10]})" if event.commit else "landed, all of it was there already"
+    words = {REQUESTED: "queued, to land together", LANDED: landed,
+             NO_CHANGE: "no change, nothing to land", NOT_LANDED: "FAILED to land",
+             DECLINED: "declined, nothing lands", TESTED: "passed its gate, merged with the base"}
+    if event.flow is not None:
+        return f"{shorten_reason(event.reason)}; back to {event.flow.body.get('to')}"
+    return f"the run: {words[event.status]}"
+
+
+def _pull_request(event: PullRequestChanged) -> str:
+    if event.flow is not None:
+        return f"{shorten_reason(event.reason)}; back to {event.node}"
+    name = f"pull request #{event.number}" if event.number else "the pull request"
+    return f"{name}: {event.state}{f': {_shorten(event.reason)}' if event.reason else ''}"
+
+
+def _run(event: RunChanged) -> str:
+    if event.status == "failed":
+        return ""  # the last line says so, and why
+    return f"run {event.status}" + (f": {event.reason}" if event.reason else "")
+
+
+def _spawn(event: ChildSpawned) -> str:
+    return f"{_name(event.full)} restarted (incarnation {event.incarnation})" if event.is_respawn else ""
+
+
+def _name(full: str) -> str:
+    return full.partition("@")[0]
+
+
+def shorten_reason(reason: str) -> str:
+    """Return the first line of a reason, and the last one with words of what follows it if that is another one."""
+    lines = [line.strip() for line in reason.splitlines() if any(map(str.isalnum, line))]
+    return "; … ".join(map(_shorten, lines[:1] + [line for line in lines[1:][-1:] if line not in lines[0]]))
+
+
+def _shorten(line: str) -> str:
+    """Return a line shortened to fit a screen: an agent's text may have any length."""
+    return shorten(line, _MAX_LINE)
+
+
+def _note(event: NoteWritten) -> str:
+    if event.who in (MACHINE, REPAIR):
+        return event.text
+    command = f"  (garrison review {event.who})" if event.is_for_approval else ""
+    return f"{event.who} waits for you: {event.text}{command}"
+
+
+_DESCRIPTIONS: Mapping[type[Any], Callable[[Any], str]] = {
+    NodeChanged: _node, GuardianSignal: _signal, RunChanged: _run, ChildSpawned: _spawn, GateChanged: _gate,
+    FlowAdvanced: _flow, ManagerCycled: _manager, LandingChanged: _landing, PullRequestChanged: _pull_request,
+    ForeignMove: lambda event: f"warning: {event.describe()}",
+    Warned: lambda event: f"warning: {event.describe()}",
+    NoteWritten: _note,
+    ChildDied: lambda event: f"{_name(event.full)} died (incarnation {event.incarnation}): {event.why}",
+    ChildParked: lambda event: f"{_name(event.full)} is parked: {event.why}",
+}
+"""Journal record → its words."""

@@ -88,6 +88,7 @@ EDGES: list[tuple[str, str, dict[str, Any], str]] = [
     ("a label's accelerator before -", 'a -> b; a -> c [label="G - Go On"]', {"a": labelled("[X] GO ON")}, "c"),
     ("a label before a suggestion", "a -> b; a -> c [label=Go]; a -> d", {"a": labelled("Go", "d")}, "c"),
     ("no such label, so a suggestion", "a -> b; a -> c [label=Go]; a -> d", {"a": labelled("No", "d")}, "d"),
+    ("a label that no edge has", "a -> b; a -> c [weight=1]", {"a": labelled("No")}, "c"),
     ("suggestions in their order", "a -> b; a -> c; a -> d", {"a": labelled("", "zz", "d", "c")}, "d"),
     ("a suggestion that no edge leads to", "a -> b; a -> c [weight=1]", {"a": labelled("", "d")}, "c"),
     ("a label of an edge that does not hold", 'a -> b; a -> c [label=Go, condition="context.x=1"]',

@@ -84,6 +84,11 @@ class World:
         """Enqueue a branch; one that is enqueued by hand has no runner, and so no turn after a conflict."""
         return self.queue.enqueue("r", node, attempt, branch or node, recipient="" if by_hand else f"runner-{node}@r")
 
+    def add(self, node: str, changes: dict[str, str | None] | None = None, start: str = "main"):
+        """Make a branch with one commit, that of a file of its own or of `changes`, and enqueue it."""
+        self.branch(node, changes or {f"{node}.txt": "1\n"}, start)
+        return self.enqueue(node)
+
     def gates(self) -> int:
         """Return how often the gate passed."""
         return len(self.witness.read_text().split()) if self.witness.exists() else 0

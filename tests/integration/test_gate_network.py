@@ -50,8 +50,7 @@ def use_gate(world, command):
 
 def enqueue(world, *nodes):
     for node in nodes:
-        world.branch(node, {node: node})
-        world.enqueue(node)
+        world.add(node, {node: node})
 
 
 def test_a_gate_that_connects_to_nothing_starts_no_proxy(world, started, monkeypatch):

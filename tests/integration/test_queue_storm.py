@@ -83,8 +83,7 @@ def test_a_stopped_processor_writes_nothing_after_a_takeover(tmp_path, point):
 
 def test_a_processor_stopped_before_the_swap_blocks_the_queue_until_it_is_killed(tmp_path):
     world = World(tmp_path)
-    world.branch("one", {"one.txt": "1\n"})
-    world.enqueue("one")
+    world.add("one")
     first = FORK.Process(target=_stop_at, args=(world, "landing"))
     first.start()
     until(lambda: _state(first.pid) == "T", "a stop")
@@ -108,8 +107,7 @@ def test_a_processor_stopped_before_the_swap_blocks_the_queue_until_it_is_killed
 def test_a_gate_that_misbehaves_on_one_entry_is_that_entrys_fault_and_leaves_nothing(tmp_path, gate):
     world = World(tmp_path, gate=f"if test -e odd; then {gate}; fi", timeout=3.0 if "sleep" in gate else DEADLINE)
     for name in ("odd", "fine"):
-        world.branch(name, {name: "x\n"})
-        world.enqueue(name)
+        world.add(name, {name: "x\n"})
     world.drain()
     assert [entry.status for entry in world.queue.entries()] == ["rejected", "landed"]
     check(world)

@@ -13,10 +13,8 @@ from typing import Any
 
 import pytest
 
-from garrison.errors import Refused
 from garrison.pipeline import (
     AutoApprove,
-    Call,
     Callback,
     Console,
     Graph,
@@ -27,7 +25,7 @@ from garrison.pipeline import (
     parse,
     run,
 )
-from garrison.pipeline.graph import SHAPES, flag
+from garrison.pipeline.graph import flag
 from garrison.pipeline.lint import errors, lint
 from garrison.pipeline.questions import CONFIRM, FREE_TEXT, MULTI_SELECT, Option, Question, matching_options
 from garrison.values import replace
@@ -42,10 +40,6 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def graph_of(body: str, attrs: str = "") -> Graph:
     return parse(f"digraph g {{ {attrs} {ENDS} {body} }}")
-
-
-def rules(graph: Graph) -> set[tuple[str, str]]:
-    return {(finding.severity, finding.rule) for finding in lint(graph)}
 
 
 class Agent:
@@ -66,6 +60,17 @@ def walked(body: str, says: Mapping[str, list[Any]] | None = None, attrs: str = 
 
 
 ELSEWHERE = {
+    "11.1 comments": "unit/test_pipeline_parser.py::test_comments_of_all_three_kinds",
+    "11.1 attributes in lists of any form": "unit/test_pipeline_parser.py::test_a_trailing_separator_and_several_lists",
+    "11.1 values": "unit/test_pipeline_parser.py::test_values",
+    "11.1 defaults": "unit/test_pipeline_parser.py::test_defaults_apply_after_their_statement_and_within_their_block",
+    "11.1 chains": "unit/test_pipeline_parser.py::test_chains_and_node_sets_expand",
+    "11.1 a subgraph's class": "unit/test_pipeline_parser.py::test_a_subgraphs_label_becomes_a_class_wherever_it_is",
+    "11.2 each rule": "unit/test_pipeline_lint.py::test_each_rule",
+    "11.2 an error keeps a graph from running":
+        "unit/test_engine.py::test_an_invalid_run_is_refused_before_anything_runs",
+    "11.3 from start to exit with a status file each": "unit/test_engine.py::test_a_run_directory_holds_everything",
+    "11.3 shapes mean handlers": "unit/test_pipeline_parser.py::test_handlers",
     "11.3 the order in which edges are chosen": "contract/test_conformance.py::test_the_edge_that_is_followed",
     "11.4 a gate sends the run back until it succeeds, or fails it": "contract/test_conformance.py::test_a_flow",
     "11.5 as many attempts as allowed": "unit/test_flow_budgets.py::test_number_of_attempts",
@@ -76,7 +81,9 @@ ELSEWHERE = {
     "11.6 parallel": "unit/test_engine.py::test_branches_run_concurrently",
     "11.6 fan-in": "contract/test_conformance.py::test_branches_are_isolated_and_their_results_keep_their_order",
     "11.6 a handler of one's own": "unit/test_engine.py::test_plain_async_and_object_handlers",
-    "11.9 conditions": "contract/test_conformance.py::test_a_condition",
+    "11.7 context and checkpoint": "unit/test_engine.py::test_a_run_directory_holds_everything",
+    "11.7 resume": "unit/test_engine.py::test_resume_continues_in_the_middle_of_a_cycle",
+    "11.9 conditions": "unit/test_condition.py::test_true_conditions",
     "11.10 stylesheet": "contract/test_conformance.py::test_a_style_sheet_goes_from_all_to_one",
 }
 """Item → the test that holds it."""
@@ -86,81 +93,6 @@ ELSEWHERE = {
 def test_what_is_held_elsewhere(item: str) -> None:
     path, _, name = ELSEWHERE[item].partition("::")
     assert f"def {name}(" in (Path(__file__).parents[1] / path).read_text()
-
-
-# ---- 11.1 parsing ----------------------------------------------------------------------------------------------------
-
-
-def test_11_1_parsing() -> None:
-    graph = parse("""
-        // a comment, and /* not the beginning of another
-        digraph demo { /* several
-            lines */
-            graph [goal="Ship \\"it\\"", label=Demo, model_stylesheet="* { llm_model: small }"]
-            node [shape=box, timeout=900s]
-            edge [weight=2]
-            start [shape=Mdiamond]
-            plan [
-                label = "Plan",
-                prompt = "Plan
-                          twice"
-            ]
-            subgraph cluster_loop { label = "The Loop"; inner [shape=diamond] }
-            start -> plan -> inner [label="next", condition="outcome=success", weight=7]
-            inner -> done
-            done [shape=Msquare]
-        }""")
-    assert (graph.attrs["goal"], graph.attrs["label"]) == ('Ship "it"', "Demo")
-    assert "model_stylesheet" in graph.attrs
-    assert graph.nodes["plan"].attrs["prompt"].splitlines()[0] == "Plan"
-    assert graph.nodes["plan"].attrs["timeout"] == "900s"
-    assert [(edge.source, edge.target, edge.attrs["weight"]) for edge in graph.edges] == [
-        ("start", "plan", "7"), ("plan", "inner", "7"), ("inner", "done", "2")]
-    assert graph.edges[0].attrs["condition"] == "outcome=success"
-    assert graph.nodes["inner"].classes == ("the-loop",)
-
-
-# ---- 11.2 lint -------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("text", "expected"), [
-    ("digraph { a [prompt=do]; done [shape=Msquare]; a -> done }", ("error", "start_node")),
-    (f"digraph {{ {ENDS} more [shape=Mdiamond]; start -> done; more -> done }}", ("error", "start_node")),
-    ("digraph { start [shape=Mdiamond]; a [prompt=do]; start -> a }", ("error", "terminal_node")),
-    (f"digraph {{ {ENDS} a [prompt=do]; start -> a -> done; a -> start }}", ("error", "start_no_incoming")),
-    (f"digraph {{ {ENDS} a [prompt=do]; start -> a -> done -> a }}", ("error", "exit_no_outgoing")),
-    (f"digraph {{ {ENDS} start -> done; lost [prompt=do] }}", ("error", "reachability")),
-    (f"digraph {{ {ENDS} start -> typo -> done }}", ("warning", "undeclared_node")),
-    (f"digraph {{ {ENDS} a [shape=box]; start -> a -> done }}", ("warning", "prompt_on_llm_nodes")),
-    (f'digraph {{ {ENDS} start -> done [condition="outcome ="] }}', ("error", "condition_syntax")),
-])
-def test_11_2_lint(text: str, expected: tuple[str, str]) -> None:
-    graph = parse(text)
-    assert expected in rules(graph)
-    found = next(finding for finding in lint(graph) if finding.rule == expected[1])
-    assert found.message
-    if expected[0] == "error":
-        with pytest.raises(Refused, match=expected[1]):
-            run(graph, agent=Agent())
-
-
-# ---- 11.3 execution --------------------------------------------------------------------------------------------------
-
-
-def test_11_3_from_start_to_exit_with_a_status_file_each(tmp_path: Path) -> None:
-    result = walked("a [prompt=one]; b [prompt=two]; start -> a -> b -> done", run_dir=tmp_path / "r")
-    assert (result.status, result.completed_nodes) == ("success", ["start", "a", "b", "done"])
-    for node in ("a", "b"):
-        assert json.loads((tmp_path / "r" / node / "status.json").read_text())["outcome"] == "success"
-
-
-def test_11_3_shapes_mean_handlers() -> None:
-    assert SHAPES == {"Mdiamond": "start", "circle": "start", "Msquare": "exit", "doublecircle": "exit",
-                      "box": "codergen", "hexagon": "wait.human", "diamond": "conditional", "component": "parallel",
-                      "tripleoctagon": "parallel.fan_in", "parallelogram": "tool", "house": "stack.manager_loop"}
-
-
-# ---- 11.6 handlers ---------------------------------------------------------------------------------------------------
 
 
 def test_11_6_codergen(tmp_path: Path) -> None:
@@ -201,28 +133,6 @@ def test_11_6_tool(tmp_path: Path) -> None:
     assert (bad.status, bad.reason, bad.context["tool.exit_code"]) == ("fail", "exit code 3: err", 3)
 
 
-# ---- 11.7 context and checkpoint -------------------------------------------------------------------------------------
-
-
-def test_11_7_context_checkpoint_and_resume(tmp_path: Path) -> None:
-    def work(call: Call) -> Outcome:
-        if call.node.id == "b" and not (tmp_path / "again").exists():
-            (tmp_path / "again").touch()
-            raise KeyboardInterrupt
-        return Outcome("success", context_updates={call.node.id: call.context.get("a", "first")})
-
-    graph = graph_of("a [type=w]; b [type=w]; start -> a -> b -> done")
-    with pytest.raises(KeyboardInterrupt):
-        run(graph, handlers={"w": work}, run_dir=tmp_path / "r")
-    saved = json.loads((tmp_path / "r/checkpoint.json").read_text())
-    assert (saved["current_node"], saved["next_nodes"], saved["completed_nodes"]) == ("a", ["b"], ["start", "a"])
-    assert saved["context"]["a"] == "first"
-    result = run(run_dir=tmp_path / "r", handlers={"w": work}, resume=True)
-    assert (result.completed_nodes, result.context["b"]) == (["start", "a", "b", "done"], "first")
-
-
-# ---- 11.8 people -----------------------------------------------------------------------------------------------------
-
 THREE = (Option("Y", "Yes", "ship"), Option("N", "No", "fix"), Option("L", "Later", "wait"))
 
 
@@ -254,9 +164,6 @@ def test_11_8_who_answers(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     assert walked(body, answerer=Queue([])).status == "waiting"
 
 
-# ---- 11.10 and 11.11 stylesheet and transforms -----------------------------------------------------------------------
-
-
 def test_11_11_transforms_run_in_order_before_lint() -> None:
 
     def rename(graph: Graph) -> Graph:
@@ -270,16 +177,10 @@ def test_11_11_transforms_run_in_order_before_lint() -> None:
     assert result.completed_nodes == ["start", "a", "done"]
 
 
-# ---- 11.12 what the matrix has beyond the above ----------------------------------------------------------------------
-
-
 def test_11_12_ten_nodes_and_more() -> None:
     names = [f"n{number}" for number in range(12)]
     body = "; ".join(f"{name} [prompt=do]" for name in names) + f"; start -> {' -> '.join(names)} -> done"
     assert walked(body).completed_nodes == ["start", *names, "done"]
-
-
-# ---- 11.13 the smoke test --------------------------------------------------------------------------------------------
 
 
 def test_11_13_smoke(tmp_path: Path) -> None:

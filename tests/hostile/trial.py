@@ -88,7 +88,6 @@ def run(confinement: Confinement, cases: Sequence[Case]) -> Iterator[Attempt]:
                 case = rest.pop(0)
                 done = attempt(world, case)
                 spoilt = (bool(done.succeeded) and case.ruins) or not world.is_at_work
-            assert done is not None
             yield Attempt(done.case, done.succeeded, done.output, _changes(world, untouched, done, spoilt))
 
 

@@ -121,6 +121,12 @@ def drive(processor: MergeProcessor, until: str = "empty", seconds: float = DEAD
     raise AssertionError("the queue did not come to rest")
 
 
+def finish(processor: MergeProcessor) -> None:
+    """Step until the queue is empty, and close the processor."""
+    drive(processor)
+    processor.close()
+
+
 def wait(fd: int, seconds: float) -> None:
     poller = select.poll()
     if fd >= 0:

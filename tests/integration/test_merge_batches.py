@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from merge_support import World, await_gate, check, drive, git, until
+from merge_support import World, await_gate, check, drive, finish, git, until
 
 from garrison.backoff import Backoff
 from garrison.merge import commands, decision
@@ -197,8 +197,7 @@ def test_a_conflict_is_reported_while_another_entry_is_tested(tmp_path):
     assert git(world.repo, "count-objects") == objects, "the conflict check leaves objects behind"
     assert (world.entry("slow").status, world.entry("fine").status) == ("testing", "queued")
     (tmp_path / "go").touch()
-    drive(processor)
-    processor.close()
+    finish(processor)
     assert world.entry("fine").status == "landed"
     check(world)
 
@@ -226,8 +225,7 @@ def test_an_entry_withdrawn_under_test_leaves_its_batch_and_the_others_land(tmp_
     processor = world.processor()
     await_gate(processor)
     commands.cancel(world.queue, world.entry("b").id, "not wanted any more")
-    drive(processor)
-    processor.close()
+    finish(processor)
     assert statuses(world) == {"first": "landed", "a": "landed", "b": "cancelled", "c": "landed"}
     check(world)
 

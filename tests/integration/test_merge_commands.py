@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from merge_support import World, await_gate, check, drive, git
+from merge_support import World, await_gate, check, drive, finish, git
 
 from garrison.errors import Refused
 from garrison.merge import commands, recovery
@@ -60,8 +60,7 @@ def test_a_command_ends_the_gate_run_of_its_entry_and_the_others_land(world, how
     else:
         world.add("one", {"one.txt": "y\n"})
     world.open.touch()
-    drive(processor)
-    processor.close()
+    finish(processor)
     wanted = {"hold": "held", "cancel": "cancelled"}.get(how, "landed")
     assert states(world) == {"one": wanted, "two": "landed"}
     if how == "another strategy":
@@ -86,8 +85,7 @@ def test_a_command_amid_a_step_takes_effect_at_the_next(world, monkeypatch):
         return swap(landing, recorded=recorded)
 
     monkeypatch.setattr(processor.lander, "_swap", late)
-    drive(processor)
-    processor.close()
+    finish(processor)
     assert states(world) == {"one": "held"}
     assert world.tip() == world.start
     assert not (world.repo / ".git/index.lock").exists()

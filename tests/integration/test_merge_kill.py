@@ -7,7 +7,7 @@ import os
 import signal
 
 import pytest
-from merge_support import World, check, drive, git
+from merge_support import World, check, drive, finish, git
 
 from garrison.merge import commands, decision, recovery
 from garrison.merge import processor as merge_processor
@@ -121,8 +121,7 @@ def test_a_landing_that_became_blocked_after_a_crash_waits(tmp_path):
     assert world.tip() == world.start
     git(world.repo, "checkout", "-q", "lines.txt")
     processor.lander.retried_at = float("-inf")
-    drive(processor)
-    processor.close()
+    finish(processor)
     assert world.entry("one").status == "landed"
     assert world.gates() == 1  # the verdict on the same tree is durable
     check(world)

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from merge_support import World, await_gate, check, drive, git, leave_daemon, until, wait
+from merge_support import World, await_gate, check, drive, finish, git, leave_daemon, until, wait
 
 from garrison.ends import Wait
 from garrison.errors import Fenced, LockLost, Refused
@@ -175,8 +175,7 @@ def test_without_a_gate_entries_wait(tmp_path):
     assert [entry.status for entry in queue.entries()] == ["queued"]
     queue.configure(QueueConfig(no_gate=True))
     processor = world.processor(queue)
-    drive(processor)
-    processor.close()
+    finish(processor)
     assert git(world.repo, "show", "other:one.txt") == "1"
 
 
@@ -208,8 +207,7 @@ def test_after_a_foreign_move_entries_are_tested_again_on_the_new_tip(tmp_path):
     (world.repo / "else.txt").write_text("e\n")
     git(world.repo, "add", "-A")
     git(world.repo, "commit", "-qm", "someone else")
-    drive(processor)
-    processor.close()
+    finish(processor)
     assert world.entry("one").status == "landed"
     assert world.entry("one").tests == 2
     check(world, foreign=2)
@@ -272,8 +270,7 @@ def test_a_swap_that_lost_its_race_is_judged_by_the_ref(world, monkeypatch):
     git(world.repo, "checkout", "-q", "--detach")  # so that main is checked out nowhere
     (world.repo / ".git/HEAD").write_text("ref: refs/heads/main\n")
     monkeypatch.setattr("garrison.merge.checkouts.find_checkouts", lambda git, target: ([], None))
-    drive(processor)
-    processor.close()
+    finish(processor)
     kinds = [entry.kind for entry in __import__("garrison.records.journal", fromlist=["x"]).read_all(world.queue.path)]
     assert "foreign" in kinds
     assert world.entry("one").status == "landed"
@@ -356,8 +353,7 @@ def test_the_verdict_of_a_gate_that_leaves_processes_wakes_the_processor(tmp_pat
     while isinstance(done := processor.step(), Wait):
         wait(done.fd, DEADLINE)
         assert time.monotonic() - began < DEADLINE / 2, "the verdict did not wake it"
-    drive(processor)
-    processor.close()
+    finish(processor)
     assert world.entry("one").status == "landed"
     check(world)
 
@@ -370,8 +366,7 @@ def test_a_killed_gate_is_run_again(tmp_path):
     for row in processes.list_processes():
         if row.marker and row.marker.startswith(str(world.home)):
             processes.send(row.pid, row.ticks, signal.SIGKILL)
-    drive(processor)
-    processor.close()
+    finish(processor)
     assert (world.entry("one").status, world.entry("one").tests) == ("landed", 2)
     check(world)
 
@@ -406,8 +401,7 @@ def test_on_a_full_disk_no_gate_starts_and_none_counts_as_lost(tmp_path, monkeyp
     steps = [processor.step() for _ in range(10)]
     assert (steps[-1].kind, str(crowded) in steps[-1].text) == ("no_room", True)
     (tmp_path / "room").touch()
-    drive(processor)
-    processor.close()
+    finish(processor)
     assert (world.entry("one").status, world.entry("one").tests) == ("landed", 1)
     check(world)
 

@@ -12,7 +12,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from merge_support import World, await_gate, drive, git, until
+from merge_support import World, await_gate, drive, finish, git, until
 
 from garrison.errors import GarrisonError
 from garrison.merge import commands, decision
@@ -174,8 +174,7 @@ def test_without_its_target_a_queue_waits(world):
     state = world.queue.state
     assert f"the target branch main is gone from {world.repo}; put it back" in state.hindrance and state.hindered_at
     git(world.repo, "update-ref", "refs/heads/main", world.start)
-    drive(processor)
-    processor.close()
+    finish(processor)
     assert world.queue.state.hindrance == ""
     assert statuses(world) == {"one": "landed"}
     sound(world, foreign=[world.start])
@@ -233,8 +232,7 @@ def test_a_concurrent_gc_removes_nothing_that_is_needed(tmp_path):
     git(world.repo, "reflog", "expire", "--expire=now", "--all")
     git(world.repo, "gc", "-q", "--prune=now")
     (tmp_path / "go").touch()
-    drive(processor)
-    processor.close()
+    finish(processor)
     assert statuses(world) == {"one": "landed"}
     sound(world, logged=False)
 
@@ -268,8 +266,7 @@ def test_a_candidate_that_gc_removed_is_built_again(tmp_path, when):
     commit = world.entry("one").commit
     (world.repo / ".git/objects" / commit[:2] / commit[2:]).unlink()
     until(lambda: _patiently(processor) and world.entry("one").is_final, "a landing")
-    drive(processor)
-    processor.close()
+    finish(processor)
     assert statuses(world) == {"one": "landed"}
     sound(world)
 
@@ -288,8 +285,7 @@ def test_during_gc_nothing_is_built(world, monkeypatch):
     (world.repo / ".git/gc.pid").write_text(f"{child.pid} here")
     assert "git gc runs" in processor.step().text
     child.communicate(b"\n")
-    drive(processor)
-    processor.close()
+    finish(processor)
     assert statuses(world) == {"one": "landed"}
     (world.repo / ".git/gc.pid").unlink()
     sound(world)
@@ -309,8 +305,7 @@ def test_a_slot_that_git_cannot_prepare_is_no_verdict(world, monkeypatch):
 
     monkeypatch.setattr(Slot, "prepare", trouble)
     until(lambda: _patiently(processor) and world.entry("one").is_final, "a landing")
-    drive(processor)
-    processor.close()
+    finish(processor)
     assert statuses(world) == {"one": "landed"}
     sound(world)
 
@@ -323,8 +318,7 @@ def test_an_entry_that_was_red_before_it_was_held_is_rejected_after(world):
     until(lambda: getattr(processor.step(), "what", "") == "verdict" and world.entry("bad").tests == 3, "its last run")
     commands.hold(world.queue, entry)
     commands.release(world.queue, entry)
-    drive(processor)
-    processor.close()
+    finish(processor)
     assert statuses(world) == {"bad": "rejected"}
     assert "failed (exit 1)" in world.entry("bad").reason
     sound(world)

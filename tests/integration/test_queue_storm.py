@@ -10,7 +10,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from merge_support import World, check, drive, git, until
+from merge_support import World, check, finish, git, until
 
 from garrison.merge import decision, processor
 from garrison.merge import entry as order
@@ -128,7 +128,6 @@ def test_higher_priorities_overtake_an_entry_only_so_often(tmp_path):
             world.queue.enqueue("r", name, 1, name, options=EntryOptions(priority=1))
         done = processor.step()
         passed += isinstance(done, Progress) and done.what == "landed"
-    drive(processor)
-    processor.close()
+    finish(processor)
     assert passed - 1 == order.PLACES - 1  # the eighth has the same rank and came later
     check(world)

@@ -248,28 +248,22 @@ def test_tools_and_tokens_are_counted_and_data_is_read() -> None:
                                       tools_used=("runs",), tokens_used=12)
 
 
-def test_messages_of_one_conversation_wait_for_one_another() -> None:
+async def test_messages_of_one_conversation_wait_for_one_another() -> None:
     scripted = ScriptedCrew()
-
-    async def scene() -> None:
-        async with AgentOrchestrator(CREW, connect=lambda spec: ScriptedSession(spec, scripted)) as desk:
-            await asyncio.gather(*(desk.handle_user_message(f"m{number}") for number in range(3)))
-            assert [one.role for one in desk.get_conversation_history()] == ["user", "assistant"] * 3
-    asyncio.run(scene())
+    async with AgentOrchestrator(CREW, connect=lambda spec: ScriptedSession(spec, scripted)) as desk:
+        await asyncio.gather(*(desk.handle_user_message(f"m{number}") for number in range(3)))
+        assert [one.role for one in desk.get_conversation_history()] == ["user", "assistant"] * 3
 
 
-def test_unknown_agents_are_not_started_and_an_empty_request_starts_none() -> None:
+async def test_unknown_agents_are_not_started_and_an_empty_request_starts_none() -> None:
     scripted = ScriptedCrew()
-
-    async def scene() -> None:
-        async with AgentOrchestrator(CREW, connect=lambda spec: ScriptedSession(spec, scripted)) as desk:
-            given = DelegationContext(target_agent="x", original_user_message="m", delegation_reasoning="r")
-            with pytest.raises(NotFound, match="triage"):
-                await desk.spawn_sub_agent("butler", given)
-            assert (await desk.spawn_sub_agent("triage", given)).summary == "triage says so"
-            with pytest.raises(UsageError):
-                await desk.handle_user_message("  ")
-    asyncio.run(scene())
+    async with AgentOrchestrator(CREW, connect=lambda spec: ScriptedSession(spec, scripted)) as desk:
+        given = DelegationContext(target_agent="x", original_user_message="m", delegation_reasoning="r")
+        with pytest.raises(NotFound, match="triage"):
+            await desk.spawn_sub_agent("butler", given)
+        assert (await desk.spawn_sub_agent("triage", given)).summary == "triage says so"
+        with pytest.raises(UsageError):
+            await desk.handle_user_message("  ")
 
 
 def test_no_agent_is_started_for_a_message_whose_client_has_left() -> None:

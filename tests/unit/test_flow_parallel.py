@@ -41,7 +41,6 @@ def results(run: FlowRun) -> list[tuple[str, str]]:
 def test_joins_of_branches(edges: str, join: str, region: str) -> None:
     shapes = "p [shape=component] f [shape=tripleoctagon]" if " f" in edges else "p [shape=component]"
     fan_out = program_of(f"{shapes} start -> p; {edges}").units["p"].fan_out
-    assert fan_out is not None
     assert (fan_out.join, " ".join(sorted(fan_out.region))) == (join, region)
 
 

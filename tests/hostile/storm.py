@@ -11,11 +11,8 @@ from __future__ import annotations
 
 import random
 import sys
-import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,6 +22,7 @@ from explanations import check_promises
 from hostile import enclosure
 from hostile.aftermath import TRAPS, escapes_shown, settings_of, told
 from hostile.cases import CASES
+from hostile.trial import world_of
 from hostile.world import HONEST, HOSTILE, RUN, Confinement, World, describe_change, why_impossible
 from storm import make_parser, play_all
 from support import Node, landed_subjects, wait_for
@@ -47,17 +45,6 @@ def honest_nodes(dice: random.Random) -> list[Node]:
         nodes.append(Node(name, after=after, command=command,
                           attributes=f'acceptance="test -f {name}-{RUN}.txt"' if at % 2 else ""))
     return nodes
-
-
-@contextmanager
-def world_of(confinement: Confinement) -> Iterator[World]:
-    with tempfile.TemporaryDirectory(prefix="hostile-", ignore_cleanup_errors=True) as folder:
-        Path(folder).chmod(0o755)
-        world = World(Path(folder), confinement)
-        try:
-            yield world
-        finally:
-            world.close()
 
 
 @dataclass

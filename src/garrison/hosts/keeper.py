@@ -66,8 +66,7 @@ def host_settings(home: Path, host: Host) -> HostSettings:
 
 
 def needs_keeper(home: Path) -> bool:
-    """Return whether a keeper has something to keep: with any host it holds the runs' connection to the server, besides
-    the home's own server and the tunnels."""
+    """Return whether a keeper has something to keep: with any host, at least the runs' connection to the server."""
     return any(host.is_set_up for host in list_hosts(home)[0])
 
 
@@ -158,6 +157,7 @@ class Keeper:
         self.stopping = True
 
     def turn(self) -> None:
+        """See once to server, relay and tunnels; trouble is told, not raised."""
         try:
             hosts, _ = list_hosts(self.home)
             own = not read_config(self.home).hosts().temporal
@@ -186,6 +186,7 @@ class Keeper:
     # ---- server
 
     def keep_server(self) -> None:
+        """Start the home's own Temporal server again if it died, hangs or lost its port."""
         server = LocalServer(self.folder / "temporal", int(self.state.address.rpartition(":")[2] or 0))
         processes.exit_code(self.state.server_pid)  # collects it, if it died
         alive = processes.is_running(self.state.server_pid, self.state.server_ticks)
@@ -237,8 +238,7 @@ class Keeper:
     # ---- the socket of the runs
 
     def keep_relay(self) -> None:
-        """Serve the orchestrators' socket once the server answers; the connection outlives a server that is replaced:
-        its successor has the same port."""
+        """Serve the orchestrators' socket once the server answers; a server that is replaced keeps its port."""
         if self.relay is not None or self.state.server or time.monotonic() < self.relay_at:
             return
         self.relay_at = time.monotonic() + SERVER_RETRY

@@ -125,7 +125,6 @@ class RunnerJobs:
         self.name = ""
         self._job: _AnyJob | None = None
         self._network: NetworkPlace | None = None
-        """Network of the job under way."""
         self._watch: JobWatch | None = None
         self._hung = ""
         """Why the job under way is being ended as hung."""

@@ -10,11 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from garrison.cli.schedule import word_of
 from garrison.errors import UsageError
 from garrison.schedules import plan
 from garrison.schedules.plan import DAY, Go, Overlap, Schedule, Stage, Start, due_times, read_times
-from garrison.schedules.starts import command_words, runs_in, stem_of
+from garrison.schedules.starts import command_words, runs_in, stem_of, word_of
 from garrison.values import replace
 
 BERLIN = ZoneInfo("Europe/Berlin")

@@ -31,10 +31,11 @@ from garrison.run.status import Status, run_statuses
 from garrison.schedules import plan
 from garrison.schedules.plan import DONE, FAILED, OPEN, WEEK, Go, Schedule, Stage, Start
 from garrison.system import systemd
+from garrison.system.clock import iso
 from garrison.system.command import run as run_program
 from garrison.system.git import Git
 from garrison.system.terminal_text import clean
-from garrison.values import replace
+from garrison.values import Value, replace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -345,6 +346,48 @@ def spent_in_week(home: Path, starts: Sequence[Start], now: float) -> float:
     """Return what the runs that were begun in the last seven days have cost, in US dollars."""
     runs = [run for start in starts if start.at > now - WEEK for run in start.runs]
     return sum(costs.total(costs.read_usage(path)).usd for run in runs for _, _, path in costs.usage_files(home, run))
+
+
+# ---------------------------------------------------------------------------------------------------------------- views
+
+
+class ShownSchedule(Value):
+    """A schedule as `schedule list --json` and the page show it."""
+
+    name: str
+    times: str
+    zone: str
+    command: list[str]
+    repo: str
+    next: str
+    """Time at which it is due next, ISO 8601 UTC; '' while it is paused."""
+    paused: str
+    last: str
+    """What became of its latest time, '' before the first."""
+    run: str
+    """Latest run that it began, '' before the first."""
+    spent_week: float
+
+
+def show_all(schedules: Schedules, now: float) -> list[ShownSchedule]:
+    """Return all schedules as they are at a time, by name."""
+    return [_show(schedules, name, now) for name in schedules.names()]
+
+
+def _show(schedules: Schedules, name: str, now: float) -> ShownSchedule:
+    found, starts = schedules.read(name), schedules.starts(name)
+    due = plan.next_due(found, starts, now, zone_of(found))
+    return ShownSchedule(name, found.times, found.zone, found.words, found.repo, iso(due) if due else "", found.paused,
+                         word_of(starts[-1]) if starts else "", next((run for start in reversed(starts)
+                                                                      for run in start.runs), ""),
+                         round(spent_in_week(schedules.home, starts, now), 4))
+
+
+def word_of(start: Start) -> str:
+    """Return what a history calls a start."""
+    if start.stage is Stage.MISSED and start.count > 1:
+        return f"missed {start.count} times"
+    return "late" if start.is_late and start.stage is Stage.STARTED else start.stage.value
 
 
 # ---------------------------------------------------------------------------------------------------------------- alarm

@@ -74,9 +74,9 @@ def add(times: str, words: tuple[str, ...], name: str | None, zone: str, missed:
                      _read_budget("--budget-week", budget_week))
     schedules = Schedules(place)
     schedules.add(found)
-    due = arm(schedules, time.time())
-    print_message(f"schedule {found.name}: next {_when(plan.next_due(found, (), time.time(), zone_of(found)), found)}")
-    print_message(describe_caller(place, os.environ, is_armed=due is not None))
+    is_armed = arm(schedules, time.time())
+    print_message(f"schedule {found.name}: next {_when(plan.next_due(found, 0.0, time.time(), zone_of(found)), found)}")
+    print_message(describe_caller(place, os.environ, is_armed=is_armed))
 
 
 @schedule.command("list", cls=Command, examples=(("garrison schedule list", "each with its next time"),))
@@ -153,7 +153,7 @@ def resume(name: str, home: str | None) -> None:
             found = replace(found, paused="", since=time.time())
             schedules.write(found)
     arm(schedules, time.time())
-    print_message(f"schedule {name}: next {_when(plan.next_due(found, (), time.time(), zone_of(found)), found)}")
+    print_message(f"schedule {name}: next {_when(plan.next_due(found, 0.0, time.time(), zone_of(found)), found)}")
 
 
 @schedule.command(cls=Command, examples=(("garrison schedule remove nightly", "its runs stay"),))
@@ -231,7 +231,7 @@ def _read_budget(option: str, usd: float | None) -> float | None:
 
 def _when_of(schedules: Schedules, name: str, now: float) -> str:
     found = schedules.read(name)
-    return _when(plan.next_due(found, schedules.starts(name), now, zone_of(found)), found)
+    return _when(plan.next_due(found, schedules.handled(name), now, zone_of(found)), found)
 
 
 def _when(due: float | None, schedule: Schedule) -> str:

@@ -73,7 +73,8 @@ def test_a_paired_phone_keeps_its_access_until_it_is_revoked(home: Any, opened: 
             const got = opening.result.transaction("device").objectStore("device").get("device");
             got.onsuccess = () => {
               opening.result.close();
-              crypto.subtle.exportKey("pkcs8", got.result.key).then(() => resolve("taken out"), error => resolve(error.name));
+              const taken = crypto.subtle.exportKey("pkcs8", got.result.key);
+              taken.then(() => resolve("taken out"), error => resolve(error.name));
             };
           };
         })""")
@@ -87,7 +88,6 @@ def test_a_paired_phone_keeps_its_access_until_it_is_revoked(home: Any, opened: 
     page.close()
     with serving(root, port=int(address.rpartition(":")[2])):
         page = context.new_page()
-        page.watch_allowed = True
         page.goto(f"{address}/?run=r1")
         expect(page.locator("#waits")).to_contain_text("Ship it?")
         devices.revoke(root, "Phone")
@@ -122,8 +122,6 @@ def test_a_phone_that_watches_can_decide_nothing_and_a_code_is_good_once(home: A
         expect(other.get_by_role("alert").first).to_contain_text("has expired")
         code = devices.make_offer(root, devices.WATCH, time.time())
         for given, may, told in ((code[::-1], "watch", "is wrong"), (code, "decide", "lets a device watch")):
-            other.goto(f"{origin(url)}/#pair.{given}")
-            other.reload()
             other.watch.allowed.append("400")
             other.goto("about:blank")
             other.goto(f"{origin(url)}/#pair.{given}")
@@ -142,7 +140,8 @@ def test_messages_go_to_the_services_of_browsers_alone_and_open_exactly_their_qu
         page.add_init_script(SUBSCRIBED.replace("KEYS", json.dumps(KEYS)))
         page.goto(f"{origin(url)}/?run=r1")
         expect(page.locator("#link")).to_have_text("Live")
-        for endpoint, told in (("https://192.168.1.1/x", "192.168.1.1"), ("https://fcm.googleapis.com/fcm/send/x", "on")):
+        for endpoint, told in (("https://192.168.1.1/x", "192.168.1.1"),
+                               ("https://fcm.googleapis.com/fcm/send/x", "messages are on")):
             page.evaluate("at => { window.endpoint = at; }", endpoint)
             page.get_by_role("button", name="Notifications").click()
             page.get_by_role("checkbox", name="Messages to Phone").click()
@@ -155,8 +154,9 @@ def test_messages_go_to_the_services_of_browsers_alone_and_open_exactly_their_qu
         page.goto(f"{origin(url)}/?run=r1&node=a&notice={key.replace('#', '%23')}")
         expect(page.locator(".card.pointed")).to_contain_text("Ship it?")
         assert "notice" not in page.url
-        guardian.append("signal", {"id": "s1", "type": "INPUT_RESPONSE", "node": "a", "attempt": 0, "by": "the device Tablet",
-                                   "flow": {"node": "a", "body": {"event": "outcome", "place_id": "a#1"}}}, builder.now())
+        guardian.append("signal", {"id": "s1", "type": "INPUT_RESPONSE", "node": "a", "attempt": 0,
+                                   "by": "the device Tablet",
+                                   "flow": {"node": "a", "event": "finished", "place_id": "a#1"}}, builder.now())
         guardian.append("gate", {**gate("a", "Ship it?"), "closed": True}, builder.now())
         page.goto(f"{origin(url)}/?run=r1&node=a&notice={key.replace('#', '%23')}")
         expect(page.locator("#toast")).to_contain_text("through the device Tablet")

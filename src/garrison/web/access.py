@@ -8,8 +8,8 @@ rebinding), the requesting page (Origin, Sec-Fetch-Site) and, for changes, a hea
 send.
 
 A pass is `KIND.SCOPE.LOGIN.EXPIRES.SIGNATURE`, signed with the token of its scope, so that it survives a restart of the
-server but not `--new-tokens`. The two tokens are in `web/tokens.json`. The pass of a paired device names it and is valid
-as long as it is paired; the device gets a new one for a signature by its own key (`phones`).
+server but not `--new-tokens`. The two tokens are in `web/tokens.json`. The pass of a paired device names that device as
+well, and is valid while it is paired; its own key signs for a new one (`phones`).
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from garrison.errors import UsageError
+from garrison.records.names import check_run
 from garrison.schedules import plan
 from garrison.schedules.plan import DAY, Go, Overlap, Schedule, Stage, Start, due_times, read_times
 from garrison.schedules.starts import Schedules, command_words, runs_in, stem_of, word_of
@@ -197,8 +198,9 @@ def test_what_is_over_stands_in_the_history_and_the_latest_time_is_read_from_nam
 
 def test_a_start_is_one_command_with_an_id_of_its_own() -> None:
     run = plan.run_id("a-name-of-many-words-that-is-long", NEXT)
-    assert run == "a-name-of-many-wo-261130-0001"
-    assert plan.run_id("x", replace(NEXT, by_hand=True)) == "x-261130-0001-00"
+    assert run == "a-name-of-many-words-261130-0001" and check_run(run)
+    now = replace(NEXT, by_hand=True, due=NEXT.due + 7.25)
+    assert check_run(plan.run_id("a-name-of-many-words", now)) == "a-name-of-many-261130-0001-07250"
     of = schedule(words=["run", "--tasks", "TODO.md"])
     assert command_words(of, run) == ["run", "--json", "--target-dir=/repo", "--detach", f"--run={run}", "--new",
                                       "--yes", "--tasks", "TODO.md"]

@@ -34,6 +34,8 @@ STAGGER = 30.0
 PATIENCE = 3
 """Failures in a row after which a schedule is paused."""
 WEEK = 7 * DAY
+LONGEST_ID = 32
+"""Characters of a run's id (`records/names.py`)."""
 COMMANDS = ("run", "launch", "take")
 """Commands that a schedule can start."""
 NICKNAMES = {"@yearly": "0 0 1 1 *", "@annually": "0 0 1 1 *", "@monthly": "0 0 1 * *", "@weekly": "0 0 * * 0",
@@ -249,4 +251,5 @@ def find_pause(schedule: Schedule, starts: Sequence[Start]) -> str:
 def run_id(name: str, start: Start) -> str:
     """Return the id of the run that a start begins: the same however often it is tried, so that it begins once."""
     stamp = datetime.fromtimestamp(start.due, UTC)
-    return f"{name[:17]}-{stamp:%y%m%d-%H%M}{f'-{stamp:%S}' if start.by_hand else ''}"
+    moment = f"{stamp:%y%m%d-%H%M}{f'-{stamp:%S}{stamp.microsecond // 1000:03}' if start.by_hand else ''}"
+    return f"{name[:LONGEST_ID - 1 - len(moment)].rstrip('-')}-{moment}"

@@ -223,7 +223,7 @@ def announce(home: Path, schedule: Schedule) -> None:
     from garrison.run.notifications import Notification, Notifier
 
     notifier = Notifier(read_config(home).notify(), "", os.environ, home / FOLDER / schedule.name / "notify.log",
-                        lambda _: None)
+                        lambda _: None, home)
     notifier.add(Notification(f"schedule:{schedule.name}:{schedule.since}", "failed", f"schedule {schedule.name} is "
                               f"paused: {schedule.paused}; garrison schedule resume {schedule.name}"))
     notifier.finish()

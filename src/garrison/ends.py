@@ -2,8 +2,8 @@
 
 `End` tells an exit from a signal, a timeout, a program that could not be run, and a loss; `Wait` says why a queue could
 do nothing; `Refusal` why the work of an attempt that reported success is not taken. A
-refusal stands in the attempt's result beside the sentence that people and agents read, which is made of it where it is
-decided (`processes.unfinished.describe`). No code asks the sentence what happened.
+refusal stands in the attempt's result alongside the sentence that people and agents read, which is made of it where it
+is decided (`processes.unfinished.describe`). No code asks the sentence what happened.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class End(Value):
 
     @property
     def killed(self) -> bool:
-        """Return whether SIGKILL ended it: a person's, or the kernel's when memory is short."""
+        """Return whether SIGKILL ended it: the user's, or the kernel's when memory is short."""
         return self.signal == signal.SIGKILL
 
 
@@ -89,7 +89,7 @@ class Departure(StrEnum):
     HANGUP = "hangup"
     """Its terminal closed, or the terminal's server died."""
     EARLY = ""
-    """Before its work was done, for another cause: a person ended it, or its agent could not go on."""
+    """Before its work was done, for another cause: the user ended it, or its agent could not continue."""
 
     @classmethod
     def _missing_(cls, value: object) -> Departure:
@@ -101,12 +101,12 @@ SETTLED = frozenset({Departure.DONE, Departure.FAILED, Departure.STOPPED})
 
 
 class WaitKind(StrEnum):
-    """Why a merge queue could do nothing in a step, or why a run waits for a person, the most urgent first."""
+    """Why a merge queue could do nothing in a step, or why a run waits for the user, the most urgent first."""
 
     RUN = "run"
     """The run does not continue by itself."""
     GATE = "gate"
-    """A gate: the queue's runs, or a person has not answered one."""
+    """A gate: the queue's runs, or the user has not answered one."""
     ASKS = "asks"
     """An agent has an open question."""
     PARKED = "parked"
@@ -118,7 +118,7 @@ class WaitKind(StrEnum):
     NO_ROOM = "no_room"
     """The machine or the disk has no room for a gate run."""
     BLOCKED = "blocked"
-    """The entries wait for others, or for a person."""
+    """The entries wait for others, or for the user."""
     NO_TARGET = "no_target"
     """The target branch does not exist."""
     REF_LOCKED = "ref_locked"
@@ -150,7 +150,7 @@ class RefusedBy(StrEnum):
     MOVED = "moved"
     """A conflict only because others had landed: another attempt costs no rework."""
     REVIEW = "review"
-    """A person."""
+    """The user."""
     NO_CHANGE = "no_change"
     UNFINISHED = "unfinished"
     """An open merge, conflict markers, or work that is not on the branch."""
@@ -173,7 +173,7 @@ KEPT = frozenset({RefusedBy.ACCEPTANCE, RefusedBy.GATE})
 
 
 class ChangeKind(StrEnum):
-    """What about the work that is to land a person should know: the keys of `[guard]` that say what happens then."""
+    """What about the work that is to land the user should know: the keys of `[guard]` that say what happens then."""
 
     TESTS = "tests"
     """Tests were added or changed."""
@@ -212,7 +212,7 @@ class Effect(StrEnum):
 
     TELL = "tell"
     ASK = "ask"
-    """It is held until a person approves it."""
+    """It is held until the user approves it."""
     REFUSE = "refuse"
     """It is sent back."""
 

@@ -1,4 +1,4 @@
-"""Briefing: everything that a prompt tells an agent besides its task. Pure records.
+"""Briefing: everything that a prompt tells an agent in addition to its task. Pure records.
 
 `processes.briefing` reads it from the run's files and the repository, `prompt` puts it into words. What an agent or a
 program wrote (subjects of commits, paths, notes, output) is kept as it is here; `prompt` quotes it.
@@ -202,7 +202,7 @@ class Landing(Value):
     """Branch on which the whole run lands at its end, '' if each node lands by itself."""
     run_gate: str = ""
     approval: bool = False
-    """Set if a person has to approve it."""
+    """Set if the user has to approve it."""
 
 
 class Briefing(Value):

@@ -62,7 +62,7 @@ class Preset(Value):
     package: str
     """How the program is installed."""
     env: tuple[str, ...]
-    """Variables that hold its key; with a log-in of its own program it needs none."""
+    """Variables that contain its key; not needed if its own program is logged in."""
     seen: str
     """Features seen to work with garrison."""
     more: tuple[tuple[str, str], ...] = ()
@@ -126,7 +126,7 @@ _AIDER_GAVE_UP = r"litellm\.\w+Error(?![\s\S]*(?:Retrying in |Applied edit to ))
 """What aider prints when it gives a request up; it ends with exit code 0 all the same."""
 _CLAUDE_P = ("claude", "-p", "--output-format", "stream-json", "--verbose", "--include-partial-messages",
              "--permission-mode", "bypassPermissions")
-# Codex runs commands in login shells, whose /etc/profile sets the PATH anew: programs below HOME were not found there
+# Codex runs commands in login shells, whose /etc/profile sets the PATH again: programs below HOME were not found there
 _NO_LOGIN_SHELL = ("-c", "allow_login_shell=false")
 _CODEX_EXEC = ("codex", "exec", "--json", "--dangerously-bypass-approvals-and-sandbox", *_NO_LOGIN_SHELL,
                "-c", "model_provider=garrison", "-c", 'model_providers.garrison={name="OpenAI", '

@@ -2,7 +2,7 @@
 
 The program's standard output is `stream/lines.jsonl` of its attempt. Each line becomes events (`claude.stream`), which
 are shown in the output; the session's id, the usage, the last message and the result are kept. What has been read, and
-the session, is in `stream/session.json`, so that a successor goes on where a killed orchestrator was.
+the session, is in `stream/session.json`, so that a successor continues where a killed orchestrator was.
 
 The lines are an agent's, and count as hostile: longer ones than `MAX_LINE`, and what is no object, are skipped.
 """
@@ -54,7 +54,7 @@ class Told:
     session: str = ""
     model: str = ""
     has_begun: bool = False
-    """Its session was begun or resumed."""
+    """Its session was started or resumed."""
     message: str = ""
     """Its last message."""
     result: dict[str, object] | None = None
@@ -207,13 +207,13 @@ class StreamFiles:
 
 
 def find_mender(attempt: Path) -> str:
-    """Return the id of the session of a refused attempt that can go on; '' if it had been resumed like that before."""
+    """Return the session id of a refused attempt that can continue; '' if it was resumed like that before."""
     kept = read_json(StreamFiles(attempt).session)
     return str(kept.get("id", "")) if isinstance(kept, dict) and not kept.get("mends") else ""
 
 
 class ProgramStream:
-    """Reader of an attempt's stream; a new one goes on where the one before was."""
+    """Reader of an attempt's stream; a new one continues where the one before was."""
 
     def __init__(self, format: StreamFormat, attempt: Path, output: Path) -> None:
         self.files, self.told = StreamFiles(attempt), Told()
@@ -225,7 +225,7 @@ class ProgramStream:
         """Bytes that have been read."""
         self.told.session = str(kept.get("id", ""))
         self.mends = bool(kept.get("mends"))
-        """Its session is that of the refused attempt before, which goes on."""
+        """Its session is that of the refused attempt before, which continues."""
         self._connection = now()
         self._counted: dict[str, Mapping[str, object]] = {}
         """Message of this turn → its usage so far."""

@@ -67,7 +67,7 @@ def phase(phase: str) -> None:
 ))
 @click.argument("text")
 def ask_person(text: str) -> None:
-    """Ask a person and print the answer, however long it takes.
+    """Ask the user and print the answer, however long it takes.
 
     The node's timeout continues to run. An agent that is started again and asks the same question gets the answer that
     came meanwhile.

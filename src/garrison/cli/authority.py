@@ -15,7 +15,7 @@ This stops mistakes, and models that follow a text; it is no boundary. Outside a
 determined one can start a process elsewhere (cron, systemd, another tmux server), write records and refs itself, or
 edit garrison. In a sandbox the home is not there, and nothing is left to command.
 
-A runner or guardian played by hand (`garrison prompt`) works in a person's terminal, outside any agent. In an ad-hoc
+A runner or guardian played by hand (`garrison prompt`) works in the user's terminal, outside any agent. In an ad-hoc
 run (`spawn_runner.py`, `spawn_orchestrator.py`) no guardian leads, so the agent may do by hand what the layers above
 would: keep hooks and identities, send signals, and enqueue branches.
 """
@@ -52,7 +52,7 @@ class Authority(Enum):
     LAYER = auto()
     """Writes what layers write: allowed for the agent's own record, and in ad-hoc runs."""
     CONTROL = auto()
-    """Commands runs, queues or the home: a person's."""
+    """Commands runs, queues or the home: the user's."""
 
 
 COMMANDS: Mapping[str, Authority] = {
@@ -100,7 +100,7 @@ class NotPermitted(UsageError):
 
 
 class Caller(Value):
-    """The agent, or the job or gate beside it, in which a command runs."""
+    """The agent, or the job or gate alongside it, in which a command runs."""
 
     home: str
     run: str

@@ -205,7 +205,7 @@ def _is_ignored(git: Git, folder: str) -> bool:
 
 
 def override(found: Survey, gate: str | None, setup: str | None) -> Survey:
-    """Return what to try: what was found, with the gate or set-up that a person stated in place of it. Pure."""
+    """Return what to try: what was found, with the gate or set-up that the user stated in place of it. Pure."""
     if gate is None and setup is None:
         return found if found.tested else Survey((Project("", (CONFLICT_MARKERS,)),), found.others)
     if gate is not None and setup is not None:
@@ -421,7 +421,7 @@ def _former_gate(repo: Path) -> str | None:
 
 
 def _replace_first(repo: Path, former: str, choice: Choice) -> None:
-    """Remove the first pipeline if it is as `init` wrote it; if a person changed it, say that it has the old gate."""
+    """Remove the first pipeline if it is as `init` wrote it; if the user changed it, say that it has the old gate."""
     text = untrusted.read_text(repo, FIRST, TEXT_LIMIT)
     if text in {fill(template, gate=former) for template in TEMPLATES if template.name in (UNTIL_GREEN, REVIEW)}:
         (repo / FIRST).unlink()

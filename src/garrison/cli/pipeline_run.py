@@ -227,7 +227,7 @@ class _Workplace:
             self._before = pipeline_worktree.nested_repositories(folder)
             return
         if pipeline_worktree.is_first_use(self.home, os.environ):
-            self._say("note: in a git checkout a run works in a worktree of its own now, and its result is a branch; "
+            self._say("note: in a git checkout a run works in its own worktree now, and its result is a branch; "
                       "--in-place works in the folder itself, as before")
         if self.worktree.git.is_dirty(self.worktree.git.root):
             self._say("note: what is not committed is not in its worktree; --in-place works in the folder itself")

@@ -45,7 +45,7 @@ _OPTIONS: dict[Kind, frozenset[str]] = {
     Kind.PIPELINE: frozenset((*_OF_PIPELINE, *_OF_BOTH)),
     Kind.WORKFLOW: frozenset({"keep"}),
 }
-"""Kind → its parameters, besides the name, --home and --json."""
+"""Kind → its parameters, in addition to the name, --home and --json."""
 
 
 @click.command(cls=Command, option_groups={

@@ -48,7 +48,7 @@ MAX_TEXT = 300_000
 
 
 class Begun(Value):
-    """A run that was begun from an issue."""
+    """A run that was started from an issue."""
 
     issue: int
     run: str

@@ -273,7 +273,7 @@ class Job(Value):
     attributes: dict[str, object] = msgspec.field(default_factory=dict)
     """Attributes of the node that its agent knows."""
     words: list[str] = msgspec.field(default_factory=list)
-    """Words besides the statuses that its agent may report."""
+    """Words in addition to the statuses that its agent may report."""
     env: list[str] = msgspec.field(default_factory=list)
     """Names of variables that its agent gets where the host has them."""
     max_respawn: int = 10
@@ -301,7 +301,7 @@ class JobProgress(Value):
     """Last line that its agent printed."""
     question_id: str = ""
     question: str = ""
-    """Open question to a person."""
+    """Open question to the user."""
     usd: float = 0.0
     calls: int = 0
     input: int = 0
@@ -324,7 +324,7 @@ class JobStatus(StrEnum):
     SUCCESS = "success"
     FAIL = "fail"
     BROKEN = "broken"
-    """Something beside the work kept it from its end; a successor goes on."""
+    """Something alongside the work kept it from its end; a successor continues."""
 
 
 class JobResult(Value):

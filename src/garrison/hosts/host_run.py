@@ -227,7 +227,7 @@ class HostRun:
 # ---- Begin the run of a claim: wait for the commit that it begins at, make the run, and become its launcher.
 #
 # `python -P -m garrison.hosts.host_run --home HOME --run RUN --attempt RUN/NODE/NUMBER`, started by the
-# host's service (`service.py`). A refusal is left in `refusal` beside the job.
+# host's service (`service.py`). A refusal is left in `refusal` alongside the job.
 
 
 AUTHOR = ("user.name", "user.email")
@@ -317,8 +317,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 # ---- Tidying of a host's home: the runs of claims that nobody has used for a week, with all that they left.
 #
-# Home fetched what they made long ago. `garrison clean` removes each, in a process of its own: it never touches one
-# that lives. What a claim has beside its run is removed here: the job it began from, and its refs in the clone.
+# Home fetched what they made long ago. `garrison clean` removes each, in its own process: it never touches one
+# that lives. What a claim has alongside its run is removed here: the job it began from, and its refs in the clone.
 
 
 KEPT_SECONDS = 7 * 86400.0

@@ -428,7 +428,7 @@ class RemoteWork(Work):
                 path.unlink(missing_ok=True)
 
     def _tell(self, now: float) -> None:
-        """Pass on what a person tells the session."""
+        """Pass on what the user tells the session."""
         files = AttemptFiles(self.folder)
         told = messages.pending(files) if files.messages.exists() else None
         if told is None or self.calls.is_open(f"tell-{told.count}"):

@@ -135,7 +135,7 @@ class StoppableWork:
                 self._work.start()
 
     def poll(self) -> AttemptResult | None:
-        """Return its result; None while it runs, and once it was stopped: another host goes on with it."""
+        """Return its result; None while it runs, and once it was stopped: another host continues with it."""
         with self._lock:
             return None if self._is_stopped or not self._has_started else self._work.poll()
 
@@ -472,7 +472,7 @@ class HostWork:
         return self._progress
 
     def deliver(self, message: Message) -> None:
-        """Give an answer, or what a person tells, to the agent."""
+        """Give an answer, or what the user tells, to the agent."""
         told = decode(JobMessage, message.body, MAX_MESSAGE)
         if told is None or self.run is None:
             return

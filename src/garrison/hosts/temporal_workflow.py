@@ -2,7 +2,7 @@
 
 Its worker runs on the run's side. The activity is done by hosts; Temporal offers it again when no heartbeat came within
 the lease. Temporal tells a worker of a cancellation with its next heartbeat only, and has no way to tell it anything
-else. So each worker serves a task queue of its own as well: a delivery is an activity there, pushed at once.
+else. So each worker serves its own task queue as well: a delivery is an activity there, pushed at once.
 """
 
 from __future__ import annotations

@@ -212,7 +212,7 @@ def check_move(runtime: Runtime, run: str, target: Path) -> Git | None:
 
 
 def move_run(runtime: Runtime, run: str, git: Git) -> None:
-    """Let a run that is stopped go on in another place of its repository, with its queue and its worktrees.
+    """Let a run that is stopped continue in another place of its repository, with its queue and its worktrees.
 
     Every step may be repeated.
     """
@@ -223,7 +223,7 @@ def move_run(runtime: Runtime, run: str, git: Git) -> None:
         if (folder / before).is_dir() and not (folder / git.key).exists():
             (folder / before).rename(folder / git.key)
     moved, here = Path(launch.trees) / before, Path(launch.trees) / git.key
-    if (moved / run).is_dir() and not (here / run).exists():  # other runs have begun in the new place
+    if (moved / run).is_dir() and not (here / run).exists():  # other runs have started in the new place
         (moved / run).rename(here / run)
     registered = [Path(file.read_text().strip()).parent for file in (git.common / "worktrees").glob("*/gitdir")]
     trees = [here / path.relative_to(moved) for path in registered if path.is_relative_to(moved)]
@@ -237,7 +237,7 @@ def move_run(runtime: Runtime, run: str, git: Git) -> None:
 
 
 def spawn_launcher(runtime: Runtime, launch: Launch, options: list[str], steps: int | None = None) -> int:
-    """Start the launcher in a session of its own, with its output in the run's launch.log; return its pid.
+    """Start the launcher in its own session, with its output in the run's launch.log; return its pid.
 
     `steps`: visits of nodes that the flow of a resumed run may make from now on.
     """
@@ -325,7 +325,7 @@ def launcher_command(runtime: Runtime, launch: Launch, identity: Identity,
 
 
 def systemd_scope(runtime: Runtime) -> list[str]:
-    """Return the command prefix that puts a launcher into a scope of its own, if that keeps it alive; else []."""
+    """Return the command prefix that puts a launcher into its own scope, if that keeps it alive; else []."""
     manager = systemd.find_manager(runtime.environ)
     in_unit = bool(runtime.environ.get("NOTIFY_SOCKET"))
     method = systemd.choose_start_method(in_unit=in_unit, unit=False, manager=manager is not None,

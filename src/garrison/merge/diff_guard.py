@@ -1,4 +1,4 @@
-"""Classifier of a change: what a person should know of it, and files that a project hardly ever wants. Pure.
+"""Classifier of a change: what the user should know of it, and files that a project hardly ever wants. Pure.
 
 `classify` knows names, sizes and the beginning of each file, whoever made the change: `processes.unfinished` asks it
 about what an agent left uncommitted, before garrison commits that for it. `inspect_diff` looks at what is to land, as
@@ -213,7 +213,7 @@ class Diff(Value):
 
 
 def inspect_diff(diff: Diff, limits: GuardConfig) -> list[Told]:
-    """Return what a person should know about work that is to land, in the order of `ChangeKind`. Pure but for `read`.
+    """Return what the user should know about work that is to land, in the order of `ChangeKind`. Pure but for `read`.
 
     What `limits.allow` matches is no secret, not too large and no nested repository.
     """

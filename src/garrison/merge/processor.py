@@ -12,7 +12,7 @@ thing and returns it (`Progress`), or returns what it waits for (`Wait`). In ord
 
 The journal is its only memory: the handles of running gates are found again by `recover`. A step raises Fenced when
 another processor has taken over. Where git fails at entries, the step is tried again; an entry at which it fails
-lastingly (`decision.Setback`), and not at the target alone, is set aside, so that it holds up no other.
+lastingly (`decision.Setback`), and not at the target alone, is set aside, so that it blocks no other.
 """
 
 from __future__ import annotations

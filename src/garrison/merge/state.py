@@ -110,7 +110,7 @@ class Pause(Value):
 
     @property
     def is_manual(self) -> bool:
-        """Return whether a person asked for it; then only a person resumes the queue."""
+        """Return whether the user asked for it; then only the user resumes the queue."""
         return self.reason == PauseReason.ASKED
 
     def describe(self) -> str:
@@ -188,7 +188,7 @@ class QueueState:
     landings: dict[str, tuple[str, tuple[str, ...]]] = field(default_factory=dict)
     """Target's commit → the one after the next landing, and the entries that landed with it, of the last landings."""
     moves: dict[str, str] = field(default_factory=dict)
-    """New commit of the target → the old one, of each landing that was begun."""
+    """New commit of the target → the old one, of each landing that was started."""
     pause: Pause | None = None
     retried_pauses: int = 0
     """Pauses that the queue ends by itself, in a row."""
@@ -577,7 +577,7 @@ def _apply_paused(state: QueueState, record: QueuePaused, stored: Stored) -> Non
             state.entries[name] = replace(state.entries[name], status="queued", verdict="", reason=record.detail,
                                           updated_at=stored.at)
     if state.pause and state.pause.is_manual and record.reason != PauseReason.ASKED:
-        return  # the queue's own pause never replaces a person's
+        return  # the queue's own pause never replaces the user's
     state.pause = Pause(record.reason, record.detail, record.tip, record.log, stored.at if record.retry_after else "",
                         record.retry_after)
     state.retried_pauses += record.retry_after > 0

@@ -2,7 +2,7 @@
 
 The log names tests, files and packages (`failing_tests`); an entry is known by the files that it touches. The closer
 both are, the larger the likelihood ratio. A ratio only changes which sets are tested next: no entry is rejected for it,
-and each still needs a red run of its own. That is why bounds suffice against a log that was made to mislead.
+and each still needs its own red run. That is why bounds suffice against a log that was made to mislead.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ class AgentsInTurn:
         return replace(task, agent=agent, attributes=follower_attributes(task.attributes), continues="")
 
     def choose(self, trouble: Trouble) -> Failover | None:
-        """Return which agent goes on, None if the present one keeps the work."""
+        """Return which agent continues, None if the present one keeps the work."""
         if not policy.gives_up(trouble, self.runtime.timing.failover_patience):
             return None
         now = self.runtime.clock.time()
@@ -91,7 +91,7 @@ class AgentsInTurn:
         return self.runtime.clock.monotonic() + max(0.0, self._reset - self.runtime.clock.time())
 
     def _followers(self) -> tuple[str, ...]:
-        """Return the agents that may go on; none if the configuration has become invalid since the launch."""
+        """Return the agents that may continue; none if the configuration has become invalid since the launch."""
         if self._first.agent == "command":
             return ()
         try:
@@ -137,6 +137,6 @@ class AgentsInTurn:
 # Results of attempts, with the evidence that a node's own orchestrator wrote them.
 #
 # An orchestrator announces the digest of its result in its hook, and then writes the result. A file that a process
-# beside it puts in the attempt's folder is thus ignored, and the attempt continues. The branch counts as the result
+# alongside it puts in the attempt's folder is thus ignored, and the attempt continues. The branch counts as the result
 # says, too: `Worktree.restore_branch` puts it back where the orchestrator saw it. Outside a sandbox an agent is the
 # user, and can forge all of it; this catches mistakes and simple forgeries.

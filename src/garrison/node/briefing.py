@@ -1,4 +1,4 @@
-"""Briefings: what the prompt of an attempt tells besides its task, read from the run's files and the repository.
+"""Briefings: what the prompt of an attempt tells in addition to its task, read from the run's files and the repository.
 
 `agents.briefing` holds the records, `agents.prompt` puts them into words. Nothing is written but a copy of the log that
 the agent is to read: the original is where no agent looks.
@@ -73,7 +73,7 @@ if TYPE_CHECKING:
 MAX_LANDED = 8
 """Upstream nodes whose landed work is named, the latest."""
 MAX_SIBLINGS = 8
-"""Tasks at work beside this one that are named."""
+"""Tasks at work alongside this one that are named."""
 MAX_HUNK_LINES = 60
 """Lines of one file's conflicts that are shown."""
 MAX_CHANGES = 12
@@ -304,9 +304,9 @@ class Briefer:
         return detail(self, refusal, entry) if detail is not None else refusal
 
     def mender(self, refusal: Refusal | None) -> Path | None:
-        """Return the folder of the refused attempt if its session goes on with the refusal; None: a fresh one begins.
+        """Return the folder of the refused attempt if its session continues with the refusal; None: a fresh one begins.
 
-        A pipeline that comes back to a node says itself which session remembers what; `rework=fresh` begins all anew.
+        A pipeline that comes back to a node says itself which session remembers what; `rework=fresh` begins all again.
         """
         is_anew = self.task.attributes.get("rework") == Start.FRESH
         if refusal is None or refusal.by is RefusedBy.RUN or self.failovers or is_anew:
@@ -377,7 +377,7 @@ class Briefer:
         return tuple(word for word in words if word.text.strip())
 
     def _said_at_gates(self) -> list[PersonsWord]:
-        """Return a person's answers to the run's gates, as the guardian recorded them: an agent can write a context."""
+        """Return the user's answers to the run's gates, as the guardian recorded them: an agent can write a context."""
         from garrison.records.events import GuardianSignal, decode
 
         words = []

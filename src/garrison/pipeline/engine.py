@@ -136,7 +136,7 @@ async def run_async(
 
 async def run_program(program: Program, initial: Mapping[str, Any], log: StepLog | None, *,
                       handlers: Mapping[str, Any], directory: Path | None, seed: str, resumed: bool) -> RunResult:
-    """Run a program whose steps `log` keeps among other records, from `initial`; `resumed`: it had begun before.
+    """Run a program whose steps `log` keeps among other records, from `initial`; `resumed`: it had started before.
 
     The files of its nodes are in `directory`, if it has any, and there a run that failed leaves its checkpoint. Without
     log and directory the run is in memory.

@@ -136,7 +136,7 @@ class RunResult(Value):
     resumable: str = ""
 
     def to_data(self) -> dict[str, object]:
-        """Return the result as JSON values; `node_outcomes` maps a node to its status, or to a word of its own."""
+        """Return the result as JSON values; `node_outcomes` maps a node to its status, or to its own word."""
         return {**fields_of(self), "node_outcomes": {node: outcome.word or outcome.status
                                                    for node, outcome in self.node_outcomes.items()}}
 

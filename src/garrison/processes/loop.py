@@ -333,7 +333,7 @@ def exit_gracefully(incarnation: Incarnation, reason: str, departure: Departure,
 def log_line(text: str) -> None:
     """Write a line to the process's log; without space or a terminal the line is lost.
 
-    A reason in it may be an agent's words, and the launcher's log a person's terminal.
+    A reason in it may be an agent's words, and the launcher's log the user's terminal.
     """
     with contextlib.suppress(OSError):
         print("\n".join(clean_lines(text)), file=sys.stderr, flush=True)

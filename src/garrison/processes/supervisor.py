@@ -126,7 +126,7 @@ class Supervisor:
         return ChildState(identity, judge(identity, observation), observation)
 
     def _repair_identity(self, key: Key, error: RecordError) -> Identity | None:
-        """Rebuild the damaged identity of a child that is dead; None if it lives, or only a person can repair it."""
+        """Rebuild the damaged identity of a child that is dead; None if it lives, or only the user can repair it."""
         if not isinstance(error, RecordCorrupt):
             return None
         identity = rebuild_identity(self.runtime.observer, key, self._incarnation_of(key))
@@ -140,7 +140,7 @@ class Supervisor:
 
     def _living_unread(self, key: Key, error: RecordError) -> ChildState:
         """Return the state of a child whose record cannot be read: alive as far as its supervisor may assume. A living
-        process rewrites a damaged record itself; what only a person can repair stops this one child, not its
+        process rewrites a damaged record itself; what only the user can repair stops this one child, not its
         supervisor."""
         if self._unread.get(key.full) != str(error):
             log_line(str(error))
@@ -299,7 +299,7 @@ class Supervisor:
                        boot_id=self.runtime.observer.machine.boot_id)
 
     def park(self, child: ChildState, why: str, cool_down: float, attempt: int = 1) -> ChildParked:
-        """Park a name until its probe is due in `cool_down` seconds, or a person unparks it.
+        """Park a name until its probe is due in `cool_down` seconds, or the user unparks it.
 
         The identity is written first: a successor that finds it parked, but not journaled, writes the record.
         """
@@ -322,7 +322,7 @@ class Supervisor:
         return event
 
     def unpark(self, key: Key) -> None:
-        """Let a parked name start again, at a person's request."""
+        """Let a parked name start again, at the user's request."""
         now = self.runtime.clock.utc()
 
         def unparked(old: Identity | None) -> Identity:

@@ -122,7 +122,7 @@ LOCK_FILES = ("uv.lock", "poetry.lock", "pdm.lock", "Pipfile.lock", "requirement
               "npm-shrinkwrap.json", "pnpm-lock.yaml", "yarn.lock", "bun.lock", "bun.lockb", "package.json",
               "Cargo.lock", "Cargo.toml", "go.mod", "go.sum", "Gemfile.lock", "Gemfile", "composer.lock",
               "composer.json", "CMakeLists.txt", "meson.build", "configure.ac", "Makefile.am")
-"""Files whose change makes a set-up worth another run, besides those that it names."""
+"""Files whose change makes a set-up worth another run, in addition to those that it names."""
 
 
 def propose_by_marks(files: ProjectFiles) -> list[Candidate]:

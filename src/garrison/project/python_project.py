@@ -1,7 +1,7 @@
 """Python projects: ways to test them, from the project's own tool down to a .venv with pytest. Pure.
 
 A .venv gets what the project names for its tests: an extra, a dependency group, a file of requirements, the `deps` of
-tox. Which of these is complete cannot be known, so each is a candidate of its own, the likeliest first.
+tox. Which of these is complete cannot be known, so each is its own candidate, the likeliest first.
 """
 
 from __future__ import annotations
@@ -330,7 +330,7 @@ def _expand(text: str) -> list[str]:
 
 
 def _runs_tests(ini: Mapping[str, Mapping[str, str]], name: str) -> bool:
-    """Return whether an environment of tox runs a test runner, by the lines of `commands` that hold for its factors."""
+    """Return whether an environment of tox runs a test runner, by the lines of `commands` that apply to its factors."""
     own = next((section for section in ini if section.startswith("testenv:")
                 and name in _expand(section.removeprefix("testenv:").strip())), "")
     commands = (ini[own].get("commands") if own else None) or (ini["testenv"].get("commands") if "testenv" in ini

@@ -31,7 +31,7 @@ MAX_ADDITIONS = 6
 _COUNTS = re.compile(r"\b\d+ (?:failed|passed|errors?|skipped)\b|Ran \d+ tests?|\b\d+ tests?\b")
 _REGISTRIES = (("pypi.org", "files.pythonhosted.org"), ("registry.npmjs.org",), ("registry.yarnpkg.com",),
                ("index.crates.io", "static.crates.io"), ("proxy.golang.org", "sum.golang.org"))
-"""Hosts of each registry. They are refused only where the machine resolves them to an address of its own network, and
+"""Hosts of each registry. They are refused only where the machine resolves them to its own address network, and
 then all of one are."""
 _RAN = re.compile(r"\b[1-9]\d* (?:passed|failed|xfailed|skipped)\b|^Ran [1-9]\d* tests?\b|\b[1-9]\d* tests? passed"
                   r"|\[ *100%\]",
@@ -92,7 +92,7 @@ def find_passing(candidates: Sequence[Candidate], means: Means, *, limit: float,
     Args:
         candidates: at least one.
         limit: seconds that set-up and gate of a trial may take, each.
-        end: time by the clock of `means` at which no further trial is begun.
+        end: time by the clock of `means` at which no further trial is started.
     """
     waiting, attempts, additions = list(candidates), list[Attempt](), 0
     absent: dict[str, None] = {}

@@ -1,7 +1,7 @@
 """Pull request policy: the state machine of a run's request. Pure.
 
 It begins when the flow is at its exit. The run's branch is the head; `landing_policy.py` has it tested, merged into the
-base, on a branch of its own. `ROWS` is the machine: the first row that fits journal and facts decides the next step,
+base, on its own branch. `ROWS` is the machine: the first row that fits journal and facts decides the next step,
 and says into which states it may lead (`records.pull_request` has the states). docs/generated/states.md has the table;
 a test compares the two. Nothing is remembered but the journal, so a row may be decided again after any death.
 """
@@ -60,7 +60,7 @@ class PullRequestView(Value):
     tree: str = ""
     """Tree of the tested merge."""
     problem: str = ""
-    """Why the forge refused the last request, if only a person can mend that; '' otherwise."""
+    """Why the forge refused the last request, if only the user can mend that; '' otherwise."""
     refused: ForgeStep | None = None
     """The step that it refused; None for a look."""
     wait: str = ""
@@ -328,8 +328,8 @@ def _pushed_by_others(turn: Turn) -> list[Action] | None:
 
 
 def _moved_meanwhile(turn: Turn) -> list[Action] | None:
-    """The relation holds for another tip than the guardian's: a push of this one could take back what people pushed and
-    garrison took in."""
+    """The relation applies to another tip than the guardian's: a push of this one could take back what people pushed
+    and garrison took in."""
     return turn.wait(turn.current, "its branch moved while the forge was asked; looking again") \
         if turn.facts.tip and turn.facts.tip != turn.view.tip else None
 
@@ -392,7 +392,7 @@ def _under_test(turn: Turn) -> list[Action] | None:
 
 
 def _make_ready(turn: Turn) -> list[Action] | None:
-    """End the draft that garrison opened; one that a person made since then is theirs, whatever is pushed meanwhile."""
+    """End the draft that garrison opened; one that the user made since then is theirs, whatever is pushed meanwhile."""
     ready = turn.state.pull_request.ready
     if ready == turn.view.tip:
         return None

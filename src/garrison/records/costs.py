@@ -311,7 +311,7 @@ class UsageLog:
 # ---- windows of a subscription
 
 WINDOWS_FILE = "windows.json"
-"""Beside a usage file: what a subscription's windows have left, which count in place of dollars."""
+"""Alongside a usage file: what a subscription's windows have left, which count in place of dollars."""
 _WINDOWS = {"five_hour": "5 h", "seven_day": "week", "seven_day_opus": "week of Opus",
             "seven_day_sonnet": "week of Sonnet"}
 """Window → its name."""

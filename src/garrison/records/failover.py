@@ -34,7 +34,7 @@ class Failover(Value):
     """Seconds since 1970."""
     previous: str = msgspec.field(name="from")
     agent: str = msgspec.field(name="to")
-    """The agent that goes on."""
+    """The agent that continues."""
     kind: str = ""
     """Class of the failure that ended the work of `previous`."""
     reason: str = ""

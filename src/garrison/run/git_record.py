@@ -46,7 +46,7 @@ GIT = "git"
 """`Warned.about` of a change of git's configuration or hooks."""
 _FILES = ("info/attributes", "info/grafts", "objects/info/alternates", "modules/*/config", "modules/*/hooks/*",
           "hooks/*")
-"""Files of the git directory whose change is told, besides the configuration."""
+"""Files of the git directory whose change is told, in addition to the configuration."""
 _WAITING = ".before-garrison"
 """Suffix of the user's hook while garrison's guard is in its place."""
 MAX_NAMED = 6
@@ -262,7 +262,7 @@ def restore(git: Git, folder: Path, changes: GitState) -> None:
 # Filters and merge drivers that the user's git runs, as confined commands.
 #
 # garrison's git runs them on what agents wrote, and in their folders: a program that lies in the repository, or a
-# module that is looked for there, is the agent's. So each runs in a sandbox of its own, without a network, that shows
+# module that is looked for there, is the agent's. So each runs in its own sandbox, without a network, that shows
 # the files of its folder and nothing of the repository's git directory. Left as they are: programs that need that
 # directory and execute nothing of a worktree, such as git-lfs.
 #

@@ -33,7 +33,7 @@ _LIMIT_PROCESSES = "ulimit -u {0} 2>/dev/null || ulimit -p {0} 2>/dev/null; "
 def command_line(argv: Iterable[str], steps: Iterable[FileSystemStep], machine: Machine, *,
                  makes_network: bool, directory: Path | None = None, files: int = 0, processes: int = 0,
                  calls: Path | None = None) -> list[str]:
-    """Return the command line that runs `argv` in a place, with a network of its own or in that of its caller.
+    """Return the command line that runs `argv` in a place, with its own network or in that of its caller.
 
     It ends with all that is inside when the process dies that started it. Without capabilities root inside may do no
     more than another user.

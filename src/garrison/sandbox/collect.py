@@ -43,7 +43,7 @@ from garrison.values import Value
 _TRIES = 5
 """Imports of what a `git gc` took again before its ref was there."""
 MAX_SIDE = 20
-"""Commits beside the branch that are saved of one view."""
+"""Commits alongside the branch that are saved of one view."""
 FEW = 100
 """Objects up to which they are stored one by one; git itself does so for what is pushed."""
 _PACKED_LIMIT = 256 << 20
@@ -72,7 +72,7 @@ class Collected(Value):
 
 
 class OpenWork(Value):
-    """State of a worktree that no commit has: an operation of git that was begun and not concluded."""
+    """State of a worktree that no commit has: an operation of git that was started and not concluded."""
 
     operation: str = ""
     """`merge`, `rebase`, `cherry-pick`, `revert`, `bisect` or `am`; '' for none."""
@@ -537,7 +537,7 @@ def _split(text: str) -> list[str]:
     return [part for part in text.split("\0") if part]
 
 
-# ---- what is beside the branch ---------------------------------------------------------------------------------------
+# ---- what is outside the branch --------------------------------------------------------------------------------------
 
 
 def collect_side_work(view: GitView) -> list[str]:
@@ -567,7 +567,7 @@ def _import_commits(view: GitView, state: ViewState, tips: Sequence[str]) -> lis
 
 
 class SideWork(Value):
-    """Commits that an agent left beside its branch; `ref` is `refs/stash` or a branch."""
+    """Commits that an agent left alongside its branch; `ref` is `refs/stash` or a branch."""
 
     ref: str
     commit: str

@@ -1,6 +1,6 @@
 """Launcher: restrict itself by Landlock, then become the command. Started as a file, without site packages.
 
-Where there is Perl, the one beside it is started instead: Python alone takes longer to start than a sandbox may.
+Where there is Perl, the one alongside it is started instead: Python alone takes longer to start than a sandbox may.
 
     python -I -S landlock_launcher.py [--read PATH]… [--write PATH]… [--ports PORT,…] -- COMMAND…
 """

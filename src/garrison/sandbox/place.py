@@ -27,7 +27,7 @@ class Mode(StrEnum):
     """Mechanism that holds the confinement."""
 
     AUTO = "auto"
-    """Bubblewrap, else refuse: a weaker one is chosen by a person, by name."""
+    """Bubblewrap, else refuse: a weaker one is chosen by the user, by name."""
     BUBBLEWRAP = "bubblewrap"
     LANDLOCK = "landlock"
     NONE = "none"
@@ -67,7 +67,7 @@ class Rights(Value):
     read: tuple[Path, ...] = ()
     """Paths that are shown in addition, read-only."""
     programs: tuple[Path, ...] = ()
-    """Programs that a person's own command names, and their installations: shown without what is private in them."""
+    """Programs that the user's own command names, and their installations: shown without what is private in them."""
     write: tuple[Path, ...] = ()
     """Paths that are shown in addition, writable."""
     hide: tuple[Path, ...] = ()

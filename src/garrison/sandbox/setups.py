@@ -52,7 +52,7 @@ STORE = "setups"
 LAYER = "layer.json"
 """File of a worktree's sandbox folder that names the layer under it."""
 PRIVATE = "setup-layer"
-"""Folder of a worktree's sandbox folder with a layer of its own."""
+"""Folder of a worktree's sandbox folder with its own layer."""
 _RECORD, _HOME, _TREE, _GENERATION, _NEW = "setup.json", "home", "tree", "generation", ".new-"
 _RUNTIMES = ("python3", "node")
 """Programs whose version what a set-up leaves depends on, whether its command names them or not."""
@@ -235,7 +235,7 @@ def lay(worktree: Path, layer: SetupLayer, store: Path) -> bool:
 
 
 def copy_out(worktree: Path) -> None:
-    """Copy what a set-up made into its worktree, for a person who works there without a sandbox, but over nothing."""
+    """Copy what a set-up made into its worktree, for the user who works there without a sandbox, but over nothing."""
     layer = layer_of(worktree)
     if layer is None:
         return
@@ -367,8 +367,8 @@ def list_untracked(git: Git, worktree: Path) -> list[str]:
 def _not_ignored(git: Git, worktree: Path, names: Sequence[str]) -> list[str]:
     """Return those of some untracked paths that git does not ignore by their names.
 
-    A `.gitignore` inside of one does not count: it is part of the layer, so that what an agent adds beside it lies in a
-    folder without it.
+    A `.gitignore` inside of one does not count: it is part of the layer, so that what an agent adds alongside it lies
+    in a folder without it.
     """
     told = git.run("check-ignore", "-z", "--stdin", cwd=worktree, text="".join(f"{name}\0" for name in names),
                    check=False, exact=True).out

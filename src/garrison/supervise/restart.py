@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 #
 # The states are closed → parked → probing (half-open: one incarnation) → closed, or parked again for twice as long.
 # They are replayed from the supervisor's own journal (`park`, `spawn` of a probe, `heal`), so that its successor
-# continues with the same state. A person's `unpark` and `--resume` close the circuit too, and empty the window.
+# continues with the same state. The user's `unpark` and `--resume` close the circuit too, and empty the window.
 
 
 class Circuit(Value):
@@ -149,7 +149,7 @@ class Death(Value):
 class PolicyOutcome(Value):
     """Outcome of the policy; `why` names the rule that applied.
 
-    `kind` is start (not before `at`, monotonic seconds), park (the window is used up, or a person must act first),
+    `kind` is start (not before `at`, monotonic seconds), park (the window is used up, or the user must act first),
     give_up (the attempt's total is used up) or rest (nothing follows).
     """
 

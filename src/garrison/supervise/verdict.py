@@ -100,7 +100,7 @@ def is_spawn_due(leased_at: float, now: float) -> bool:
 def is_start_overdue(leased_at: float, deadline: float, now: float, watched: float) -> bool:
     """Return whether a start's deadline is over: by the wall clock, or by the time for which it was watched.
 
-    The latter counts if the clock was set back since the lease: a start that is held up must not wait until the clock
+    The latter counts if the clock was set back since the lease: a start that is blocked must not wait until the clock
     is where it was.
 
     Args:

@@ -65,7 +65,7 @@ def restrict(*, readable: Iterable[str | Path] | None = None, writable: Iterable
     """Restrict this thread and its later children as far as the kernel can; OSError if it refuses.
 
     Args:
-        readable: files and folders that stay readable and executable, besides those that stay writable; missing ones
+        readable: files and folders that stay readable and executable, as do those that stay writable; missing ones
             are ignored. None: no restriction. Names, sizes and links can be seen everywhere.
         writable: files and folders that stay writable, in the same way.
         connect: TCP ports that may be connected to; None: all.

@@ -6,8 +6,8 @@
 - Set-up runs once per worktree, and again when its key changes: a hash of its command and of the lock files. The owner
   of the worktree stores the key of the last green set-up.
 - What only the set-up made (an environment, installed modules, a lock file that it wrote) is not work. A directory gets
-  a `.gitignore` of one `*`, a single file is listed beside the worktree's index (`git.commits`), so that no commit and
-  no snapshot contains it, without touching the settings of the user's repository.
+  a `.gitignore` of one `*`, a single file is listed alongside the worktree's index (`git.commits`), so that no commit
+  and no snapshot contains it, without touching the settings of the user's repository.
 """
 
 from __future__ import annotations

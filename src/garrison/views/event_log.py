@@ -47,7 +47,7 @@ class Event(Value):
     journal: str
     """`guardian`, a process's `role-name`, or `merge-queue`."""
     by: str
-    """The writer's fencing token, `role-name@run#incarnation`, or a person's."""
+    """The writer's fencing token, `role-name@run#incarnation`, or the user's."""
     seq: int
     kind: str
     node: str

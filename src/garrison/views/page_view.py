@@ -100,7 +100,7 @@ class PageNode(Value):
     commit: str = ""
     asks: str = ""
     parked: str | None = None
-    """Why a person parked it; None if no person did."""
+    """Why the user parked it; None if no person did."""
     answer: str | UnsetType = UNSET
     """Way that was taken at a node without an agent."""
 
@@ -159,7 +159,7 @@ class PageQueue(Value):
 
 
 class Notice(Value):
-    """Something that a person is to be told now."""
+    """Something that the user is to be told now."""
 
     key: str
     event: str
@@ -443,7 +443,7 @@ class PageModel:
 
     @property
     def problems(self) -> list[str]:
-        """Records of the run that cannot be read or shown, and what holds up more than a node."""
+        """Records of the run that cannot be read or shown, and what blocks more than a node."""
         observed = self.observation.view.problems if self.observation else []
         told = [f"warning: {warning.describe()}" for warning in self.model.state.told[-PROBLEMS:]]
         view = self.observation.view if self.observation else None
@@ -498,7 +498,7 @@ class PageModel:
         return [*map(show_gate, self.model.state.gates.values()), *map(show_review, entries_to_approve(self.model))]
 
     def _waits(self) -> list[ShownWait]:
-        """Return what waits for a person, as `status` and the home have it."""
+        """Return what waits for the user, as `status` and the home have it."""
         view = self.observation.view if self.observation else None
         asking = [wait.node for wait in view.waits if wait.kind == WaitKind.ASKS] if view else []
         waits = waits_of(self.model, self.status.status, asking=asking, hint=view.hint if view else "",
@@ -506,7 +506,7 @@ class PageModel:
         return [project(ShownWait, wait) for wait in waits]
 
     def _notices(self) -> list[Notice]:
-        """Return what a person is to be told now, from the same source as the command of `[notify]`."""
+        """Return what the user is to be told now, from the same source as the command of `[notify]`."""
         state = self.model.state
         parked = [Parked(f"{name}:{state.nodes[name].attempt}", name, why) for name, why in state.held.items()
                   if name in state.nodes]

@@ -26,7 +26,7 @@ from garrison.views.usage import CostReader, Costs, UsageByProcess, process_mete
 from garrison.views.waits import ShownWait
 
 ASKING = "asking"
-"""Place of a node whose agent, gate or work waits for a person."""
+"""Place of a node whose agent, gate or work waits for the user."""
 
 
 class ProcessRow(Usage, kw_only=True):
@@ -102,7 +102,7 @@ class EventOfRun(Lifecycle, kw_only=True):
 
 
 class WaitOfRun(ShownWait, kw_only=True):
-    """Something that waits for a person in a run."""
+    """Something that waits for the user in a run."""
 
     run: str
 

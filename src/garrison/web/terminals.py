@@ -1,4 +1,4 @@
-"""Terminals of the page: streams of what draws agents' sessions, read-only unless a person asks for the keyboard.
+"""Terminals of the page: streams of what draws agents' sessions, read-only unless the user asks for the keyboard.
 
 A terminal is a response that streams. Its bearer is sent in a header as with every request, so that it needs neither
 cookie nor ticket; what is typed comes in requests of its own, with the checks of every change. The id of a terminal is
@@ -274,7 +274,7 @@ def size_json(size: Size) -> dict[str, int]:
 
 
 def _lock_keyboard(home: Path, key: Key) -> int:
-    """Lock the keyboard of a session, also against other servers of the home; Refused if a person has it."""
+    """Lock the keyboard of a session, also against other servers of the home; Refused if the user has it."""
     path = home / "run" / f"keyboard-{key.full}.lock"
     lock = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:

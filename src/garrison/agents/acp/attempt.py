@@ -126,7 +126,7 @@ class AcpAttempt(ConnectedAttempt):
         return self._connect(decision, job, now)
 
     def _take_refused(self) -> bool:
-        """Take over the session of the refused attempt before, if it can go on; return whether it was."""
+        """Take over the session of the refused attempt before, if it can continue; return whether it was."""
         refused = self.assignment.refused
         if refused is None or not (session := AttemptFiles(refused).find_mender()):
             return False

@@ -15,8 +15,8 @@ from garrison.agents.trouble import CLASSES, LIMITS, MAX_WAIT, TABLE, TRANSIENT,
 from garrison.values import Value, replace
 
 REPORTED, QUESTION, SILENT, STOPPED, PERSON = "reported", "question", "silent", "stopped", "person"
-"""Endings that are not failures: the agent reported, asked a person, ended its turn without a report, or was stopped;
-or a person worked in its place."""
+"""Endings that are not failures: the agent reported, asked the user, ended its turn without a report, or was stopped;
+or the user worked in its place."""
 
 
 class Ending(Value):
@@ -64,7 +64,7 @@ class Prompt(StrEnum):
 
 
 class Decision(Value):
-    """CONNECT with a prompt, WAIT until a time, ASK the open question, PARK until a person has acted, or FINISH."""
+    """CONNECT with a prompt, WAIT until a time, ASK the open question, PARK until the user has acted, or FINISH."""
 
     step: Step
     prompt: Prompt = Prompt.CONTINUE
@@ -88,9 +88,9 @@ __all__ = ["MAX_WAIT", "TRANSIENT", "Decision", "Ending", "Prompt", "Step", "dec
 _COUNTED = frozenset(kind for kind in TRANSIENT if ruling(kind).counts)
 """Failures that lengthen each other's pauses."""
 NEEDS_PERSON = frozenset(kind for kind in CLASSES if ruling(kind).follows == "person")
-"""Failures that only a person can resolve."""
+"""Failures that only the user can resolve."""
 MAX_CRASHES = 3
-"""Deaths of an agent's program in a row, without any progress, after which another agent may go on."""
+"""Deaths of an agent's program in a row, without any progress, after which another agent may continue."""
 MAX_HAND_OVERS = 5
 """Fresh sessions that an attempt may need because its context was full."""
 MAX_REFUSED_HISTORIES = 1

@@ -102,7 +102,7 @@ class ClaudeSettings:
     max_response: float | None = setting(1800.0, or_none(as_amount))
     """Duration of one response, after which the session is interrupted though it still speaks."""
     max_repeats: int | None = setting(MAX_REPEATS, or_none(as_count))
-    """Tool calls in a row that bring nothing new after which the session is told, and then a person is asked."""
+    """Tool calls in a row that bring nothing new after which the session is told, and then the user is asked."""
     max_idle: int | None = setting(80, or_none(as_count))
     """Responses in a row that change nothing, after which the same happens."""
     starts: int = setting(2, as_count)

@@ -102,7 +102,7 @@ def _inodes(pid: int) -> set[str]:
 # Limit of concurrent session starts in a home: a start costs half a second of a core and 200 MiB.
 #
 # Each start holds one of the lock files `run/claude-start-<n>` until the session has answered; if it dies, the kernel
-# releases the lock. This is a module of its own because asyncio would delay the start of every orchestrator by 14 ms.
+# releases the lock. This is its own module because asyncio would delay the start of every orchestrator by 14 ms.
 
 
 _POLL_INTERVAL = 0.1

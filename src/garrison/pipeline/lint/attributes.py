@@ -149,7 +149,7 @@ def shape_misspelt(view: View) -> Iterator[Problem]:
 
 
 def variable_misspelt(view: View) -> Iterator[Problem]:
-    """Forbid a variable in a text for an agent or a person that is near to one that is replaced there."""
+    """Forbid a variable in a text for an agent or the user that is near to one that is replaced there."""
     for node in view.graph.nodes.values():
         for key in EXPANDED:
             for name in variables(node.attrs.get(key, "")):

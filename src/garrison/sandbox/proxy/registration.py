@@ -109,7 +109,7 @@ def bind(folder: Path) -> socket.socket:
 
 # Peers: which processes may register a listener. A program that one of the run's processes confines may not.
 #
-# Where no namespace hides the control socket from it, an agent could register a listener of its own, with any hosts.
+# Where no namespace hides the control socket from it, an agent could register its own listener, with any hosts.
 
 
 def may_register(connection: socket.socket, home: Path, run: str) -> bool:

@@ -692,5 +692,5 @@ async def _cancel(task: asyncio.Future[object] | asyncio.Task[None] | asyncio.Ta
 
 
 def _framing(headers: Headers) -> list[tuple[bytes, bytes]]:
-    """Return the header that frames the body of a message; a length of its own passes as end-to-end."""
+    """Return the header that frames the body of a message; an explicit length passes as end-to-end."""
     return [(b"Transfer-Encoding", b"chunked") for name, _ in headers if name == b"transfer-encoding"]

@@ -1,7 +1,7 @@
 """Neutral settings: which keys of git's configuration make git run a program or follow a file, and what replaces them.
 
 garrison's own git works in repositories that agents write to. So no program that is named there may run in it, unless
-it was named there when a person launched the run.
+it was named there when the user launched the run.
 
 - `ALWAYS` are keys with one name: what they configure is of no use to garrison, so every call overrides them.
 - `RULES` are the keys that garrison needs if the user set them (filters such as LFS, merge drivers, a proxy's command),
@@ -244,10 +244,10 @@ def exact_directories(settings: Sequence[Setting], directories: Sequence[str]) -
     return [("safe.directory", ""), *(("safe.directory", name) for name in [*named, *directories] if name not in "*")]
 
 
-# ---- Trusted settings: programs that git's configuration named when a person launched a run on a repository.
+# ---- Trusted settings: programs that git's configuration named when the user launched a run on a repository.
 #
 # `<home>/git/<key of the common directory>.json` has one list of (key, value) for a repository. Each launch writes
-# it again, without what appeared while agents were at work (`suspects`), until that is gone or a person accepts it;
+# it again, without what appeared while agents were at work (`suspects`), until that is gone or the user accepts it;
 # and with the commands that run some of these programs in a sandbox (`confined`).
 
 
@@ -460,7 +460,7 @@ def neutral_variables(path: Path, common: Path | None, home: Path | None, enviro
     recorded = read_trusted(home, outer or dirs.common) if home is not None else None
     if recorded is not None:
         accepted = list(recorded.settings)
-    elif home is not None and outer is None:  # no launch yet: a person is about to make one, or uses the queue alone
+    elif home is not None and outer is None:  # no launch yet: the user is about to make one, or uses the queue alone
         accepted = [(each.key, each.value) for each in settings]
     if network and (found := find_not_neutral(settings, accepted)) is not None:
         raise Unneutral(f"{found.key} in {found.origin} names the program {found.value}, which was not there when the "

@@ -1,4 +1,4 @@
-// Graphviz in a thread of its own: {dot} becomes {down, right}, the same graph drawn in both directions. A long chain is
+// Graphviz in its own thread: {dot} becomes {down, right}, the same graph drawn in both directions. A long chain is
 // best read from left to right on a wide panel and downwards on a phone; the page chooses by its size.
 
 import { instance } from "./vendor/viz.js";

@@ -1,4 +1,4 @@
-// Words of the page: states, times, amounts. Pure. Each state has a word and a symbol of its own, so that none is shown
+// Words of the page: states, times, amounts. Pure. Each state has a word and its own symbol, so that none is shown
 // by colour alone, and each fact is put into words in one place.
 
 const STATES = {

@@ -201,7 +201,7 @@ AGENTS_KEYS = tuple(readers_of(AgentsConfig))
 
 
 class AgentConfig(Value):
-    """A profile `[agents.NAME]`; its table has the keys that depend on its kind, too."""
+    """A profile `[agents.NAME]`; its table has the keys that depend on its kind as well."""
 
     name: str
     kind: str
@@ -354,7 +354,7 @@ class PullRequestOptions:
     mention: str = setting("garrison", _ANY)
     """Name by which a comment on the whole asks for work (`@garrison`)."""
     check_limit: float = setting(3600.0, number("seconds", 1, 604_800))
-    """Seconds without news after which a check that has not ended is told to the user."""
+    """Seconds without news after which the user is notified of a check that has not ended."""
     node: str = setting("", _ANY)
     """Node that mends what no node's commits own; '' for the one that a refused run returns to."""
     labels: tuple[str, ...] = setting((), as_strings)

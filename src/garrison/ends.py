@@ -143,7 +143,7 @@ class RefusedBy(StrEnum):
     """Why work went back: what refused the attempt before. Failures have these words as their kind in records."""
 
     ACCEPTANCE = "acceptance"
-    """Its acceptance command; in records a validator, too."""
+    """Its acceptance command; in records a validator as well."""
     VALIDATOR = "validator"
     GATE = "gate"
     CONFLICT = "conflict"
@@ -169,7 +169,7 @@ class RefusedBy(StrEnum):
 
 
 KEPT = frozenset({RefusedBy.ACCEPTANCE, RefusedBy.GATE})
-"""What refuses finished work (as kinds: a validator and a review, too): the next attempt mends it."""
+"""What refuses finished work (as kinds: a validator and a review as well): the next attempt mends it."""
 
 
 class ChangeKind(StrEnum):
@@ -189,7 +189,7 @@ class ChangeKind(StrEnum):
     DEPENDENCIES = "dependencies"
     """Manifests and lock files."""
     INSTRUCTIONS = "instructions"
-    """What agents are told, and what they may do, by files of the repository."""
+    """Instructions and permissions that files of the repository give to agents."""
     SECRETS = "secrets"
     SIZE = "size"
     """Too large or too many files, and what nobody wants in a history: core dumps, installed modules."""
@@ -245,7 +245,7 @@ class RefusalKind(StrEnum):
     STASH = "stash"
     """Nothing is on the branch, and something is in the stash."""
     OTHER_BRANCH = "other_branch"
-    """The work is on another branch or commit, and its own branch holds nothing."""
+    """The work is on another branch or commit, and its own branch contains nothing."""
     REWRITTEN = "rewritten"
     """The branch no longer contains the commit at which it began."""
     IGNORED = "ignored"
@@ -270,9 +270,9 @@ class Refusal(Value):
     """Operation of git that was left open: `merge`, `rebase`, `cherry-pick`, `revert`, `bisect` or `am`; or the hook
     that refused."""
     branch: str = ""
-    """Branch that holds the work."""
+    """Branch that contains the work."""
     commit: str = ""
-    """Commit that holds the work, or that the branch lacks."""
+    """Commit that contains the work, or that the branch lacks."""
     ref: str = ""
     """Ref under which the work was saved."""
 

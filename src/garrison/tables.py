@@ -63,7 +63,7 @@ def empty_table(read: Reader[Mapping[str, T]] | Nested[Mapping[str, T]]) -> Mapp
 
 
 def settings_by_key(keys: Iterable[Word], read: Reader[T]) -> Mapping[Word, T]:
-    """Declare a field that holds what the table states for each of `keys`."""
+    """Declare a field that contains what the table states for each of `keys`."""
     made: Any = field(default_factory=dict, metadata={_READER: read, _KEYS: tuple(keys)})
     return made  # type: ignore[no-any-return]
 

@@ -84,7 +84,7 @@ class PersonsWord(Value):
 
     text: str
     question: str = ""
-    """Of the agent, if this is the answer to one."""
+    """The agent's question that this answers, if any."""
     source: str = ""
     """Where else it was said, such as `in the review of attempt 1`; '' for a message to the agent."""
     at: str = ""
@@ -131,7 +131,7 @@ class Refusal(Value):
     """What the refused attempt's agent had reported, or said last."""
     ended: Ended = Ended.REPORTED
     rescue: str = ""
-    """Ref that holds the refused work."""
+    """Ref that contains the refused work."""
     stat: str = ""
     """Diffstat of the refused work."""
     notes: str = ""

@@ -423,7 +423,7 @@ def fill_placeholders(word: str, assignment: Assignment, result_file: Path, sess
         name = match[1]
         return assignment.read_prompt() if name == "prompt" else values[name]
 
-    return _PLACEHOLDER.sub(fill, word)  # in one pass: a path that holds {node} is not filled again
+    return _PLACEHOLDER.sub(fill, word)  # in one pass: a path that contains {node} is not filled again
 
 
 def programs_of(argv: Sequence[str], command: str | None) -> list[str]:

@@ -86,7 +86,7 @@ _METHODS: Mapping[str, Callable[[ToolServer, Mapping[str, object]], dict[str, ob
 """Method → its handler."""
 
 
-# ---- a tool call → the request to the socket, and what the model is told
+# ---- a tool call → the request to the socket, and the reply to the model
 
 
 def _report(arguments: dict[str, object]) -> tuple[dict[str, object], str]:

@@ -192,7 +192,7 @@ class SharedOutages:
         return min(max(_POLL, (self.seen.until - self._wall()) / 20), 30.0)
 
     def record(self, ending: Ending, until: float) -> None:
-        """Record the failure of this agent's program, if it is one that others would meet, too."""
+        """Record the failure of this agent's program, if it is one that others would meet as well."""
         if ending.kind in OUTAGES:
             path = self._model if ending.kind in LIMITS else self._whole
             atomic.make_directory(path.parent)

@@ -29,7 +29,7 @@ class LogIn(Value):
     key: tuple[str, ...] = ()
     """Keys of the tables in its file, outermost first, below which it may hold an API key."""
     key_variable: str = ""
-    """Variable in which the program takes that key, too."""
+    """Variable in which the program takes that key as well."""
 
     def find(self, environ: Mapping[str, str]) -> Path | None:
         """Return the path of its file, None if there is none."""
@@ -44,7 +44,7 @@ class KeyInFile(Value):
     log_in: LogIn
 
     def variables(self, _now: float) -> dict[str, str]:
-        """Return the variable with the key; empty if the file holds none, but tokens of an account, say."""
+        """Return the variable with the key; empty if the file contains none but, say, an account's tokens."""
         value: object = None
         with suppress(OSError, ValueError, RecursionError):
             value = json.loads((self.folder / self.log_in.file).read_bytes())
@@ -71,7 +71,7 @@ class Preset(Value):
     """Variables that it gets, with their values."""
     log_in: LogIn | None = None
     urls: tuple[str, ...] = ()
-    """Variables that hold the base URL of its model's API, for those who have another than the provider's."""
+    """Variables that contain the base URL of its model's API, for those who have another than the provider's."""
 
     @property
     def program(self) -> str:

@@ -68,13 +68,13 @@ class Told:
     resets_at: float | None = None
     """When a limit that refused it is reset, in seconds since 1970, if it has told that."""
     response: str = ""
-    """Id of the message whose tokens are told piece by piece."""
+    """Id of the message whose tokens are reported piece by piece."""
     usage: dict[str, object] = field(default_factory=dict)
     """Tokens of that message so far."""
 
 
 class StreamFormat:
-    """One program's lines: `read` yields the events of an object and changes what was told."""
+    """One program's lines: `read` yields the events of an object and updates what was reported."""
 
     reporter = ""
     """Begins the User-Agent of a program that tells the tokens of each response, '' for one that does not."""
@@ -266,7 +266,7 @@ class ProgramStream:
     def read(self, *, is_whole: bool = False) -> bool:
         """Read what has been printed, at most `_STEP` bytes; return whether there is more.
 
-        `is_whole`: what follows the last line is a line, too.
+        `is_whole`: text after the last line break is a complete line.
         """
         try:
             with self.files.lines.open("rb") as file:

@@ -44,7 +44,7 @@ MAX_CLAIM = 4000
 MAX_FEEDBACK = 16_000
 """Characters of what was said about a pull request that a prompt holds; longer feedback is in a file."""
 MAX_DECIDED, MAX_SAID = 40, 2000
-"""The latest words of the user that are told, and the characters of each."""
+"""Latest messages of the user that a prompt quotes, and characters of each."""
 MAX_DIFF = 24_000
 """Characters of a difference that a validator's prompt holds; a longer one is in a file."""
 MAX_EARLIER = 10

@@ -250,7 +250,7 @@ def claude_settings_of(name: str, home: Path) -> ClaudeSettings | None:
 
 
 def has_session(name: str, home: Path) -> bool:
-    """Return whether an agent works in a session that can be told something: of Claude, or of an ACP agent."""
+    """Return whether an agent works in a session that takes messages: Claude's, or an ACP agent's."""
     return isinstance(_model_profile(find_profile(name, home), home), (ClaudeProfile, AcpProfile))
 
 

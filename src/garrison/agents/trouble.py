@@ -2,10 +2,10 @@
 
 A class says whether its end is waited for, and with which pauses; when another agent continues instead (`failover`);
 what it means for the restart policy; and its words in `status`. Sessions (`claude.policy`) and programs (`command`) act
-on the table. Which class a failure has is told by the API's own answer where the run's proxy has seen it (`judge`),
+on the table. The class of a failure comes from the API's answer where the run's proxy has seen it (`judge`),
 else by a status, by the name that an API or a CLI gives it, or by its text.
 
-Of a *program* only its last words count, and only of a run that has failed: its output is an agent's, which may speak
+For a *program* only the end of its output counts, and only if it failed: its output is an agent's, which may speak
 about limits for a hundred reasons (its task is a rate limiter, a test has `429` in its name). `find_witness` therefore
 looks for an error as clients print it, from the end, and stops at the first line that names another reason.
 
@@ -53,7 +53,7 @@ class TroubleKind(StrEnum):
     """Calls of other sessions may cost what is left of a budget."""
     CONTEXT = "context"
     HISTORY = "history"
-    """The API refuses the session's own messages: each further request of it would be refused, too."""
+    """The API refuses the session's own messages: each further request of it would be refused as well."""
     UNKNOWN_SESSION = "unknown_session"
     INVALID = "invalid"
     MAX_TURNS = "max_turns"

@@ -257,7 +257,7 @@ def cancel(node: str, reason: str, run: str | None, home: str | None) -> None:
 @click.argument("node", shell_complete=completion.nodes)
 @node_options
 def retry(node: str, run: str | None, home: str | None) -> None:
-    """Try a failed NODE again while its run continues. It gets a new attempt, which is told why the last one failed.
+    """Try a failed NODE again while its run continues. The new attempt learns why the last one failed.
 
     What depends on it waits for it again. Only a node of a pipeline with flow=dag whose failure no edge follows can be
     retried this way.

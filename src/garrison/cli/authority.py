@@ -2,13 +2,13 @@
 
 `COMMANDS` sorts them; what it does not list is a control command. Inside an agent, a control command is refused with
 one line and exit code 2: an agent has the socket of `agent_requests` and a read-only view of its run. Set-up,
-acceptance and gate run the agents' code, so they count as inside, too. Commands on another home are not restricted:
+acceptance and gate run the agents' code, so they also count as inside. Commands on another home are not restricted:
 garrison may be developed and tested in a node.
 
 Whether a process is inside is read from what the kernel keeps, not from its present environment: the initial
 environments of the process and of those above it (`/proc/PID/environ`) have the life marker of the orchestrator, runner
 or gate that started them. `env -i` does not change those of its ancestors, and a daemon's new parent is the
-orchestrator or its reaper, which are subreapers. Windows of the home's own tmux server are the agents', too. The
+orchestrator or its reaper, which are subreapers. Windows of the home's own tmux server are the agents' as well. The
 launcher and the guardian do not count: a `[notify]` command is the user's.
 
 This stops mistakes, and models that follow a text; it is no boundary. Outside a sandbox an agent is the user: a

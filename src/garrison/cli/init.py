@@ -239,7 +239,7 @@ def describe(found: Survey | None) -> list[str]:
 
 
 def describe_others(choice: Choice, found: Survey, path: str) -> list[str]:
-    """Return how the gate would test the projects in folders, too, which are not part of it; `path` is the PATH."""
+    """Return how the gate would test the projects in folders as well, which are not part of it; `path` is the PATH."""
     others = [project for project in found.others if project.is_tested and project.folder][:MAX_OTHERS]
     if not others or choice.gate is None:
         return []

@@ -35,7 +35,7 @@ SECTIONS = {
         "takeover": ("takeover", "takeover", "Take over a Claude agent's session; the agent waits meanwhile."),
         "tick": ("tick", "tick", "Tick in its list of tasks what a run has landed."),
         "undo": ("undo", "undo", "Take back what a node or a run has landed."),
-        "prompt": ("prompt", "prompt", "Print what a node's agent was told, or would be told."),
+        "prompt": ("prompt", "prompt", "Print the prompts of a node's agent."),
         "cost": ("cost", "cost", "Show what calls of models have cost."),
         "verify": ("verify", "verify", "Check that a run kept its promises, by git and its gate runs."),
         "timeline": ("timeline", "timeline", "Show where a run's time and money went."),

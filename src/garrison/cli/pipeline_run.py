@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from garrison.pipeline.store import Event, RunStart
 
 FOLDER = "pipelines"
-"""Folder of the home that holds these runs; runs of `garrison launch` are in `runs`."""
+"""Folder of the home that contains these runs; runs of `garrison launch` are in `runs`."""
 _EXIT_CODES = {"success": 0, "fail": 1, "waiting": 3}
 _EXIT_HELP = "Exit code: 0 success, 1 failed, 2 wrong usage, 3 waiting for a person or a signal (resumable)."
 

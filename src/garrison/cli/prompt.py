@@ -36,7 +36,7 @@ sys.exit(0 if result['success'] else 1)
 
 
 @click.command(cls=Command, examples=(
-    ("garrison prompt add_tests", "all that its agent was told in its latest attempt, or would be told now"),
+    ("garrison prompt add_tests", "all prompts of its latest attempt, or what it would be told now"),
     ("garrison prompt add_tests --attempt 1", "the same of its first attempt"),
     ("garrison prompt runner impl_auth --branch feature/auth", "for an agent that looks after one node"),
     ("garrison prompt guardian crew", "for an agent that leads a pipeline"),
@@ -74,7 +74,7 @@ def prompt(node: str, name: str | None, run: str | None, attempt: int | None, br
     if as_json:
         print_json(found)
         return
-    how = "was told" if found.sent else "has not begun, and would be told"
+    how = "was told" if found.sent else "has not started, and would be told"
     who = "the validator of " if validator else ""
     click.echo(f"{who}attempt {found.attempt} of {node} in run {found.run} {how}:")
     for part in found.parts:

@@ -297,7 +297,7 @@ def render_recent(views: Sequence[RunView], more: int, columns: int | None) -> l
 def render_run(view: RunView, columns: int | None, *, verbose: bool = False, room: int = SCREEN) -> list[Line]:
     """Return what the user needs about one run, which was read with details, what to do last; `verbose`: everything.
 
-    On a terminal the ends of failed nodes' outputs are shown if `room` lines hold them, too, else the reasons alone.
+    On a terminal the ends of failed nodes' outputs are shown if `room` lines hold them as well, else the reasons alone.
     """
     assert view.details is not None
     head = list(_head(view, columns, verbose=verbose))

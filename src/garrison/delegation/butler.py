@@ -334,7 +334,7 @@ class AgentOrchestrator:
         known = () if self.graph.sessions.is_running(BUTLER) else turns
         try:
             answer = await self._ask(BUTLER, prompts.answer_prompt(message, results, known), TextStream(put).receive)
-        except Exception as error:  # the results are told without it
+        except Exception as error:  # the results are shown without it
             summaries = "\n".join(f"{result.agent_type}: {result.summary}" for result in results)
             rest = f"I could not finish my answer: {error}" + (f"\nResults:\n{summaries}" if summaries else "")
             emit("text", agent=BUTLER, content=rest)

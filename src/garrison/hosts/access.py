@@ -492,7 +492,7 @@ def check_hosts(home: Path, plan: RunPlan, default: Sequence[str],
 
 
 def _serve_set(home: Path, host: Host, queue: str, report: Callable[[str], None]) -> None:
-    """Let a host serve the queue of a set of hosts, too."""
+    """Let a host serve the queue of a set of hosts as well."""
     path = queues_path(Path(host.home))
     try:
         HostAccess.of(home, host).run(["sh", "-c", _ADD_LINE, "sh", str(path), queue], timeout=REACH_SECONDS)

@@ -225,7 +225,7 @@ class Dispatcher(Protocol):
         ...
 
 
-# ---- Jobs: what a host is told of an attempt, what it reports while it works, and its result; JSON of a limited
+# ---- Jobs: what a host gets of an attempt, what it reports while it works, and its result; JSON of a limited
 # size.
 #
 # A host decides by itself how its agents run: the sandbox, the keys and the profiles are its own. Both sides read
@@ -383,7 +383,7 @@ def encode(value: object, limit: int) -> str:
     """Return a record of this module as JSON; Refused if it has more than `limit` bytes."""
     text = json.dumps(record.to_dict(value), ensure_ascii=False).encode(errors="replace").decode()
     if (size := len(text.encode())) > limit:
-        raise Refused(f"what a host is to be told has {size:,} bytes, and {limit:,} is the limit; shorten the task, "
+        raise Refused(f"the task for a host has {size:,} bytes, and {limit:,} is the limit; shorten the task, "
                       "or do the node on this machine (host=local)")
     return text
 

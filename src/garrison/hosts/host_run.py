@@ -1,4 +1,4 @@
-"""Run of a claim in a host's home: its graph, its clone, and what of it home is told."""
+"""Run of a claim in a host's home: its graph, its clone, and its reports to the main machine."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ class HostRun:
     def branch(self) -> str:
         return branch_name(self.name, self.job.node)
 
-    # ---- what home is told
+    # ---- reports to the main machine
 
     def _state(self) -> RunState:
         size = self.files.journal.stat().st_size if self.files.journal.exists() else 0
@@ -341,7 +341,7 @@ def find_old(home: Path, now: float) -> list[str]:
 
 
 def _used_at(home: Path, run: str) -> float:
-    """Return when something of a run was written last; its folders count, too: one that was just made is empty."""
+    """Return when something of a run was written last; its folders count as well: one that was just made is empty."""
     times = []
     for folder in (home / "runs" / run, begin_folder(home, run)):
         with suppress(FileNotFoundError):

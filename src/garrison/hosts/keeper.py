@@ -356,7 +356,7 @@ class KeeperState(Value):
     pid: int = 0
     ticks: int = 0
     address: str = ""
-    """Of the Temporal server that it keeps; it stays when the keeper ends: the next server takes the same port."""
+    """Address of its Temporal server; kept when the keeper ends, so that the next server takes the same port."""
     server_pid: int = 0
     server_ticks: int = 0
     server: str = ""

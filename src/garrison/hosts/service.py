@@ -428,7 +428,7 @@ class HostWork:
         """Start the process that begins the run."""
         if self.job is None:
             self._result = self._make_result(JobResult(self.host, JobStatus.FAIL, (
-                "what it is told cannot be read here: are the versions of garrison the same?")))
+                "its instructions cannot be read here: are the versions of garrison the same?")))
             return
         self.run = HostRun(self.runtime, self.job, self.claim.attempt.id)
         folder = atomic.make_directory(begin_folder(self.runtime.home, self.job.host_run))

@@ -41,7 +41,7 @@ CONNECT_SECONDS = 120.0
 NEEDED_BYTES = 400_000_000
 """Free space that the environment of garrison and its wheels need."""
 LARGEST_OFFSET = 60.0
-"""Difference of the clocks, in seconds, above which the user is told."""
+"""Difference of the clocks, in seconds, above which the user is warned."""
 OLDEST = (3, 11)
 NO_WHEELS = 9
 """Exit code of INSTALL if neither the wheels that came along nor the host's index have what its Python needs."""
@@ -94,7 +94,7 @@ own=$(echo wheels/garrison-[0-9]*.whl)
 if ! "$name/bin/python" -I wheels/unpack.py wheels 2>first.log; then
     timeout 500 "$name/bin/python" "$pip/pip" --disable-pip-version-check --retries 1 --timeout 10 install \\
         --no-compile -q --find-links wheels -c wheels/constraints.txt "$own[hosts]" pip 2>second.log || {
-        tail -n 1 first.log >&2  # what follows is told; pip's last line names a package, though no index answered
+        tail -n 1 first.log >&2  # what follows is printed; pip's last line names a package, though no index answered
         sed -n 's/.* after connection broken by /its package index does not answer: /p' second.log | grep -m 1 . >&2 ||
             tail -n 1 second.log >&2
         exit 9

@@ -197,7 +197,7 @@ class TemporalDispatcher:
             return
 
     def cancel(self, attempt: AttemptId, why: str) -> None:
-        """Cancel an attempt; its worker is told at once."""
+        """Cancel an attempt; its worker is notified at once."""
         self._signal(attempt, CANCEL, why)
 
     def send(self, attempt: AttemptId, message: Message) -> None:

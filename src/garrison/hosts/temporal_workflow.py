@@ -99,7 +99,7 @@ class NodeAttemptWorkflow:
         self._claimed: Claimed | None = None
         self._cancelled: str | None = None
         self._told_of_cancel = 0
-        """The claim whose worker was told of the cancellation."""
+        """The claim whose worker was notified of the cancellation."""
         self._outbox: list[Message] = []
         self._known: set[str] = set()
 
@@ -135,7 +135,7 @@ class NodeAttemptWorkflow:
 
     async def _deliver_all(self, attempt: NodeAttempt) -> None:
         assert self._activity is not None
-        while not self._activity.done():  # a cancelled delivery raises ActivityError, too: without this it began again
+        while not self._activity.done():  # a cancelled delivery also raises ActivityError: else it restarts
             await workflow.wait_condition(lambda: self._next_delivery(attempt) is not None)
             delivery = self._next_delivery(attempt)
             assert delivery is not None and self._claimed is not None

@@ -155,7 +155,7 @@ def _claim_run(runtime: Runtime, launch: Launch, report: Callable[[str], None]) 
 
 
 def _hold_id(git: Git, run: str, base_oid: str) -> str:
-    """Make the ref that holds a run's id in the repository; return '', or the ref if another home was quicker."""
+    """Make the ref that contains a run's id in the repository; return '', or the ref if another home was quicker."""
     ref = f"{RUNS}/{run}"
     if git.update_ref(ref, base_oid, ABSENT, message="garrison: begin the run"):
         return ""
@@ -320,7 +320,7 @@ def launcher_command(runtime: Runtime, launch: Launch, identity: Identity,
 
         variables |= forge_variables(launch, runtime.environ)
     if manager := systemd.find_manager(runtime.environ):
-        variables["XDG_RUNTIME_DIR"] = manager.runtime  # cron sets none, and the tmux server gets a scope, too
+        variables["XDG_RUNTIME_DIR"] = manager.runtime  # cron sets none, and the tmux server gets a scope as well
     return process_argv(key, runtime.home, identity.incarnation, options), runtime.environment(launch, variables)
 
 
@@ -353,12 +353,12 @@ def foreign_entries_note(runtime: Runtime, launch: Launch) -> str:
 
 
 def describe_foreign_entries(entries: list[MergeEntry]) -> str:
-    """Return a line about entries that will land, too, and how to withdraw one. Pure."""
+    """Return a line about entries that will land as well, and how to withdraw one. Pure."""
     if not entries:
         return ""
     named = ", ".join(f"{entry.id} ({entry.branch})" for entry in entries[:MAX_NAMED_ENTRIES])
     more = f" and {len(entries) - MAX_NAMED_ENTRIES} more" if len(entries) > MAX_NAMED_ENTRIES else ""
-    return (f"note: the merge queue has entries of runs that are not running; they will be tested and land, too: "
+    return (f"note: the merge queue has entries of runs that are not running; they will also be tested and land: "
             f"{named}{more}; `garrison merge-queue cancel ID` withdraws one")
 
 
@@ -368,7 +368,7 @@ def describe_foreign_entries(entries: list[MergeEntry]) -> str:
 
 NAME = "README.md"
 TOLD = "defaults-told"
-"""File of a home with the number of changed defaults that its user has been told of."""
+"""File of a home with the number of changed defaults that its user has seen."""
 CHANGED_DEFAULTS = (
     "agents wait for an outage of their API as long as it lasts; before, a node failed after a few minutes",
     "work that acceptance, validator, review or gate refused is kept for the next attempt of an agent (rework=merge); "
@@ -383,7 +383,7 @@ CHANGED_DEFAULTS = (
     "work that its agent reports as a partial success waits for your approval; allow_partial=true on the node, or "
     "[guard] partial = \"tell\", lands it as before",
     "a session that goes round a second time asks you; before, its attempt failed. ACP agents and programs with a "
-    "stream are watched, too",
+    "stream are watched as well",
     "ACP and command agents may make 300 model calls in an attempt, as Claude agents; [agents] turns = \"none\" sets "
     "no limit, as before",
     "Claude sessions get the instructions that CLAUDE.md and AGENTS.md import, and those of folders they look into; "

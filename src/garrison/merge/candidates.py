@@ -62,7 +62,7 @@ class CandidateChain(Value):
     exact: tuple[str, ...] = ()
     """Entries whose commits have the trailers with which they would land."""
     united: tuple[tuple[str, ...], ...] = ()
-    """Of each entry the files of which both sides' lines were kept (see `union`)."""
+    """For each entry, the files in which both sides' lines were kept (see `union`)."""
 
     def prefix(self, entries: Sequence[MergeEntry]) -> CandidateChain:
         return CandidateChain(self.base, tuple(entries), self.trees[:len(entries) + 1],

@@ -131,7 +131,7 @@ class Pause(Value):
     def is_retry_due(self, now: float) -> bool:
         """Return whether the queue is to try again by itself at `now`, in seconds since the epoch.
 
-        A clock that was set back to before the pause makes it due, too: nothing waits for a time that was skipped.
+        A clock that was set back to before the pause makes it due as well: nothing waits for a time that was skipped.
         """
         return self.retry_after > 0 and not 0 <= now - from_iso(self.at) < self.retry_after
 
@@ -301,7 +301,7 @@ class QueueState:
             new = replace(new, landed_at=stored.at)
         self.entries[new.id] = new
         if "undone" in (old.status, new.status):
-            return  # its runner was told of the landing, and nothing of that changes
+            return  # its runner knows of the landing, which does not change
         for signal_type in STATUS_SIGNALS.get(new.status, ()) if new.status != old.status else ():
             self.outcomes.append(make_outcome(new, signal_type, stored.seq, stored.at))
 

@@ -1,7 +1,7 @@
 """Agents of one attempt, or of one validation, in turn: which one works now, and the hand-over to the next one.
 
 `agents.failover` decides. A failover is written down once nothing of the present agent runs, and the incarnation ends
-with it: the next one begins with the next agent, in the same worktree, and with everything that a successor is told.
+with it: the next one begins with the next agent, in the same worktree, and with everything that a successor gets.
 """
 
 from __future__ import annotations
@@ -138,5 +138,5 @@ class AgentsInTurn:
 #
 # An orchestrator announces the digest of its result in its hook, and then writes the result. A file that a process
 # alongside it puts in the attempt's folder is thus ignored, and the attempt continues. The branch counts as the result
-# says, too: `Worktree.restore_branch` puts it back where the orchestrator saw it. Outside a sandbox an agent is the
+# says as well: `Worktree.restore_branch` puts it back where the orchestrator saw it. Outside a sandbox an agent is the
 # user, and can forge all of it; this catches mistakes and simple forgeries.

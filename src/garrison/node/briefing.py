@@ -87,7 +87,7 @@ MAX_LOG = 1 << 20
 MAX_FILES = 50
 """Files in conflict that are named."""
 MAX_CRITERIA = 10
-"""Criteria of a validator that are told."""
+"""Criteria of a validator that a prompt lists."""
 MAX_STAT = 40
 """Files that the account of refused work lists."""
 _BY_VERDICT = {"timeout": "its time was over", "missing": "it was not found or could not run",
@@ -254,7 +254,7 @@ class Briefer:
                      if isinstance(event, ChildDied) and event.full == full and event.death_class != FAILOVER)
 
     def interruption(self, deaths: Sequence[Death], notes: str) -> Interruption:
-        """Return what an agent is told that continues an attempt, unless its own session tells it."""
+        """Return what an agent that continues an attempt must know, unless its own session knows it."""
         how, last = "the run was stopped, and has been resumed", self.failovers[-1] if self.failovers else None
         if last is not None and (not deaths or deaths[-1].at <= last.at):
             how = f"{last.previous}, the agent that worked on it, cannot go on ({mention(last.cause)})"
@@ -357,7 +357,7 @@ class Briefer:
         """Return what the person in charge has said about the task, oldest first.
 
         Args:
-            by_all: also what the present agent is told elsewhere: messages to its session, the review that it mends.
+            by_all: also what the present agent gets elsewhere: messages to its session, the review that it mends.
         """
         task, words = self.task, list[PersonsWord]()
         for attempt in range(1, task.attempt + 1):
@@ -598,7 +598,7 @@ _DETAILS = {RefusedBy.ACCEPTANCE: Briefer._by_acceptance, RefusedBy.GATE: Briefe
 
 def read_judgement(runtime: Runtime, launch: Launch, task: Task, git: Git, head: str, diff_file: Path, *,
                    can_run: bool) -> Judgement:
-    """Return what a validator of an attempt is told, and write the whole change to a file if it is long."""
+    """Return what a validator of an attempt gets; write the whole change to a file if it is long."""
     target = git.branch_tip(launch.onto) or launch.base_oid
     base = git.merge_base(target, head) or target
     diff = git.run("diff", "--no-color", "--no-ext-diff", "--no-textconv", base, head, "--").out

@@ -51,7 +51,7 @@ class Instructions(NamedTuple):
     text: str = ""
     """Part of the system prompt; '' if there is none."""
     folders: Mapping[str, str] = {}
-    """Folder → what an agent is told once it looks into it."""
+    """Folder → instructions for an agent that reads in it."""
 
 
 def read_instructions(git: Git, target: str, commit: str = "") -> Instructions:

@@ -537,8 +537,8 @@ class Orchestrator:
         self._end(reason, departure, death_class)
 
     def _why_stopped(self) -> tuple[str, Departure]:
-        """Return why and how it was stopped. A dead reaper, the terminal's first process, closes the terminal, too; by
-        itself a reaper ends only after its orchestrator."""
+        """Return why and how it was stopped. A dead reaper, the terminal's first process, closes the terminal as well;
+        by itself a reaper ends only after its orchestrator."""
         if not self._is_hangup:
             return "stopped", Departure.STOPPED
         if os.getppid() != self._reaper:

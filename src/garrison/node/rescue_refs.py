@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
 class RescueRepository(NamedTuple):
-    """A repository that may hold rescue refs; `bases` maps each run of this home to its target branch there."""
+    """A repository that may contain rescue refs; `bases` maps each run of this home to its target branch there."""
 
     git: Git
     bases: Mapping[str, str]

@@ -360,7 +360,7 @@ class Runner:
             self._record_fact("tree", "made")
 
     def _compare_tree(self, action: Action, view: RunnerView) -> None:
-        """Record whether the branch holds a change; first put it back if it was moved since the result."""
+        """Record whether the branch contains a change; first put it back if it was moved since the result."""
         if view.result is not None and view.result.head:
             self._log_notes(self.worktree.restore_branch(view.result.head))
         self._record_fact("change", policy.CHANGED if self.worktree.has_change() else policy.UNCHANGED)

@@ -156,8 +156,8 @@ def create_worktree(git: Git, task: Task, worktree: Path, branch: str, tip: str,
     """
     worktree.parent.mkdir(parents=True, exist_ok=True)
     if task.attempt > 1 and task.rework == "fresh" and not worktree.exists():
-        # The earlier attempt's work is under its rescue ref, and this one starts over. The branch may hold more: if the
-        # agent checked out another branch, the rescue is of that one.
+        # The earlier attempt's work is under its rescue ref, and this one starts over. The branch may contain more: if
+        # the agent checked out another branch, the rescue is of that one.
         before = git.branch_tip(branch)
         if before is not None and not git.tips_containing(before, but=f"refs/heads/{branch}"):
             git.save_commit(before, rescue_stem(task.run_id, task.node, task.attempt - 1, "branch"))
@@ -357,7 +357,7 @@ class Worktree:
         return current_setup_key(self.launch, self.task, self.path)
 
     def hide_setup_outputs(self) -> None:
-        """Hide the set-up's output from git, unless an agent may have made new folders, too."""
+        """Hide the set-up's output from git, unless an agent may have made new folders as well."""
         if not (self.folder / "prompt.md").exists():
             hide_setup_output(self.git, self.path)
 
@@ -536,7 +536,7 @@ def _has_git_dir(git: Git, path: Path) -> bool:
 
 
 def orphan_has_work(git: Git, orphan: OrphanedWorktree) -> bool:
-    """Return whether the worktree holds anything that is on no ref."""
+    """Return whether the worktree contains anything that is on no ref."""
     if orphan.what == "directory":
         return any(entry.name != ".git" for entry in orphan.path.iterdir())
     head = git.head(orphan.path)

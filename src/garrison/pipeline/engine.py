@@ -64,7 +64,7 @@ __all__ = ["RunResult", "run", "run_async", "run_program"]
 
 
 def run(graph: GraphLike | None = None, **options: Any) -> RunResult:
-    """Run a graph and return how it ended; the options are those of `run_async`. Works inside an event loop, too."""
+    """Run a graph and return how it ended; the options are those of `run_async`. Works inside an event loop as well."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -257,7 +257,7 @@ def strip_temporary_names(text: str) -> str:
 def _guarded_turn(process: Process, incarnation: Incarnation, runtime: Runtime, errors: RepeatedErrors) -> bool:
     """Take one turn between two checks of the life lock: a process whose home was removed must not create it again.
 
-    The error of a damaged record that is not repaired in time is raised: it would keep the process from ending, too.
+    The error of a damaged record that is not repaired in time is raised: it would keep the process from ending as well.
     """
     now = runtime.clock.monotonic()
     if not _beat(incarnation, runtime, errors, now):

@@ -85,7 +85,7 @@ def replace_dead(runtime: Runtime, key: Key) -> Identity | None:
 
 
 def worktree_path(launch: Launch, node: str) -> Path:
-    from garrison.system.git import repository_key  # a launcher spawns, too, and needs no git
+    from garrison.system.git import repository_key  # a launcher spawns as well, and needs no git
 
     return Path(launch.trees) / repository_key(Path(launch.repo)) / launch.run_id / node
 

@@ -149,7 +149,7 @@ class Supervisor:
         return ChildState(identity, Verdict("alive", f"its record cannot be read: {error}"))
 
     def observe_child(self, key: Key, agent: AgentEvidence | None = None) -> ChildState:
-        """Return the state of a child of this process: as `child_state`, but it detects one that hangs, too."""
+        """Return the state of a child of this process: as `child_state`, but it detects one that hangs as well."""
         state = self.child_state(key)
         if state.identity is None or state.verdict is None:
             return state
@@ -235,7 +235,7 @@ class Supervisor:
                 self._class_of(identity, death_class, server_died=server_died))
 
     def _process_of(self, child: ChildState) -> tuple[int, int] | None:
-        """Return the pid and start ticks of a process that died, before it was active, too; None if it is unknown."""
+        """Return the pid and start ticks of a dead process, even one that never was active; None if unknown."""
         identity, state = child.identity, child.verdict.state if child.verdict is not None else ""
         if identity is None or not self._is_of_this_machine(identity):
             return None

@@ -35,7 +35,7 @@ class Candidate(Value):
     is_test: bool = True
     """False if the gate runs no tests: the project has none that are known."""
     shows_tests: bool = False
-    """Set if its log shows the tests that ran: tox and nox pass, too, if an environment runs none."""
+    """Set if its log shows the tests that ran: tox and nox pass as well, if an environment runs none."""
     install: str = ""
     """Command that adds packages to what set-up made; '' if there is none."""
 

@@ -25,7 +25,7 @@ SETUP, GATE = "set-up", "gate"
 MAX_LEFT_OUT, MIN_RATIO = 10, 20
 """Tests, or files of them, that a gate may leave out since they fail on the target; how many must pass for each one."""
 MAX_CAUSE = 200
-"""Characters of a log's line that is told."""
+"""Characters shown of a log's line."""
 MAX_ADDITIONS = 6
 """How often a candidate of one project is extended for what its log misses."""
 _COUNTS = re.compile(r"\b\d+ (?:failed|passed|errors?|skipped)\b|Ran \d+ tests?|\b\d+ tests?\b")
@@ -147,7 +147,7 @@ def _leave_out_failing(attempts: Sequence[Attempt], means: Means, limit: float) 
 def failing_few(attempt: Attempt) -> list[str]:
     """Return the tests that failed, or where these are many their files, if a gate can leave them out; else none.
 
-    They must be few among many. Only pytest is told which tests to leave out; a file that cannot be collected is no
+    They must be few among many. Only for pytest are failing tests deselected; a file that cannot be collected is no
     test.
     """
     result = attempt.result

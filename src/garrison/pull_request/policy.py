@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from garrison.run.state import RunState
 
 MAX_FEEDBACK, MAX_WORDS = 100, 60_000
-"""Checks and comments that one attempt is told, and characters of what they say; the rest is for the next one."""
+"""Checks and comments passed to one attempt, and characters of their text; the next one gets the rest."""
 MAX_SHOWN, MAX_SAID = 10, 2000
 """Comments that ask for nothing and are shown besides, the latest, and characters of each."""
 NEWS_SECONDS = 60.0
@@ -516,7 +516,7 @@ def _send_back(turn: Turn) -> list[Action] | None:
 
 
 def _fit(own: Sequence[Check | Comment]) -> list[Check | Comment]:
-    """Return the first of them that one attempt can be told whole, at least one."""
+    """Return the first of them that fit into one attempt untruncated, at least one."""
     kept, words = list[Check | Comment](), 0
     for each in own[:MAX_FEEDBACK]:
         words += len(each.log if isinstance(each, Check) else each.text)
@@ -584,7 +584,7 @@ ROWS = (
     Row("the request is not recorded", "record it", (), _opened),
     Row("a person gave it another base", "wait until that is undone", (_S.HELD_UP,), _retargeted),
     Row("garrison's section of the text is old", "write it", (_S.HELD_UP,), _edit),
-    Row("the base has it, and it is said to be open", "wait; after a minute this is told", (_S.MERGING, _S.HELD_UP),
+    Row("the base has it, and it is said to be open", "wait; after a minute this is reported", (_S.MERGING, _S.HELD_UP),
         _on_base),
     Row("the gate tests it", "wait; test again if the base was red and moves",
         (_S.DRAFT, _S.WAITING_FOR_CHECKS, _S.HELD_UP), _under_test),
@@ -596,7 +596,7 @@ ROWS = (
     Row("`merge = \"garrison\"`: the status is not that of the tested merge", "publish it, or test the moved base",
         (_S.HELD_UP,), _own_status),
     Row("`merge = \"auto\"`: only the forge's rules are open", "turn auto-merge on; wait", _OPEN, _schedule),
-    Row("a check, a review or a conversation is open; a draft again", "wait; what has not moved for long is told",
+    Row("a check, a review or a conversation is open; a draft again", "wait; report what has not moved for long",
         _OPEN, _wait_for_others),
     Row("approved and green", "merge exactly this head; if the base has moved, test it before",
         (_S.MERGING, _S.HELD_UP), _merge),

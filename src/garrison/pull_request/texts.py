@@ -219,7 +219,7 @@ def _tested(summary: RunSummary) -> str:
 def _how_to_talk(summary: RunSummary) -> str:
     name = f", or write `@{summary.name} …`" if summary.name else ""
     return (f"**To have it changed**: comment on a line, request changes in a review{name}. An agent makes the change "
-            "and replies. You can push your own commits to this branch, too. Other comments are shown to the agents, "
+            "and replies. You can also push your own commits to this branch. Other comments are shown to the agents, "
             "but start no work.")
 
 

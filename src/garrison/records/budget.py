@@ -62,7 +62,7 @@ class Limits(Value):
     """Over all attempts of the node."""
     run: float | None = None
     day: float | None = None
-    """Of the whole home, a calendar day in UTC."""
+    """Limit of the whole home for a calendar day in UTC."""
     turns: int | None = None
     """Responses of its model in one attempt, which the run's proxy counts."""
 
@@ -345,11 +345,11 @@ class Allowance(Value):
     """Limits outside runs in US dollars; None: no limit."""
 
     task: float | None = None
-    """Of one message, turn or plan."""
+    """Limit of one message, turn or plan."""
     day: float | None = None
-    """Of one use (`chat`), a calendar day in UTC."""
+    """Limit of one use (`chat`) for a calendar day in UTC."""
     home_day: float | None = None
-    """Of the whole home, a calendar day in UTC."""
+    """Limit of the whole home for a calendar day in UTC."""
 
 
 class Purse:

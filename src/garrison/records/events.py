@@ -207,7 +207,7 @@ class NodeChanged(Record):
     changes: tuple[Told, ...] = ()
     """What the user should know of what landed (`ends.Told`)."""
     escalated: str = ""
-    """Of a new attempt: the agent that does it in place of the node's own, since that one's work was refused."""
+    """Agent of a new attempt that replaces the node's own, since that one's work was refused."""
 
 
 class StepOutcome(Value):

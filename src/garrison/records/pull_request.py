@@ -1,7 +1,7 @@
 """Pull request of a run: its states, and what the guardian's journal keeps of it. Pure.
 
 The forge has the truth about the pull request; the journal keeps what the forge cannot say: which commit was pushed
-last, which comments a node was sent back for, and what the user was told.
+last, which comments a node was sent back for, and what was reported to the user.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class PullRequest(Record):
     heads: dict[str, str] = msgspec.field(default_factory=dict)
     """Key of a comment → the head at that time."""
     told: str = ""
-    """The failure of the run that was told at the forge last."""
+    """The failure of the run that was last reported on the forge."""
 
     def describe(self) -> str:
         """Return what it waits for, in words; '' before the first step."""

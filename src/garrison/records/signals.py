@@ -241,7 +241,7 @@ KEYS = {"node": "node_id", "failure_kind": "kind", "last_incarnation": "life", "
 
 
 class Payload(Value, rename=KEYS):
-    """Content of a signal of `type`; guidance has an `action`, too."""
+    """Content of a signal of `type`; guidance has an `action` as well."""
 
     type: ClassVar[str] = "GUIDANCE"
     action: ClassVar[str] = ""

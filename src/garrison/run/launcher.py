@@ -202,7 +202,7 @@ class Launcher:
         return any(action.kind is not ActionKind.TERMINATE for action in self._decision.actions)
 
     def _is_ticking(self) -> bool:
-        """Return whether the run is over but for the ticks in its list of tasks, which are made before its end is told.
+        """Return whether the run is over but for the ticks in its task list, which are made before its end is reported.
 
         If this launcher is killed meanwhile, its successor makes them: `garrison tick` may be repeated.
         """

@@ -9,7 +9,7 @@ A merge entry, followed through the code:
    (`merge/gate.py`), move the target branch (`merge/landing.py`); each step is journaled first.
 4. `merge_processor/process.py _report` → MERGE_COMPLETE or MERGE_FAILED to the runner.
 5. `runner/policy.py _validating` reads `read_status`. Landed → hook `merged`, clean up; conflict or red gate → the node
-   fails, and `guardian/policy.py _after_failure` begins another attempt. The guardian reads the queue's journal, too
+   fails, and `guardian/policy.py _after_failure` begins another attempt. The guardian reads the queue's journal as well
    (`_apply_merges`), so that neither a lost signal nor a dead runner holds the run up.
 """
 

@@ -506,7 +506,7 @@ def salvage_state(plan: RunPlan, run: str, stored: Iterable[Entry]) -> RunState:
 def find_finished_steps(stored: Iterable[Entry]) -> dict[tuple[str, int], FlowAdvanced]:
     """Return the readable records that ended a step, by place and attempt.
 
-    One that follows lost records applies to no place yet, but tells what nothing else does if its result is lost, too.
+    One that follows lost records applies to no place yet, but tells what nothing else does if its result is lost.
     """
     found = {}
     for entry in stored:

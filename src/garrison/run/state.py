@@ -566,7 +566,7 @@ def outcome_summary(event: FlowAdvanced, before: NodeOutcome | None) -> NodeOutc
 
 def replay_run(entries: Iterable[Entry], program: Program | None = None, run: str = "",
                children: Mapping[str, RunPlan] | None = None) -> RunState:
-    """Return the state after `entries`; with the run's program, its id and nested pipelines, the flow's state, too."""
+    """Return the state after `entries`; given the program, id and nested pipelines, the flow's state as well."""
     state = RunState()
     if program is not None:
         from garrison.run.flow import RunFlow  # only a guardian follows the flow; every launch replays runs

@@ -54,7 +54,7 @@ class Facts(TypedDict):
     files: int
     """Descriptors that a process outside may open at most; 0: no bound that counts."""
     repository: str
-    """Git directory of the worktree's repository, whose configuration holds the word `TOKEN`; '' without git."""
+    """Git directory of the worktree's repository, whose configuration contains the word `TOKEN`; '' without git."""
     address: str
     """Address at which nothing outside may look for a submodule."""
     attempt: str

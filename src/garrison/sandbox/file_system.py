@@ -29,7 +29,7 @@ TOOLCHAINS = (".pyenv", ".rustup", ".cargo/bin", ".nvm", ".local/bin", ".local/l
               ".local/share/pipx", ".local/share/mise", ".local/share/fnm", ".local/share/pnpm", ".asdf", ".sdkman",
               ".bun/bin", ".deno/bin", ".volta", ".rbenv", ".rvm", ".goenv", ".jenv", ".nodenv", ".fnm", ".ghcup",
               ".elan", ".juliaup", ".opam", ".pixi/bin", ".conda", "miniconda3", "miniforge3", "anaconda3", "go/bin")
-"""Folders of the user's home that hold programs; what is private in them is hidden."""
+"""Folders of the user's home that contain programs; what is private in them is hidden."""
 PREFIX_PARTS = ("bin", "sbin", "lib", "lib32", "lib64", "libexec", "share", "include")
 """Folders of an installation that are shown: alongside them the user keeps settings and tokens."""
 NEEDED_PARTS = {"pyvenv.cfg": ("pyvenv.cfg",), "src/runtime": ("src", "pkg", "go.env", "VERSION"),
@@ -42,7 +42,7 @@ NOT_FOR_ALL = ("/etc/shadow", "/etc/shadow-", "/etc/gshadow", "/etc/gshadow-", "
                "/etc/NetworkManager/system-connections", "/etc/docker", "/etc/kubernetes", "/etc/rancher",
                "/etc/letsencrypt", "/etc/ppp", "/etc/samba", "/etc/openvpn", "/etc/credstore",
                "/etc/credstore.encrypted")
-"""Paths of /etc that hold secrets, in addition to those that only their owner may read."""
+"""Paths of /etc that contain secrets, in addition to those that only their owner may read."""
 RESOLVER = "/etc/resolv.conf"
 AGENT_HOME = Path("/home/agent")
 """Home folder inside for a user whose home is a shared folder, such as `/`."""
@@ -291,7 +291,7 @@ def _installation(path: Path, around: Surroundings, machine: MachinePaths) -> Pa
 
 
 def _is_in_worktree(path: Path, place: Place, machine: MachinePaths) -> bool:
-    """Return whether the worktree, or what lies under it, has a path that the user's checkout has, too."""
+    """Return whether the worktree, or what lies under it, has a path that the user's checkout has as well."""
     relative = path.relative_to(place.inside)
     return relative == Path() or any(machine.exists(folder / relative)
                                      for folder in (place.worktree, *place.under_worktree))
@@ -329,7 +329,7 @@ def _by_depth(paths: Iterable[Path]) -> list[Path]:
 
 
 _INTERPRETER = re.compile(r"(ba|da|z|k)?sh|python[\d.]*|node|bun|deno|perl|ruby|php|Rscript|exec|env|time|\.|source|!")
-"""Programs whose first argument that is no option is a program, too."""
+"""Programs that run another: the first argument that is not an option."""
 
 
 def show_named_programs(rights: Rights, command: str) -> Rights:

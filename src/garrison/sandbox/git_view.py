@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from garrison.system.git import Git
 
 STORES = Path("/run/garrison/git")
-"""Folder inside that holds the real object directories, read-only: `<number>/objects`, `<number>/lfs`."""
+"""Folder inside that contains the real object directories, read-only: `<number>/objects`, `<number>/lfs`."""
 REPOSITORY = STORES / "repository"
 """Git directory inside."""
 MERGE_HEADS = ("MERGE_HEAD", "CHERRY_PICK_HEAD", "REVERT_HEAD")

@@ -28,7 +28,7 @@ PERL = "/usr/bin/perl"
 _QUIET = "PERL_BADLANG"
 """Variable for Perl alone, which the launcher removes: else it tells of a locale that is not installed."""
 KERNEL = "/proc"
-"""Kernel files that programs read, in addition to the parts of /sys that are shown by bubblewrap, too."""
+"""Kernel files that programs read. Parts of /sys are readable as well, as with bubblewrap."""
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty", "/dev/shm")
 """Devices that stay writable. Not /dev/pts, where the user's terminals are: the launcher adds the agent's own."""
 GAPS = (

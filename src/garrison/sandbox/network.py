@@ -1,4 +1,4 @@
-"""Network of a confined tree: how it is reached, and what its programs are told of it.
+"""Network of a confined tree: how it is reached, and the variables that tell programs about it.
 
 | network | sandbox | the tree gets |
 |---|---|---|

@@ -24,7 +24,7 @@ class Role(StrEnum):
 
 
 class Mode(StrEnum):
-    """Mechanism that holds the confinement."""
+    """Mechanism that enforces the confinement."""
 
     AUTO = "auto"
     """Bubblewrap, else refuse: a weaker one is chosen by the user, by name."""
@@ -101,7 +101,7 @@ class Place(Value):
     under_worktree: tuple[Path, ...] = ()
     """What set-up made in its worktree, which lies under this one."""
     caches: bool = False
-    """Whether the user's caches of package managers lie under the home inside, too."""
+    """Whether the user's caches of package managers lie under the home inside as well."""
     under_caches: Path | None = None
     """Folder with what set-up left in those."""
     checkout: Path | None = None

@@ -105,7 +105,7 @@ def forget() -> None:
 
 
 def _change(kept: Path, change: Callable[[dict[str, Found]], dict[str, Found]]) -> None:
-    with suppress(OSError):  # the next one walks, too
+    with suppress(OSError):  # the next one walks as well
         atomic.make_directory(kept.parent)
         with atomic.locked(kept.with_name(f"{FILE}.lock")):
             known = change(_found(kept))

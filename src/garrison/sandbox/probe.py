@@ -65,7 +65,7 @@ def examine(program: str | None) -> Machine:
 
 
 def choose_mode(wanted: Mode, able: Machine) -> Mode:
-    """Return the mode that holds what was wanted; Refused if this machine cannot. Pure."""
+    """Return the mode that provides what was wanted; Refused if this machine cannot. Pure."""
     if wanted is Mode.NONE or (wanted in (Mode.AUTO, Mode.BUBBLEWRAP) and able.bubblewrap):
         return Mode.NONE if wanted is Mode.NONE else Mode.BUBBLEWRAP
     if wanted is Mode.LANDLOCK and able.landlock:
@@ -79,7 +79,7 @@ def choose_mode(wanted: Mode, able: Machine) -> Mode:
 
 
 def held_mode(place: Place | None) -> Mode:
-    """Return the mode that holds what runs in a place, `none` without one; Refused if this machine cannot."""
+    """Return the mode that confines what runs in a place, `none` without one; Refused if this machine cannot."""
     return Mode.NONE if place is None else mode_here(place.rights.mode)
 
 

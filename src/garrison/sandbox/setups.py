@@ -80,7 +80,7 @@ class SetupLayer(Value):
     size: int = 0
     """Bytes on disk."""
     kept: bool = False
-    """True if it may lie under other worktrees, too."""
+    """True if it may lie under other worktrees as well."""
     commit: str = ""
     """Commit over which it was made."""
 
@@ -268,7 +268,7 @@ def capture(git: Git, worktree: Path, home: Path, before: Iterable[str], layer: 
 
     Args:
         before: untracked paths, ignored ones too, when it began.
-        layer: what is known of it; `kept` if other worktrees may have it, too, from `store`.
+        layer: what is known of it; `kept` if other worktrees may have it as well, from `store`.
     """
     try:
         return _capture(git, worktree, home, before, layer, store)
@@ -343,7 +343,7 @@ def _put(new: Path, folder: Path, done: SetupLayer, store: Path) -> SetupLayer:
 
 
 def keep(worktree: Path, layer: SetupLayer, store: Path) -> SetupLayer:
-    """Keep a worktree's own layer for other worktrees, too; return what counts from now on."""
+    """Keep a worktree's own layer for other worktrees as well; return what counts from now on."""
     folder = store / layer.digest
     done = replace(layer, folder=str(folder), kept=True)
     atomic.make_directory(store)

@@ -134,7 +134,7 @@ class ToolDispatcher:
             return f"error: unknown tool {name!r:.60}; available: {', '.join(self.tools) or 'none'}", True
         try:
             return truncate(await _call_tool(tool.call, arguments)), False
-        except Exception as error:  # a tool is the user's code; the model is told
+        except Exception as error:  # a tool is the user's code; the model gets the error
             if self._fatal:
                 raise
             return f"error: {type(error).__name__}: {' '.join(str(error).split())[:1000]}", True

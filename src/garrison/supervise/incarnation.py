@@ -12,7 +12,7 @@ Start, the only way an incarnation begins. `start_incarnation` is the spawner's 
 5. The spawner observes it; not `active` by the deadline is a death.
 6. Every later write of the child is fenced by its incarnation (`Incarnation.update`).
 
-Replace, the only way an incarnation ends by force; a dead one goes through it, too (`replace_incarnation`):
+Replace, the only way an incarnation ends by force; a dead one goes through it as well (`replace_incarnation`):
 
 1. Fence (`fence`): the record says `crashed`, with verdict and evidence; a process that is still alive stops writing.
 2. Kill (`kill_incarnation`): TERM, then KILL, for the process, its descendants without another incarnation's marker,

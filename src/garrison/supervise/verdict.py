@@ -91,7 +91,7 @@ def _by_hand(observation: Observation, hand_timeout: float) -> Verdict:
 def is_spawn_due(leased_at: float, now: float) -> bool:
     """Return whether a spawner has had its time to start the process; both are wall times, in seconds.
 
-    True, too, if the clock was set back since the lease: else a process that died would count as starting until the
+    Also true if the clock was set back since the lease: else a process that died would count as starting until the
     clock is where it was. Then the marker decides; a wrong guess is fenced, and never starts the incarnation twice.
     """
     return not 0 <= now - leased_at <= SPAWN_SECONDS

@@ -228,7 +228,7 @@ def reports_no_space(output: str) -> bool:
 
 
 def is_full(path: Path) -> bool:
-    """Return whether the disk that holds `path` has no space or no inodes left.
+    """Return whether the disk that contains `path` has no space or no inodes left.
 
     An absent path, or a disk that reports no size or no inode count, is not full.
     """
@@ -241,7 +241,7 @@ def is_full(path: Path) -> bool:
 
 
 def require_space(path: Path) -> None:
-    """Raise OSError (ENOSPC) if the disk that holds `path` is full: work started there would fail for that alone."""
+    """Raise OSError (ENOSPC) if the disk that contains `path` is full: work started there would fail for that alone."""
     if is_full(path):
         raise OSError(ENOSPC, os.strerror(ENOSPC), str(path))
 
@@ -264,7 +264,7 @@ def retry_until_space(step: Callable[[], T], wait: Callable[[float], None], over
 # ---- Hindrances: what git, the file system and the clock can answer that says nothing about the work, in one
 # table.
 #
-# A class says what follows. WAIT: what met it is tried again, however long it takes, and the user is told. REPAIR:
+# A class says what follows. WAIT: what met it is tried again, however long it takes, and the user is notified. REPAIR:
 # what garrison made itself (a worktree, a slot) is made again, then it is tried again. REFUSE: the user's command
 # ends with the reason. FAIL: the node does, after `GARRISON_GIT_PATIENCE`. Whatever the table does not know is
 # FAIL.
@@ -295,7 +295,7 @@ class Hindrance(Value):
     """Regular expression of git's words."""
     errnos: Collection[int] = ()
     inside: str = ""
-    """Regular expression of what the line must name, too: the same words of a file in a worktree are the agent's."""
+    """Regular expression of what the line must name as well: the same words of a file in a worktree are the agent's."""
 
 
 _GIT_DIR = r"\.git\b|/worktrees/|/objects/|repository database|\.lock\b|packed-refs|'refs/|temporary file"
@@ -359,7 +359,7 @@ def passes(error: BaseException) -> bool:
 # place some seconds later. What is to be started meanwhile waits, and names what is missing.
 #
 # Two places see it. Whoever starts a process looks first (`find_missing`) and does not start it, as on a machine
-# without room (`find_lack`). A process that was started into a package half there is told by its import: its first
+# without room (`find_lack`). A process that was started into a package half there is caught at its import: its first
 # lines are no part of the package (`FIRST_LINES`, in its command line), try again, and give up with an exit code of
 # their own.
 

@@ -489,7 +489,7 @@ _adopting = False
 def become_subreaper(*, adopting: bool = False) -> None:
     """Make orphans below us our children, so that `reap` collects them.
 
-    With `adopting` they are ours to end, too (see `adopted`): only for a process that began without children.
+    With `adopting` they are ours to end as well (see `adopted`): only for a process that began without children.
     """
     import ctypes
 

@@ -102,7 +102,7 @@ class ProcessTerminal:
     """Sessions without a terminal: nothing to install, nothing to type into.
 
     Treat a damaged record as missing: opening a session of its name replaces it, closing one removes it. The process's
-    identity has the session, too.
+    identity has the session as well.
     """
 
     kind = "process"

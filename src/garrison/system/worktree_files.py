@@ -126,8 +126,8 @@ def _read_plain(path: Path, limit: int) -> bytes | None:
 
 
 def hide_setup_output(git: Git, tree: Path) -> list[str]:
-    """Make git ignore what is untracked in `tree`: directories that hold nothing tracked, and in a worktree of ours the
-    single files; return the names, of directories with a final slash. GitError, OSError.
+    """Make git ignore what is untracked in `tree`: directories that contain nothing tracked, and in a worktree of ours
+    the single files; return the names, of directories with a final slash. GitError, OSError.
     """
     listed = split(git.list_files(tree, "ls-files", "--others", "--exclude-standard", "--directory",
                                   "--no-empty-directory", "-z"))

@@ -4,7 +4,7 @@
 
     {"load": true, "resume": false, "turns": [[STEP, …], …]}
 
-Each prompt of a session plays the next turn, the last one again and again. What a session was told is kept in
+Each prompt of a session plays the next turn, the last one again and again. Prompts of a session are kept in
 `$HOME/acp-double/SESSION.json`, so that another process resumes it: also the prompt after a death plays the next turn.
 
 | step | the agent |
@@ -131,7 +131,7 @@ class AcpDouble:
         return {"sessionId": session, **self._offers()}
 
     def resume_session(self, params: Json) -> Json:
-        """Continue a session of an earlier process; with `session/load` its past is told again."""
+        """Continue a session of an earlier process; with `session/load` its history is replayed."""
         if self.script.get("resume_error"):
             self._has_refused = True
             raise Refusal(-32603, str(self.script["resume_error"]))

@@ -105,14 +105,14 @@ class ShownNode(Value, omit_defaults=True, kw_only=True):
     parking: Parking | None = msgspec.field(name="parked")
     asks: bool
     phase: str
-    """Of its runner's hook."""
+    """Phase of its hook."""
     agent_phase: str
     signs: AgentEvidence | None
     """Evidence of its agent's activity, while that works."""
     attempts: int
     """Number of attempts it may have."""
     deaths: int
-    """Of its agent, in this attempt."""
+    """Deaths of its agent in this attempt."""
     incarnations: Incarnations = msgspec.field(name="lives")
     since_s: float | None
     refused_hosts: list[RefusedHost]
@@ -498,7 +498,7 @@ class NodeFacts(NodeState, kw_only=True):
     """Facts about one node, as journaled and observed, that decide its words. Incarnations are 0 before the first."""
 
     phase: str = ""
-    """Of its runner's hook."""
+    """Phase of its hook."""
     run_branch: str = ""
     """Branch of its run, if it lands there; '' if it lands on the target."""
     run_over: str = ""
@@ -535,7 +535,7 @@ class NodeFacts(NodeState, kw_only=True):
     full_disk: str = ""
     """A folder of its run whose disk is full, so that nothing can be recorded."""
     deaths: int = 0
-    """Of its agent, in this attempt."""
+    """Deaths of its agent in this attempt."""
     no_place: str = ""
     """What it waits for if the agents of all runs are limited in number and it has no place."""
     waits_for: Sequence[str] = ()
@@ -553,9 +553,9 @@ class NodeFacts(NodeState, kw_only=True):
     entries_ahead: int = 0
     """Merge entries before it."""
     pause: Pause | None = None
-    """Of the merge queue."""
+    """Pause of the merge queue."""
     hindrance: str = ""
-    """Of the merge queue."""
+    """What hinders the merge queue."""
     name: str = "NODE"
     """Its own, for the command that answers it."""
 

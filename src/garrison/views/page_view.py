@@ -73,7 +73,7 @@ NO_WORK: Mapping[str, WorkInProgress] = {}
 
 
 class ObservedNode(Value):
-    """What no journal holds of a node."""
+    """What no journal contains of a node."""
 
     state: str = ""
     phase: str = ""
@@ -159,7 +159,7 @@ class PageQueue(Value):
 
 
 class Notice(Value):
-    """Something that the user is to be told now."""
+    """Something to notify the user of."""
 
     key: str
     event: str
@@ -462,7 +462,7 @@ class PageModel:
                        pull_request=self._pull_request())
 
     def _judged(self) -> Parts:
-        """Return the parts that depend on an observation, too."""
+        """Return the parts that depend on an observation as well."""
         status, reason = self.status
         return Parts(status=status, reason=reason, problems=self.problems, waits=self._waits())
 
@@ -506,7 +506,7 @@ class PageModel:
         return [project(ShownWait, wait) for wait in waits]
 
     def _notices(self) -> list[Notice]:
-        """Return what the user is to be told now, from the same source as the command of `[notify]`."""
+        """Return what to notify the user of now, from the same source as the command of `[notify]`."""
         state = self.model.state
         parked = [Parked(f"{name}:{state.nodes[name].attempt}", name, why) for name, why in state.held.items()
                   if name in state.nodes]

@@ -210,7 +210,7 @@ class RunModel:
 
     @property
     def queue(self) -> QueueState | None:
-        """Return the merge queue that holds the nodes of this run; None before the first entry."""
+        """Return the merge queue that contains the nodes of this run; None before the first entry."""
         return self.queues.get(self.queue_folder)
 
     @property

@@ -116,7 +116,7 @@ class Lane(Value):
 
     node: str
     status: str
-    """Of the node, as journaled; '' for a gate of the pipeline."""
+    """Status of the node as journaled; '' for a gate of the pipeline."""
     spans: Sequence[Span]
     marks: Sequence[Mark]
     seconds: Mapping[str, float] = MappingProxyType({})

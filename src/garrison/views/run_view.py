@@ -313,7 +313,7 @@ class RunReader:
 
     def __init__(self, home: Path, environ: Mapping[str, str] | None = None,
                  unrecorded: Mapping[Path, Sequence[Entry]] | None = None, *, with_costs: bool = False) -> None:
-        """Open a home. `with_costs`: what is read in full has its cost, too, whose files are one or more a node."""
+        """Open a home. `with_costs`: what is read in full has its cost as well, whose files are one or more a node."""
         self.home, self._unrecorded, self._usage = home, unrecorded or {}, UsageCache() if with_costs else None
         runtime = Runtime.real(home, environ)
         self.store, self.observer, self.timing = runtime.store, runtime.observer, runtime.timing

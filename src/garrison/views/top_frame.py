@@ -50,7 +50,7 @@ class Row(Usage, kw_only=True):
     kind: str
     name: str
     role: str = ""
-    """Of a process."""
+    """Role of a process."""
     state: str
     phase: str = ""
     attempt: int | None = None
@@ -114,7 +114,7 @@ class Frame(Value):
     at: str
     machine: Machine
     used: Usage
-    """Of all processes of the home."""
+    """Usage by all processes of the home."""
     agents: Agents
     usd_today: float
     runs_not_shown: int

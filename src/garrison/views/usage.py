@@ -230,7 +230,7 @@ class CostRow(Value):
     output: int
     usd: float
     limit: float | UnsetType | None = UNSET
-    """Of nodes, runs and days, on their US dollars; None for no limit."""
+    """Limit in US dollars of nodes, runs and days; None for no limit."""
 
 
 def cost_rows(home: Path, run: str | None, by: str) -> list[CostRow]:

@@ -108,7 +108,7 @@ class FollowedRun:
         return [event for record in records if (event := self._event(record)) is not None]
 
     def catch_up(self, records: list[Record]) -> None:
-        """Replay records that nobody is told of one by one."""
+        """Replay records without announcing them one by one."""
         for record in records:
             self.replay_one(record)
         self.page.mark_sent()

@@ -64,7 +64,7 @@ class PageTerminal:
         self._size_before = self.viewer.size
         self._lock: int | None = None
         self._resized: Size | None = None
-        """New size that the page has not been told yet; it must come before what is drawn in that size."""
+        """New size that the page does not know yet; it is sent before anything drawn in that size."""
         self._why = ""
         self._wake = asyncio.Event()
         self._changing = asyncio.Lock()

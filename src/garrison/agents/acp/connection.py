@@ -214,7 +214,7 @@ class Connection(SessionConnection):
         self._told = told
         if told is not None:  # a report from before is set aside
             (self.job.attempt_folder / RESULT).unlink(missing_ok=True)
-            self._note("is told what a person said")
+            self._note("receives the user's message")
         watch = asyncio.ensure_future(self._until_reported())
         turn = asyncio.ensure_future(self._client.turn(prompt))
         try:

@@ -108,4 +108,4 @@ def _rework(assignment: Assignment, _files: AttemptFiles) -> str:
 _BUILDERS: Mapping[Prompt, Callable[[Assignment, AttemptFiles], str]] = {
     Prompt.LOOP: loop, Prompt.REWORK: _rework, Prompt.PERSON: _person, Prompt.REPORT: _report,
     Prompt.ANSWER: answer_alone}
-"""Prompt of a session that continues → its builder; any other is told to continue."""
+"""Prompt of a session that continues → its builder; any other continues as it is."""

@@ -56,7 +56,7 @@ class SuspendableAttempt(Work):
         self.outcome: Outcome | None = None
         self._stopping = self._taken_over = False
         self._held = ""
-        """What it waits for that blocks other agents of its account, too."""
+        """What it waits for, if that blocks other agents of its account as well."""
         self.outages = SharedOutages(Path(assignment.environment["GARRISON_HOME"]), assignment.account, self._model(),
                                      assignment.task.node, wall) if assignment.account and self.shares_outages else None
         # A new incarnation means that the user has resolved the failure; if not, the CLI refuses again.

@@ -117,7 +117,7 @@ class AttemptFiles:
         return str(kept.get("id", "")) if can_mend else ""
 
     def add_prompt(self, kind: str, message: str, system: str, *, incarnation: int, at: float) -> None:
-        """Record what a connection is about to be told; the system prompt only if it is not the last one."""
+        """Record what a connection is about to send; the system prompt only if it changed."""
         known = next((line["system"] for line in reversed(read_lines(self.prompts)) if line.get("system")), "")
         append_line(self.prompts, {"at": at, "life": incarnation, "kind": kind, "message": message,
                                     **({"system": system} if system != known else {})})

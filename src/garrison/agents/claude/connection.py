@@ -387,7 +387,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 SKILLS = "garrison"
-"""Name of the plugin that holds the skills of the settings."""
+"""Name of the plugin that contains the skills of the settings."""
 
 
 def extension_options(settings: ClaudeSettings, config: str, repository: Mapping[str, str]) -> dict[str, Any]:

@@ -153,7 +153,7 @@ def _hand_over(assignment: Assignment, files: AttemptFiles) -> str:
 
 
 def left_behind(assignment: Assignment) -> str:
-    """Return what a new session is told of the one before it: its notes, and its work."""
+    """Return what a new session learns about the previous one: its notes and its work."""
     return fill("hand_over.md", notes=quote(assignment.read_notes()) or "It left none.",
                 **task_prompt.progress_texts(assignment.look()))
 

@@ -148,7 +148,7 @@ def show_waiting(files: AttemptFiles, output: Path, what: str) -> None:
 # Permissions that the person gives: with `permission_mode = "ask"`, a call that is not allowed becomes a question.
 #
 # The turn ends, as after any question, and no process waits. After the answer the agent repeats the call. `yes` allows
-# that call, `always` every call of its tool in the attempt; any other answer refuses it and is told to the agent.
+# that call, `always` every call of its tool in the attempt; any other answer refuses it and is passed to the agent.
 
 
 YES, ALWAYS = frozenset(("yes", "y", "allow", "ok")), frozenset(("always",))

@@ -1,6 +1,6 @@
 """Session connection: what the connections of all sessions share, whichever program an agent is.
 
-A connection is the only process on its session (it waits for the session's lock), ends when it is told to, and records
+A connection is the only process on its session (it waits for the session's lock), ends on request, and records
 in the attempt's files what happens, what the session waits for, and how it ended.
 """
 

@@ -27,7 +27,7 @@ POLL = 0.5
 _SHOWN = 2.0
 """Seconds without anything done after which that is shown."""
 _SLOW = 10.0
-"""Seconds after which it is shown of a program that works, too."""
+"""Seconds after which it is shown of a program that works as well."""
 _HUNG = 10.0
 """Seconds without anything done, as seen in as many looks, after which the program counts as hung."""
 _ASLEEP = frozenset("SIt")

@@ -162,7 +162,7 @@ def prepare(config: Path, copy: Path, session: str, project: str) -> str:
 
 
 def _move_copies(copy: Path, session: str, project: str) -> None:
-    """Move what was kept of a session under another project, unless there is a copy under this one, too."""
+    """Move what was kept of a session under another project, unless there is a copy under this one as well."""
     for path in sorted(copy.glob(f"*/{session}.jsonl")):
         target = copy / project / path.name
         if path.parent.name == project or target.exists():

@@ -62,11 +62,11 @@ class TurnEnd:
 
 
 def loop_ending(files: AttemptFiles, role: str, reason: str) -> tuple[str, str]:
-    """Return the ending of a session that goes round: it is told so once, and the user is asked about a worker then."""
+    """Return the ending of a looping session: it is warned once; after that the user is asked about a worker."""
     was_told = any(ending.kind == TroubleKind.LOOP for ending in files.read_endings())
     if not was_told or role == VALIDATOR:
         return TroubleKind.LOOP, reason
-    questions.ask(files, f"it goes round, though it was told so: {reason}. What should it do?")
+    questions.ask(files, f"it repeats itself despite a warning: {reason}. What should it do?")
     return policy.QUESTION, questions.unanswered(files)
 
 

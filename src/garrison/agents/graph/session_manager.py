@@ -153,7 +153,7 @@ class AgentSessionManager:
         A node that must answer as JSON data (`output_schema`) answers with the data as JSON.
 
         Args:
-            content: the message; or a function that returns for each try a message that holds everything, which then
+            content: the message; or a function that returns for each try a message that contains everything, which then
                 begins a session without memory.
             listener: called with every event.
         """

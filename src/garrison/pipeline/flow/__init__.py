@@ -79,8 +79,8 @@ class Suspended(Record, tag_field="event", tag="suspended"):
 class Resumed(Record, tag_field="event", tag="resumed"):
     """A run that waited, or that a budget or the user stopped, continues.
 
-    `max_steps` replaces the budget (of a running run, too). `again` also resumes a run that failed at a node: that node
-    is visited again. With `nodes`, only these of the failed nodes of a dag are, also while the rest of it runs.
+    `max_steps` replaces the budget (of a running run as well). `again` also resumes a run that failed at a node: that
+    node is visited again. With `nodes`, only these of the failed nodes of a dag are, also while the rest of it runs.
     """
 
     max_steps: int | None = None

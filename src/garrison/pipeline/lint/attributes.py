@@ -220,7 +220,7 @@ def prompt_on_llm_nodes(view: View) -> Iterator[Problem]:
             yield Problem(f"{node.id} has llm_prompt, which garrison does not read", "write prompt instead", node,
                           *position(node.attrs["llm_prompt"]))
         elif not text(node.attrs, "label") and node.id not in view.missing:
-            yield Problem(f"{node.id} has neither a prompt nor a label, so its agent is told only its name",
+            yield Problem(f"{node.id} has neither a prompt nor a label, so its agent learns only its name",
                           'write prompt="..."', node)
 
 

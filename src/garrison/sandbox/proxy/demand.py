@@ -69,7 +69,7 @@ NOTHING = Demand()
 
 
 def read_demand(api: ApiName, path: str, body: bytes, encoding: str = "") -> Demand:
-    """Return what a call demands; ValueError, in words, if that cannot be told.
+    """Return what a call demands; ValueError, in words, if that is unknown.
 
     Args:
         path: of the call, below the API's base URL.

@@ -2,7 +2,7 @@
 
 Costs are lines of `usage.jsonl`, as a Claude session writes them. A call that another program of the attempt reports
 too is marked, so that it is not counted twice, but it counts here against the budget: a
-program that claims to report may not. How the API has answered last is kept, too (`records.api_answers`).
+program that claims to report may not. How the API has answered last is kept as well (`records.api_answers`).
 """
 
 from __future__ import annotations

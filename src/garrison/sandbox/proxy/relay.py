@@ -388,7 +388,7 @@ class Relay:
             call.settle()
 
     async def _read_demand(self, headers: Headers, target: Target, api: Api) -> Demand:
-        """Read a whole request and return what it demands; RequestRefused if that cannot be told."""
+        """Read a whole request and return what it demands; RequestRefused if that is unknown."""
         parts, size = [], 0
         while (data := await self.read_body()) is not None:
             parts.append(data)
@@ -406,7 +406,7 @@ class Relay:
             async with self.access.reading:
                 return await asyncio.to_thread(read_demand, api.name, target.path, body, encoding)
         except ValueError as error:
-            raise RequestRefused(400, f"{error}: there is a budget, and what it costs cannot be told", api) from error
+            raise RequestRefused(400, f"{error}: there is a budget, and what it costs is unknown", api) from error
 
     def _hold(self, size: int, api: Api) -> None:
         """Count bytes of the request that are held; RequestRefused if the listener has too many."""

@@ -116,7 +116,7 @@ class Commits(Repository):
     def current_branch(self, path: Path | None = None) -> str | None:
         """Return the name of the branch checked out at `path`, None when detached.
 
-        git's own `--short` makes `main` to `heads/main` where a tag, a remote or another ref has that name, too.
+        git's own `--short` makes `main` to `heads/main` where a tag, a remote or another ref has the same name.
         """
         ref = self.run("symbolic-ref", "--quiet", "HEAD", cwd=path, check=False).out.strip()
         return ref.removeprefix("refs/heads/") if ref.startswith("refs/heads/") else None
@@ -200,7 +200,7 @@ class Commits(Repository):
         """Set aside the damaged loose objects of `commit` that none of the commits `but` has; return what is gone.
 
         git never writes an object again whose file exists, whatever is in it: an empty file, which a power cut leaves,
-        would keep the same commit from being made again. Objects that are missing are returned, too.
+        would keep the same commit from being made again. Objects that are missing are returned as well.
         """
         gone: list[str] = []
         while True:
@@ -585,7 +585,7 @@ def write_excludes(git: Git, worktree: Path, patterns: Sequence[str] = ()) -> Pa
 
 
 def exclude_output(git: Git, worktree: Path, names: Sequence[str]) -> None:
-    """Add single files that the set-up made to the patterns of a worktree; a successor's agent has them, too."""
+    """Add single files that the set-up made to the patterns of a worktree; a successor's agent has them as well."""
     git_dir = git.git_dir(worktree)
     if git_dir == git.common or not names:
         return

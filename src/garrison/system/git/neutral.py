@@ -102,7 +102,7 @@ _MERGE_AS_TEXT = "git merge-file -q --marker-size=%L %A %O %B || exit 1"
 BEHAVIOUR = (("gc.auto", "0"), ("maintenance.auto", "false"), ("core.safecrlf", "false"),
              ("submodule.recurse", "false"), ("merge.union.driver", _MERGE_AS_TEXT))
 """Settings of every call that keep git from disturbing agents at work, and from uniting by itself: it would follow the
-attributes of a checkout, and unite ordered lists, too (`merge.union`)."""
+attributes of a checkout, and unite ordered lists as well (`merge.union`)."""
 HOOKS_KEY = "core.hooksPath"
 
 RULES = (
@@ -138,7 +138,7 @@ WATCHED = (
     Rule(Group.TRANSPORT, NOT_NEUTRAL),
     Rule(Group.WORKTREE, re.compile(r"core\.worktree")),
 )
-"""Keys of a repository whose change during a run is told: they act on the user's own git, if not on garrison's."""
+"""Keys of a repository whose change during a run is reported: they act on the user's own git, if not on garrison's."""
 
 NO_DRIVERS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("diff", "diff-index", "diff-files"), ("--no-ext-diff", "--no-textconv")),
@@ -153,7 +153,7 @@ VARIABLES: Mapping[str, str] = {
 
 
 def find_group(key: str) -> Group | None:
-    """Return the group of a key, as git prints it, whose change during a run is told; None for all others."""
+    """Return the group of a key, as git prints it, whose change during a run is reported; None for all others."""
     return next((rule.group for rule in WATCHED if rule.key.fullmatch(key)), None)
 
 
@@ -356,7 +356,7 @@ def _git_dirs(own: Path) -> GitDirs:
     own = own.resolve()
     try:
         return GitDirs(own, (own / (own / "commondir").read_text(errors="surrogateescape").rstrip("\n")).resolve())
-    except (OSError, ValueError):  # ValueError: a damaged file holds zeros
+    except (OSError, ValueError):  # ValueError: a damaged file contains zeros
         return GitDirs(own, own)
 
 

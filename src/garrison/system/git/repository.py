@@ -57,7 +57,7 @@ TIMED_OUT, TOO_MUCH = 124, 125
 """Codes of a GitError for a call that took too long, or wrote too much."""
 MAX_MEMORY, MAX_SECONDS = 2 << 30, 300.0
 """Bytes of memory and seconds of a call on what an agent made as it is; in a worktree, and where git merges, seconds of
-a processor: rules of a `.gitignore` and sizes in a `.gitattributes` are an agent's, too."""
+a processor: rules of a `.gitignore` and sizes in a `.gitattributes` are an agent's as well."""
 _MERGES = frozenset({"merge-tree", "merge-file"})
 
 

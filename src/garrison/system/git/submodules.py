@@ -322,7 +322,7 @@ class Submodules(Worktrees):
         if not inner.rev("HEAD") or inner.run("rev-list", "--objects", "--quiet", "HEAD", check=False).code:
             return False
         inner.run("ls-tree", "-r", "-z", "HEAD", most=_MAX_LISTING)  # few objects can stand for many files
-        inner.run("read-tree", "HEAD")  # what is ignored there, too, is tracked
+        inner.run("read-tree", "HEAD")  # what is ignored there as well, is tracked
         return True
 
     def remove_worktree(self, path: Path) -> None:

@@ -195,7 +195,7 @@ class Worktrees(Commits):
         return not (lock.exists() and "initializing" in lock.read_text(errors="replace"))
 
     def _may_hold_work(self, path: Path) -> bool:
-        """Return whether a broken worktree may hold more than what a killed git was writing into it."""
+        """Return whether a broken worktree may contain more than what a killed git was writing into it."""
         if not path.is_dir() or all(entry.name == ".git" for entry in path.iterdir()):
             return False
         return not os.path.lexists(path / ".git") or \

@@ -61,8 +61,8 @@ STATUS_OF = {"enq": "queued", "test": "testing", "landing": "landing", "landed":
 STRAIGHT = frozenset({"ff-only", "rebase"})
 """Strategies that put the branch's own commits on the target's line, so that only their last one was tested."""
 GRACEFUL = re.compile(r"(attempt [0-9]+; )?it had ended gracefully|to stop what is still alive")
-"""Beginnings of the reason of a start after an end that no supervisor saw, since it had been stopped, too, in journals
-of earlier versions. That the former life wrote nothing afterwards is checked all the same."""
+"""Beginnings of the reason of a start after an end that no supervisor saw, since it had been stopped as well, in
+journals of earlier versions. That the former life wrote nothing afterwards is checked all the same."""
 LANDED, FAILED, SKIPPED, ACTIVE = "validated", "failed", "skipped", "active"
 NO_LANDING = "no change"
 

@@ -14,7 +14,7 @@ import { nodeLine, signOf } from "./words.js";
 
 const STEP = 1.25;
 const DEADLINE = 10000; // milliseconds for a layout
-const LONGER = 6; // times that, for a person who asks again
+const LONGER = 6; // times that, for the user who asks again
 const VIEW = "garrison.nodes.view"; // what this browser showed last
 const TABS = [
   ["table", "Table"],

@@ -63,7 +63,7 @@ def phase(phase: str) -> None:
 
 
 @click.command("ask-person", cls=Command, examples=(
-    ('colour=$(garrison ask-person "Which colour?")', "waits until a person runs `garrison answer NODE TEXT`"),
+    ('colour=$(garrison ask-person "Which colour?")', "waits until the user runs `garrison answer NODE TEXT`"),
 ))
 @click.argument("text")
 def ask_person(text: str) -> None:

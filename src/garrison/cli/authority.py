@@ -155,7 +155,7 @@ def require(command: str, given: Mapping[str, object], home: str | os.PathLike[s
         return
     if authority is Authority.CONTROL or (authority is Authority.LAYER and not _may_write(caller, given)):
         raise NotPermitted(f"`{command}` is refused in {caller.describe()}, which may look (status, why) and use "
-                           "report, note, phase and ask-person; a person may give it in a terminal of their own")
+                           "report, note, phase and ask-person; the user may run it in their own terminal")
     if not (chosen / "identities").is_dir():
         raise NotPermitted(f"`{command}` is refused in {caller.describe()}: the home {chosen} is not in its sandbox; "
                            "report, note, phase and ask-person work here")

@@ -109,7 +109,7 @@ def init(target_dir: Path | None, gate: str | None, setup: str | None, agent: st
     repo = validate_repository(target_dir or Path.cwd())
     kept = read_project(repo) if (repo / PROJECT_FILE).exists() and not force else None
     if kept is not None and (gate or setup or agent or base):
-        raise Refused(f"{repo / PROJECT_FILE} exists; change it there, or write it anew with --force")
+        raise Refused(f"{repo / PROJECT_FILE} exists; change it there, or rewrite it with --force")
     if agent is not None:
         find_profile(agent, runtime.home)
         check_variables(agent, runtime.home, runtime.environ)

@@ -85,7 +85,7 @@ launch_options = combined(
                       "pull request, or nothing (default: the graph's land=, garrison.toml's or config.toml's, else "
                       "node for flow=dag, run for others)."),
     click.option("--approve", is_flag=True,
-                 help="Hold the work of every node until a person approves it (`garrison review NODE`)."),
+                 help="Hold the work of every node until you approve it (`garrison review NODE`)."),
     click.option("--env", "env", multiple=True, metavar="NAME", help="Variable that agents and gate get (repeatable)."),
     click.option("--agent", metavar="NAME",
                  help="Agent of the nodes that name none (default: garrison.toml's or config.toml's, else command)."),

@@ -66,7 +66,7 @@ SECTIONS = {
         "report": ("agent_requests", "report", "Report the result of the node whose agent calls this."),
         "note": ("agent_requests", "note", "Leave a note for the calling agent's successor."),
         "phase": ("agent_requests", "phase", "Report how far the calling agent's work is."),
-        "ask-person": ("agent_requests", "ask_person", "Ask a person from inside an agent; print the answer."),
+        "ask-person": ("agent_requests", "ask_person", "Ask the user from inside an agent; print the answer."),
     },
     "This installation": {
         "doctor": ("doctor", "doctor", "Find problems in a home; --fix repairs them."),

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 FOLDER = "pipelines"
 """Folder of the home that contains these runs; runs of `garrison launch` are in `runs`."""
 _EXIT_CODES = {"success": 0, "fail": 1, "waiting": 3}
-_EXIT_HELP = "Exit code: 0 success, 1 failed, 2 wrong usage, 3 waiting for a person or a signal (resumable)."
+_EXIT_HELP = "Exit code: 0 success, 1 failed, 2 wrong usage, 3 waiting for the user or a signal (resumable)."
 
 # ------------------------------------------------------------------------------------------------------------ commands
 

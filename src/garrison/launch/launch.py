@@ -372,7 +372,7 @@ TOLD = "defaults-told"
 CHANGED_DEFAULTS = (
     "agents wait for an outage of their API as long as it lasts; before, a node failed after a few minutes",
     "work that acceptance, validator, review or gate refused is kept for the next attempt of an agent (rework=merge); "
-    "rework=fresh on the node begins anew, as before",
+    "rework=fresh on the node starts over, as before",
     "a validator that cannot judge holds the finished branch and asks you; before, the work was refused",
     "submodules are fetched by the network of set-ups ([sandbox.setup]); before, by your own git: a host not in "
     "hosts = [...] is refused and named",

@@ -669,7 +669,7 @@ class HeldValidation:
         if not self._answer and not self._is_stopping:
             return None
         if self._answer == LAND:
-            log_line("it lands without a verdict, as a person decided")
+            log_line("it lands without a verdict, as the user decided")
         return End(0 if self._answer == LAND else 1, False, 0.0)
 
 

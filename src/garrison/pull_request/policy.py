@@ -428,7 +428,7 @@ def _waits_for(turn: Turn, *, with_forge: bool = False) -> tuple[PullRequestStat
     if facts.is_draft and view.silence < LAG_SECONDS:  # an answer from before it was made ready
         return turn.current, turn.state.pull_request.reason
     if facts.is_draft:
-        return _S.HELD_UP, "a person made it a draft again"
+        return _S.HELD_UP, "made a draft again on the forge"
     if red := [check.name for check in facts.checks if check.result is CheckResult.FAILED]:
         return _S.HELD_UP, f"the check {mention(red[0])} is red on this head"
     pending = [check.name for check in facts.checks if check.result is CheckResult.PENDING]
@@ -448,7 +448,7 @@ def _waits_for(turn: Turn, *, with_forge: bool = False) -> tuple[PullRequestStat
     if not facts.requires_checks and view.silence < options.settle:
         heard = "nothing new" if facts.checks else "none"
         return _S.WAITING_FOR_CHECKS, f"{heard} reported yet; {options.settle:g} s without news are waited for"
-    return (_S.READY_TO_MERGE, "approved and green: a person merges it") if options.merge is MergeRule.PERSON else None
+    return (_S.READY_TO_MERGE, "approved, green: merge it on the forge") if options.merge is MergeRule.PERSON else None
 
 
 def _wait_for_others(turn: Turn) -> list[Action] | None:
@@ -582,7 +582,7 @@ ROWS = (
     Row("commits were taken in", "test them", (), _test_what_was_taken_in),
     Row("no request", "open a draft", (_S.PUSHING, _S.HELD_UP), _open),
     Row("the request is not recorded", "record it", (), _opened),
-    Row("a person gave it another base", "wait until that is undone", (_S.HELD_UP,), _retargeted),
+    Row("the base was changed on the forge", "wait until that is undone", (_S.HELD_UP,), _retargeted),
     Row("garrison's section of the text is old", "write it", (_S.HELD_UP,), _edit),
     Row("the base has it, and it is said to be open", "wait; after a minute this is reported", (_S.MERGING, _S.HELD_UP),
         _on_base),

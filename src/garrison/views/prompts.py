@@ -82,7 +82,7 @@ def _sent(folder: Path) -> list[Part]:
         parts += [Part.of(SYSTEM, line["system"])] if line.get("system") else []
         at = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(line["at"]))
         parts.append(Part.of(f"message ({line['kind'].replace('_', ' ')}), {at}", line["message"]))
-    told = [Part.of(f"told by a person (`garrison tell`), {line.get('at', '')}", str(line.get("text", "")))
+    told = [Part.of(f"from the user (`garrison tell`), {line.get('at', '')}", str(line.get("text", "")))
             for line in read_lines(files.messages) if isinstance(line, dict)]
     if parts or not task.exists():
         return [*parts, *told]

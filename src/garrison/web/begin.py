@@ -225,7 +225,7 @@ class Beginnings:
     def look(self, name: str) -> Beginning:
         """Return how far a beginning is; NotFound if it is not known (any more)."""
         if name not in self._found:
-            raise NotFound("the server has been started anew since; `garrison status` shows what was begun")
+            raise NotFound("the server was restarted since; `garrison status` shows what was begun")
         return self._found[name]
 
     async def close(self) -> None:

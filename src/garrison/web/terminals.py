@@ -163,7 +163,7 @@ class PageTerminal:
             if self.viewer.other_writers():
                 name = self.agent.key.name
                 raise Refused(f"somebody types to {name} at a terminal (`garrison attach {name} --write`)")
-            self._record("a person on the page types to the agent")
+            self._record("the user types to the agent on the page")
         except BaseException:
             os.close(lock)
             raise

@@ -184,7 +184,7 @@ def child_pipeline_required(view: View) -> Iterator[Problem]:
     for node in view.graph.nodes_of(SUBGRAPH, MANAGER):
         starts_child = node.handler != MANAGER or read_or(True, flag, node.attrs, "stack.child_autostart")
         if find_pipeline_file(node, view.graph) is None and starts_child:
-            meant = ", or did you mean shape=hexagon, where a person decides?" \
+            meant = ", or did you mean shape=hexagon, where the user decides?" \
                 if text(node.attrs, "shape") == "house" and not text(node.attrs, "type") else ""
             yield Problem(f"{node.id} ({node.handler}) names no pipeline; give it {file_attribute(node)}=FILE.dot"
                           f"{meant}", "", node)

@@ -242,7 +242,7 @@ class Relay:
         if rule is None:
             self.access.ledger.refuse_host(target.place, "not among the allowed hosts",
                                            entry_for(target.host, target.port))
-            raise RequestRefused(403, f"{target.place} is not among the allowed hosts; a person can allow it: "
+            raise RequestRefused(403, f"{target.place} is not among the allowed hosts; the user can allow it: "
                                       "`garrison status` shows how")
         try:
             async with self.access.opening:

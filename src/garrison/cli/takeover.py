@@ -222,7 +222,7 @@ def run_program(node: str, agent: str, files: AttemptFiles, settings: AcpSetting
             keep()
             time.sleep(_POLL)
     finally:
-        questions.settle(files, "A person has taken the session over; what they said is above.")
+        questions.settle(files, "The user has taken the session over; what they said is above.")
     if End(outcome.exit_code).kind is EndKind.NOT_RUN:
         raise Refused(f"{words[0]} cannot be run in the place of agent {agent}: it is not there, or its sandbox does "
                       f"not show it; correct takeover or read of [agents.{agent}]")

@@ -132,7 +132,7 @@ def resume_cli(node: str, files: AttemptFiles, config: Path, settings: ClaudeSet
         return run(resume_argv(settings, session), env, cwd, lambda pid: cli_process.record_process(files, pid, 0))
     finally:
         transcripts.prepare(config, files.transcripts, session, project)
-        questions.settle(files, "A person has taken the session over; what they said is above.")
+        questions.settle(files, "The user has taken the session over; what they said is above.")
 
 
 def resume_argv(settings: ClaudeSettings, session: str) -> list[str]:

@@ -58,7 +58,7 @@ class Authority(Enum):
 COMMANDS: Mapping[str, Authority] = {
     **dict.fromkeys((
         "report", "note", "phase", "ask-person", "new", "home", "completion", "prompt", "demo", "help", "version",
-        "agents presets",
+        "agents presets", "mcp install",
         "pipeline validate", "pipeline parse", "pipeline show", "pipeline handlers", "pipeline render", "pipeline run",
         "resume",  # asks for more itself if the name is of a launched run
         "pipeline resume", "pipeline fork", "workflow run", "workflow resume", "workflow list", "workflow show",
@@ -70,7 +70,7 @@ COMMANDS: Mapping[str, Authority] = {
         "rescue list", "rescue show", "agents list", "agents show", "agents graph", "signals list", "merge-queue list",
         "merge-queue show", "merge-queue log", "merge-queue conflicts", "merge-queue config", "hook-manager read",
         "hook-manager wisdom", "identity-registry list", "identity-registry show", "identity-registry find-stale",
-        "signal-protocol read", "schedule list", "schedule history"), Authority.VIEW),
+        "signal-protocol read", "wait", "mcp", "schedule list", "schedule history"), Authority.VIEW),
     **dict.fromkeys((
         "hook-manager create", "hook-manager update-phase", "hook-manager update-resumption",
         "identity-registry create", "identity-registry update-liveness", "identity-registry mark-crashed",

@@ -27,6 +27,7 @@ SECTIONS = {
     },
     "Runs": {
         "events": ("events", "events", "Print events as lines or JSON; -f follows."),
+        "wait": ("wait", "wait", "Wait until a run is over or needs you; the exit code says which."),
         "take": ("take", "take", "Begin runs from issues, each with a pull request."),
         "pr": ("pull_request", "pr", "Show, sync or open the pull request of a run."),
         "tell": ("tell", "tell", "Tell a session something at its next turn."),
@@ -62,6 +63,7 @@ SECTIONS = {
         "chat": ("chat", "chat", "Chat with the butler."),
         "session": ("sessions", "session", "Talk to a session whose flow is a graph."),
         "workflow": ("workflows", "workflow", "Run tools in dependency order."),
+        "mcp": ("mcp", "mcp", "Serve runs to another agent over MCP."),
         "metrics": ("metrics", "metrics", "Print metrics in Prometheus format."),
     },
     "Inside an agent": {

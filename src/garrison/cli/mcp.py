@@ -1,0 +1,91 @@
+"""`garrison mcp`: let another agent begin, follow and settle runs, as an MCP server."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import click
+
+from garrison.cli.authority import find_caller
+from garrison.cli.commands import Command, Group
+from garrison.cli.options import home_option
+from garrison.cli.output import ask, print_message
+from garrison.config import find_home
+from garrison.errors import GarrisonError, Refused, UsageError
+from garrison.system.git import validate_repository
+
+SERVER = "garrison-crew"
+CLIENTS = ("claude", "codex", "json")
+CODEX = """\
+[mcp_servers.{server}]
+command = {command}
+args = {args}
+default_tools_approval_mode = "approve"  # `codex exec` has nobody to ask"""
+
+
+@click.group(cls=Group, invoke_without_command=True)
+@click.option("--repo", "repos", multiple=True, metavar="DIR", type=click.Path(path_type=Path),
+              help="Repository in which it may begin runs (repeatable; default: the one you are in).")
+@click.option("--allow", "allowed", type=click.Choice(["decide"]), multiple=True,
+              help="Let the client's model approve, reject and decide (default: only you do, on the page).")
+@home_option
+@click.pass_context
+def mcp(context: click.Context, repos: tuple[Path, ...], allowed: tuple[str, ...], home: str | None) -> None:
+    """Serve runs to another agent over MCP, on standard input and output.
+
+    A client starts it; `garrison mcp install --client claude` prints how.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    from garrison.mcp.server import serve  # the protocol's library takes a second
+
+    caller = find_caller()
+    serve(find_home(home), _repositories(repos), version("garrison"), may_decide="decide" in allowed,
+          inside=caller.describe() if caller is not None else "")
+
+
+@mcp.command(cls=Command, examples=(
+    ("garrison mcp install --client claude", "print the command that adds it to Claude Code"),
+    ("garrison mcp install --client codex", "print the lines of ~/.codex/config.toml"),
+))
+@click.option("--client", type=click.Choice(CLIENTS), required=True, help="For whom; json: for any other client.")
+@click.option("--write", is_flag=True, help="Do it, after asking (claude).")
+def install(client: str, *, write: bool) -> None:
+    """Print what a client needs to start the server."""
+    program = shutil.which("garrison") or str(Path(sys.executable).with_name("garrison"))
+    words = ["claude", "mcp", "add", SERVER, "--", program, "mcp"]
+    if client == "codex":
+        click.echo(CODEX.format(server=SERVER, command=json.dumps(program), args=json.dumps(["mcp"])))
+    elif client == "json":
+        click.echo(json.dumps({"mcpServers": {SERVER: {"command": program, "args": ["mcp"]}}}, indent=2))
+    else:
+        click.echo(shlex.join(words))
+    if not write:
+        return
+    if client != "claude":
+        raise UsageError("--write is for claude; put the lines above into the client's configuration yourself")
+    if shutil.which("claude") is None:
+        raise Refused("there is no `claude` on PATH; install Claude Code first")
+    if ask("run it? [y/N] ").strip().lower() not in ("y", "yes"):
+        print_message("nothing was changed")
+        return
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
+    if done.returncode:
+        raise GarrisonError(f"`{shlex.join(words)}` failed: {(done.stderr or done.stdout).strip() or done.returncode}")
+    print_message(f"{SERVER} is added")
+
+
+def _repositories(given: tuple[Path, ...]) -> list[Path]:
+    """Return the repositories that were given, else the one we are in; none if that is none."""
+    if given:
+        return [validate_repository(path) for path in given]
+    try:
+        return [validate_repository(Path.cwd())]
+    except GarrisonError:
+        return []

@@ -1,0 +1,234 @@
+"""What the tools of the MCP server do: read runs as `garrison status` does, and give garrison's own commands.
+
+A client's model is not trusted more than any agent: approvals, reviews and answers that cannot be taken back are
+settled on the page or in a terminal, unless the server was started with `--allow decide`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from garrison.ends import WaitKind
+from garrison.errors import NotFound, Refused, UsageError
+from garrison.mcp import beginnings
+from garrison.notify.devices import read_serving
+from garrison.processes.runtime import Runtime
+from garrison.records.names import check_node, check_run
+from garrison.records.run import RunFiles, list_runs
+from garrison.run.state import EXIT
+from garrison.run.status import read_run_state
+from garrison.system.command import run as run_program
+from garrison.system.terminal_text import clean
+from garrison.values import Value, asdict
+from garrison.views.run_view import RunInFull, RunReader
+from garrison.views.waits import PersonWait, describe_settling
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+SECONDS = 120.0
+"""Time limit of a command."""
+LONGEST = 60_000
+"""Characters of a task, a list of tasks or a graph."""
+SHOWN = 30_000
+"""Characters of a diff or log."""
+
+
+class SeenNode(Value, omit_defaults=True):
+    """A node as a client sees it."""
+
+    node: str
+    status: str
+    doing: str = ""
+
+
+class SeenWait(Value, omit_defaults=True):
+    """Something that needs somebody."""
+
+    key: str
+    """Node, attempt and question."""
+    kind: str
+    text: str
+    how: str
+    """What settles it."""
+    node: str = ""
+    options: list[str] = msgspec.field(default_factory=list)
+    question: str = ""
+    """Id of a question that an answer through the client settles; '' for what it does not settle."""
+    url: str = ""
+
+
+class Seen(Value, omit_defaults=True):
+    """A run as a client sees it."""
+
+    run: str
+    status: str
+    progress: str
+    since: str
+    """What `wait` takes: a digest of all the rest."""
+    is_over: bool
+    reason: str = ""
+    next: str = ""
+    nodes: list[SeenNode] = msgspec.field(default_factory=list)
+    waits: list[SeenWait] = msgspec.field(default_factory=list)
+    usd: float | None = None
+
+
+class Crew:
+    """The runs of a home, for the repositories that the server was started for."""
+
+    def __init__(self, home: Path, repos: Sequence[Path], *, may_decide: bool = False, inside: str = "") -> None:
+        self.home, self.repos, self.may_decide, self.inside = home, tuple(map(str, repos)), may_decide, inside
+        self._reader = RunReader(home, os.environ, with_costs=True)
+
+    # ---- begin
+
+    def begin(self, given: Mapping[str, str], request: str) -> str:
+        """Begin what a client asks for; return the run's id. A request that was given before returns its run.
+
+        Args:
+            given: `task`, `tasks` or `graph`, and `agent`, `gate`, `acceptance`, `budget`, `repo`; empty for none.
+        """
+        if self.inside:
+            raise Refused(f"no run is begun from inside another one: this server runs in {self.inside}")
+        kinds = [kind for kind in ("task", "tasks", "graph") if given.get(kind, "").strip()]
+        if len(kinds) != 1:
+            raise UsageError("give one of task, tasks and graph")
+        text, repo = given[kinds[0]], self._repo(given.get("repo", ""))
+        if len(text) > LONGEST:
+            raise UsageError(f"{kinds[0]} has more than {LONGEST} characters")
+        if not request:
+            raise UsageError("give request_id, such as a UUID: the same one never begins a second run")
+        options = [f"--{name}={value}" for name in ("agent", "gate", "acceptance", "budget")
+                   if (value := given.get(name, "").strip())]
+        words = {"task": ["run", *options, "--file=-"], "tasks": ["run", *options, "--tasks=-", "--yes"],
+                 "graph": ["launch", *options, "/dev/stdin"]}[kinds[0]]
+        first_line = next((line for line in text.splitlines() if line.strip()), "")
+        name = first_line if kinds[0] == "task" else kinds[0]
+        return beginnings.begin(self.home, request, [*words, f"--target-dir={repo}"], text, repo, name).run
+
+    def _repo(self, asked: str) -> str:
+        if asked and asked not in self.repos:
+            raise Refused(f"this server is for {', '.join(self.repos)}; start it with --repo {asked} for that one")
+        if not self.repos:
+            raise Refused("start the server in a git repository, or with --repo DIR")
+        return asked or self.repos[0]
+
+    # ---- look
+
+    def look(self, run: str, *, nodes: bool = True) -> Seen:
+        """Return a run as it is; the latest one of these repositories without an id."""
+        run = check_run(run) if run else self._latest()
+        if not RunFiles(self.home, run).launch.exists():
+            begun = beginnings.find(self.home, run)
+            if begun is None:
+                raise NotFound(f"there is no run {run}")
+            status = "failed" if begun.problem else "starting"
+            return _digested(Seen(run, status, "", "", bool(begun.problem), begun.problem or "its target is tested"))
+        view = self._reader.read(run, details=True)
+        assert isinstance(view, RunInFull)
+        questions = read_run_state(Runtime.real(self.home), run).questions
+        waits = [self._wait(run, wait, {node: each.id for node, each in questions.items()},
+                            {node.node: node.attempt for node in view.nodes}) for wait in view.waits]
+        return _digested(Seen(
+            run, view.status, view.progress, "", view.status in EXIT, view.reason, view.hint,
+            [SeenNode(node.node, node.state, node.doing) for node in view.nodes] if nodes else [], waits, view.usd))
+
+    def _latest(self) -> str:
+        for run in reversed(list_runs(self.home)):
+            if self._reader.read(run, details=False).repo in self.repos or not self.repos:
+                return run
+        raise NotFound("there is no run yet")
+
+    def _wait(self, run: str, wait: PersonWait, questions: Mapping[str, str], attempts: Mapping[str, int]) -> SeenWait:
+        gate, question = wait.gate, ""
+        if wait.kind is WaitKind.ASKS:
+            question = questions.get(wait.node, "")
+        elif gate is not None and not gate.is_review and not is_final(gate):
+            question = gate.gate
+        serving = read_serving(self.home)
+        url = f"{serving.origin}/?run={run}&node={wait.node}" if serving is not None and not question else ""
+        text = gate.question if gate is not None else wait.text
+        key = f"{run}/{wait.node}/{attempts.get(wait.node, 0)}/{question or wait.kind}"
+        return SeenWait(key, wait.kind, clean(text), describe_settling(wait, run), wait.node,
+                        [choice.label for choice in gate.choices] if gate is not None else [], question, url)
+
+    # ---- act
+
+    def answer(self, run: str, node: str, text: str, by: str, question: str = "") -> str:
+        """Answer a question; what cannot be taken back, and approvals, are refused here."""
+        found = next((wait for wait in self.look(run).waits if wait.node == node), None)
+        if found is not None and not found.question and not self.may_decide:
+            raise Refused(f"{node} waits for a decision that is not made here: {found.how}"
+                          f"{f' or {found.url}' if found.url else ''}")
+        chosen = question or (found.question if found is not None else "")
+        to = [f"--question={chosen}"] if chosen else []
+        return self.command(["answer", f"--run={run}", f"--by={by}", *to, "--", check_node(node), text])
+
+    def decide(self, run: str, node: str, choice: str, reason: str, by: str) -> str:
+        """Approve or reject work, or answer a gate, if the server may."""
+        if not self.may_decide:
+            found = next((wait for wait in self.look(run).waits if wait.node == node), None)
+            how = "nothing waits there" if found is None else f"{found.how}{f' or {found.url}' if found.url else ''}"
+            raise Refused(f"this server does not decide (--allow decide); {how}")
+        if choice in ("approve", "reject"):
+            return self.command(["review", f"--run={run}", f"--{choice}", *([f"--reason={reason}"] if reason else []),
+                                 "--", check_node(node)])
+        return self.command(["answer", f"--run={run}", f"--by={by}", "--", check_node(node), choice])
+
+    def control(self, run: str, action: str, node: str = "") -> str:
+        """Stop or resume a run, or put a node's work into the queue again."""
+        words = {"stop": ["stop", check_run(run)], "resume": ["resume", check_run(run), "--detach", "--json"],
+                 "retry": ["agents", "retry", f"--run={run}", "--", check_node(node or "_")]}.get(action)
+        if words is None or (action == "retry" and not node):
+            raise UsageError("action is stop, resume, or retry with a node")
+        return self.command(words)
+
+    def tell(self, run: str, node: str, text: str) -> str:
+        """Tell a node's session something at its next turn."""
+        return self.command(["tell", f"--run={run}", "--", check_node(node), text])
+
+    def why(self, run: str, node: str) -> str:
+        """Explain what happened to a node, or to a run."""
+        of = [f"--run={run}", "--", check_node(node)] if node else [check_run(run)]
+        return self.command(["why", *of], whole=True)
+
+    def show(self, run: str, node: str, what: str) -> str:
+        """Return the diff of a node's work, or the end of its agent's output."""
+        if what not in ("diff", "log"):
+            raise UsageError("what is diff or log")
+        words = ["review"] if what == "diff" else ["logs", "--tail=200"]
+        return self.command([*words, f"--run={run}", "--", check_node(node)], whole=True)
+
+    def command(self, words: Sequence[str], *, whole: bool = False) -> str:
+        """Run one of garrison's commands; return its last line, or all that it printed; Refused if it failed."""
+        done = run_program([sys.executable, "-P", "-m", "garrison.cli.main", "--home", str(self.home), *words], SECONDS,
+                           env={**os.environ, "GARRISON_HOME": str(self.home)}, cwd=str(self.home))
+        lines = [clean(line) for line in (done.err or done.out).splitlines() if line.strip()]
+        last = (lines[-1] if lines else done.why).removeprefix("garrison: ")
+        if not done.ok:
+            raise Refused(last or f"exit code {done.code} and no message")
+        if not whole:
+            return last
+        text = "\n".join(map(clean, done.out.splitlines()))
+        return text if len(text) <= SHOWN else f"{text[:SHOWN]}\n… ({len(text) - SHOWN} characters more)"
+
+
+def is_final(gate: object) -> bool:
+    """Return whether an answer of a gate cannot be taken back."""
+    return bool(getattr(gate, "is_irreversible", False))
+
+
+def _digested(seen: Seen) -> Seen:
+    told = {**asdict(seen), "nodes": [[node.node, node.status] for node in seen.nodes], "usd": None}
+    digest = hashlib.sha256(json.dumps(told, sort_keys=True).encode(errors="surrogatepass")).hexdigest()
+    return msgspec.structs.replace(seen, since=digest[:12])
+

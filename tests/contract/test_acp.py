@@ -17,7 +17,7 @@ from acp_support import BLOCK, Stage, agent_argv
 from garrison.agents.acp.attempt import AcpAgent
 from garrison.agents.acp.settings import AcpSettings, from_profile, read_only
 from garrison.agents.base import Outcome
-from garrison.agents.claude import messages
+from garrison.agents.conversation import messages
 from garrison.agents.failover import gives_up
 from garrison.records.json_io import read_json, read_lines
 from garrison.records.record import from_data

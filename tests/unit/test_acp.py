@@ -21,8 +21,9 @@ from garrison.agents.acp.job import AcpJob
 from garrison.agents.acp.permissions import Option, Ruling, choose, read_answer, rule
 from garrison.agents.acp.report_block import find_report, find_verdict
 from garrison.agents.acp.settings import AcpSettings, read_only
-from garrison.agents.claude import cli_process, policy
-from garrison.agents.claude.policy import Ending, Step
+from garrison.agents.claude import cli_process
+from garrison.agents.conversation import policy
+from garrison.agents.conversation.policy import Ending, Step
 from garrison.agents.registry import (
     AcpProfile,
     acp_settings_of,

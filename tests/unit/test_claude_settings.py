@@ -7,10 +7,11 @@ import json
 import pytest
 
 from garrison.agents import registry
-from garrison.agents.claude import settings, stream, tools
-from garrison.agents.claude.attempt_files import ConnectionJob
+from garrison.agents.claude import settings
+from garrison.agents.claude.job import ConnectionJob
 from garrison.agents.claude.settings import ClaudeSettings, for_node, from_profile, read_only
 from garrison.agents.config_check import check_config
+from garrison.agents.conversation import stream, tools
 from garrison.agents.limits import limits_in_words, small_budgets
 from garrison.errors import UsageError
 from garrison.records.budget import Limits

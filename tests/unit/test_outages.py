@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from garrison.agents.claude.attempt_files import ConnectionJob
-from garrison.agents.claude.policy import Ending
+from garrison.agents.claude.job import ConnectionJob
+from garrison.agents.conversation.policy import Ending
 from garrison.agents.outages import FOLDER, MAX_HOLD, Outage, SharedOutages, next_outage, read_outage
 from garrison.agents.trouble import MAX_WAIT
 from garrison.records.json_io import append_line

@@ -33,11 +33,11 @@ from garrison.agents.briefing import (
     Start,
     TargetChange,
 )
-from garrison.agents.claude import policy, prompts, stream
-from garrison.agents.claude.attempt_files import AttemptFiles
-from garrison.agents.claude.policy import Ending, Prompt
 from garrison.agents.claude.settings import ClaudeSettings, for_node, from_profile
-from garrison.agents.claude.tools import STATUSES
+from garrison.agents.conversation import policy, prompts, stream
+from garrison.agents.conversation.files import AttemptFiles
+from garrison.agents.conversation.policy import Ending, Prompt
+from garrison.agents.conversation.tools import STATUSES
 from garrison.agents.quotation import MAX_LINE, MAX_QUOTED, mention, path_name, quote
 from garrison.ends import RefusedBy
 from garrison.merge.diff_guard import conflict_hunks

@@ -12,8 +12,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from garrison.agents.claude import messages
-from garrison.agents.claude.attempt_files import AttemptFiles
+from garrison.agents.conversation import messages
+from garrison.agents.conversation.files import AttemptFiles
 from garrison.errors import GarrisonError, NotFound
 from garrison.hosts.access import clone_path
 from garrison.hosts.attempts import (

@@ -311,7 +311,7 @@ class Briefer:
         is_anew = self.task.attributes.get("rework") == Start.FRESH
         if refusal is None or refusal.by is RefusedBy.RUN or self.failovers or is_anew:
             return None
-        from garrison.agents.claude.attempt_files import AttemptFiles
+        from garrison.agents.conversation.files import AttemptFiles
         from garrison.agents.program_stream import find_mender
 
         folder = self.files.attempt(self.task.node, refusal.attempt)
@@ -425,7 +425,7 @@ class Briefer:
         if self.task.rework == CONTINUE:
             return RefusedBy.LOST
         if kind not in _BY_KIND and "failed" in facts:
-            from garrison.agents.claude.trouble import was_hindered
+            from garrison.agents.conversation.trouble import was_hindered
 
             return RefusedBy.OUTAGE if was_hindered(self.files.attempt(self.task.node, attempt)) else RefusedBy.FAILED
         return _BY_KIND.get(kind, RefusedBy.RUN)
@@ -452,7 +452,7 @@ class Briefer:
         result, _ = _reported(self.files, self.task, attempt)
         if result is None or result.said.get("status"):
             return Ended.REPORTED
-        from garrison.agents.claude.attempt_files import AttemptFiles
+        from garrison.agents.conversation.files import AttemptFiles
 
         is_silent = AttemptFiles(self.files.attempt(self.task.node, attempt)).unreported.exists()
         return Ended.SILENT if is_silent else Ended.EXIT_CODE

@@ -32,9 +32,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from garrison.agents import scripted
 from garrison.agents.base import Function
-from garrison.agents.claude import cli_process, messages, policy, prompts, questions, tools
-from garrison.agents.claude.attempt_files import AttemptFiles
-from garrison.agents.claude.stream import render
+from garrison.agents.claude import cli_process
+from garrison.agents.conversation import messages, policy, prompts, questions, tools
+from garrison.agents.conversation.files import AttemptFiles
+from garrison.agents.conversation.stream import render
 from garrison.agents.graph import session_manager
 from garrison.agents.graph.model import AgentFailure
 from garrison.agents.result import LANDING

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from garrison.agents import registry
 from garrison.agents.acp import prompts as acp_prompts
 from garrison.agents.base import VALIDATOR, WORKER, Assignment
-from garrison.agents.claude import prompts as claude_prompts
-from garrison.agents.claude.attempt_files import AttemptFiles
 from garrison.agents.claude.settings import for_node
+from garrison.agents.conversation import prompts as claude_prompts
+from garrison.agents.conversation.files import AttemptFiles
 from garrison.agents.prompt import estimate_tokens
 from garrison.errors import NotFound
 from garrison.node.briefing import Briefer

@@ -1,6 +1,6 @@
 """ACP attempt: an attempt's session with an ACP agent; each of its programs is a `connection`.
 
-It is suspended and resumed as a Claude session is, and `claude.policy` decides what follows an ending. Two things
+It is suspended and resumed as a Claude session is, and `conversation.policy` decides what follows an ending. Two things
 differ: an agent that ends twice without a report is judged by its commits and acceptance alone, since nothing obliges
 it to have tools; and one that refuses to continue its session begins a new one at once, with the hand-over. A validator
 without a verdict has failed, and its runner has it repeated.
@@ -17,17 +17,16 @@ from garrison.agents.acp.job import MAX_LOST_SESSIONS, AcpJob, SessionRecord
 from garrison.agents.acp.settings import AcpSettings, for_node, read_only
 from garrison.agents.base import NO_REPORT, VALIDATOR, WORKER, AgentReport, Assignment, Question, Work
 from garrison.agents.channel_client import VARIABLE
-from garrison.agents.claude import cli_process, policy, questions
-from garrison.agents.claude.attempt import ConnectedAttempt
-from garrison.agents.claude.attempt_files import AttemptFiles
-from garrison.agents.claude.cli_sandbox import launcher_script
-from garrison.agents.claude.policy import Decision, Prompt, Step
-from garrison.agents.claude.tools import to_agent_report
+from garrison.agents.conversation import holder, policy, questions
+from garrison.agents.conversation.attempt import ConnectedAttempt
+from garrison.agents.conversation.files import AttemptFiles
+from garrison.agents.conversation.policy import Decision, Prompt, Step
+from garrison.agents.conversation.tools import to_agent_report
 from garrison.agents.trouble import WHAT_TO_DO, TroubleKind
 from garrison.agents.variables import expand
 from garrison.records import atomic
 from garrison.records.json_io import read_json
-from garrison.sandbox.confine import confine
+from garrison.sandbox.confine import confine, launcher_script
 from garrison.system.machine import LONG_PATIENCE, module_argv
 from garrison.values import replace
 
@@ -103,7 +102,7 @@ class AcpAttempt(ConnectedAttempt):
 
     def _start(self, decision: Decision, now: float) -> Work:
         """Start a connection; an orphaned program on the same session is ended first."""
-        cli_process.end_orphan(self.files)
+        holder.end_orphan(self.files)
         task, environment = self.assignment.task, self.assignment.environment
         record = SessionRecord.read(self.files.session)
         mends = record is None and self.role == WORKER and self._take_refused()

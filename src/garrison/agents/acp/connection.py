@@ -1,7 +1,7 @@
 """Connection to an ACP agent: a process that runs one agent's program for one prompt of a session.
 
 `python -P -m garrison.agents.acp.connection ORDER_FILE`. It records what happens in the attempt's files
-(`claude.attempt_files`) and decides nothing about the attempt: it writes how it ended to `endings.jsonl` and exits, and
+(`conversation.files`) and decides nothing about the attempt: it writes how it ended to `endings.jsonl` and exits, and
 the orchestrator decides what follows. It dies with its orchestrator, and the program with it.
 """
 
@@ -34,17 +34,16 @@ from garrison.agents.acp.job import MAX_LOST_SESSIONS, AcpJob, SessionRecord
 from garrison.agents.acp.permissions import Option, Ruling
 from garrison.agents.acp.report_block import find_report, find_verdict, to_report
 from garrison.agents.base import VALIDATOR, WORKER
-from garrison.agents.claude import cli_process, messages, policy, questions
-from garrison.agents.claude.attempt_files import AttemptFiles
-from garrison.agents.claude.loop_detector import LoopDetector
-from garrison.agents.claude.messages import Told
-from garrison.agents.claude.policy import Ending
-from garrison.agents.claude.session_connection import SessionConnection, clean, run_to_ending
-from garrison.agents.claude.settings import MAX_REPEATS
-from garrison.agents.claude.start_watch import POLL, StartWatch, start_slot
-from garrison.agents.claude.stream import cut
-from garrison.agents.claude.tools import SERVER
-from garrison.agents.claude.turn_end import MAX_LAST, admits_failure, loop_ending, plain_question
+from garrison.agents.conversation import holder, messages, policy, questions
+from garrison.agents.conversation.connection import SessionConnection, clean, run_to_ending
+from garrison.agents.conversation.files import AttemptFiles
+from garrison.agents.conversation.loop_detector import MAX_REPEATS, LoopDetector
+from garrison.agents.conversation.messages import Told
+from garrison.agents.conversation.policy import Ending
+from garrison.agents.conversation.start_watch import POLL, StartWatch, start_slot
+from garrison.agents.conversation.stream import cut
+from garrison.agents.conversation.tools import SERVER
+from garrison.agents.conversation.turn_end import MAX_LAST, admits_failure, loop_ending, plain_question
 from garrison.agents.reports import RESULT
 from garrison.agents.trouble import OUTAGES, TroubleKind, classify, classify_text
 from garrison.ends import End, EndKind
@@ -55,7 +54,7 @@ from garrison.system.stamps import ContentWatch
 from garrison.values import replace
 
 if TYPE_CHECKING:
-    from garrison.agents.claude.stream import Event
+    from garrison.agents.conversation.stream import Event
 
 _POLL = 0.2
 """Seconds between two looks at what the orchestrator writes: reports, questions, answers."""
@@ -138,7 +137,7 @@ class Connection(SessionConnection):
     async def _open(self) -> Ending | None:
         """Start the program and its session; return the ending if the session cannot be continued or set up."""
         await self._client.start()
-        cli_process.record_process(self.files, self._client.pid, self.job.incarnation)
+        holder.record_process(self.files, self._client.pid, self.job.incarnation)
         if self.settings.auth:
             await self._client.authenticate(self.settings.auth)
         servers = self._servers()

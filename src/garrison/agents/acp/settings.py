@@ -48,7 +48,7 @@ def _opener(value: object) -> tuple[str, ...]:
 
 
 def _servers(table: Table) -> dict[str, dict[str, Any]]:
-    from garrison.agents.claude.tools import SERVER  # late: few profiles have servers
+    from garrison.agents.conversation.tools import SERVER  # late: few profiles have servers
 
     servers = extensions.mcp_servers(table)
     if SERVER in servers:

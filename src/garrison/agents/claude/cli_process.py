@@ -6,20 +6,15 @@ resumed. This module does not import the SDK: `garrison login` and `garrison tak
 
 from __future__ import annotations
 
-import signal
-import time
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from garrison.agents.claude.settings import KEYS
-from garrison.records.json_io import read_json, write_json
-from garrison.system import processes
 from garrison.system.environment import child_environment
 
 if TYPE_CHECKING:
-    from garrison.agents.claude.attempt_files import AttemptFiles
     from garrison.agents.claude.settings import ClaudeSettings
 
 
@@ -30,8 +25,6 @@ MEMORY_OFF = {"CLAUDE_CODE_DISABLE_AUTO_MEMORY": "1"}
 would reach every later one, and who judges it."""
 SERVERS_WAIT = {"CLAUDE_CODE_MCP_STARTUP_WAIT_MS": "60000", "MCP_TIMEOUT": "60000"}
 """Variables with which the first request waits for MCP servers: the CLI would begin without the tools of a slow one."""
-_STEPS = ((signal.SIGTERM, 3.0), (signal.SIGKILL, 2.0))
-"""Signals to an orphan, and the seconds to wait after each: on TERM the CLI ends its tools and saves its transcript."""
 
 
 def config_folder(home: Path) -> Path:
@@ -74,25 +67,3 @@ def graph_metadata(settings: ClaudeSettings, home: Path, cwd: Path | str, config
     return {"env": {**cli_environment(settings, home), **own}, "cwd": str(cwd), "stale": settings.stale,
             **({"cli": settings.cli} if settings.cli else {}),
             **({"max_turns": settings.max_turns} if settings.max_turns else {})}
-
-
-def record_process(files: AttemptFiles, pid: int, incarnation: int) -> None:
-    """Record the CLI that runs now; incarnation 0 if a person started it."""
-    process = processes.probe(pid)
-    if process is not None:
-        write_json(files.process, {"pid": pid, "ticks": process.ticks, "boot": processes.boot_id(),
-                                   "life": incarnation})
-
-
-def end_orphan(files: AttemptFiles) -> None:
-    """End the recorded CLI if it still runs, and delete the record."""
-    recorded = read_json(files.process)
-    if recorded is None:
-        return
-    for number, seconds in _STEPS if processes.same_boot(str(recorded.get("boot", ""))) else ():
-        if not processes.send(recorded["pid"], recorded["ticks"], number):
-            break
-        until = time.monotonic() + seconds
-        while processes.is_running(recorded["pid"], recorded["ticks"]) and time.monotonic() < until:
-            time.sleep(0.01)
-    files.process.unlink(missing_ok=True)

@@ -10,7 +10,6 @@ it has renewed there, the home takes back; without a sandbox it gets a link to i
 from __future__ import annotations
 
 import os
-import shlex
 import shutil
 from collections.abc import Mapping
 from contextlib import suppress
@@ -18,12 +17,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from garrison.agents.claude import log_in, transcripts
-from garrison.agents.claude.attempt_files import AttemptFiles
 from garrison.agents.claude.cli_process import config_folder, find_cli
 from garrison.agents.claude.settings import FILE, KEYS
+from garrison.agents.conversation.files import AttemptFiles
 from garrison.records import atomic
 from garrison.records.json_io import read_json
-from garrison.sandbox.confine import confine
+from garrison.sandbox.confine import confine, launcher_script
 from garrison.sandbox.place import Mode, Mount
 from garrison.system import processes, untrusted
 from garrison.values import replace
@@ -98,13 +97,6 @@ def session_place(place: Place | None, environment: Mapping[str, str], order: Pa
     return replace(place, mounts=(*place.mounts, Mount(order, order),
                                   *(Mount(folder, folder, writable=True) for folder in folders),
                                   Mount(config, config_folder(home), writable=True)))
-
-
-def launcher_script(outside: Mapping[str, str], inside: Mapping[str, str], argv: tuple[str, ...]) -> str:
-    """Return a script that changes the environment from one to the other and becomes the command. Pure."""
-    unset = [f"unset {name}" for name in outside if name not in inside]
-    changed = [f"export {name}={shlex.quote(value)}" for name, value in inside.items() if outside.get(name) != value]
-    return "\n".join(["#!/bin/sh", *unset, *changed, f'exec {shlex.join(argv)} "$@"', ""])
 
 
 def find_outer_pid(pid: int) -> int:

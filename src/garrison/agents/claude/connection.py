@@ -22,17 +22,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from garrison.agents.base import NOTES, WORKER
-from garrison.agents.claude import (
-    cli_process,
-    cli_sandbox,
-    log_in,
-    messages,
-    policy,
-    questions,
-    tools,
-    transcripts,
-)
-from garrison.agents.claude.attempt_files import AttemptFiles, ConnectionJob
+from garrison.agents.claude import cli_process, cli_sandbox, log_in, transcripts
 from garrison.agents.claude.client import (
     ClaudeClient,
     ClaudeSDKError,
@@ -45,16 +35,19 @@ from garrison.agents.claude.client import (
     to_permission,
 )
 from garrison.agents.claude.extensions import EVENTS, cli_settings, tool_of
-from garrison.agents.claude.loop_detector import LoopDetector
-from garrison.agents.claude.messages import FolderInstructions
-from garrison.agents.claude.policy import Ending
-from garrison.agents.claude.questions import Permissions
-from garrison.agents.claude.session_connection import SessionConnection, run_to_ending
+from garrison.agents.claude.job import ConnectionJob
 from garrison.agents.claude.settings import ASK
-from garrison.agents.claude.start_watch import StartWatch, start_slot
-from garrison.agents.claude.stream import Begin, Event, RateLimit, Result, Retry, Usage, cut
-from garrison.agents.claude.tools import SERVER
-from garrison.agents.claude.turn_end import MAX_LAST, TurnEnd, loop_ending, plain_question
+from garrison.agents.conversation import holder, messages, policy, questions, tools
+from garrison.agents.conversation.connection import SessionConnection, run_to_ending
+from garrison.agents.conversation.files import AttemptFiles
+from garrison.agents.conversation.loop_detector import LoopDetector
+from garrison.agents.conversation.messages import FolderInstructions
+from garrison.agents.conversation.policy import Ending
+from garrison.agents.conversation.questions import Permissions
+from garrison.agents.conversation.start_watch import StartWatch, start_slot
+from garrison.agents.conversation.stream import Begin, Event, RateLimit, Result, Retry, Usage, cut
+from garrison.agents.conversation.tools import SERVER
+from garrison.agents.conversation.turn_end import MAX_LAST, TurnEnd, loop_ending, plain_question
 from garrison.agents.trouble import OUTAGES, TroubleKind, classify
 from garrison.ends import End, EndKind
 from garrison.records import atomic, budget, costs
@@ -180,7 +173,7 @@ class Connection(SessionConnection):
                 await self._client.connect(self._start_watch())
                 pid = await self._client.pid()
                 if pid is not None:
-                    cli_process.record_process(self.files, cli_sandbox.find_outer_pid(pid), self.job.incarnation)
+                    holder.record_process(self.files, cli_sandbox.find_outer_pid(pid), self.job.incarnation)
                 return await self._turn(started)
             finally:
                 await self._client.close()

@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from garrison.agents.claude import extensions
+from garrison.agents.conversation.loop_detector import MAX_REPEATS
 from garrison.config import PROFILE_KEYS, PROFILE_RIGHTS
 from garrison.tables import (
     Nested,
@@ -39,8 +40,6 @@ RUNNING = ("Bash",)
 ASK = "ask"
 """Permission mode in which the person is asked before a tool call that is not allowed."""
 MODES = ("dontAsk", ASK, "acceptEdits", "default", "bypassPermissions", "auto")
-MAX_REPEATS = 12
-"""Times in a row that the same call may bring nothing new, where an agent has no setting of its own."""
 EFFORTS = ("low", "medium", "high", "xhigh", "max")
 KEYS = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN")
 """Variables with which the CLI needs no log-in of the home; the last one is what `claude setup-token` prints."""

@@ -14,10 +14,10 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from garrison.agents.claude import policy
 from garrison.agents.claude.cli_process import cli_environment
 from garrison.agents.claude.client import ClaudeClient, NoResult, ProcessError, Silence, build_options
 from garrison.agents.claude.settings import ClaudeSettings
+from garrison.agents.conversation import policy
 from garrison.agents.graph.model import AgentFailure
 from garrison.agents.trouble import WHAT_TO_DO, classify
 from garrison.errors import UsageError
@@ -27,7 +27,7 @@ from garrison.system import processes
 if TYPE_CHECKING:
     from claude_agent_sdk import ClaudeAgentOptions
 
-    from garrison.agents.claude.stream import Event
+    from garrison.agents.conversation.stream import Event
     from garrison.agents.graph.model import SessionSpec
     from garrison.records.budget import Purse
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from garrison.agents.base import VALIDATOR, WORKER, AgentReport, Function
-from garrison.agents.claude import questions
+from garrison.agents.conversation import questions
 from garrison.agents.result import NOTHING_TO_DO, parse_report, to_report, verdict_problem
 from garrison.errors import UsageError
 from garrison.records import atomic
@@ -19,7 +19,7 @@ from garrison.records.json_io import read_json, write_json
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from garrison.agents.claude.attempt_files import AttemptFiles
+    from garrison.agents.conversation.files import AttemptFiles
 
 SERVER = "garrison"
 STATUSES = ("success", "partial_success", NOTHING_TO_DO, "retry", "failure")
@@ -49,7 +49,7 @@ def tools_of(role: str, files: AttemptFiles, notes: Path, output: Mapping[str, o
 
 def descriptions(role: str = WORKER) -> list[Function]:
     """Return the tools of a role for their names and schemas; their calls are made elsewhere (`mcp_server`)."""
-    from garrison.agents.claude.attempt_files import AttemptFiles
+    from garrison.agents.conversation.files import AttemptFiles
 
     return tools_of(role, AttemptFiles(Path()), Path())
 

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from garrison.agents.base import ANSWERED, Question
-from garrison.agents.claude.policy import Decision, Step
-from garrison.agents.claude.stream import describe_call
+from garrison.agents.conversation.policy import Decision, Step
+from garrison.agents.conversation.stream import describe_call
 from garrison.agents.trouble import describe_moment
 from garrison.records import atomic
 from garrison.records.json_io import append_line, read_json, read_lines, write_json
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from garrison.agents.claude.attempt_files import AttemptFiles
-    from garrison.agents.claude.policy import Ending
+    from garrison.agents.conversation.files import AttemptFiles
+    from garrison.agents.conversation.policy import Ending
 
 _FAILURE = "trouble-"
 """Prefix of the ids of garrison's own questions, about failures; the id of an agent's question has no dash."""

@@ -15,10 +15,10 @@ import time
 from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 
-from garrison.agents.claude import policy
-from garrison.agents.claude.attempt_files import AttemptFiles
-from garrison.agents.claude.policy import Ending
-from garrison.agents.claude.stream import render
+from garrison.agents.conversation import policy
+from garrison.agents.conversation.files import AttemptFiles
+from garrison.agents.conversation.policy import Ending
+from garrison.agents.conversation.stream import render
 from garrison.agents.result import LANDING
 from garrison.agents.trouble import LIMITS, TRANSIENT, TroubleKind, judge, local_zone, read_reset
 from garrison.records import atomic, costs

@@ -1,4 +1,4 @@
-"""Prompts of Claude sessions: system prompt and first message of each connection, from `agents/prompts/*.md`.
+"""Prompts of sessions: system prompt and first message of each connection, from `agents/prompts/*.md`.
 
 After a death, the first message to the resumed session is `_continue`; a new session gets the whole task, which
 `agents.prompt` wrote to prompt.md.
@@ -7,13 +7,13 @@ After a death, the first message to the resumed session is `_continue`; a new se
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from garrison.agents import prompt as task_prompt
 from garrison.agents.base import VALIDATOR, WORKER
 from garrison.agents.briefing import Interruption
-from garrison.agents.claude import policy, questions, stream
-from garrison.agents.claude.policy import Prompt
+from garrison.agents.conversation import policy, questions, stream
+from garrison.agents.conversation.policy import Prompt
 from garrison.agents.quotation import mention, quote
 from garrison.agents.template import fill
 from garrison.agents.trouble import TroubleKind
@@ -23,9 +23,8 @@ if TYPE_CHECKING:
 
     from garrison.agents.base import Assignment
     from garrison.agents.briefing import Death
-    from garrison.agents.claude.attempt_files import AttemptFiles
-    from garrison.agents.claude.policy import Ending
-    from garrison.agents.claude.settings import ClaudeSettings
+    from garrison.agents.conversation.files import AttemptFiles
+    from garrison.agents.conversation.policy import Ending
 
 SESSION = "session"
 """Role of an agent that runs as a garrison session."""
@@ -46,7 +45,23 @@ _CAUSES: Mapping[str, str] = {
 """Ending of a connection → what interrupted the session, as a clause."""
 
 
-def system_prompt(assignment: Assignment, settings: ClaudeSettings, role: str = WORKER) -> str:
+class Settings(Protocol):
+    """What a system prompt takes from an agent's settings."""
+
+    @property
+    def tools(self) -> Sequence[str]:
+        """Return the patterns of its tools."""
+
+    @property
+    def instructions(self) -> bool:
+        """Return whether it gets the repository's own instructions."""
+
+    @property
+    def system_prompt(self) -> str | None:
+        """Return what is appended to garrison's own."""
+
+
+def system_prompt(assignment: Assignment, settings: Settings, role: str = WORKER) -> str:
     """Return what garrison appends to the CLI's own system prompt."""
     task = assignment.task
     can_run = role == VALIDATOR and "Bash" in settings.tools

@@ -11,15 +11,15 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from garrison.agents.base import VALIDATOR
-from garrison.agents.claude import policy, questions
-from garrison.agents.claude.tools import SERVER
+from garrison.agents.conversation import policy, questions
+from garrison.agents.conversation.tools import SERVER
 from garrison.agents.trouble import TroubleKind
 from garrison.records.json_io import read_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from garrison.agents.claude.attempt_files import AttemptFiles
+    from garrison.agents.conversation.files import AttemptFiles
 
 _AFTER_QUESTION = frozenset(f"mcp__{SERVER}__{name}" for name in ("ask_guardian", "save_notes"))
 """Tools that may follow a question in its turn."""

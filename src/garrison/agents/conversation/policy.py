@@ -1,8 +1,8 @@
-"""Session policy: decide what follows when a connection to Claude has ended.
+"""Session policy: decide what follows when a connection of a session has ended.
 
-A session has as many connections as it needs, each to one CLI process. How they ended is recorded in the attempt's
-folder, so the successor of a dead orchestrator makes the same decision. Deaths are not handled here: a connection that
-was killed ends the orchestrator's incarnation, and its runner's restart policy counts it.
+A session has as many connections as it needs, each with one process of its agent's program. How they ended is recorded
+in the attempt's folder, so the successor of a dead orchestrator makes the same decision. Deaths are not handled here: a
+connection that was killed ends the orchestrator's incarnation, and its runner's restart policy counts it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Ending(Value):
     """End of one connection; a line of `endings.jsonl`."""
 
     kind: str
-    """A class of `failures`, or an ending of this module."""
+    """A class of `agents.trouble`, or an ending of this module."""
     at: float
     """Seconds since 1970."""
     reason: str = ""

@@ -13,7 +13,7 @@ import os
 from collections.abc import Mapping
 from pathlib import PurePosixPath
 
-from garrison.agents.claude.attempt_files import AttemptFiles
+from garrison.agents.conversation.files import AttemptFiles
 from garrison.agents.quotation import path_name
 from garrison.records.failover import session_holders
 from garrison.records.json_io import encode, read_json, read_lines, write_json

@@ -17,12 +17,10 @@ from garrison.agents import mcp_server
 from garrison.agents.acp import connection, permissions
 from garrison.agents.acp.attempt import AcpAgent
 from garrison.agents.acp.connection import Connection
-from garrison.agents.acp.job import AcpJob
 from garrison.agents.acp.permissions import Option, Ruling, choose, read_answer, rule
 from garrison.agents.acp.report_block import find_report, find_verdict
-from garrison.agents.acp.settings import AcpSettings, read_only
-from garrison.agents.claude import cli_process
-from garrison.agents.conversation import policy
+from garrison.agents.acp.settings import AcpJob, AcpSettings, read_only
+from garrison.agents.conversation import holder, policy
 from garrison.agents.conversation.policy import Ending, Step
 from garrison.agents.registry import (
     AcpProfile,
@@ -172,7 +170,7 @@ def test_a_disk_that_is_full_while_the_program_starts_says_nothing_about_the_pro
     agent = tmp_path / "agent"
     agent.write_text(f"#!/bin/sh\nexec {sys.executable} -P -m garrison.testing.acp_agent {script}\n")
     agent.chmod(0o755)
-    monkeypatch.setattr(cli_process, "record_process", full)
+    monkeypatch.setattr(holder, "record_process", full)
     with pytest.raises(OSError, match="No space"):
         asyncio.run(connection_to(str(agent), tmp_path).run())
 
@@ -283,16 +281,13 @@ def test_what_the_socket_refuses_is_the_error_of_the_call() -> None:
     assert [answer["error"]["code"] for answer in answers[1:]] == [-32602, -32602]
 
 
-@pytest.mark.parametrize("kind", ["acp", "claude"])
-def test_a_connection_without_room_ends_in_one_line(tmp_path: Path, kind: str) -> None:
+def test_a_connection_without_room_ends_in_one_line(tmp_path: Path) -> None:
     program = (
-        "import errno, pathlib, sys, types\n"
-        f"from garrison.agents.{kind} import connection\n"
-        "async def full(_job): raise OSError(errno.ENOSPC, 'No space left on device')\n"
-        "connection._run = full\n"
-        "job = types.SimpleNamespace(attempt_folder=pathlib.Path('attempt'))\n"
-        "connection.from_data = lambda *_: job\n"
-        "sys.exit(connection.main(['order.json']))\n")
+        "import errno, pathlib, sys\n"
+        "from garrison.agents.conversation.connection import run_to_ending\n"
+        "from garrison.agents.conversation.files import AttemptFiles\n"
+        "async def full(): raise OSError(errno.ENOSPC, 'No space left on device')\n"
+        "sys.exit(run_to_ending(AttemptFiles(pathlib.Path('attempt')), full))\n")
     ran = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, check=False,
                          cwd=tmp_path)
     assert (ran.returncode, ran.stderr) == (1, "")

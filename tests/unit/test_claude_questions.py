@@ -73,17 +73,17 @@ def test_an_orphaned_cli_gets_time_to_save_its_transcript(tmp_path):
 
 def test_the_holder_of_the_takeover_lock_has_the_session(tmp_path):
     files = made(tmp_path)
-    assert holder.holder(files) is None
+    assert holder.person_of(files) is None
     lock = LifeLock.try_acquire(files.takeover)
     assert lock is not None
-    assert holder.holder(files) == holder.Person(), "it has not said who it is yet"
+    assert holder.person_of(files) == holder.Person(), "it has not said who it is yet"
     files.takeover.write_text(f'{{"pid": {os.getpid()}, "ticks": 5, "since": "now"}}')
-    found = holder.holder(files)
+    found = holder.person_of(files)
     assert found is not None
     assert found.pid == os.getpid()
     assert "held by a person" in found.describe()
     lock.release()
-    assert holder.holder(files) is None, "a file that says so is no person"
+    assert holder.person_of(files) is None, "a file that says so is no person"
 
 
 def test_a_session_with_a_parent_is_not_given_the_preamble_again(tmp_path):

@@ -8,8 +8,7 @@ import pytest
 
 from garrison.agents import registry
 from garrison.agents.claude import settings
-from garrison.agents.claude.job import ConnectionJob
-from garrison.agents.claude.settings import ClaudeSettings, for_node, from_profile, read_only
+from garrison.agents.claude.settings import ClaudeSettings, ConnectionJob, for_node, from_profile, read_only
 from garrison.agents.config_check import check_config
 from garrison.agents.conversation import stream, tools
 from garrison.agents.limits import limits_in_words, small_budgets

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from garrison.agents.claude.job import ConnectionJob
+from garrison.agents.claude.settings import ConnectionJob
 from garrison.agents.conversation.policy import Ending
 from garrison.agents.outages import FOLDER, MAX_HOLD, Outage, SharedOutages, next_outage, read_outage
 from garrison.agents.trouble import MAX_WAIT

@@ -23,7 +23,6 @@ from garrison.agents.base import WORKER, Outcome, Trouble, Work
 from garrison.agents.conversation import policy, questions
 from garrison.agents.conversation.attempt import SuspendableAttempt
 from garrison.agents.conversation.policy import Ending, Step
-from garrison.agents.conversation.turn_end import loop_ending
 from garrison.agents.trouble import (
     TRANSIENT,
     TroubleKind,
@@ -149,7 +148,7 @@ class CommandAttempt(SuspendableAttempt):
         if self._ran is not None and self._ran.goes_round and not (self._stopping or ended.report.get("status")):
             self._ran.forget()
             self.files.make()
-            kind, reason = loop_ending(self.files, WORKER, self._ran.goes_round)
+            kind, reason = questions.loop_ending(self.files, WORKER, self._ran.goes_round)
             self.files.add_ending(Ending(kind, self._wall(), reason))
             self.endings = self.files.read_endings()
             return None

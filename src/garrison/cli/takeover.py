@@ -97,6 +97,7 @@ def _take_over_acp(runtime: Runtime, key: Key, task: Task, worktree: Path, setti
     opener_of(node, task.agent, settings)
     files = AttemptFiles(runtime.files(key.run).attempt(node, task.attempt))
     holder.session_of(node, files)
+    home_of = task.attempt - 1 if (session := files.read_session()) and session.mends else 0
     git = Git(Path(launch.repo), home=runtime.home)
     with _terminal_restored(), holder.taken_over(node, files, runtime.clock.utc(),
                                                   lambda: _print_pause(runtime, key), files.lock):
@@ -107,7 +108,7 @@ def _take_over_acp(runtime: Runtime, key: Key, task: Task, worktree: Path, setti
         assignment = Assignment(task, worktree, folder, environment)
         atomic.make_directory(assignment.exchange)
         place = node_place(runtime, launch, task, worktree, Role.AGENT, agent=task.agent, turn=turn,
-                           mounts=assignment.mounts(), home_of=task.attempt - 1 if files.mends else 0)
+                           mounts=assignment.mounts(), home_of=home_of)
         with closing(open_network(runtime, task, Role.AGENT, folder, environment, agent=task.agent,
                                   place=place)) as network:
             assignment = replace(assignment, environment=network.apply(environment),

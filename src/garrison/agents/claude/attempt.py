@@ -7,23 +7,27 @@ import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from garrison.agents.base import VALIDATOR, WORKER, AgentReport, Assignment, Work
+from garrison.agents.base import VALIDATOR, WORKER, Assignment
 from garrison.agents.claude import cli_process, cli_sandbox
-from garrison.agents.claude.job import ConnectionJob
-from garrison.agents.claude.settings import PROXY, ClaudeSettings, for_node, read_only, without_variables
-from garrison.agents.conversation import holder, policy, prompts
+from garrison.agents.claude.settings import (
+    PROXY,
+    ClaudeSettings,
+    ConnectionJob,
+    for_node,
+    read_only,
+    without_variables,
+)
+from garrison.agents.conversation import prompts
 from garrison.agents.conversation.attempt import ConnectedAttempt
-from garrison.agents.conversation.files import AttemptFiles
+from garrison.agents.conversation.files import SessionRecord
 from garrison.agents.conversation.policy import Decision, Step
-from garrison.agents.conversation.tools import to_agent_report
 from garrison.agents.trouble import TroubleKind
 from garrison.records import atomic
-from garrison.records.json_io import read_json, write_json
 from garrison.system.machine import LONG_PATIENCE, module_argv
 from garrison.values import replace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 CONNECTION = module_argv("garrison.agents.claude.connection", LONG_PATIENCE)
 BUILT_IN = "claude"
@@ -45,19 +49,14 @@ class ClaudeAgent:
         return ClaudeAttempt(assignment, for_node(self.settings, task.node, task.attributes), now, name=self.name)
 
 
-class ClaudeAttempt(ConnectedAttempt):
+class ClaudeAttempt(ConnectedAttempt[ClaudeSettings]):
     """An attempt's Claude session; each of its programs is a `connection`."""
 
     def __init__(self, assignment: Assignment, settings: ClaudeSettings, now: float, *, role: str = WORKER,
                  name: str = BUILT_IN, wall: Callable[[], float] = time.time, argv: Sequence[str] = CONNECTION) -> None:
-        self._name = name
-        self.settings = without_variables(settings, assignment.network_variables)
-        self.role = role
         atomic.make_directory(cli_process.config_folder(Path(assignment.environment["GARRISON_HOME"])))
-        super().__init__(assignment, now, argv, wall=wall)
-
-    def _model(self) -> str:
-        return self.settings.model or ""
+        super().__init__(name, assignment, without_variables(settings, assignment.network_variables), now, argv,
+                         role=role, wall=wall)
 
     def _decide(self) -> Decision:
         decision = super()._decide()
@@ -68,34 +67,22 @@ class ClaudeAttempt(ConnectedAttempt):
                            f"{agent}` gives further agents a copy of it")
         return decision
 
-    def _start(self, decision: Decision, now: float) -> Work:
-        """Start a connection; an orphaned CLI on the same session is ended first."""
-        holder.end_orphan(self.files)
-        task, environment = self.assignment.task, self.assignment.environment
+    def _order(self, decision: Decision) -> tuple[ConnectionJob, Mapping[str, str]]:
+        task, environment, files = self.assignment.task, self.assignment.environment, self.files
         resume = not decision.fresh and self.session is not None
-        session = self.session if resume else str(uuid.uuid4())
-        assert session is not None
         if not resume:
-            is_first = self.role == WORKER and self.session is None
-            mender = AttemptFiles(refused).find_mender() if is_first and (refused := self.assignment.refused) else ""
-            parent = (mender or task.continues) if is_first else ""
-            write_json(self.files.session, {"id": session, "begun": len(self.endings) + 1, "past": parent,
-                                            **({"mends": True} if mender else {})})
-        sandbox, config = cli_sandbox.prepare(self.assignment.place, environment, self.settings, self.files)
-        job = ConnectionJob(
+            mender = self._find_mender()
+            parent = mender or (task.continues if self.role == WORKER and self.session is None else "")
+            files.write_session(SessionRecord(str(uuid.uuid4()), len(self.endings) + 1, parent, mends=bool(mender)))
+        session = files.read_session()
+        assert session is not None
+        variables, config = cli_sandbox.prepare(self.assignment.place, environment, self.settings, files)
+        return ConnectionJob(
             environment["GARRISON_HOME"], task.run_id, task.node, task.attempt, self.assignment.incarnation,
-            str(self.assignment.worktree), str(self.assignment.folder), session, resume,
-            prompts.first_message(decision.prompt, self.assignment, self.files, fresh=not resume,
-                                  role=self.role),
+            str(self.assignment.worktree), str(self.assignment.folder), session.id, resume,
+            prompts.first_message(decision.prompt, self.assignment, files, fresh=not resume, role=self.role),
             prompts.system_prompt(self.assignment, self.settings, self.role), self.settings, self.role,
-            self.files.parent_session(), str(self.assignment.attempts or self.assignment.folder), config,
-            str(self.assignment.tree),
+            session.past, str(self.assignment.attempts or self.assignment.folder), config, str(self.assignment.tree),
             self.assignment.folder_instructions if self.settings.instructions and self.role == WORKER else {},
             self.assignment.read_repository() if self.settings.repository else {},
-            self.outages.files if self.outages is not None else ())
-        return self._connect(decision, job, now, system_prompt=job.system_prompt, variables=sandbox)
-
-    def _report(self) -> AgentReport:
-        """Return a worker's report; a validator's verdict is not for the pipeline."""
-        reported = bool(self.endings) and self.endings[-1].kind == policy.REPORTED
-        return to_agent_report(read_json(self.files.report)) if reported and self.role == WORKER else {}
+            self.outages.files if self.outages is not None else ()), variables

@@ -21,7 +21,6 @@ from garrison.agents.claude.cli_process import config_folder, find_cli
 from garrison.agents.claude.settings import FILE, KEYS
 from garrison.agents.conversation.files import AttemptFiles
 from garrison.records import atomic
-from garrison.records.json_io import read_json
 from garrison.sandbox.confine import confine, launcher_script
 from garrison.sandbox.place import Mode, Mount
 from garrison.system import processes, untrusted
@@ -42,7 +41,7 @@ def prepare(place: Place | None, environment: Mapping[str, str], settings: Claud
     Without a sandbox there are no variables. What a killed CLI had written and the copy lacks is saved first.
     """
     home = config_folder(Path(environment["GARRISON_HOME"]))
-    session = str((read_json(files.session) or {}).get("id", ""))
+    session = files.session_id
     transcripts.save(home, files.transcripts, session)  # a takeover that was killed has left more there
     if place is None or place.rights.mode is Mode.NONE:
         transcripts.save(files.config, files.transcripts, session)

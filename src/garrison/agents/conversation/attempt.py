@@ -4,8 +4,8 @@ The program of a `SuspendableAttempt` ends whenever the session has to wait (a q
 and records why. `policy` decides what follows; the session has no process while it waits. A person may take the session
 over meanwhile: the program is stopped, and restarted when they leave.
 
-`ClaudeAttempt` runs connections to Claude, resumed by session id. `session_agent.SessionAttempt` runs a garrison
-session, which resumes at the node in progress.
+The programs of a `ConnectedAttempt` are connections (`claude`, `acp`), resumed by the session's id. Those of
+`session_agent.SessionAttempt` run a garrison session, which resumes at the node in progress.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from __future__ import annotations
 import math
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
-from garrison.agents.base import AgentReport, Assignment, Outcome, Question, Trouble, Work
+from garrison.agents.base import WORKER, AgentReport, Assignment, Outcome, Question, Trouble, Work
 from garrison.agents.conversation import holder, policy, questions
 from garrison.agents.conversation.files import AttemptFiles
 from garrison.agents.conversation.policy import Decision, Ending, Step
+from garrison.agents.conversation.tools import to_agent_report
 from garrison.agents.outages import SharedOutages
 from garrison.agents.trouble import LIMITS, OUTAGES, TABLE, TroubleKind
 from garrison.records.json_io import read_json, write_json
@@ -85,7 +86,7 @@ class SuspendableAttempt(Work):
         if self.program is not None:
             if self.outages is not None:
                 self.outages.look(self.assignment.folder)
-            if not self._taken_over and holder.holder(self.files) is not None:
+            if not self._taken_over and holder.person_of(self.files) is not None:
                 self._taken_over = True
                 self.program.stop(now)
             ended = self.program.poll(now)
@@ -105,7 +106,7 @@ class SuspendableAttempt(Work):
 
     def process(self) -> tuple[int, int] | None:
         """Return the program's process, or that of the takeover by a person who works in its place."""
-        return self.program.process() if self.program is not None else holder.process(self.files)
+        return self.program.process() if self.program is not None else holder.process_of_person(self.files)
 
     def wake_at(self) -> float | None:
         """Return the program's timeout, or the end of a wait."""
@@ -178,7 +179,7 @@ class SuspendableAttempt(Work):
 
     def _step(self, now: float) -> None:
         """Act on the decision, or wait for what it waits for."""
-        person = holder.holder(self.files)
+        person = holder.person_of(self.files)
         if self._taken_over and person is None:  # the takeover has recorded an ending of its own
             self._taken_over, self.endings = False, self.files.read_endings()
             self.decision = self._decide()
@@ -217,36 +218,68 @@ class SessionJob(Protocol):
         """Return the message to send."""
 
     @property
+    def system_prompt(self) -> str:
+        """Return what the program gets beside it."""
+
+    @property
     def incarnation(self) -> int:
         """Return the orchestrator's incarnation."""
 
 
-class ConnectedAttempt(SuspendableAttempt):
+class Settings(Protocol):
+    """What an attempt takes from its agent's settings."""
+
+    @property
+    def model(self) -> str | None:
+        ...
+
+
+SettingsT = TypeVar("SettingsT", bound=Settings)
+
+
+class ConnectedAttempt(SuspendableAttempt, Generic[SettingsT]):
     """An attempt's session whose programs are connections: processes that record their own ending."""
 
-    def __init__(self, assignment: Assignment, now: float, argv: Sequence[str], *,
-                 wall: Callable[[], float] = time.time) -> None:
-        self._argv = argv
+    def __init__(self, name: str, assignment: Assignment, settings: SettingsT, now: float, argv: Sequence[str], *,
+                 role: str = WORKER, wall: Callable[[], float] = time.time) -> None:
+        self._name, self.settings, self.role, self._argv = name, settings, role, argv
         self._connection: ConnectionProcess | None = None
         super().__init__(assignment, now, wall=wall)
 
+    def _order(self, decision: Decision) -> tuple[SessionJob, Mapping[str, str]]:
+        """Return the order of the next connection, and variables that are set for it alone."""
+        raise NotImplementedError
+
+    def _model(self) -> str:
+        return self.settings.model or ""
+
     @property
     def session(self) -> str | None:
-        body = read_json(self.files.session)
-        return str(body["id"]) if body else None
+        return self.files.session_id or None
 
-    def _connect(self, decision: Decision, job: SessionJob, now: float, *, system_prompt: str = "",
-                 variables: Mapping[str, str] | None = None) -> Work:
-        """Record a connection's order and its prompt, and start it; `variables` are set for it alone."""
-        self.files.add_prompt(decision.prompt.value, job.prompt, system_prompt, incarnation=job.incarnation,
+    def _find_mender(self) -> str:
+        """Return the session of the refused attempt before, if it can go on with that in this one; '' for none."""
+        refused, is_first = self.assignment.refused, self.role == WORKER and self.session is None
+        return AttemptFiles(refused).find_mender() if is_first and refused is not None else ""
+
+    def _start(self, decision: Decision, now: float) -> Work:
+        """Record a connection's order and its prompt, and start it; an orphaned program on its session ends first."""
+        holder.end_orphan(self.files)
+        job, variables = self._order(decision)
+        self.files.add_prompt(decision.prompt.value, job.prompt, job.system_prompt, incarnation=job.incarnation,
                               at=self._wall())
         write_json(self.files.order, asdict(job))
         assignment = self.assignment
         self._connection = ConnectionProcess(Job.start(
-            [*self._argv, str(self.files.order)], env={**assignment.environment, **(variables or {})},
+            [*self._argv, str(self.files.order)], env={**assignment.environment, **variables},
             cwd=assignment.worktree, log=assignment.output, timeout_s=assignment.task.timeout_s, now=now),
             assignment.output)
         return self._connection
+
+    def _report(self) -> AgentReport:
+        """Return a worker's report; a validator's verdict is not for the pipeline."""
+        reported = bool(self.endings) and self.endings[-1].kind == policy.REPORTED
+        return to_agent_report(read_json(self.files.report)) if reported and self.role == WORKER else {}
 
     def _conclude(self, ended: Outcome, *, recorded: bool) -> Outcome | None:
         if self._stopping:
@@ -254,7 +287,7 @@ class ConnectedAttempt(SuspendableAttempt):
         if self._connection is not None and self._connection.timed_out:
             return ended
         if not recorded:
-            kind = policy.STOPPED if holder.holder(self.files) is not None else TroubleKind.CRASH
+            kind = policy.STOPPED if holder.person_of(self.files) is not None else TroubleKind.CRASH
             self.endings.append(Ending(kind, self._wall(), ended.reason))
             self.files.add_ending(self.endings[-1])
         if self.endings[-1].kind == TroubleKind.CRASH:

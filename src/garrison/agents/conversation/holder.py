@@ -75,7 +75,7 @@ class Person(Value):
             "while it is held by a person"
 
 
-def holder(files: AttemptFiles) -> Person | None:
+def person_of(files: AttemptFiles) -> Person | None:
     """Return the person who has taken the session over, if any."""
     if not is_held(files.takeover):
         return None
@@ -83,21 +83,21 @@ def holder(files: AttemptFiles) -> Person | None:
     return Person(int(body["pid"]), int(body["ticks"]), str(body["since"])) if isinstance(body, dict) else Person()
 
 
-def process(files: AttemptFiles) -> tuple[int, int] | None:
+def process_of_person(files: AttemptFiles) -> tuple[int, int] | None:
     """Return pid and start ticks of the takeover's process; None without one, or while it has not recorded itself."""
-    person = holder(files)
+    person = person_of(files)
     return (person.pid, person.ticks) if person is not None and person.pid else None
 
 
 def session_of(node: str, files: AttemptFiles) -> str:
     """Return the session that can be taken over; NotFound or Refused if there is none."""
-    body = read_json(files.session)
-    if body is None:
+    session = files.session_id
+    if not session:
         raise NotFound(f"{node} has no session yet; `garrison status` shows what it does")
     endings = files.read_endings()
     if (endings and endings[-1].kind == policy.REPORTED) or files.result.exists():
         raise Refused(f"{node} has reported its result; there is nothing left to take over")
-    return str(body["id"])
+    return session
 
 
 def conversation_of(node: str, files: AttemptFiles) -> str:
@@ -122,7 +122,7 @@ def taken_over(node: str, files: AttemptFiles, since: str, wait: Callable[[], No
     """
     claim = _lock(files.takeover, _CLAIM_TIMEOUT)
     if claim is None:
-        person = holder(files)
+        person = person_of(files)
         raise Refused(f"{node} has been taken over already" + (f", process {person.pid}" if person else ""))
     this = processes.probe(os.getpid())
     assert this is not None

@@ -110,17 +110,19 @@ def choices_block(ways: Sequence[str]) -> str:
 
 
 def _task(assignment: Assignment, files: AttemptFiles) -> str:
-    if files.mends:
+    session = files.read_session()
+    if session is not None and session.mends:
         return assignment.rework + answer_of(files)
     text = task_prompt.without_run_so_far(assignment.task, assignment.read_prompt())
-    if not files.parent_session():
+    if session is None or not session.past:
         text = task_prompt.with_run_so_far(assignment.task, assignment.read_prompt())
     return text + answer_of(files)
 
 
 def _continue(assignment: Assignment, files: AttemptFiles) -> str:
     """Repeat the task if the session has a parent: it may have been interrupted before it received the task."""
-    task = _task(assignment, files) + "\n" if files.parent_session() else ""
+    session = files.read_session()
+    task = _task(assignment, files) + "\n" if session is not None and session.past else ""
     interruption = interruption_of(assignment, files)
     crash = fill("claude_crash.md").strip() if interruption.in_flight else ""
     text = fill("claude_continue.md", resume=task_prompt.resumption(interruption, "This session"), crash=crash,

@@ -130,16 +130,16 @@ def test_an_invalid_profile_is_refused_in_one_line(tmp_path: Path, lines: str, w
 
 
 def test_a_job_survives_the_file() -> None:
-    job = AcpJob("h", 2, "t", "f", "s", 1, "p", "q", 2, ("sh", "x"), (), {"A": "b"}, ("ship",),
-                 AcpSettings(("p",), mode="m"))
+    job = AcpJob("h", 2, "t", "f", "s", "p", begun=1, prompt_anew="q", lost=2, program=("sh", "x"),
+                 mcp_environment={"A": "b"}, words=("ship",), settings=AcpSettings(("p",), mode="m"))
     assert from_data(AcpJob, json.loads(json.dumps(asdict(job)))) == job
 
 
 def connection_to(program: str, folder: Path) -> Connection:
     """Return a connection to a program."""
     place = str(folder)
-    connection = Connection(AcpJob(place, 1, place, place, "", 1, "p", "", 0, (program,), (), {}, None,
-                                   AcpSettings((program,))))
+    connection = Connection(AcpJob(place, 1, place, place, "", "p", begun=1, prompt_anew="", lost=0,
+                                   program=(program,), settings=AcpSettings((program,))))
     connection.files.make()
     return connection
 

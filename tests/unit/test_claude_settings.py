@@ -98,8 +98,8 @@ def test_a_validator_reads_only():
 
 
 def test_a_job_survives_its_file_with_the_keys_of_version_0_1():
-    order = ConnectionJob("/h", "r", "n", 2, 3, "/t", "/f", "id", True, "say", "system",
-                          ClaudeSettings(tools=("Read",), set={"A": "b"}), "validator")
+    order = ConnectionJob("/h", 3, "/t", "/f", "id", "say", "system", "validator", run="r", node="n", attempt=2,
+                          resume=True, settings=ClaudeSettings(tools=("Read",), set={"A": "b"}))
     assert from_data(ConnectionJob, json.loads(json.dumps(asdict(order)))) == order
     assert set(asdict(order)) - {"config", "inside", "folders", "repository", "outages"} == {
         "home", "run", "node", "attempt", "life", "tree", "folder", "session", "resume", "prompt", "system", "settings",

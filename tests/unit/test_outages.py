@@ -119,7 +119,7 @@ def test_a_session_s_own_retries_end_at_once_while_the_outage_is_known(tmp_path:
     connections = pytest.importorskip("garrison.agents.claude.connection")
     known = tmp_path / "outage.json"
     connection = connections.Connection(ConnectionJob(
-        str(tmp_path), "r", "n", 1, 1, str(tmp_path), str(tmp_path), "id", False, "say", "system",
+        str(tmp_path), 1, str(tmp_path), str(tmp_path), "id", "say", run="r", node="n", attempt=1, resume=False,
         outages=(str(known),)))
     connection.files.make()
     event = {"kind": "retry", "attempt": 1, "status": status, "error": error, "delay": 0.5}

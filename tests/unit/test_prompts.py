@@ -33,6 +33,8 @@ from garrison.agents.briefing import (
     Start,
     TargetChange,
 )
+from garrison.agents.claude import attempt as claude_attempt
+from garrison.agents.claude.attempt import system_prompt
 from garrison.agents.claude.settings import ClaudeSettings, for_node, from_profile
 from garrison.agents.conversation import policy, prompts, stream
 from garrison.agents.conversation.files import AttemptFiles
@@ -201,11 +203,11 @@ def ended(session: tuple[Assignment, AttemptFiles], kind: str, reason: str = "")
 
 
 SESSION = {
-    "claude_system": lambda session: prompts.system_prompt(session[0], ClaudeSettings()),
-    "claude_system_in_place": lambda session: prompts.system_prompt(
+    "claude_system": lambda session: system_prompt(session[0], ClaudeSettings()),
+    "claude_system_in_place": lambda session: system_prompt(
         replace(session[0], lands="", instructions=""), ClaudeSettings()),
-    "claude_system_session": lambda session: prompts.system_prompt(session[0], ClaudeSettings(), prompts.SESSION),
-    "claude_system_validator": lambda session: prompts.system_prompt(
+    "claude_system_session": lambda session: system_prompt(session[0], ClaudeSettings(), claude_attempt.SESSION),
+    "claude_system_validator": lambda session: system_prompt(
         replace(session[0], instructions=""), ClaudeSettings(tools=("Read", "Bash")), VALIDATOR),
     "claude_resume_killed": lambda session: message(session, Prompt.CONTINUE),
     "claude_resume_hung": lambda session: message(ended(session, "hang", "nothing was received for 240 s"),
@@ -255,7 +257,7 @@ def test_no_golden_file_is_left_over() -> None:
 def test_the_fixed_text_of_a_system_prompt_is_short_and_says_nothing_twice_or_against_itself(
         session: tuple[Assignment, AttemptFiles]) -> None:
     bare = replace(session[0], instructions="", task=TASK)
-    fixed = [prompts.system_prompt(bare, ClaudeSettings(), role) for role in (WORKER, VALIDATOR, prompts.SESSION)]
+    fixed = [system_prompt(bare, ClaudeSettings(), role) for role in (WORKER, VALIDATOR, claude_attempt.SESSION)]
     fixed += [acp_prompts.rules(bare), acp_prompts.validator_rules(bare), prompt.build(Task("r", "a", 1), replace(
         BRIEFING, reporting=Reporting.RESULT_FILE, confinement=CONFINED))]
     for text in fixed:
@@ -397,7 +399,7 @@ def test_a_call_that_was_cut_off_is_told_until_the_model_has_spoken(tmp_path: Pa
 
 def test_instructions_are_left_out_where_profile_or_node_says_so(session: tuple[Assignment, AttemptFiles]) -> None:
     profile = from_profile(Table("x", {"instructions": False}))
-    assert "make lint" not in prompts.system_prompt(session[0], profile)
-    assert "make lint" in prompts.system_prompt(session[0], for_node(profile, "n", {"instructions": "true"}))
-    assert "make lint" not in prompts.system_prompt(session[0], for_node(ClaudeSettings(), "n",
+    assert "make lint" not in system_prompt(session[0], profile)
+    assert "make lint" in system_prompt(session[0], for_node(profile, "n", {"instructions": "true"}))
+    assert "make lint" not in system_prompt(session[0], for_node(ClaudeSettings(), "n",
                                                                          {"instructions": "false"}))

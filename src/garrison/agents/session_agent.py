@@ -24,11 +24,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from garrison.agents.claude.cli_sandbox import session_config, session_place
+from garrison.agents.claude.attempt import SESSION, system_prompt
+from garrison.agents.claude.cli_process import session_config, session_place
 from garrison.agents.claude.settings import ClaudeSettings, for_node, without_variables
 from garrison.agents.command import CommandAgent
 from garrison.agents.command_profile import CommandProfile
-from garrison.agents.conversation import prompts
 from garrison.agents.conversation.attempt import SuspendableAttempt
 from garrison.agents.conversation.files import AttemptFiles
 from garrison.agents.session_options import SessionOptions, read_options
@@ -93,7 +93,7 @@ class SessionAgent(CommandAgent):
             _read_graph(assignment.worktree, options.turn_graph),
             _read_graph(assignment.worktree, options.heartbeat_graph), settings,
             session_config(assignment.place, environment, files) if settings is not None else "",
-            prompts.system_prompt(assignment, settings, prompts.SESSION) if settings is not None else "")
+            system_prompt(assignment, settings, SESSION) if settings is not None else "")
         write_json(assignment.folder / ORDER, asdict(order))
         # Its program writes the result that the session's model reported by a tool.
         place = session_place(assignment.place, environment, assignment.folder / ORDER, settings)

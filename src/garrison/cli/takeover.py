@@ -97,7 +97,7 @@ def _take_over_acp(runtime: Runtime, key: Key, task: Task, worktree: Path, setti
     opener_of(node, task.agent, settings)
     files = AttemptFiles(runtime.files(key.run).attempt(node, task.attempt))
     holder.session_of(node, files)
-    home_of = task.attempt - 1 if (session := files.read_session()) and session.mends else 0
+    home_of = task.attempt - 1 if (record := files.read_session()) and record.mends else 0
     git = Git(Path(launch.repo), home=runtime.home)
     with _terminal_restored(), holder.taken_over(node, files, runtime.clock.utc(),
                                                   lambda: _print_pause(runtime, key), files.lock):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -16,6 +15,7 @@ from typing import TypeVar
 from garrison.errors import Refused, UsageError
 from garrison.records.names import check_node
 from garrison.system.command import run_to_end
+from garrison.system.machine import garrison_argv
 from garrison.system.terminal_text import clean
 from garrison.views.comments import MAX_COMMENTS
 
@@ -139,8 +139,7 @@ def text_of(body: Mapping[str, object], key: str, *, required: bool) -> str:
 
 def program(home: Path, words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     """Return the words and the environment with which one of our commands works on a home."""
-    return ([sys.executable, "-P", "-m", "garrison.cli.main", "--home", str(home), *words],
-            {**os.environ, "GARRISON_HOME": str(home)})
+    return (garrison_argv(*words, home=home), {**os.environ, "GARRISON_HOME": str(home)})
 
 
 async def run_command(home: Path, words: Sequence[str], text: str = "") -> str:

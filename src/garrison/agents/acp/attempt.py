@@ -52,7 +52,7 @@ class AcpAgent:
         return AcpAttempt(self.name, assignment, for_node(self.settings, task.node, task.attributes), now)
 
 
-class AcpAttempt(ConnectedAttempt[AcpSettings]):
+class AcpAttempt(ConnectedAttempt):
     """An attempt's ACP session."""
 
     def __init__(self, name: str, assignment: Assignment, settings: AcpSettings, now: float, *, role: str = WORKER,
@@ -60,8 +60,8 @@ class AcpAttempt(ConnectedAttempt[AcpSettings]):
         if assignment.reports is not None:
             assignment.reports.takes_result = True
             assignment.reports.ask_later = self._ask
-        super().__init__(name, assignment, settle(settings, f"[agents.{name}]", assignment), now, argv, role=role,
-                         wall=wall)
+        self.settings = settle(settings, f"[agents.{name}]", assignment)
+        super().__init__(name, assignment, now, argv, model=settings.model, role=role, wall=wall)
 
     @property
     def question(self) -> Question | None:
@@ -107,13 +107,14 @@ class AcpAttempt(ConnectedAttempt[AcpSettings]):
         words = task.words
         return AcpJob(
             assignment.environment["GARRISON_HOME"], assignment.incarnation, str(assignment.worktree),
-            str(assignment.folder), session, len(self.endings) + 1,
+            str(assignment.folder), session,
             prompts.first_message(prompt, assignment, files, knows_task=knows_task, has_past=has_past, role=self.role),
-            prompts.first_message(decision.prompt, assignment, files, knows_task=False, has_past=not mender,
-                                  role=self.role) if session else "",
-            self._lost(), program, (*MCP_SERVER, self.role) if mcp_environment else (), mcp_environment,
-            tuple(words) if isinstance(words, (list, tuple, set, frozenset)) else None, self.settings, self.role,
-            str(assignment.tree)), {}
+            role=self.role, inside=str(assignment.tree), begun=len(self.endings) + 1,
+            prompt_anew=prompts.first_message(decision.prompt, assignment, files, knows_task=False,
+                                              has_past=not mender, role=self.role) if session else "",
+            lost=self._lost(), program=program, mcp=(*MCP_SERVER, self.role) if mcp_environment else (),
+            mcp_environment=mcp_environment, settings=self.settings,
+            words=tuple(words) if isinstance(words, (list, tuple, set, frozenset)) else None), {}
 
     def _lost(self) -> int:
         """Return how many sessions the agent did not continue: in the program that should have, or in the next one."""

@@ -66,8 +66,9 @@ class Connection(SessionConnection[AcpJob]):
     failures = (Breach, NoAnswer, Silence, AgentEnded, RequestError, CannotStart)
 
     def __init__(self, job: AcpJob) -> None:
-        super().__init__(job, LoopDetector(MAX_REPEATS, None, ContentWatch(Path(job.worktree)).state))
-        self.settings = job.settings
+        self.settings = settings = job.settings
+        super().__init__(job, settings.starts, LoopDetector(MAX_REPEATS, None, ContentWatch(Path(job.worktree)).state),
+                         settings.argv[0], settings.set.get("PATH"))
         self._client = AcpClient(job.program, {**os.environ, **self.settings.set}, job.worktree, self,
                                  stale=self.settings.stale, inside=job.inside)
         self._round = ""
@@ -335,22 +336,16 @@ class Connection(SessionConnection[AcpJob]):
 
     async def _failed(self, error: Exception) -> Ending:
         if isinstance(error, AgentEnded):
-            return await self._program_ended(End(error.code), error.stderr)
+            kind = classify(None, error.stderr)  # agents write much else to their error output
+            return await self._program_ended(End(error.code), error.stderr,
+                                             kind if kind in policy.NEEDS_PERSON else TroubleKind.CRASH)
         if isinstance(error, RequestError):
             return self._ending(*classify_error(error.code, str(error), error.data))
         if isinstance(error, Breach):
             return self._ending(PROTOCOL, f"the agent breaks the protocol: {error}")
         if isinstance(error, CannotStart):
-            return self._gone(was_run=False) or self._ending(TroubleKind.INVALID, str(error))
+            return self._vanished(was_run=False) or self._ending(TroubleKind.INVALID, str(error))
         return self._ending(TroubleKind.HANG, str(error))
-
-    def _gone(self, *, was_run: bool) -> Ending | None:
-        return self._vanished(self.settings.argv[0], self.settings.set.get("PATH"), was_run=was_run)
-
-    def _class_of_exit(self, said: str) -> str:
-        """Return a class that needs a person, if the words name one: agents write much else to their error output."""
-        kind = classify(None, said)
-        return kind if kind in policy.NEEDS_PERSON else TroubleKind.CRASH
 
 
 def main(argv: list[str] | None = None) -> int:

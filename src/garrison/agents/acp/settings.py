@@ -11,17 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from garrison.agents.base import WORKER
 from garrison.agents.claude import extensions
 from garrison.agents.claude.settings import LIMITS, values_of
+from garrison.agents.conversation.files import Order
 from garrison.config import PROFILE_KEYS, PROFILE_RIGHTS
 from garrison.tables import Nested, Table, as_amount, as_count, as_flag, as_mapping, as_text, empty_table, setting
-from garrison.values import Value, replace
+from garrison.values import replace
 
 KINDS = ("read", "edit", "delete", "move", "search", "execute", "think", "fetch", "switch_mode", "other")
 """Kinds of tool calls for which an agent may ask leave."""
@@ -130,41 +129,20 @@ MAX_LOST_SESSIONS = 5
 """Sessions that an attempt may lose because its agent does not continue them."""
 
 
-class AcpJob(Value):
-    """One connection: the session to begin or resume, and its prompt."""
+class AcpJob(Order, frozen=True, kw_only=True):
+    """One connection to an ACP agent, whose protocol knows no system prompt; without a session it begins one."""
 
-    home: str
-    incarnation: int
-    worktree: str
-    folder: str
-    """Folder of the attempt."""
-    session: str
-    """Session to continue, '' to begin one."""
     begun: int
     """Which connection of the attempt begins the session."""
-    prompt: str
     prompt_anew: str
     """Prompt of the session that is begun if the agent does not continue its own; '' if there is none to continue."""
     lost: int
     """Sessions of the attempt that were not continued."""
     program: tuple[str, ...]
     """Words that start the agent's program, in its sandbox if it has one."""
-    mcp: tuple[str, ...]
+    mcp: tuple[str, ...] = ()
     """Words that start garrison's MCP server where the agent is; none if it cannot be reached from there."""
-    mcp_environment: Mapping[str, str]
-    words: tuple[str, ...] | None
+    mcp_environment: Mapping[str, str] = msgspec.field(default_factory=dict)
+    words: tuple[str, ...] | None = None
     """Words that edges of the node ask for, as `result.parse_report` takes them."""
     settings: AcpSettings = msgspec.field(default_factory=AcpSettings)
-    role: str = WORKER
-    """WORKER or VALIDATOR: selects what it reports."""
-    inside: str = ""
-    """Path of the worktree in the agent's sandbox; '' for the path outside."""
-
-    @property
-    def attempt_folder(self) -> Path:
-        return Path(self.folder)
-
-    @property
-    def system_prompt(self) -> str:
-        """Return '': the protocol knows no system prompt."""
-        return ""

@@ -7,8 +7,9 @@ import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from garrison.agents import prompt as task_prompt
 from garrison.agents.base import VALIDATOR, WORKER, Assignment
-from garrison.agents.claude import cli_process, cli_sandbox
+from garrison.agents.claude import cli_process
 from garrison.agents.claude.settings import (
     PROXY,
     ClaudeSettings,
@@ -21,6 +22,7 @@ from garrison.agents.conversation import prompts
 from garrison.agents.conversation.attempt import ConnectedAttempt
 from garrison.agents.conversation.files import SessionRecord
 from garrison.agents.conversation.policy import Decision, Step
+from garrison.agents.template import fill
 from garrison.agents.trouble import TroubleKind
 from garrison.records import atomic
 from garrison.system.machine import LONG_PATIENCE, module_argv
@@ -32,6 +34,9 @@ if TYPE_CHECKING:
 CONNECTION = module_argv("garrison.agents.claude.connection", LONG_PATIENCE)
 BUILT_IN = "claude"
 """Name of the profile that there is without a configuration."""
+SESSION = "session"
+"""Role of an agent that runs as a garrison session."""
+_SYSTEM = {WORKER: "claude_system.md", VALIDATOR: "claude_validator.md", SESSION: "session_system.md"}
 
 
 class ClaudeAgent:
@@ -49,14 +54,14 @@ class ClaudeAgent:
         return ClaudeAttempt(assignment, for_node(self.settings, task.node, task.attributes), now, name=self.name)
 
 
-class ClaudeAttempt(ConnectedAttempt[ClaudeSettings]):
+class ClaudeAttempt(ConnectedAttempt):
     """An attempt's Claude session; each of its programs is a `connection`."""
 
     def __init__(self, assignment: Assignment, settings: ClaudeSettings, now: float, *, role: str = WORKER,
                  name: str = BUILT_IN, wall: Callable[[], float] = time.time, argv: Sequence[str] = CONNECTION) -> None:
         atomic.make_directory(cli_process.config_folder(Path(assignment.environment["GARRISON_HOME"])))
-        super().__init__(name, assignment, without_variables(settings, assignment.network_variables), now, argv,
-                         role=role, wall=wall)
+        self.settings = without_variables(settings, assignment.network_variables)
+        super().__init__(name, assignment, now, argv, model=settings.model, role=role, wall=wall)
 
     def _decide(self) -> Decision:
         decision = super()._decide()
@@ -76,13 +81,27 @@ class ClaudeAttempt(ConnectedAttempt[ClaudeSettings]):
             files.write_session(SessionRecord(str(uuid.uuid4()), len(self.endings) + 1, parent, mends=bool(mender)))
         session = files.read_session()
         assert session is not None
-        variables, config = cli_sandbox.prepare(self.assignment.place, environment, self.settings, files)
+        variables, config = cli_process.prepare(self.assignment.place, environment, self.settings, files)
+        assignment, settings, is_worker = self.assignment, self.settings, self.role == WORKER
         return ConnectionJob(
-            environment["GARRISON_HOME"], task.run_id, task.node, task.attempt, self.assignment.incarnation,
-            str(self.assignment.worktree), str(self.assignment.folder), session.id, resume,
-            prompts.first_message(decision.prompt, self.assignment, files, fresh=not resume, role=self.role),
-            prompts.system_prompt(self.assignment, self.settings, self.role), self.settings, self.role,
-            session.past, str(self.assignment.attempts or self.assignment.folder), config, str(self.assignment.tree),
-            self.assignment.folder_instructions if self.settings.instructions and self.role == WORKER else {},
-            self.assignment.read_repository() if self.settings.repository else {},
-            self.outages.files if self.outages is not None else ()), variables
+            environment["GARRISON_HOME"], assignment.incarnation, str(assignment.worktree), str(assignment.folder),
+            session.id, prompts.first_message(decision.prompt, assignment, files, fresh=not resume, role=self.role),
+            system_prompt(assignment, settings, self.role), self.role, str(assignment.tree),
+            run=task.run_id, node=task.node, attempt=task.attempt, resume=resume, settings=settings,
+            parent_session=session.past, attempts=str(assignment.attempts or assignment.folder), config=config,
+            folders=assignment.folder_instructions if settings.instructions and is_worker else {},
+            repository=assignment.read_repository() if settings.repository else {},
+            outages=self.outages.files if self.outages is not None else ()), variables
+
+
+def system_prompt(assignment: Assignment, settings: ClaudeSettings, role: str = WORKER) -> str:
+    """Return what garrison appends to the CLI's own system prompt."""
+    task = assignment.task
+    can_run = role == VALIDATOR and "Bash" in settings.tools
+    text = fill(
+        _SYSTEM[role], run=task.run_id, node=task.node, attempt=str(task.attempt),
+        setting=task_prompt.setting(assignment.lands, assignment.confinement),
+        ways=prompts.choices_block(task.ways), instructions=assignment.instructions if settings.instructions else "",
+        verdict=fill("claude_validator_verdict.md").strip(), **task_prompt.rules(),
+        **prompts.means_of_proof(can_run=can_run))
+    return f"{text}\n{settings.system_prompt}" if settings.system_prompt else text

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from garrison.agents.base import NOTES, WORKER
-from garrison.agents.claude import cli_process, cli_sandbox, log_in, transcripts
+from garrison.agents.claude import cli_process, log_in, transcripts
 from garrison.agents.claude.client import (
     ClaudeClient,
     ClaudeSDKError,
@@ -57,8 +57,6 @@ if TYPE_CHECKING:
 
     from garrison.agents.claude.settings import ClaudeSettings
 
-MAX_RETRY_DELAY = 15.0
-"""Seconds of the API's own retry delay beyond which the connection ends instead of waiting."""
 _SERVER_FAILURES = frozenset(("failed", "needs-auth"))
 """Statuses of an MCP server in which the agent lacks its tools."""
 _STREAMED = ("kind", "subtype", "error", "said", "usd", "turns", "status", "terminal_reason")
@@ -73,8 +71,9 @@ class Connection(SessionConnection[ConnectionJob]):
 
     def __init__(self, job: ConnectionJob) -> None:
         settings = job.settings
-        super().__init__(job, LoopDetector(settings.max_repeats, settings.max_idle if job.role == WORKER else None,
-                                           ContentWatch(Path(job.worktree)).state))
+        super().__init__(job, settings.starts, LoopDetector(
+            settings.max_repeats, settings.max_idle if job.role == WORKER else None,
+            ContentWatch(Path(job.worktree)).state), cli_process.find_cli(settings))
         self._stderr: list[str] = []
         self._make_client(settings.max_turns)
         self._reservation = Reservation(budget.Meter(Path(job.home), job.run, job.node, budget.Limits(
@@ -146,7 +145,7 @@ class Connection(SessionConnection[ConnectionJob]):
         await self._client.connect(StartWatch(self._show_trouble, waits_for_helpers=bool(starts_others)))
         pid = await self._client.pid()
         if pid is not None:
-            holder.record_process(self.files, cli_sandbox.find_outer_pid(pid), self.job.incarnation)
+            holder.record_process(self.files, cli_process.find_outer_pid(pid), self.job.incarnation)
         return None
 
     async def _close(self) -> None:
@@ -219,7 +218,7 @@ class Connection(SessionConnection[ConnectionJob]):
                            f"(attempt {event['attempt']})")
         told = classify(event["status"], event["error"])
         ending = self._ending(told, f"{event['status'] or ''} {event['error']}", resets_at=time.time() + event["delay"])
-        is_long = ending.resets_at is not None and ending.resets_at - time.time() > MAX_RETRY_DELAY
+        is_long = ending.resets_at is not None and ending.resets_at - time.time() > policy.MAX_RETRY_DELAY
         is_known = ending.kind in OUTAGES and any(Path(name).exists() for name in self.job.outages)
         return ending if {told, ending.kind} & policy.NEEDS_PERSON or is_long or is_known else None
 
@@ -248,19 +247,13 @@ class Connection(SessionConnection[ConnectionJob]):
 
     async def _failed(self, error: Exception) -> Ending:
         said = " ".join("".join(self._stderr).split())[-600:]
-        if isinstance(error, ProcessError):
-            return await self._program_ended(End(error.exit_code or 0), said or str(error))
         if isinstance(error, Silence):
             return self._ending(TroubleKind.HANG, f"{error} {said}".strip())
-        return self._ending(self._class_of_exit(f"{error} {said}"), f"{error} {said}")
-
-    def _gone(self, *, was_run: bool) -> Ending | None:
-        return self._vanished(cli_process.find_cli(self.job.settings), was_run=was_run)
-
-    def _class_of_exit(self, said: str) -> str:
-        """Return the class that the CLI's words name; without a known cause it crashed."""
-        kind = classify(None, said)
-        return kind if kind != TroubleKind.SERVER else TroubleKind.CRASH
+        kind = classify(None, f"{error} {said}")
+        kind = kind if kind != TroubleKind.SERVER else TroubleKind.CRASH  # without a known cause it crashed
+        if isinstance(error, ProcessError):
+            return await self._program_ended(End(error.exit_code or 0), said or str(error), kind)
+        return self._ending(kind, f"{error} {said}")
 
 
 _HANDLERS: Mapping[str, Callable[[Connection, Any], Ending | None]] = {
@@ -351,16 +344,11 @@ def repository_options(files: Mapping[str, str], config: str) -> RepositoryOptio
         return RepositoryOptions()
     servers, own = (_table(files.get(name, "")) for name in (".mcp.json", ".claude/settings.json"))
     rules, hooks = _dict(own.get("permissions")), _dict(own.get("hooks"))
-    plugin = Path(config) / "repository"
-    shutil.rmtree(plugin, ignore_errors=True)
     parts = {name.removeprefix(".claude/"): text for name, text in files.items() if name.count("/") > 1}
+    plugin = _make_plugin(Path(config) / "repository", "repository", "The repository's own")
     for name, text in parts.items():
         atomic.make_directory((plugin / name).parent)
         (plugin / name).write_text(text)
-    if parts:
-        manifest = atomic.make_directory(plugin / ".claude-plugin") / "plugin.json"
-        about = {"name": "repository", "version": "1.0.0", "description": "The repository's own"}
-        manifest.write_text(json.dumps(about))
     return RepositoryOptions(
         {name: table for name, table in _dict(servers.get("mcpServers")).items()
          if isinstance(table, dict) and name != SERVER},
@@ -385,13 +373,18 @@ def _words(value: object) -> tuple[str, ...]:
 
 def link_skills(config: Path, skills: tuple[str, ...]) -> str:
     """Make a plugin of folders with skills; return its folder."""
-    plugin = config / "garrison-skills"
-    shutil.rmtree(plugin, ignore_errors=True)
+    plugin = _make_plugin(config / "garrison-skills", SKILLS, "Skills of this agent")
     for skill in map(Path, skills):  # copied: a sandbox does not have the original
         shutil.copytree(skill, plugin / "skills" / skill.name)
-    manifest = atomic.make_directory(plugin / ".claude-plugin") / "plugin.json"
-    manifest.write_text(json.dumps({"name": SKILLS, "version": "1.0.0", "description": "Skills of this agent"}))
     return str(plugin)
+
+
+def _make_plugin(folder: Path, name: str, description: str) -> Path:
+    """Make the folder of a plugin anew, with its manifest alone."""
+    shutil.rmtree(folder, ignore_errors=True)
+    manifest = atomic.make_directory(folder / ".claude-plugin") / "plugin.json"
+    manifest.write_text(json.dumps({"name": name, "version": "1.0.0", "description": description}))
+    return folder
 
 
 def _thinking(wanted: str | int | None) -> dict[str, object] | None:

@@ -13,11 +13,11 @@ from __future__ import annotations
 import math
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING
 
 from garrison.agents.base import WORKER, AgentReport, Assignment, Outcome, Question, Trouble, Work
 from garrison.agents.conversation import holder, policy, questions
-from garrison.agents.conversation.files import AttemptFiles
+from garrison.agents.conversation.files import AttemptFiles, Order
 from garrison.agents.conversation.policy import Decision, Ending, Step
 from garrison.agents.conversation.tools import to_agent_report
 from garrison.agents.outages import SharedOutages
@@ -210,48 +210,21 @@ class SuspendableAttempt(Work):
         questions.show_waiting(self.files, self.assignment.output, what)
 
 
-class SessionJob(Protocol):
-    """Order to a connection, as order.json has it."""
-
-    @property
-    def prompt(self) -> str:
-        """Return the message to send."""
-
-    @property
-    def system_prompt(self) -> str:
-        """Return what the program gets beside it."""
-
-    @property
-    def incarnation(self) -> int:
-        """Return the orchestrator's incarnation."""
-
-
-class Settings(Protocol):
-    """What an attempt takes from its agent's settings."""
-
-    @property
-    def model(self) -> str | None:
-        ...
-
-
-SettingsT = TypeVar("SettingsT", bound=Settings)
-
-
-class ConnectedAttempt(SuspendableAttempt, Generic[SettingsT]):
+class ConnectedAttempt(SuspendableAttempt):
     """An attempt's session whose programs are connections: processes that record their own ending."""
 
-    def __init__(self, name: str, assignment: Assignment, settings: SettingsT, now: float, argv: Sequence[str], *,
-                 role: str = WORKER, wall: Callable[[], float] = time.time) -> None:
-        self._name, self.settings, self.role, self._argv = name, settings, role, argv
+    def __init__(self, name: str, assignment: Assignment, now: float, argv: Sequence[str], *, model: str | None,
+                 role: str, wall: Callable[[], float]) -> None:
+        self._name, self._model_name, self.role, self._argv = name, model or "", role, argv
         self._connection: ConnectionProcess | None = None
         super().__init__(assignment, now, wall=wall)
 
-    def _order(self, decision: Decision) -> tuple[SessionJob, Mapping[str, str]]:
+    def _order(self, decision: Decision) -> tuple[Order, Mapping[str, str]]:
         """Return the order of the next connection, and variables that are set for it alone."""
         raise NotImplementedError
 
     def _model(self) -> str:
-        return self.settings.model or ""
+        return self._model_name
 
     @property
     def session(self) -> str | None:

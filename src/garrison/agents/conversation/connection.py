@@ -24,11 +24,11 @@ import sys
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
 from garrison.agents.base import WORKER
 from garrison.agents.conversation import messages, policy, questions
-from garrison.agents.conversation.files import AttemptFiles
+from garrison.agents.conversation.files import AttemptFiles, Order
 from garrison.agents.conversation.policy import Ending
 from garrison.agents.conversation.start_watch import start_slot
 from garrison.agents.conversation.stream import render
@@ -60,42 +60,8 @@ _SHOWN_REPEATS = 4
 """Identical calls in a row from which on `status` shows them."""
 
 
-class Settings(Protocol):
-    """What a connection takes from its agent's settings."""
-
-    @property
-    def starts(self) -> int:
-        """Return how many sessions may start at one time in the home."""
-
-
-class Order(Protocol):
-    """Order of a connection (`order.json`), as far as it is the same for each kind of agent."""
-
-    @property
-    def home(self) -> str:
-        ...
-
-    @property
-    def incarnation(self) -> int:
-        """Return the orchestrator's incarnation."""
-
-    @property
-    def prompt(self) -> str:
-        """Return the message to send."""
-
-    @property
-    def role(self) -> str:
-        """Return WORKER or VALIDATOR."""
-
-    @property
-    def settings(self) -> Settings:
-        ...
-
-    @property
-    def attempt_folder(self) -> Path:
-        ...
-
-
+_EARLIER = {"incarnation": "life", "worktree": "tree", "role": "part"}
+"""Names in the order of an ACP agent by an orchestrator that runs since before an update."""
 OrderT = TypeVar("OrderT", bound=Order)
 
 
@@ -107,8 +73,10 @@ class SessionConnection(Generic[OrderT]):
     failures: ClassVar[tuple[type[Exception], ...]]
     """Errors of the program, which `_failed` names."""
 
-    def __init__(self, job: OrderT, loops: LoopDetector) -> None:
-        self.job, self.files = job, AttemptFiles(job.attempt_folder)
+    def __init__(self, job: OrderT, starts: int, loops: LoopDetector, executable: str, path: str | None = None) -> None:
+        self.job, self.files, self._starts = job, AttemptFiles(job.attempt_folder), starts
+        self._executable, self._path = executable, path
+        """The program, and the PATH on which it is looked for."""
         self._prompt, self._loops = job.prompt, loops
         self._stop, self._started = asyncio.Event(), asyncio.Event()
         self._began = time.time()
@@ -139,14 +107,6 @@ class SessionConnection(Generic[OrderT]):
 
     async def _failed(self, error: Exception) -> Ending:
         """Return the ending that an error of the program means."""
-        raise NotImplementedError
-
-    def _gone(self, *, was_run: bool) -> Ending | None:
-        """Return the ending of a program that is not there any more, or cannot be run yet (`_vanished`)."""
-        raise NotImplementedError
-
-    def _class_of_exit(self, said: str) -> str:
-        """Return the class of a program's own exit with an error, by the end of its error output."""
         raise NotImplementedError
 
     def _prepare(self) -> Ending | None:
@@ -208,8 +168,7 @@ class SessionConnection(Generic[OrderT]):
             TroubleKind.CRASH, "another process still runs the session")
 
     async def _connect(self) -> Ending:
-        job = self.job
-        async with start_slot(Path(job.home), job.settings.starts, self._show_wait, self._stop) as self._started:
+        async with start_slot(Path(self.job.home), self._starts, self._show_wait, self._stop) as self._started:
             self.files.waiting.unlink(missing_ok=True)
             if self._stop.is_set():
                 return self._ending(policy.STOPPED)
@@ -293,8 +252,13 @@ class SessionConnection(Generic[OrderT]):
         return Ending(policy.REPORTED, time.time(), shorten(str(report["summary"])), report["status"] in LANDING, None,
                       self._answered)
 
-    async def _program_ended(self, end: End, said: str) -> Ending:
-        """Return the ending of a program that has ended by itself; `said` is the end of its error output."""
+    async def _program_ended(self, end: End, said: str, kind: str) -> Ending:
+        """Return the ending of a program that has ended by itself.
+
+        Args:
+            said: the end of its error output.
+            kind: class of an exit with an error, by these words.
+        """
         if end.signal == signal.SIGTERM:  # a stop signals the program and us; ours may arrive later
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stop.wait(), _STOP_TIMEOUT)
@@ -305,17 +269,17 @@ class SessionConnection(Generic[OrderT]):
                           progress=self._answered)
         if end.kind is EndKind.LOST:
             return self._ending(TroubleKind.CRASH, f"{self.program} closed its output")
-        if not self._answered and (gone := self._gone(was_run=end.kind is not EndKind.NOT_RUN)):
+        if not self._answered and (gone := self._vanished(was_run=end.kind is not EndKind.NOT_RUN)):
             return gone
         if end.kind is EndKind.NOT_RUN:
             return self._ending(TroubleKind.INVALID, f"{self.program} cannot be started: {said}")
-        return self._ending(self._class_of_exit(said),
-                            f"{self.program} ended with exit code {end.code}: {said or 'it said nothing'}")
+        return self._ending(kind, f"{self.program} ended with exit code {end.code}: {said or 'it said nothing'}")
 
-    def _vanished(self, program: str, path: str | None = None, *, was_run: bool) -> Ending | None:
+    def _vanished(self, *, was_run: bool) -> Ending | None:
         """Return the ending of a program that has failed at its start and is gone, None if it is there: an update
         replaces it, so it is waited for."""
-        if shutil.which(program, path=path) is None:
+        program = self._executable
+        if shutil.which(program, path=self._path) is None:
             return self._ending(TroubleKind.VANISHED, f"{program} is not there any more; waiting until it is back")
         before = self.files.read_endings()[-1:]
         if not was_run and before and before[0].kind == TroubleKind.VANISHED:  # it was gone when we were started
@@ -351,7 +315,7 @@ def run_connection(connection: Callable[[OrderT], SessionConnection[OrderT]], or
     """Run a connection by the order in the file that the command line names; exit 0 once its ending is on disk."""
     path = Path((sys.argv[1:] if argv is None else argv)[0])
     die_with_parent()
-    job = from_data(order, read_json(path))
+    job = from_data(order, {_EARLIER.get(name, name): value for name, value in (read_json(path) or {}).items()})
 
     async def run() -> Ending:
         return await connection(job).run()

@@ -89,6 +89,8 @@ _COUNTED = frozenset(kind for kind in TRANSIENT if ruling(kind).counts)
 """Failures that lengthen each other's pauses."""
 NEEDS_PERSON = frozenset(kind for kind in CLASSES if ruling(kind).follows == "person")
 """Failures that only a person can resolve."""
+MAX_RETRY_DELAY = 15.0
+"""Seconds of the API's own retry delay beyond which a turn ends instead of waiting."""
 MAX_CRASHES = 3
 """Deaths of an agent's program in a row, without any progress, after which another agent may go on."""
 MAX_HAND_OVERS = 5

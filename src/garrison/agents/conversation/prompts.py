@@ -1,4 +1,4 @@
-"""Prompts of sessions: system prompt and first message of each connection, from `agents/prompts/*.md`.
+"""Prompts of sessions: the first message of each connection, from `agents/prompts/*.md`.
 
 After a death, the first message to the resumed session is `_continue`; a new session gets the whole task, which
 `agents.prompt` wrote to prompt.md.
@@ -7,7 +7,7 @@ After a death, the first message to the resumed session is `_continue`; a new se
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from garrison.agents import prompt as task_prompt
 from garrison.agents.base import VALIDATOR, WORKER
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from garrison.agents.conversation.files import AttemptFiles
     from garrison.agents.conversation.policy import Ending
 
-SESSION = "session"
-"""Role of an agent that runs as a garrison session."""
-_SYSTEM = {WORKER: "claude_system.md", VALIDATOR: "claude_validator.md", SESSION: "session_system.md"}
 MAX_CONVERSATION = 100_000
 """Bytes of a conversation that are passed to a person's CLI: Linux limits a program's argument to 128 KiB."""
 _CAUSES: Mapping[str, str] = {
@@ -43,34 +40,6 @@ _CAUSES: Mapping[str, str] = {
     policy.STOPPED: "the run was stopped, and has been resumed",
 }
 """Ending of a connection → what interrupted the session, as a clause."""
-
-
-class Settings(Protocol):
-    """What a system prompt takes from an agent's settings."""
-
-    @property
-    def tools(self) -> Sequence[str]:
-        """Return the patterns of its tools."""
-
-    @property
-    def instructions(self) -> bool:
-        """Return whether it gets the repository's own instructions."""
-
-    @property
-    def system_prompt(self) -> str | None:
-        """Return what is appended to garrison's own."""
-
-
-def system_prompt(assignment: Assignment, settings: Settings, role: str = WORKER) -> str:
-    """Return what garrison appends to the CLI's own system prompt."""
-    task = assignment.task
-    can_run = role == VALIDATOR and "Bash" in settings.tools
-    text = fill(
-        _SYSTEM[role], run=task.run_id, node=task.node, attempt=str(task.attempt),
-        setting=task_prompt.setting(assignment.lands, assignment.confinement),
-        ways=choices_block(task.ways), instructions=assignment.instructions if settings.instructions else "",
-        verdict=fill("claude_validator_verdict.md").strip(), **task_prompt.rules(), **means_of_proof(can_run=can_run))
-    return f"{text}\n{settings.system_prompt}" if settings.system_prompt else text
 
 
 def means_of_proof(*, can_run: bool) -> dict[str, str]:

@@ -43,8 +43,6 @@ _STDERR_LINES, _STDERR_LOOKS, _STDERR_PAUSE = 20, 20, 0.02
 """Lines that are kept; looks for the first one when the CLI could not be started, and seconds between them."""
 _LOOK_AGAIN = 0.2
 """Seconds after which a session that waits for the money that others have reserved looks again."""
-MAX_RETRY_DELAY = 15.0
-"""Seconds of the API's own retry delay beyond which a turn fails instead of waiting."""
 
 
 class ClaudeSession:
@@ -129,7 +127,7 @@ class ClaudeSession:
             reason = f"{kind}: the API answered {event['status'] or ''} {event['error']}".strip()
             if kind in policy.NEEDS_PERSON:
                 return AgentFailure(f"{reason}; {WHAT_TO_DO[kind]}", event["status"], needs_person=True)
-            if event["delay"] > MAX_RETRY_DELAY:
+            if event["delay"] > policy.MAX_RETRY_DELAY:
                 return AgentFailure(f"{reason}; it asks to wait {event['delay']:.0f} s", event["status"],
                                     wait=event["delay"])
         return None

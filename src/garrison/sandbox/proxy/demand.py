@@ -118,8 +118,8 @@ def limited_body(api: ApiName, path: str, demand: Demand, output: int) -> bytes:
         else:
             body = options
         thinking = body.get("thinking")
-        tokens = thinking.get("budget_tokens") if isinstance(thinking, dict) else None
-        if isinstance(tokens, int | float) and tokens >= output:
+        if isinstance(thinking, dict) and isinstance(tokens := thinking.get("budget_tokens"), int | float) \
+                and tokens >= output:
             # A thought counts as output, has at least 1,024 tokens, and must leave some to the answer.
             body["thinking"] = {**thinking, "budget_tokens": output // 2} if output >= 2 * FLOOR else {
                 "type": "disabled"}

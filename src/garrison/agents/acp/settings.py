@@ -15,9 +15,9 @@ from typing import Any
 
 import msgspec
 
+from garrison.agents.base import Order
 from garrison.agents.claude import extensions
 from garrison.agents.claude.settings import LIMITS, values_of
-from garrison.agents.conversation.files import Order
 from garrison.config import PROFILE_KEYS, PROFILE_RIGHTS
 from garrison.tables import Nested, Table, as_amount, as_count, as_flag, as_mapping, as_text, empty_table, setting
 from garrison.values import replace

@@ -13,8 +13,8 @@ from typing import Any
 
 import msgspec
 
+from garrison.agents.base import Order
 from garrison.agents.claude import extensions
-from garrison.agents.conversation.files import Order
 from garrison.agents.conversation.loop_detector import MAX_REPEATS
 from garrison.config import PROFILE_KEYS, PROFILE_RIGHTS
 from garrison.tables import (

@@ -15,9 +15,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from garrison.agents.base import WORKER, AgentReport, Assignment, Outcome, Question, Trouble, Work
+from garrison.agents.base import WORKER, AgentReport, Assignment, Order, Outcome, Question, Trouble, Work
 from garrison.agents.conversation import holder, policy, questions
-from garrison.agents.conversation.files import AttemptFiles, Order
+from garrison.agents.conversation.files import AttemptFiles
 from garrison.agents.conversation.policy import Decision, Ending, Step
 from garrison.agents.conversation.tools import to_agent_report
 from garrison.agents.outages import SharedOutages

@@ -26,9 +26,9 @@ from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
-from garrison.agents.base import WORKER
+from garrison.agents.base import WORKER, Order
 from garrison.agents.conversation import messages, policy, questions
-from garrison.agents.conversation.files import AttemptFiles, Order
+from garrison.agents.conversation.files import AttemptFiles
 from garrison.agents.conversation.policy import Ending
 from garrison.agents.conversation.start_watch import start_slot
 from garrison.agents.conversation.stream import render

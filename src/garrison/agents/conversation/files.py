@@ -36,9 +36,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import msgspec
-
-from garrison.agents.base import MESSAGES, WAITING, WORKER
+from garrison.agents.base import MESSAGES, WAITING
 from garrison.agents.conversation import policy
 from garrison.agents.conversation.policy import Ending
 from garrison.records import atomic
@@ -57,29 +55,6 @@ class _File:
 
     def __get__(self, files: AttemptFiles, _kind: type[AttemptFiles]) -> Path:
         return files.attempt / self.name
-
-
-class Order(Value):
-    """Order of a connection, as far as it is the same for each kind of agent: the session to begin or resume, and its
-    first message."""
-
-    home: str
-    incarnation: int = msgspec.field(name="life")
-    worktree: str = msgspec.field(name="tree")
-    folder: str
-    """Folder of the attempt."""
-    session: str
-    prompt: str
-    system_prompt: str = msgspec.field(default="", name="system")
-    """Appended to the program's own, where it has one."""
-    role: str = msgspec.field(default=WORKER, name="part")
-    """WORKER or VALIDATOR: selects garrison's tools."""
-    inside: str = ""
-    """Path of the worktree in the agent's sandbox; '' for the path outside."""
-
-    @property
-    def attempt_folder(self) -> Path:
-        return Path(self.folder)
 
 
 class SessionRecord(Value):

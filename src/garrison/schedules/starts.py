@@ -33,6 +33,7 @@ from garrison.schedules.plan import DONE, FAILED, OPEN, WEEK, Go, Schedule, Stag
 from garrison.system import systemd
 from garrison.system.command import run as run_program
 from garrison.system.git import Git
+from garrison.system.machine import garrison_argv
 from garrison.system.terminal_text import clean
 from garrison.values import replace
 
@@ -321,8 +322,7 @@ def runs_in(out: str) -> list[str]:
 def _command(home: Path, words: Sequence[str], environ: Mapping[str, str], repo: str, seconds: float,
              ) -> tuple[int | None, str, str]:
     """Run one of garrison's commands; return exit code, output and its last message."""
-    done = run_program([sys.executable, "-P", "-m", "garrison.cli.main", "--home", str(home), *words], seconds,
-                       env=environ, cwd=repo)
+    done = run_program(garrison_argv(*words, home=home), seconds, env=environ, cwd=repo)
     lines = [clean(line).removeprefix("garrison: ") for line in done.err.splitlines() if line.strip()]
     return done.code, done.out, done.why or (lines[-1][:500] if lines else "")
 
@@ -360,8 +360,8 @@ def arm(schedules: Schedules, now: float, environ: Mapping[str, str] | None = No
     manager = systemd.find_manager(os.environ if environ is None else environ)
     if manager is not None and due:
         systemd.call(manager, [manager.systemctl, "--user", "stop", f"{systemd.alarm_unit(schedules.home)}.timer"])
-        systemd.call(manager, systemd.alarm_words(manager, schedules.home, min(due), [
-            sys.executable, "-P", "-m", "garrison.cli.main", "--home", str(schedules.home), "up"]))
+        systemd.call(manager, systemd.alarm_words(manager, schedules.home, min(due),
+                                                  garrison_argv("up", home=schedules.home)))
     return min(due, default=None)
 
 

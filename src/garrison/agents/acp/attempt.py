@@ -86,7 +86,7 @@ class AcpAttempt(ConnectedAttempt):
             return replace(decision, reason="it was asked for its verdict and ended again without one that counts")
         if last.kind == policy.SILENT and decision.step is Step.FINISH and (
                 unreadable := next((each.unreadable for each in reversed(self.endings[-2:]) if each.unreadable), "")):
-            return replace(decision, reason=f"it was told so, and made no other report: {unreadable}")
+            return replace(decision, reason=f"it was warned, and made no other report: {unreadable}")
         if last.kind == policy.SILENT and decision.step is Step.FINISH:
             atomic.write(self.files.unreported, NO_REPORT.encode(), durable=False)
             return replace(decision, success=True, reason="")

@@ -81,7 +81,7 @@ class AcpSettings:
     mcp_servers: Mapping[str, Mapping[str, Any]] = empty_table(Nested(_servers))
     """Further MCP servers that the agent is to start or to call, by name."""
     allow: tuple[str, ...] = setting((ANYTHING,), _kinds)
-    """Kinds of tool calls that are allowed when the agent asks; a person is asked about all others."""
+    """Kinds of tool calls that are allowed when the agent asks; the user is asked about all others."""
     deny: tuple[str, ...] = setting((), _kinds)
     """Kinds that are refused without a question."""
     stale: float = setting(300.0, as_amount)
@@ -91,7 +91,7 @@ class AcpSettings:
     set: Mapping[str, str] = empty_table(as_mapping)
     """Variables set for the agent's program."""
     takeover: tuple[str, ...] = setting((), _opener)
-    """Words of a program that opens a session, `{session}`, for a person; none if there is no such program."""
+    """Words of a program that opens a session, `{session}`, for the user; none if there is no such program."""
 
 
 ATTRIBUTES = {"model": ("model", "llm_model")}
@@ -135,7 +135,7 @@ class AcpJob(Order, frozen=True, kw_only=True):
     begun: int
     """Which connection of the attempt begins the session."""
     prompt_anew: str
-    """Prompt of the session that is begun if the agent does not continue its own; '' if there is none to continue."""
+    """Prompt of the session that is started if the agent does not continue its own; '' if there is none to continue."""
     lost: int
     """Sessions of the attempt that were not continued."""
     program: tuple[str, ...]

@@ -10,14 +10,7 @@ from typing import TYPE_CHECKING
 from garrison.agents import prompt as task_prompt
 from garrison.agents.base import VALIDATOR, WORKER, Assignment
 from garrison.agents.claude import cli_process
-from garrison.agents.claude.settings import (
-    PROXY,
-    ClaudeSettings,
-    ConnectionJob,
-    for_node,
-    read_only,
-    without_variables,
-)
+from garrison.agents.claude.settings import PROXY, ClaudeSettings, ConnectionJob, for_node, read_only, without_variables
 from garrison.agents.conversation import prompts
 from garrison.agents.conversation.attempt import ConnectedAttempt
 from garrison.agents.conversation.files import SessionRecord

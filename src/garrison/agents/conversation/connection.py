@@ -81,7 +81,7 @@ class SessionConnection(Generic[OrderT]):
         self._stop, self._started = asyncio.Event(), asyncio.Event()
         self._began = time.time()
         self._told: Told | None = None
-        """A person's message sent with the current prompt; None once the agent has answered."""
+        """The user's message sent with the current prompt; None once the agent has answered."""
         self._shows_repeats = False
         self._lock: LifeLock | None = None
         """Held until this process ends: no other may run the session."""
@@ -178,7 +178,7 @@ class SessionConnection(Generic[OrderT]):
                 await self._close()
 
     async def _converse(self) -> Ending:
-        """Send the prompt, and another one for what a person has said meanwhile; return how the last turn ended."""
+        """Send the prompt, and another one for what the user has said meanwhile; return how the last turn ended."""
         self._told = told = messages.pending(self.files)
         ending = await self._turn(f"{self._prompt}\n\n{told.text}" if told else self._prompt)
         while ending.kind == policy.SILENT and (told := messages.pending(self.files)):
@@ -327,7 +327,7 @@ def run_to_ending(files: AttemptFiles, run: Callable[[], Coroutine[object, objec
     """Run a connection and record how it ended; return the process's exit code."""
     try:
         files.add_ending(asyncio.run(run()))
-    except OSError as error:  # such as a full disk: a later connection goes on
+    except OSError as error:  # such as a full disk: a later connection continues
         with contextlib.suppress(OSError):
             os.write(1, f"the connection ends: {error}\n".encode(errors="replace"))
         os._exit(1)  # what is not flushed would print a traceback

@@ -13,9 +13,9 @@
 | `endings.jsonl` | how each connection ended (`policy.Ending`) | connection, else orchestrator |
 | `report.json` | the agent's `report_result` or `report_verdict` | connection |
 | `question.json`, `answer.json` | the last question and its answer (`questions`) | connection; orchestrator |
-| `lifted.json` | a person's answer to a failure that only a person can resolve | orchestrator |
-| `permissions.json` | tool calls that a person has allowed or refused (`permissions`) | connection |
-| `messages.jsonl`, `delivered.json` | what a person told the session, and how much of it has arrived (`messages`) |
+| `lifted.json` | the user's answer to a failure that only the user can resolve | orchestrator |
+| `permissions.json` | tool calls that the user has allowed or refused (`permissions`) | connection |
+| `messages.jsonl`, `delivered.json` | what the user told the session, and how much of it has arrived (`messages`) |
   `garrison tell`; connection |
 | `unreported` | exists if the agent ended without a report and its work alone was judged | orchestrator |
 | `waiting` | one line: what it waits for, while it waits | orchestrator, connection |
@@ -64,7 +64,7 @@ class SessionRecord(Value):
     begun: int = 1
     """Which connection of the attempt began it."""
     past: str = ""
-    """Session of an earlier node that this one continues as a session of its own."""
+    """Session of an earlier node that this one continues as its own session."""
     answered: bool = False
     """Set once it has said or done anything: one that died before may not have got its prompt."""
     earlier: int = 0
@@ -72,7 +72,7 @@ class SessionRecord(Value):
     lost: int = 0
     """Earlier sessions that the agent failed to continue."""
     mends: bool = False
-    """Set if it is that of the refused attempt before, which goes on."""
+    """Set if it is that of the refused attempt before, which continues."""
 
 
 class AttemptFiles:
@@ -129,7 +129,7 @@ class AttemptFiles:
         return record.id if record is not None else ""
 
     def find_mender(self) -> str:
-        """Return the id of the session that can go on with the refusal of its work; '' if a fresh one should."""
+        """Return the id of the session that can continue with the refusal of its work; '' if a fresh one should."""
         record = self.read_session()
         calls = [each for each in read_usage(self.usage) if each.kind == "call"] if self.usage.exists() else []
         last = calls[-1] if calls else None
@@ -138,7 +138,7 @@ class AttemptFiles:
         return record.id if record is not None and can_mend else ""
 
     def add_prompt(self, kind: str, message: str, system: str, *, incarnation: int, at: float) -> None:
-        """Record what a connection is about to be told; the system prompt only if it is not the last one."""
+        """Record what a connection is about to send; the system prompt only if it changed."""
         known = next((line["system"] for line in reversed(read_lines(self.prompts)) if line.get("system")), "")
         append_line(self.prompts, {"at": at, "life": incarnation, "kind": kind, "message": message,
                                     **({"system": system} if system != known else {})})

@@ -39,7 +39,7 @@ _MAX_CONVERSATION = 64 << 20
 
 
 def record_process(files: AttemptFiles, pid: int, incarnation: int) -> None:
-    """Record the CLI that runs now; incarnation 0 if a person started it."""
+    """Record the CLI that runs now; incarnation 0 if the user started it."""
     process = processes.probe(pid)
     if process is not None:
         write_json(files.process, {"pid": pid, "ticks": process.ticks, "boot": processes.boot_id(),
@@ -113,7 +113,7 @@ def conversation_of(node: str, files: AttemptFiles) -> str:
 @contextmanager
 def taken_over(node: str, files: AttemptFiles, since: str, wait: Callable[[], None],
                lock_file: Path) -> Iterator[None]:
-    """Hold the session for a person.
+    """Hold the session for the user.
 
     Args:
         since: time of the takeover, for `status`.

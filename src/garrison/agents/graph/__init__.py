@@ -7,7 +7,7 @@
         reply = await graph.send_message("lead", "analyst", "What changed?")
 
 `control` (which agent directs which) and `model` (data, status transitions, the protocol `Session`) are pure.
-`session_manager` starts, retries and ends sessions, each in a task of its own; `claude_session` implements them with
+`session_manager` starts, retries and ends sessions, each in its own task; `claude_session` implements them with
 Claude, and is imported, with the SDK, by the first agent.
 """
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import json
 import os
 import random
@@ -93,8 +94,7 @@ class Storm:
 
     def strike(self) -> None:
         """Send one signal to one process of the run."""
-        victims = self.victims()
-        if not victims:
+        if not (victims := self.victims()):
             return
         victim, number = self.dice.choice(victims), self.dice.choice(SIGNALS)
         self.note(f"{number.name} {victim.pid} {victim.environ.get('GARRISON_LIFE', '').rpartition(':')[2]} "
@@ -126,11 +126,10 @@ class Storm:
         self.note(f"no room: {', '.join(disks)}")
         self.did["full disk"] += 1
         ballasts = [(self.place.home if disk == "home" else self.place.trees) / "ballast" for disk in disks]
-        for ballast in ballasts:
-            for size in (65536, 512):
-                with contextlib.suppress(OSError), ballast.open("ab", buffering=0) as file:
-                    while file.write(b"x" * size) == size:
-                        pass
+        for ballast, size in itertools.product(ballasts, (65536, 512)):
+            with contextlib.suppress(OSError), ballast.open("ab", buffering=0) as file:
+                while file.write(b"x" * size) == size:
+                    pass
         for _ in range(4):
             time.sleep(0.5)
             self.strike()
@@ -167,25 +166,30 @@ class Storm:
         """Let the run end undisturbed: unpark what was parked and resume what was stopped or failed, as a person does.
         Return whether the run is done."""
         self.note("calm")
-        for pid in list(self.stopped):
-            self.stopped[pid] = (self.stopped[pid][0], 0.0)
+        self.stopped = {pid: (ticks, 0.0) for pid, (ticks, _) in self.stopped.items()}
         self.let_go()
         if self.patient:  # rather than wait five minutes until a stopped process counts as hung
             for one in self.victims():
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(one.pid, signal.SIGCONT)
         until = time.monotonic() + seconds
-        while not (self.over() and not self.victims()):
+        while not self.is_settled():
             if time.monotonic() > until:
                 return False
             self.garrison("up").wait()
             self.unpark()
-            launcher = self.place.identity("launch", RUN)
-            if self.place.status(RUN) in ("stopped", "failed") or launcher.get("status") == "terminated":
+            has_ended = self.place.identity("launch", RUN).get("status") == "terminated"
+            if not self.over() and (has_ended or self.place.status(RUN) in ("stopped", "failed")):
                 self.did["resume"] += 1
                 self.garrison("resume", RUN)
             time.sleep(2.0)
         return True
+
+    def is_settled(self) -> bool:
+        """Return whether the run is done, and no command of ours may still start a launcher: that removes slots and
+        terminals at its end, while the rest is judged."""
+        is_quiet = not self.victims() and all(child.poll() is not None for child in self.place.started)
+        return is_quiet and self.over() and self.place.identity("launch", RUN).get("status") == "terminated"
 
     def unpark(self) -> None:
         """Unpark each node, and the processor, that `garrison status` shows as parked."""
@@ -220,10 +224,8 @@ class Storm:
                 check()
             except AssertionError as error:
                 wrong.append(f"{what}: {str(error)[:2000]}")
-        left = [f"{one.pid} {one.argv[-120:]} {one.environ.get('GARRISON_LIFE', '')}"
-                for one in place.living_processes()
-                if "sleep 100000" not in one.argv]
-        return [*wrong, *(f"left: {line}" for line in left)]
+        return [*wrong, *(f"left: {one.pid} {one.argv[-120:]} {one.environ.get('GARRISON_LIFE', '')}"
+                          for one in place.living_processes() if "sleep 100000" not in one.argv)]
 
     def _worked(self, names: list[str]) -> None:
         """Check that no incarnation finished its work twice, and none after the result that counts."""

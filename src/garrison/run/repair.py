@@ -1,7 +1,7 @@
 """Repair of a run's damaged or lost records, from what the rest of the home and the repository show.
 
     damaged, empty or lost        rebuilt from
-    launch.json, graph.dot        their copy in the journals of guardian and launcher (`launch_copy.py`)
+    launch.json, graph.dot        their copy in the journals of guardian and launcher (`state.py`)
     journal.jsonl                 readable records, then attempts, merge entries and signals (`catch_up`)
     layers/*.jsonl                the records that can be read; the process finds the rest by its hook and its results
     an identity, a hook           the other of the two, and the journals (`supervise/incarnation.py rebuild_identity`)

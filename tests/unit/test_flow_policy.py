@@ -300,8 +300,7 @@ def test_time_and_the_launch_answer_for_a_person() -> None:
 
 def test_a_signal_is_kept_for_the_first_node_that_waits_for_it() -> None:
     story = asked()
-    story.record(guardian_policy.apply_guidance(
-        story.state, story.view(), SendPipelineSignal("ready", 7), GUIDANCE))
+    story.record(guardian_policy.apply_guidance(story.state, story.view(), SendPipelineSignal("ready", 7), GUIDANCE))
     story.record(answer(story, "Yes").expect(ApplySignal).event).settle()
     assert story.state.flow.over == "done" and story.state.heard == {"ready": []}
     assert story.state.flow.state.context()["signal.ready"] == 7

@@ -144,9 +144,8 @@ def test_the_landing_is_refused_as_often_as_rework_is_allowed_then_the_run_fails
     assert end.target == "failed" and "its branch garrison/r1/integration is kept" in end.why
     state.apply_event(RunChanged("failed", end.why), AT)
     assert not state.over
-    event = guardian_policy.apply_guidance(state, GuardianView(RUN, NOW, BOOT), ResumeRun(),
-                                           GuardianSignal("s", "GUIDANCE"))
-    state.apply_event(event, AT)
+    guidance = GuardianSignal("s", "GUIDANCE")
+    state.apply_event(guardian_policy.apply_guidance(state, GuardianView(RUN, NOW, BOOT), ResumeRun(), guidance), AT)
     assert (state.status, state.landing.status, state.landing.attempt) == ("running", "", 1)
     assert decide(state)[0].payload == LandingChanged("requested", 2, oid="c0ffee")
 

@@ -19,6 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from garrison.errors import NotFound, Refused, UsageError
 from garrison.records.names import check_node, check_run
+from garrison.schedules.starts import Schedules, show_all
 from garrison.values import replace
 from garrison.views.answers import find_answer
 from garrison.views.changes import Changes
@@ -105,6 +106,8 @@ class Page:
             get("/api/begin", self.offer),
             post("/api/begin", self.begin),
             get("/api/begin/{beginning}", self.beginning),
+            read("/api/schedules", lambda _: show_all(Schedules(self.home), time.time())),
+            post("/api/schedules/{schedule}", self.act_on_schedule),
             get("/api/runs", self.runs),
             get("/api/runs/{run}", self.run),
             read("/api/runs/{run}/timeline", lambda asked: self.histories.timeline(run_of(asked))),
@@ -294,6 +297,11 @@ class Page:
         """Hold, release, cancel or retry a merge entry."""
         run_of(request)
         return await self._command(actions.entry_command_words(request.path_params["entry"], await body_of(request)))
+
+    async def act_on_schedule(self, request: Request) -> Response:
+        """Start a schedule's command now, pause it or resume it."""
+        return await self._command(actions.schedule_command_words(
+            request.path_params["schedule"], await body_of(request)))
 
     async def _command(self, words: list[str]) -> Response:
         return json_answer({"ok": True, "message": await actions.run_command(self.home, words)})

@@ -108,7 +108,7 @@ class Verdict(Value):
     tail: str
     log: Path
     note: str = ""
-    """What the reason says besides how the command ended."""
+    """What the reason says in addition to how the command ended."""
     was_stopped: bool = False
     """Set if it had no time to give a verdict: it was stopped, or the machine suspended."""
     refused_hosts: tuple[str, ...] = ()
@@ -433,7 +433,7 @@ class GateRun:
         return processes.is_running(self.child.pid, self.child.ticks)
 
     def _find_hang(self, stage: str, now: float) -> Hang | None:
-        """Judge the stage by the rules for agents: a stopped gate would hold up the queue until its timeout."""
+        """Judge the stage by the rules for agents: a stopped gate would block the queue until its timeout."""
         if self.child is None:
             return None
         if self._watch is None or self._watch.root != self.child.id:
@@ -580,12 +580,12 @@ def remove_folder(folder: Path) -> None:
 #
 # The first line says since when every run attests (`since TIME`). The others are `COMMIT TREE EXIT-CODE TIMED-OUT`: the
 # commit that the wrapper found checked out, the tree that the queue meant, and how the gate ended. Nothing of garrison
-# decides by them: they are the second witness beside the queue's journal.
+# decides by them: they are the second witness alongside the queue's journal.
 
 ATTESTATIONS, FORMER = "attestations", "attestations.old"
 """Names in a queue's folder of the present file and of the one before it."""
 LONGEST = 4 << 20
-"""Bytes from which on a new file is begun, about 40,000 runs; only the last full one is kept."""
+"""Bytes from which on a new file is started, about 40,000 runs; only the last full one is kept."""
 
 
 def open_attestations(folder: Path, now: str) -> Path:

@@ -1,6 +1,6 @@
 """Gate runs of a queue: start them in slots, record their verdicts, end those that nothing needs.
 
-Several runs may be in progress, each in a slot of its own. A run (`gate.py`) is identified by the tree that it tests;
+Several runs may be in progress, each in its own slot. A run (`gate.py`) is identified by the tree that it tests;
 every step decides whether its verdict is still wanted, and a run that nothing needs is ended. `test` is journaled
 before a run starts, so that the next processor finds it, and `verdict` before anything acts on it.
 """
@@ -162,7 +162,7 @@ class GateRuns:
 
     def _scripts(self, config: QueueConfig, entries: Sequence[MergeEntry], base: str, tip: str) -> tuple[str, ...]:
         """Return patterns of the scripts that the gate names and the target has, unless the work of these entries, or
-        of those in `base`, may change them: a person approved it, or `[guard]` lets it. A set-up, which is the
+        of those in `base`, may change them: the user approved it, or `[guard]` lets it. A set-up, which is the
         branch's, may not."""
         if not (config.gate and tip and all(entry.keeps_gate for entry in entries)):
             return ()

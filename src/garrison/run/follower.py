@@ -37,7 +37,7 @@ class Follower(Protocol):
     """Follower of one run, in its guardian's process."""
 
     plan: RunPlan
-    """Plan of the run, which a person may change."""
+    """Plan of the run, which the user may change."""
     wake_file: Path
     """File whose change makes it look at once."""
 

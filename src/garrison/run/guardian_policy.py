@@ -5,14 +5,14 @@ step returns its actions, and the first step that has any decides the turn alone
 changes journal or processes, and observes again. So a later step may rely on all before it having nothing to do: no
 step sees a signal that is not applied, or a node whose landing is not journaled.
 
-     1. apply signals: reports of runners and agents, guidance of people. One that changes anything ends the step
+     1. apply signals: reports of runners and agents, guidance of users. One that changes anything ends the step
      2. follow the merge journal: what landed or was refused there, also where the runner's report was lost
      3. follow the turns of nodes that lost to a moved target
      4. bring flow and nodes into agreement (`flow_policy.reconcile`)
      5. follow the landing of the run as a whole, then whatever follows it to its target, such as a pull request
      6. begin a new run; in one that is stopped or over, stop all processes, then end
      7. supervise runners and merge processor: record deaths, restart, park
-     8. stop what a person parked; start new nodes as agents are free
+     8. stop what the user parked; start new nodes as agents are free
      9. end the run, or have it land, when nothing is left to do
 
 Everything is decided from the state, never from the last event, so that a guardian may die between any two records:
@@ -213,7 +213,7 @@ def _apply_parked(state: RunState, event: GuardianSignal, payload: signals.Orche
 
 def apply_guidance(state: RunState, view: GuardianView, payload: signals.Payload,
                    event: GuardianSignal) -> GuardianSignal:
-    """Return the record of a person's guidance for the run, or for one node (or `processor`) of it."""
+    """Return the record of the user's guidance for the run, or for one node (or `processor`) of it."""
     match payload:
         case signals.SendPipelineSignal():
             return replace(event, heard=PipelineSignal(payload.name, payload.value))
@@ -385,7 +385,7 @@ def _refusal(state: RunState, run: str, entry: MergeStatus, max_rework: int, bas
 
 
 def explain_refusal(entry: MergeStatus, run: str, base: str | None = None) -> str:
-    """Return why a run did not land, as its next agent is told.
+    """Return why a run did not land, in the words for its next agent.
 
     Args:
         base: commit of the base with which its pull request was tested; None for a run without one.
@@ -575,7 +575,7 @@ def _fail_without_runner(state: RunState, view: GuardianView, name: str, why: st
 
 
 def _stop_parked(state: RunState, view: GuardianView) -> list[Action]:
-    """Stop the runners (or the processor) that a person parked; they get no successor."""
+    """Stop the runners (or the processor) that the user parked; they get no successor."""
     actions = []
     for name in state.held:
         child = view.processor if name == "processor" else view.runner(name)
@@ -601,7 +601,7 @@ def _start_nodes(plan: RunPlan, state: RunState, view: GuardianView, max_agents:
 
 
 def _finish(plan: RunPlan, state: RunState, view: GuardianView) -> list[Action]:
-    """End the run when its flow has ended, or when nothing can continue without a person."""
+    """End the run when its flow has ended, or when nothing can continue without the user."""
     resting = [name for name in state.nodes if is_resting(state, view, name)]
     if any(needs_runner(state, view, name) and not is_suspended(state, view, name) and name not in resting
            for name in state.nodes):

@@ -1,8 +1,8 @@
 """Guardian view: everything a guardian observes in one turn, and what that says of single nodes. Pure.
 
 A node is parked by its runner (its agent's restart window is used up), by the guardian (its runner's or the merge
-processor's window is used up), or by a person. It keeps its status and attempt, occupies no agent, and continues
-after a probe or when a person unparks it.
+processor's window is used up), or by the user. It keeps its status and attempt, occupies no agent, and continues
+after a probe or when the user unparks it.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class GuardianView(Value):
     merges: dict[str, MergeStatus] = msgspec.field(default_factory=dict)
     strays: dict[str, ChildState] = msgspec.field(default_factory=dict)
     """Living processes without a parent to stop them, in a run that stops or ends; a node's orchestrator by the node,
-    also if a person parked that node, all others by their full names."""
+    also if the user parked that node, all others by their full names."""
     stopping: bool = False
     overdue: bool = False
     """True if the children have had their time to stop."""
@@ -83,7 +83,7 @@ class GuardianView(Value):
     results: dict[str, Result | None] = msgspec.field(default_factory=dict)
     """The results of nodes that have landed or failed."""
     landing: LandingView | None = None
-    """None while the flow goes on, and in a run that does not land as a whole."""
+    """None while the flow continues, and in a run that does not land as a whole."""
     follower: FollowerView | None = None
     """None as `landing`, and in a run without a follower."""
     turns: dict[str, Turn] = msgspec.field(default_factory=dict)
@@ -107,7 +107,7 @@ class GuardianView(Value):
 def needs_runner(state: RunState, view: GuardianView, node: str) -> bool:
     """Return whether a node needs a runner: while it is under way, and once it has landed until it has cleaned up.
 
-    A runner that ended before its work was done (orphaned, stopped, ended by a person, parked) has not cleaned up; a
+    A runner that ended before its work was done (orphaned, stopped, ended by the user, parked) has not cleaned up; a
     parked one gets a single chance to, however often it had been parked before the landing.
     """
     status = state.nodes[node].status
@@ -123,7 +123,7 @@ def needs_runner(state: RunState, view: GuardianView, node: str) -> bool:
 
 def may_start_again(state: RunState, identity: Identity) -> bool:
     """Return whether a child that ended gracefully gets a successor: one whose work is not done does (it was orphaned,
-    or a person ended it), a stopped one once a person resumes it, a merge processor whenever it is needed."""
+    or the user ended it), a stopped one once the user resumes it, a merge processor whenever it is needed."""
     if identity.status != "terminated":
         return False
     if identity.role == "processor":
@@ -134,7 +134,7 @@ def may_start_again(state: RunState, identity: Identity) -> bool:
 
 
 def is_suspended(state: RunState, view: GuardianView, node: str) -> bool:
-    """Return whether a node under way waits for a person because its runner was stopped, though the node is not
+    """Return whether a node under way waits for the user because its runner was stopped, though the node is not
     parked."""
     if state.nodes[node].status not in UNFINISHED or node in state.held:
         return False
@@ -146,7 +146,7 @@ def is_suspended(state: RunState, view: GuardianView, node: str) -> bool:
 
 
 def lacks_place(state: RunState, view: GuardianView, node: str) -> bool:
-    """Return whether a node that is to begin, or to go on, has no place among the agents of all runs."""
+    """Return whether a node that is to begin, or to continue, has no place among the agents of all runs."""
     return view.placed is not None and node not in view.placed and state.nodes[node].status in ("pending", "active")
 
 
@@ -164,14 +164,14 @@ def has_lost_report(state: RunState, view: GuardianView, node: str) -> bool:
 
 
 class Parked(Value):
-    """Reason why the restart policy parked a name; `probe_at` is in UTC, '' if only a person can unpark it."""
+    """Reason why the restart policy parked a name; `probe_at` is in UTC, '' if only the user can unpark it."""
 
     why: str
     probe_at: str = ""
 
 
 def find_parked(state: RunState, name: str) -> Parked | None:
-    """Return why a node under way (or `processor`) is parked; None if it is not, or only by a person."""
+    """Return why a node under way (or `processor`) is parked; None if it is not, or only by the user."""
     if name == "processor":
         return _open_circuit(state, "processor-", "the merge processor")
     node = state.nodes.get(name)
@@ -206,5 +206,5 @@ def is_resting(state: RunState, view: GuardianView, name: str) -> bool:
 
 
 def awaits_person(state: RunState, name: str) -> bool:
-    """Return whether a person parked a node, or the processor it waits for: the run then waits for that person."""
+    """Return whether the user parked a node, or the processor it waits for: the run then waits for the user."""
     return name in state.held or (state.nodes[name].status == "impl_complete" and "processor" in state.held)

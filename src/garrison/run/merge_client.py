@@ -48,7 +48,7 @@ class MergeStatus(Value):
     moved: bool = False
     """With `conflict`: only the target had moved."""
     changes: tuple[Told, ...] = ()
-    """What a person should know of it."""
+    """What the user should know of it."""
 
     @property
     def failure_kind(self) -> str:
@@ -86,7 +86,7 @@ class MergeClient:
         return self.queue.path.parent
 
     def enqueue(self, changes: tuple[Told, ...]) -> None:
-        """Enqueue the branch, of which a person should know `changes`; it is held if a person has to approve it."""
+        """Enqueue the branch, of which the user should know `changes`; it is held if the user has to approve it."""
         self.queue.enqueue(self.task.run_id, self.task.node, self.task.attempt, self.branch, recipient=self.recipient,
                            options=EntryOptions(approval=self.task.approve or bool(with_effect(changes, Effect.ASK)),
                                                 changes=changes),

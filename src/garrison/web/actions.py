@@ -1,6 +1,6 @@
 """Actions of the page: each runs one of garrison's own commands and shows its output.
 
-Pure tables map an action to the words of its command. The command runs as on a terminal, in a process of its own, so
+Pure tables map an action to the words of its command. The command runs as on a terminal, in its own process, so
 that the page can do nothing that the terminal cannot.
 """
 

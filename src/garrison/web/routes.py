@@ -196,7 +196,7 @@ class Page:
                                      request.query_params.get("name", ""))
 
     async def read_decision(self, request: Request) -> Response:
-        """Return what a person decides at a gate: last outcomes, what they changed, costs."""
+        """Return what the user decides at a gate: last outcomes, what they changed, costs."""
         run, place = run_of(request), request.path_params["gate"]
         model = (await self.broadcaster.stream(run)).page.model
         entries = model.queue.entries if model.queue is not None and place.startswith(REVIEW) else {}
@@ -223,10 +223,10 @@ class Page:
                     async with asyncio.timeout(min(left, POLL_WITHOUT_INOTIFY)):
                         await written.wait()
 
-    # ---- what is begun
+    # ---- what is started
 
     async def offer(self, _request: Request) -> Response:
-        """Say what can be begun, and with which values a terminal would begin it."""
+        """Say what can be started, and with which values a terminal would begin it."""
         return json_answer(await asyncio.to_thread(self._read_offer))
 
     def _read_offer(self) -> Offer:
@@ -250,7 +250,7 @@ class Page:
         return await self._order(order_added(run_of(request), await body_of(request)))
 
     async def edit_node(self, request: Request) -> Response:
-        """Change a node that has not begun."""
+        """Change a node that has not started."""
         return await self._order(order_edited(run_of(request), node_of(request), await body_of(request)))
 
     async def _order(self, order: Order) -> Response:

@@ -153,8 +153,7 @@ class Driver:
         else:
             if self.state.landing.status == REQUESTED:
                 self.gate()
-                landing = LandingView(tip, merge=self.merge, base=base)
-            view = GuardianView(RUN, 0.0, "b", landing=landing)
+            view = GuardianView(RUN, 0.0, "b", landing=LandingView(tip, merge=self.merge, base=base))
             actions = guardian_policy.follow_landing(self.state, view, 2) or self._view(tip).follow(self.state, RUN, 2)
         for action in actions:
             self._act(action)

@@ -148,7 +148,7 @@ class Storm(Weather):
         return True
 
     def is_settled(self) -> bool:
-        """Return whether the run is done, and no command of ours can still start a launcher, which tidies at its end."""
+        """Return whether the run is done, and no command of ours can still start a launcher, which tidies up."""
         is_quiet = not self.victims() and all(child.poll() is not None for child in self.place.started)
         return is_quiet and self.over() and self.place.identity("launch", RUN).get("status") == "terminated"
 

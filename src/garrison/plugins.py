@@ -89,6 +89,21 @@ OWN_COMMANDS = {
 }
 OWN: Mapping[Group, Mapping[str, str]] = {
     Group.COMMANDS: {name: command.value for name, command in OWN_COMMANDS.items()},
+    Group.PARTS: {
+        "drawing.svg": "garrison.pipeline.svg_drawing:to_svg",
+        "forge.check": "garrison.pull_request.access:check_forge",
+        "forge.variables": "garrison.pull_request.access:forge_variables",
+        "hosts.access": "garrison.hosts.access:HostAccess",
+        "hosts.check": "garrison.hosts.access:check_hosts",
+        "hosts.give_up": "garrison.hosts.attempts:give_up",
+        "hosts.is_kept": "garrison.hosts.keeper:is_running",
+        "hosts.orchestrator": "garrison.hosts.orchestrator:RemoteOrchestrator",
+        "hosts.state": "garrison.hosts.keeper:read_state",
+        "session.check_tier": "garrison.session.state:check_working_tier",
+        "session.nodes": "garrison.session.adapters:NODES",
+        "session.to_graph": "garrison.session.graph_reader:to_session_graph",
+        "session.translated_types": "garrison.session.graph_reader:TRANSLATED_TYPES",
+    },
 }
 """What garrison's extras register: group → name → module and object."""
 

@@ -30,6 +30,7 @@ from garrison.config import checkout, homes_list, trees_root
 from garrison.errors import AlreadyAlive, Fenced, GarrisonError, Refused
 from garrison.launch.preflight import LOCALE, launch_to_resume, run_exists, run_is_foreign
 from garrison.merge.queue import MergeQueue
+from garrison.plugins import Group, load
 from garrison.processes.loop import BLOCKED_SIGNALS, log_line
 from garrison.processes.spawn import process_argv
 from garrison.records import atomic, log_retention, signals
@@ -316,9 +317,7 @@ def launcher_command(runtime: Runtime, launch: Launch, identity: Identity,
                  "GARRISON_INCARNATION": str(identity.incarnation)}
     variables |= {name: runtime.environ[name] for name in SERVICE_VARIABLES if runtime.environ.get(name)}
     if launch.land == LAND_PR:
-        from garrison.pull_request.access import forge_variables
-
-        variables |= forge_variables(launch, runtime.environ)
+        variables |= load(Group.PARTS, "forge.variables")(launch, runtime.environ)
     if manager := systemd.find_manager(runtime.environ):
         variables["XDG_RUNTIME_DIR"] = manager.runtime  # cron sets none, and the tmux server gets a scope, too
     return process_argv(key, runtime.home, identity.incarnation, options), runtime.environment(launch, variables)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from garrison.errors import Fenced, GarrisonError
+from garrison.plugins import Group, load
 from garrison.records import atomic, log_retention
 from garrison.records import run as run_records
 from garrison.records.hook import Hook
@@ -58,9 +59,7 @@ def spawn_process(runtime: Runtime, launch: Launch, request: SpawnRequest,
         env = runtime.environment(launch, {"GARRISON_LIFE": marker,
                                            "GARRISON_INCARNATION": str(identity.incarnation)})
         if key.role == "guardian" and launch.land == LAND_PR:
-            from garrison.pull_request.access import forge_variables  # few runs have a pull request
-
-            env |= forge_variables(launch, runtime.environ)
+            env |= load(Group.PARTS, "forge.variables")(launch, runtime.environ)
         child = runtime.processes.spawn(argv, env=env, cwd=str(runtime.home), log=log)
         child.close()
         return child.id

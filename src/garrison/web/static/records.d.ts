@@ -330,6 +330,7 @@ export interface TimelineEntry {
   kind: string;
   node: string;
   text: string;
+  minor: boolean;
 }
 
 export interface Tokens {

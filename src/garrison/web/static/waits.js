@@ -83,7 +83,7 @@ export function Card({ one, run, write, over, choose, act, beside }) {
 }
 
 function question({ kind, text, gate, node }) {
-  if (kind === "run") return text;
+  if (kind === "run" || (kind === "parked" && text)) return text;
   if (gate) return gate.question + until(gate);
   return (typeof node.asks === "string" && node.asks) || node.reason || node.doing || "";
 }

@@ -39,10 +39,11 @@ EXTRAS = {
     "acp": Extra("agents that speak the Agent Client Protocol", ("acp",)),
     "mcp": Extra("tools of MCP servers", ("mcp",)),
     "web": Extra("the page of `garrison serve`, and metrics",
-                 ("starlette", "uvicorn", "prometheus_client", "pydantic")),
+                 ("starlette", "uvicorn", "cryptography", "prometheus_client", "pydantic", "segno")),
     "forges": Extra("GitHub, GitLab, Gitea and Forgejo", ("httpx2",)),
     "hosts": Extra("work on other machines", ("temporalio",)),
     "top": Extra("the live screen of `garrison top`", ("textual",)),
+    "notify": Extra("notices by services such as ntfy, Slack or mail, and on phones", ("apprise", "cryptography")),
     "graph": Extra("conversion of agent graphs to networkx", ("networkx",)),
 }
 
@@ -60,9 +61,10 @@ def require(name: str, what: str) -> None:
 def explain(error: ImportError) -> MissingExtra | None:
     """Return the refusal for an import that failed because an extra is not installed; None for any other."""
     package = (error.name or "").partition(".")[0]
-    name = next((name for name, extra in EXTRAS.items() if package in extra.libraries), None)
-    if name is None or not isinstance(error, ModuleNotFoundError) or find_spec(package) is not None:
+    names = [name for name, extra in EXTRAS.items() if package in extra.libraries]
+    if not names or not isinstance(error, ModuleNotFoundError) or find_spec(package) is not None:
         return None
+    name = next((name for name in names if not EXTRAS[name].is_installed), names[0])
     return MissingExtra(_message(name, "this"))
 
 

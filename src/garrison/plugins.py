@@ -79,8 +79,11 @@ OWN_COMMANDS = {
     # hosts
     "host": OwnCommand("Other machines", "Add, list, drain, remove other machines that work on nodes.",
                        "garrison.cli.host:host"),
+    # notify
+    "notify": OwnCommand("Page and chat", "Send a test to all that `[notify]` and paired phones name.",
+                         "garrison.cli.notify:notify"),
     # web
-    "serve": OwnCommand("Page and chat", "Serve the web page: watch runs live and act on them.",
+    "serve": OwnCommand("Page and chat", "Serve the web page: watch runs live, act on them; pair a phone.",
                         "garrison.cli.serve:serve"),
     "metrics": OwnCommand("Page and chat", "Print metrics in Prometheus format.", "garrison.cli.metrics:metrics"),
     # testing

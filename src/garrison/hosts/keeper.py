@@ -2,7 +2,7 @@
 
 `python -P -m garrison.hosts.keeper HOME` is one process a home, under the lock `hosts/keeper.lock`. It starts again
 what died, and ends when no host needs it. `ensure_keeper` starts it; runs without hosts neither start nor import it.
-What a killed keeper leaves behind: its tunnels end by themselves, its server goes on and is adopted by the next one.
+What a killed keeper leaves behind: its tunnels end by themselves, its server continues and is adopted by the next one.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ BOUND_SECONDS = 60.0
 SETTLE_SECONDS = 5.0
 """Time between two looks at what runs have given up."""
 PASSED_ON = ("SSH_AUTH_SOCK", "SSH_ASKPASS", "KRB5CCNAME", "XDG_CONFIG_HOME", "XDG_STATE_HOME")
-"""Variables that the user's ssh needs besides those of every process."""
+"""Variables that the user's ssh needs in addition to those of every process."""
 
 
 def host_settings(home: Path, host: Host) -> HostSettings:
@@ -96,7 +96,7 @@ def ensure_keeper(home: Path, seconds: float = START_SECONDS, environ: Mapping[s
 
 
 def _environment(home: Path, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of the keeper and its server, with a marker of their own: whoever starts the keeper may
+    """Return the environment of the keeper and its server, with their own marker: whoever starts the keeper may
     end with all that it has started."""
     return child_environment(environ, PASSED_ON, {processes.MARKER: _marker(home)})
 
@@ -270,7 +270,7 @@ class Keeper:
             self._close(name, "it is no longer needed")
         for name, host in hosts.items():
             settings = record.encode(host_settings(self.home, host)).decode()
-            # Other settings are brought by whoever changes them: another connection would hold up what is at work.
+            # Other settings are brought by whoever changes them: another connection would block what is at work.
             wanted = (host.ssh, host.port, host.home, host.command, target)
             if name in self.tunnels and self.opened_for[name] != wanted:
                 self._close(name, "it is needed elsewhere")
@@ -356,7 +356,7 @@ class KeeperState(Value):
     pid: int = 0
     ticks: int = 0
     address: str = ""
-    """Of the Temporal server that it keeps; it stays when the keeper ends: the next server takes the same port."""
+    """Address of its Temporal server; kept when the keeper ends, so that the next server takes the same port."""
     server_pid: int = 0
     server_ticks: int = 0
     server: str = ""

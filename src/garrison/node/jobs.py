@@ -125,7 +125,6 @@ class RunnerJobs:
         self.name = ""
         self._job: _AnyJob | None = None
         self._network: NetworkPlace | None = None
-        """Network of the job under way."""
         self._watch: JobWatch | None = None
         self._hung = ""
         """Why the job under way is being ended as hung."""
@@ -150,19 +149,20 @@ class RunnerJobs:
         """Start a job; a validator judges `branch`."""
         self._watch, self._hung = None, ""
         if name == VALIDATOR and Undecided.read(self.folder / VALIDATOR).sessions >= MAX_UNDECIDED:
-            self.name, self._job = name, HeldValidation(self)
-            return
-        if name == VALIDATOR:
-            self._job = job = ValidatorJob(self.runtime, self.incarnation, self.launch, self.task, self.git,
-                                           self.worktree, branch, now)
-            self.name, self._network = name, job.network
-            return
-        if name == SETUP and (checkout := self._checkout()) is not None:
-            self._job = SetupJob(self, checkout, now)
-            self.name = name
-            return
-        self._job = self.start_command(name, now)
-        self.name = name  # last: a job that cannot be started is tried again
+            self.begin(name, HeldValidation(self))
+        elif name == VALIDATOR:
+            job = ValidatorJob(self.runtime, self.incarnation, self.launch, self.task, self.git, self.worktree, branch,
+                               now)
+            self._network = job.network
+            self.begin(name, job)
+        elif name == SETUP and (checkout := self._checkout()) is not None:
+            self.begin(name, SetupJob(self, checkout, now))
+        else:
+            self.begin(name, self.start_command(name, now))  # one that cannot be started is tried again
+
+    def begin(self, name: str, job: _AnyJob) -> None:
+        """Take a job that was started as the one under way."""
+        self.name, self._job = name, job
 
     def _checkout(self) -> Path | None:
         """Return where the worktree stands in a set-up's sandbox; None where nothing can be laid under it."""

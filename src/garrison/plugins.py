@@ -94,8 +94,6 @@ OWN: Mapping[Group, Mapping[str, str]] = {
     Group.COMMANDS: {name: command.value for name, command in OWN_COMMANDS.items()},
     Group.PARTS: {
         "drawing.svg": "garrison.pipeline.svg_drawing:to_svg",
-        "forge.check": "garrison.pull_request.access:check_forge",
-        "forge.variables": "garrison.pull_request.access:forge_variables",
         "hosts.access": "garrison.hosts.access:HostAccess",
         "hosts.check": "garrison.hosts.access:check_hosts",
         "hosts.give_up": "garrison.hosts.attempts:give_up",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from garrison import extras
 from garrison.config import read_config
 from garrison.errors import Refused
 from garrison.merge.target import check_target_name, split_target
@@ -51,6 +52,7 @@ def connect(git: Git, remote: str, home: Path, environ: Mapping[str, str],
     """Return the forge of a remote, and the environment with which git may use it; ForgeError or UsageError."""
     from garrison.forge.credentials import find_token, git_environment
 
+    extras.require("forges", "a pull request")
     location = locate(git, remote, options)
     token = find_token(location, environ)
     return open_forge(location, token, home), git_environment(location, token)

@@ -172,6 +172,7 @@ class Page:
         return self.changes.read(look_of(request), max(0, query_number(request, "from", 0)))
 
     def read_diff(self, request: Request) -> FileDiff:
+        """Return lines of one changed file, with as many unchanged ones around them as the request wants."""
         return self.changes.diff(
             look_of(request), request.query_params.get("head", ""), query_number(request, "file", 0),
             query_number(request, "from", 0), context=query_number(request, "context", CONTEXT),

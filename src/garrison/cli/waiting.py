@@ -44,7 +44,7 @@ def show_waiting(home: Path, run: str | None, *, approvals: bool, as_json: bool 
                      **({"work": asdict(each.outcome)} if each.outcome is not None else {})} for each in found])
         return
     for line in waiting_lines(found, approvals=approvals):
-        click.echo(clean(line))
+        click.echo(f"{'  ' * line.startswith('  ')}{clean(line)}")
 
 
 def _outcome(runtime: Runtime, run: str, node: str) -> Outcome | None:

@@ -123,8 +123,6 @@ class Changes(Change, kw_only=True):
     """Attempts at the node, oldest first."""
     comments: list[ShownComment]
     """Comments of people on this attempt and the earlier ones, with what became of them, the latest attempt first."""
-    since: int = 0
-    """The attempt with which it is compared, 0 for the target."""
 
 
 # ---- which commits --------------------------------------------------------------------------------------------------
@@ -216,8 +214,7 @@ def read_changes(runtime: Runtime, queue: MergeQueue, change: Change, changed: S
         evidence=[*(f"it {describe_change(each)}" for each in (entry.changes if entry is not None else None) or ()),
                   *read_evidence(folder, change.run, change.node, change.attempt)],
         artefacts=_artefacts(folder), folder=str(folder), reason=spell_hidden(why),
-        attempts=list(range(1, files.latest_attempt(change.node) + 1)), comments=read_comments(runtime, queue, change),
-        since=change.since)
+        attempts=list(range(1, files.latest_attempt(change.node) + 1)), comments=read_comments(runtime, queue, change))
 
 
 def since_attempt(git: Git, change: Change, earlier: Change) -> tuple[Change, list[FileChange]]:
@@ -245,6 +242,8 @@ def read_comments(runtime: Runtime, queue: MergeQueue, change: Change) -> list[S
 def _comments_on(runtime: Runtime, git: Git, entry: MergeEntry, changes: Mapping[int, Change]) -> list[ShownComment]:
     """Return the comments on an entry; without what became of them if git has not the commits any more."""
     following = next((changes[attempt] for attempt in sorted(changes) if attempt > entry.attempt), None)
+    if following is not None and following.head == entry.oid:
+        following = None  # the next attempt goes on from this one, and has done nothing yet
     answers = dict[str, str]()
     if following is not None:
         with suppress(GarrisonError, OSError):

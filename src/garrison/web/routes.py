@@ -317,7 +317,7 @@ class Page:
         body = await body_of(request)
         message, name = chat.message_of(body)
         conversation = self.conversations.get(name)
-        client = conversation.send(message, chat.agreed_to(body))
+        client = conversation.send(message, chat.agreed_to(body), chat.place_of(body))
         return as_response(EventStream(client.events(), lambda: conversation.part(client)))
 
     async def conversation_events(self, request: Request) -> Response:

@@ -31,6 +31,16 @@ def rows(page: Any) -> list[str]:
 
 def test_a_node_is_found_in_graph_and_table(large: str, opened: Any) -> None:
     page = opened(large, "/?run=r1")
+    expect(page.locator(".group").first.locator(".one")).to_have_text(re.compile("task_110"))
+    page.keyboard.press("/")
+    page.keyboard.type("write 164")
+    expect(page.locator(".one.at")).to_have_attribute("data-key", "task_164")
+    expect(page.locator(".one.at")).to_be_in_viewport()
+    page.keyboard.press("Enter")
+    expect(page.locator("#detail-title")).to_have_text("task_164")
+    page.keyboard.press("Escape")
+    page.get_by_label("Find a node").fill("")
+    page.get_by_role("tab", name="Graph").click()
     expect(page.locator("svg .node")).to_have_count(202)
     size = page.locator("svg .node text").first.evaluate("text => text.getBoundingClientRect().height")
     assert size >= 11, "labels are as large as the page's small print"
@@ -66,6 +76,7 @@ def test_a_graph_that_takes_too_long_gives_way_to_the_table(large: str, opened: 
     page.clock.install()
     page.route("**/graph_worker.js", lambda route: route.fulfill(content_type="text/javascript", body=""))
     page.goto(large.partition("/?")[0] + "/?run=r1")
+    page.get_by_role("tab", name="Graph").click()
     expect(page.locator("#graph")).to_contain_text("Drawing the graph…")
     page.clock.fast_forward(11_000)
     expect(page.locator("#graph .note")).to_contain_text(
@@ -83,6 +94,9 @@ def test_a_thousand_nodes_can_be_used(tmp_path: Path, opened: Any) -> None:
         build_large_run(builder, 1000)
         with serving(tmp_path) as url:
             page = opened(url, "/?run=r1")
+            expect(page.locator('.one[data-key="task_510"]')).to_be_in_viewport(), "what failed"
+            expect(page.locator(".group .one")).to_have_count(1000)
+            page.get_by_role("tab", name="Graph").click()
             expect(page.locator("svg .node")).to_have_count(1002)
             page.get_by_label("Find a node").fill("task_777")
             expect(page.locator("svg .node.found")).to_be_in_viewport()

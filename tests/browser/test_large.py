@@ -53,6 +53,7 @@ def test_two_hundred_nodes_are_drawn_once_and_stay_smooth(large: tuple[HomeBuild
                                                           capsys: pytest.CaptureFixture[str]) -> None:
     builder, guardian, url = large
     page = opened(url, "/?run=r1")
+    page.get_by_role("tab", name="Graph").click()
     expect(page.locator("svg .node")).to_have_count(202)
     painted = page.evaluate("performance.now()")
     page.evaluate(MEASURE)

@@ -66,6 +66,8 @@ def test_every_module_is_small_and_begins_with_a_comment() -> None:
         lines = path.read_text().splitlines()
         assert len(lines) < 350, path.name
         assert lines[0].startswith("// "), path.name
+    for path in responses.FOLDER.glob("*.css"):
+        assert max(map(len, path.read_text().splitlines())) <= 140, path.name
 
 
 def test_all_files_of_the_page_can_be_served() -> None:

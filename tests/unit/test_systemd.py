@@ -137,3 +137,15 @@ def test_a_unit_is_started_where_it_is_loaded(systemd: Systemd) -> None:
     (systemd.programs / "systemctl.fails").touch()
     assert not user_manager.start_unit(manager, "r1")
     assert not user_manager.has_unit(None, "r1", "/home", "/home")
+
+
+def test_the_alarm_of_a_home_is_a_timer_that_fires_once_within_a_second(systemd: Systemd) -> None:
+    """What `garrison up` starts outlives its unit, whatever systemd kills with the main process by default."""
+    manager = user_manager.find_manager(systemd.environ)
+    assert manager is not None
+    words = user_manager.alarm_words(manager, Path("/a home"), 1_796_007_599.2, ["garrison", "up"])
+    unit = user_manager.alarm_unit(Path("/a home"))
+    assert unit != user_manager.alarm_unit(Path("/other")) and f"--unit={unit}" in words
+    assert {"--on-calendar=2026-11-30 03:00:00 UTC", "--timer-property=AccuracySec=1s", "--property=KillMode=process",
+            "--setenv=GARRISON_HOME=/a home", "--collect"} <= set(words)
+    assert words[-3:] == ["--", "garrison", "up"]

@@ -350,12 +350,17 @@ def up(home: str | None, as_json: bool) -> None:
 
     An ad-hoc run (spawn_runner.py) has no launcher: its runner is started if it died.
     Runs that a person stopped, that failed or that run elsewhere are left alone, with a message. A run whose guardian
-    is parked is tried again once its cool-down is over. Exit code 1 if a run cannot be resumed (its repository is gone,
-    or its guardian is parked, for example); the others are resumed all the same.
+    is parked is tried again once its cool-down is over. What `garrison schedule` has due begins. Exit code 1 if a run
+    cannot be resumed (its repository is gone, or its guardian is parked, for example); the others are resumed all the
+    same.
     """
     from garrison.launch.resume import UNATTENDED, UNREMARKABLE, resume_all  # with the code that repairs runs
 
     results = resume_all(find_home(home))
+    if (find_home(home) / "schedules").is_dir():
+        from garrison.schedules.starts import tick  # a home without schedules pays nothing
+
+        tick(find_home(home))
     if as_json:
         click.echo(dumps([fields_of(result) for result in results]))
     for result in results:

@@ -41,6 +41,7 @@ SECTIONS = {
         "timeline": ("timeline", "timeline", "Show where a run's time and money went."),
         "rescue": ("rescue", "rescue", "List, inspect and restore saved work."),
         "setup": ("setup", "setup", "List and remove what is kept of set-ups."),
+        "schedule": ("schedule", "schedule", "Begin runs at set times: add, list and control schedules."),
         "up": ("launch", "up", "Start what unfinished runs lack, as after a boot."),
         "clean": ("clean", "clean", "Remove what finished runs left behind."),
     },
@@ -116,6 +117,7 @@ _OTHER_WORDS = (
     ("configure", "`garrison init` prepares a repository"),
     ("settings options", "`garrison config show` shows the configuration"),
     ("signal send", "`garrison signals send NAME` lets a waiting node continue"),
+    ("cron timer nightly every", "`garrison schedule add TIMES -- run TASK` begins runs at set times"),
     ("reply respond", "`garrison answer NODE TEXT` answers a question"),
 )
 """Words that other tools have for it, and what to use."""

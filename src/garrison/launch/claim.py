@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from garrison.errors import Refused
 from garrison.records import atomic
-from garrison.records.life_lock import LifeLock
+from garrison.records.life_lock import LifeLock, is_held
 from garrison.records.names import check_run
 
 if TYPE_CHECKING:
@@ -62,3 +62,8 @@ class LaunchClaim:
             lock = self._locks.pop()
             lock.path.unlink(missing_ok=True)  # while it is held: another that opened it finds it gone, and retries
             lock.release()
+
+
+def is_being_launched(home: Path, run: str) -> bool:
+    """Return whether a launch has reserved a run's id and is in its pre-flight."""
+    return is_held(home / "run" / "launches" / f"run-{run}.lock")

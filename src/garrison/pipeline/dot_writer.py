@@ -74,16 +74,17 @@ def to_drawing(graph: Graph, status: Mapping[str, str] | None = None, *, titled:
     """Return the text for `dot`; `status` maps nodes to words such as success, fail, active (see `STATUS_COLORS`).
 
     With `titled` the goal is above the drawing. Where no `font` is installed, Graphviz knows the widths of Helvetica.
-    With `for_page` the edge at index N of the graph has the id `way-N` in an SVG, and a node has room for its signs.
+    With `for_page` the edge at index N of the graph has the id `way-N` in an SVG, and a node has room for its signs and
+    is called by its id, as in all lists and commands.
     """
-    node_size = 'fontsize=12, margin="0.34,0.08"' if for_page else "fontsize=11"
+    node_size = 'fontsize=12, margin="0.44,0.08"' if for_page else "fontsize=11"
     named, title = f"fontname={_drawn_string(font)}", wrapped(text(graph.attrs, "goal", ""), 80) if titled else ""
     lines = [f"digraph {_drawn_string(graph.id or 'pipeline')} {{",
              f'    graph [rankdir={"LR" if text(graph.attrs, "rankdir", "").upper() == "LR" else "TB"}, '
              f"label={_drawn_string(title)}, labelloc=t, {named}];",
              f'    node [style="filled", fillcolor=white, {named}, {node_size}];',
              f"    edge [{named}, fontsize={12 if for_page else 9}];"]
-    lines += [f"    {_drawn_string(node.id)} [{_drawn_node(node, (status or {}).get(node.id, ''))}];"
+    lines += [f"    {_drawn_string(node.id)} [{_drawn_node(node, (status or {}).get(node.id, ''), for_page)}];"
               for node in graph.nodes.values()]
     lines += [f"    {_drawn_string(edge.source)} -> {_drawn_string(edge.target)}"
               f"{_drawn_edge(edge, f'way-{index}' if for_page else '')};" for index, edge in enumerate(graph.edges)]
@@ -106,8 +107,9 @@ def edge_label(edge: Edge) -> str:
                       *([wrapped(f"[{condition}]", EDGE_CHARS)] if condition else [])])
 
 
-def _drawn_node(node: Node, status: str) -> str:
-    attrs = {"label": node_label(node, status), "shape": SHAPE_OF.get(node.handler, "box"),
+def _drawn_node(node: Node, status: str, by_id: bool) -> str:
+    label = wrapped(node.id, LABEL_CHARS) if by_id else node_label(node, status)
+    attrs = {"label": label, "shape": SHAPE_OF.get(node.handler, "box"),
              "tooltip": f"{node.id}: {node.handler}"}
     if status:
         attrs["fillcolor"] = STATUS_COLORS.get(status, "white")

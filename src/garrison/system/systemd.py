@@ -6,10 +6,13 @@ has a time limit; a missing answer never counts as a "no".
 
 from __future__ import annotations
 
+import hashlib
+import math
 import os
 import shlex
 import shutil
 import socket
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -17,7 +20,7 @@ from garrison.system.command import run
 from garrison.values import Value
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 
 StartMethod = Literal["here", "unit", "scope", "detached"]
@@ -143,3 +146,20 @@ def notify(text: str) -> bool:
             except OSError:
                 return True
     return True
+
+
+def alarm_unit(home: Path) -> str:
+    """Return the name, without its ending, of the transient units that call a home's `garrison up` at a moment."""
+    return f"garrison-alarm-{hashlib.sha256(str(home).encode(errors='surrogateescape')).hexdigest()[:12]}"
+
+
+def alarm_words(manager: Manager, home: Path, at: float, argv: Sequence[str]) -> list[str]:
+    """Return the command that lets the user manager run a program once, within a second after `at`. Pure.
+
+    Args:
+        at: seconds since 1970.
+    """
+    moment = datetime.fromtimestamp(math.ceil(at), UTC)
+    return [manager.systemd_run, "--user", "--quiet", "--collect", f"--unit={alarm_unit(home)}",
+            f"--on-calendar={moment:%Y-%m-%d %H:%M:%S} UTC", "--timer-property=AccuracySec=1s",
+            "--property=Type=oneshot", "--property=KillMode=process", f"--setenv=GARRISON_HOME={home}", "--", *argv]

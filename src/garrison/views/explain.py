@@ -248,6 +248,8 @@ def _guardian_signal(record: GuardianSignal) -> str:
         return "added by a person" if record.effect else "edited by a person"
     if record.effect:
         return f"{_node_changed(record.effect)} (reported by {record.sender.partition('@')[0] or 'nobody'})"
+    if record.stuck:
+        return _with_reason("parked: its agent keeps failing", record.stuck.why)
     if record.question:
         return f"asks: {first_line(record.question.text)}"
     if record.text and is_own(record.type):

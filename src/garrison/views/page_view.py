@@ -23,6 +23,9 @@ from garrison.merge.queue import target_of_folder
 from garrison.merge.turns import describe_wait
 from garrison.pipeline.node_status import IMPL_COMPLETE, Landing, is_unchanged, shown
 from garrison.records.events import (
+    ChildDied,
+    ChildSpawned,
+    Follows,
     GateChanged,
     GuardianSignal,
     NodeChanged,
@@ -41,7 +44,7 @@ from garrison.system.resource_usage import NO_USAGE, Usage
 from garrison.system.terminal_text import clean
 from garrison.values import Value, fields_of, project, replace
 from garrison.views.event_log import GUARDIAN, NODE_ROLES, QUEUE, RUNNER, Record
-from garrison.views.node_view import place_of, refused_hosts, shared_outages
+from garrison.views.node_view import first_line, place_of, refused_hosts, shared_outages
 from garrison.views.process_view import ProcessView
 from garrison.views.run_model import CANNOT_REPLAY, RunModel
 from garrison.views.run_view import PROBLEMS, RunReader, RunView, waits_for
@@ -168,13 +171,14 @@ class Notice(Value):
 
 
 class TimelineEntry(Value):
-    """An event of the run's timeline."""
+    """An event of the run's timeline; one that is `minor` is shown only where all events are."""
 
     id: str
     at: str
     kind: str
     node: str
     text: str
+    minor: bool = False
 
 
 class SignalEntry(Value):
@@ -581,8 +585,8 @@ class PageModel:
         name, at = f"{record.journal}:{record.entry.seq}", record.entry.at
         events, signals = list[TimelineEntry](), list[SignalEntry]()
         if kind:
-            words = text or str(data.get("why") or data.get("text") or "")
-            events.append(TimelineEntry(name, at, kind, node, words[:TEXT]))
+            words = _in_users_words(record) or text or str(data.get("why") or data.get("text") or "")
+            events.append(TimelineEntry(name, at, kind, node, words[:TEXT], _is_minor(record)))
             self._append(self.timeline, events, TIMELINE)
         if record.entry.kind == "signal" and record.journal != QUEUE:
             signals.append(SignalEntry(name, at, data.get("type", ""), data.get("from", ""),
@@ -617,6 +621,25 @@ class PageModel:
         if agent is not None:
             return agent.name if agent.role in NODE_ROLES else ""
         return record.journal.removeprefix(RUNNER) if record.journal.startswith(RUNNER) else ""
+
+
+def _in_users_words(record: Record) -> str:
+    """Return a death or a restart without the terms of supervision; '' for all other records."""
+    event = record.event
+    if not isinstance(event, ChildDied | ChildSpawned):
+        return ""
+    role = Key.parse(event.full).role
+    who, attempt = _PROCESSES.get(role, role), event.attempt if role in NODE_ROLES else 0
+    if isinstance(event, ChildDied):
+        when = f" in attempt {attempt}" if attempt else ""
+        return f"{who} died{when}{f': {first_line(event.why)}' if event.why else ''}"
+    return f"{who} continues attempt {attempt} from the work that was done" if attempt else f"{who} was started again"
+
+
+def _is_minor(record: Record) -> bool:
+    """Return whether a record reports what garrison does by the way: nothing was lost, and nobody has to know."""
+    event = record.event
+    return isinstance(event, WorkSaved) or (isinstance(event, ChildSpawned) and event.follows == Follows.END)
 
 
 def _agent_of(record: Record) -> Key | None:
@@ -657,6 +680,10 @@ def _signal_kind(record: GuardianSignal) -> str:
     return next((kind for value, kind in kinds if value), "")
 
 
+_PROCESSES: Mapping[str, str] = {
+    "orchestrator": "its agent", "runner": "the process that runs it", "guardian": "the run's guardian",
+    "launch": "the launcher", "processor": "the merge processor"}
+"""Role → the process of a node or of the run."""
 _TIMELINE_KINDS: Mapping[str, str] = {"died": "death", "respawned": "respawn", "parked": "parked"}
 """Kind of a lifecycle event → its kind in the timeline."""
 _RECORD_KINDS: Mapping[type[Any], Callable[[Any], str]] = {

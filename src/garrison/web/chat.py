@@ -358,7 +358,8 @@ def _entry_of(line: Mapping[str, Any], number: int) -> ConversationEntry:
     results = [each.get("result", {}) for each in line.get("delegations", ()) if isinstance(each, dict)]
     return ConversationEntry(
         f"{number:08}", line.get("role", ""), str(line.get("content", "")), str(line.get("at", "")),
-        str(line.get("about") or ""), line.get("note", ""), [str(Proposal.model_validate(proposal)) for proposal in line.get("proposals", ())],
+        str(line.get("about") or ""), line.get("note", ""),
+        [str(Proposal.model_validate(proposal)) for proposal in line.get("proposals", ())],
         [Delegated(result.get("agent_type", result.get("agentType", "")), result.get("success"),
                    result.get("summary", "")) for result in results])
 

@@ -262,7 +262,10 @@ const Story = memo(
             : html`<${Empty}>Nothing has happened to it yet.<//>`
         }<//
       >
-      <${Part} title="Hook"><${Facts} record=${hook} /><//>`,
+      <details>
+        <summary>Records of its processes</summary>
+        <${Facts} record=${hook} />
+      </details>`,
 );
 
 /** Its prompt or command. */
@@ -307,7 +310,7 @@ function reasonOf(one, next, state) {
 /** One attempt; the `next` one, if there is one, has the reason why it was not good enough. */
 function Attempt({ one, next }) {
   const lives = one.lives ?? [];
-  const state = next?.why_again ? "failed" : stateOf(one.status);
+  const state = next ? "failed" : stateOf(one.status);
   const reason = reasonOf(one, next, state);
   return html`<li class="s-${state}">
     <p>
@@ -331,7 +334,7 @@ function Facts({ record }) {
   const rows = Object.entries(record ?? {}).filter(
     ([, value]) => value !== null && value !== "" && !(Array.isArray(value) && !value.length),
   );
-  if (!rows.length) return html`<${Empty}>No hook yet.<//>`;
+  if (!rows.length) return html`<${Empty}>There are none yet.<//>`;
   return html`<dl class="facts">
     ${rows.map(
       ([name, value]) =>

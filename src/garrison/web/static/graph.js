@@ -1,11 +1,13 @@
-// Panel of the run's nodes: as a graph and as a table, with a search in both. Graphviz lays the graph out in a worker that
-// has a deadline; where it passes, the table takes its place, and a line says so. The drawing is Graphviz' own: it is made
-// once and painted by events (graph_drawing.js); all around it is drawn as every panel is.
+// Panel of the run's nodes: as a graph, as a table, and in groups if there are many, with a search in each. Graphviz lays
+// the graph out in a worker that has a deadline; where it passes, the table takes its place, and a line says so. The
+// drawing is Graphviz' own: it is made once and painted by events (graph_drawing.js); all around it is drawn as every
+// panel is.
 
 import { Tool } from "./controls.js";
 import { graphDrawing } from "./graph_drawing.js";
 import { legibleGraph } from "./legible.js";
 import { miniMap } from "./minimap.js";
+import { NodeGroups } from "./node_groups.js";
 import { NodeTable } from "./node_table.js";
 import { shown } from "./state.js";
 import { Tabs, TabPanel } from "./tabs.js";
@@ -13,13 +15,16 @@ import { Component, createRef, html, Panel, sameDrawing, Skeleton } from "./view
 import { nodeLine, signOf } from "./words.js";
 
 const STEP = 1.25;
+const SMALLEST = 0.02; // size of a drawing that is shown as a whole
 const DEADLINE = 10000; // milliseconds for a layout
 const LONGER = 6; // times that, for a person who asks again
 const VIEW = "garrison.nodes.view"; // what this browser showed last
+const LARGE = 150; // nodes from which a run opens in groups, and its graph is laid out only when it is wanted
 const TABS = [
   ["table", "Table"],
   ["graph", "Graph"],
 ]; // the table first for keys and screen readers
+const LARGE_TABS = [["groups", "Groups"], ...TABS];
 const PARTS = ["nodes", "dot", "gates", "followed", "status", "next"];
 const BUSY = new Set(["working", "asking"]);
 
@@ -36,10 +41,11 @@ export class Graph extends Component {
   constructor(props) {
     super(props);
     this.state = {
-      view: localStorage.getItem(VIEW) === "table" ? "table" : "graph",
+      view: null, // what a person chose here
       drawn: false,
       trouble: "",
       found: null,
+      sought: null, // the one of them that the search is at
       order: { by: null, down: false },
     };
     this.canvas = createRef();
@@ -74,7 +80,10 @@ export class Graph extends Component {
 
   componentDidUpdate(before, old) {
     this.follow(before);
-    if (old.view !== this.state.view || before.hidden !== this.props.hidden) this.arrange();
+    if (old.view !== this.state.view || before.hidden !== this.props.hidden) {
+      this.draw();
+      this.arrange();
+    }
     if (old.found !== this.state.found) this.drawing.search(this.state.found);
   }
 
@@ -83,7 +92,7 @@ export class Graph extends Component {
     const { state, selected } = this.props;
     if (before.selected !== selected) this.drawing.select(selected ?? null);
     if (!state || state === before.state) return;
-    if (state.dot !== this.dot) this.layOut(state.dot);
+    this.draw();
     const old = before.state;
     const all = !old || old.gates !== state.gates || old.status !== state.status || old.next !== state.next;
     this.drawing.show(
@@ -95,13 +104,30 @@ export class Graph extends Component {
 
   // ---- layout
 
+  get large() {
+    return Object.keys(this.props.state?.nodes ?? {}).length > LARGE;
+  }
+
+  /** What is shown: what was chosen here, else in this browser, else what suits the number of nodes. */
+  get view() {
+    const kept = this.state.view ?? localStorage.getItem(this.large ? `${VIEW}.large` : VIEW);
+    const known = (this.large ? LARGE_TABS : TABS).some(([name]) => name === kept);
+    return known ? kept : this.large ? "groups" : "graph";
+  }
+
+  /** Have the graph laid out, unless it is; a large one only if it is looked at. */
+  draw() {
+    const { state } = this.props;
+    if (state && state.dot !== this.dot && (!this.large || this.view === "graph")) this.layOut(state.dot);
+  }
+
   layOut(dot, deadline = DEADLINE) {
     this.dot = dot;
     this.both = null;
     this.worker ??= this.start();
     clearTimeout(this.timer);
     this.timer = setTimeout(() => this.failed(`it was not laid out within ${deadline / 1000} s`), deadline);
-    this.worker.postMessage({ id: ++this.asked, dot: legibleGraph(dot) });
+    this.worker.postMessage({ id: ++this.asked, dot: legibleGraph(dot), both: !this.large });
   }
 
   start() {
@@ -153,7 +179,7 @@ export class Graph extends Component {
 
   /** Show graph or table; `kept`: in this browser from now on. `then` is called when it is shown. */
   turn(view, kept = false, then = undefined) {
-    if (kept) localStorage.setItem(VIEW, view);
+    if (kept) localStorage.setItem(this.large ? `${VIEW}.large` : VIEW, view);
     this.setState({ view }, then);
   }
 
@@ -195,8 +221,8 @@ export class Graph extends Component {
           )
         : null;
     this.at = -1;
-    this.setState({ found }, () => {
-      if (this.state.view === "graph" && found?.size) this.next(1);
+    this.setState({ found, sought: null }, () => {
+      if (this.view !== "table" && found?.size) this.next(1);
     });
   }
 
@@ -204,12 +230,14 @@ export class Graph extends Component {
     const names = [...(this.state.found ?? [])];
     if (!names.length) return;
     this.at = (this.at + step + names.length) % names.length;
-    if (this.state.view === "graph") this.drawing.search(this.state.found, names[this.at]);
+    if (this.view === "graph") this.drawing.search(this.state.found, names[this.at]);
+    else if (this.view === "groups") this.setState({ sought: names[this.at] });
     else this.toList();
   }
 
   pressed(event) {
-    if (event.key === "Enter") {
+    if (event.key === "Enter" && this.state.found?.size === 1) this.props.choose([...this.state.found][0]);
+    else if (event.key === "Enter") {
       event.preventDefault();
       this.next(event.shiftKey ? -1 : 1);
     } else if (event.key === "Escape" && this.input.current.value) {
@@ -219,14 +247,21 @@ export class Graph extends Component {
     }
   }
 
-  render({ hidden, state, choose }, { view, drawn, trouble, found, order }) {
+  groups() {
+    const { state, selected, choose } = this.props;
+    const { found, sought } = this.state;
+    return html`<${NodeGroups} state=${state} found=${found} at=${sought} selected=${selected} choose=${choose} />`;
+  }
+
+  render({ hidden, state, choose }, { drawn, trouble, found, order }) {
+    const { view, large } = this;
     const nodes = state ? Object.values(state.nodes) : [];
     const active = nodes.filter(node => BUSY.has(shown(state, node))).length;
     const nested = drawn && view === "graph" ? nodes.filter(node => !this.drawing.has(node.node)) : []; // they have no place in the drawing
     const beside = html`<${Tabs}
         prefix="nodes"
         label="How to show the nodes"
-        tabs=${TABS}
+        tabs=${large ? LARGE_TABS : TABS}
         chosen=${view}
         choose=${name => this.turn(name, true)}
       />
@@ -252,7 +287,7 @@ export class Graph extends Component {
         </button>
         <${Tool} label="Smaller" does=${() => this.drawing.zoom(1 / STEP)}>−<//
         ><${Tool} label="Larger" does=${() => this.drawing.zoom(STEP)}>+<//>
-        <${Tool} label="Fit: show the whole graph" does=${() => this.drawing.fit(true)}>Fit<//>
+        <${Tool} label="Fit: show the whole graph" does=${() => this.drawing.fit(SMALLEST)}>Fit<//>
       </div>`;
     return html`<${Panel} id="graph" title="Pipeline" hidden=${hidden} beside=${beside}>
       ${
@@ -261,6 +296,12 @@ export class Graph extends Component {
           The graph is not drawn: ${trouble}. The table has all of its nodes. ${" "}
           <button type="button" class="quiet" onClick=${() => this.longer()}>Try longer</button>
         </p>`
+      }
+      ${
+        large &&
+        html`<${TabPanel} prefix="nodes" name="groups" chosen=${view} class="list">
+          ${view === "groups" && this.groups()}<//
+        >`
       }
       <${TabPanel} prefix="nodes" name="table" chosen=${view} class="list"
         ><div ref=${this.list}>

@@ -2,6 +2,7 @@
 // has laid it out; an event changes only classes, symbols and names, never the layout, so that a thousand nodes cost as
 // little as two.
 
+import { boxOf, isBox, joinLines, middle, squeeze } from "./graph_shapes.js";
 import { legible } from "./legible.js";
 import { shown } from "./state.js";
 import { drawing } from "./svg_filter.js";
@@ -13,7 +14,8 @@ const LARGE = 150; // nodes from which its labels have the size of the page's te
 const LARGE_READABLE = 1.2;
 const LARGEST = 1.5;
 const SIGN = 7; // pixels between a node's side and its sign
-const SLANT = 0.06; // share of the width that a sign keeps to the point of a diamond or a hexagon
+const SLANT = 0.12; // share of the width that a sign keeps to the point of a diamond or a hexagon
+const OVERVIEW = 0.75; // the size to which a drawing may shrink that opens as a whole
 const ROOM = 30; // pixels around the drawing
 
 /** Set an attribute of an element of the drawing, or its text: the page is touched only by a change. */
@@ -49,11 +51,21 @@ export function graphDrawing(place, map, choose) {
     set(drawn.svg, "aria-label", "Nodes of the pipeline; arrow keys move, Enter opens");
     for (const [name, g] of drawn.nodes) equip(name, g);
     place.replaceChildren(drawn.svg);
+    squeeze(marks);
     fit();
     paintAll(latest);
     map.put([...marks.values()], drawn);
     roving(current ?? first());
-    centre(busy()[0]);
+    open();
+  }
+
+  /** Show where something is to be seen: what is at work, else what failed; if neither is, the whole, as far as it can be read. */
+  function open() {
+    const [here] = [...busy(), ...unwell()];
+    if (here) return centre(here);
+    if (whole() >= OVERVIEW) return fit(OVERVIEW);
+    centre(marks.values().next().value);
+    place.scrollTop = 0;
   }
 
   function clear() {
@@ -155,7 +167,7 @@ export function graphDrawing(place, map, choose) {
   function paint(mark, node, state) {
     const line = nodeLine(node, state);
     if (mark.line === line && mark.state === state) return;
-    if (!mark.line) joinLines(mark.g, node.label ?? "");
+    if (!mark.line) joinLines(mark.g, node.node);
     Object.assign(mark, { line, state });
     dress(mark);
     say(mark.signs.state, state === "waiting" ? "" : signOf(state));
@@ -224,12 +236,13 @@ export function graphDrawing(place, map, choose) {
     map.moved();
   }
 
-  /** Make it as large as fits; never too small to read, except as an `overview`. */
-  function fit(overview = false) {
+  const whole = () => Math.min((place.clientWidth - ROOM) / drawn.width, (place.clientHeight - ROOM) / drawn.height);
+
+  /** Make it as large as fits; never too small to read, except as an overview of at least the size `least`. */
+  function fit(least = 0) {
     if (!drawn) return;
-    fitted = !overview;
-    const whole = Math.min((place.clientWidth - ROOM) / drawn.width, (place.clientHeight - ROOM) / drawn.height);
-    resize(Math.max(Math.min(whole, LARGEST), overview ? 0.02 : marks.size > LARGE ? LARGE_READABLE : READABLE));
+    fitted = !least;
+    resize(Math.max(Math.min(whole(), LARGEST), least || (marks.size > LARGE ? LARGE_READABLE : READABLE)));
   }
 
   function zoom(by) {
@@ -245,6 +258,7 @@ export function graphDrawing(place, map, choose) {
 
   /** The nodes that work or ask, in the order of the graph. */
   const busy = () => [...marks.values()].filter(({ state }) => state === "working" || state === "asking");
+  const unwell = () => [...marks.values()].filter(({ state }) => state === "failed" || state === "parked");
 
   function centre(mark) {
     if (!mark) return;
@@ -289,46 +303,4 @@ export function graphDrawing(place, map, choose) {
     focus: () => roving(current ?? first(), true),
     drawn: () => drawn !== null,
   };
-}
-
-/** Keep the lines of a node's label apart to who hears them, where they were broken between words. */
-function joinLines(g, label) {
-  const lines = [...g.querySelectorAll(":scope > text:not(.sign)")];
-  lines
-    .slice(1)
-    .forEach((line, at) => label.includes(`${lines[at].textContent} ${line.textContent}`) && line.before(" "));
-}
-
-/** The box around a shape, from its numbers: there is no layout yet. */
-function boxOf(shape) {
-  if (!shape) return { x: 0, y: 0, width: 0, height: 0 };
-  if (shape.localName === "ellipse") {
-    const of = name => Number(shape.getAttribute(name));
-    return { x: of("cx") - of("rx"), y: of("cy") - of("ry"), width: 2 * of("rx"), height: 2 * of("ry") };
-  }
-  const [xs, ys] = numbersOf(shape);
-  const [x, y] = [Math.min(...xs), Math.min(...ys)];
-  return { x, y, width: Math.max(...xs) - x, height: Math.max(...ys) - y };
-}
-
-/** Whether a shape is as wide at its top as in its middle. */
-function isBox(shape) {
-  if (shape?.localName !== "polygon") return false;
-  const [xs, ys] = numbersOf(shape);
-  return ys.filter((y, at) => y === Math.min(...ys) && xs[at] === Math.min(...xs)).length > 0;
-}
-
-/** The x and the y of a shape's points. */
-function numbersOf(shape) {
-  const numbers = (shape?.getAttribute("points") ?? shape?.getAttribute("d") ?? "")
-    .match(/-?\d+(\.\d+)?/g)
-    ?.map(Number) ?? [0, 0];
-  return [numbers.filter((_, at) => at % 2 === 0), numbers.filter((_, at) => at % 2 === 1)];
-}
-
-/** About the middle of an edge. */
-function middle(path) {
-  const [xs, ys] = numbersOf(path);
-  const at = Math.floor(xs.length / 2);
-  return { x: xs[at], y: ys[at] };
 }

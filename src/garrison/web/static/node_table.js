@@ -66,8 +66,7 @@ const Row = memo(
   ({ name, node, look, doing, choose }) =>
     html`<tr data-key=${name}>
       <th scope="row">
-        <button type="button" class="link-like name" onClick=${() => choose(name)}>${name}</button>
-        ${node.label && node.label !== name && html`<span class="kind">${node.label}</span>`}
+        <button type="button" class="link-like name" title=${node.label} onClick=${() => choose(name)}>${name}</button>
       </th>
       <td class="c-state"><span class="pill s-${look}">${signOf(look)} ${nodeWord(node, look)}</span></td>
       <td class="c-attempt">${node.attempt || ""}</td>

@@ -332,6 +332,7 @@ export interface TimelineEntry {
   kind: string;
   node: string;
   text: string;
+  minor: boolean;
 }
 
 export interface Tokens {

@@ -58,8 +58,10 @@ export const Timeline = reading(["timeline", "signals", "queue"], ({ state, run,
   const [chosen, turn] = useState("timeline");
   const [page, show] = useState(null); // null: the live list
   const [sought, search] = useState(false);
+  const [everything, all] = useState(false); // also what garrison did by the way
   const live = chosen !== "queue"; // the event stream has the queue as it is, not what it was
-  const entries = page?.entries ?? (live ? state?.[chosen] : null);
+  const given = page?.entries ?? (live ? state?.[chosen] : null);
+  const entries = everything ? given : given?.filter(line => !line.minor);
   const none = sought ? "Nothing matches." : live ? "Nothing has happened yet." : "Nothing was queued yet.";
   const choices = html`<${Tabs}
     prefix="story"
@@ -80,7 +82,13 @@ export const Timeline = reading(["timeline", "signals", "queue"], ({ state, run,
     search=${search}
     name="${run}-${chosen}.txt"
     line=${lineText}
-    ><span class="zone">Times: ${zone()}</span><//
+    >${
+      chosen === "timeline" &&
+      html`<label class="all"
+        ><input type="checkbox" checked=${everything} onChange=${event => all(event.currentTarget.checked)} /> All
+        events</label
+      >`
+    }<span class="zone">Times: ${zone()}</span><//
   >`;
   return html`<${Panel} id="story" title="What happened" beside=${choices} above=${pager}>
     ${entries ? !entries.length && html`<${Empty}>${none}<//>` : html`<${Skeleton} />`}
@@ -141,11 +149,13 @@ const Signal = memo(
     </li>`,
 );
 
-/** Without what the line shows already: the signal that reported it, and that it is about a node. */
+/** Without what the line shows already: its kind, the signal that reported it, and that it is about a node. */
 const plain = text =>
   text
     .replace(/^[A-Z_]+ from \S+: /, "")
-    .replace(/^node \w+, (attempt \d+):? ?/, "$1 ")
+    .replace(/^node [\w ]+, (attempt \d+)/, "$1")
+    .replace(/^(?:merge entry \w+: |queued (?=\S+ at )|asks: |parked: )/, "")
+    .replace(/ \(reported by [\w-]+\)$/, "")
     .trim();
 
 const Time = ({ at }) => html`<time datetime=${typeof at === "string" ? at : null}>${clock(at)}</time>`;

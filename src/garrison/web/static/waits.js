@@ -83,7 +83,7 @@ export function Card({ one, run, write, over, choose, act, beside }) {
 }
 
 function question({ kind, text, gate, node }) {
-  if (kind === "run") return text;
+  if (kind === "run" || (kind === "parked" && text)) return text;
   if (gate) return gate.question + until(gate);
   const why = (typeof node.asks === "string" && node.asks) || node.reason || node.doing || "";
   return kind === "asks" ? why : why.split("\n")[0]; // which ends with the last line of an output; "See why" has all

@@ -153,9 +153,9 @@ export const count = (n, one, many = `${one}s`) => `${n} ${n === 1 ? one : many}
 
 /** A node in one line, for a screen reader and the tooltip. */
 export function nodeLine(node, state = stateOf(node.status)) {
-  const named = node.label && node.label !== node.node ? node.label : node.node;
+  const label = node.label && node.label !== node.node ? ` (${node.label})` : "";
   const deaths = node.deaths ? `, ${count(node.deaths, "death")}` : ""; // beside the name, as on the node: what is read there can be spoken
-  const parts = [`${named}${deaths}${named === node.node ? "" : ` (${node.node})`}: ${nodeWord(node, state)}`];
+  const parts = [`${node.node}${deaths}${label}: ${nodeWord(node, state)}`];
   if (node.attempt > 1) parts.push(`attempt ${node.attempt}`);
   if (node.answer) parts.push(`answered: ${node.answer}`);
   if (node.doing || node.reason) parts.push(node.doing || node.reason);

@@ -1,0 +1,271 @@
+"""`garrison schedule`: runs that a clock begins."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from garrison.cli.commands import Command, Group
+from garrison.cli.options import home_option, output_options, parse_age
+from garrison.cli.output import print_json, print_message, print_table
+from garrison.config import find_home
+from garrison.errors import UsageError
+from garrison.records.names import to_run_stem
+from garrison.schedules import plan
+from garrison.schedules.plan import COMMANDS, Overlap, Schedule, Stage, Start
+from garrison.schedules.starts import Schedules, arm, spawn_start, spent_in_week, zone_of
+from garrison.system import systemd
+from garrison.system.clock import iso
+from garrison.system.git import validate_repository
+from garrison.system.terminal_text import clean
+from garrison.values import Value, replace
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+SHOWN = 20
+"""Starts that `history` shows without --all."""
+
+
+class ShownSchedule(Value):
+    """A schedule as `schedule list --json` prints it."""
+
+    name: str
+    times: str
+    zone: str
+    command: list[str]
+    repo: str
+    next: str
+    """Time at which it is due next, ISO 8601 UTC; '' while it is paused."""
+    paused: str
+    last: str
+    """Stage of its latest start, '' before the first."""
+    spent_week: float
+
+
+@click.group(cls=Group)
+def schedule() -> None:
+    """Begin runs at set times: add, list and control schedules.
+
+    `garrison up` begins what is due. A timer of systemd or cron calls it: `garrison install-service`.
+    """
+
+
+@schedule.command(cls=Command, examples=(
+    ('garrison schedule add "0 3 * * 1-5" -- run "update the dependencies"', "on weekdays at three in the morning"),
+    ('garrison schedule add @daily --if scripts/has-news -- run --tasks TODO.md',
+     "only where something happened"),
+    ("garrison schedule add @hourly --overlap skip -- take --label garrison", "issues with a label, as they come"),
+))
+@click.argument("times", metavar='"MIN HOUR DAY MONTH WEEKDAY"')
+@click.argument("words", nargs=-1, metavar="-- run|launch|take ...")
+@click.option("--name", metavar="NAME", help="Name of the schedule (default: made from its command).")
+@click.option("--zone", default="", metavar="ZONE", help="Time zone, such as Europe/Berlin (default: the machine's).")
+@click.option("--missed", default="24h", show_default=True, metavar="AGE|never",
+              help="How long afterwards a missed start is made up for, once.")
+@click.option("--overlap", type=click.Choice([each.value for each in Overlap]), default="skip", show_default=True,
+              help="What happens while an earlier run is not over: skip this one, queue it, or stop the earlier.")
+@click.option("--if", "only_if", default="", metavar="CMD", help="Start only if this command succeeds.")
+@click.option("--budget", type=float, metavar="USD", help="US dollars that each start may spend (of `run TASK`).")
+@click.option("--budget-week", type=float, metavar="USD", help="US dollars that its runs may cost in seven days.")
+@click.option("--target-dir", metavar="DIR", type=click.Path(path_type=Path),
+              help="Repository to work on (default: the one you are in).")
+@home_option
+def add(times: str, words: tuple[str, ...], name: str | None, zone: str, missed: str, overlap: str, only_if: str,
+        budget: float | None, budget_week: float | None, target_dir: Path | None, home: str | None) -> None:
+    """Begin a run at each of these times, with one of garrison's own commands."""
+    place, repo = find_home(home), validate_repository(target_dir or Path.cwd())
+    if zone:
+        plan.read_zone(zone)
+    command = _check_words([*words[:1], *([f"--budget={budget:g}"] if budget is not None else []), *words[1:]], budget)
+    found = Schedule(name or _name_of(command), plan.read_times(times), command, str(repo), time.time(), zone,
+                     os.environ.get("PATH", ""), _read_missed(missed), Overlap(overlap), only_if,
+                     _read_budget("--budget-week", budget_week))
+    schedules = Schedules(place)
+    schedules.add(found)
+    due = arm(schedules, time.time())
+    print_message(f"schedule {found.name}: next {_when(plan.next_due(found, (), time.time(), zone_of(found)), found)}")
+    print_message(describe_caller(place, os.environ, is_armed=due is not None))
+
+
+@schedule.command("list", cls=Command, examples=(("garrison schedule list", "each with its next time"),))
+@output_options
+def list_command(as_json: bool, home: str | None) -> None:
+    """List the schedules with their next times."""
+    schedules, now = Schedules(find_home(home)), time.time()
+    rows = [_show(schedules, name, now) for name in schedules.names()]
+    if as_json:
+        print_json(rows)
+        return
+    print_table(("NAME", "TIMES", "NEXT", "LAST", "COMMAND"), [
+        (row.name, row.times, f"paused: {row.paused}" if row.paused else _when_of(schedules, row.name, now),
+         row.last or "-", clean(" ".join(row.command))[:60]) for row in rows],
+        'no schedule; garrison schedule add "0 3 * * *" -- run TASK')
+
+
+@schedule.command(cls=Command, examples=(("garrison schedule history nightly", "what became of each time"),))
+@click.argument("name", required=False)
+@click.option("--all", "everything", is_flag=True, help=f"All that is kept, not the last {SHOWN}.")
+@output_options
+def history(name: str | None, everything: bool, as_json: bool, home: str | None) -> None:
+    """Show what became of each due time: started, late, skipped (why) or missed."""
+    schedules = Schedules(find_home(home))
+    names = [schedules.read(name).name] if name else schedules.names()
+    found = sorted(((each, start) for each in names for start in schedules.starts(each)),
+                   key=lambda pair: (pair[1].due, pair[1].at))
+    shown = found if everything else found[-SHOWN:]
+    if as_json:
+        print_json([{"schedule": each, "due": iso(start.due), "state": word_of(start), "runs": start.runs,
+                     "outcome": start.outcome, "why": start.why, "note": start.note, "count": start.count,
+                     "by_hand": start.by_hand} for each, start in shown])
+        return
+    zones = {each: zone_of(schedules.read(each)) for each in names}
+    print_table(("DUE", "SCHEDULE", "STATE", "RUN", "WHY"), [
+        (f"{datetime.fromtimestamp(start.due, zones[each]):%a %Y-%m-%d %H:%M}", each, word_of(start),
+         " ".join(start.runs) or "-", clean("; ".join(filter(None, (start.why, start.note)))) or "-")
+        for each, start in shown], "nothing was due yet")
+
+
+@schedule.command("run-now", cls=Command, examples=(("garrison schedule run-now nightly", "once, beside its times"),))
+@click.argument("name")
+@home_option
+def run_now(name: str, home: str | None) -> None:
+    """Start a schedule's command now; its next time stays as it is."""
+    schedules = Schedules(find_home(home))
+    schedules.read(name)
+    start = Start(time.time(), Stage.BEGUN, time.time(), by_hand=True)
+    schedules.write_start(name, start)
+    spawn_start(schedules.home, name, start)
+    print_message(f"schedule {name} starts; `garrison schedule history {name}` shows what comes of it")
+
+
+@schedule.command(cls=Command, examples=(("garrison schedule pause nightly", "until it is resumed"),))
+@click.argument("name")
+@home_option
+def pause(name: str, home: str | None) -> None:
+    """Let a schedule's times pass until it is resumed."""
+    schedules = Schedules(find_home(home))
+    with schedules.locked():
+        schedules.write(replace(schedules.read(name), paused="by hand"))
+    print_message(f"schedule {name} is paused; garrison schedule resume {name}")
+
+
+@schedule.command(cls=Command, examples=(("garrison schedule resume nightly", "from its next time on"),))
+@click.argument("name")
+@home_option
+def resume(name: str, home: str | None) -> None:
+    """Resume a paused schedule from its next time on; what it missed meanwhile is not made up for."""
+    schedules = Schedules(find_home(home))
+    with schedules.locked():
+        found = schedules.read(name)
+        if found.paused:
+            found = replace(found, paused="", since=time.time())
+            schedules.write(found)
+    arm(schedules, time.time())
+    print_message(f"schedule {name}: next {_when(plan.next_due(found, (), time.time(), zone_of(found)), found)}")
+
+
+@schedule.command(cls=Command, examples=(("garrison schedule remove nightly", "its runs stay"),))
+@click.argument("name")
+@home_option
+def remove(name: str, home: str | None) -> None:
+    """Remove a schedule and its history; its runs stay."""
+    Schedules(find_home(home)).remove(name)
+    print_message(f"schedule {name} is removed")
+
+
+def word_of(start: Start) -> str:
+    """Return what a history calls a start."""
+    if start.stage is Stage.MISSED and start.count > 1:
+        return f"missed {start.count} times"
+    return "late" if start.is_late and start.stage is Stage.STARTED else start.stage.value
+
+
+def describe_caller(home: Path, environ: dict[str, str] | os._Environ[str], *, is_armed: bool) -> str:
+    """Return who will begin what is due, or what to do so that somebody does."""
+    manager = systemd.find_manager(environ)
+    if manager is not None and systemd.call(manager, [manager.systemctl, "--user", "is-enabled", "garrison-up.timer"]):
+        lingers = systemd.is_lingering(manager)
+        return ("systemd begins it within two seconds of its time" if is_armed else "systemd begins it") + (
+            "; it stops when you log out: loginctl enable-linger" if lingers is False else "")
+    if " up" in _crontab():
+        return "cron begins it within a minute of its time"
+    return "nothing calls `garrison up` here, so nothing will begin: " + (
+        "`garrison install-service --enable` changes that" if manager is not None else
+        "`garrison install-service --cron` shows the lines for `crontab -e`")
+
+
+def _crontab() -> str:
+    """Return the lines of the user's crontab that call garrison."""
+    if (program := shutil.which("crontab")) is None:
+        return ""
+    done = subprocess.run([program, "-l"], capture_output=True, text=True, check=False, timeout=10)
+    return "\n".join(line for line in done.stdout.splitlines() if "garrison" in line and line.strip()[:1] != "#")
+
+
+def _check_words(words: Sequence[str], budget: float | None) -> list[str]:
+    """Return a schedule's command; UsageError for what it cannot start, and for options that it does not have."""
+    from garrison.cli.main import garrison
+
+    if not words:
+        raise UsageError('say what to start, behind two dashes: garrison schedule add "0 3 * * *" -- run TASK')
+    first, *rest = words
+    if first not in COMMANDS:
+        raise UsageError(f"a schedule starts {', '.join(COMMANDS)}, not {first!r:.40}")
+    if budget is not None and (first != "run" or any(word.split("=")[0] == "--tasks" for word in rest)):
+        raise UsageError("--budget is of one task; for others, `budget` of a node and `budget_run` in config.toml, or "
+                         "--budget-week here")
+    for word in rest:
+        if word.split("=")[0] in ("--run", "--target-dir", "--detach", "--home", "--serve", "--dry-run"):
+            raise UsageError(f"{word.split('=')[0]} is the schedule's own; give it without")
+    command = garrison.get_command(click.Context(garrison), first)
+    assert command is not None
+    command.make_context(f"garrison {first}", list(rest))
+    return [first, *rest]
+
+
+def _name_of(words: Sequence[str]) -> str:
+    """Return a name for the schedule of a command: a task's first words, a pipeline's file, else the command's."""
+    first, *rest = words
+    said = next((word for word in rest if not word.startswith("-")), "")
+    return to_run_stem({"run": said, "launch": Path(said).stem}.get(first) or first)
+
+
+def _read_missed(text: str) -> float | None:
+    if text == "never":
+        return None
+    if (seconds := parse_age(text)) is None:
+        raise UsageError(f"--missed {text!r:.40}: give a length of time such as 12h or 7d, or never")
+    return seconds
+
+
+def _read_budget(option: str, usd: float | None) -> float | None:
+    if usd is not None and not 0 < usd < 1e9:
+        raise UsageError(f"{option} {usd}: it should be US dollars above 0")
+    return usd
+
+
+def _show(schedules: Schedules, name: str, now: float) -> ShownSchedule:
+    found, starts = schedules.read(name), schedules.starts(name)
+    due = plan.next_due(found, starts, now, zone_of(found))
+    return ShownSchedule(name, found.times, found.zone, found.words, found.repo, iso(due) if due else "", found.paused,
+                         word_of(starts[-1]) if starts else "", round(spent_in_week(schedules.home, starts, now), 4))
+
+
+def _when_of(schedules: Schedules, name: str, now: float) -> str:
+    found = schedules.read(name)
+    return _when(plan.next_due(found, schedules.starts(name), now, zone_of(found)), found)
+
+
+def _when(due: float | None, schedule: Schedule) -> str:
+    if due is None:
+        return "never"
+    moment = datetime.fromtimestamp(due, zone_of(schedule))
+    return f"{moment:%a %Y-%m-%d %H:%M} {moment.tzname()}"

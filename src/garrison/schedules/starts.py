@@ -1,0 +1,369 @@
+"""What schedules begin: their records in a home, and how a start becomes a run exactly once.
+
+A schedule is `schedules/NAME/schedule.json`, each handled due time a file in `schedules/NAME/starts`, named after that
+time. `tick`, which `garrison up` calls, records what is due before anything runs, under one lock, and starts a process
+for each open start (`python -m garrison.schedules.starts`). That process holds the start's life lock. If it dies, the
+next tick starts another, which finds the run by its id, made from schedule and time: a start that is tried again begins
+no second run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from contextlib import AbstractContextManager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from garrison.agents.trouble import local_zone
+from garrison.errors import GarrisonError, NotFound, RecordError, Refused, UsageError
+from garrison.launch.claim import is_being_launched
+from garrison.processes.runtime import Runtime
+from garrison.records import atomic, costs, record
+from garrison.records.life_lock import LifeLock, is_held
+from garrison.records.run import RunFiles
+from garrison.run.status import Status, run_statuses
+from garrison.schedules import plan
+from garrison.schedules.plan import DONE, FAILED, OPEN, WEEK, Go, Schedule, Stage, Start
+from garrison.system import systemd
+from garrison.system.command import run as run_program
+from garrison.system.git import Git
+from garrison.system.terminal_text import clean
+from garrison.values import replace
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from datetime import tzinfo
+
+FOLDER = "schedules"
+KEPT = 200
+"""Starts of a schedule that are kept; older ones that are over are removed."""
+CONDITION_SECONDS, COMMAND_SECONDS, FETCH_SECONDS, STOP_SECONDS = 600.0, 7200.0, 120.0, 120.0
+"""Longest time of `--if`, of the command (its pre-flight may run set-up and gate), of a fetch, and of a stop."""
+_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,31}\Z")
+
+
+class Schedules:
+    """The schedules of a home."""
+
+    def __init__(self, home: Path) -> None:
+        self.home, self.folder = home, home / FOLDER
+
+    def names(self) -> list[str]:
+        """Return the names of all schedules, sorted."""
+        return sorted(name for name in atomic.list_names(self.folder) if _NAME.match(name)
+                      and (self.folder / name / "schedule.json").exists())
+
+    def read(self, name: str) -> Schedule:
+        """Return a schedule; NotFound, with those that there are, if it is not there."""
+        path = self._path(name)
+        data = atomic.read(path)
+        if data is None:
+            known = ", ".join(self.names())
+            raise NotFound(f"there is no schedule {name}; there is {known}" if known else
+                           f"there is no schedule {name}; `garrison schedule add TIMES -- run TASK` makes one")
+        return record.decode(Schedule, data, path)
+
+    def add(self, schedule: Schedule) -> None:
+        """Write a new schedule; Refused if there is one of its name."""
+        with self.locked():
+            if self._path(schedule.name).exists():
+                raise Refused(f"there is a schedule {schedule.name}; choose another --name, or remove it first: "
+                              f"garrison schedule remove {schedule.name}")
+            self.write(schedule)
+
+    def write(self, schedule: Schedule) -> None:
+        path = self._path(schedule.name)
+        atomic.make_directory(path.parent / "starts")
+        atomic.write(path, record.encode(schedule))
+
+    def remove(self, name: str) -> None:
+        """Forget a schedule and its history; its runs stay."""
+        self.read(name)
+        with self.locked():
+            place = self._path(name).parent
+            self._path(name).unlink()
+            for folder in (place / "starts", place):
+                for each in atomic.list_names(folder):
+                    with suppress(OSError):
+                        (folder / each).unlink()
+                with suppress(OSError):
+                    folder.rmdir()
+
+    def starts(self, name: str) -> list[Start]:
+        """Return what became of a schedule's times, the oldest first; records that cannot be read are left out."""
+        found, folder = list[Start](), self.folder / name / "starts"
+        for each in sorted(atomic.list_names(folder)):
+            if each.endswith(".json"):
+                with suppress(RecordError):
+                    if (data := atomic.read(folder / each)) is not None:
+                        found.append(record.decode(Start, data, folder / each))
+        return sorted(found, key=lambda start: (start.due, start.at))
+
+    def find_start(self, name: str, stem: str) -> Start | None:
+        """Return the start with a file's stem, None if there is none."""
+        data = atomic.read(self._start_path(name, stem))
+        return None if data is None else record.decode(Start, data, self._start_path(name, stem))
+
+    def write_start(self, name: str, start: Start) -> None:
+        atomic.write(self._start_path(name, stem_of(start)), record.encode(start))
+
+    def life(self, name: str, start: Start) -> Path:
+        """Return the life lock of the process that brings a start to its end."""
+        return self._start_path(name, stem_of(start)).with_suffix(".life")
+
+    def log(self, name: str) -> Path:
+        """Return the log of a schedule's commands."""
+        return self.folder / name / "log.txt"
+
+    def locked(self) -> AbstractContextManager[None]:
+        """Hold the lock under which schedules and due times are written."""
+        return atomic.locked(atomic.make_directory(self.folder) / "lock")
+
+    def forget_old(self, name: str, starts: Sequence[Start]) -> None:
+        """Remove the oldest starts that are over."""
+        over = [start for start in starts if start.stage not in OPEN and (start.outcome or not start.runs)]
+        for start in over[:max(0, len(starts) - KEPT)]:
+            for path in (self._start_path(name, stem_of(start)), self.life(name, start)):
+                path.unlink(missing_ok=True)
+
+    def _path(self, name: str) -> Path:
+        if not _NAME.match(name):
+            raise UsageError(f"{name!r:.60} is no name of a schedule; use 1 to 32 of a-z 0-9 -")
+        return self.folder / name / "schedule.json"
+
+    def _start_path(self, name: str, stem: str) -> Path:
+        return self.folder / name / "starts" / f"{stem}.json"
+
+
+def stem_of(start: Start) -> str:
+    """Return the name of a start's file: its due time, or the time at which it was asked for by hand."""
+    moment = datetime.fromtimestamp(start.due, UTC)
+    return f"{moment:%Y%m%dT%H%M%SZ}{f'-{moment:%f}-now' if start.by_hand else ''}"
+
+
+def zone_of(schedule: Schedule) -> tzinfo:
+    return plan.read_zone(schedule.zone) if schedule.zone else local_zone()
+
+
+# --------------------------------------------------------------------------------------------------------------- tick
+
+
+def tick(home: Path, now: float | None = None, *, spawn: bool = True) -> list[tuple[str, Start]]:
+    """Record what is due, start what is open, note what has ended; return the starts that were recorded as due.
+
+    Args:
+        now: seconds since 1970 (default: the clock's).
+        spawn: start processes for open starts; tests look at the records alone.
+    """
+    schedules, now = Schedules(home), time.time() if now is None else now
+    names = schedules.names()
+    if not names:
+        return []
+    recorded, paused = list[tuple[str, Start]](), list[Schedule]()
+    for name in names:
+        with suppress(RecordError, NotFound), schedules.locked():
+            recorded += [(name, start) for start in _record_due(schedules, name, now, paused)]
+    late = [(name, start) for name, start in recorded if start.is_late]
+    for (name, _), start in zip(late, plan.stagger([start for _, start in late], now), strict=True):
+        schedules.write_start(name, start)
+    if spawn:
+        for name in names:
+            for start in schedules.starts(name):
+                if start.stage in OPEN and not is_held(schedules.life(name, start)):
+                    spawn_start(home, name, start)
+        arm(schedules, now)
+        for schedule in paused:
+            announce(home, schedule)
+    return recorded
+
+
+def _record_due(schedules: Schedules, name: str, now: float, paused: list[Schedule]) -> list[Start]:
+    """Record what one schedule's times have become; a schedule that is paused now joins `paused`."""
+    schedule = schedules.read(name)
+    starts = _with_outcomes(schedules, name)
+    if not schedule.paused and (why := plan.find_pause(schedule, starts)):
+        schedule = replace(schedule, paused=why)
+        schedules.write(schedule)
+        paused.append(schedule)
+    due = plan.decide(schedule, starts, now, zone_of(schedule))
+    found = [start for start in (due.missed, due.start) if start is not None]
+    for start in found:
+        schedules.write_start(name, start)
+    if found:
+        schedules.forget_old(name, starts)
+    return found
+
+
+def _with_outcomes(schedules: Schedules, name: str) -> list[Start]:
+    """Return a schedule's starts, those whose runs have ended with their outcome, which is recorded."""
+    starts = schedules.starts(name)
+    pending = [start for start in starts if start.stage is Stage.STARTED and not start.outcome]
+    if not pending:
+        return starts
+    statuses = run_statuses(Runtime.real(schedules.home))
+    ended = {}
+    for start in pending:
+        found = [statuses[run] for run in start.runs if run in statuses]
+        if all(each.over or each.resumable or each.status == Status.STOPPED for each in found):
+            outcome = DONE if all(each.status == Status.DONE for each in found) else FAILED
+            ended[stem_of(start)] = replace(start, outcome=outcome)
+            schedules.write_start(name, ended[stem_of(start)])
+    return [ended.get(stem_of(start), start) for start in starts]
+
+
+def announce(home: Path, schedule: Schedule) -> None:
+    """Tell the user that a schedule was paused, by the means of `[notify]`."""
+    from garrison.config import read_config
+    from garrison.run.notifications import Notification, Notifier
+
+    notifier = Notifier(read_config(home).notify(), "", os.environ, home / FOLDER / schedule.name / "notify.log",
+                        lambda _: None)
+    notifier.add(Notification(f"schedule:{schedule.name}:{schedule.since}", "failed", f"schedule {schedule.name} is "
+                              f"paused: {schedule.paused}; garrison schedule resume {schedule.name}"))
+    notifier.finish()
+
+
+# -------------------------------------------------------------------------------------------------------------- a start
+
+
+def spawn_start(home: Path, name: str, start: Start) -> None:
+    """Start the process that brings a start to its end; it outlives us."""
+    argv = [sys.executable, "-P", "-m", "garrison.schedules.starts", str(home), name, stem_of(start)]
+    with Schedules(home).log(name).open("ab") as out:
+        subprocess.Popen(argv, cwd="/", stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True)
+
+
+def perform(home: Path, name: str, stem: str) -> None:
+    """Bring a start to its end: wait for its moment, ask what it needs, begin its run, and record what came of it."""
+    schedules = Schedules(home)
+    start = schedules.find_start(name, stem)
+    if start is None or (lock := LifeLock.try_acquire(schedules.life(name, start))) is None:
+        return  # another process is at it
+    try:
+        start = schedules.find_start(name, stem)
+        if start is None or start.stage not in OPEN:
+            return
+        if (pause := start.begin_at - time.time()) > 0:
+            time.sleep(min(pause, plan.LOOKBACK))
+        schedule = schedules.read(name)
+        schedules.write_start(name, _settle(schedules, schedule, start))
+    except NotFound:
+        return  # it was removed meanwhile
+    finally:
+        lock.release()
+
+
+def _settle(schedules: Schedules, schedule: Schedule, start: Start) -> Start:
+    """Return a start as it is now: begun, waiting, skipped or failed."""
+    others = [each for each in _with_outcomes(schedules, schedule.name) if stem_of(each) != stem_of(start)]
+    go, why = plan.may_begin(schedule, start, others, spent_in_week(schedules.home, others, time.time()))
+    run = plan.run_id(schedule.name, start)
+    if RunFiles(schedules.home, run).launch.exists():  # a predecessor of this process began it
+        return replace(start, stage=Stage.STARTED, runs=[run])
+    if go is Go.WAIT:
+        return replace(start, stage=Stage.QUEUED, why=why)
+    if go is Go.SKIP:
+        return replace(start, stage=Stage.SKIPPED, why=why)
+    environ = {**os.environ, "GARRISON_HOME": str(schedules.home), **({"PATH": schedule.path} if schedule.path else {})}
+    if not Path(schedule.repo).is_dir():
+        return replace(start, stage=Stage.FAILED, why=f"{schedule.repo} is gone")
+    if schedule.only_if:
+        done = run_program(["/bin/sh", "-c", schedule.only_if], CONDITION_SECONDS, env=environ, cwd=schedule.repo)
+        if not done.ok:
+            why = "took too long" if done.timed_out else f"exit code {done.code}"
+            return replace(start, stage=Stage.SKIPPED, why=f"nothing to do: `{schedule.only_if}` says so ({why})")
+    if go is Go.STOP_FIRST:
+        for other in (run for each in others if not each.outcome for run in each.runs):
+            _command(schedules.home, ["stop", other], environ, schedule.repo, STOP_SECONDS)
+    start = replace(start, note=fetch(Path(schedule.repo)))
+    return _begin(schedules, schedule, start, run, environ)
+
+
+def _begin(schedules: Schedules, schedule: Schedule, start: Start, run: str, environ: Mapping[str, str]) -> Start:
+    """Run a schedule's command; return the start with the runs that it began."""
+    code, out, err = _command(schedules.home, command_words(schedule, run), environ, schedule.repo, COMMAND_SECONDS)
+    runs = runs_in(out)
+    if runs:
+        return replace(start, stage=Stage.STARTED, runs=runs, why="")
+    if code == 0:
+        return replace(start, stage=Stage.SKIPPED, why="there was nothing to take")
+    if RunFiles(schedules.home, run).launch.exists():
+        return replace(start, stage=Stage.STARTED, runs=[run])
+    if is_being_launched(schedules.home, run):  # by the command of a predecessor of this process, which died
+        return start
+    return replace(start, stage=Stage.FAILED, why=err or f"exit code {code} and no message")
+
+
+def command_words(schedule: Schedule, run: str) -> list[str]:
+    """Return the command of a start, which begins a run with that id in the background. Pure."""
+    first, *rest = schedule.words
+    own = [] if first == "take" else ["--detach", f"--run={run}", "--new"]
+    return [first, "--json", f"--target-dir={schedule.repo}", *own, *(["--yes"] if first == "run" and any(
+        word == "--tasks" or word.startswith("--tasks=") for word in rest) else []), *rest]
+
+
+def runs_in(out: str) -> list[str]:
+    """Return the runs that a command's JSON says it began."""
+    try:
+        found = json.loads(out)
+    except ValueError:
+        return []
+    return [str(each["run"]) for each in (found if isinstance(found, list) else [found])
+            if isinstance(each, dict) and each.get("run")]
+
+
+def _command(home: Path, words: Sequence[str], environ: Mapping[str, str], repo: str, seconds: float,
+             ) -> tuple[int | None, str, str]:
+    """Run one of garrison's commands; return exit code, output and its last message."""
+    done = run_program([sys.executable, "-P", "-m", "garrison.cli.main", "--home", str(home), *words], seconds,
+                       env=environ, cwd=repo)
+    lines = [clean(line).removeprefix("garrison: ") for line in done.err.splitlines() if line.strip()]
+    return done.code, done.out, done.why or (lines[-1][:500] if lines else "")
+
+
+def fetch(repo: Path) -> str:
+    """Fetch what the checked-out branch follows; return why that was not possible, '' if it was or it follows none."""
+    git = Git(repo)
+    remote = git.run("config", "--get", f"branch.{git.run('branch', '--show-current').out.strip()}.remote",
+                     check=False).out.strip()
+    if not remote or remote == ".":
+        return ""
+    try:
+        git.run("fetch", "--quiet", remote, timeout=FETCH_SECONDS)
+    except GarrisonError as error:
+        return f"{remote} was not fetched: {error}"[:300]
+    return ""
+
+
+def spent_in_week(home: Path, starts: Sequence[Start], now: float) -> float:
+    """Return what the runs that were begun in the last seven days have cost, in US dollars."""
+    runs = [run for start in starts if start.at > now - WEEK for run in start.runs]
+    return sum(costs.total(costs.read_usage(path)).usd for run in runs for _, _, path in costs.usage_files(home, run))
+
+
+# ---------------------------------------------------------------------------------------------------------------- alarm
+
+
+def arm(schedules: Schedules, now: float, environ: Mapping[str, str] | None = None) -> float | None:
+    """Let systemd call `garrison up` at the next due time, to the second; return that time, None for none.
+
+    Without a user manager nothing is armed: cron calls once a minute.
+    """
+    due = [at for name in schedules.names() if (at := plan.next_due(
+        schedule := schedules.read(name), schedules.starts(name), now, zone_of(schedule))) is not None]
+    manager = systemd.find_manager(os.environ if environ is None else environ)
+    if manager is not None and due:
+        systemd.call(manager, [manager.systemctl, "--user", "stop", f"{systemd.alarm_unit(schedules.home)}.timer"])
+        systemd.call(manager, systemd.alarm_words(manager, schedules.home, min(due), [
+            sys.executable, "-P", "-m", "garrison.cli.main", "--home", str(schedules.home), "up"]))
+    return min(due, default=None)
+
+
+if __name__ == "__main__":
+    perform(Path(sys.argv[1]), sys.argv[2], sys.argv[3])

@@ -1,0 +1,93 @@
+"""Schedules as `garrison up` begins them: once for each due time, whoever calls, twice at once and after kills."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from typing import Any
+
+from support import Place, git, processes, wait_for
+
+MINUTES = 60.0
+
+
+def make_due(place: Place, name: str, minutes: float = 1) -> None:
+    """Set back since when a schedule's times count."""
+    path = place.home / "schedules" / name / "schedule.json"
+    found = json.loads(path.read_text())
+    path.write_text(json.dumps({**found, "since": time.time() - minutes * MINUTES}))
+
+
+def add(place: Place, *words: str, times: str = "@yearly", name: str = "often",
+        command: str = "date +%N > made.txt") -> None:
+    done = place.command("schedule", "add", times, "--name", name, "--target-dir", place.repo, *words, "--",
+                         "run", "Make a file", f"--command={command}", "--no-gate", "--terminal=process")
+    assert done.returncode == 0, done.stderr
+    assert "nothing calls `garrison up` here" in done.stderr
+
+
+def history(place: Place) -> list[dict[str, Any]]:
+    return list(json.loads(place.command("schedule", "history", "--json").stdout))
+
+
+def starts_of(place: Place, state: str) -> list[dict[str, Any]]:
+    return [each for each in history(place) if each["state"] == state]
+
+
+def starting(place: Place) -> list[int]:
+    return [each.pid for each in processes("garrison.schedules.starts") if str(place.home) in each.argv]
+
+
+def test_a_due_time_begins_one_run_whoever_calls_and_whatever_is_killed(place: Place) -> None:
+    add(place, times="* * * * *")
+    make_due(place, "often", 0.9)
+    calls = [place.begin("up") for _ in range(2)]
+    assert [call.wait(60) for call in calls] == [0, 0]
+    place.command("schedule", "pause", "often")  # else the next minute is due meanwhile
+    for pid in starting(place):  # before it knows of a run
+        os.kill(pid, signal.SIGKILL)
+    wait_for("the start to be free", lambda: not starting(place))
+    place.command("up")
+    wait_for("a run", lambda: starts_of(place, "started"))
+    place.command("up")
+    found = history(place)
+    assert len({each["due"] for each in found}) == len(found)
+    run = starts_of(place, "started")[0]["runs"][0]
+    wait_for("its end", lambda: place.status(run) == "done")
+    landed = git(place.repo, "log", "--format=%s", f"{place.start}..main", "--", "made.txt")
+    assert landed.splitlines() == ["Make a file"]
+
+
+def test_overlap_condition_and_failures(place: Place) -> None:
+    told = place.root / "told"
+    place.configure(f'\n[notify]\ncommand = ["sh", "-c", "cat >> {told}"]\n')
+    add(place, "--overlap", "skip", name="slow", command="sleep 600")
+    assert place.command("schedule", "run-now", "slow").returncode == 0
+    wait_for("the first run", lambda: starts_of(place, "started"))
+    run = starts_of(place, "started")[0]["runs"][0]
+    assert place.command("schedule", "run-now", "slow").returncode == 0
+    wait_for("the second to be skipped", lambda: starts_of(place, "skipped"))
+    assert starts_of(place, "skipped")[0]["why"] == f"run {run} is not over"
+    assert place.command("stop", run).returncode == 0
+
+    add(place, "--if", "test -e no-such-file", name="idle")
+    place.command("schedule", "run-now", "idle")
+    wait_for("nothing to do", lambda: len(starts_of(place, "skipped")) == 2)
+    assert "nothing to do: `test -e no-such-file` says so" in starts_of(place, "skipped")[-1]["why"]
+
+    add(place, name="broken")
+    path = place.home / "schedules/broken/schedule.json"
+    path.write_text(path.read_text().replace("--no-gate", "--gate=false"))
+    for number in range(1, 4):
+        place.command("schedule", "run-now", "broken")
+        wait_for("a failure", lambda number=number: len(starts_of(place, "failed")) == number)
+    place.command("up")
+    shown = json.loads(place.command("schedule", "list", "--json").stdout)
+    assert [each["name"] for each in shown if "its last 3 starts failed" in each["paused"]] == ["broken"]
+    assert "schedule broken is paused" in told.read_text()
+    assert place.command("schedule", "resume", "broken").returncode == 0
+    assert place.command("schedule", "remove", "broken").returncode == 0
+    assert place.command("schedule", "run-now", "broken").stderr == (
+        "garrison: there is no schedule broken; there is idle, slow\n")

@@ -1,0 +1,191 @@
+"""Schedules: which times are due, and what becomes of each, whatever the clock, its changes and our deaths do."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, time, timedelta
+from itertools import takewhile
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from garrison.cli.schedule import word_of
+from garrison.errors import UsageError
+from garrison.schedules import plan
+from garrison.schedules.plan import DAY, Go, Overlap, Schedule, Stage, Start, due_times, read_times
+from garrison.schedules.starts import command_words, runs_in, stem_of
+from garrison.values import replace
+
+BERLIN = ZoneInfo("Europe/Berlin")
+MONDAY = datetime(2026, 11, 30, tzinfo=UTC).timestamp()
+
+
+def schedule(times: str = "0 3 * * *", since: float = MONDAY, **more: object) -> Schedule:
+    return replace(Schedule("nightly", times, ["run", "x"], "/repo", since), **more)
+
+
+def moments(times: str, zone: ZoneInfo, since: datetime, until: datetime) -> list[datetime]:
+    found = due_times(schedule(times), since.timestamp(), zone)
+    return [datetime.fromtimestamp(due, zone) for due in takewhile(lambda due: due < until.timestamp(), found)]
+
+
+# -------------------------------------------------------------------------------------------------------------- times
+
+
+@given(st.sampled_from(["Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Asia/Kolkata", "America/St_Johns",
+                        "Africa/Casablanca", "UTC"]),
+       st.integers(0, 23), st.integers(0, 59), st.sampled_from([2024, 2026]))
+@settings(max_examples=12, deadline=None)
+def test_a_time_of_day_is_due_once_a_day_whatever_the_clock_does(name: str, hour: int, minute: int, year: int) -> None:
+    """A repeated time is due when it is there first, a skipped one when the clock is there again."""
+    zone, day = ZoneInfo(name), date(year, 1, 1)
+    wanted = []
+    while day.year == year:
+        at = datetime.combine(day, time(hour, minute))
+        while at.replace(tzinfo=zone).astimezone(UTC).astimezone(zone).replace(tzinfo=None) != at:
+            at += timedelta(minutes=1)
+        wanted.append(at.replace(tzinfo=zone).timestamp())
+        day += timedelta(days=1)
+    found = moments(f"{minute} {hour} * * *", zone, datetime(year, 1, 1, tzinfo=zone) - timedelta(seconds=1),
+                    datetime(year + 1, 1, 1, tzinfo=zone))
+    assert [at.timestamp() for at in found] == wanted
+
+
+@pytest.mark.parametrize(("since", "first"), [
+    (datetime(2026, 10, 25, 2, 10, fold=1, tzinfo=BERLIN), datetime(2026, 10, 26, 2, 30, tzinfo=BERLIN)),
+    (datetime(2026, 10, 25, 2, 10, fold=0, tzinfo=BERLIN), datetime(2026, 10, 25, 2, 30, fold=0, tzinfo=BERLIN)),
+])
+def test_one_that_is_added_in_a_repeated_hour_is_not_due_in_the_past(since: datetime, first: datetime) -> None:
+    assert next(due_times(schedule("30 2 * * *"), since.timestamp(), BERLIN)) == first.timestamp()
+
+
+def test_every_minute_and_every_hour_go_on_through_a_change_of_the_clock() -> None:
+    since, until = datetime(2026, 10, 24, 20, tzinfo=BERLIN), datetime(2026, 10, 25, 8, tzinfo=BERLIN)
+    assert len(moments("0 * * * *", BERLIN, since, until)) == 12  # one hour more than its clock shows
+    assert len(moments("*/15 * * * *", BERLIN, since, until)) == 13 * 4 - 1
+
+
+@pytest.mark.parametrize(("text", "said"), [
+    ("0 3 * *", "has 4 fields"), ("0 0 3 * * *", "has 6 fields"), ("61 * * * *", "Bad minute"), ("0 0 30 2 *", "Bad"),
+    ("@reboot", "there are"), ("@dayly", "did you mean @daily"), ("", "has 0 fields"), ("x y z a b", "Bad"),
+])
+def test_what_is_no_time_says_what_is_wrong(text: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        read_times(text)
+
+
+def test_nicknames_are_fields() -> None:
+    assert read_times("@daily") == read_times(" 0  0 * * * ") == "0 0 * * *"
+    with pytest.raises(UsageError, match="no time zone"):
+        plan.read_zone("Mars/Olympus")
+
+
+# ------------------------------------------------------------------------------------------------- what becomes of them
+
+
+def play(of: Schedule, steps: list[tuple[float, bool]], zone: ZoneInfo) -> list[Start]:
+    """Return the records after calls at these times; where a call is killed, only its first record is there."""
+    starts: dict[str, Start] = {}
+    for now, is_killed in steps:
+        due = plan.decide(of, list(starts.values()), now, zone)
+        recorded = [start for start in (due.missed, due.start) if start is not None]
+        for start in recorded[:1] if is_killed else recorded:
+            assert stem_of(start) not in starts, "a time is handled twice"
+            starts[stem_of(start)] = start
+    return sorted(starts.values(), key=lambda start: start.due)
+
+
+@given(st.sampled_from(["0 3 * * *", "30 2 * * *", "*/20 * * * *", "0 */6 * * *", "15 4 * * 1-5"]),
+       st.sampled_from([BERLIN, ZoneInfo("America/New_York"), ZoneInfo("Australia/Lord_Howe")]),
+       st.sampled_from([datetime(2026, 3, 27), datetime(2026, 10, 23), datetime(2026, 11, 20), datetime(2026, 4, 3)]),
+       st.lists(st.tuples(st.floats(-7200, 90_000), st.booleans()), min_size=1, max_size=40),
+       st.sampled_from([None, 3600.0, DAY, 30 * DAY]))
+@settings(max_examples=60, deadline=None)
+def test_each_due_time_is_handled_exactly_once(times: str, zone: ZoneInfo, day: datetime,
+                                               steps: list[tuple[float, bool]], missed: float | None) -> None:
+    """Calls come late, twice and after a week; clocks are set back; a call is killed between its two records."""
+    since = now = day.replace(tzinfo=zone).timestamp()
+    of, calls = schedule(times, since, missed=missed), []
+    for pause, is_killed in steps:
+        now += pause
+        calls.append((now, is_killed))
+    latest = max(now for now, _ in calls)
+    calls.append((latest, False))
+    starts = play(of, calls, zone)
+    due = [at for at in takewhile(lambda at: at <= latest, due_times(of, since, zone)) if at > latest - plan.LOOKBACK]
+    for at in due:
+        handled = [start for start in starts if (start.first or start.due) <= at <= start.due]
+        assert len(handled) == 1, (at, handled)
+    begun = [start for start in starts if start.stage is Stage.BEGUN]
+    assert all(not start.is_late or (missed is not None and start.at - start.due <= missed) for start in begun)
+    assert sum(start.count for start in starts) >= len(due)
+
+
+def test_after_a_sleep_the_latest_is_made_up_for_and_the_others_are_told() -> None:
+    of = schedule("0 * * * *", since=MONDAY)
+    due = plan.decide(of, [], MONDAY + 7 * 3600 + 600, ZoneInfo("UTC"))
+    assert due.start is not None and due.start.is_late and due.start.due == MONDAY + 7 * 3600
+    assert due.missed is not None and due.missed.count == 6
+    assert (word_of(due.missed), word_of(replace(due.start, stage=Stage.STARTED))) == ("missed 6 times", "late")
+    never = plan.decide(replace(of, missed=None), [], MONDAY + 7 * 3600 + 600, ZoneInfo("UTC"))
+    assert never.start is None and never.missed is not None and never.missed.count == 7
+
+
+def test_a_call_that_is_a_minute_late_is_on_time() -> None:
+    due = plan.decide(schedule(missed=None), [], MONDAY + 3 * 3600 + 65, ZoneInfo("UTC"))
+    assert due.missed is None and due.start is not None and not due.start.is_late
+
+
+def test_a_paused_one_is_never_due_and_late_ones_begin_one_after_the_other() -> None:
+    of = schedule(paused="by hand")
+    assert plan.decide(of, [], MONDAY + DAY, ZoneInfo("UTC")) == plan.Due()
+    assert plan.next_due(of, [], MONDAY, ZoneInfo("UTC")) is None
+    late = [Start(MONDAY, Stage.BEGUN, MONDAY, is_late=True)] * 3
+    assert [start.begin_at for start in plan.stagger(late, MONDAY)] == [MONDAY, MONDAY + 30, MONDAY + 60]
+
+
+STARTED = Start(MONDAY, Stage.STARTED, MONDAY, runs=["r1"])
+NEXT = Start(MONDAY + 60, Stage.BEGUN, MONDAY + 60)
+WAITING = Start(MONDAY + 30, Stage.QUEUED, MONDAY + 30)
+
+
+@pytest.mark.parametrize(("overlap", "others", "wanted"), [
+    (Overlap.SKIP, [], Go.BEGIN), (Overlap.SKIP, [replace(STARTED, outcome="done")], Go.BEGIN),
+    (Overlap.SKIP, [STARTED], Go.SKIP), (Overlap.QUEUE, [STARTED], Go.WAIT), (Overlap.STOP, [STARTED], Go.STOP_FIRST),
+    (Overlap.QUEUE, [STARTED, WAITING], Go.SKIP), (Overlap.SKIP, [WAITING], Go.SKIP),
+    (Overlap.STOP, [replace(WAITING, stage=Stage.BEGUN)], Go.WAIT),
+    (Overlap.SKIP, [replace(NEXT, due=MONDAY + 90, at=MONDAY + 90)], Go.BEGIN),
+])
+def test_an_earlier_run_that_is_not_over(overlap: Overlap, others: list[Start], wanted: Go) -> None:
+    assert plan.may_begin(schedule(overlap=overlap), NEXT, others, 0.0)[0] is wanted
+
+
+def test_a_week_that_is_spent_skips() -> None:
+    go, why = plan.may_begin(schedule(budget_week=5.0), NEXT, [], 5.0)
+    assert go is Go.SKIP and why == "$5.00 of $5.00 a week are spent"
+
+
+def test_three_failures_in_a_row_pause_and_count_anew_once_it_is_resumed() -> None:
+    failed = [Start(MONDAY + number, Stage.FAILED, MONDAY + number, why="no gate") for number in range(3)]
+    of = schedule(since=MONDAY)
+    assert plan.find_pause(of, failed) == "its last 3 starts failed: no gate"
+    assert plan.find_pause(of, failed[:2]) == ""
+    assert plan.find_pause(of, [failed[0], replace(STARTED, due=MONDAY + 1, outcome="done"), *failed[1:]]) == ""
+    assert plan.find_pause(of, [replace(start, stage=Stage.STARTED, outcome="failed") for start in failed]) != ""
+    assert plan.find_pause(replace(of, since=MONDAY + 10), failed) == ""
+
+
+# ------------------------------------------------------------------------------------------------------------ commands
+
+
+def test_a_start_is_one_command_with_an_id_of_its_own() -> None:
+    run = plan.run_id("a-name-of-many-words-that-is-long", NEXT)
+    assert run == "a-name-of-many-wo-261130-0001"
+    assert plan.run_id("x", replace(NEXT, by_hand=True)) == "x-261130-0001-00"
+    of = schedule(words=["run", "--tasks", "TODO.md"])
+    assert command_words(of, run) == ["run", "--json", "--target-dir=/repo", "--detach", f"--run={run}", "--new",
+                                      "--yes", "--tasks", "TODO.md"]
+    assert command_words(replace(of, words=["take", "12"]), run) == ["take", "--json", "--target-dir=/repo", "12"]
+    assert runs_in('{"status": "ok", "run": "a"}') == ["a"] and runs_in('[{"run": "a"}, {"run": "b"}]') == ["a", "b"]
+    assert runs_in("") == runs_in("[]") == runs_in("[3]") == []

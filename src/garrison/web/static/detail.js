@@ -145,8 +145,6 @@ const Top = memo(
     sameDrawing(["gates", "status", "next", "costs", "write"], one, other),
 );
 
-const attemptInAddress = () => Number(inAddress("attempt")) || null;
-
 /** What the server says of a node, asked again each time that something `happened` to it. */
 function useNode(run, node, happened, current, pick) {
   const [known, know] = useState(null);
@@ -179,7 +177,7 @@ function useNode(run, node, happened, current, pick) {
 
 /** Its tabs; all that is requested of a node. */
 function Bodies({ run, node, now, write, happened, tab, turn, act }) {
-  const [picked, choosePicked] = useState(attemptInAddress); // an attempt; null: the latest
+  const [picked, choosePicked] = useState(() => Number(inAddress("attempt")) || null); // an attempt; null: the latest
   const pick = attempt => {
     choosePicked(attempt);
     keepInAddress({ attempt, comment: null, at: null });

@@ -255,6 +255,21 @@ def _occasions(value: object) -> tuple[str, ...]:
     return words
 
 
+def _path(value: object) -> str:
+    """Read the absolute path of a file; `~` is the user's home."""
+    path = os.path.expanduser(value) if isinstance(value, str) else ""  # noqa: PTH111  # Path raises without a home
+    if not path.startswith("/"):
+        raise ValueError("the path of a file, from / or ~")
+    return path
+
+
+def _hours(value: object) -> str:
+    """Read two times of a day, `22:00-07:00`, or '' for none."""
+    if not isinstance(value, str) or not re.fullmatch(r"((?:[01]\d|2[0-3]):[0-5]\d-(?:[01]\d|2[0-3]):[0-5]\d)?", value):
+        raise ValueError('two times of a day, as in "22:00-07:00"')
+    return value
+
+
 @dataclass(frozen=True)
 class NotifyConfig:
     """The table `[notify]`: an argv whose words may hold {text}, {run}, {event} and {node}; seconds it may take."""
@@ -265,6 +280,18 @@ class NotifyConfig:
     """Address to which each notification is sent by POST, as JSON."""
     on: tuple[str, ...] = setting(("escalate", "question", "failed", "wait"), _occasions)
     timeout: float = setting(10.0, number("seconds", 0, 600, above=True))
+    urls_file: str = setting("", _path)
+    """File with one address of a service a line, in the form of apprise; they have secrets, so none stands here."""
+    quiet: str = setting("", _hours)
+    """Hours of the day, in local time, in which nothing is sent."""
+    link: str = setting("", matching(r"(https?://[^\s/?#]+/?)?", "the address of the page, as in https://box.example"))
+    """Address to which links of messages lead; '': that of the last `garrison serve`."""
+    buttons: bool = setting(False, as_flag)
+    """Whether ntfy's messages answer with a button."""
+    push_text: bool = setting(False, as_flag)
+    """Whether pushes to paired devices carry the text of a question, and not only its node and kind."""
+    push_contact: str = setting("garrison@example.com", matching(r"[^\s@]+@[^\s@]+\.[^\s@]+", "an address of mail"))
+    """Whom a push service may write to about this home's pushes; it sees this address."""
 
 
 @dataclass(frozen=True)
@@ -279,14 +306,6 @@ class ChatConfig:
     """US dollars of all messages of the home, a calendar day in UTC."""
     max_turns: int | None = setting(40, or_none(whole(1)))
     """Model turns of one agent for one message."""
-
-
-def _path(value: object) -> str:
-    """Read the absolute path of a file; `~` is the user's home."""
-    path = os.path.expanduser(value) if isinstance(value, str) else ""  # noqa: PTH111  # Path raises without a home
-    if not path.startswith("/"):
-        raise ValueError("the path of a file, from / or ~")
-    return path
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from garrison.cli.commands import Command
 from garrison.cli.options import PluginChoice, combined, home_option
 from garrison.cli.output import INTERRUPTED, dumps, interruptible, print_message
 from garrison.cli.sandbox import sandbox_option, settle_mode
-from garrison.config import find_home
+from garrison.config import find_home, read_config
 from garrison.errors import AlreadyAlive, GarrisonError, Refused, UsageError
 from garrison.launch import launch as launching
 from garrison.launch import preflight
@@ -33,6 +33,7 @@ from garrison.records.identity import Identity
 from garrison.records.journal import Reader
 from garrison.records.names import Key, check_run, launcher_key
 from garrison.records.run import LAND_NODE, LAND_NONE, LAND_PR, LAND_RUN, Launch
+from garrison.run.notifications import send_held
 from garrison.run.progress import Progress, closing_lines
 from garrison.run.request import LaunchRequest
 from garrison.run.state import ENDED, EXIT, RunState, describe_landed
@@ -356,11 +357,13 @@ def up(home: str | None, as_json: bool) -> None:
     """
     from garrison.launch.resume import UNATTENDED, UNREMARKABLE, resume_all  # with the code that repairs runs
 
-    results = resume_all(find_home(home))
-    if (find_home(home) / "schedules").is_dir():
+    state = find_home(home)
+    results = resume_all(state)
+    if (state / "schedules").is_dir():
         from garrison.schedules.starts import tick  # a home without schedules pays nothing
 
-        tick(find_home(home))
+        tick(state)
+    send_held(state, read_config(state).notify(), os.environ, time.time())
     if as_json:
         click.echo(dumps([fields_of(result) for result in results]))
     for result in results:

@@ -56,7 +56,8 @@ SECTIONS = {
         "host": ("host", "host", "Add, list, drain, remove other machines that work on nodes."),
     },
     "Page and chat": {
-        "serve": ("serve", "serve", "Serve the web page: watch runs live and act on them."),
+        "serve": ("serve", "serve", "Serve the web page: watch runs live, act on them; pair a phone."),
+        "notify": ("notify", "notify", "Send a test to all that `[notify]` and paired phones name."),
         "ask": ("chat", "ask", "Ask the butler a question about the runs, or for an action."),
         "chat": ("chat", "chat", "Chat with the butler."),
         "session": ("sessions", "session", "Talk to a session whose flow is a graph."),

@@ -47,7 +47,7 @@ from garrison.sandbox.probe import summarize_sandbox
 from garrison.supervise.incarnation import SpawnRequest, acquire_lease, replace_incarnation
 from garrison.supervise.observer import judge_now
 from garrison.system import systemd
-from garrison.system.environment import list_withheld
+from garrison.system.environment import NOTIFY_URLS, list_withheld
 from garrison.system.git import ABSENT, Git, validate_repository
 from garrison.system.git.repository import key_of
 from garrison.system.git.rescues import RUNS
@@ -314,7 +314,8 @@ def launcher_command(runtime: Runtime, launch: Launch, identity: Identity,
     key = launcher_key(launch.run_id)
     variables = {"GARRISON_LIFE": format_marker(str(runtime.home), key, identity.incarnation),
                  "GARRISON_INCARNATION": str(identity.incarnation)}
-    variables |= {name: runtime.environ[name] for name in SERVICE_VARIABLES if runtime.environ.get(name)}
+    passed = (*SERVICE_VARIABLES, NOTIFY_URLS)
+    variables |= {name: runtime.environ[name] for name in passed if runtime.environ.get(name)}
     if launch.land == LAND_PR:
         from garrison.pull_request.access import forge_variables
 

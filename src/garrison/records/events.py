@@ -429,6 +429,8 @@ class GuardianSignal(Record):
     question: Question | None = None
     answer: str = ""
     """The id of the question that was answered."""
+    by: str = ""
+    """Through what a person's answer came (`signals.InputResponse`)."""
     stuck: StuckAgent | None = None
     unstuck: int | None = None
     """The last incarnation of the node's agent that is no longer parked."""

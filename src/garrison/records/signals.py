@@ -380,11 +380,15 @@ class PipelineComplete(Payload):
 # requests, downward
 
 class InputResponse(Payload):
-    """A person's answer to an agent's question, or to a gate: then `question_id` is its place."""
+    """A person's answer to an agent's question, or to a gate: then `question_id` is its place.
+
+    `by` says through what it came, if not through a terminal: a paired phone, the page.
+    """
 
     type = "INPUT_RESPONSE"
     question_id: str
     text: str
+    by: str = ""
 
 
 class KillOrchestrator(Payload):

@@ -149,7 +149,7 @@ def _apply(plan: RunPlan, state: RunState, view: GuardianView, posted: PostedSig
         flow, objection = flow_policy.answer_gate(state, str(signal.node_id), payload.question_id, payload.text)
         if flow is None:
             return _refuse(posted, objection or f"{signal.node_id} is not waiting for an answer")
-        event = replace(_event(signal), flow=flow)
+        event = replace(_event(signal), flow=flow, by=payload.by)
     elif isinstance(payload, RetryNode):
         flow, objection = flow_policy.retry_node(state, view.run, payload.who)
         if flow is None:
@@ -196,7 +196,7 @@ def _apply_report(plan: RunPlan, state: RunState, signal: Signal, payload: signa
         case NeedsInput():
             return replace(event, question=Question(payload.question_id, payload.question))
         case InputResponse():
-            return replace(event, answer=payload.question_id)
+            return replace(event, answer=payload.question_id, by=payload.by)
     return event
 
 

@@ -29,7 +29,9 @@ _PROXIES = frozenset({"http_proxy", "https_proxy", "ftp_proxy", "all_proxy", "no
 _PREFIXES = ("LC_", "GARRISON_")
 _OF_ONE_INCARNATION = frozenset({"GARRISON_LIFE", "GARRISON_INCARNATION", "GARRISON_AGENT_SOCKET"})
 """Variables that are the parent's alone; a child has its own, or none."""
-_NEVER = frozenset({"CLAUDECODE", "CLAUDE_SESSION_ID"})
+NOTIFY_URLS = "GARRISON_NOTIFY_URLS"
+"""Variable with addresses of services, as `urls_file` of `[notify]` has them; the launcher alone gets it."""
+_NEVER = frozenset({"CLAUDECODE", "CLAUDE_SESSION_ID", NOTIFY_URLS})
 _NEVER_PREFIX = "CLAUDE_CODE_"
 """With these, an agent would believe that it runs inside its caller's session."""
 _ACCESS = frozenset({"CLAUDE_CODE_OAUTH_TOKEN", "CLAUDE_CODE_USE_BEDROCK", "CLAUDE_CODE_USE_VERTEX",

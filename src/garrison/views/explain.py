@@ -252,6 +252,8 @@ def _guardian_signal(record: GuardianSignal) -> str:
         return _with_reason("parked: its agent keeps failing", record.stuck.why)
     if record.question:
         return f"asks: {first_line(record.question.text)}"
+    if record.by:
+        return f"answered through {record.by}"
     if record.text and is_own(record.type):
         return f"{record.type} from {record.sender or '?'}: {first_line(record.text)}"
     if record.hold:  # the line's subject is the node, if it is about one

@@ -81,6 +81,13 @@ def gate_command_words(run: str, node: str, body: Mapping[str, object]) -> list[
     return ["answer", "--run", run, *confirmed, "--", node, text]
 
 
+def answered_through(words: Sequence[str], by: str, question: str = "") -> list[str]:
+    """Return an answer's command with what it came through, and the id of the one question that it answers."""
+    if words[0] != "answer":
+        return list(words)
+    return ["answer", f"--by={by}", *([f"--question={question}"] if question else []), *words[1:]]
+
+
 def review_command_words(run: str, node: str, body: Mapping[str, object], attempt: int, commit: str,
                          comments: Sequence[tuple[str, str]] = ()) -> list[str]:
     """Return the command that approves a node's work (`choice`) or rejects it, with a note (`text`) and comments.

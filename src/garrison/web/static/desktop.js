@@ -3,8 +3,9 @@
 
 import { openDialog } from "./dialog.js";
 import { legible } from "./legible.js";
-import { toast } from "./notice.js";
-import { html } from "./view.js";
+import { attempt, toast } from "./notice.js";
+import { readDevice, turnOff, turnOn } from "./push.js";
+import { html, useEffect, useState } from "./view.js";
 
 const ON = "garrison.notifications";
 const SOUND = "garrison.notifications.sound";
@@ -68,7 +69,30 @@ const Choices = ({ close }) =>
       />
       with a sound</label
     >
+    <${Messages} />
     <div class="row end"><button type="button" onClick=${() => close()}>Close</button></div>`;
+
+/** Messages to a paired device while the page is closed. */
+function Messages() {
+  const [own, know] = useState(null);
+  useEffect(() => {
+    readDevice().then(know, () => {});
+  }, []);
+  if (!own) return null;
+  if (!own.name)
+    return html`<p class="kind">
+      <code>garrison serve --qr</code> pairs a phone, which then gets messages while the page is closed.
+    </p>`;
+  const turn = async box => {
+    const wanted = box.checked;
+    const done = await attempt(() => (wanted ? turnOn(own.key) : turnOff()));
+    box.checked = done ? wanted : !wanted;
+  };
+  return html`<label
+    ><input type="checkbox" checked=${own.pushes} onChange=${event => turn(event.currentTarget)} /> Messages to
+    ${" "}${own.name} while the page is closed</label
+  >`;
+}
 
 async function turn(box) {
   if (box.checked && !("Notification" in window && (await Notification.requestPermission()) === GRANTED)) {

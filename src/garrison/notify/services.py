@@ -14,12 +14,13 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import stat
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 from urllib.parse import quote, urlencode, urlsplit
 
 from garrison.config import NotifyConfig, read_config
@@ -30,10 +31,11 @@ from garrison.records.record import from_data
 from garrison.run.notifications import Notification, plain
 from garrison.system.clock import from_iso
 from garrison.system.environment import NOTIFY_URLS
+from garrison.system.terminal_text import clean
 from garrison.values import Value
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from apprise import AppriseAsset, NotifyBase
 
@@ -41,6 +43,8 @@ PUSH_SECONDS = 86_400
 """Time for which a push service keeps a message for a device that is off."""
 MISSING = ("what sends is not installed: `pip install 'garrison[notify]'` into garrison's environment, or "
            "`pipx inject garrison apprise cryptography`")
+_SECRET = 4
+"""Characters of a part of an address from which on it is taken for a secret."""
 _TEST = "test"
 """Event of the message of `garrison notify test`."""
 
@@ -76,6 +80,22 @@ def read_urls(config: NotifyConfig, environ: Mapping[str, str]) -> list[tuple[st
             raise UsageError(f"{place}: each line is one address of a service, as in ntfys://ntfy.sh/TOPIC; "
                              "configurations of apprise, and plug-ins by path, are not read")
     return found
+
+
+class Discreet(logging.StreamHandler[TextIO]):
+    """Prints what apprise says of a delivery; parts of addresses, which may be secrets, are left out."""
+
+    def __init__(self, urls: Iterable[str]) -> None:
+        super().__init__(sys.stdout)
+        self._secrets = sorted({part for url in urls for part in re.split(r"[/?&=@:]+", url) if len(part) >= _SECRET},
+                               key=len, reverse=True)
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return a line without secrets."""
+        text = super().format(record)
+        for secret in self._secrets:
+            text = text.replace(secret, "…")
+        return clean(text)
 
 
 def open_service(place: str, url: str, asset: AppriseAsset, more: Mapping[str, str]) -> NotifyBase:
@@ -176,9 +196,12 @@ def send(home: Path, config: NotifyConfig, environ: Mapping[str, str], run: str,
     link = link_to(home, config, run, notification)
     actions = ntfy_actions(home, config, run, notification, link, time.time()) if urls else ""
     more = {name: value for name, value in (("click", link), ("actions", actions)) if value}
+    logger = logging.getLogger("apprise")  # it would print whole addresses
+    logger.propagate, logger.handlers = False, [logging.NullHandler()]
     asset = _asset()
     services = [(_name_of(service), service) for place, url in urls
                 for service in (open_service(place, url, asset, more),)]
+    logger.handlers = [Discreet(url for _, url in urls)]
     body = "\n".join(filter(None, (plain(notification.text), link)))
 
     def tell(service: NotifyBase) -> bool:
@@ -230,7 +253,6 @@ def push(home: Path, config: NotifyConfig, device: devices.Device, run: str, not
 
 def main(argv: list[str]) -> int:
     """Send what standard input has; print a line for each service and device, and return the exit code."""
-    logging.getLogger("apprise").addHandler(logging.StreamHandler(sys.stdout))
     home = Path(argv[0])
     try:
         given: dict[str, Any] = json.loads(sys.stdin.buffer.read())

@@ -1,6 +1,6 @@
-"""Comments of a person on lines of an attempt's work: taken with a judgement, and what the next attempt made of them.
+"""Comments of the user on lines of an attempt's work: taken with a judgement, and what the next attempt made of them.
 
-The next attempt is told file, lines, their text as git has it, and the comment. The text was written by an agent, so it
+The next attempt gets file, lines, their text as git has it, and the comment. The text was written by an agent, so it
 is quoted; file and lines are looked up, never taken from whoever sends the comment. `judge` decides what became of a
 comment, from the lines that the next attempt changed and the answer that its agent wrote.
 """

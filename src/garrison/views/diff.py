@@ -38,7 +38,7 @@ WHOLE_FILE = 100_000_000
 SECONDS = 20.0
 """Time limit of a call of git."""
 _NUL_WITHIN = 8000
-"""Characters within which git, too, looks for a NUL to tell data from text."""
+"""Characters within which git looks for a NUL to tell data from text."""
 SUMMARISE_BIG_FILES = {"GIT_CONFIG_PARAMETERS": f"'core.bigfilethreshold={BIG_FILE}'"}
 """Variable by which git compares no larger file line by line."""
 _RANGE = re.compile(r"@@ -(\d+)(?:,(\d+))? \+\d+(?:,(\d+))? @@")

@@ -86,7 +86,7 @@ launch_options = combined(
                       "pull request, or nothing (default: the graph's land=, garrison.toml's or config.toml's, else "
                       "node for flow=dag, run for others)."),
     click.option("--approve", is_flag=True,
-                 help="Hold the work of every node until a person approves it (`garrison review NODE`)."),
+                 help="Hold the work of every node until you approve it (`garrison review NODE`)."),
     click.option("--env", "env", multiple=True, metavar="NAME", help="Variable that agents and gate get (repeatable)."),
     click.option("--agent", metavar="NAME",
                  help="Agent of the nodes that name none (default: garrison.toml's or config.toml's, else command)."),
@@ -297,7 +297,7 @@ def _print_plan(prepared: PreparedLaunch, *, as_json: bool) -> None:
 def follow_run(runtime: Runtime, launch: Launch, *, as_json: bool = False) -> int:
     """Print the progress of a run until it is over; return its exit code.
 
-    Ctrl-C ends only this: the run goes on, and a line says so. GarrisonError if the launcher dies before the run is
+    Ctrl-C ends only this: the run continues, and a line says so. GarrisonError if the launcher dies before the run is
     over.
     """
     run = launch.run_id
@@ -350,7 +350,7 @@ def up(home: str | None, as_json: bool) -> None:
     """Start a launcher for every unfinished run that has none (after a boot, from cron or a timer); safe to repeat.
 
     An ad-hoc run (spawn_runner.py) has no launcher: its runner is started if it died.
-    Runs that a person stopped, that failed or that run elsewhere are left alone, with a message. A run whose guardian
+    Runs that the user stopped, that failed or that run elsewhere are left alone, with a message. A run whose guardian
     is parked is tried again once its cool-down is over. What `garrison schedule` has due begins. Exit code 1 if a run
     cannot be resumed (its repository is gone, or its guardian is parked, for example); the others are resumed all the
     same.

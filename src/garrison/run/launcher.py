@@ -203,7 +203,7 @@ class Launcher:
         return any(action.kind is not ActionKind.TERMINATE for action in self._decision.actions)
 
     def _is_ticking(self) -> bool:
-        """Return whether the run is over but for the ticks in its list of tasks, which are made before its end is told.
+        """Return whether the run is over but for the ticks in its task list, which are made before its end is reported.
 
         If this launcher is killed meanwhile, its successor makes them: `garrison tick` may be repeated.
         """
@@ -236,11 +236,11 @@ class Launcher:
 
     @property
     def _is_polling(self) -> bool:
-        """Return whether a person watches recent progress: then the journal is polled instead of watched."""
+        """Return whether the user watches recent progress: then the journal is polled instead of watched."""
         return self.progress.watched and self.runtime.clock.monotonic() - self._progress_at < 2.0
 
     def next_wake(self) -> float | None:
-        """Return a short time while a person watches progress, else the seconds until a restart is due."""
+        """Return a short time while the user watches progress, else the seconds until a restart is due."""
         due = [0.2] if self._is_polling or self.notifier.busy or self._ticker is not None else []
         if self._decision.wake_at is not None:
             due.append(self._decision.wake_at - self.runtime.clock.monotonic())

@@ -1,4 +1,4 @@
-"""Notifications: tell a person that something is parked, a question or gate is open, work waits for approval, an agent
+"""Notifications: tell the user that something is parked, a question or gate is open, work waits for approval, an agent
 waits for longer than a moment (a usage limit, an outage), or the run has ended.
 
     [notify]
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 _PLACEHOLDER = re.compile(r"\{(text|run|event|node)\}")
 HINDRANCE_WAIT, LONG_WAIT = 60.0, 120.0
-"""Seconds for which an agent has to wait before a person is told."""
+"""Seconds for which an agent has to wait before the user is notified."""
 _PLAIN = str.maketrans({"'": "’", "`": "’", '"': "”", "$": "＄", "\\": "＼", ";": "；", "&": "＆", "|": "｜",
                         "<": "‹", ">": "›", "(": "（", ")": "）", "@": "＠"})
 """Characters that a shell obeys → what they look like. The command may hand its words to one: `ssh` does."""
@@ -100,12 +100,12 @@ class AgentWait(Value):
     since: float
     """Seconds since 1970."""
     shared: str = ""
-    """Names the outage for which others wait, too: a person is told of it once."""
+    """Id of an outage for which others wait as well: the user is notified once."""
 
 
 def open_notifications(state: RunState, parked: Iterable[Parked], on: Collection[str], ended: str = "",
                        waits: Iterable[AgentWait] = ()) -> list[Notification]:
-    """Return what a person is to be told now, of the events in `on`; `ended` is how the run ended, if it did. Pure."""
+    """Return what to notify now, among the events in `on`; `ended` is how the run ended, if it did. Pure."""
     found = [Notification(f"escalate:{name.id}", "escalate", f"{name.who} is parked: {name.why}",
                           name.who if name.who in state.nodes else "") for name in parked]
     found += [Notification(f"question:{node}:{question.id}", "question", f"{node} asks: {question.text}", node,
@@ -170,8 +170,8 @@ def due_notifications(state: RunState, parked: Iterable[Parked], notified: Colle
 
 def find_waits(state: RunState, attempt_folder: Callable[[str, int], Path], config: NotifyConfig,
                now: float, read_queue: Callable[[], QueueState], *, services: bool = False) -> list[AgentWait]:
-    """Return the agents that wait for longer than `LONG_WAIT`, if a person is to be told of them, and of the nodes that
-    one cause holds up the first.
+    """Return the agents that wait for longer than `LONG_WAIT`, if the user is to be notified, and of the nodes that
+    one cause blocks the first.
 
     Args:
         attempt_folder: folder of a node's attempt.

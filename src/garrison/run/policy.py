@@ -441,7 +441,7 @@ def _fail_without_runner(state: RunState, view: GuardianView, name: str, why: st
 
 
 def _stop_parked(state: RunState, view: GuardianView) -> list[Action]:
-    """Stop the runners (or the processor) that a person parked; they get no successor."""
+    """Stop the runners (or the processor) that the user parked; they get no successor."""
     actions = []
     for name in state.held:
         child = view.processor if name == "processor" else view.runner(name)
@@ -467,7 +467,7 @@ def _start_nodes(plan: RunPlan, state: RunState, view: GuardianView, max_agents:
 
 
 def _finish(plan: RunPlan, state: RunState, view: GuardianView) -> list[Action]:
-    """End the run when its flow has ended, or when nothing can continue without a person."""
+    """End the run when its flow has ended, or when nothing can continue without the user."""
     resting = [name for name in state.nodes if is_resting(state, view, name)]
     if any(needs_runner(state, view, name) and not is_suspended(state, view, name) and name not in resting
            for name in state.nodes):

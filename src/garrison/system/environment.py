@@ -64,7 +64,7 @@ def absolute_path(path: str) -> str:
 
 
 _TYPED: dict[str, str] = {}
-"""PATH as a person has it, if it is another than this process has."""
+"""PATH as the user has it, if it is another than this process has."""
 
 
 def seal_path() -> None:
@@ -76,7 +76,7 @@ def seal_path() -> None:
 
 
 def typed_environment() -> dict[str, str]:
-    """Return this process's variables, with the PATH that a person typed for what is started for agents and gates."""
+    """Return this process's variables, with the PATH that the user typed for what is started for agents and gates."""
     return {**os.environ, **_TYPED}
 
 

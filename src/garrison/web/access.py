@@ -197,7 +197,7 @@ def _is_foreign(rules: Rules, headers: Mapping[str, str]) -> bool:
 
 
 def _is_navigation(headers: Mapping[str, str]) -> bool:
-    """Return whether a link opens one of our pages in a tab of its own, which tells the linking page nothing."""
+    """Return whether a link opens one of our pages in its own tab, which tells the linking page nothing."""
     return (headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
             and "origin" not in headers)
 

@@ -1,6 +1,6 @@
 """Actions of the page: each runs one of garrison's own commands and shows its output.
 
-Pure tables map an action to the words of its command. The command runs as on a terminal, in a process of its own, so
+Pure tables map an action to the words of its command. The command runs as on a terminal, in its own process, so
 that the page can do nothing that the terminal cannot.
 """
 
@@ -47,6 +47,11 @@ ENTRY: Mapping[str, Callable[[str], list[str]]] = {
     "unhold": lambda entry: ["merge-queue", "release", "--", entry],
     "cancel": lambda entry: ["merge-queue", "cancel", "--", entry],
     "retry": lambda entry: ["merge-queue", "retry", "--", entry],
+}
+SCHEDULE: Mapping[str, Callable[[str], list[str]]] = {
+    "run-now": lambda name: ["schedule", "run-now", "--", name],
+    "pause": lambda name: ["schedule", "pause", "--", name],
+    "resume": lambda name: ["schedule", "resume", "--", name],
 }
 QUEUE: Mapping[str, Sequence[str]] = {"pause": ["merge-queue", "pause"], "resume": ["merge-queue", "unpause"]}
 """Action → the words of its command."""
@@ -117,6 +122,10 @@ def entry_command_words(entry: str, body: Mapping[str, object]) -> list[str]:
     if not _ENTRY.match(entry):
         raise UsageError("invalid merge entry id")
     return _choose(ENTRY, body)(entry)
+
+
+def schedule_command_words(name: str, body: Mapping[str, object]) -> list[str]:
+    return _choose(SCHEDULE, body)(name)
 
 
 def queue_command_words(repo: str, targets: Sequence[str], body: Mapping[str, object]) -> list[str]:

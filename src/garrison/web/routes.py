@@ -19,6 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from garrison.errors import NotFound, Refused, UsageError
 from garrison.records.names import check_node, check_run
+from garrison.schedules.starts import Schedules, show_all
 from garrison.values import replace
 from garrison.views.answers import find_answer
 from garrison.views.changes import Changes
@@ -105,6 +106,8 @@ class Page:
             get("/api/begin", self.offer),
             post("/api/begin", self.begin),
             get("/api/begin/{beginning}", self.beginning),
+            read("/api/schedules", lambda _: show_all(Schedules(self.home), time.time())),
+            post("/api/schedules/{schedule}", self.act_on_schedule),
             get("/api/runs", self.runs),
             get("/api/runs/{run}", self.run),
             read("/api/runs/{run}/timeline", lambda asked: self.histories.timeline(run_of(asked))),
@@ -193,7 +196,7 @@ class Page:
                                      request.query_params.get("name", ""))
 
     async def read_decision(self, request: Request) -> Response:
-        """Return what a person decides at a gate: last outcomes, what they changed, costs."""
+        """Return what the user decides at a gate: last outcomes, what they changed, costs."""
         run, place = run_of(request), request.path_params["gate"]
         model = (await self.broadcaster.stream(run)).page.model
         entries = model.queue.entries if model.queue is not None and place.startswith(REVIEW) else {}
@@ -220,10 +223,10 @@ class Page:
                     async with asyncio.timeout(min(left, POLL_WITHOUT_INOTIFY)):
                         await written.wait()
 
-    # ---- what is begun
+    # ---- what is started
 
     async def offer(self, _request: Request) -> Response:
-        """Say what can be begun, and with which values a terminal would begin it."""
+        """Say what can be started, and with which values a terminal would begin it."""
         return json_answer(await asyncio.to_thread(self._read_offer))
 
     def _read_offer(self) -> Offer:
@@ -247,7 +250,7 @@ class Page:
         return await self._order(order_added(run_of(request), await body_of(request)))
 
     async def edit_node(self, request: Request) -> Response:
-        """Change a node that has not begun."""
+        """Change a node that has not started."""
         return await self._order(order_edited(run_of(request), node_of(request), await body_of(request)))
 
     async def _order(self, order: Order) -> Response:
@@ -294,6 +297,11 @@ class Page:
         """Hold, release, cancel or retry a merge entry."""
         run_of(request)
         return await self._command(actions.entry_command_words(request.path_params["entry"], await body_of(request)))
+
+    async def act_on_schedule(self, request: Request) -> Response:
+        """Start a schedule's command now, pause it or resume it."""
+        return await self._command(actions.schedule_command_words(
+            request.path_params["schedule"], await body_of(request)))
 
     async def _command(self, words: list[str]) -> Response:
         return json_answer({"ok": True, "message": await actions.run_command(self.home, words)})

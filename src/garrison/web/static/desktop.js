@@ -1,4 +1,4 @@
-// Notifications of the desktop: what a person is to be told of the run, by the rules of `[notify]`, while this page is not
+// Notifications of the desktop: news of the run for the user, by the rules of `[notify]`, while this page is not
 // looked at. They are off until the user turns them on, and silent until the user wants a sound.
 
 import { openDialog } from "./dialog.js";
@@ -30,7 +30,7 @@ export function desktopNotices(button, run, choose) {
     button.toggleAttribute("data-ready", true);
   }
 
-  /** Take what a person is to be told now; what is new is shown, unless the page is looked at. */
+  /** Take the current notices; new ones are shown, unless the page is looked at. */
   function show(notices) {
     const fresh = known ? notices.filter(one => !known.has(one.key)) : [];
     known = new Set(notices.map(one => one.key));

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, utils
 from garrison.notify import buttons, devices
 from garrison.web import server
 from garrison.web.access import load_tokens
-from tls_front import make_certificates
+from go_betweens import make_certificates
 from top_support import home_builder
 from web_support import Site, site
 

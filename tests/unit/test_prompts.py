@@ -144,7 +144,10 @@ BUILT = {
     "rework_conflict_fresh": lambda: again(CONFLICT),
     "rework_conflict_merge": lambda: again(MERGED),
     "rework_validator": lambda: again(JUDGED),
-    "rework_review": lambda: again(replace(REFUSED, by=RefusedBy.REVIEW, reason="name the edge cases")),
+    "rework_review": lambda: again(replace(
+        REFUSED, by=RefusedBy.REVIEW, replies_file="/r1/a/1/agent/replies.md", comments=("comment-1", "comment-2"),
+        reason="name the edge cases\n\n- comment-1, calc.py, line 12: `x`\n  why?\n- comment-2, a.py, line 1: `y`\n  no"
+    )),
     "rework_decided": lambda: prompt.build(task(attempt=3, rework_reason="x", preamble=""), replace(
         BRIEFING, decided=DECIDED, refusal=replace(REFUSED, attempt=2, notes="header done; quoting is next",
                                                    earlier=("attempt 1: conflict in ledger/cli.py",)))),

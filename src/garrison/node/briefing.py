@@ -43,6 +43,7 @@ from garrison.node.instructions import Instructions, read_instructions, read_set
 from garrison.node.worktree import CONFLICTS, MERGED
 from garrison.records import atomic, budget, journal
 from garrison.records import run as run_records
+from garrison.records.comments import comment_id
 from garrison.records.failover import read_failovers, session_holders
 from garrison.records.json_io import read_json, read_lines
 from garrison.records.names import Key, branch_name
@@ -565,7 +566,11 @@ class Briefer:
                      for each in listed if isinstance(each, dict)) if isinstance(listed, list) else ()
 
     def _by_review(self, refusal: Refusal, entry: MergeEntry | None) -> Refusal:
-        return replace(refusal, reason=entry.review) if entry is not None else refusal
+        if entry is None:
+            return refusal
+        ids = tuple(comment_id(number) for number in range(1, len(entry.comments) + 1))
+        return replace(refusal, reason=entry.review, comments=(*refusal.comments, *ids),
+                       replies_file=str(self.folder / EXCHANGE / REPLIES) if ids else refusal.replies_file)
 
     def _without_change(self, refusal: Refusal, _entry: MergeEntry | None) -> Refusal:
         log = self.files.attempt(self.task.node, refusal.attempt) / "output.log"

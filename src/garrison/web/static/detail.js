@@ -24,6 +24,7 @@ const WIDE = new Set(["changes", "terminal"]);
 const ATTEMPTS = 3; // shown, the last ones
 const TAIL = 2000; // characters of a failed attempt's log
 const SETTLE = 150; // milliseconds between an event and the request for what it changed
+const UNREACHED = { attempts: [], why: [] }; // what is known of a node that no record names
 const OF = { runner: "runner: ", orchestrator: "agent: " }; // whose process a line is about
 const AT_WORK = new Set(["working", "asking"]);
 
@@ -66,6 +67,7 @@ export function Detail({ place, run, node, tab: wanted, opened, state, happened,
         key=${node}
         run=${run}
         node=${node}
+        reached=${Boolean(state.nodes[node].agent || state.nodes[node].status)}
         now=${shown(state, state.nodes[node])}
         write=${state.write !== false}
         happened=${happened}
@@ -142,11 +144,12 @@ const Top = memo(
 const attemptInAddress = () => Number(new URLSearchParams(location.search).get("attempt")) || null;
 
 /** What the server says of a node, asked again each time that something `happened` to it. */
-function useNode(run, node, happened, current, pick) {
-  const [known, know] = useState(null);
+function useNode(run, node, reached, happened, current, pick) {
+  const [known, know] = useState(reached ? null : UNREACHED);
   const [trouble, fail] = useState("");
   const [version, renew] = useState(0);
   useEffect(() => {
+    if (!reached) return undefined; // a start, an exit: no record names it
     let wanted = true;
     const timer = setTimeout(
       async () => {
@@ -167,12 +170,12 @@ function useNode(run, node, happened, current, pick) {
       wanted = false;
       clearTimeout(timer);
     };
-  }, [happened]);
+  }, [happened, reached]);
   return { known, trouble, version };
 }
 
 /** Its tabs; all that is requested of a node. */
-function Bodies({ run, node, now, write, happened, tab, turn, act }) {
+function Bodies({ run, node, reached, now, write, happened, tab, turn, act }) {
   const [picked, choosePicked] = useState(attemptInAddress); // an attempt; null: the latest
   const pick = attempt => {
     choosePicked(attempt);
@@ -183,7 +186,7 @@ function Bodies({ run, node, now, write, happened, tab, turn, act }) {
   };
   /** @type {Object<string, any>} */
   const current = useRef({}).current; // for what asks while something is followed
-  const { known, trouble, version } = useNode(run, node, happened, current, pick);
+  const { known, trouble, version } = useNode(run, node, reached, happened, current, pick);
   // once shown they stay, with place and note; out of sight they ask for nothing
   const changes = useRef({ met: false }).current;
   const attempts = known?.attempts ?? [];
@@ -316,7 +319,7 @@ function Attempt({ one, next }) {
       ${one.started && html`<time> ${clock(one.started)}${one.ended ? ` – ${clock(one.ended)}` : ""}</time>`}
     </p>
     ${reason && html`<p class="reason">${reason}</p>`}
-    ${one.tail && one.status === "failed" && html`<pre class="wrap tail">${one.tail.slice(-TAIL)}</pre>`}
+    ${one.tail && one.status === "failed" && html`<pre class="wrap tail" tabindex="0">${one.tail.slice(-TAIL)}</pre>`}
     ${one.branch && html`<p class="mono">${[legibleName(one.branch), one.commit?.slice(0, 10)].filter(Boolean).join(" @ ")}</p>`}
     ${
       lives.length > 0 &&

@@ -136,7 +136,7 @@ def circuit() -> str:
         ("`park` record", lambda state: apply_event(state, ChildParked("x", 2))),
         ("`spawn` record of a probe", lambda state: apply_event(state, ChildSpawned("x", 2, probe=True))),
         ("`heal` record", lambda state: apply_event(state, ProbeHealthy("x", 2))),
-        ("a person's `unpark`, or `--resume`", lambda state: reset_circuit(state, 2)),
+        ("the user's `unpark`, or `--resume`", lambda state: reset_circuit(state, 2)),
     ]
     return _table(["", *(f"`{state.state}`" for state in states)], [
         [name, *(f"`{event(state).state}`" for state in states)] for name, event in events])

@@ -132,7 +132,6 @@ def _judge(judge: Judge, stage: Stage) -> Outcome:
 def _members(work: Work) -> list[int]:
     """Return the agent's process and all below it."""
     process = work.process()
-    assert process is not None
     return [process[0], *(each.pid for each in processes.descendants(process[0], ""))]
 
 

@@ -12,7 +12,7 @@ from garrison.testing.turn import Fault, Turn, say, use
 from support import Place
 
 TOOL = "mcp__garrison__"
-AGAIN = ("This session was interrupted", "RESUMPTION CONTEXT", "A person has taken this session over")
+AGAIN = ("This session was interrupted", "RESUMPTION CONTEXT", "The user has taken this session over")
 Player = Callable[[Request], "Turn | Fault | str"]
 
 

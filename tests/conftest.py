@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
+import inspect
 import json
 import os
 import shutil
@@ -115,6 +117,16 @@ def _collect(session: pytest.Session) -> Generator[None, object, object]:
 
 def _coverage_settings() -> list[str]:
     return [name for name in os.environ if name.startswith("COVERAGE_PROCESS")]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a coroutine function in an event loop of its own."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    names = inspect.signature(pyfuncitem.obj).parameters
+    asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names}))
+    return True
 
 
 @pytest.hookimpl(trylast=True)

@@ -1,6 +1,6 @@
 """Damage test: kill a run half-way, damage two of its youngest files, resume it, and check what landed.
 
-    python -m tests.damage [--seeds 200 | --seed 17] [--jobs 2] [--keep]
+    python -m tests.damage [--seeds 1..200] [--jobs 2] [--keep]
 
 A power cut or a full disk damages what was written last. From the seed follow the moment at which all is killed, which
 two of the `YOUNGEST` files are damaged (records, hooks, signals, journals, launch.json, results, the queue, loose
@@ -14,16 +14,13 @@ Exit code 0: that was so for all seeds.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import random
-import shutil
 import subprocess
 import sys
-import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,6 +30,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from garrison.merge.entry import MergeEntry
 from garrison.merge.queue import list_queues
 from garrison.values import replace
+from storm import make_parser, play_all
 from support import Node, Place, checkout_in, git, make_repository, wait_for
 
 YOUNGEST = 12
@@ -176,13 +174,20 @@ class Trial:
         self.landing = landing or (Landing() if damages else Landing.draw(seed))
         make_repository(checkout_in(root))
         self.place = Place(root, env=dict(TIMING))
-        self.did = [name for name, has in (("land=run", self.landing.is_whole), ("approve", self.landing.is_reviewed))
-                    if has]
+        self.did = Counter(name for name, has in (("land=run", self.landing.is_whole),
+                                                  ("approve", self.landing.is_reviewed)) if has)
         self.approved: set[str] = set()
         self._next_look = 0.0
 
-    def run(self) -> None:
+    def play(self) -> list[str]:
         """Run, kill, damage, resume, check; AssertionError says what was wrong."""
+        try:
+            self._play()
+        finally:
+            self.place.kill_all()
+        return []
+
+    def _play(self) -> None:
         place, dice = self.place, self.dice
         is_living = dice.random() < 0.25 and not self.damages
         records_wanted = dice.randrange(2, 42) if not self.damages else 16
@@ -202,7 +207,7 @@ class Trial:
         watched.look()
         self._damage(watched, 1 if is_living else 2)
         if is_living:
-            self.did.append(f"ended with {self._end_of(child)}")
+            self.did[f"ended with {self._end_of(child)}"] += 1
         self._resume()
         self._check()
 
@@ -213,7 +218,7 @@ class Trial:
             chosen = [(path, way) for pattern, way in self.damages for path in self.place.home.glob(pattern)]
         for path, drawn in chosen:
             way = "deleted" if drawn == "old" and watched.old(path) is None else drawn
-            self.did.append(f"{way} {path.relative_to(self.place.folder)}")
+            self.did[f"{way} {path.relative_to(self.place.folder)}"] += 1
             with contextlib.suppress(FileNotFoundError):
                 damage(path, way, watched.old(path), self.dice)
 
@@ -223,10 +228,10 @@ class Trial:
             if self._status() == "done" and not self._launcher_lives():
                 return
             if self.dice.random() < 0.5 and self.place.command("up").stdout.strip():
-                self.did.append("up")
+                self.did["up"] += 1
                 self._wait_for("the launcher ends", lambda: not self._launcher_lives())
                 continue
-            self.did.append(f"resume: {self._end_of(self.place.resume(RUN))}")
+            self.did[f"resume: {self._end_of(self.place.resume(RUN))}"] += 1
 
     def _end_of(self, child: subprocess.Popen[bytes]) -> int:
         """Wait for the end of a launcher; return its exit code."""
@@ -322,41 +327,13 @@ def nodes(place: Place) -> dict[str, dict[str, Any]]:
     return found | place.nodes(RUN)
 
 
-def examine(seed: int, *, keep: bool = False) -> str:
-    """Run one seed in a directory of its own; return what was wrong, '' for nothing."""
-    root = Path(tempfile.mkdtemp(prefix=f"garrison-damage-{seed}-"))
-    trial = Trial(root, seed)
-    wrong = ""
-    try:
-        trial.run()
-    except AssertionError as error:
-        wrong = str(error) or "an assertion failed"
-    finally:
-        trial.place.kill_all()
-    print(f"seed {seed}: {'; '.join(trial.did)}: {'wrong' if wrong else 'well'}", flush=True)
-    if wrong or keep:
-        (root / "wrong").write_text(wrong)
-        print(f"  {wrong[:300]}\n  kept: {root}; again: python -m tests.damage --seed {seed}", flush=True)
-    else:
-        shutil.rmtree(root, ignore_errors=True)
-    return wrong
-
-
 def main() -> int:
-    """Examine the seeds that the options ask for; return 1 if any found something wrong."""
-    parser = argparse.ArgumentParser(prog="python -m tests.damage", description=__doc__.partition("\n")[0])
-    parser.add_argument("--seeds", type=int, default=200, help="how many seeds, beginning at --first")
-    parser.add_argument("--first", type=int, default=1)
-    parser.add_argument("--seed", type=int, help="one seed alone")
+    """Play the seeds that the options ask for; return 1 if any found something wrong."""
+    parser = make_parser("python -m tests.damage", __doc__, "1..200")
     parser.add_argument("--jobs", type=int, default=1, help="how many at a time")
-    parser.add_argument("--keep", action="store_true", help="keep the directory of a seed that went well, too")
     options = parser.parse_args()
-    seeds = range(options.first, options.first + options.seeds) if options.seed is None else [options.seed]
-    with ThreadPoolExecutor(options.jobs) as pool:
-        wrong = pool.map(lambda seed: examine(seed, keep=options.keep), seeds)
-        failed = [seed for seed, what in zip(seeds, wrong, strict=True) if what]
-    print(f"{len(seeds) - len(failed)} of {len(seeds)} went well" + (f"; not: {failed}" if failed else ""))
-    return 1 if failed else 0
+    return play_all("python -m tests.damage", options.seeds, lambda seed, root: Trial(root, seed), keep=options.keep,
+                    jobs=options.jobs)
 
 
 if __name__ == "__main__":

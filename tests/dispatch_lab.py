@@ -9,8 +9,8 @@ from doubles.dispatch import MemoryDispatcher, MemoryEngine
 from garrison.hosts.attempts import AttemptId, NodeAttempt
 from garrison.hosts.lease import worker_clock
 from garrison.hosts.relay import Relay, RelayClient
+from go_betweens import Forwarder
 from support import wait_for
-from tcp_cut import Forwarder
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,6 +1,6 @@
 """Storm on pull requests: kill the guardian at its requests, fail them, lose answers, and let people act meanwhile.
 
-    python -m tests.forge_storm --faults 500 [--seed N]
+    python -m tests.forge_storm --faults 500 [--seeds N..]
 
 Every story goes from the push over a red check or a comment to the merge, with faults at random requests; the checker
 then compares what was made at the forge with what may have been made.
@@ -8,16 +8,11 @@ then compares what was made at the forge with what may have been made.
 
 from __future__ import annotations
 
-import argparse
 import random
-import shutil
 import sys
-import tempfile
-import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 from unittest import mock
 
 sys.path[:0] = [str(Path(__file__).parent)]
@@ -29,6 +24,7 @@ from garrison.forge import model  # noqa: E402
 from garrison.forge.model import CheckState, Verdict  # noqa: E402
 from garrison.system import failpoint  # noqa: E402
 from garrison.values import replace  # noqa: E402
+from storm import Trial, make_parser, play_all  # noqa: E402
 from support import git  # noqa: E402
 
 KINDS = ("before", "after", "502", "lost", "limited")
@@ -41,32 +37,23 @@ class Story:
 
     def __init__(self, seed: int, root: Path) -> None:
         self.random = random.Random(seed)
-        self.faults: Counter[str] = Counter()
-        self.acts: Counter[str] = Counter()
+        self.did: Counter[str] = Counter()
         self.theirs: list[str] = []
         rule = self.random.choice((MergeRule.FORGE, MergeRule.GARRISON))
         self.driver = Driver(root, self.fault, PullRequestOptions(rule, poll=1.0))
-
-    @property
-    def kills(self) -> int:
-        return self.driver.kills
-
-    @property
-    def effort(self) -> str:
-        return f"{self.kills} kills"
 
     def fault(self, name: str) -> str:
         """Return the fault of a request, if it meets one."""
         if self.random.random() > CHANCE:
             return ""
         kind = self.random.choice(KINDS)
-        self.faults[f"{kind} {name}"] += 1
+        self.did[f"{kind} {name}"] += 1
         return kind
 
     def at_git(self, name: str) -> None:
         """Kill the guardian before or after a request of git's."""
         if name.startswith("forge:") and self.random.random() < CHANCE:
-            self.faults[f"kill {name}"] += 1
+            self.did[f"kill {name}"] += 1
             raise Killed
 
     def people(self) -> None:
@@ -74,7 +61,7 @@ class Story:
         driver, world = self.driver, self.driver.world
         head = world.branch(BRANCH)
         act = self.random.choice(("check", "comment", "stranger", "push", "base", "edit", "delete", "dismiss", "green"))
-        self.acts[act] += 1
+        self.did[f"people: {act}"] += 1
         if act == "check" and head:
             world.checks[head] = [model.Check("ci", head, CheckState.FAILED, "red")]
         elif act == "green" and head:
@@ -105,7 +92,7 @@ class Story:
         git(there, "push", "-q", "origin", branch)
         return made
 
-    def tell(self) -> list[str]:
+    def play(self) -> list[str]:
         """Play the story; return what is wrong at its end."""
         with mock.patch.object(failpoint, "here", self.at_git):
             self._settle()
@@ -165,34 +152,19 @@ class Story:
         return wrong
 
 
-def tell_stories(about: str, begin: Callable[[int, Path], Any]) -> int:
-    """Tell stories of growing seeds until enough faults have happened; print them, and what is wrong."""
-    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+def count_faults(did: Counter[str]) -> int:
+    """Return how many faults there were; what people did is none."""
+    return sum(times for what, times in did.items() if not what.startswith("people: "))
+
+
+def tell_stories(prog: str, about: str | None, begin: Callable[[int, Path], Trial]) -> int:
+    """Tell stories of growing seeds until enough faults have happened."""
+    parser = make_parser(prog, about, "1..")
     parser.add_argument("--faults", type=int, default=500)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--keep", action="store_true", help="keep the folders of stories that went wrong")
     options = parser.parse_args()
-    total: Counter[str] = Counter()
-    acts: Counter[str] = Counter()
-    wrong, kills, seed, began = 0, 0, options.seed, time.monotonic()
-    while total.total() < options.faults:
-        root = Path(tempfile.mkdtemp(prefix="garrison-forge-storm-"))
-        story = begin(seed, root)
-        problems = story.tell()
-        for problem in problems:
-            print(f"seed {seed} ({root}): {problem}", flush=True)
-        total, acts = total + story.faults, acts + story.acts
-        wrong, kills = wrong + len(problems), kills + story.kills
-        if not (problems and options.keep):
-            shutil.rmtree(root, ignore_errors=True)
-        print(f"seed {seed}: {story.faults.total()} faults, {story.effort}; {total.total()} faults after "
-              f"{time.monotonic() - began:.0f} s", flush=True)
-        seed += 1
-    for what, times in [*sorted(total.items()), *(("people: " + act, times) for act, times in acts.items())]:
-        print(f"{times:6} {what}")
-    print(f"{total.total()} faults ({kills} kills) in {seed - options.seed} stories: {wrong} wrong")
-    return 1 if wrong else 0
+    return play_all(prog, options.seeds, begin, keep=options.keep,
+                    enough=lambda did: count_faults(did) >= options.faults)
 
 
 if __name__ == "__main__":
-    raise SystemExit(tell_stories(__doc__, Story))
+    raise SystemExit(tell_stories("python -m tests.forge_storm", __doc__, Story))

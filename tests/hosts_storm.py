@@ -1,14 +1,13 @@
 """Seeded schedules of faults on three hosts with real ssh and a real Temporal server; a checker decides.
 
-`python tests/hosts_storm.py --seeds 200` sets three hosts up once, then begins a run for each seed and lets the faults
+`python tests/hosts_storm.py --seeds 1..200` sets three hosts up once,
+then begins a run for each seed and lets the faults
 of its schedule happen meanwhile. What must hold: every node landed once and tested, and of two workers of one node
 the first had stopped before the second began, by the agents' own journals on the clock of the one machine.
 """
 
 from __future__ import annotations
 
-import argparse
-import contextlib
 import json
 import os
 import random
@@ -18,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-import traceback
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -29,6 +28,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from typing import TYPE_CHECKING
 
 from hosts_lab import HostsLab, LabHost, find_hindrance
+from storm import make_parser, play_all, send
 from support import landed_subjects, processes, read_process, wait_for
 
 if TYPE_CHECKING:
@@ -95,16 +95,25 @@ def make_schedule(seed: int, hosts: list[str], long: bool = False) -> list[Fault
 
 
 @dataclass
-class Verdict:
-    """What the checker found of one schedule."""
+class Schedule:
+    """One schedule, and what was found of it."""
 
+    storm: Storm
     seed: int
-    seconds: float
+    long: bool = False
+    did: Counter[str] = field(default_factory=Counter)
+    """Agents that began a node after another one (`successors`); those of them that began while a stopped host's agent
+    had yet to notice, for which the token alone answers (`overlaps of stopped hosts`)."""
     problems: list[str] = field(default_factory=list)
-    successors: int = 0
-    """Agents that began a node after another one."""
-    overlaps_when_stopped: int = 0
-    """Successors that began while a stopped host's agent had yet to notice: what the token alone answers for."""
+
+    def play(self) -> list[str]:
+        """Do it; return what is wrong."""
+        self.storm.run(self)
+        try:
+            self.storm.wait_for_hosts()
+        except AssertionError as error:
+            self.problems.append(str(error))
+        return self.problems
 
 
 class Storm:
@@ -153,8 +162,9 @@ class Storm:
 
     # ---- one schedule
 
-    def run(self, seed: int, *, long: bool = False) -> Verdict:
+    def run(self, trial: Schedule) -> None:
         """Do one schedule, and judge it."""
+        seed = trial.seed
         run, start = f"s{seed}", self.git("rev-parse", "main")
         seconds = random.Random(seed).choice((2.0, 4.0, 8.0))
         nodes = "\n".join(
@@ -164,15 +174,14 @@ class Storm:
         head = "digraph storm { flow=dag; start [shape=Mdiamond]; end [shape=Msquare];"
         graph.write_text(f"{head}\n{nodes}\n}}")
         self.stopped.clear()
-        schedule = make_schedule(seed, list(self.lab.hosts), long)
+        schedule = make_schedule(seed, list(self.lab.hosts), trial.long)
         begun = time.monotonic()
         launched = self.lab.garrison("launch", str(graph), "--target-dir", str(self.repo), "--run", run, "--hosts",
                                      "any", "--gate", "test -e README", "--max-respawn", "1000", "--detach",
                                      timeout=300)
-        verdict = Verdict(seed, 0.0)
         if launched.returncode:
-            verdict.problems.append(f"launch: {launched.stderr.strip()[-300:]}")
-            return verdict
+            trial.problems.append(f"launch: {launched.stderr.strip()[-300:]}")
+            return
         repairs: list[tuple[float, Callable[[], object]]] = []
         while (now := time.monotonic() - begun) < LIMIT:
             while schedule and schedule[0].at <= now:
@@ -188,9 +197,7 @@ class Storm:
             time.sleep(0.2)
         for _, repair in repairs:
             repair()
-        verdict.seconds = time.monotonic() - begun
-        self.judge(verdict, run, start)
-        return verdict
+        self.judge(trial, run, start)
 
     def status(self, run: str) -> str:
         path = self.lab.home / "runs" / run / "journal.jsonl"
@@ -263,41 +270,40 @@ class Storm:
 
     def _kill(self, pids: list[int], signum: int = signal.SIGKILL) -> None:
         for pid in pids:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signum)
+            send(pid, signum)
 
     # ---- judgement
 
-    def judge(self, verdict: Verdict, run: str, start: str) -> None:
+    def judge(self, trial: Schedule, run: str, start: str) -> None:
         """Check what must hold."""
         status = self.status(run)
-        names = [f"n{number}_{verdict.seed}" for number in range(NODES)]
+        names = [f"n{number}_{trial.seed}" for number in range(NODES)]
         if status != "done":
-            verdict.problems.append(f"lost: the run is {status}")
+            trial.problems.append(f"lost: the run is {status}")
         landed = sorted(landed_subjects(self.repo, start))
         expected = sorted(f"Merge garrison/{run}/{name} into main" for name in names)
         if landed != expected:
-            verdict.problems.append(f"landed {landed} instead of {expected}")
+            trial.problems.append(f"landed {landed} instead of {expected}")
         verified = self.lab.garrison("verify", run)
         end = time.monotonic() + 60
         while verified.returncode and "is still there" in verified.stdout and time.monotonic() < end:
             time.sleep(1.0)  # the launcher ends after its run
             verified = self.lab.garrison("verify", run)
         if verified.returncode:
-            verdict.problems.append(f"verify: {verified.stdout[-300:]}{verified.stderr[-300:]}")
+            trial.problems.append(f"verify: {verified.stdout[-300:]}{verified.stderr[-300:]}")
         for name in names:
-            self._judge_node(verdict, run, name)
+            self._judge_node(trial, run, name)
 
-    def _judge_node(self, verdict: Verdict, run: str, name: str) -> None:
+    def _judge_node(self, trial: Schedule, run: str, name: str) -> None:
         spans = sorted(self.spans(run, name))
-        verdict.successors += max(0, len(spans) - 1)
+        trial.did["successors"] += max(0, len(spans) - 1)
         for (_, last, host), (first, _, successor) in pairwise(spans):
             if first >= last:
                 continue
             if host in self.stopped:
-                verdict.overlaps_when_stopped += 1
+                trial.did["overlaps of stopped hosts"] += 1
             else:
-                verdict.problems.append(f"{name}: {successor} began {last - first:.2f} s before {host} had stopped")
+                trial.problems.append(f"{name}: {successor} began {last - first:.2f} s before {host} had stopped")
 
     def spans(self, run: str, name: str) -> Iterator[tuple[float, float, str]]:
         """Yield when each agent of a node began and was last alive, and on which host."""
@@ -321,46 +327,24 @@ def _command(pid: int) -> str:
 
 def main() -> int:
     """Run the schedules; return 1 if one of them found something."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--first", type=int, default=1)
+    parser = make_parser("python tests/hosts_storm.py", __doc__, "1..5")
     parser.add_argument("--long", action="store_true", help="A stopped server stays so for a minute.")
     parser.add_argument("--minutes", type=float, default=1e6, help="Begin no further schedule after that time.")
     parser.add_argument("--lease", type=float, default=5.0, help="Longer on a machine that others keep busy.")
-    parser.add_argument("--keep", action="store_true", help="Keep the folder of a schedule that found something.")
     options = parser.parse_args()
     if why := find_hindrance():
         print(f"not here: {why}")
         return 2
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # which removes the laboratory
-    folder = Path(tempfile.mkdtemp(prefix="hosts-storm-"))
-    begun, verdicts = time.monotonic(), []
+    folder, end = Path(tempfile.mkdtemp(prefix="hosts-storm-")), time.monotonic() + options.minutes * 60
     with HostsLab(folder, disk="1g") as lab:
         storm = Storm(lab, lambda text: print(text, flush=True))
         storm.set_up(lease=options.lease)
-        for seed in range(options.first, options.first + options.seeds):
-            if time.monotonic() - begun > options.minutes * 60:
-                break
-            try:
-                verdict = storm.run(seed, long=options.long)
-            except Exception:
-                verdict = Verdict(seed, 0.0, [traceback.format_exc(limit=3)])
-            verdicts.append(verdict)
-            print(f"seed {seed}: {verdict.seconds:.0f} s, {verdict.successors} successors, "
-                  f"{verdict.overlaps_when_stopped} overlaps of stopped hosts, "
-                  f"{'; '.join(verdict.problems) or 'holds'}", flush=True)
-            try:
-                storm.wait_for_hosts()
-            except AssertionError as error:
-                verdict.problems.append(str(error))
-                print(f"seed {seed}: {error}; without it the storm ends here", flush=True)
-                break
-    bad = [verdict for verdict in verdicts if verdict.problems]
-    print(f"{len(verdicts)} schedules, {len(bad)} with problems, {sum(each.successors for each in verdicts)} "
-          f"successors, {sum(each.overlaps_when_stopped for each in verdicts)} overlaps of stopped hosts")
-    if not (options.keep and bad):
+        code = play_all("python tests/hosts_storm.py", options.seeds,
+                        lambda seed, _: Schedule(storm, seed, options.long), enough=lambda _: time.monotonic() > end)
+    if not (options.keep and code):
         shutil.rmtree(folder)
-    return 1 if bad else 0
+    return code
 
 
 if __name__ == "__main__":

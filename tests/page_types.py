@@ -17,6 +17,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 import msgspec
 
+from garrison.schedules.starts import ShownSchedule
 from garrison.values import Value
 from garrison.views.page_view import Parts, WholeNode
 from garrison.web.begin import Beginning, Offer
@@ -25,7 +26,8 @@ from garrison.web.run_stream import Beat, Change, Snapshot
 
 FILE = Path(__file__).resolve().parents[1] / "src/garrison/web/static/records.d.ts"
 ROOTS: tuple[type[Value], ...] = (
-    Snapshot, Parts, WholeNode, Change, Beat, NodeDetail, LogPiece, TranscriptPiece, Offer, Beginning)
+    Snapshot, Parts, WholeNode, Change, Beat, NodeDetail, LogPiece, TranscriptPiece, Offer, Beginning,
+    ShownSchedule)
 """What the server sends as JSON."""
 HEAD = "// Written by tests/page_types.py from the records that the server sends; not by hand.\n\n"
 NAMES: dict[Any, str] = {str: "string", int: "number", float: "number", bool: "boolean", type(None): "null"}

@@ -1,7 +1,7 @@
 """Storm on pull requests with a real guardian: processes are killed at their requests to a forge over HTTP, requests
 fail or lose their answers, and people comment, push, force, edit and close in between.
 
-    python -m tests.pull_request_storm --faults 500 [--seed N]
+    python -m tests.pull_request_storm --faults 500 [--seeds N..]
 
 Every story is a run with `land=pr`, from its launch to the merge, on the double of GitHub, GitLab or Gitea in turn.
 Faults end with the last act of people, who then make everything green and approve: a merge must follow.
@@ -22,8 +22,8 @@ sys.path[:0] = [str(Path(__file__).parent)]
 
 from doubles.forge_state import OWN_LOGIN  # noqa: E402
 from forge_place import KINDS, ForgePlace, rework  # noqa: E402
-from forge_storm import tell_stories  # noqa: E402
-from run_storm import TIMING  # noqa: E402
+from forge_storm import count_faults, tell_stories  # noqa: E402
+from storm import TIMING  # noqa: E402
 from support import PROGRAM, Node, Place, checkout_in, git, make_repository  # noqa: E402
 
 CHANCE = 0.2
@@ -50,24 +50,15 @@ class Story:
         self.there = ForgePlace(self.place, KINDS[seed % len(KINDS)], merge=rule)
         if rule == "auto":
             self.there.repository.required["main"], self.there.repository.approvals["main"] = ["ci"], 1
-        self.faults: Counter[str] = Counter()
-        self.acts: Counter[str] = Counter()
+        self.did: Counter[str] = Counter()
         self.lock = threading.Lock()
         self.is_calm = False
         self.there.server.disturb = self.disturb
 
-    @property
-    def kills(self) -> int:
-        return sum(times for fault, times in self.faults.items() if fault.startswith("kill"))
-
-    @property
-    def effort(self) -> str:
-        return f"{self.resumes} resumes, {len(self.there.server.requests)} requests"
-
     def disturb(self, method: str, path: str) -> str:
         """Choose what befalls a request; called when it arrives."""
         with self.lock:
-            if self.is_calm or sum(self.faults.values()) >= self.most or self.dice.random() > CHANCE:
+            if self.is_calm or count_faults(self.did) >= self.most or self.dice.random() > CHANCE:
                 return ""
             faults = GIT_FAULTS if ".git/" in path else FAULTS + LATE if method == "GET" else FAULTS
             kind = self.dice.choice(faults)
@@ -75,18 +66,18 @@ class Story:
             if name == "kill" and not self.there.kill("runner-work" if when == "runner" else "guardian-crew"):
                 return ""
             what = "git" if ".git/" in path else "write" if method != "GET" else "read"
-            self.faults[f"{kind} {what}"] += 1
+            self.did[f"{kind} {what}"] += 1
             return "drop-before" if kind == "kill-before" else "" if name == "kill" else kind
 
     def act(self) -> None:
         """Somebody does something at the forge."""
         there, dice = self.there, self.dice
-        branch, number = there.branch(), sum(self.acts.values())
+        branch, number = there.branch(), self.did.total() - count_faults(self.did)
         what = dice.choice(("red", "comment", "stranger", "push", "base", "edit", "close", "force", "dismiss", "delete",
                             "draft", "retarget", "uncomment", "approve"))
         if not there.is_ready():
             what = "base"
-        self.acts[what] += 1
+        self.did[f"people: {what}"] += 1
         match what:
             case "red":
                 there.report("failure", f"E   red {number}")
@@ -144,7 +135,7 @@ class Story:
             there.forced.add(before)
             git(there.bare, "update-ref", f"refs/heads/{branch}", before, made, check=False)
 
-    def tell(self) -> list[str]:
+    def play(self) -> list[str]:
         """Play the story; return what is wrong at its end."""
         with self.there:
             try:
@@ -207,4 +198,4 @@ class Story:
 
 
 if __name__ == "__main__":
-    raise SystemExit(tell_stories(__doc__, Story))
+    raise SystemExit(tell_stories("python -m tests.pull_request_storm", __doc__, Story))

@@ -1,6 +1,6 @@
 """Storm test of merge queues: kills, stops, stolen locks, foreign moves and gc; then every entry is accounted for.
 
-    python -m tests.queue_storm [--kills 1000] [--seed 1] [--each 40] [--keep]
+    python -m tests.queue_storm [--kills 1000] [--seeds 1..] [--each 40] [--keep]
 
 What is done is drawn from the seed; the result is checked by `queue_checker` and the checker of runs, which use no code
 of the queue, and by the outcome that each kind of branch must have (`EXPECTED`). A processor is a forked process that
@@ -11,17 +11,14 @@ Exit code 0: nothing was lost, landed twice, untested or recorded otherwise than
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import multiprocessing
 import os
 import random
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -46,6 +43,7 @@ from garrison.testing.checker.promises import living_processes
 from garrison.values import asdict
 from garrison.views.event_log import EventLog
 from queue_checker import Case, examine, git
+from storm import make_parser, play_all, send
 from support import UserWorld
 
 FORK = multiprocessing.get_context("fork")
@@ -153,7 +151,7 @@ class World:
             child = FORK.Process(target=lambda: self.queue.enqueue("r", name, 1, name))
             child.start()
             time.sleep(self.dice.uniform(0.0, 0.03))
-            _kill(child)
+            kill(child)
         strategy = self.dice.choice(["merge", "merge", "merge", "squash", "rebase"])
         entry = self.queue.enqueue("r", name, 1, name, options=EntryOptions(strategy=strategy))
         self.enqueued[entry.id] = name
@@ -232,45 +230,38 @@ def _step(processor: MergeProcessor) -> Any:
         return None
 
 
-class Storm:
-    """Events over one world after the other."""
+def count_kills(did: Counter[str]) -> int:
+    """Return the number of processors that were killed."""
+    return did["moment"] + did["failpoint"] + did["with all"] + did["lock"]
 
-    def __init__(self, folder: Path, seed: int, each: int = 40, without: tuple[str, ...] = ()) -> None:
-        self.folder, self.each = folder, each
+
+class Storm:
+    """Events over one world, until so many processors were killed."""
+
+    def __init__(self, folder: Path, seed: int, kills: int = 40, without: tuple[str, ...] = ()) -> None:
+        self.folder, self.kills = folder, kills
         self.events = {what: weight for what, weight in EVENTS.items() if what not in without}
         self.dice = random.Random(seed)
-        self.counts: Counter[str] = Counter()
+        self.did: Counter[str] = Counter()
         self.handlers: dict[str, Callable[[World], None]] = {
             "moment": self._kill_at_moment, "failpoint": self._kill_at_failpoint, "with all": self._kill_with_all,
             "lock": self._steal_lock, "child": self._kill_child, "foreign": self._move_target, "gc": self._collect}
-        self.wrong: list[str] = []
-        self.worlds = self.remote = 0
 
-    @property
-    def kills(self) -> int:
-        """Return the number of processors killed so far."""
-        return self.counts["moment"] + self.counts["failpoint"] + self.counts["with all"] + self.counts["lock"]
+    def play(self) -> list[str]:
+        """Disturb the queue, let it settle, and return what is wrong."""
+        world = World(self.folder / "w", self.dice)
+        self.did["remote target"] = world.upstream is not None
+        while count_kills(self.did) < self.kills:
+            self._disturb(world)
+        return self._settle(world)
 
-    def run(self, kills: int) -> None:
-        """Run until that many processors were killed; findings are in `wrong`."""
-        while self.kills < kills and not self.wrong:
-            self.worlds += 1
-            world = World(self.folder / f"w{self.worlds}", self.dice)
-            self.remote += world.upstream is not None
-            self._disturb(world, min(kills, self.kills + self.each))
-            self._settle(world)
-            print(f"{self.kills} killed over {self.worlds} repositories, {len(self.wrong)} findings", file=sys.stderr)
-            if not self.wrong:
-                shutil.rmtree(world.user.folder, ignore_errors=True)
-
-    def _disturb(self, world: World, kills: int) -> None:
-        while self.kills < kills:
-            while world.unfinished() < (9 if world.together else 3):
-                for name in world.make():
-                    world.enqueue(name)
-            what = self.dice.choices(list(self.events), weights=list(self.events.values()))[0]
-            self.handlers[what](world)
-            self.counts[what] += 1
+    def _disturb(self, world: World) -> None:
+        while world.unfinished() < (9 if world.together else 3):
+            for name in world.make():
+                world.enqueue(name)
+        what = self.dice.choices(list(self.events), weights=list(self.events.values()))[0]
+        self.handlers[what](world)
+        self.did[what] += 1
 
     def _start(self, world: World, point: str = "") -> BaseProcess:
         child = FORK.Process(target=work, args=(world, point))
@@ -283,38 +274,35 @@ class Storm:
     def _kill_at_moment(self, world: World) -> None:
         child = self._start(world)
         self._pause()
-        _kill(child)
+        kill(child)
 
     def _kill_at_failpoint(self, world: World) -> None:
         child = self._start(world, self.dice.choice(merge_processor.FAILPOINTS))
         child.join(3.0)
-        _kill(child)
+        kill(child)
 
     def _kill_with_all(self, world: World) -> None:
         """Kill the processor and all its descendants at once, as a crash of the machine."""
         child = self._start(world)
         self._pause()
         below = _descendants(child.pid or 0)
-        _kill(child)
+        kill(child)
         for pid in [*below, *(pid for pid, _ in living_processes(world.home))]:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+            send(pid, signal.SIGKILL)
 
     def _steal_lock(self, world: World) -> None:
         """Stop it anywhere, remove its lock's file (`git clean -fdx`), let another one work; then continue it."""
         first = self._start(world)
         self._pause()
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(first.pid or 0, signal.SIGSTOP)
+        send(first.pid or 0, signal.SIGSTOP)
         for lock in (world.repo / ".git/garrison").glob("*/processor.lock"):
             lock.unlink(missing_ok=True)
         second = self._start(world)
         self._pause()
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(first.pid or 0, signal.SIGCONT)
+        send(first.pid or 0, signal.SIGCONT)
         first.join(self.dice.choice((0.0, 1.0)))
-        _kill(first)
-        _kill(second)
+        kill(first)
+        kill(second)
 
     def _kill_child(self, world: World) -> None:
         """Kill a process that the processor started, not the processor."""
@@ -323,10 +311,9 @@ class Storm:
         gates = {pid for pid, _ in living_processes(world.home)}
         below = [pid for pid in _descendants(child.pid or 0) if pid not in gates]
         if below:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.dice.choice(below), signal.SIGKILL)
+            send(self.dice.choice(below), signal.SIGKILL)
         child.join(0.3)
-        _kill(child)
+        kill(child)
 
     def _move_target(self, world: World) -> None:
         """Move the target as someone else, where it is not checked out."""
@@ -345,20 +332,20 @@ class Storm:
         git(world.repo, "reflog", "expire", "--expire=now", "--all")
         world.logged = bool(world.upstream)
         git(world.repo, "gc", "-q", "--prune=now", check=False)
-        _kill(child)
+        kill(child)
 
-    def _settle(self, world: World) -> None:
-        child = self._start(world)
+    def _settle(self, world: World) -> list[str]:
+        child, wrong = self._start(world), []
         child.join(DEADLINE)
         if child.exitcode != 0:
             states = Counter(entry.status for entry in world.queue.entries())
-            self.wrong.append(f"hangs: not idle in {DEADLINE:g} s, exit code {child.exitcode}: {dict(states)}; "
-                              f"{[entry.reason[:200] for entry in world.queue.state.unfinished()][:3]}")
-            _kill(child)
-        self.wrong += world.findings()
+            wrong.append(f"hangs: not idle in {DEADLINE:g} s, exit code {child.exitcode}: {dict(states)}; "
+                         f"{[entry.reason[:200] for entry in world.queue.state.unfinished()][:3]}")
+            kill(child)
+        return wrong + world.findings()
 
 
-def _kill(child: BaseProcess) -> None:
+def kill(child: BaseProcess) -> None:
     if child.is_alive():
         child.kill()
     child.join()
@@ -382,30 +369,14 @@ def _descendants(pid: int) -> list[int]:
 
 def main() -> int:
     """Run the command; return 1 if something was found."""
-    options = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
-    options.add_argument("--kills", type=int, default=1000, help="processors to kill (default: 1000)")
-    options.add_argument("--seed", type=int, default=1)
-    options.add_argument("--each", type=int, default=40, help="kills a repository (default: 40)")
-    options.add_argument("--keep", action="store_true", help="leave the last repository for inspection")
-    options.add_argument("--without", action="append", default=[], choices=sorted(EVENTS), help="leave one kind out")
-    chosen = options.parse_args()
-    folder = Path(tempfile.mkdtemp(prefix="queue-storm-"))
-    storm = Storm(folder, chosen.seed, chosen.each, tuple(chosen.without))
-    started = time.monotonic()
-    try:
-        storm.run(chosen.kills)
-    finally:
-        if not (chosen.keep or storm.wrong):
-            shutil.rmtree(folder, ignore_errors=True)
-    counts = ", ".join(f"{what} {number}" for what, number in sorted(storm.counts.items()))
-    took = time.monotonic() - started
-    print(f"{storm.kills} processors killed over {storm.worlds} repositories in {took:.0f} s ({counts}); "
-          f"{storm.remote} with a remote target")
-    for line in storm.wrong:
-        print(f"WRONG {line}")
-    if storm.wrong:
-        print(f"seed {chosen.seed}; left in {folder}")
-    return 1 if storm.wrong else 0
+    parser = make_parser("python -m tests.queue_storm", __doc__, "1..")
+    parser.add_argument("--kills", type=int, default=1000, help="processors to kill (default: 1000)")
+    parser.add_argument("--each", type=int, default=40, help="kills a repository (default: 40)")
+    parser.add_argument("--without", action="append", default=[], choices=sorted(EVENTS), help="leave one kind out")
+    options = parser.parse_args()
+    return play_all(f"python -m tests.queue_storm --kills {options.each} --each {options.each}", options.seeds,
+                    lambda seed, folder: Storm(folder, seed, options.each, tuple(options.without)), keep=options.keep,
+                    enough=lambda did: count_kills(did) >= options.kills)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """A storm over a real run: random signals to random processes, a full disk, a reboot; then everything is counted.
 
-    scripts/chaos [--nodes 30] [--seconds 60] [--seed 1 | --seeds 1..20] [--terminal tmux] [--timing default] [--repo D]
+    scripts/chaos [--nodes 30] [--seconds 60] [--seeds 1..20] [--terminal tmux] [--timing default] [--repo D]
                   [--crew mixed]
 
 The rule of this room: what is done to the run is drawn from the seed, what it did is judged by `support.Place`, which
@@ -15,44 +15,36 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import os
 import random
 import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 from explanations import check_explanations, check_promises
-from support import PROGRAM, PYTHON, Node, Place, Process, checkout_in, git, load, make_repository, wait_for
+from storm import TIMING, Weather, make_parser, play_all, send
+from support import PROGRAM, PYTHON, Node, Place, clone_or_make, git, load, wait_for
 
-SIGNALS = (*[signal.SIGKILL] * 8, *[signal.SIGSTOP] * 3, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGSEGV,
-           signal.SIGABRT, signal.SIGPIPE)
-TIMING = {"GARRISON_BEAT_TIMEOUT": "4", "GARRISON_RESTART_WINDOW": "3", "GARRISON_HEALTHY_AFTER": "1",
-          "GARRISON_RESCAN": "0.5", "GARRISON_PROBE_AFTER": "2", "GARRISON_SPAWN_DEADLINE": "20"}
-"""Short times, so that a minute of storm shows what hours would."""
 RUN = "storm"
 
 
-class Storm:
+class Storm(Weather):
     """One disturbed run."""
 
     def __init__(self, place: Place, dice: random.Random, enter: list[str], *, patient: bool = False) -> None:
-        self.place, self.dice, self.enter, self.patient = place, dice, enter, patient
-        self.did: Counter[str] = Counter()
+        super().__init__(place, dice)
+        self.enter, self.patient = enter, patient
         self.doubled: Counter[str] = Counter()
         """Two incarnations of a name at once → number of scans in a row."""
-        self.wrong: list[str] = []
         self.boots = 0
-        self.stopped: dict[int, tuple[int, float]] = {}
-        """pid → its start ticks, and when it is let go on."""
-        self.log = (place.root / "storm.log").open("a", buffering=1)
 
     def garrison(self, *words: object) -> subprocess.Popen[bytes]:
         """Start a command where the home is mounted, and leave it to itself."""
@@ -91,34 +83,6 @@ class Storm:
         self.doubled = Counter({name: self.doubled[name] + 1 for name in seen})
         self.wrong += [f"doubled: {name}" for name, looks in self.doubled.items() if looks == 15]
 
-    def strike(self) -> None:
-        """Send one signal to one process of the run."""
-        victims = self.victims()
-        if not victims:
-            return
-        victim, number = self.dice.choice(victims), self.dice.choice(SIGNALS)
-        self.note(f"{number.name} {victim.pid} {victim.environ.get('GARRISON_LIFE', '').rpartition(':')[2]} "
-                  f"{victim.argv[-90:]}")
-        self.did[number.name] += 1
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(victim.pid, number)
-        if number == signal.SIGSTOP and self.dice.random() < 0.5:
-            self.stopped[victim.pid] = (victim.ticks, time.monotonic() + self.dice.uniform(0.2, 8.0))
-
-    def victims(self) -> list[Process]:
-        """Return the processes of the run, without ours that only watch."""
-        return [one for one in self.place.living_processes() if f":{RUN}:" in one.environ.get("GARRISON_LIFE", "")
-                or " tmux " in f" {one.argv} "]
-
-    def let_go(self) -> None:
-        """Continue processes that were stopped for a while only."""
-        for pid, (ticks, at) in list(self.stopped.items()):
-            if time.monotonic() > at:
-                del self.stopped[pid]
-                if any(one.ticks == ticks for one in self.place.living_processes() if one.pid == pid):
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(pid, signal.SIGCONT)
-
     def fill_disk(self, *disks: str, reboot: bool = False) -> None:
         """Fill the disks of home, or of repository and worktrees, for two seconds, where they have their own."""
         if not self.enter:
@@ -149,8 +113,7 @@ class Storm:
         while (found := [one for one in self.place.living_processes() if not one.argv.startswith("unshare")
                          and "sleep 100000" not in one.argv]) and time.monotonic() < until:
             for one in found:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(one.pid, signal.SIGKILL)
+                send(one.pid, signal.SIGKILL)
             for child in self.place.started:
                 child.poll()
         self.boots += 1
@@ -167,13 +130,10 @@ class Storm:
         """Let the run end undisturbed: unpark what was parked and resume what was stopped or failed, as a person does.
         Return whether the run is done."""
         self.note("calm")
-        for pid in list(self.stopped):
-            self.stopped[pid] = (self.stopped[pid][0], 0.0)
-        self.let_go()
+        self.let_go(at_once=True)
         if self.patient:  # rather than wait five minutes until a stopped process counts as hung
             for one in self.victims():
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(one.pid, signal.SIGCONT)
+                send(one.pid, signal.SIGCONT)
         until = time.monotonic() + seconds
         while not (self.over() and not self.victims()):
             if time.monotonic() > until:
@@ -197,10 +157,6 @@ class Storm:
             if role in ("runner", "orchestrator", "processor"):
                 self.did["unpark"] += 1
                 self.garrison("agents", "unpark", name if role != "processor" else "processor").wait()
-
-    def note(self, text: str) -> None:
-        """Add a line to the log of the storm."""
-        self.log.write(f"{time.strftime('%H:%M:%S', time.gmtime())} {text}\n")
 
     # ------------------------------------------------------------------------------------------------ judging
 
@@ -335,14 +291,51 @@ def enlist(place: Place, count: int) -> list[str]:
     return ["--env", "GARRISON_SCRIPTS"]
 
 
-def arguments() -> argparse.Namespace:
-    """Return the command line's options."""
-    parser = argparse.ArgumentParser(prog="scripts/chaos", description=__doc__.partition("\n")[0])
+@dataclass
+class Trial:
+    """The storm of one seed."""
+
+    options: argparse.Namespace
+    seed: int
+    root: Path
+    did: Counter[str] = field(default_factory=Counter)
+
+    def play(self) -> list[str]:
+        """Launch, disturb, calm and check."""
+        options, root = self.options, self.root
+        clone_or_make(options.repo, root)
+        patient = options.timing == "default"
+        place = Place(root, env={} if patient else dict(TIMING), terminal=options.terminal)
+        place.env["BEGUN"] = str(place.root / "begun")
+        dice, repo = random.Random(self.seed), place.repo
+        with small_disks(place) as enter:
+            storm = Storm(place, dice, enter, patient=patient)
+            crew = CREW if options.crew == "mixed" else CREW[:1]
+            more = enlist(place, options.nodes) if len(crew) > 1 else []
+            graph = place.graph(*nodes(options.nodes, dice, crew))
+            storm.garrison(*place.launch_arguments(
+                graph, RUN, "--max-agents", options.agents, "--max-respawn", 1000, "--env", "BEGUN", *more, repo=repo,
+                gate='sleep 0.3 && git rev-parse "HEAD^{tree}" >> "$WITNESS"'))
+            wait_for("the run begins", lambda: place.status(RUN) == "running")
+            storm.blow(options.seconds)
+            done = storm.calm(options.calm)
+            names = [f"n{number:02d}" for number in range(options.nodes)]
+            wrong = storm.judge(names) if done else [f"not done: {place.status(RUN)}", *storm.wrong,
+                                                     place.logs()[-4000:]]
+            self.did = storm.did + Counter({"deaths counted": sum(map(len, place.deaths(RUN).values()))})
+            place.kill_rest()
+            if wrong and enter:  # what lies on the small disks goes with them
+                shutil.copytree(place.home, root / "home-kept", symlinks=True, ignore=shutil.ignore_patterns("*.sock"))
+                shutil.copytree(place.repo, root / "repo-kept", symlinks=True, ignore_dangling_symlinks=True)
+        return wrong
+
+
+def main() -> int:
+    """Run the storms that the options ask for; return 1 if any found something wrong."""
+    parser = make_parser("scripts/chaos", __doc__)
     parser.add_argument("--nodes", type=int, default=30)
     parser.add_argument("--seconds", type=float, default=60.0, help="how long the storm lasts")
     parser.add_argument("--calm", type=float, default=300.0, help="how long the run may take afterwards")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--seeds", metavar="A..B", help="several storms, one after the other")
     parser.add_argument("--agents", type=int, default=6)
     parser.add_argument("--terminal", default="auto", choices=("auto", "tmux", "process"))
     parser.add_argument("--timing", default="impatient", choices=("impatient", "default"),
@@ -350,73 +343,11 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--crew", default="command", choices=("command", "mixed"),
                         help=f"mixed: the nodes are done in turn by {', '.join(CREW)}")
     parser.add_argument("--repo", type=Path, help="a repository to clone (default: a small one is made)")
-    parser.add_argument("--keep", action="store_true", help="keep the directory of a storm that went well, too")
-    return parser.parse_args()
-
-
-def main() -> int:
-    """Run the storms that the options ask for; return 1 if any found something wrong."""
-    options = arguments()
-    first, _, last = (options.seeds or f"{options.seed}").partition("..")
-    seeds = range(int(first), int(last or first) + 1)
-    failed = [seed for seed in seeds if not weather(options, seed)]
-    if len(seeds) > 1:
-        print(f"{len(seeds) - len(failed)} of {len(seeds)} storms went well" + (f"; not: {failed}" if failed else ""))
-    return 1 if failed else 0
-
-
-def weather(options: argparse.Namespace, seed: int) -> bool:
-    """Launch, disturb, calm, check and print; return whether nothing was wrong."""
-    root = Path(tempfile.mkdtemp(prefix="garrison-storm-"))
-    if options.repo:
-        git(Path("/"), "clone", "-q", "--no-local", str(options.repo.resolve()), str(checkout_in(root)))
-        git(checkout_in(root), "checkout", "-qB", "main")
-        with (checkout_in(root) / ".git" / "config").open("a") as config:
-            config.write("[user]\n\tname = A User\n\temail = user@example.org\n")
-    else:
-        make_repository(checkout_in(root))
-    patient = options.timing == "default"
-    place = Place(root, env={} if patient else dict(TIMING), terminal=options.terminal)
-    place.env["BEGUN"] = str(place.root / "begun")
-    dice, repo = random.Random(seed), place.repo
-    with small_disks(place) as enter:
-        storm = Storm(place, dice, enter, patient=patient)
-        crew = CREW if options.crew == "mixed" else CREW[:1]
-        more = enlist(place, options.nodes) if len(crew) > 1 else []
-        graph = place.graph(*nodes(options.nodes, dice, crew))
-        storm.garrison(*place.launch_arguments(
-            graph, RUN, "--max-agents", options.agents, "--max-respawn", 1000, "--env", "BEGUN", *more, repo=repo,
-            gate='sleep 0.3 && git rev-parse "HEAD^{tree}" >> "$WITNESS"'))
-        began = time.monotonic()
-        wait_for("the run begins", lambda: place.status(RUN) == "running")
-        storm.blow(options.seconds)
-        done = storm.calm(options.calm)
-        took = time.monotonic() - began
-        names = [f"n{number:02d}" for number in range(options.nodes)]
-        wrong = storm.judge(names) if done else [f"not done: {place.status(RUN)}", *storm.wrong, place.logs()[-4000:]]
-        deaths = sum(map(len, place.deaths(RUN).values()))
-        print(f"seed {seed}: {options.nodes} nodes in {took:.0f} s; "
-              f"{', '.join(f'{count} {name}' for name, count in sorted(storm.did.items()))}; {deaths} deaths counted; "
-              f"{len(wrong)} wrong", flush=True)
-        print("\n".join(wrong[:20]))
-        place.kill_rest()
-        if wrong and enter:
-            shutil.copytree(place.home, root / "home-kept", symlinks=True, ignore=shutil.ignore_patterns("*.sock"))
-            shutil.copytree(place.repo, root / "repo-kept", symlinks=True, ignore_dangling_symlinks=True)
-    if wrong or options.keep:
-        print(f"kept: {root} (storm.log: what was done; out: what garrison said; home-kept: its records)")
-    else:
-        shutil.rmtree(root, ignore_errors=True)
-    if wrong:
-        print(f"again: {again(options, seed)}", flush=True)
-    return not wrong
-
-
-def again(options: argparse.Namespace, seed: int) -> str:
-    """Return the command that repeats this storm: the same graph and random numbers, though never the same instants."""
-    words = [f"--nodes {options.nodes} --seconds {options.seconds:g} --seed {seed} --agents {options.agents}"]
-    words += [f"--terminal {options.terminal} --timing {options.timing} --crew {options.crew}"]
-    return " ".join(["scripts/chaos", *words, *([f"--repo {options.repo}"] if options.repo else [])])
+    options = parser.parse_args()
+    again = (f"scripts/chaos --nodes {options.nodes} --seconds {options.seconds:g} --agents {options.agents} "
+             f"--terminal {options.terminal} --timing {options.timing} --crew {options.crew}")
+    return play_all(again + (f" --repo {options.repo}" if options.repo else ""), options.seeds,
+                    partial(Trial, options), keep=options.keep)
 
 
 if __name__ == "__main__":

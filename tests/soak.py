@@ -1,6 +1,6 @@
 """A soak: random runs, faults and people's commands on one home and one repository, and what grows.
 
-    python -m tests.soak [--minutes 60] [--seed 1] [--repo DIR] [--lap 5] [--json FILE]
+    python -m tests.soak [--minutes 60] [--seeds 1] [--repo DIR] [--lap 5] [--json FILE]
 
 The time is divided into laps. In a lap new runs begin all the time, at most `--runs` at once: crews of random shape
 and graphs that decide, whose agents work, fail, print megabytes or edit the same file. Meanwhile processes get random
@@ -21,26 +21,21 @@ import json
 import os
 import random
 import re
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 from garrison.values import asdict
-from support import PROGRAM, Place, Process, checkout_in, git, make_repository, stat
+from storm import TIMING, Weather, make_parser, play_all
+from support import PROGRAM, Place, clone_or_make, git, stat
 
-SIGNALS = (*[signal.SIGKILL] * 8, *[signal.SIGSTOP] * 2, signal.SIGTERM, signal.SIGHUP, signal.SIGSEGV, signal.SIGPIPE)
-TIMING = {"GARRISON_BEAT_TIMEOUT": "4", "GARRISON_RESTART_WINDOW": "3", "GARRISON_HEALTHY_AFTER": "1",
-          "GARRISON_RESCAN": "0.5", "GARRISON_PROBE_AFTER": "2", "GARRISON_SPAWN_DEADLINE": "20",
-          "GARRISON_RESCUE_EVERY": "5"}
 GROWTH = {"files": 60, "kilobytes": 4096, "refs": 0, "git_files": 40, "trees": 8, "processes": 0, "temporary": 0,
           "sockets": 2}
 """Figure → by how much it may differ between the first and the last lap's end."""
@@ -77,28 +72,40 @@ class Figures:
     """All files of home, repository and worktrees together."""
 
 
-@dataclass
-class Soak:
+class Soak(Weather):
     """One soak."""
 
-    place: Place
-    dice: random.Random
-    most: int
-    did: Counter[str] = field(default_factory=Counter)
-    wrong: list[str] = field(default_factory=list)
-    runs: list[str] = field(default_factory=list)
-    """Runs of this lap."""
-    children: list[tuple[str, subprocess.Popen[str]]] = field(default_factory=list)
-    stopped: dict[int, int] = field(default_factory=dict)
-    """pid → its start ticks."""
-    parked: set[tuple[str, str]] = field(default_factory=set)
-    """Run and node that a person parked, which may not have begun yet."""
-    number: int = 0
-    began: float = field(default_factory=time.monotonic)
-
-    def __post_init__(self) -> None:
+    def __init__(self, options: argparse.Namespace, seed: int, root: Path) -> None:
+        clone_or_make(options.repo, root)
+        super().__init__(Place(root, env={**TIMING, "GARRISON_RESCUE_EVERY": "5"}), random.Random(seed), forgotten=0.0)
+        self.options, self.most, self.number, self.began = options, options.runs, 0, time.monotonic()
+        self.runs: list[str] = []
+        """Runs of this lap."""
+        self.children: list[tuple[str, subprocess.Popen[str]]] = []
+        self.parked: set[tuple[str, str]] = set()
+        """Run and node that a person parked, which may not have begun yet."""
         self.start = git(self.place.repo, "rev-parse", "main")
-        self.log = (self.place.root / "soak.log").open("a", buffering=1)
+
+    def play(self) -> list[str]:
+        """Soak until the time is over; return what was wrong or grew."""
+        ends: list[Figures] = []
+        end = self.began + self.options.minutes * 60
+        try:
+            while not ends or (time.monotonic() < end - 30 and not self.wrong):
+                self.lap(min(self.options.lap * 60, max(end - time.monotonic(), 10)))
+                self.drain()
+                self.judge()
+                self.clean()
+                ends.append(self.measure())
+                print(f"end of lap {len(ends)}: ", end="")
+                show(ends[-1])
+                if self.options.json:
+                    with self.options.json.open("a") as file:
+                        file.write(json.dumps(asdict(ends[-1])) + "\n")
+        finally:
+            left = self.place.kill_rest()
+        self.did["laps"] = len(ends)
+        return [*self.wrong, *(f"left: {one}" for one in left), *grown(ends[0], ends[-1])]
 
     # ------------------------------------------------------------------------------------------------ commands
 
@@ -127,10 +134,6 @@ class Soak:
         if "Traceback" in errors:
             self.wrong.append(f"{what}: {errors[-600:]}")
 
-    def note(self, text: str) -> None:
-        """Add a line to the log."""
-        self.log.write(f"{time.strftime('%H:%M:%S', time.gmtime())} {text}\n")
-
     # ------------------------------------------------------------------------------------------------ a lap
 
     def lap(self, seconds: float) -> None:
@@ -146,6 +149,7 @@ class Soak:
                 self.launch()
             elif self.dice.random() < 0.5:
                 self.strike()
+                self.let_go()
             else:
                 self.act()
             if time.monotonic() > minute:
@@ -183,33 +187,6 @@ class Soak:
                    "--terminal", "process", "--max-agents", 3, "--max-respawn", 1000, "--env", "WITNESS",
                    "--new", "--detach")
 
-    def strike(self) -> None:
-        """Send a random signal to a random process of the home."""
-        victims = self.victims()
-        if victims:
-            victim, number = self.dice.choice(victims), self.dice.choice(SIGNALS)
-            self.did[number.name] += 1
-            self.note(f"{number.name} {victim.pid} {victim.environ.get('GARRISON_LIFE', '').rpartition(':')[2]}")
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(victim.pid, number)
-            if number == signal.SIGSTOP:
-                self.stopped[victim.pid] = victim.ticks
-        if self.stopped and self.dice.random() < 0.3:
-            self.let_go()
-
-    def victims(self) -> list[Process]:
-        """Return the processes of the home's runs."""
-        return [one for one in self.place.living_processes() if ":" in one.environ.get("GARRISON_LIFE", "")]
-
-    def let_go(self) -> None:
-        """Continue what was stopped."""
-        for pid, ticks in self.stopped.items():
-            found = stat(pid)
-            if found is not None and found[1] == ticks:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGCONT)
-        self.stopped.clear()
-
     def act(self) -> None:
         """Do what a person does."""
         run = self.dice.choice(self.runs)
@@ -240,7 +217,7 @@ class Soak:
             if time.monotonic() > until:
                 self.wrong.append(f"not over: {self.statuses()}; {[one.argv[-80:] for one in self.victims()][:5]}")
                 break
-            self.let_go()
+            self.let_go(at_once=True)
             self.collect()
             self.command("merge-queue", "unpause", "--repo-root", self.place.repo)
             self.command("up")
@@ -405,66 +382,19 @@ def grown(first: Figures, last: Figures) -> list[str]:
             for name, bound in bounds.items() if after[name] - before[name] > bound]
 
 
-def repository(root: Path, source: Path | None) -> None:
-    """Clone a foreign repository, or make a small one."""
-    if source is None:
-        make_repository(checkout_in(root))
-        return
-    git(Path("/"), "clone", "-q", str(source.resolve()), str(checkout_in(root)))
-    git(checkout_in(root), "checkout", "-qB", "main")
-    git(checkout_in(root), "config", "user.name", "A User")
-    git(checkout_in(root), "config", "user.email", "user@example.org")
-
-
-def options() -> argparse.Namespace:
-    """Return the command line's options."""
-    parser = argparse.ArgumentParser(prog="python -m tests.soak", description=(__doc__ or "").partition("\n")[0])
+def main() -> int:
+    """Soak; return 1 if something was wrong or grew."""
+    parser = make_parser("python -m tests.soak", __doc__)
     parser.add_argument("--minutes", type=float, default=60.0)
-    parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--lap", type=float, default=5.0, metavar="MINUTES", help="after which all runs end (5)")
     parser.add_argument("--runs", type=int, default=3, help="at most so many at once (3)")
     parser.add_argument("--repo", type=Path, metavar="DIR",
                         help="a repository or bundle to clone (a small one is made)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="append the figures there, one object a line")
-    parser.add_argument("--keep", action="store_true", help="keep the directory of a soak that went well, too")
-    return parser.parse_args()
-
-
-def main() -> int:
-    """Soak; return 1 if something was wrong or grew."""
-    chosen = options()
+    chosen = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that everything is ended on the way out
-    root = Path(tempfile.mkdtemp(prefix="garrison-soak-"))
-    repository(root, chosen.repo)
-    soak = Soak(Place(root, env=dict(TIMING)), random.Random(chosen.seed), chosen.runs)
-    ends: list[Figures] = []
-    try:
-        while not ends or time.monotonic() - soak.began < chosen.minutes * 60 - 30:
-            rest = chosen.minutes * 60 - (time.monotonic() - soak.began)
-            soak.lap(min(chosen.lap * 60, max(rest, 10)))
-            soak.drain()
-            soak.judge()
-            soak.clean()
-            ends.append(soak.measure())
-            print(f"end of lap {len(ends)}: ", end="")
-            show(ends[-1])
-            if chosen.json:
-                with chosen.json.open("a") as file:
-                    file.write(json.dumps(asdict(ends[-1])) + "\n")
-            if soak.wrong:
-                break
-    finally:
-        left = soak.place.kill_rest()
-    wrong = [*soak.wrong, *(f"left: {one}" for one in left), *grown(ends[0], ends[-1])] if ends else soak.wrong
-    did = ", ".join(f"{count} {name}" for name, count in sorted(soak.did.items()))
-    print(f"seed {chosen.seed}: {len(ends)} laps in {(time.monotonic() - soak.began) / 60:.0f} minutes; {did}; "
-          f"{len(wrong)} wrong")
-    print("\n".join(wrong[:20]))
-    if wrong or chosen.keep:
-        print(f"kept: {root} (soak.log: what was done)")
-    else:
-        shutil.rmtree(root, ignore_errors=True)
-    return 1 if wrong else 0
+    return play_all(f"python -m tests.soak --minutes {chosen.minutes:g}", chosen.seeds, partial(Soak, chosen),
+                    keep=chosen.keep)
 
 
 if __name__ == "__main__":

@@ -77,6 +77,18 @@ def make_repository(path: Path) -> None:
     git(path, "commit", "-qm", "Begin")
 
 
+def clone_or_make(source: Path | None, folder: Path) -> None:
+    """Clone a foreign repository to where a place in this folder has its own, or make a small one."""
+    repo = checkout_in(folder)
+    if source is None:
+        make_repository(repo)
+        return
+    git(Path("/"), "clone", "-q", "--no-local", str(source.resolve()), str(repo))
+    git(repo, "checkout", "-qB", "main")
+    with (repo / ".git" / "config").open("a") as config:
+        config.write("[user]\n\tname = A User\n\temail = user@example.org\n")
+
+
 def wait_for(what: str, condition: Callable[[], Any], seconds: float = DEADLINE) -> Any:
     """Poll until `condition()` is true; return its value. Fails with `what` at the deadline.
 
@@ -585,4 +597,3 @@ def alive(identity: dict[str, Any]) -> bool:
     """Return whether the process of an identity lives."""
     found = stat(identity["pid"]) if identity.get("pid") else None
     return found is not None and found[0] != "Z" and found[1] == identity["start_ticks"]
-

@@ -1,6 +1,6 @@
 """Backoff: after how long something that failed is tried again. Pure.
 
-Every delay of this kind is a value of this class, beside what it is for:
+Every delay of this kind is a value of this class, alongside what it is for:
 
 | seconds | for | in |
 |---|---|---|

@@ -84,7 +84,7 @@ class Timing(Value):
     damage_patience: float = 5.0
     """Time for a damaged record to be repaired; then the process gives up and names it."""
     failover_patience: float = 300.0
-    """Longest wait for an agent's limit or outage before the next agent of its `failover` goes on."""
+    """Longest wait for an agent's limit or outage before the next agent of its `failover` continues."""
     git_patience: float = 10.0
     """Time for which the same error of git is retried before the node or attempt fails for it; a lock passes."""
     sweep_grace: float = 2.0
@@ -145,7 +145,7 @@ def find_data(folder: str, file: str) -> Path:
 def find_home(option: str | os.PathLike[str] | None = None, environ: Mapping[str, str] | None = None) -> Path:
     """Return the home: `option`, else GARRISON_HOME, else the checkout's state/, else the user's state directory.
 
-    Never the current directory: cron, an agent in a worktree and a person must see the same state.
+    Never the current directory: cron, an agent in a worktree and the user must see the same state.
     """
     environ = os.environ if environ is None else environ
     named = option or environ.get("GARRISON_HOME")
@@ -187,7 +187,7 @@ def trees_root(environ: Mapping[str, str] | None = None) -> Path:
 
 @dataclass(frozen=True)
 class AgentsConfig:
-    """The table `[agents]` itself: what holds for every agent whose profile states none of its own."""
+    """The table `[agents]` itself: what applies to every agent whose profile states none of its own."""
 
     budget: float | None = setting(None, or_none(as_amount))
     """US dollars of a node; None: that of the agent's kind."""
@@ -201,7 +201,7 @@ AGENTS_KEYS = tuple(readers_of(AgentsConfig))
 
 
 class AgentConfig(Value):
-    """A profile `[agents.NAME]`; its table has the keys that depend on its kind, too."""
+    """A profile `[agents.NAME]`; its table has the keys that depend on its kind as well."""
 
     name: str
     kind: str
@@ -209,7 +209,7 @@ class AgentConfig(Value):
     env: tuple[str, ...] = ()
     """Names of environment variables that the agent gets."""
     failover: object = None
-    """Agents that go on when it cannot, as the file has them."""
+    """Agents that continue when it cannot, as the file has them."""
 
     @property
     def where(self) -> str:
@@ -255,6 +255,21 @@ def _occasions(value: object) -> tuple[str, ...]:
     return words
 
 
+def _path(value: object) -> str:
+    """Read the absolute path of a file; `~` is the user's home."""
+    path = os.path.expanduser(value) if isinstance(value, str) else ""  # noqa: PTH111  # Path raises without a home
+    if not path.startswith("/"):
+        raise ValueError("the path of a file, from / or ~")
+    return path
+
+
+def _hours(value: object) -> str:
+    """Read two times of a day, `22:00-07:00`, or '' for none."""
+    if not isinstance(value, str) or not re.fullmatch(r"((?:[01]\d|2[0-3]):[0-5]\d-(?:[01]\d|2[0-3]):[0-5]\d)?", value):
+        raise ValueError('two times of a day, as in "22:00-07:00"')
+    return value
+
+
 @dataclass(frozen=True)
 class NotifyConfig:
     """The table `[notify]`: an argv whose words may hold {text}, {run}, {event} and {node}; seconds it may take."""
@@ -265,6 +280,18 @@ class NotifyConfig:
     """Address to which each notification is sent by POST, as JSON."""
     on: tuple[str, ...] = setting(("escalate", "question", "failed", "wait"), _occasions)
     timeout: float = setting(10.0, number("seconds", 0, 600, above=True))
+    urls_file: str = setting("", _path)
+    """File with one address of a service a line, in the form of apprise; they have secrets, so none stands here."""
+    quiet: str = setting("", _hours)
+    """Hours of the day, in local time, in which nothing is sent."""
+    link: str = setting("", matching(r"(https?://[^\s/?#]+/?)?", "the address of the page, as in https://box.example"))
+    """Address to which links of messages lead; '': that of the last `garrison serve`."""
+    buttons: bool = setting(False, as_flag)
+    """Whether ntfy's messages answer with a button."""
+    push_text: bool = setting(False, as_flag)
+    """Whether pushes to paired devices carry the text of a question, and not only its node and kind."""
+    push_contact: str = setting("garrison@example.com", matching(r"[^\s@]+@[^\s@]+\.[^\s@]+", "an address of mail"))
+    """Whom a push service may write to about this home's pushes; it sees this address."""
 
 
 @dataclass(frozen=True)
@@ -281,23 +308,15 @@ class ChatConfig:
     """Model turns of one agent for one message."""
 
 
-def _path(value: object) -> str:
-    """Read the absolute path of a file; `~` is the user's home."""
-    path = os.path.expanduser(value) if isinstance(value, str) else ""  # noqa: PTH111  # Path raises without a home
-    if not path.startswith("/"):
-        raise ValueError("the path of a file, from / or ~")
-    return path
-
-
 @dataclass(frozen=True)
 class HostsConfig:
     """The table `[hosts]`: the Temporal server through which other machines get their work."""
 
     temporal: str = setting("", matching(r"([^\s:/]+:[0-9]{1,5})?", "a server's address, as in temporal.example:7233"))
-    """Host and port of a server of your own; '': garrison keeps one beside the home."""
+    """Host and port of your own server; '': garrison keeps one alongside the home."""
     namespace: str = setting("default", matching(r"[A-Za-z0-9][A-Za-z0-9._-]*", "the name of a namespace"))
     lease: float = setting(5.0, number("seconds", 2, 600))
-    """Seconds without a sign of life after which another host may go on with a node."""
+    """Seconds without a sign of life after which another host may continue with a node."""
     tls_ca: str = setting("", _path)
     """File with the authority that signed the server's certificate; like the following three an absolute path."""
     tls_certificate: str = setting("", _path)
@@ -354,7 +373,7 @@ class PullRequestOptions:
     mention: str = setting("garrison", _ANY)
     """Name by which a comment on the whole asks for work (`@garrison`)."""
     check_limit: float = setting(3600.0, number("seconds", 1, 604_800))
-    """Seconds without news after which a check that has not ended is told to a person."""
+    """Seconds without news after which the user is notified of a check that has not ended."""
     node: str = setting("", _ANY)
     """Node that mends what no node's commits own; '' for the one that a refused run returns to."""
     labels: tuple[str, ...] = setting((), as_strings)
@@ -384,7 +403,7 @@ class LaunchConfig:
     agent: str | None = setting(None, as_text)
     """Agent of the nodes that name none."""
     failover: str | None = setting(None, as_text)
-    """Agents that go on when a node's agent cannot, separated by commas."""
+    """Agents that continue when a node's agent cannot, separated by commas."""
     land: str | None = setting(None, one_of("node", "run", "none", "pr"))
     """Rule for what lands, and when: `node`, `run`, `none` or `pr`."""
     base: str | None = setting(None, as_text)

@@ -2,8 +2,8 @@
 
 `End` tells an exit from a signal, a timeout, a program that could not be run, and a loss; `Wait` says why a queue could
 do nothing; `Refusal` why the work of an attempt that reported success is not taken. A
-refusal stands in the attempt's result beside the sentence that people and agents read, which is made of it where it is
-decided (`processes.unfinished.describe`). No code asks the sentence what happened.
+refusal stands in the attempt's result alongside the sentence that people and agents read, which is made of it where it
+is decided (`processes.unfinished.describe`). No code asks the sentence what happened.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class End(Value):
 
     @property
     def killed(self) -> bool:
-        """Return whether SIGKILL ended it: a person's, or the kernel's when memory is short."""
+        """Return whether SIGKILL ended it: the user's, or the kernel's when memory is short."""
         return self.signal == signal.SIGKILL
 
 
@@ -89,7 +89,7 @@ class Departure(StrEnum):
     HANGUP = "hangup"
     """Its terminal closed, or the terminal's server died."""
     EARLY = ""
-    """Before its work was done, for another cause: a person ended it, or its agent could not go on."""
+    """Before its work was done, for another cause: the user ended it, or its agent could not continue."""
 
     @classmethod
     def _missing_(cls, value: object) -> Departure:
@@ -101,12 +101,12 @@ SETTLED = frozenset({Departure.DONE, Departure.FAILED, Departure.STOPPED})
 
 
 class WaitKind(StrEnum):
-    """Why a merge queue could do nothing in a step, or why a run waits for a person, the most urgent first."""
+    """Why a merge queue could do nothing in a step, or why a run waits for the user, the most urgent first."""
 
     RUN = "run"
     """The run does not continue by itself."""
     GATE = "gate"
-    """A gate: the queue's runs, or a person has not answered one."""
+    """A gate: the queue's runs, or the user has not answered one."""
     ASKS = "asks"
     """An agent has an open question."""
     PARKED = "parked"
@@ -118,7 +118,7 @@ class WaitKind(StrEnum):
     NO_ROOM = "no_room"
     """The machine or the disk has no room for a gate run."""
     BLOCKED = "blocked"
-    """The entries wait for others, or for a person."""
+    """The entries wait for others, or for the user."""
     NO_TARGET = "no_target"
     """The target branch does not exist."""
     REF_LOCKED = "ref_locked"
@@ -143,14 +143,14 @@ class RefusedBy(StrEnum):
     """Why work went back: what refused the attempt before. Failures have these words as their kind in records."""
 
     ACCEPTANCE = "acceptance"
-    """Its acceptance command; in records a validator, too."""
+    """Its acceptance command; in records a validator as well."""
     VALIDATOR = "validator"
     GATE = "gate"
     CONFLICT = "conflict"
     MOVED = "moved"
     """A conflict only because others had landed: another attempt costs no rework."""
     REVIEW = "review"
-    """A person."""
+    """The user."""
     NO_CHANGE = "no_change"
     UNFINISHED = "unfinished"
     """An open merge, conflict markers, or work that is not on the branch."""
@@ -169,11 +169,11 @@ class RefusedBy(StrEnum):
 
 
 KEPT = frozenset({RefusedBy.ACCEPTANCE, RefusedBy.GATE})
-"""What refuses finished work (as kinds: a validator and a review, too): the next attempt mends it."""
+"""What refuses finished work (as kinds: a validator and a review as well): the next attempt mends it."""
 
 
 class ChangeKind(StrEnum):
-    """What about the work that is to land a person should know: the keys of `[guard]` that say what happens then."""
+    """What about the work that is to land the user should know: the keys of `[guard]` that say what happens then."""
 
     TESTS = "tests"
     """Tests were added or changed."""
@@ -189,7 +189,7 @@ class ChangeKind(StrEnum):
     DEPENDENCIES = "dependencies"
     """Manifests and lock files."""
     INSTRUCTIONS = "instructions"
-    """What agents are told, and what they may do, by files of the repository."""
+    """Instructions and permissions that files of the repository give to agents."""
     SECRETS = "secrets"
     SIZE = "size"
     """Too large or too many files, and what nobody wants in a history: core dumps, installed modules."""
@@ -212,7 +212,7 @@ class Effect(StrEnum):
 
     TELL = "tell"
     ASK = "ask"
-    """It is held until a person approves it."""
+    """It is held until the user approves it."""
     REFUSE = "refuse"
     """It is sent back."""
 
@@ -245,7 +245,7 @@ class RefusalKind(StrEnum):
     STASH = "stash"
     """Nothing is on the branch, and something is in the stash."""
     OTHER_BRANCH = "other_branch"
-    """The work is on another branch or commit, and its own branch holds nothing."""
+    """The work is on another branch or commit, and its own branch contains nothing."""
     REWRITTEN = "rewritten"
     """The branch no longer contains the commit at which it began."""
     IGNORED = "ignored"
@@ -270,9 +270,9 @@ class Refusal(Value):
     """Operation of git that was left open: `merge`, `rebase`, `cherry-pick`, `revert`, `bisect` or `am`; or the hook
     that refused."""
     branch: str = ""
-    """Branch that holds the work."""
+    """Branch that contains the work."""
     commit: str = ""
-    """Commit that holds the work, or that the branch lacks."""
+    """Commit that contains the work, or that the branch lacks."""
     ref: str = ""
     """Ref under which the work was saved."""
 

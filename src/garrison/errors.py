@@ -35,7 +35,7 @@ class Shortage(GarrisonError):
 
 
 class Hindered(GarrisonError):
-    """Something outside the work is missing or cannot be used, and the caller waits for it: a person may mend it."""
+    """Something outside the work is missing or cannot be used, and the caller waits for it: the user may mend it."""
 
 
 class NotFound(GarrisonError):

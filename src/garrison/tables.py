@@ -63,7 +63,7 @@ def empty_table(read: Reader[Mapping[str, T]] | Nested[Mapping[str, T]]) -> Mapp
 
 
 def settings_by_key(keys: Iterable[Word], read: Reader[T]) -> Mapping[Word, T]:
-    """Declare a field that holds what the table states for each of `keys`."""
+    """Declare a field that contains what the table states for each of `keys`."""
     made: Any = field(default_factory=dict, metadata={_READER: read, _KEYS: tuple(keys)})
     return made  # type: ignore[no-any-return]
 
@@ -135,7 +135,7 @@ class Table(Value):
         for key in self.require(known):
             if key not in known and not str(key).startswith("x_"):
                 near = nearest(str(key), known)
-                fix = f"did you mean {near}?" if near else f"there are {', '.join(known)}; a key of your own begins " \
+                fix = f"did you mean {near}?" if near else f"there are {', '.join(known)}; your own keys begin " \
                     "with x_"
                 what = f"{key} is not a setting" if self.keys else f"garrison reads no table or key {key}"
                 yield str(self.error(f"{what}; {fix}", str(key))), near
@@ -158,7 +158,7 @@ class Table(Value):
         """Return the record of this table; UsageError for a wrong value, and for a key that nobody knows.
 
         Args:
-            base: what holds for the keys that it does not state; the record's defaults otherwise.
+            base: what applies to the keys that it does not state; the record's defaults otherwise.
             others: keys that somebody else reads; None: there may be any.
             names: key of the record → key of this table, where it has another.
         """

@@ -40,12 +40,12 @@ WITHOUT_WORKER = "delete window.SharedWorker"
 
 
 @contextmanager
-def serving(home: Path, *, files: int | None = None) -> Iterator[str]:
+def serving(home: Path, *, files: int | None = None, port: int = 0) -> Iterator[str]:
     """A server of a home that a test writes itself; the address it printed. `files`: how many it may open."""
     log = home / "serve"
     limit = ["prlimit", f"--nofile={files}:{files}"] if files else []
     with log.open("wb") as out:
-        server = subprocess.Popen([*limit, *PROGRAM, "--home", str(home), "serve", "--port", "0"],
+        server = subprocess.Popen([*limit, *PROGRAM, "--home", str(home), "serve", "--port", str(port)],
                                   stdout=out, stderr=out)
     try:
         wait_for("it is served", lambda: "token=" in log.read_text())

@@ -12,6 +12,8 @@ from served_run import serving
 
 from garrison.records import run as run_records
 from garrison.records.run import Launch
+from garrison.schedules.plan import Schedule
+from garrison.schedules.starts import Schedules
 from garrison.system.clock import iso
 from timeline_support import BEGIN, Story, TimedHome, story
 
@@ -36,6 +38,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         told.guardian(number, "run", status="failed" if number == 3 else "done")
         told.writers.popitem()[1].close()
     story(TimedHome(folder))
+    Schedules(folder).add(Schedule("nightly", "0 3 * * 1-5", ["run", "update"], "/src/shop", 0.0, "Europe/Berlin"))
     with serving(folder) as url:
         yield url
 
@@ -100,3 +103,13 @@ def test_the_home_is_accessible_and_fits(home: str, opened: Any) -> None:
             page.set_viewport_size({"width": width, "height": 900})
             assert page.evaluate((Path(__file__).parent / "audit.js").read_text()) == [], (scheme, width)
             page.wait_for_function("document.documentElement.scrollWidth === innerWidth")
+
+
+def test_a_schedule_is_shown_with_its_next_time_and_paused(home: str, opened: Any) -> None:
+    panel = opened(home).locator("#schedules")
+    expect(panel).to_contain_text("next")
+    expect(panel).to_contain_text("garrison run update")
+    panel.get_by_role("button", name="Pause nightly").click()
+    expect(panel).to_contain_text("paused: by hand")
+    panel.get_by_role("button", name="Resume nightly").click()
+    expect(panel.get_by_role("button", name="Pause nightly")).to_be_visible()

@@ -79,7 +79,7 @@ def test_sessions_that_go_round_are_told_and_then_asked_about(scene):
     child = scene.launch(scene.graph(**dict.fromkeys(scene.players, "rework=none")), "--max-agents", "4")
     wait_for("it is interrupted", lambda: scene.endings("trickles")[:1] == ["hang"])
     assert "response took longer than 12 s" in place.command("status", "r1").stdout
-    wait_for("a person is asked", lambda: "wanders asks: it goes round, though it was told so" in place.logs())
+    wait_for("a person is asked", lambda: "wanders asks: it repeats itself despite a warning" in place.logs())
     assert len(scene.calls("wanders")) <= 25
     assert place.command("answer", "wanders", "leave it").returncode == 0
     assert place.finish(child) == 1, place.logs()

@@ -156,4 +156,4 @@ def test_a_person_permits_and_is_heard(scene):
     assert "And be careful." in heard[0]
     assert place.command("tell", "a", "Too late.").returncode == 1
     shown = place.command("prompt", "a").stdout
-    assert shown.count("told by a person (`garrison tell`)") == 2 and "Be quick." in shown
+    assert shown.count("from the user (`garrison tell`)") == 2 and "Be quick." in shown

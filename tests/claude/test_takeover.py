@@ -95,7 +95,7 @@ def test_the_agent_continues_after_a_takeover(scene, taking):
     (place.root / "leave").touch()
     assert person.wait(DEADLINE) == 0
     assert place.finish(taking) == 0, place.logs()
-    resumed = next(one for one in scene.calls("a") if "A person has taken this session over" in one.asked.prompt)
+    resumed = next(one for one in scene.calls("a") if "The user has taken this session over" in one.asked.prompt)
     assert "I write a." in json.dumps(resumed.body["messages"][:-1]), "it is the same session"
     assert scene.endings("a") == ["stopped", "person", "reported"]
     assert place.command("takeover", "a").returncode == 1
@@ -135,7 +135,7 @@ def test_a_session_agent_resumes_after_a_takeover(scene):
     (place.root / "leave").touch()
     assert person.wait(30) == 0
     assert place.finish(child) == 0, place.logs()
-    told = next(one for one in scene.calls("a") if "A person has worked in your worktree" in one.asked.prompt)
+    told = next(one for one in scene.calls("a") if "The user has worked in your worktree" in one.asked.prompt)
     assert "called run(" in told.asked.prompt
     assert place.ledger.read_text() == "ran\nran\n"
     assert place.identity("orchestrator-a")["incarnation"] == 1
@@ -171,7 +171,7 @@ def test_the_real_cli_in_a_takeover_and_its_death(scene):
     assert not any(one.pid == cli for one in processes())
     assert place.identity("orchestrator-a")["incarnation"] == 1
     assert scene.endings("a") == ["stopped", "person", "reported"]
-    resumed = next(one for one in scene.calls("a") if "A person has taken this session over" in one.asked.prompt)
+    resumed = next(one for one in scene.calls("a") if "The user has taken this session over" in one.asked.prompt)
     past = json.dumps(resumed.body["messages"][:-1])
     assert asked_a in past
     assert "I was about to write." in past

@@ -122,7 +122,7 @@ def test_a_result_block_that_stays_invalid_fails(stage: Stage) -> None:
     """It is told why; work that its agent calls something unreadable is not taken to have succeeded."""
     stage.play([{"say": BLOCK.replace("{", "{{")}], [{"say": "I have said it."}])
     outcome = stage.finish(stage.acp())
-    assert (outcome.status, outcome.reason.partition(": ")[0]) == ("fail", "it was told so, and made no other report")
+    assert (outcome.status, outcome.reason.partition(": ")[0]) == ("fail", "it was warned, and made no other report")
     assert stage.prompts()[1].startswith("You ended your turn without a report (its result block is invalid: ")
 
 
@@ -131,7 +131,7 @@ def test_an_agent_that_goes_round_is_told_once_and_then_asked_about(stage: Stage
     stage.play(turn, [{**step, "at_end": True} for step in turn], [{"say": BLOCK}])
     work = stage.acp()
     stage.until(work, lambda: work.question is not None and work.process() is None)
-    assert work.question is not None and "it goes round, though it was told so: its last" in work.question.text
+    assert work.question is not None and "it repeats itself despite a warning: its last" in work.question.text
     assert stage.prompts()[1].startswith("You were interrupted because you are going round: its last")
     work.answer(work.question.id, "Stop looking.")
     assert stage.finish(work).status == "success" and "Stop looking." in stage.prompts()[2]

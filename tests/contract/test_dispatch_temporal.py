@@ -29,8 +29,8 @@ from garrison.hosts.lease import Duty, Ending, HeldLease, MachinePace, work_on, 
 from garrison.hosts.service import connect_temporal
 from garrison.records.host_service import HostSettings
 from garrison.values import replace
+from go_betweens import TlsFront, make_certificates
 from support import DEADLINE, wait_for
-from tls_front import TlsFront, make_certificates
 
 pytest.importorskip("temporalio", reason="the extra garrison[hosts] is not installed")
 

@@ -40,7 +40,6 @@ def grandchild() -> Iterator[tuple[int, int]]:
     (pid,) = [int(line) for line in lines if line.isdigit()]
     assert "up" in lines
     found = processes.probe(pid)
-    assert found is not None
     yield found.id.pid, found.id.ticks
     processes.send(*(found.id.pid, found.id.ticks), signal.SIGKILL)
     parent.wait()
@@ -116,7 +115,6 @@ def test_the_count_of_the_nearest_cgroup(tmp_path: Path, monkeypatch: pytest.Mon
     assert oom_counter(group, tmp_path, vmstat) == counter
     looked = ExitMonitor(tmp_path, vmstat)
     me = processes.probe(os.getpid())
-    assert me is not None
     looked.watch(me.pid, me.ticks)
     assert not looked.out_of_memory(me.pid, me.ticks)
     vmstat.write_text("oom_kill 41\n")

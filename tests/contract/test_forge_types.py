@@ -44,7 +44,6 @@ def fetch(package: tuple[str, str], *, optional: bool) -> Types:
             pytest.skip(f"{name} cannot be fetched: {error}")
     with tarfile.open(file) as archive:
         member = archive.extractfile("package/dist/index.d.ts")
-        assert member is not None
         return Types(member.read().decode(), optional=optional)
 
 

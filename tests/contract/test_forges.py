@@ -78,7 +78,6 @@ def test_a_pull_request_is_opened_edited_made_ready_and_merged(place: Place) -> 
     assert (done.result, done.commit) == (MergeResult.MERGED, place.state.head_of(place.path, "main"))
     assert forge.merge(number, place.commit, MergeMethod.MERGE) == done
     found = forge.find_pull(MARKER, "work")
-    assert found is not None
     assert (found.state, found.merge_commit) == (PullState.MERGED, done.commit)
 
 

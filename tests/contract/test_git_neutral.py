@@ -289,7 +289,6 @@ def test_what_is_configured_is_read_again_only_after_a_change(place: Place, monk
     ours.run("status")
     assert len(calls) == 2
     dirs = find_git_dirs(place.tree)
-    assert dirs is not None
     assert dirs.common == (place.repo / ".git").resolve()
     assert any(each.key == "filter.e.clean" for each in neutral.read_configuration(dirs, ENVIRON).settings)
 

@@ -61,7 +61,6 @@ LIFE = f"/home of mine, test {os.getpid()}:r1:runner-a#1"
 def test_a_child_bears_its_marker_and_can_be_probed(world: World) -> None:
     child = world.start(LIFE)
     found = world.processes.probe(child.pid)
-    assert found is not None
     assert (found.pid, found.ticks, found.zombie) == (child.pid, child.ticks, False)
     assert until(lambda: child.id in world.processes.find_marked(LIFE))  # not before it has executed its program
     assert world.processes.find_marked(LIFE + "0") == []
@@ -237,7 +236,6 @@ def test_a_thread_that_ends_meanwhile_hides_no_children_of_the_others(
 
 def test_our_own_line_in_proc() -> None:
     me = processes.probe(os.getpid())
-    assert me is not None
     assert me.ppid == os.getppid()
     assert os.getppid() in processes.ancestors(os.getpid())
     assert 1 in processes.ancestors(os.getpid())

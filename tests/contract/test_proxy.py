@@ -441,7 +441,6 @@ def test_the_last_failure_of_an_api_is_kept_until_it_answers(
         for count in (1, 2):
             proxy.ask("POST", "/anthropic/v1/messages", b"{}")
             known = read_answer(proxy.folder)
-            assert known is not None
             assert (known.status, known.error, known.message, known.count) == (*seen, count)
             assert (known.resets_at and round(known.resets_at - known.at, 1)) == wait
         assert known.since < known.at

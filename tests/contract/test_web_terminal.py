@@ -91,7 +91,7 @@ def test_one_person_types_at_a_time_and_the_journal_says_who(tmp_path: Path) -> 
             await until("its terminal is gone", lambda: _is_status(here.post(typed, {"text": "x"}), 404))
         texts = [posted.signal.payload["text"] for posted in signals.list_pending(home, Key("runner", "a", "r1"))
                  if posted.signal is not None and posted.signal.signal_type == "X-KEYBOARD"]
-        assert texts == 3 * ["a person on the page types to the agent", "the person on the page types no longer"]
+        assert texts == 3 * ["the user types to the agent on the page", "the person on the page types no longer"]
         await until("no client is left", lambda: _is(lambda: not TmuxTerminal(home).list_clients(session, "x")))
 
     with agent_in_tmux(tmp_path, ECHO) as (_, session):

@@ -115,7 +115,7 @@ def test_a_person_is_told_to_takes_over_and_leaves_and_the_session_goes_on(place
     tree = Path(place.identity("orchestrator-a")["worktree"])
     wait_for("the turn runs", (tree / "here").exists)
     told = place.command("tell", "a", "Leave the API alone.")
-    assert (told.returncode, told.stderr) == (0, "a is told at its next turn\n"), told
+    assert (told.returncode, told.stderr) == (0, "a gets it at its next turn\n"), told
     without = place.command("takeover", "a")
     assert without.returncode == 1 and "needs a terminal" in without.stderr
     session = load(place.home / "runs/r1/nodes/a/1/claude/session.json")["id"]
@@ -129,7 +129,7 @@ def test_a_person_is_told_to_takes_over_and_leaves_and_the_session_goes_on(place
     assert place.finish(child) == 0, place.logs()
     assert git(place.repo, "show", "main:seen.txt") == f"opened {session} known"
     prompt = load(place.home / "runs/r1/nodes/a/1/claude/order.json")["prompt"]
-    assert "A person has taken this session over by hand" in prompt
+    assert "The user has taken this session over by hand" in prompt
     assert load(place.home / "runs/r1/nodes/a/1/claude/delivered.json") == {"count": 1, "session": session}
     endings = (place.home / "runs/r1/nodes/a/1/claude/endings.jsonl").read_text().splitlines()
     assert [json.loads(line)["kind"] for line in endings] == ["stopped", "person", "reported"]

@@ -23,6 +23,7 @@ digraph pipeline {
 """The pipeline of the seed's own tests, as it stands in SEED where that is present."""
 
 
+@pytest.mark.smoke
 @pytest.mark.traced
 def test_failures_are_named_and_independent_work_lands(place):
     """Nodes b to e fail, each in its own way; a lands, and f never starts since it needs what b should have made."""

@@ -1,5 +1,6 @@
 """What garrison promises, one test each: real processes, real git, kill -9. The page is opened in tests/browser, Claude
-works offline in tests/claude, a stopped run goes on in test_stop; all other end-to-end tests ask the same of odder
+works offline in tests/claude, a stopped run goes on in test_stop, a conflict comes back to its agent in test_rework, a
+red gate keeps a branch off the target in test_node_outcomes; all other end-to-end tests ask the same of odder
 circumstances."""
 
 from __future__ import annotations
@@ -7,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from e2e.test_kill_pairs import check_wisdom, holding
-from support import DEADLINE, Node, Place, git, load, wait_for
+from support import DEADLINE, Node, Place, load, wait_for
 
 pytestmark = pytest.mark.smoke
 
@@ -67,32 +68,3 @@ def test_all_processes_are_killed_at_once_and_one_command_resumes_the_run(place:
     place.check("a", "b")
     check_wisdom(place)
     assert load(place.home / "runs/r1/nodes/a/1/result.json")["incarnation"] == 2
-
-
-def test_a_conflict_is_given_back_to_its_agent_and_lands_after_rework(place: Place) -> None:
-    change = "sed -i '5s/.*/changed by {}/' notes.txt"
-    resolve = 'cp "$GARRISON_PROMPT_FILE" why.txt; git checkout --ours notes.txt'
-    second = f'if [ "$GARRISON_ATTEMPT" = 2 ]; then {resolve}; else {change.format("b")}; {place.hold("b")}; fi'
-    graph = place.graph(Node("a", command=f"{change.format('a')}; {place.hold('a')}"),
-                        Node("b", command=second, attributes="rework=merge"))
-    child = place.launch(graph, "r1", "--max-agents", "2")
-    place.wait_until_held("a")
-    place.wait_until_held("b")
-    place.release("a")
-    wait_for("a has landed", lambda: place.nodes().get("a", {}).get("status") == "validated")
-    place.release("b")
-    assert place.finish(child) == 0, place.logs()
-    assert {name: node["attempt"] for name, node in place.nodes().items()} == {"a": 1, "b": 2}
-    assert git(place.repo, "show", "main:notes.txt").splitlines()[4] == "changed by b"
-    assert "conflict in notes.txt" in git(place.repo, "show", "main:why.txt")
-
-
-def test_a_red_gate_keeps_a_branch_off_the_target_and_others_land(place: Place) -> None:
-    gate = 'git rev-parse "HEAD^{tree}" >> "$WITNESS"; if test -e red.flag; then echo the flag is red; exit 1; fi'
-    graph = place.graph(Node("good"), Node("bad", before="touch red.flag", attributes="rework=none"))
-    assert place.finish(place.launch(graph, gate=gate)) == 1, place.logs()
-    nodes = place.nodes()
-    assert {name: node["status"] for name, node in nodes.items()} == {"good": "validated", "bad": "failed"}
-    assert "the flag is red" in nodes["bad"]["reason"]
-    place.check_landed("good")
-    place.check_failed_nodes_kept("bad")

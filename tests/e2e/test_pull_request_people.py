@@ -72,7 +72,7 @@ def test_another_base_a_draft_and_a_dismissed_review_hold_it_up_until_they_are_u
         pull.base = "main"
         pull.title = f"WIP: {pull.title}"
         there.approve(state="DISMISSED")
-        run.waits("a person made it a draft again")
+        run.waits("made a draft again on the forge")
         pull.title = pull.title.removeprefix("WIP: ")
         run.waits("review of #1")
         run.merges()

@@ -172,4 +172,4 @@ def test_an_issue_becomes_a_merged_pull_request_over_a_red_check_and_a_comment(p
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_nothing_is_lost_or_doubled_when_the_guardian_dies_at_its_requests(tmp_path, seed):
     """One story for each kind of forge; `python -m tests.pull_request_storm` tells hundreds."""
-    assert Story(seed, tmp_path, most=8).tell() == []
+    assert Story(seed, tmp_path, most=8).play() == []

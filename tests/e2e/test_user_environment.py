@@ -93,7 +93,6 @@ def check_environment(place: Place) -> None:
     """Every process of the run has its own life's marker, or none, and nothing that the caller did not mean to pass."""
     for stem in ("launch", "guardian-crew", "runner-a", "runner-b", "orchestrator-a", "orchestrator-b"):
         layer = read_process(place.pid(stem))
-        assert layer is not None
         assert layer.environ["GARRISON_LIFE"] == f"{place.home}:r1:{stem}#1"
     for one in place.living_processes():
         assert not [value for value in one.environ.values() if "hunter2" in value], one
@@ -106,7 +105,6 @@ def check_environment(place: Place) -> None:
         assert {one.environ["GARRISON_TREE"] for one in agents} == place.tree_paths(name)
         assert len(agents) >= 2, "the orchestrator and its agent"
     server = read_process(our_servers(place)[0])
-    assert server is not None
     assert "GARRISON_LIFE" not in server.environ
 
 

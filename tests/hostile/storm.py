@@ -9,13 +9,11 @@ hooks and configuration are as before.
 
 from __future__ import annotations
 
-import argparse
 import random
 import sys
-import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections import Counter
+from dataclasses import dataclass, field
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -24,7 +22,9 @@ from explanations import check_promises
 from hostile import enclosure
 from hostile.aftermath import TRAPS, escapes_shown, settings_of, told
 from hostile.cases import CASES
+from hostile.trial import world_of
 from hostile.world import HONEST, HOSTILE, RUN, Confinement, World, describe_change, why_impossible
+from storm import make_parser, play_all
 from support import Node, landed_subjects, wait_for
 
 LONGEST = 240.0
@@ -47,33 +47,32 @@ def honest_nodes(dice: random.Random) -> list[Node]:
     return nodes
 
 
-@contextmanager
-def world_of(confinement: Confinement) -> Iterator[World]:
-    with tempfile.TemporaryDirectory(prefix="hostile-", ignore_cleanup_errors=True) as folder:
-        Path(folder).chmod(0o755)
-        world = World(Path(folder), confinement)
-        try:
-            yield world
-        finally:
-            world.close()
+@dataclass
+class Storm:
+    """The storm of one seed."""
 
+    confinement: Confinement
+    seed: int
+    did: Counter[str] = field(default_factory=Counter)
 
-def storm(seed: int, confinement: Confinement) -> tuple[int, list[str]]:
-    """Run one storm; return how many attacks there were and what is wrong."""
-    dice = random.Random(seed)
-    with world_of(confinement) as world:
+    def play(self) -> list[str]:
+        """Attack while the nine work; return what is wrong."""
+        with world_of(self.confinement) as world:
+            return self._attack(world, random.Random(self.seed))
+
+    def _attack(self, world: World, dice: random.Random) -> list[str]:
         honest = honest_nodes(dice)
         before = standing(world)
         child = world.open(nodes=[Node(HOSTILE, command=world.hostile), *honest])
         wait_for("the hostile agent is at work", lambda: child.poll() is not None
                  or (world.tree() / ".orders/ready").exists())
-        end, attacks, wrong = time.monotonic() + LONGEST, 0, []
+        end, wrong = time.monotonic() + LONGEST, []
         while not landed(world, honest) and child.poll() is None and time.monotonic() < end:
             for case in dice.sample(CASES, len(CASES)):
                 if landed(world, honest) or not (world.tree() / ".orders").exists():
                     break
                 world.attack(case.script)
-                attacks += 1
+                self.did["attacks"] += 1
         trap = dice.choice([trap for trap in TRAPS if trap.closed not in (told, escapes_shown)])
         if (world.tree() / ".orders").exists():
             world.attack(settings_of(world, HOSTILE) + trap.script)
@@ -83,7 +82,7 @@ def storm(seed: int, confinement: Confinement) -> tuple[int, list[str]]:
             time.sleep(0.1)
         if child.poll() is None:
             wrong.append(f"the run does not end after: {trap.name}")
-        return attacks, [*wrong, *judge(world, honest, before)]
+        return [*wrong, *judge(world, honest, before)]
 
 
 def landed(world: World, honest: list[Node]) -> bool:
@@ -146,9 +145,7 @@ def judge(world: World, honest: list[Node], before: dict[str, object]) -> list[s
 
 
 def main() -> int:
-    about = (__doc__ or "").partition("\n")[0]
-    parser = argparse.ArgumentParser(prog="python -m tests.hostile.storm", description=about)
-    parser.add_argument("--seeds", default="1", metavar="N|A..B")
+    parser = make_parser("python -m tests.hostile.storm", __doc__)
     parser.add_argument("--in", dest="confinement", choices=[one.name.lower() for one in Confinement],
                         default="bubblewrap")
     given = parser.parse_args()
@@ -157,16 +154,8 @@ def main() -> int:
     if reason := why_impossible(confinement):
         print(f"not tried: {reason}", file=sys.stderr)
         return 1
-    first, dots, last = given.seeds.partition("..")
-    failed = 0
-    for seed in range(int(first), int(last) + 1) if dots else [int(first)]:
-        began = time.monotonic()
-        attacks, wrong = storm(seed, confinement)
-        failed += bool(wrong)
-        print(f"seed {seed}: {attacks} attacks in {time.monotonic() - began:.0f} s; {len(wrong)} wrong", flush=True)
-        for line in wrong:
-            print(f"  {line}")
-    return bool(failed)
+    return play_all(f"python -m tests.hostile.storm --in {given.confinement}", given.seeds,
+                    lambda seed, _: Storm(confinement, seed), keep=given.keep)
 
 
 if __name__ == "__main__":

@@ -61,17 +61,24 @@ def attempt(world: World, case: Case) -> Attempt:
 
 
 @contextmanager
-def opened(confinement: Confinement, **options: str) -> Iterator[World]:
-    """Yield a world in which both agents are at work."""
+def world_of(confinement: Confinement, **options: str) -> Iterator[World]:
+    """Yield a world of its own, in which nothing is at work yet."""
     with tempfile.TemporaryDirectory(prefix="hostile-", ignore_cleanup_errors=True) as folder:
         root = Path(folder)
         root.chmod(0o755)
         world = World(root, confinement, **options)
         try:
-            world.open_orders()
             yield world
         finally:
             world.close()
+
+
+@contextmanager
+def opened(confinement: Confinement, **options: str) -> Iterator[World]:
+    """Yield a world in which both agents are at work."""
+    with world_of(confinement, **options) as world:
+        world.open_orders()
+        yield world
 
 
 def run(confinement: Confinement, cases: Sequence[Case]) -> Iterator[Attempt]:
@@ -88,7 +95,6 @@ def run(confinement: Confinement, cases: Sequence[Case]) -> Iterator[Attempt]:
                 case = rest.pop(0)
                 done = attempt(world, case)
                 spoilt = (bool(done.succeeded) and case.ruins) or not world.is_at_work
-            assert done is not None
             yield Attempt(done.case, done.succeeded, done.output, _changes(world, untouched, done, spoilt))
 
 

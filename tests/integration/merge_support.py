@@ -84,6 +84,11 @@ class World:
         """Enqueue a branch; one that is enqueued by hand has no runner, and so no turn after a conflict."""
         return self.queue.enqueue("r", node, attempt, branch or node, recipient="" if by_hand else f"runner-{node}@r")
 
+    def add(self, node: str, changes: dict[str, str | None] | None = None, start: str = "main"):
+        """Make a branch with one commit, that of a file of its own or of `changes`, and enqueue it."""
+        self.branch(node, changes or {f"{node}.txt": "1\n"}, start)
+        return self.enqueue(node)
+
     def gates(self) -> int:
         """Return how often the gate passed."""
         return len(self.witness.read_text().split()) if self.witness.exists() else 0
@@ -114,6 +119,12 @@ def drive(processor: MergeProcessor, until: str = "empty", seconds: float = DEAD
         assert done.kind in ("gate", "ref_locked", "hindered"), done
         wait(done.fd, min(done.seconds, 0.05) if done.fd < 0 else 1.0)
     raise AssertionError("the queue did not come to rest")
+
+
+def finish(processor: MergeProcessor) -> None:
+    """Step until the queue is empty, and close the processor."""
+    drive(processor)
+    processor.close()
 
 
 def wait(fd: int, seconds: float) -> None:

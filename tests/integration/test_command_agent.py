@@ -268,7 +268,7 @@ def test_a_program_that_goes_round_is_told_once_and_then_asked_about(assignment:
 
     wait_for("a person is asked", asks)
     assert work.question is not None and work.process() is None
-    assert "it goes round, though it was told so: its last 11 calls brought nothing new" in work.question.text
+    assert "it repeats itself despite a warning: its last 11 calls brought nothing new" in work.question.text
     assert "You were interrupted because you are going round" in assignment.read_prompt()
     assert assignment.output.read_text().count("→ command_execution ls") < 2 * 25
     work.answer(work.question.id, "Stop looking.")

@@ -34,29 +34,17 @@ LOST = [("runs/r1/journal.jsonl", "empty"), ("merge-queue/*/*/journal.jsonl", "d
 @pytest.mark.parametrize("what", [pytest.param(what, marks=() if what in QUICK else pytest.mark.slow)
                                   for what in DAMAGES])
 def test_a_damaged_home_is_repaired_by_a_resume(tmp_path: Path, what: str) -> None:
-    trial = Trial(tmp_path, 1, DAMAGES[what])
-    try:
-        trial.run()
-    finally:
-        trial.place.kill_all()
+    Trial(tmp_path, 1, DAMAGES[what]).play()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("landing", LANDINGS)
 def test_the_journals_of_a_run_that_lands_otherwise_are_rebuilt(tmp_path: Path, landing: str) -> None:
     """What has to be approved is asked for again; nothing lands twice, or unseen."""
-    trial = Trial(tmp_path, 1, LOST, LANDINGS[landing])
-    try:
-        trial.run()
-    finally:
-        trial.place.kill_all()
+    Trial(tmp_path, 1, LOST, LANDINGS[landing]).play()
 
 
 @pytest.mark.parametrize("seed", [pytest.param(seed, marks=() if seed == 5 else pytest.mark.slow)
                                   for seed in (3, 5, 7, 10, 22)])
 def test_a_seed(tmp_path: Path, seed: int) -> None:
-    trial = Trial(tmp_path, seed)
-    try:
-        trial.run()
-    finally:
-        trial.place.kill_all()
+    Trial(tmp_path, seed).play()

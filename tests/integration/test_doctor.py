@@ -136,7 +136,6 @@ def test_identities_whose_processes_are_gone_are_fenced(home: Home) -> None:
     stale = home.identity("runner", "a", "r1", pid=pid, start_ticks=ticks)
     lapsed = home.identity("runner", "b", "r1", pid=pid, start_ticks=ticks, status="starting", spawn_deadline=AT)
     me = processes.probe(os.getpid())
-    assert me is not None
     living = home.identity("runner", "c", "r1", pid=me.pid, start_ticks=me.ticks)
     elsewhere = home.identity("runner", "d", "r1", pid=pid, start_ticks=ticks, pid_ns="pid:[1]")
     lock = LifeLock.try_acquire(home.runtime.store.life_path(elsewhere))
@@ -156,7 +155,6 @@ def test_orphans_are_ended_and_other_processes_are_not(home: Home, tmp_path: Pat
                home.child(f"{here}:gone:runner-x#1")]
     me = home.child(f"{here}:r1:orchestrator-a#4")
     info = processes.probe(me.pid)
-    assert info is not None
     home.identity("orchestrator", "a", "r1", pid=me.pid, start_ticks=info.ticks, incarnation=4)
     decoys = [me, home.child(f"{here}2:r1:runner-a#1"), home.child(f"{tmp_path}:r1:runner-a#1"), home.child("nonsense")]
     assert home.problems("orphans") == [("sweep", "")] * 3
@@ -420,7 +418,6 @@ def test_an_interrupted_removal_leaves_no_half_of_a_run(home: Home, monkeypatch:
 def test_a_living_run_is_never_removed(home: Home, places: Callable[..., Place]) -> None:
     home.run("r1", "running", "done")
     me = processes.probe(os.getpid())
-    assert me is not None
     home.identity("runner", "a", "r1", pid=me.pid, start_ticks=me.ticks)
     done = home.place.command("clean", "--run", "r1", "--force", "--yes")
     assert (done.returncode, "garrison stop r1" in done.stderr) == (1, True)

@@ -28,21 +28,18 @@ def test_a_branch_that_changes_its_gate_is_tested_with_the_target_s_and_the_verd
     git(world.repo, "reset", "-q", "--hard", "main~1")
     git(world.repo, "update-ref", "refs/heads/main", git(world.repo, "rev-parse", "HEAD"))
     gate(world, "ci/**")
-    world.branch("again", {**cheat, "other": "x\n"})
-    world.enqueue("again")
+    world.add("again", {**cheat, "other": "x\n"})
     world.drain()
     entry = world.entry("again")
     assert entry.status == "rejected", entry
     assert "tested with the target's ci/gate.sh, which the branch changes" in entry.reason
-    world.branch("fine", {"ci/gate.sh": "exit 1\n", "ci/sitecustomize.py": "x\n", "ci/list": None, "good": "x\n"})
-    world.enqueue("fine")
+    world.add("fine", {"ci/gate.sh": "exit 1\n", "ci/sitecustomize.py": "x\n", "ci/list": None, "good": "x\n"})
     world.drain()
     entry = world.entry("fine")
     assert entry.status == "landed", entry
     assert entry.reason == "tested with the target's ci/gate.sh, ci/list, ci/sitecustomize.py, which the branch changes"
     assert git(world.repo, "show", "main:ci/gate.sh") == "exit 1", "what lands is the branch, as it is"
-    world.branch("plain", {"plain": "x\n"})
-    world.enqueue("plain")
+    world.add("plain", {"plain": "x\n"})
     with pytest.raises(AssertionError, match="base_red"):  # from then on the target's gate is the new one
         world.drain()
     assert world.entry("plain").status != "landed"
@@ -110,10 +107,8 @@ def test_a_verdict_counts_only_with_the_files_of_the_target_that_it_was_given_wi
 
 def test_a_commit_that_somebody_moved_the_target_to_is_said_to_be_untested(tmp_path):
     world = World(tmp_path)
-    world.branch("moved", {"moved": "x\n"})
-    world.branch("merged", {"merged": "x\n"})
-    world.enqueue("moved")
-    world.enqueue("merged")
+    world.add("moved", {"moved": "x\n"})
+    world.add("merged", {"merged": "x\n"})
     git(world.repo, "merge", "-q", "--ff-only", "moved")
     git(world.repo, "merge", "-q", "--no-ff", "-m", "by hand", "merged")
     world.drain()

@@ -8,7 +8,7 @@ import signal
 import time
 
 import pytest
-from merge_support import World, drive, until
+from merge_support import World, finish, until
 
 from garrison.merge import gate
 from garrison.sandbox.proxy import registration
@@ -50,8 +50,7 @@ def use_gate(world, command):
 
 def enqueue(world, *nodes):
     for node in nodes:
-        world.branch(node, {node: node})
-        world.enqueue(node)
+        world.add(node, {node: node})
 
 
 def test_a_gate_that_connects_to_nothing_starts_no_proxy(world, started, monkeypatch):
@@ -94,8 +93,7 @@ def test_a_gate_whose_network_ended_with_its_processor_is_tested_again(world, tm
     run_and_die(world, lambda _: tried.exists())
     processor = world.processor()
     go.touch()
-    drive(processor)
-    processor.close()
+    finish(processor)
     assert world.entry("a").status == "landed"
     assert world.entry("a").tests == 2
 
@@ -153,8 +151,7 @@ def test_nothing_is_left_of_a_gate_s_network_after_the_deaths_of_both(world, tmp
         adopted = next(iter(processor.gates._runs.values()))
         until(lambda: adopted.is_cut or not processor.step(), "the successor's notice")
     go.touch()
-    drive(processor)
-    processor.close()
+    finish(processor)
     assert world.entry("a").status == "landed"
     until(lambda: not processes.is_running(proxy.pid, proxy.ticks), "the proxy's end")
     until(lambda: not has_proxy(world.home / "runs" / "r"), "the last proxy's end")

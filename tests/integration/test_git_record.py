@@ -54,7 +54,6 @@ def test_a_change_is_told_once_with_who_was_at_work_and_restored(run):
     assert run.watch.poll(["a"]) is None
     run.plant()
     told = run.watch.poll(["a", "b"])
-    assert told is not None
     assert told.describe() == (
         "while a, b were at work, git's configuration or hooks were changed: filter.evil.clean in .git/config, "
         "filter.own.clean in .git/config, remote.origin.url in .git/config (removed), hooks/post-commit, "
@@ -122,7 +121,6 @@ def test_a_gate_that_a_person_changes_during_a_run_is_told(run):
              "no gate; strategy squash, at most 7 s")):
         commands.reconfigure(run.world.queue, **change)
         told = watch.poll(["a"])
-        assert told is not None
         assert told.describe() == f"while a was at work, a person changed how main is tested: from {before} to {now}"
         assert watch.poll(["a"]) is None
     assert GateWatch(run.world.queue, launch, "no gate").poll(["a"]) is None, "as an older edition told it"

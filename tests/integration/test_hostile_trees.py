@@ -207,8 +207,7 @@ def test_entries_at_which_git_fails_hold_up_none_of_those_behind_them(tmp_path, 
     for number, name in enumerate(refused):
         HOSTILE[name](world)
         world.enqueue(f"bad{number}", branch="hostile")
-    world.branch("good", {"good.txt": "1\n"})
-    world.enqueue("good")
+    world.add("good")
     world.drain()
     assert world.entry("good").status == "landed"
     for number, said in enumerate(refused.values()):
@@ -222,8 +221,7 @@ def test_entries_at_which_git_fails_hold_up_none_of_those_behind_them(tmp_path, 
 
 def test_a_batch_at_which_git_fails_is_judged_one_by_one(tmp_path, impatient):
     world = World(tmp_path, gate="sleep 0.3")
-    world.branch("zero", {"zero.txt": "1\n"})
-    world.enqueue("zero")
+    world.add("zero")
     world.drain()
     missing_blob(world)
     for name in ("one", "two", "three", "four"):
@@ -239,8 +237,7 @@ def test_a_batch_at_which_git_fails_is_judged_one_by_one(tmp_path, impatient):
 
 def test_while_git_fails_at_the_target_itself_nothing_is_set_aside(tmp_path, impatient, monkeypatch):
     world = World(tmp_path, gate="true")
-    world.branch("one", {"one.txt": "1\n"})
-    world.enqueue("one")
+    world.add("one")
 
     def fail(*_, **__):
         raise GitError(("merge-tree",), 128, "fatal: not today")
@@ -257,10 +254,8 @@ def test_while_git_fails_at_the_target_itself_nothing_is_set_aside(tmp_path, imp
 
 def test_a_landing_at_which_git_fails_is_given_up(tmp_path, impatient, monkeypatch):
     world = World(tmp_path, gate="true")
-    world.branch("one", {"one.txt": "1\n"})
-    world.branch("two", {"two.txt": "1\n"})
-    world.enqueue("one")
-    world.enqueue("two")
+    world.add("one")
+    world.add("two")
     real = Git.changes
 
     def fail(self, old, new):
@@ -294,8 +289,7 @@ def test_a_tree_that_only_another_strategy_lets_pass_holds_up_nobody(tmp_path, i
     world = World(tmp_path, gate="true")
     HOSTILE[name](world)
     world.queue.enqueue("r", "hostile", 1, "hostile", options=EntryOptions(strategy=strategy))
-    world.branch("good", {"good.txt": "1\n"})
-    world.enqueue("good")
+    world.add("good")
     world.drain()
     assert [entry.status for entry in world.queue.entries()] == ["conflict", "landed"]
 
@@ -308,11 +302,9 @@ def test_what_waits_behind_a_hostile_branch_lands(tmp_path, impatient, name, str
     HOSTILE[name](world)
     world.queue.enqueue("r", "hostile", 1, "hostile", recipient="runner-hostile@r",
                         options=EntryOptions(strategy=strategy))
-    world.branch("good", {"good.txt": "1\n"})
-    world.enqueue("good")
+    world.add("good")
     world.drain()
-    world.branch("late", {"late.txt": "1\n"})
-    world.enqueue("late")
+    world.add("late")
     world.drain()
     assert (world.entry("good").status, world.entry("late").status) == ("landed", "landed")
     assert world.entry("hostile").status in (("landed", "conflict") if name in LANDS else ("conflict", "rejected"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from merge_support import World, await_gate, check, drive, git, until
+from merge_support import World, await_gate, check, drive, finish, git, until
 
 from garrison.backoff import Backoff
 from garrison.merge import commands, decision
@@ -24,8 +24,7 @@ def quick_gates_are_worth_a_batch(monkeypatch):
 
 def enqueue_all(world: World, *nodes: str, **changes: dict[str, str | None]) -> None:
     """Enqueue these nodes, each with a file of its own or `changes`; one landed before, so that the gate is known."""
-    world.branch("first", {"first": "1\n"})
-    world.enqueue("first")
+    world.add("first", {"first": "1\n"})
     world.drain()
     for node in nodes:
         world.branch(node, changes.get(node, {f"{node}.txt": "1\n"}), start=world.start)
@@ -198,8 +197,7 @@ def test_a_conflict_is_reported_while_another_entry_is_tested(tmp_path):
     assert git(world.repo, "count-objects") == objects, "the conflict check leaves objects behind"
     assert (world.entry("slow").status, world.entry("fine").status) == ("testing", "queued")
     (tmp_path / "go").touch()
-    drive(processor)
-    processor.close()
+    finish(processor)
     assert world.entry("fine").status == "landed"
     check(world)
 
@@ -227,8 +225,7 @@ def test_an_entry_withdrawn_under_test_leaves_its_batch_and_the_others_land(tmp_
     processor = world.processor()
     await_gate(processor)
     commands.cancel(world.queue, world.entry("b").id, "not wanted any more")
-    drive(processor)
-    processor.close()
+    finish(processor)
     assert statuses(world) == {"first": "landed", "a": "landed", "b": "cancelled", "c": "landed"}
     check(world)
 
@@ -266,8 +263,7 @@ def test_a_queue_whose_gate_failed_for_what_may_pass_tries_again_by_itself(tmp_p
     monkeypatch.setattr(decision, "RETRY", Backoff(0.5))
     world = World(tmp_path, gate=f"test ! -e {tmp_path}/down || {failure}")
     (tmp_path / "down").touch()
-    world.branch("a", {"a.txt": "1\n"})
-    world.enqueue("a")
+    world.add("a")
     assert "the queue tries again at " in world.drain(until="paused").text
     first = records(world, "pause")[-1]
     assert (first["reason"], first["retry_after"]) == (reason, 0.5)
@@ -281,30 +277,6 @@ def test_a_queue_whose_gate_failed_for_what_may_pass_tries_again_by_itself(tmp_p
     check(world)
 
 
-def test_dependencies_land_first_and_a_failed_one_keeps_its_dependents_waiting(tmp_path):
-    world = World(tmp_path)
-    enqueue_all(world, "bad", bad={"bad": "x\n"})
-    for node, needs in (("child", ("bad",)), ("free", ())):
-        world.branch(node, {node: "1\n"})
-        world.queue.enqueue("r", node, 1, node, options=EntryOptions(depends_on=needs))
-    assert "bad" in world.drain(until="blocked").text
-    assert statuses(world) == {"first": "landed", "bad": "rejected", "child": "queued", "free": "landed"}
-    world.branch("bad", {"better": "1\n"})
-    world.enqueue("bad", attempt=2)
-    world.drain()
-    assert world.entry("child").status == "landed"
-    check(world)
-
-
-def test_higher_priorities_are_judged_first(tmp_path):
-    world = World(tmp_path)
-    enqueue_all(world, *"abc")
-    world.branch("urgent", {"urgent.txt": "1\n"})
-    world.queue.enqueue("r", "urgent", 1, "urgent", options=EntryOptions(priority=1))
-    world.drain()
-    assert runs_of(world)[1] == ["urgent", "a", "b", "c"]
-
-
 def test_with_idle_cores_prefixes_are_tested_in_parallel(tmp_path, monkeypatch):
     monkeypatch.setattr(decision, "choose_gate_width", lambda cores, gate_cores: 3)
     world = World(tmp_path, gate=f"echo $GARRISON_SLOT >> {tmp_path}/slots; sleep 0.2; test ! -e bad")
@@ -314,16 +286,6 @@ def test_with_idle_cores_prefixes_are_tested_in_parallel(tmp_path, monkeypatch):
     assert world.entry("e").status == "rejected"
     assert {"1", "2"} <= set((tmp_path / "slots").read_text().split()) <= {"1", "2", "3"}
     check(world)
-
-
-def test_a_processor_with_a_batch_size_of_one_tests_one_by_one(tmp_path):
-    world = World(tmp_path)
-    enqueue_all(world, *"abc")
-    processor = world.processor()
-    processor.max_batch = 1
-    drive(processor)
-    processor.close()
-    assert runs_of(world) == [["first"], ["a"], ["b"], ["c"]]
 
 
 def test_an_identical_tree_is_tested_once_while_gate_and_environment_are_the_same(tmp_path):

@@ -3,7 +3,7 @@ from __future__ import annotations
 import subprocess
 
 import pytest
-from merge_support import World, check, drive, git
+from merge_support import World, check, drive, finish, git
 
 from garrison.merge import checkouts
 from garrison.merge.checkouts import Checkout, update_stale
@@ -115,8 +115,7 @@ def test_the_checkout_is_locked_between_rehearsal_and_move(world, monkeypatch):
         return done
 
     monkeypatch.setattr(processor.writer.branch, "swap", watched)
-    drive(processor)
-    processor.close()
+    finish(processor)
     assert "index.lock" in seen[0]
     assert git(world.repo, "show", "main:one.txt") == "1"
     check(world)
@@ -141,8 +140,7 @@ def test_an_edit_made_during_the_swap_is_kept_and_the_checkout_follows_later(wor
     drive(processor, "blocked")
     (world.repo / "lines.txt").write_text("".join(f"{n}\n" for n in range(10)))
     processor.lander.retried_at = float("-inf")
-    drive(processor)
-    processor.close()
+    finish(processor)
     assert world.queue.state.stale_checkouts == ()
     assert world.entry("two").status == "landed"
     assert git(world.repo, "status", "--porcelain") == ""
@@ -223,8 +221,7 @@ def test_a_take_over_at_which_git_fails_is_told_and_tried_again(world, monkeypat
     told = [stored for stored in journal.read_all(world.queue.path) if stored.kind == "hindered"]
     assert len(told) == 1
     processor.recover()
-    drive(processor)
-    processor.close()
+    finish(processor)
     assert world.queue.state.hindrance == ""
     assert world.entry("two").status == "landed"
 

@@ -152,8 +152,7 @@ def test_process_waits_for_a_running_processor_and_names_it(world):
 
 
 def test_processing_by_hand_signals_the_runner_too(world):
-    world.branch("one", {"one.txt": "1\n"})
-    world.enqueue("one")
+    world.add("one")
     assert process_next(report=lambda line: None)["success"]
     signalled = [posted.signal for posted in signals.list_pending(world.home, Key("runner", "one", "r"))]
     assert [signal.signal_type for signal in signalled] == ["VALIDATION_PASSED", "MERGE_COMPLETE"]

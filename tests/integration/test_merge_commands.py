@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from merge_support import World, await_gate, check, drive, git
+from merge_support import World, await_gate, check, drive, finish, git
 
 from garrison.errors import Refused
 from garrison.merge import commands, recovery
@@ -58,11 +58,9 @@ def test_a_command_ends_the_gate_run_of_its_entry_and_the_others_land(world, how
         world.config = QueueConfig(f"test -e one.txt -o -e two.txt && git rev-parse 'HEAD^{{tree}}' >> {world.witness}")
         commands.reconfigure(world.queue, gate=world.config.gate)
     else:
-        world.branch("one", {"one.txt": "y\n"})
-        world.enqueue("one")
+        world.add("one", {"one.txt": "y\n"})
     world.open.touch()
-    drive(processor)
-    processor.close()
+    finish(processor)
     wanted = {"hold": "held", "cancel": "cancelled"}.get(how, "landed")
     assert states(world) == {"one": wanted, "two": "landed"}
     if how == "another strategy":
@@ -87,8 +85,7 @@ def test_a_command_amid_a_step_takes_effect_at_the_next(world, monkeypatch):
         return swap(landing, recorded=recorded)
 
     monkeypatch.setattr(processor.lander, "_swap", late)
-    drive(processor)
-    processor.close()
+    finish(processor)
     assert states(world) == {"one": "held"}
     assert world.tip() == world.start
     assert not (world.repo / ".git/index.lock").exists()
@@ -136,8 +133,7 @@ def test_retry_is_another_attempt_at_the_same_commit_even_if_the_branch_is_gone(
 
 def test_a_dependent_entry_waits_and_names_what_it_waits_for(world):
     world.open.touch()
-    world.branch("bad", {"bad": "x\n"})
-    bad = world.enqueue("bad")
+    bad = world.add("bad", {"bad": "x\n"})
     two = world.queue.enqueue("r", "two", 1, "two", options=EntryOptions(depends_on=("bad",), priority=9))
     one = world.enqueue("one")
     assert f"{two.id} waits for {bad.id} (rejected)" in world.drain(until="blocked").text

@@ -17,7 +17,8 @@ from garrison.system.git.repository import DURABLE, Answer, Repository
 
 
 def _die_at(world: World, point: str) -> None:
-    failpoint.here = lambda name: os.kill(os.getpid(), signal.SIGKILL) if name == point else None  # type: ignore[assignment]
+    failpoint.here = lambda name: os.kill(os.getpid(),
+    signal.SIGKILL) if name == point else None  # type: ignore[assignment]
     drive(world.processor())
 
 
@@ -89,8 +90,7 @@ def test_what_lands_is_synced_when_it_is_written(tmp_path: Path, monkeypatch: py
 
     monkeypatch.setattr(Repository, "run", run)
     world = World(tmp_path)
-    world.branch("a", {"a": "a"})
-    world.enqueue("a")
+    world.add("a", {"a": "a"})
     world.drain()
     assert world.entry("a").status == "landed"
     assert set(written) == {("merge-tree", True), ("hash-object", True), ("update-ref", True)}

@@ -7,7 +7,7 @@ import os
 import signal
 
 import pytest
-from merge_support import World, check, drive, git
+from merge_support import World, check, drive, finish, git
 
 from garrison.merge import commands, decision, recovery
 from garrison.merge import processor as merge_processor
@@ -47,10 +47,8 @@ def victim(world: World, point: str, until: str = "empty") -> int:
 @pytest.mark.parametrize("point", merge_processor.FAILPOINTS)
 def test_killed_at_every_step_twice(tmp_path, point):
     world = World(tmp_path)
-    world.branch("one", {"one.txt": "1\n"})
-    world.branch("bad", {"bad": "x\n"})
-    for node in ("one", "bad"):
-        world.enqueue(node)
+    world.add("one")
+    world.add("bad", {"bad": "x\n"})
     (world.repo / "mine.txt").write_text("mine\n")
     assert victim(world, point) == -signal.SIGKILL
     victim(world, point)  # dies there again, if the first one left anything to do there
@@ -71,8 +69,7 @@ def test_killed_at_every_step_of_batches_twice(tmp_path, point, monkeypatch):
     """Kill amid halving a batch with a bad entry in its middle, amid a landing of several, and after it."""
     monkeypatch.setattr(decision, "SHORT_GATE", 0.0)
     world = World(tmp_path)
-    world.branch("first", {"first": "1\n"})
-    world.enqueue("first")
+    world.add("first", {"first": "1\n"})
     world.drain()
     for node in ("one", "two", "bad", "three"):
         world.branch(node, {node: "x\n"}, start=world.start)
@@ -89,8 +86,7 @@ def test_killed_at_every_step_of_batches_twice(tmp_path, point, monkeypatch):
 
 def test_killed_before_the_swap_and_the_target_moved_meanwhile(tmp_path):
     world = World(tmp_path)
-    world.branch("one", {"one.txt": "1\n"})
-    world.enqueue("one")
+    world.add("one")
     assert victim(world, "landing") == -signal.SIGKILL
     git(world.repo, "update-ref", "refs/heads/main", world.branch("foreign", {"f": "f\n"}), world.start)
     assert world.entry("one").status == "landing"
@@ -103,8 +99,7 @@ def test_killed_before_the_swap_and_the_target_moved_meanwhile(tmp_path):
 
 def test_killed_after_the_swap_with_the_target_moved_further(tmp_path):
     world = World(tmp_path)
-    world.branch("one", {"one.txt": "1\n"})
-    world.enqueue("one")
+    world.add("one")
     assert victim(world, "swapped") == -signal.SIGKILL
     landed = world.tip()
     git(world.repo, "update-ref", "refs/heads/main", world.branch("foreign", {"f": "f\n"}), landed)
@@ -116,8 +111,7 @@ def test_killed_after_the_swap_with_the_target_moved_further(tmp_path):
 
 def test_a_landing_that_became_blocked_after_a_crash_waits(tmp_path):
     world = World(tmp_path)
-    world.branch("one", {"lines.txt": "landed\n"})
-    world.enqueue("one")
+    world.add("one", {"lines.txt": "landed\n"})
     assert victim(world, "landing") == -signal.SIGKILL
     (world.repo / "lines.txt").write_text("mine\n")
     processor = world.processor()
@@ -127,8 +121,7 @@ def test_a_landing_that_became_blocked_after_a_crash_waits(tmp_path):
     assert world.tip() == world.start
     git(world.repo, "checkout", "-q", "lines.txt")
     processor.lander.retried_at = float("-inf")
-    drive(processor)
-    processor.close()
+    finish(processor)
     assert world.entry("one").status == "landed"
     assert world.gates() == 1  # the verdict on the same tree is durable
     check(world)
@@ -249,8 +242,7 @@ def test_leftovers_of_a_killed_conflict_check_are_removed(tmp_path):
 
 def test_without_disk_space_for_a_snapshot_the_journal_goes_on(tmp_path, monkeypatch):
     world = World(tmp_path)
-    world.branch("one", {"one.txt": "1\n"})
-    world.enqueue("one")
+    world.add("one")
     full = OSError(28, "No space left on device")
     monkeypatch.setattr(journal, "replace_shared", lambda *_: (_ for _ in ()).throw(full))
     world.drain()

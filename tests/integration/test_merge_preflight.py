@@ -94,8 +94,7 @@ def test_any_other_result_is_refused_with_the_logs_tail(world, gate, setup, word
 
 def test_a_green_preflight_lifts_a_pause(tmp_path):
     world = World(tmp_path, gate=f"test -e {tmp_path}/cure")
-    world.branch("one", {"a": "a\n"})
-    world.enqueue("one")
+    world.add("one", {"a": "a\n"})
     world.drain(until="paused")
     (tmp_path / "cure").touch()
     preflight(world.queue, world.config, trees=world.trees, environment=world.environment)

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from merge_support import World, await_gate, check, drive, git, leave_daemon, until, wait
+from merge_support import World, await_gate, check, drive, finish, git, leave_daemon, until, wait
 
 from garrison.ends import Wait
 from garrison.errors import Fenced, LockLost, Refused
@@ -52,27 +52,23 @@ def test_green_entries_land_in_order_and_their_runners_are_signalled(world):
 def test_of_an_endless_gate_log_the_beginning_and_the_end_stay(tmp_path, monkeypatch):
     monkeypatch.setattr(log_retention, "MAX_LOGS", 3)
     world = World(tmp_path, gate="echo begins; yes | head -c 9000000; echo ends; test ! -e bad")
-    world.branch("bad", {"bad": "x\n"})
-    world.enqueue("bad")
+    world.add("bad", {"bad": "x\n"})
     world.drain()
     assert "ends" in world.entry("bad").reason
     log = Path(world.entry("bad").log)
     assert log.stat().st_size < log_retention.MAX_BYTES + 100
     assert (log.read_text().split("\n", 1)[0], log.read_text().splitlines()[-1]) == ("begins", "ends")
     for name in ("one", "two", "three"):
-        world.branch(name, {f"{name}.txt": "x\n"})
-        world.enqueue(name)
+        world.add(name, {f"{name}.txt": "x\n"})
         world.drain()
     assert len(list(log.parent.iterdir())) <= 4
 
 
 @pytest.mark.smoke
 def test_a_conflict_names_its_files_and_other_entries_go_on(world):
-    world.branch("one", {"lines.txt": "changed\n"})
-    world.branch("two", {"lines.txt": "otherwise\n", "more.txt": "m\n"})
-    world.branch("three", {"three.txt": "3\n"})
-    for node in ("one", "two", "three"):
-        world.enqueue(node)
+    world.add("one", {"lines.txt": "changed\n"})
+    world.add("two", {"lines.txt": "otherwise\n", "more.txt": "m\n"})
+    world.add("three", {"three.txt": "3\n"})
     world.drain()
     assert [entry.status for entry in world.queue.entries()] == ["landed", "conflict", "landed"]
     assert world.entry("two").files == ("lines.txt",)
@@ -83,10 +79,8 @@ def test_a_conflict_names_its_files_and_other_entries_go_on(world):
 
 
 def test_a_red_gate_rejects_only_after_the_target_was_known_to_pass(world):
-    world.branch("bad", {"bad": "x\n"})
-    world.branch("good", {"good": "x\n"})
-    world.enqueue("bad")
-    world.enqueue("good")
+    world.add("bad", {"bad": "x\n"})
+    world.add("good", {"good": "x\n"})
     world.drain()
     assert [entry.status for entry in world.queue.entries()] == ["rejected", "landed"]
     assert "failed (exit 1)" in world.entry("bad").reason
@@ -100,8 +94,7 @@ def test_a_stopped_gate_or_setup_is_ended_in_time_and_repeated(tmp_path, monkeyp
     once = f"test -e {tmp_path}/again || {{ touch {tmp_path}/again; kill -STOP $$; }}"
     world = World(tmp_path, gate=once if stage == "gate" else "true", setup=once if stage == "setup" else None,
                   timeout=DEADLINE)
-    world.branch("one", {"one.txt": "1\n"})
-    world.enqueue("one")
+    world.add("one")
     world.drain()
     assert world.entry("one").status == "landed"
     hung = [stored.data["reason"] for stored in journal.read_all(world.queue.path) if stored.kind == "verdict"
@@ -113,8 +106,7 @@ def test_a_stopped_gate_or_setup_is_ended_in_time_and_repeated(tmp_path, monkeyp
 def test_a_gate_that_was_stopped_until_it_timed_out_is_no_red_gate(tmp_path):
     runs = tmp_path / "runs"
     world = World(tmp_path, gate=f"echo >> {runs}; test $(wc -l < {runs}) -gt 2 || kill -STOP $$", timeout=2.0)
-    world.branch("one", {"one.txt": "1\n"})
-    world.enqueue("one")
+    world.add("one")
     world.drain()
     assert world.entry("one").status == "landed"
     stored = journal.read_all(world.queue.path)
@@ -128,8 +120,7 @@ def test_a_gate_that_was_stopped_until_it_timed_out_is_no_red_gate(tmp_path):
 
 def test_a_rejection_has_the_logs_tail(tmp_path):
     world = World(tmp_path, gate="echo the very reason; test ! -e bad")
-    world.branch("bad", {"bad": "x\n"})
-    world.enqueue("bad")
+    world.add("bad", {"bad": "x\n"})
     world.drain()
     assert "the very reason" in world.entry("bad").reason
     assert [o.type for o in world.queue.state.outcomes] == ["VALIDATION_FAILED", "MERGE_FAILED"]
@@ -143,8 +134,7 @@ def test_a_gate_that_fails_on_the_bare_target_pauses_the_queue_and_rejects_no_en
     world = World(tmp_path, gate=gate, timeout=0.3 if "sleep" in gate else 30.0)
     world.config = QueueConfig(gate, None, False, world.config.timeout)
     world.queue.configure(world.config)  # replaced: the queue is empty and no processor runs
-    world.branch("one", {"one.txt": "1\n"})
-    world.enqueue("one")
+    world.add("one")
     assert pause in world.drain(until="paused").text
     assert world.entry("one").status == "queued"
     assert world.tip() == world.start
@@ -155,8 +145,7 @@ def test_a_gate_that_fails_on_the_bare_target_pauses_the_queue_and_rejects_no_en
                                   "if test -e bad; then sleep 60; fi"])
 def test_a_broken_gate_is_the_entrys_fault_if_the_target_passes(tmp_path, gate):
     world = World(tmp_path, gate=gate, timeout=3.0 if "sleep" in gate else 30.0)
-    world.branch("bad", {"bad": "x\n"})
-    world.enqueue("bad")
+    world.add("bad", {"bad": "x\n"})
     world.drain()
     assert world.entry("bad").status == "rejected"
     check(world)
@@ -164,8 +153,7 @@ def test_a_broken_gate_is_the_entrys_fault_if_the_target_passes(tmp_path, gate):
 
 def test_a_paused_queue_goes_on_when_the_target_moved(tmp_path):
     world = World(tmp_path, gate="test -e cure")
-    world.branch("one", {"one.txt": "1\n"})
-    world.enqueue("one")
+    world.add("one")
     world.drain(until="paused")
     (world.repo / "cure").write_text("")
     git(world.repo, "add", "-A")
@@ -187,8 +175,7 @@ def test_without_a_gate_entries_wait(tmp_path):
     assert [entry.status for entry in queue.entries()] == ["queued"]
     queue.configure(QueueConfig(no_gate=True))
     processor = world.processor(queue)
-    drive(processor)
-    processor.close()
+    finish(processor)
     assert git(world.repo, "show", "other:one.txt") == "1"
 
 
@@ -201,35 +188,8 @@ def test_a_branch_already_in_the_target_lands_without_a_gate(world):
     assert world.tip() == world.start
 
 
-def test_the_pinned_commit_lands_whatever_the_branch_becomes(world):
-    pinned = world.branch("one", {"one.txt": "1\n"})
-    world.enqueue("one")
-    git(world.repo, "branch", "-D", "one")
-    git(world.repo, "reflog", "expire", "--expire=now", "--all")
-    git(world.repo, "gc", "-q", "--prune=now")
-    world.drain()
-    assert git(world.repo, "rev-parse", "main^2") == pinned
-    check(world)
-
-
-def test_another_commit_supersedes_an_entry_under_test(tmp_path):
-    world = World(tmp_path, gate="test ! -e slow || sleep 50")
-    world.branch("one", {"slow": "x\n"})
-    old = world.enqueue("one")
-    processor = world.processor()
-    await_gate(processor)
-    world.branch("one", {"fast": "x\n"})
-    new = world.enqueue("one")
-    assert new.id != old.id
-    drive(processor)
-    processor.close()
-    assert [entry.status for entry in world.queue.entries()] == ["superseded", "landed"]
-    check(world)
-
-
 def test_the_same_commit_is_the_same_entry_and_a_failed_one_can_be_retried(world):
-    world.branch("bad", {"bad": "x\n"})
-    first = world.enqueue("bad")
+    first = world.add("bad", {"bad": "x\n"})
     assert world.enqueue("bad") == first
     world.drain()
     assert world.enqueue("bad").status == "rejected"
@@ -240,16 +200,14 @@ def test_the_same_commit_is_the_same_entry_and_a_failed_one_can_be_retried(world
 
 def test_after_a_foreign_move_entries_are_tested_again_on_the_new_tip(tmp_path):
     world = World(tmp_path, gate="sleep 0.3")
-    world.branch("one", {"one.txt": "1\n"})
-    world.enqueue("one")
+    world.add("one")
     processor = world.processor()
     await_gate(processor)
     git(world.repo, "commit", "-q", "--allow-empty", "-m", "someone else")
     (world.repo / "else.txt").write_text("e\n")
     git(world.repo, "add", "-A")
     git(world.repo, "commit", "-qm", "someone else")
-    drive(processor)
-    processor.close()
+    finish(processor)
     assert world.entry("one").status == "landed"
     assert world.entry("one").tests == 2
     check(world, foreign=2)
@@ -291,8 +249,7 @@ def test_landings_that_a_person_took_back_are_undone_until_they_land_again(world
     assert git(world.repo, "show", "main:two.txt") == "1"
     before = world.tip()
     world.queue.notice_undone()
-    world.branch("four", {"four.txt": "1\n"})
-    world.enqueue("four")
+    world.add("four")
     world.drain()
     git(world.repo, "reset", "-q", "--hard", before)
     world.queue.notice_undone()
@@ -300,8 +257,7 @@ def test_landings_that_a_person_took_back_are_undone_until_they_land_again(world
 
 
 def test_a_swap_that_lost_its_race_is_judged_by_the_ref(world, monkeypatch):
-    world.branch("one", {"one.txt": "1\n"})
-    world.enqueue("one")
+    world.add("one")
     processor = world.processor()
     swap, moved = processor.writer.branch.swap, []
 
@@ -314,8 +270,7 @@ def test_a_swap_that_lost_its_race_is_judged_by_the_ref(world, monkeypatch):
     git(world.repo, "checkout", "-q", "--detach")  # so that main is checked out nowhere
     (world.repo / ".git/HEAD").write_text("ref: refs/heads/main\n")
     monkeypatch.setattr("garrison.merge.checkouts.find_checkouts", lambda git, target: ([], None))
-    drive(processor)
-    processor.close()
+    finish(processor)
     kinds = [entry.kind for entry in __import__("garrison.records.journal", fromlist=["x"]).read_all(world.queue.path)]
     assert "foreign" in kinds
     assert world.entry("one").status == "landed"
@@ -331,8 +286,7 @@ def test_a_second_processor_waits_and_a_fenced_one_stops(world):
     with pytest.raises(LockLost):
         first.heartbeat()
     assert second.acquire()
-    world.branch("one", {"one.txt": "1\n"})
-    world.enqueue("one")
+    world.add("one")
     with pytest.raises(Fenced):
         first.step()
     with pytest.raises(Fenced):
@@ -344,8 +298,7 @@ def test_a_second_processor_waits_and_a_fenced_one_stops(world):
 
 def test_a_processor_that_is_taken_over_while_it_begins_a_gate_run_ends_that_run(tmp_path, monkeypatch):
     world = World(tmp_path, gate="sleep 60")
-    world.branch("one", {"one.txt": "1\n"})
-    entry = world.enqueue("one")
+    entry = world.add("one")
     first = world.processor()
     second = MergeProcessor(MergeQueue(world.home, world.repo, token="second"), trees=world.trees, environment={})
     taken = []
@@ -367,8 +320,7 @@ def test_a_processor_that_is_taken_over_while_it_begins_a_gate_run_ends_that_run
 
 
 def test_another_gate_is_refused_showing_both_while_the_queue_is_in_use(world):
-    world.branch("one", {"one.txt": "1\n"})
-    world.enqueue("one")
+    world.add("one")
     with pytest.raises(Refused, match=r"test ! -e bad.*make check"):
         world.queue.configure(QueueConfig("make check"))
     world.drain()
@@ -382,8 +334,7 @@ def test_another_gate_is_refused_showing_both_while_the_queue_is_in_use(world):
 
 def test_processes_that_a_gate_leaves_running_are_ended(tmp_path):
     world = World(tmp_path, gate="(setsid sleep 300 >/dev/null 2>&1 &) ; true")
-    world.branch("one", {"one.txt": "1\n"})
-    world.enqueue("one")
+    world.add("one")
     world.drain()
     assert world.entry("one").status == "landed"
     check(world)
@@ -393,8 +344,7 @@ def test_the_verdict_of_a_gate_that_leaves_processes_wakes_the_processor(tmp_pat
     """Its wrapper stays with them, so that its end tells nothing."""
     world = World(tmp_path, gate=f"(setsid sleep 300 >/dev/null 2>&1 &); until test -e {tmp_path}/go; do sleep 0.01; "
                                  "done")
-    world.branch("one", {"one.txt": "1\n"})
-    world.enqueue("one")
+    world.add("one")
     processor = world.processor()
     await_gate(processor)
     assert {folder.name for folder in processor.gate_folders} == {"gate"}
@@ -403,23 +353,20 @@ def test_the_verdict_of_a_gate_that_leaves_processes_wakes_the_processor(tmp_pat
     while isinstance(done := processor.step(), Wait):
         wait(done.fd, DEADLINE)
         assert time.monotonic() - began < DEADLINE / 2, "the verdict did not wake it"
-    drive(processor)
-    processor.close()
+    finish(processor)
     assert world.entry("one").status == "landed"
     check(world)
 
 
 def test_a_killed_gate_is_run_again(tmp_path):
     world = World(tmp_path, gate=f"test -e {tmp_path}/again || {{ touch {tmp_path}/again; sleep 300; }}")
-    world.branch("one", {"one.txt": "1\n"})
-    world.enqueue("one")
+    world.add("one")
     processor = world.processor()
     until(lambda: (tmp_path / "again").exists() or not processor.step(), "the first gate")
     for row in processes.list_processes():
         if row.marker and row.marker.startswith(str(world.home)):
             processes.send(row.pid, row.ticks, signal.SIGKILL)
-    drive(processor)
-    processor.close()
+    finish(processor)
     assert (world.entry("one").status, world.entry("one").tests) == ("landed", 2)
     check(world)
 
@@ -429,8 +376,7 @@ def test_a_killed_gate_is_run_again(tmp_path):
 def test_a_gate_without_a_verdict_is_run_again_and_counts_at_last(tmp_path, end, runs):
     """Regression: a foreign signal to the gate's shell rejected the entry."""
     world = World(tmp_path, gate=f"if test ! -e {tmp_path}/again; then touch {tmp_path}/again; {end}; fi")
-    world.branch("one", {"one.txt": "1\n"})
-    world.enqueue("one")
+    world.add("one")
     world.drain()
     assert (world.entry("one").status, world.entry("one").tests) == ("landed", 2)
     world.branch("two", {"crash": "1\n"})
@@ -447,8 +393,7 @@ def test_a_gate_without_a_verdict_is_run_again_and_counts_at_last(tmp_path, end,
 def test_on_a_full_disk_no_gate_starts_and_none_counts_as_lost(tmp_path, monkeypatch, where):
     """Regression: three runs whose verdict could not be written rejected the entry."""
     world = World(tmp_path, gate=f"test -e {tmp_path}/room || exit 1")
-    world.branch("one", {"one.txt": "1\n"})
-    world.enqueue("one")
+    world.add("one")
     crowded = {"trees": world.trees, "home": world.home}[where]
     monkeypatch.setattr(machine, "is_full",
                         lambda path: path.is_relative_to(crowded) and not (tmp_path / "room").exists())
@@ -456,8 +401,7 @@ def test_on_a_full_disk_no_gate_starts_and_none_counts_as_lost(tmp_path, monkeyp
     steps = [processor.step() for _ in range(10)]
     assert (steps[-1].kind, str(crowded) in steps[-1].text) == ("no_room", True)
     (tmp_path / "room").touch()
-    drive(processor)
-    processor.close()
+    finish(processor)
     assert (world.entry("one").status, world.entry("one").tests) == ("landed", 1)
     check(world)
 
@@ -466,8 +410,7 @@ def test_the_running_gate_is_adopted_not_started_again(tmp_path):
     world = World(tmp_path, gate=f"{leave_daemon(tmp_path / 'pids')}; echo run >> {tmp_path}/runs; "
                                  f"until test -e {tmp_path}/go; do sleep 0.02; done")
     world.user.use_mode("none")  # a sandbox's processes end with it
-    world.branch("one", {"one.txt": "1\n"})
-    world.enqueue("one")
+    world.add("one")
     first = world.processor()
     await_gate(first)
     first.close()
@@ -485,13 +428,11 @@ def test_the_running_gate_is_adopted_not_started_again(tmp_path):
 
 def test_a_gate_whose_entry_was_superseded_between_processors_is_ended(tmp_path):
     world = World(tmp_path, gate="test ! -e slow || sleep 300")
-    world.branch("one", {"slow": "x\n"})
-    world.enqueue("one")
+    world.add("one", {"slow": "x\n"})
     first = world.processor()
     await_gate(first)
     first.close()
-    world.branch("one", {"fast": "x\n"})
-    world.enqueue("one")
+    world.add("one", {"fast": "x\n"})
     world.drain()
     assert world.entry("one").status == "landed"
     check(world)
@@ -501,8 +442,7 @@ def test_the_slot_shows_exactly_the_candidate(tmp_path):
     probe = tmp_path / "probe"
     world = World(tmp_path, gate=f"ls -A >> {probe}; touch left-over; echo changed > lines.txt; true")
     for node in ("one", "two"):
-        world.branch(node, {f"{node}.txt": "x\n"})
-        world.enqueue(node)
+        world.add(node, {f"{node}.txt": "x\n"})
     world.drain()
     assert probe.read_text().split() == [".git", "lines.txt", "one.txt",
                                          ".git", "lines.txt", "one.txt", "two.txt"]
@@ -527,8 +467,7 @@ def test_the_gates_environment_has_worktree_slot_and_marker_and_no_secrets(tmp_p
     monkeypatch.setenv("SOME_SECRET", "s3cret")
     monkeypatch.setenv("VIRTUAL_ENV", "/elsewhere")
     world = World(tmp_path, gate=f"env > {tmp_path}/env; true")
-    world.branch("one", {"a": "1"})
-    entry = world.enqueue("one")
+    entry = world.add("one", {"a": "1"})
     world.drain()
     seen = dict(line.split("=", 1) for line in (tmp_path / "env").read_text().splitlines() if "=" in line)
     assert seen["GARRISON_LIFE"] == f"{world.home}:r:gate-{entry.id}#1"
@@ -550,8 +489,7 @@ def test_stale_compiled_python_never_decides(tmp_path):
 
 
 def test_a_rebuilt_candidate_is_the_same_commit(world):
-    world.branch("one", {"one.txt": "1\n"})
-    entry = world.enqueue("one")
+    entry = world.add("one")
     processor = world.processor()
     processor.step()
     built = world.entry("one").commit
@@ -559,8 +497,6 @@ def test_a_rebuilt_candidate_is_the_same_commit(world):
     again = candidates.build_candidate(processor.builder.git, entry, world.start, trailers)
     assert again.commit == built
     processor.close()
-
-
 
 
 def test_a_target_that_another_home_holds_is_told_and_left_to_who_has_work(world, tmp_path):
@@ -593,8 +529,7 @@ def test_a_target_that_another_home_holds_is_told_and_left_to_who_has_work(world
     clock.now += 3.0
     ours.turn()
     assert not ours.has_queue, "who has no work does not ask for it"
-    world.branch("three", {"three.txt": "1\n"})
-    world.enqueue("three")
+    world.add("three")
     until(lambda: (ours.turn(), theirs.turn(), world.entry("three").status == "landed")[2], "the last")
     ours.merge.close()
     theirs.merge.close()

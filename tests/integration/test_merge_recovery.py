@@ -135,8 +135,7 @@ def test_a_journal_that_was_begun_again_is_joined_with_what_was_before(world, as
 
 def test_a_rebuild_is_refused_while_a_processor_runs(tmp_path):
     world = World(tmp_path)
-    world.branch("one", {"one": "x\n"})
-    world.enqueue("one")
+    world.add("one", {"one": "x\n"})
     processor = world.processor()
     raw = world.queue.path.read_bytes()
     world.queue.path.write_bytes(raw.replace(b'"kind":"enq"', b'"kind":"qne"', 1))

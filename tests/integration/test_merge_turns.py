@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 
 import pytest
-from merge_support import World, check, drive, until, wait
+from merge_support import World, check, drive, finish, until, wait
 from test_merge_kill import victim
 
 from garrison.merge import commands, decision
@@ -109,8 +109,7 @@ def test_a_turn_lasts_its_time_of_work_and_not_while_the_agent_waits_for_an_outa
         step = processor.step()
         if not isinstance(step, Progress):
             wait(step.fd, 0.0)
-    drive(processor)
-    processor.close()
+    finish(processor)
     assert [turn.node for turn in world.queue.state.turns.values()] == ["c"]
     assert (world.entry("b").moved, world.entry("c").status) == (True, "conflict")
     append(world, "b", 2, start=world.start)

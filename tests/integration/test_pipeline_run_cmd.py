@@ -382,7 +382,7 @@ def test_in_place_by_landlock_is_refused_before_anything_runs(checkout: Path, ca
 
 
 def test_the_first_run_in_a_worktree_after_an_upgrade_says_so(checkout: Path, call: Call) -> None:
-    told = [("works in a worktree of its own now" in call("run", "w.dot", *words).output)
+    told = [("works in its own worktree now" in call("run", "w.dot", *words).output)
             for words in (["--in-place"], [], [])]
     assert told == [False, True, False]
 

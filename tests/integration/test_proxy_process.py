@@ -81,7 +81,6 @@ def run(place: NetworkPlace, env: dict[str, str], program: str = CALL) -> subpro
 
 
 def is_running(place_process: processes.ProcessId | None) -> bool:
-    assert place_process is not None
     return processes.is_running(place_process.pid, place_process.ticks)
 
 
@@ -256,7 +255,6 @@ def test_it_ends_after_its_last_user(api: Web, user: NetworkUser) -> None:
 def test_a_listener_outlives_its_user_while_the_process_lives_that_it_is_for(api: Web, user: NetworkUser) -> None:
     with subprocess.Popen(["sleep", "100"]) as sleeper:
         found = processes.probe(sleeper.pid)
-        assert found is not None
         program = f"""
 import json, os
 from pathlib import Path

@@ -207,7 +207,7 @@ def test_waiting_asks_rarely_and_a_dismissed_review_does_not_merge(driver: Drive
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(900, 906))
 def test_nothing_is_lost_or_doubled_whatever_fails(tmp_path: Path, seed: int) -> None:
-    assert Story(seed, tmp_path).tell() == []
+    assert Story(seed, tmp_path).play() == []
 
 
 @pytest.mark.slow
@@ -221,7 +221,7 @@ def test_the_storm_finds_answers_that_are_not_looked_for(tmp_path: Path, monkeyp
         folder.mkdir()
         story = Story(seed, folder)
         with suppress(AssertionError):  # it answers for ever
-            found += story.tell()
+            found += story.play()
         found += [each for each in story.check() if "made" in each]
         if found:
             break

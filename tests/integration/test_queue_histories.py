@@ -12,7 +12,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from merge_support import World, await_gate, drive, git, until
+from merge_support import World, await_gate, drive, finish, git, until
 
 from garrison.errors import GarrisonError
 from garrison.merge import commands, decision
@@ -166,8 +166,7 @@ def test_a_target_that_was_forced_back_is_accepted(world):
 
 
 def test_without_its_target_a_queue_waits(world):
-    world.branch("one", {"one.txt": "1\n"})
-    world.enqueue("one")
+    world.add("one")
     git(world.repo, "checkout", "-q", "-b", "work")
     git(world.repo, "update-ref", "-d", "refs/heads/main")
     processor = world.processor()
@@ -175,23 +174,10 @@ def test_without_its_target_a_queue_waits(world):
     state = world.queue.state
     assert f"the target branch main is gone from {world.repo}; put it back" in state.hindrance and state.hindered_at
     git(world.repo, "update-ref", "refs/heads/main", world.start)
-    drive(processor)
-    processor.close()
+    finish(processor)
     assert world.queue.state.hindrance == ""
     assert statuses(world) == {"one": "landed"}
     sound(world, foreign=[world.start])
-
-
-def test_of_two_green_alone_and_red_together_the_second_is_rejected(tmp_path):
-    world = World(tmp_path, gate="! test -e caller || ! test -e renamed")
-    world.branch("renames", {"renamed": "x\n"})
-    world.branch("calls", {"caller": "x\n"})
-    world.branch("free", {"free": "x\n"})
-    for node in ("renames", "calls", "free"):
-        world.enqueue(node)
-    world.drain()
-    assert statuses(world) == {"renames": "landed", "calls": "rejected", "free": "landed"}
-    sound(world)
 
 
 @pytest.mark.parametrize(("where", "edits"), [
@@ -207,10 +193,8 @@ def test_the_users_edits_stay_wherever_the_target_is_checked_out(tmp_path, where
         tree = tmp_path / "w"
         git(world.repo, "worktree", "add", "-q", str(tree), "main")
     _edit(tree, edits)
-    world.branch("one", {"one.txt": "1\n", "lines.txt": "changed\n"})
-    world.branch("two", {"two.txt": "2\n"})
-    for node in ("one", "two"):
-        world.enqueue(node)
+    world.add("one", {"one.txt": "1\n", "lines.txt": "changed\n"})
+    world.add("two", {"two.txt": "2\n"})
     blocks = where != "nowhere" and edits not in ("", "A  staged")
     told = {} if where == "nowhere" else {str(tree.resolve()): edits}
     world.drain(until="blocked" if blocks else "empty")
@@ -241,16 +225,14 @@ def _undo(tree: Path) -> None:
 def test_a_concurrent_gc_removes_nothing_that_is_needed(tmp_path):
     """Everything unreferenced is collected while the gate runs."""
     world = World(tmp_path, gate=f"until test -e {tmp_path}/go; do sleep 0.02; done")
-    world.branch("one", {"one.txt": "1\n"})
-    world.enqueue("one")
+    world.add("one")
     git(world.repo, "branch", "-D", "one")
     processor = world.processor()
     await_gate(processor)
     git(world.repo, "reflog", "expire", "--expire=now", "--all")
     git(world.repo, "gc", "-q", "--prune=now")
     (tmp_path / "go").touch()
-    drive(processor)
-    processor.close()
+    finish(processor)
     assert statuses(world) == {"one": "landed"}
     sound(world, logged=False)
 
@@ -278,15 +260,13 @@ def test_five_hundred_entries(tmp_path):
 def test_a_candidate_that_gc_removed_is_built_again(tmp_path, when):
     """Regression: git gc --prune=now listed the refs before the candidate had one, and removed it after."""
     world = World(tmp_path)
-    world.branch("one", {"one.txt": "1\n"})
-    world.enqueue("one")
+    world.add("one")
     processor = world.processor()
     until(lambda: getattr(processor.step(), "what", "") == when, when)
     commit = world.entry("one").commit
     (world.repo / ".git/objects" / commit[:2] / commit[2:]).unlink()
     until(lambda: _patiently(processor) and world.entry("one").is_final, "a landing")
-    drive(processor)
-    processor.close()
+    finish(processor)
     assert statuses(world) == {"one": "landed"}
     sound(world)
 
@@ -299,15 +279,13 @@ def _patiently(processor: MergeProcessor) -> bool:
 
 
 def test_during_gc_nothing_is_built(world, monkeypatch):
-    world.branch("one", {"one.txt": "1\n"})
-    world.enqueue("one")
+    world.add("one")
     processor = world.processor()
     child = subprocess.Popen(["sh", "-c", "read line", "git gc"], stdin=subprocess.PIPE)
     (world.repo / ".git/gc.pid").write_text(f"{child.pid} here")
     assert "git gc runs" in processor.step().text
     child.communicate(b"\n")
-    drive(processor)
-    processor.close()
+    finish(processor)
     assert statuses(world) == {"one": "landed"}
     (world.repo / ".git/gc.pid").unlink()
     sound(world)
@@ -315,8 +293,7 @@ def test_during_gc_nothing_is_built(world, monkeypatch):
 
 def test_a_slot_that_git_cannot_prepare_is_no_verdict(world, monkeypatch):
     """Regression: after three tries the entry was rejected, as if its gate had vanished three times."""
-    world.branch("one", {"one.txt": "1\n"})
-    world.enqueue("one")
+    world.add("one")
     processor = world.processor()
     tries, prepare = [], Slot.prepare
 
@@ -328,8 +305,7 @@ def test_a_slot_that_git_cannot_prepare_is_no_verdict(world, monkeypatch):
 
     monkeypatch.setattr(Slot, "prepare", trouble)
     until(lambda: _patiently(processor) and world.entry("one").is_final, "a landing")
-    drive(processor)
-    processor.close()
+    finish(processor)
     assert statuses(world) == {"one": "landed"}
     sound(world)
 
@@ -342,8 +318,7 @@ def test_an_entry_that_was_red_before_it_was_held_is_rejected_after(world):
     until(lambda: getattr(processor.step(), "what", "") == "verdict" and world.entry("bad").tests == 3, "its last run")
     commands.hold(world.queue, entry)
     commands.release(world.queue, entry)
-    drive(processor)
-    processor.close()
+    finish(processor)
     assert statuses(world) == {"bad": "rejected"}
     assert "failed (exit 1)" in world.entry("bad").reason
     sound(world)
@@ -353,8 +328,7 @@ def test_an_entry_that_was_red_before_it_was_held_is_rejected_after(world):
 def test_a_gc_that_never_rests_takes_nothing_from_a_queue_and_finds_no_ref_to_what_is_gone(world):
     names = [f"n{number}" for number in range(8)]
     for name in names:
-        world.branch(name, {f"{name}.txt": f"{name}\n"})
-        world.enqueue(name)
+        world.add(name, {f"{name}.txt": f"{name}\n"})
     over, failed = threading.Event(), []
 
     def collect() -> None:

@@ -10,14 +10,14 @@ import signal
 from pathlib import Path
 
 import pytest
-from merge_support import World, check, drive, git, until
+from merge_support import World, check, finish, git, until
 
 from garrison.merge import decision, processor
 from garrison.merge import entry as order
 from garrison.merge.entry import EntryOptions
 from garrison.merge.processor import Progress
 from garrison.system import failpoint
-from queue_storm import FORK, Storm, _kill, work
+from queue_storm import FORK, Storm, count_kills, kill, work
 from support import DEADLINE
 
 STOPS = ("candidate", "verdict_before", "swapped")
@@ -29,10 +29,10 @@ STOPS = ("candidate", "verdict_before", "swapped")
 def test_kills_in_series_and_inside_recovery(tmp_path, kills, seed, monkeypatch):
     monkeypatch.setattr(decision, "SHORT_GATE", decision.SHORT_GATE)  # a storm sets these for each of its worlds
     monkeypatch.setattr(processor, "SNAPSHOT_EVERY", processor.SNAPSHOT_EVERY)
-    storm = Storm(tmp_path, seed, each=min(kills, 40))
-    storm.run(kills)
-    assert not storm.wrong
-    assert storm.kills >= kills
+    for number in range(0, kills, 40):
+        storm = Storm(tmp_path / str(number), seed + number, min(kills, 40))
+        assert storm.play() == []
+        assert count_kills(storm.did) >= min(kills, 40)
 
 
 def _stop_at(world: World, point: str) -> None:
@@ -73,7 +73,7 @@ def test_a_stopped_processor_writes_nothing_after_a_takeover(tmp_path, point):
         until(lambda: not first.is_alive(), "its end")
         assert first.exitcode == (3 if stopped else 0)
     finally:
-        _kill(first)
+        kill(first)
     assert [entry.status for entry in world.queue.entries()] == ["landed", "rejected"]
     assert world.tip() == tip
     processor = world.processor()  # the next one at the latest unlocks the user's checkout
@@ -83,8 +83,7 @@ def test_a_stopped_processor_writes_nothing_after_a_takeover(tmp_path, point):
 
 def test_a_processor_stopped_before_the_swap_blocks_the_queue_until_it_is_killed(tmp_path):
     world = World(tmp_path)
-    world.branch("one", {"one.txt": "1\n"})
-    world.enqueue("one")
+    world.add("one")
     first = FORK.Process(target=_stop_at, args=(world, "landing"))
     first.start()
     until(lambda: _state(first.pid) == "T", "a stop")
@@ -93,7 +92,7 @@ def test_a_processor_stopped_before_the_swap_blocks_the_queue_until_it_is_killed
     second.join(0.5)
     assert second.is_alive()
     assert world.tip() == world.start
-    _kill(first)
+    kill(first)
     second.join(DEADLINE)
     assert second.exitcode == 0
     assert world.entry("one").status == "landed"
@@ -108,8 +107,7 @@ def test_a_processor_stopped_before_the_swap_blocks_the_queue_until_it_is_killed
 def test_a_gate_that_misbehaves_on_one_entry_is_that_entrys_fault_and_leaves_nothing(tmp_path, gate):
     world = World(tmp_path, gate=f"if test -e odd; then {gate}; fi", timeout=3.0 if "sleep" in gate else DEADLINE)
     for name in ("odd", "fine"):
-        world.branch(name, {name: "x\n"})
-        world.enqueue(name)
+        world.add(name, {name: "x\n"})
     world.drain()
     assert [entry.status for entry in world.queue.entries()] == ["rejected", "landed"]
     check(world)
@@ -130,7 +128,6 @@ def test_higher_priorities_overtake_an_entry_only_so_often(tmp_path):
             world.queue.enqueue("r", name, 1, name, options=EntryOptions(priority=1))
         done = processor.step()
         passed += isinstance(done, Progress) and done.what == "landed"
-    drive(processor)
-    processor.close()
+    finish(processor)
     assert passed - 1 == order.PLACES - 1  # the eighth has the same rank and came later
     check(world)

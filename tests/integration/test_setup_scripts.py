@@ -458,7 +458,6 @@ def test_set_up_from_nothing(tmp_path: Path, tool: str) -> None:
     assert done.returncode == 0, done.stderr
     assert ("with uv" in done.stderr, "with venv and pip" in done.stderr) == (tool == "uv", tool == "pip"), done.stderr
     told = re.search(r"(\d+) MB on disk", done.stderr)
-    assert told is not None
     assert 0.7 * int(told[1]) < megabytes(root / ".venv") < 1.05 * int(told[1]), "correct `cost` in scripts/_setup.sh"
     where = subprocess.run([str(root / ".venv/bin/python"), "-c", "import garrison, click; print(garrison.__file__)"],
                            env={}, cwd="/", capture_output=True, text=True, check=True).stdout

@@ -50,12 +50,12 @@ def validation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Runn
     job.channel, job._is_stopping, job.handed_over, job.agent = None, False, "", "claude"
     job._agents = SimpleNamespace(wake_at=lambda: None, choose=lambda _: None)  # type: ignore[assignment]
     job._git = job._node_worktree = job._task = None  # type: ignore[assignment]
-    under_way = RunnerJobs.__new__(RunnerJobs)
-    under_way.task, under_way.worktree, under_way.folder = task, tmp_path, tmp_path
-    under_way.incarnation = SimpleNamespace(marker=MARKER)  # type: ignore[assignment]
-    under_way.runtime = SimpleNamespace(timing=SimpleNamespace(beat_timeout=2.0))  # type: ignore[assignment]
-    under_way.name, under_way._job, under_way._network, under_way._watch = VALIDATOR, job, None, None
-    under_way._hung, under_way._inconclusive, under_way._retry_at = "", 0, 0.0
+    files = SimpleNamespace(attempt=lambda *_: tmp_path)
+    runtime = SimpleNamespace(timing=SimpleNamespace(beat_timeout=2.0), files=lambda _: files)
+    under_way = RunnerJobs(runtime, SimpleNamespace(marker=MARKER), SimpleNamespace(run_id="r1"), task,
+    # type: ignore[arg-type]
+                           None, tmp_path)  # type: ignore[arg-type]
+    under_way.begin(VALIDATOR, job)
     yield under_way
     job.kill()
     until(lambda: job.poll(time.monotonic()) is not None)
@@ -77,20 +77,22 @@ def polled(under_way: RunnerJobs, seconds: float) -> list[jobs.JobFact]:
 
 
 @pytest.mark.parametrize("which", ["its CLI", "all of it"])
-def test_a_stopped_validator_is_ended_and_judges_again(validation: RunnerJobs, tmp_path: Path, which: str) -> None:
+def test_a_stopped_validator_is_ended_and_judges_again(validation: RunnerJobs, tmp_path: Path, which: str,
+                                                       capfd: pytest.CaptureFixture[str]) -> None:
     """That it hung is no verdict: the work is not refused for it, and nothing of it is left."""
     pids = started(tmp_path)
     for pid in pids[-1:] if which == "its CLI" else pids:
         os.kill(pid, signal.SIGSTOP)
     assert polled(validation, DEADLINE) == []
     assert validation.name == "", "it is over, and starts again in the next turn"
-    assert validation._hung.startswith("hung: ") and "are stopped (SIGSTOP)" in validation._hung
-    assert validation._inconclusive == 1
+    told = "".join(capfd.readouterr())
+    assert told.count("which proves nothing about the work; repeating it") == 1, told
+    assert "validator hung: " in told and "are stopped (SIGSTOP)" in told
     until(lambda: all(processes.probe(pid) is None for pid in pids))
 
 
 def test_a_validator_that_only_waits_is_left_alone(validation: RunnerJobs, tmp_path: Path) -> None:
     pids = started(tmp_path)
     assert polled(validation, 5.0) == []
-    assert (validation.name, validation._hung) == (VALIDATOR, "")
+    assert validation.name == VALIDATOR
     assert all(processes.probe(pid) for pid in pids)

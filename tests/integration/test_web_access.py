@@ -137,6 +137,35 @@ def test_a_pass_is_neither_forged_nor_valid_with_other_tokens() -> None:
     assert access.Rules(RULES.origins, {"write": "v" * 40, "read": "q" * 40}).scope(session, NOW) == ""
 
 
+def test_the_session_of_a_device_is_valid_while_it_is_paired_and_may_what_that_says() -> None:
+    paired = {"phone": "read"}
+    rules = access.Rules(RULES.origins, TOKENS, "", lambda id: paired.get(id, ""))
+    session = access.Pass(access.PassKind.SESSION, "read", NOW, NOW + 99, "phone").encode(TOKENS["read"])
+    raised = access.Pass(access.PassKind.SESSION, "write", NOW, NOW + 99, "phone").encode(TOKENS["write"])
+    for bearer in (session.replace("phone", "other"), session.replace(".phone", ""), raised):
+        assert rules.scope(bearer, NOW) == "", "it was paired to watch"
+    headers = {**CHANGE, "authorization": f"Bearer {session}"}
+    found = [access.judge(rules, "POST", path, headers, NOW) for path in (access.SUBSCRIBE, "/api/runs/r1/actions")]
+    assert found[0] == "read" and isinstance(found[1], access.Refusal) and found[1].status == 403
+    given = rules.read_pass(session, NOW)
+    assert given is not None
+    renewed, _ = rules.issue_session(given, NOW) or ("", 0)
+    assert rules.scope(renewed, NOW) == "read"
+    paired.clear()
+    assert rules.scope(session, NOW) == rules.scope(renewed, NOW) == ""
+    assert RULES.scope(session, NOW) == "", "a server without devices"
+
+
+def test_a_device_without_a_session_proves_itself_and_no_page_of_others_may_ask_for_it() -> None:
+    for path in (access.PAIR, access.CHALLENGE, access.DEVICE_SESSION):
+        assert judged("POST", CHANGE, path, authorization=None) == "" and judged("GET", CHANGE, path) == 405
+        assert judged("POST", CHANGE, path, origin="http://evil.example") == 403
+        assert judged("POST", CHANGE, path, x_garrison=None) == 403
+    assert judged("POST", HONEST, f"{access.BUTTON}x", authorization=None) == ""
+    assert judged("POST", HONEST, f"{access.BUTTON}x", origin="http://evil.example") == 403
+    assert judged("PUT", HONEST, f"{access.BUTTON}x", authorization=None) == 401
+
+
 def test_the_address_of_a_reverse_proxy_is_one_of_ours() -> None:
     place = Endpoint(names=("https://garrison.example", "box")).check()
     found = access.origins(place.host_names, 8642, place.scheme)

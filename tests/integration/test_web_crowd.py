@@ -74,58 +74,46 @@ def test_a_thousand_clients_follow_a_run(tmp_path: Path) -> None:
         guardian.close()
 
 
-def test_a_page_beyond_the_limit_is_told_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_page_beyond_the_limit_is_told_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "STREAMS", 2)
-
-    async def scene() -> None:
-        async with site(tmp_path) as here:
-            first, second = [await here.stream("/api/events?runs=1") for _ in range(2)]
-            refused = await here.get("/api/events?runs=1")
-            assert refused.status == 503 and refused.headers["retry-after"] == "5"
-            assert refused.json["message"] == "2 pages are open, which is the limit: close one of them"
-            together = await asyncio.gather(*(here.stream("/api/events?runs=1") for _ in range(5)))
-            assert [one.status for one in together] == [503] * 5
-            first.close()
-            async with asyncio.timeout(PATIENCE):
-                while (again := await here.stream("/api/events?runs=1")).status != 200:
-                    again.close()
-            for one in (second, again, *together):
-                one.close()
-
-    asyncio.run(scene())
+    async with site(tmp_path) as here:
+        first, second = [await here.stream("/api/events?runs=1") for _ in range(2)]
+        refused = await here.get("/api/events?runs=1")
+        assert refused.status == 503 and refused.headers["retry-after"] == "5"
+        assert refused.json["message"] == "2 pages are open, which is the limit: close one of them"
+        together = await asyncio.gather(*(here.stream("/api/events?runs=1") for _ in range(5)))
+        assert [one.status for one in together] == [503] * 5
+        first.close()
+        async with asyncio.timeout(PATIENCE):
+            while (again := await here.stream("/api/events?runs=1")).status != 200:
+                again.close()
+        for one in (second, again, *together):
+            one.close()
 
 
-def test_pages_that_open_at_once_do_not_pass_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_pages_that_open_at_once_do_not_pass_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "STREAMS", 3)
-
-    async def scene() -> None:
-        async with site(tmp_path) as here:
-            streams = await asyncio.gather(*(here.stream("/api/events?runs=1") for _ in range(8)))
-            assert sorted(one.status for one in streams) == [200] * 3 + [503] * 5
-            for one in streams:
-                one.close()
-
-    asyncio.run(scene())
+    async with site(tmp_path) as here:
+        streams = await asyncio.gather(*(here.stream("/api/events?runs=1") for _ in range(8)))
+        assert sorted(one.status for one in streams) == [200] * 3 + [503] * 5
+        for one in streams:
+            one.close()
 
 
-def test_a_connection_beyond_the_limit_gets_a_page_that_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+async def test_a_connection_beyond_the_limit_gets_a_page_that_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
                                                                  ) -> None:
     monkeypatch.setattr(connections, "capacity_of", lambda files: Capacity(files, 2, 50, 50))
     monkeypatch.setattr("garrison.web.server.capacity_of", connections.capacity_of)
-
-    async def scene() -> None:
-        async with site(tmp_path) as here:
-            streams = [await here.stream("/api/events?runs=1") for _ in range(2)]
-            answer = await here.ask("GET", "/", here.headers(accept="text/html"))
-            assert (answer.status, answer.headers["connection"]) == (503, "close")
-            assert "no room for another connection; close pages" in answer.body.decode()
-            for one in streams:
-                one.close()
-            async with asyncio.timeout(PATIENCE):
-                while (await here.get("/")).status != 200:
-                    await asyncio.sleep(0.01)
-
-    asyncio.run(scene())
+    async with site(tmp_path) as here:
+        streams = [await here.stream("/api/events?runs=1") for _ in range(2)]
+        answer = await here.ask("GET", "/", here.headers(accept="text/html"))
+        assert (answer.status, answer.headers["connection"]) == (503, "close")
+        assert "no room for another connection; close pages" in answer.body.decode()
+        for one in streams:
+            one.close()
+        async with asyncio.timeout(PATIENCE):
+            while (await here.get("/")).status != 200:
+                await asyncio.sleep(0.01)
 
 
 def test_room_is_shared_out_by_how_many_files_a_process_may_open() -> None:
@@ -229,18 +217,15 @@ def test_the_head_of_each_request_has_a_deadline(tmp_path: Path, monkeypatch: py
     asyncio.run(scene())
 
 
-def test_the_body_of_a_refused_request_holds_nothing(tmp_path: Path) -> None:
+async def test_the_body_of_a_refused_request_holds_nothing(tmp_path: Path) -> None:
     """It may be announced, and never come."""
-    async def scene() -> None:
-        async with site(tmp_path) as here:
-            for headers, status in ((here.posting(authorization=None), 401), (here.posting(READ), 403),
-                                    (here.posting(content_length="9999999"), 413)):
-                announced = {"content-length": "1000", **headers}
-                lines = [f"{name}: {value}" for name, value in announced.items()]
-                said = "\r\n".join(["POST /api/runs/r1/actions HTTP/1.1", *lines, "", ""]).encode()
-                reader, writer = await half_open(here, said)
-                async with asyncio.timeout(PATIENCE):
-                    assert f" {status} ".encode() in await reader.read()
-                writer.close()
-
-    asyncio.run(scene())
+    async with site(tmp_path) as here:
+        for headers, status in ((here.posting(authorization=None), 401), (here.posting(READ), 403),
+                                (here.posting(content_length="9999999"), 413)):
+            announced = {"content-length": "1000", **headers}
+            lines = [f"{name}: {value}" for name, value in announced.items()]
+            said = "\r\n".join(["POST /api/runs/r1/actions HTTP/1.1", *lines, "", ""]).encode()
+            reader, writer = await half_open(here, said)
+            async with asyncio.timeout(PATIENCE):
+                assert f" {status} ".encode() in await reader.read()
+            writer.close()

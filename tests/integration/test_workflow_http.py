@@ -77,28 +77,25 @@ def answers(spec: ServerSpec) -> bool:
     return asyncio.run(once())
 
 
-def test_ac_002_tools_over_http_work_fail_hang_and_die(server: Any, tmp_path: Path) -> None:
+async def test_ac_002_tools_over_http_work_fail_hang_and_die(server: Any, tmp_path: Path) -> None:
     spec, child = server
-
-    async def scene() -> None:
-        async with McpTools({"notes": spec}) as tools:
-            agent = ResearchAgent(tools, AgentConfig(state_dir=str(tmp_path / "state")))
-            flow = Workflow("w", "", [
-                WorkflowStep("one", "notes.add", {"text": "x"}),
-                WorkflowStep("two", "notes.add", {"text": "${one.text}y"}),
-                WorkflowStep("no", "notes.fail", critical=False, depends_on=["two"]),
-                WorkflowStep("mute", "notes.hang", critical=False, timeout=0.5, depends_on=["two"]),
-                WorkflowStep("on", "notes.add", {"text": "z"}, depends_on=["no", "mute"])])
-            result = await agent.execute_workflow(flow)
-            assert (result.results["two"], result.results["on"]["count"]) == ({"count": 2, "text": "xy"}, 3)
-            assert "McpError: notes.fail: " in result.results["no"]["error"]
-            assert result.results["mute"]["error"] == "TimeoutError: no answer within 0.5 s"
-            with pytest.raises(McpError, match=r"server notes ended during crash|notes\.crash: "):
-                await asyncio.wait_for(tools["notes.crash"](), DEADLINE)
-            child.wait(DEADLINE)
-            with pytest.raises(McpError, match=r"server notes \(http://127.0.0.1:\d+/mcp\) did not start: "):
-                await asyncio.wait_for(tools["notes.add"](text="again"), DEADLINE)
-    asyncio.run(scene())
+    async with McpTools({"notes": spec}) as tools:
+        agent = ResearchAgent(tools, AgentConfig(state_dir=str(tmp_path / "state")))
+        flow = Workflow("w", "", [
+            WorkflowStep("one", "notes.add", {"text": "x"}),
+            WorkflowStep("two", "notes.add", {"text": "${one.text}y"}),
+            WorkflowStep("no", "notes.fail", critical=False, depends_on=["two"]),
+            WorkflowStep("mute", "notes.hang", critical=False, timeout=0.5, depends_on=["two"]),
+            WorkflowStep("on", "notes.add", {"text": "z"}, depends_on=["no", "mute"])])
+        result = await agent.execute_workflow(flow)
+        assert (result.results["two"], result.results["on"]["count"]) == ({"count": 2, "text": "xy"}, 3)
+        assert "McpError: notes.fail: " in result.results["no"]["error"]
+        assert result.results["mute"]["error"] == "TimeoutError: no answer within 0.5 s"
+        with pytest.raises(McpError, match=r"server notes ended during crash|notes\.crash: "):
+            await asyncio.wait_for(tools["notes.crash"](), DEADLINE)
+        child.wait(DEADLINE)
+        with pytest.raises(McpError, match=r"server notes \(http://127.0.0.1:\d+/mcp\) did not start: "):
+            await asyncio.wait_for(tools["notes.add"](text="again"), DEADLINE)
 
 
 ODD = {"html": (200, "text/html", b"<html>"), "refuses": (500, "text/plain", b"no"), "lost": (404, "text/plain", b"no"),

@@ -223,21 +223,18 @@ def test_a_caller_waiting_for_an_answer_learns_that_the_agent_was_stopped() -> N
     play(scene)
 
 
-def test_leaving_the_graph_stops_all_sessions_even_if_one_does_not_close() -> None:
+async def test_leaving_the_graph_stops_all_sessions_even_if_one_does_not_close() -> None:
     stage = Stage()
+    async with stage.graph() as graph:
+        for name in ("a", "b", "c"):
+            await graph.add_node(name, "x")
+            await graph.start_agent(name)
 
-    async def scene() -> None:
-        async with stage.graph() as graph:
-            for name in ("a", "b", "c"):
-                await graph.add_node(name, "x")
-                await graph.start_agent(name)
-
-            async def refuse() -> None:
-                raise OSError("stuck")
-            stage.sessions[0].close = refuse  # type: ignore[method-assign]
-        assert [one.closed for one in stage.sessions] == [False, True, True]
-        assert {graph.get_agent_status(name)["status"] for name in "abc"} == {"stopped"}
-    asyncio.run(scene())
+        async def refuse() -> None:
+            raise OSError("stuck")
+        stage.sessions[0].close = refuse  # type: ignore[method-assign]
+    assert [one.closed for one in stage.sessions] == [False, True, True]
+    assert {graph.get_agent_status(name)["status"] for name in "abc"} == {"stopped"}
 
 
 def test_a_start_that_times_out_is_retried() -> None:
@@ -303,21 +300,18 @@ def test_a_clients_permanent_error_becomes_an_agent_failure_with_its_cause() -> 
     play(scene)
 
 
-def test_no_session_starts_in_a_graph_that_was_left() -> None:
+async def test_no_session_starts_in_a_graph_that_was_left() -> None:
     """A start that races with the end of the graph would outlive it."""
     stage = Stage()
-
-    async def scene() -> None:
-        async with AgentGraph("org", connect=stage.connect) as graph:
-            await graph.add_node("late", "p")
-            starting = asyncio.create_task(graph.start_agent("late"))
-        with pytest.raises(AgentGraphError, match="the graph has ended"):
-            await starting
-        assert all(one.closed for one in stage.sessions if one.connected)
-        async with graph:
-            await graph.start_agent("late")
-        assert stage.sessions[-1].closed
-    asyncio.run(scene())
+    async with AgentGraph("org", connect=stage.connect) as graph:
+        await graph.add_node("late", "p")
+        starting = asyncio.create_task(graph.start_agent("late"))
+    with pytest.raises(AgentGraphError, match="the graph has ended"):
+        await starting
+    assert all(one.closed for one in stage.sessions if one.connected)
+    async with graph:
+        await graph.start_agent("late")
+    assert stage.sessions[-1].closed
 
 
 def test_a_permanent_failure_is_not_retried() -> None:
@@ -371,42 +365,36 @@ def heard(stage: Stage) -> list[str | None]:
     return [one.spec.resume for one in stage.of("analyst")]
 
 
-def test_a_failed_session_is_resumed_and_one_without_a_transcript_begun_anew() -> None:
+async def test_a_failed_session_is_resumed_and_one_without_a_transcript_begun_anew() -> None:
     stage = LivingStage()
-
-    async def scene() -> None:
-        async with stage.graph() as graph:
-            await graph.add_node("analyst", "You analyse.")
-            stage.on_ask["analyst"] = [AgentFailure("rate limit", 429)]
-            reply = await graph.send_message("analyst", "analyst", "hello")
-            assert str(reply) == "analyst heard hello"
-            assert heard(stage) == [None, "id-1"]
-            stage.on_ask["analyst"] = [OSError("cut"), AgentFailure("No conversation found with session ID: id-1")]
-            await graph.send_message("analyst", "analyst", "again")
-            assert heard(stage)[2:] == ["id-1", None]
-            assert stage.slept == [1.0, 1.0], "a lost transcript is not waited for"
-            stage.on_ask["analyst"] = [AgentFailure("rate limit", 429)]
-            await graph.sessions.ask(graph.get_node("analyst"), lambda: "everything, every time")
-            assert heard(stage)[4:] == [None], "a message that holds everything needs no memory"
-            await graph.restart_agent("analyst")
-            assert heard(stage)[5:] == [None], "a restart forgets"
-    asyncio.run(scene())
+    async with stage.graph() as graph:
+        await graph.add_node("analyst", "You analyse.")
+        stage.on_ask["analyst"] = [AgentFailure("rate limit", 429)]
+        reply = await graph.send_message("analyst", "analyst", "hello")
+        assert str(reply) == "analyst heard hello"
+        assert heard(stage) == [None, "id-1"]
+        stage.on_ask["analyst"] = [OSError("cut"), AgentFailure("No conversation found with session ID: id-1")]
+        await graph.send_message("analyst", "analyst", "again")
+        assert heard(stage)[2:] == ["id-1", None]
+        assert stage.slept == [1.0, 1.0], "a lost transcript is not waited for"
+        stage.on_ask["analyst"] = [AgentFailure("rate limit", 429)]
+        await graph.sessions.ask(graph.get_node("analyst"), lambda: "everything, every time")
+        assert heard(stage)[4:] == [None], "a message that holds everything needs no memory"
+        await graph.restart_agent("analyst")
+        assert heard(stage)[5:] == [None], "a restart forgets"
 
 
-def test_a_dead_process_is_an_error_until_the_next_message_resumes_it() -> None:
+async def test_a_dead_process_is_an_error_until_the_next_message_resumes_it() -> None:
     stage = LivingStage()
-
-    async def scene() -> None:
-        async with stage.graph() as graph:
-            await graph.add_node("analyst", "You analyse.")
-            await graph.start_agent("analyst")
-            stage.sessions[0].alive = False  # type: ignore[attr-defined]
-            status = graph.get_agent_status("analyst")
-            assert (status["status"], status["is_running"]) == ("error", False)
-            assert "has died" in status["last_error"]
-            await graph.send_message("analyst", "analyst", "hello")
-            assert (graph.get_agent_status("analyst")["status"], heard(stage)) == ("active", [None, "id-1"])
-    asyncio.run(scene())
+    async with stage.graph() as graph:
+        await graph.add_node("analyst", "You analyse.")
+        await graph.start_agent("analyst")
+        stage.sessions[0].alive = False  # type: ignore[attr-defined]
+        status = graph.get_agent_status("analyst")
+        assert (status["status"], status["is_running"]) == ("error", False)
+        assert "has died" in status["last_error"]
+        await graph.send_message("analyst", "analyst", "hello")
+        assert (graph.get_agent_status("analyst")["status"], heard(stage)) == ("active", [None, "id-1"])
 
 
 def test_errors_are_in_the_nodes_metadata_until_a_success() -> None:
@@ -422,21 +410,17 @@ def test_errors_are_in_the_nodes_metadata_until_a_success() -> None:
     play(scene)
 
 
-def test_a_program_that_ends_at_its_start_is_quoted_with_the_end_of_its_stderr(tmp_path: Path) -> None:
+async def test_a_program_that_ends_at_its_start_is_quoted_with_the_end_of_its_stderr(tmp_path: Path) -> None:
     program = tmp_path / "claude"
     program.write_text("#!/bin/sh\necho 'no disk left' >&2\nexit 3\n")
     program.chmod(0o755)
-
-    async def scene() -> None:
-        session = ClaudeSession(SessionSpec("a", "", None, {"cli": str(program), "cwd": str(tmp_path)}))
-        try:
-            with pytest.raises(Exception) as raised:  # of the SDK, by where it notices
-                await session.connect()
-            assert "its stderr ends: no disk left" in describe(raised.value)
-        finally:
-            await session.close()
-
-    asyncio.run(scene())
+    session = ClaudeSession(SessionSpec("a", "", None, {"cli": str(program), "cwd": str(tmp_path)}))
+    try:
+        with pytest.raises(Exception) as raised:  # of the SDK, by where it notices
+            await session.connect()
+        assert "its stderr ends: no disk left" in describe(raised.value)
+    finally:
+        await session.close()
 
 
 def test_the_library_is_imported_from_agents_on_first_use() -> None:

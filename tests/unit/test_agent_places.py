@@ -64,7 +64,6 @@ def test_what_was_killed_frees_its_places_and_what_goes_on_without_a_guardian_ke
     runner = home.begin("runner", "a", "r1")
     assert two.share([], ["x"], 2.0) == set()
     found = read_own(tmp_path, "r2")
-    assert found is not None
     assert found.describe() == "waits for a free place: 2 of 2 agents at work ([limits] agents)"
     home.locks[one.guardian].release()
     assert two.share([], ["x", "y"], 3.0) == {"x"}, "the runner of a goes on, b had none"

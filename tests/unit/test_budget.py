@@ -49,7 +49,6 @@ def test_what_others_have_reserved_counts_while_they_live(tmp_path: Path) -> Non
     one.spend(0.5)
     assert one.money.reserve(0.3) is None
     refused = two.money.reserve(0.3)
-    assert refused is not None
     assert refused.is_reserved
     assert refused.reason == ("$0.50 of the $1.00 for this run are spent, $0.30 are reserved for calls in progress, "
                               "and the next call may cost $0.30")
@@ -77,11 +76,9 @@ def test_without_others_the_budget_is_used_up(tmp_path: Path) -> None:
     assert f'"usd": {LEAST}' in (only.folder / "reserved.json").read_text().replace('":', '": ').replace("  ", " ")
     only.spend(0.9)
     refused = only.money.reserve(0.2)
-    assert refused is not None
     assert not refused.is_reserved
     only.spend(0.1)
     spent = only.money.reserve(0.0)
-    assert spent is not None
     assert spent.reason == "$1.00 of the $1.00 for this node are spent"
 
 

@@ -276,7 +276,7 @@ def test_it_is_told_once_and_then_failed() -> None:
     assert policy.decide([loop]).prompt is Prompt.LOOP
     second = policy.decide([loop, Ending(policy.STOPPED, 2.0), loop])
     assert (second.step, second.success) == (Step.FINISH, False)
-    assert second.reason == "loop: it made the same call 4 times, again after it was told"
+    assert second.reason == "loop: it made the same call 4 times, again after a warning"
 
 
 def test_interruptions_have_a_bound_whatever_the_progress() -> None:

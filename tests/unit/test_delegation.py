@@ -6,7 +6,6 @@ The stories' own numbers: 2.3.1 and 2.3.2 (who works), 2.3.3 (what a specialist 
 from __future__ import annotations
 
 import asyncio
-from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,6 @@ from garrison.delegation.models import (
 )
 from garrison.delegation.models import EventSequence as Numbers
 from garrison.delegation.specialists import Crew, read_crew
-from garrison.delegation.time_phrases import intervals
 from garrison.errors import ForbiddenTransition, GarrisonError, NotFound, RecordCorrupt, Refused, UsageError
 from garrison.records.json_io import extract_object
 from scripted_crew import CREW, NOW, ScriptedCrew, ScriptedSession, delegation, delegations, summarize
@@ -109,27 +107,6 @@ def test_each_specialist_is_told_its_director() -> None:
     asyncio.run(scene())
     assert "Agent 'butler' (delegates to you)" in prompts["triage"]
     assert "Control Hierarchy" not in prompts["butler"]
-
-
-@pytest.mark.parametrize(("text", "words", "start", "end"), [
-    ("Review tomorrow 3pm with Ann", "tomorrow 3pm", "2026-01-16T15:00", "2026-01-16T16:00"),
-    ("what died in the last 24 hours?", "in the last 24 hours", "2026-01-14T10:00", "2026-01-15T10:00"),
-    ("deaths of the past 3 days", "the past 3 days", "2026-01-12T10:00", "2026-01-15T10:00"),
-    ("what happened yesterday?", "yesterday", "2026-01-14T00:00", "2026-01-15T00:00"),
-    ("what happened since yesterday?", "since yesterday", "2026-01-14T00:00", "2026-01-15T10:00"),
-    ("finish it by Friday", "by Friday", "2026-01-15T10:00", "2026-01-17T00:00"),
-    ("in the next 2 hours", "in the next 2 hours", "2026-01-15T10:00", "2026-01-15T12:00"),
-    ("the merge on 2026-01-20 at 14:30", "on 2026-01-20 at 14:30", "2026-01-20T14:30", "2026-01-20T15:30"),
-])
-def test_times_keep_their_text_and_mean_an_interval(text: str, words: str, start: str, end: str) -> None:
-    [found] = intervals(text, NOW)
-    assert found.words == words
-    assert [found.start, found.end] == [datetime.fromisoformat(moment + "+00:00") for moment in (start, end)]
-
-
-@pytest.mark.parametrize("text", ["How is run r1 doing?", "stop demo-2", "retry node build_3"])
-def test_text_that_is_no_time_gives_none(text: str) -> None:
-    assert intervals(text, NOW) == ()
 
 
 def test_a_context_that_is_too_large_loses_its_oldest_history_with_a_note() -> None:
@@ -271,28 +248,22 @@ def test_tools_and_tokens_are_counted_and_data_is_read() -> None:
                                       tools_used=("runs",), tokens_used=12)
 
 
-def test_messages_of_one_conversation_wait_for_one_another() -> None:
+async def test_messages_of_one_conversation_wait_for_one_another() -> None:
     scripted = ScriptedCrew()
-
-    async def scene() -> None:
-        async with AgentOrchestrator(CREW, connect=lambda spec: ScriptedSession(spec, scripted)) as desk:
-            await asyncio.gather(*(desk.handle_user_message(f"m{number}") for number in range(3)))
-            assert [one.role for one in desk.get_conversation_history()] == ["user", "assistant"] * 3
-    asyncio.run(scene())
+    async with AgentOrchestrator(CREW, connect=lambda spec: ScriptedSession(spec, scripted)) as desk:
+        await asyncio.gather(*(desk.handle_user_message(f"m{number}") for number in range(3)))
+        assert [one.role for one in desk.get_conversation_history()] == ["user", "assistant"] * 3
 
 
-def test_unknown_agents_are_not_started_and_an_empty_request_starts_none() -> None:
+async def test_unknown_agents_are_not_started_and_an_empty_request_starts_none() -> None:
     scripted = ScriptedCrew()
-
-    async def scene() -> None:
-        async with AgentOrchestrator(CREW, connect=lambda spec: ScriptedSession(spec, scripted)) as desk:
-            given = DelegationContext(target_agent="x", original_user_message="m", delegation_reasoning="r")
-            with pytest.raises(NotFound, match="triage"):
-                await desk.spawn_sub_agent("butler", given)
-            assert (await desk.spawn_sub_agent("triage", given)).summary == "triage says so"
-            with pytest.raises(UsageError):
-                await desk.handle_user_message("  ")
-    asyncio.run(scene())
+    async with AgentOrchestrator(CREW, connect=lambda spec: ScriptedSession(spec, scripted)) as desk:
+        given = DelegationContext(target_agent="x", original_user_message="m", delegation_reasoning="r")
+        with pytest.raises(NotFound, match="triage"):
+            await desk.spawn_sub_agent("butler", given)
+        assert (await desk.spawn_sub_agent("triage", given)).summary == "triage says so"
+        with pytest.raises(UsageError):
+            await desk.handle_user_message("  ")
 
 
 def test_no_agent_is_started_for_a_message_whose_client_has_left() -> None:
@@ -485,11 +456,6 @@ def test_a_crew_that_cannot_be_meant_is_refused_in_a_line(tmp_path: Path, text: 
     with pytest.raises(GarrisonError, match=why) as caught:
         read_crew(tmp_path)
     assert "\n" not in str(caught.value)
-
-
-def test_the_interval_of_so_many_hours_from_now_is_short() -> None:
-    [found] = intervals("remind me in 2 hours", NOW)
-    assert found.start == NOW + timedelta(hours=2)
 
 
 # ---- giving up

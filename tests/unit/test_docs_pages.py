@@ -109,7 +109,7 @@ def test_every_configuration_of_a_page_is_taken(text: str, tmp_path: Path) -> No
 def test_no_page_shows_a_configuration_that_is_not_found() -> None:
     assert {each.id.rpartition("-")[0] for each in SHOWN if each.id} == {
         "agents.md", "capacity.md", "claude.md", "committed-files.md", "configuration.md", "delegation.md",
-        "first-agent.md", "how-to.md", "network.md", "scale-out.md", "security.md", "supervision.md",
+        "first-agent.md", "how-to.md", "network.md", "notify.md", "scale-out.md", "security.md", "supervision.md",
         "testing-without-a-key.md"}
 
 

@@ -92,7 +92,6 @@ def test_disks_and_file_systems() -> None:
     for kind, flock_error, severity in (("nfs4", "", "warning"), ("fuse.sshfs", "", "warning"),
                                         ("ext4", "no locks", "error")):
         finding = findings.judge_file_system(path, kind, flock_error)
-        assert finding is not None
         assert finding.severity == severity
 
 
@@ -122,7 +121,6 @@ def test_machines(changes: dict[str, object], expected: list[tuple[str, str]]) -
 def test_a_run_without_a_launcher_is_left_to_a_person() -> None:
     status = RunStatus("r", "running")
     finding = findings.judge_run(status, needs_launcher=True)
-    assert finding is not None
     assert finding.wrong and finding.fix is None
     assert "garrison up" in finding.advice
     assert findings.judge_run(status, needs_launcher=False) is None

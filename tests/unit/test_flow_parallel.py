@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from flow_driver import OK, FlowRun, drive, fail, program_of, reloaded
+from flow_driver import OK, FlowRun, Script, drive, fail, program_of, reloaded
 from garrison.errors import Refused
 from garrison.pipeline.flow import Finished, Resumed, advance
 from garrison.pipeline.outcome import FAIL, PARTIAL, SKIPPED, SUCCESS, Outcome
@@ -41,7 +41,6 @@ def results(run: FlowRun) -> list[tuple[str, str]]:
 def test_joins_of_branches(edges: str, join: str, region: str) -> None:
     shapes = "p [shape=component] f [shape=tripleoctagon]" if " f" in edges else "p [shape=component]"
     fan_out = program_of(f"{shapes} start -> p; {edges}").units["p"].fan_out
-    assert fan_out is not None
     assert (fan_out.join, " ".join(sorted(fan_out.region))) == (join, region)
 
 
@@ -199,41 +198,44 @@ def test_fail_fast_cancels_at_the_first_failure() -> None:
     assert run.result == "failed: 0 of 3 branches succeeded (b: b broke)"
 
 
-def test_a_failed_parallel_is_judged_by_the_edges_of_its_fan_in() -> None:
-    run = drive(THREE % "" + 'f -> mend [condition="fail"]; mend -> exit', dict.fromkeys("abc", fail()))
-    assert (run.result, run.trace[-1]) == ("done", "mend")
+PLAIN = "p [shape=component%s] start -> p -> {a b} -> c -> exit"
+BROKEN = {"a": fail(), "b": fail(), "c": fail()}
+NONE = "0 of 2 branches succeeded (a: broken; b: broken)"
+FAILURES: list[tuple[str, str, Script, str, str]] = [
+    ("is judged by the edges of its fan-in", THREE % "" + "f -> mend [condition=fail]; mend -> exit",
+     {**BROKEN, "mend": OK}, "a b c mend", ""),
+    ("is judged by a conditional that is the join", "p [shape=component] d [shape=diamond] start -> p -> {a b} -> d; "
+     "d -> exit [condition=pass]; d -> mend [condition=fail]; mend -> exit", BROKEN, "a b mend", ""),
+    ("fails the run at a plain join", PLAIN % "", BROKEN, "a b", NONE),
+    ("goes on with on_error=continue", PLAIN % ", on_error=continue", {"a": fail(), "b": fail()}, "a b c", ""),
+    ("goes back to its retry target", PLAIN % ", retry_target=p", {"a": [fail(), OK], "b": [fail(), OK]}, "a b a b c",
+     ""),
+    ("goes back before its fan-in", THREE % ", retry_target=p", {node: [fail(), OK] for node in "abc"}, "a b c a b c",
+     ""),
+    ("follows an edge that asks for it", PLAIN % "" + "; p -> mend [condition=fail]; mend -> c",
+     {"a": fail(), "b": fail()}, "a b mend c", ""),
+    ("is not taken by an edge that opens a branch", "p [shape=component] f [shape=tripleoctagon] start -> p; p -> a "
+     '[condition="context.x!=1"]; p -> b; {a b} -> f -> exit', BROKEN, "a b", NONE),
+    ("is missing before a fan-in", "f [shape=tripleoctagon] start -> a -> f -> exit", {}, "a",
+     "no parallel results to evaluate"),
+    ("does not come from a branch that ends at another exit",
+     "p [shape=component] f [shape=tripleoctagon] start -> p -> "
+     '{a b} -> f -> c -> exit; a -> exit [condition="outcome=skipped"]', {"a": SKIPPED}, "a b c", ""),
+]
 
 
-def test_a_failed_parallel_is_judged_by_a_conditional_where_that_is_the_join() -> None:
-    run = drive("""p [shape=component] d [shape=diamond] start -> p -> {a b} -> d; d -> exit [condition="pass"]
-                  d -> mend [condition="fail"]; mend -> exit""", dict.fromkeys("ab", fail()))
-    assert (run.result, run.path) == ("done", "a b mend")
+@pytest.mark.parametrize(("text", "script", "path", "why"), [one[1:] for one in FAILURES],
+                         ids=[one[0] for one in FAILURES])
+def test_a_failed_parallel(text: str, script: Script, path: str, why: str) -> None:
+    run = drive(text, script)
+    assert (run.path, run.result) == (path, f"failed: {why}" if why else "done")
 
 
-def test_a_failed_parallel_with_a_plain_join_fails_the_run() -> None:
-    text = "p [shape=component%s] start -> p -> {a b} -> c -> exit"
-    broken = dict.fromkeys("ab", fail())
-    assert drive(text % "", broken).result.startswith("failed: 0 of 2 branches")
-    assert drive(text % ", on_error=continue", broken).result == "done"
-    assert drive(text % ", retry_target=p", {"a": [fail(), OK], "b": [fail(), OK]}).path == "a b a b c"
-
-
-def test_a_failed_parallel_follows_an_edge_that_asks_for_it() -> None:
-    run = drive('p [shape=component] start -> p -> {a b} -> c -> exit; p -> mend [condition="fail"]; mend -> c',
-               dict.fromkeys("ab", fail()))
-    assert (run.result, run.path) == ("done", "a b mend c")
-
-
-def test_an_edge_that_opens_a_branch_does_not_take_the_failure_of_its_parallel() -> None:
-    run = drive("""p [shape=component] f [shape=tripleoctagon] start -> p; p -> a [condition="context.x=1"]; p -> b
-                  {a b} -> f -> exit""", dict.fromkeys("ab", fail()), context={"x": 1})
-    assert run.path == "a b"
-    assert run.result.startswith("failed: 0 of 2")
-
-
-def test_a_retry_target_of_the_parallel_comes_before_its_fan_in() -> None:
-    run = drive(THREE % ", retry_target=p", {node: [fail(), OK] for node in "abc"})
-    assert (run.result, run.path) == ("done", "a b c a b c")
+def test_a_gate_that_was_cancelled_does_not_count() -> None:
+    run = FlowRun("p [shape=component, join_policy=first_success] f [shape=tripleoctagon] a [goal_gate=true]"
+                  "start -> p -> {a b} -> f -> exit")
+    run.finish(run.state.in_flight["p#1/b/b#1"])
+    assert run.result == "done"
 
 
 @pytest.mark.parametrize(("text", "words"), [
@@ -262,10 +264,6 @@ def test_the_fan_in_names_the_best_branch() -> None:
     assert best({"a": fail(), "b": Outcome(PARTIAL)}) == ("c", SUCCESS)
     assert best({"a": scored(1), "b": scored(3), "c": scored(2)}) == ("b", SUCCESS)
     assert best({"a": scored(9, PARTIAL), "b": scored("high"), "c": scored(0.5)}) == ("c", SUCCESS)
-
-
-def test_a_fan_in_without_a_parallel_before_it_fails() -> None:
-    assert drive("f [shape=tripleoctagon] start -> a -> f -> exit").result == "failed: no parallel results to evaluate"
 
 
 # ---- nesting and leaving
@@ -306,12 +304,6 @@ def test_cancelling_an_outer_branch_cancels_inner_ones() -> None:
     assert sorted(place.id for place in change.cancelled) == ["p#1/q/q#1/a/a#1", "p#1/q/q#1/b/b#1"]
     assert run.result == "done"
     assert (list(run.state.branches), list(run.state.contexts), run.state.fans) == ([""], [""], {})
-
-
-def test_a_branch_may_end_at_an_exit_that_is_not_the_join() -> None:
-    run = drive("""p [shape=component] f [shape=tripleoctagon] start -> p -> {a b} -> f -> c -> exit
-                  a -> exit [condition="outcome=skipped"]""", {"a": SKIPPED})
-    assert (run.result, run.path) == ("done", "a b c")
 
 
 def test_a_join_that_is_an_exit() -> None:
@@ -379,13 +371,6 @@ def test_a_gate_within_a_branch_counts_at_the_exit() -> None:
     run = drive("""p [shape=component] f [shape=tripleoctagon] a [goal_gate=true, retry_target=p]
                   start -> p -> {a b} -> f -> exit; a -> f [condition="fail"]""", {"a": [fail(), fail("2"), OK]})
     assert (run.result, run.state.redirects, run.trace.count("b")) == ("done", 2, 3)
-
-
-def test_a_gate_that_was_cancelled_does_not_count() -> None:
-    run = FlowRun("p [shape=component, join_policy=first_success] f [shape=tripleoctagon] a [goal_gate=true]"
-               "start -> p -> {a b} -> f -> exit")
-    run.finish(run.state.in_flight["p#1/b/b#1"])
-    assert run.result == "done"
 
 
 # ---- loading in the middle

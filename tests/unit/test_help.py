@@ -93,7 +93,6 @@ def objection(line: str) -> str:
     try:
         while isinstance(command, click.Group):
             _, found, words = command.resolve_command(ctx, words)
-            assert found is not None
             command, ctx = found, click.Context(found, info_name=found.name, parent=ctx)
         command.make_context(command.name, words, parent=ctx.parent)
     except click.MissingParameter as error:

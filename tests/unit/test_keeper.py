@@ -43,8 +43,8 @@ class FakeTunnel:
 def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Keeper:
     monkeypatch.setattr(keeper, "Tunnel", FakeTunnel)
     monkeypatch.setattr(FakeTunnel, "made", [])
-    monkeypatch.setattr(Keeper, "_keep_server", lambda _: None)
-    monkeypatch.setattr(Keeper, "_keep_relay", lambda _: None)
+    monkeypatch.setattr(Keeper, "keep_server", lambda _: None)
+    monkeypatch.setattr(Keeper, "keep_relay", lambda _: None)
     made = Keeper(tmp_path)
     made.state = replace(made.state, address="127.0.0.1:7233", server="")
     write_host(tmp_path, BOX)
@@ -57,59 +57,59 @@ def test_logs_are_bounded(kept: Keeper, monkeypatch: pytest.MonkeyPatch) -> None
     atomic.make_directory(kept.folder / "temporal")
     for log in ("keeper.log", "tunnel-box2.log", "temporal/server.log", "temporal/temporal.db"):
         (kept.folder / log).touch()
-    kept._turn()
-    kept._turn()
+    kept.turn()
+    kept.turn()
     assert sorted(bounded) == ["keeper.log", "server.log", "tunnel-box2.log"]
 
 
 def test_each_host_with_a_port_has_a_tunnel(kept: Keeper) -> None:
     write_host(kept.home, Host("here", command="/h/env/bin/garrison"))
-    kept._turn()
+    kept.turn()
     (tunnel,) = FakeTunnel.made
     assert (tunnel.host, tunnel.target) == (BOX, "127.0.0.1:7233") and '"name": "box2"' in tunnel.settings
     assert kept.state.tunnels == {}
     tunnel.is_open = True
-    kept._turn()
+    kept.turn()
     assert list(kept.state.tunnels) == list(kept.state.seen) == ["box2"]
 
 
 def test_a_tunnel_stays_when_its_host_drains_and_goes_when_the_host_is_needed_elsewhere(kept: Keeper) -> None:
-    kept._turn()
+    kept.turn()
     write_host(kept.home, replace(BOX, state=HostState.DRAINING, slots=5))
-    kept._turn()
+    kept.turn()
     assert len(FakeTunnel.made) == 1 and not FakeTunnel.made[0].is_closed
     write_host(kept.home, replace(BOX, port=8))
-    kept._turn()
+    kept.turn()
     assert [tunnel.is_closed for tunnel in FakeTunnel.made] == [True, False]
 
 
 def test_a_tunnel_that_failed_is_said_and_tried_again_later(kept: Keeper, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept._turn()
+    kept.turn()
     FakeTunnel.made[0].why = "no route"
-    kept._turn()
+    kept.turn()
     assert kept.state.troubles == {"box2": "no route"} and FakeTunnel.made[0].is_closed
-    kept._turn()
+    kept.turn()
     assert len(FakeTunnel.made) == 1
     kept.retry_at["box2"] = 0.0
-    kept._turn()
+    kept.turn()
     FakeTunnel.made[1].is_open = True
-    kept._turn()
+    kept.turn()
     assert kept.state.troubles == {} and list(kept.state.tunnels) == ["box2"]
 
 
 def test_it_ends_once_no_host_is_left(kept: Keeper) -> None:
-    kept._turn()
+    kept.turn()
     assert kept.idle == 0
     host_path(kept.home, "box2").unlink()
     for _ in range(keeper.IDLE_TURNS):
-        kept._turn()
+        kept.turn()
     assert kept.idle == keeper.IDLE_TURNS and FakeTunnel.made[0].is_closed
 
 
 def test_a_trouble_that_lasts_is_said_once(kept: Keeper, capsys: pytest.CaptureFixture[str]) -> None:
     atomic.write(kept.home / "config.toml", b"[hosts]\nlease = 0\n")
     for _ in range(3):
-        kept._turn()
+        kept.turn()
     assert capsys.readouterr().err.count("lease=0") == 1
 
 
@@ -119,7 +119,7 @@ def test_a_missing_program_of_the_server_is_said(tmp_path: Path, monkeypatch: py
 
     monkeypatch.setattr(LocalServer, "argv", missing)
     made = Keeper(tmp_path)
-    made._keep_server()
+    made.keep_server()
     assert made.state.server == "there is no Temporal server here"
 
 
@@ -138,7 +138,7 @@ def test_a_server_whose_port_another_program_has_moves_and_hosts_follow(tmp_path
         kept = Keeper(tmp_path)
         kept.state = replace(kept.state, address=old)
         try:
-            kept._turn()
+            kept.turn()
             new = kept.state.address
             assert new != old
             assert int(new.rpartition(":")[2]) in PORTS
@@ -152,7 +152,7 @@ def test_a_server_whose_port_another_program_has_moves_and_hosts_follow(tmp_path
 def test_a_server_that_a_killed_keeper_had_not_noted_is_taken_over(tmp_path: Path,
                                                                    monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keeper, "Tunnel", FakeTunnel)
-    monkeypatch.setattr(Keeper, "_keep_relay", lambda _: None)
+    monkeypatch.setattr(Keeper, "keep_relay", lambda _: None)
     write_host(tmp_path, BOX)
     kept = Keeper(tmp_path)
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -160,11 +160,11 @@ def test_a_server_that_a_killed_keeper_had_not_noted_is_taken_over(tmp_path: Pat
         kept.state = replace(kept.state, address=f"127.0.0.1:{port}")
         database = LocalServer(kept.folder / "temporal", port).database
         server = processes.spawn([sys.executable, "-c", "import time; time.sleep(60)", "start-dev", str(database)],
-                                 cwd=tmp_path, env=keeper._environment(tmp_path, os.environ), log=tmp_path / "log")
+                                 cwd=tmp_path, env=keeper.make_environment(tmp_path, os.environ), log=tmp_path / "log")
         try:
-            kept._turn()
+            kept.turn()
             assert (kept.state.server_pid, kept.state.server_ticks) == (server.pid, server.ticks)
-            kept._turn()
+            kept.turn()
             assert kept.state.server == ""
         finally:
             processes.send(server.pid, server.ticks, signal.SIGKILL)
@@ -179,7 +179,7 @@ def test_a_server_keeps_its_port_when_it_is_started_again(tmp_path: Path, monkey
     old = f"127.0.0.1:{free_port()}"
     kept.state = replace(kept.state, address=old)
     try:
-        kept._turn()
+        kept.turn()
         assert kept.state.address == old
     finally:
         processes.send(kept.state.server_pid, kept.state.server_ticks, signal.SIGKILL)

@@ -89,7 +89,6 @@ def test_a_job_that_is_watched_has_its_logs_bounded(tmp_path: Path, monkeypatch:
     log.write_bytes(b"x" * (4 << 20))
     monkeypatch.setattr(log_retention, "MAX_GROWING_BYTES", 1 << 20)
     own = processes.probe(os.getpid())
-    assert own is not None
     JobWatch(processes.ProcessId(own.pid, own.ticks), "", 60.0, logs=[log]).inspect(1.0)
     assert blocks(log) <= 1 << 20
 

@@ -92,7 +92,6 @@ def test_every_fault_has_a_form_in_every_api(api: ModelApi, fault: Fault) -> Non
 
 def test_a_tool_that_takes_text_gets_it_as_it_is() -> None:
     responses = find_api("/v1/responses")
-    assert responses is not None
     [item] = responses.message(say(use("exec", text="text(1)")), "m", "t")["output"]
     assert (item["type"], item["name"], item["input"]) == ("custom_tool_call", "exec", "text(1)")
     [back] = responses.read("", {"input": [item]}).messages[0].content

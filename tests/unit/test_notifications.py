@@ -16,7 +16,7 @@ from garrison.config import NotifyConfig
 from garrison.ends import End
 from garrison.errors import UsageError
 from garrison.merge.state import QueueState
-from garrison.pipeline.questions import OpenGate
+from garrison.pipeline.questions import OpenGate, options_of
 from garrison.pipeline.questions import Question as GateQuestion
 from garrison.records import atomic
 from garrison.records.events import Question
@@ -29,12 +29,18 @@ from garrison.run.notifications import (
     deliveries,
     due_notifications,
     find_waits,
+    has_services,
+    hold,
+    is_quiet,
+    minute_of_day,
     notify_argv,
     open_notifications,
+    send_held,
 )
 from garrison.run.state import NodeState, RunState, from_snapshot, replay_run, to_snapshot
 from garrison.system.clock import iso
 from garrison.system.command import Job
+from garrison.system.environment import NOTIFY_URLS, child_environment
 from garrison.tables import Table
 from garrison.values import asdict
 
@@ -279,3 +285,38 @@ def test_what_holds_up_nodes_or_the_queue_for_a_minute_is_told_once_for_all(tmp_
     assert told(161.0) == [("a", gone)]
     queue.hindrance = ""
     assert told(161.0) == [("a", gone)]
+
+
+def test_services_are_told_like_a_command_and_a_question_names_the_answers_of_its_buttons(tmp_path: Path) -> None:
+    none = NotifyConfig(on=("question",))
+    assert not has_services(tmp_path, none, {}) and due_notifications(STATE, [], set(), none) == []
+    assert has_services(tmp_path, NotifyConfig(urls_file="/x"), {}) and has_services(tmp_path, none, {NOTIFY_URLS: "x"})
+    gate = OpenGate("ask#1", "human", GateQuestion("ask#1", "ask", "Land?", options_of([("Yes", "a"), ("No", "b")])),
+                    at="t", deadline="2026-01-31T12:00:00.000000Z")
+    [due] = due_notifications(RunState("running", gates={"ask#1": gate}), [], set(), none, services=True)
+    assert (due.question, due.options, due.until) == ("ask#1", ("Yes", "No"), "2026-01-31T12:00:00.000000Z")
+    assert [each.name for each in deliveries(none, "r1", due, tmp_path)] == ["services"]
+    assert child_environment({NOTIFY_URLS: "x", "GARRISON_HOME": "/h"}, [NOTIFY_URLS]) == {"GARRISON_HOME": "/h"}, \
+        "no agent gets the addresses"
+
+
+@pytest.mark.parametrize(("hours", "quiet", "loud"), [
+    ("22:00-07:00", (22 * 60, 0, 6 * 60 + 59), (7 * 60, 21 * 60 + 59)), ("13:00-14:00", (13 * 60,), (14 * 60, 0)),
+    ("", (), (0, 720))])
+def test_quiet_hours_may_include_midnight(hours: str, quiet: tuple[int, ...], loud: tuple[int, ...]) -> None:
+    assert all(is_quiet(hours, minute) for minute in quiet) and not any(is_quiet(hours, minute) for minute in loud)
+    for wrong in ("22-7", "24:00-07:00", 3):
+        with pytest.raises(UsageError, match="two times of a day"):
+            Table("c", {"quiet": wrong}).read(NotifyConfig)
+
+
+def test_what_ended_in_quiet_hours_is_sent_once_after_them(tmp_path: Path) -> None:
+    told = tmp_path / "told"
+    night = minute_of_day(1_800_000_000)
+    hours = f"{night // 60:02}:{night % 60:02}-{(night // 60 + 1) % 24:02}:{night % 60:02}"
+    config = NotifyConfig(("sh", "-c", f"cat >> {told}"), quiet=hours)
+    hold(tmp_path, "r1", Notification("run:failed:1", "failed", "run failed"))
+    assert send_held(tmp_path, config, dict(os.environ), 1_800_000_000) == 0 and not told.exists()
+    assert send_held(tmp_path, config, dict(os.environ), 1_800_000_000 + 7200) == 1
+    assert send_held(tmp_path, config, dict(os.environ), 1_800_000_000 + 7200) == 0
+    assert [json.loads(line)["text"] for line in told.read_text().splitlines()] == ["run failed"]

@@ -20,27 +20,6 @@ def edges(graph: Graph) -> list[str]:
 # ---- what is accepted ------------------------------------------------------------------------------------------------
 
 
-def test_the_seeds_own_graph() -> None:
-    graph = parse('''
-    digraph pipeline {
-        graph [prd_ref="PRD-TEST-001"];
-        start [shape=circle; label="START"];
-        impl_test [shape=box; handler=codergen; label="Test Task";
-                   status=pending; bead_id="TEST-001"];
-        exit_ok [shape=doublecircle; label="EXIT-OK"];
-        start -> impl_test [label="begin"];
-        impl_test -> exit_ok [label="pass"];
-    }
-    ''')
-    assert graph.id == "pipeline"
-    assert graph.attrs == {"prd_ref": "PRD-TEST-001"}
-    assert [node.handler for node in graph.nodes.values()] == ["start", "codergen", "exit"]
-    assert graph.nodes["impl_test"].attrs["bead_id"] == "TEST-001"
-    assert (graph.nodes["impl_test"].line, graph.nodes["impl_test"].column) == (5, 9)
-    assert edges(graph) == ["start -> impl_test", "impl_test -> exit_ok"]
-    assert graph.edges[1].attrs == {"label": "pass"}
-
-
 @pytest.mark.parametrize("separator", [",", ";", " ", "\n", " , ", ";\n\t"])
 def test_attribute_separators(separator: str) -> None:
     graph = parse(f"digraph {{ a [x=1{separator}y=2{separator}z=3] }}")
@@ -128,6 +107,7 @@ def test_chains_and_node_sets_expand() -> None:
     assert edges(parse("digraph { {a b} -> subgraph s {c; d} }")) == ["a -> c", "a -> d", "b -> c", "b -> d"]
     assert edges(parse("digraph { a -> { b -> c } }")) == ["b -> c", "a -> b", "a -> c"]
     assert all(edge.attrs == {"k": "v"} for edge in parse("digraph { a -> {b c} -> d [k=v] }").edges)
+    assert edges(parse("digraph { a b a -> b a -> b b -> b é -> ñ }")) == ["a -> b", "a -> b", "b -> b", "é -> ñ"]
 
 
 def test_a_node_that_only_edges_name_is_not_declared() -> None:
@@ -147,9 +127,9 @@ def test_a_subgraphs_label_becomes_a_class_wherever_it_is() -> None:
 
 
 def test_quoted_ids_and_no_id() -> None:
-    graph = parse('digraph "my graph" { "a-b" -> "c" + "d" }')
+    graph = parse('digraph "my graph" { "a-b" -> "c" + "d"; "node" }')
     assert graph.id == "my graph"
-    assert list(graph.nodes) == ["a-b", "cd"]
+    assert list(graph.nodes) == ["a-b", "cd", "node"]
     assert parse("digraph{}").id is None
 
 

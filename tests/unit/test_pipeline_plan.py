@@ -72,7 +72,7 @@ REFUSED = [
     (f"{ENDS} a [shape=house] start -> a -> end", "a (stack.manager_loop) names no pipeline; give it"),
     (f"{ENDS} a [shape=house, stack.child_autostart=no] start -> a -> end", "here a manager starts its child itself"),
     (f"stack.child_workdir=w {ENDS} a [shape=house, stack.child_dotfile=x] start -> a -> end",
-     "each task has a worktree of its own"),
+     "each task has its own worktree"),
     (f"{ENDS} a [shape=house, stack.child_dotfile=x, manager.actions=shout] start -> a -> end",
      "use observe, steer, wait"),
     (f"{ENDS} a [type=session.turn] start -> a -> end", "(session.turn) needs a session around it"),

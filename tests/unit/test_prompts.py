@@ -277,7 +277,7 @@ def test_each_block_of_a_prompt_has_a_bound_of_its_own() -> None:
     text = prompt.build(replace(TASK, attempt=2, rework_reason="x", preamble="line\n" * 10_000), replace(
         BRIEFING, refusal=refusal, decided=words, siblings=(Sibling("a", long, ("x" * 500,) * many),) * 8))
     sections = {part.partition("\n")[0]: len(part) for part in text.split("\n## ")}
-    assert sections["What the person in charge decided"] < 19_000 and sections["At work beside you"] < 9000
+    assert sections["What the person in charge decided"] < 19_000 and sections["At work alongside you"] < 9000
     assert sections["REWORK: attempt 2"] < 32_000 and sections["The run so far"] < 17_000, sections
     assert len(prompt.validation(TASK, replace(JUDGEMENT, claim=long, criteria=(Criterion(long, False, long),) * many,
                                                evidence=(long,) * many))) < 14_000

@@ -129,7 +129,7 @@ def test_it_stays_a_draft_while_the_gate_runs() -> None:
     (replace(GREEN, checks=(Check("ci", CheckResult.PENDING, TIP),)), "waiting for checks", "`ci`"),
     (replace(GREEN, approvals=0), "waiting for review", ""),
     (replace(GREEN, objections=("eve",)), "waiting for review", "changes requested by `eve`"),
-    (replace(GREEN, is_draft=True), "held up", "a person made it a draft again"),
+    (replace(GREEN, is_draft=True), "held up", "made a draft again on the forge"),
     (replace(GREEN, relation=Relation.REWRITTEN, head="e11"), "held up", "somebody rewrote its branch"),
     (replace(GREEN, relation=Relation.ABSENT, head=""), "held up", "somebody removed its branch"),
 ])
@@ -473,11 +473,11 @@ def test_a_late_answer_is_no_alarm_and_a_check_that_never_ends_is_one() -> None:
     late = replace(GREEN, is_draft=True)
     assert settle(state, late, silence=0.0) == [] and state.pull_request.state == "waiting for review"
     assert settle(state, late, silence=10.0) == []
-    assert state.pull_request.reason == "a person made it a draft again"
+    assert state.pull_request.reason == "made a draft again on the forge"
     pushed = (LandingChanged("requested", 2, oid="f1x", base=BASE), LandingChanged("tested", 2, commit=MERGE))
     new = at(READY, *pushed)
     assert settle(new, replace(late, head="f1x"), tip="f1x", silence=10.0) == [], "it stays theirs with a new commit"
-    assert new.pull_request.reason == "a person made it a draft again"
+    assert new.pull_request.reason == "made a draft again on the forge"
     failed = at(READY, replace(READY, ready="none"), *pushed)
     assert step(settle(failed, replace(late, head="f1x"), tip="f1x")) == ForgeStep(StepKind.READY, "f1x")
     there = replace(GREEN, base="5a1d", is_on_base=True)

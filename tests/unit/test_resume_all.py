@@ -162,7 +162,6 @@ def test_which_adhoc_runs_get_a_runner(runner: ChildState, wanted: str, said: st
 ])
 def test_an_orchestrator_by_hand_is_named(orchestrator: ChildState, wanted: str, said: str) -> None:
     word = decide_adhoc(ADHOC, ChildState(), orchestrator)
-    assert word is not None
     assert word.state == wanted
     assert said in word.line
     assert decide_adhoc(ADHOC, child("dead"), orchestrator) is None, "the runner takes care of it"

@@ -12,6 +12,7 @@ from garrison.ends import End
 from garrison.errors import Shortage
 from garrison.node import jobs
 from garrison.node.jobs import MAX_INCONCLUSIVE, RunnerJobs, ValidatorJob
+from garrison.records.run import Task
 from garrison.system import machine
 
 
@@ -19,16 +20,31 @@ class Validator(ValidatorJob):
     """A validation under way."""
 
     pid = ticks = 1  # type: ignore[assignment]
+    question = None  # type: ignore[assignment]
 
     def __init__(self) -> None:
         self.log = None  # type: ignore[assignment]
 
+    def poll(self, _now: float) -> End | None:
+        return None
+
+
+def make_jobs(folder: Path, **task: Any) -> RunnerJobs:
+    """Return the jobs of a runner whose worktree and attempt lie in this folder."""
+    files = SimpleNamespace(attempt=lambda *_: folder)
+    runtime = SimpleNamespace(home=folder, environ={}, files=lambda _: files,
+                              timing=SimpleNamespace(beat_timeout=30.0))
+    launch = SimpleNamespace(run_id="r1", held_back=(), path="", adhoc=False)
+    return RunnerJobs(runtime, SimpleNamespace(marker="m"), launch, Task("r1", "a", 1, **task),
+    # type: ignore[arg-type]
+                      None, folder)  # type: ignore[arg-type]
+
 
 @pytest.mark.parametrize(("job", "silence"), [
-    (SimpleNamespace(pid=1, ticks=1, question=None), 60.0),
+    (SimpleNamespace(pid=1, ticks=1, question=None, poll=lambda _now: None), 60.0),
     (Validator(), None),  # its session ends its own silence, and knows which tools are at work in it
 ])
-def test_the_silence_of_a_node_bounds_its_commands(job: Any, silence: float | None,
+def test_the_silence_of_a_node_bounds_its_commands(job: Any, silence: float | None, tmp_path: Path,
                                                    monkeypatch: pytest.MonkeyPatch) -> None:
     limits = []
 
@@ -37,14 +53,9 @@ def test_the_silence_of_a_node_bounds_its_commands(job: Any, silence: float | No
         return SimpleNamespace(root=root, inspect=lambda _now: None)
 
     monkeypatch.setattr(jobs, "JobWatch", watch)
-    monkeypatch.setattr(RunnerJobs, "question", None)
-    monkeypatch.setattr(RunnerJobs, "log", lambda *_: None)
-    under_way = RunnerJobs.__new__(RunnerJobs)
-    under_way.task = SimpleNamespace(silence_s=60.0)  # type: ignore[assignment]
-    under_way.incarnation = SimpleNamespace(marker="m")  # type: ignore[assignment]
-    under_way.runtime = SimpleNamespace(timing=SimpleNamespace(beat_timeout=30.0))  # type: ignore[assignment]
-    under_way.name, under_way._job, under_way._watch, under_way._hung = "acceptance", job, None, ""
-    under_way._end_if_hung(0.0)
+    under_way = make_jobs(tmp_path, silence_s=60.0)
+    under_way.begin("acceptance", job)
+    assert under_way.poll(0.0) is None
     assert limits == [silence]
 
 
@@ -71,26 +82,28 @@ def test_a_job_that_a_signal_or_a_full_disk_ended_is_repeated(name: str, output:
     ended.require_room(100.0)
 
 
-def test_a_job_that_fails_where_there_is_room_fails_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(RunnerJobs, "_describe_failure", lambda *_: "it failed")
+def test_a_job_that_fails_where_there_is_room_fails_at_once(tmp_path: Path) -> None:
     assert (fact := end_job(tmp_path, "acceptance", "2 tests are red", 1).poll(100.0)) is not None
-    assert fact.value == "it failed"
+    assert "2 tests are red" in fact.value
 
 
-def test_a_job_that_never_finds_room_fails_at_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(RunnerJobs, "_describe_failure", lambda *_: "it failed")
+def test_a_job_that_never_finds_room_fails_at_last(tmp_path: Path) -> None:
     ended = end_job(tmp_path, "acceptance", "sh: 1: Cannot fork", 2)
-    ended._inconclusive = MAX_INCONCLUSIVE - 1
+    for _ in range(MAX_INCONCLUSIVE - 1):
+        assert ended.poll(100.0) is None
+        ended.begin("acceptance", failed(2))
     assert (fact := ended.poll(100.0)) is not None
-    assert fact.value == "it failed"
+    assert "Cannot fork" in fact.value
+
+
+def failed(code: int) -> Any:
+    """Return a job that has just ended with this exit code."""
+    return SimpleNamespace(pid=1, poll=lambda _now: End(code, False, 1.0))
 
 
 def end_job(folder: Path, name: str, output: str, code: int) -> RunnerJobs:
     """Return a runner's jobs, of which one has just ended with this output and exit code."""
-    ended = RunnerJobs.__new__(RunnerJobs)
-    ended.name, ended._network, ended._watch = name, None, None
-    ended._hung, ended._inconclusive, ended._retry_at = "", 0, 0.0
-    ended.folder = ended.worktree = folder
-    ended._job = SimpleNamespace(pid=1, poll=lambda _now: End(code, False, 1.0))  # type: ignore[assignment]
+    ended = make_jobs(folder, acceptance="make test")
+    ended.begin(name, failed(code))
     (folder / f"{name}.log").write_text(f"at work\n{output}\n")
     return ended

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from datetime import UTC, date, datetime, time, timedelta
 from itertools import takewhile
+from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from garrison.cli.schedule import word_of
 from garrison.errors import UsageError
+from garrison.records.names import check_run
 from garrison.schedules import plan
 from garrison.schedules.plan import DAY, Go, Overlap, Schedule, Stage, Start, due_times, read_times
-from garrison.schedules.starts import command_words, runs_in, stem_of
+from garrison.schedules.starts import Schedules, command_words, runs_in, stem_of, word_of
 from garrison.values import replace
 
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -88,7 +89,7 @@ def play(of: Schedule, steps: list[tuple[float, bool]], zone: ZoneInfo) -> list[
     """Return the records after calls at these times; where a call is killed, only its first record is there."""
     starts: dict[str, Start] = {}
     for now, is_killed in steps:
-        due = plan.decide(of, list(starts.values()), now, zone)
+        due = plan.decide(of, max((start.due for start in starts.values()), default=0.0), now, zone)
         recorded = [start for start in (due.missed, due.start) if start is not None]
         for start in recorded[:1] if is_killed else recorded:
             assert stem_of(start) not in starts, "a time is handled twice"
@@ -124,23 +125,23 @@ def test_each_due_time_is_handled_exactly_once(times: str, zone: ZoneInfo, day: 
 
 def test_after_a_sleep_the_latest_is_made_up_for_and_the_others_are_told() -> None:
     of = schedule("0 * * * *", since=MONDAY)
-    due = plan.decide(of, [], MONDAY + 7 * 3600 + 600, ZoneInfo("UTC"))
+    due = plan.decide(of, 0.0, MONDAY + 7 * 3600 + 600, ZoneInfo("UTC"))
     assert due.start is not None and due.start.is_late and due.start.due == MONDAY + 7 * 3600
     assert due.missed is not None and due.missed.count == 6
     assert (word_of(due.missed), word_of(replace(due.start, stage=Stage.STARTED))) == ("missed 6 times", "late")
-    never = plan.decide(replace(of, missed=None), [], MONDAY + 7 * 3600 + 600, ZoneInfo("UTC"))
+    never = plan.decide(replace(of, missed=None), 0.0, MONDAY + 7 * 3600 + 600, ZoneInfo("UTC"))
     assert never.start is None and never.missed is not None and never.missed.count == 7
 
 
 def test_a_call_that_is_a_minute_late_is_on_time() -> None:
-    due = plan.decide(schedule(missed=None), [], MONDAY + 3 * 3600 + 65, ZoneInfo("UTC"))
+    due = plan.decide(schedule(missed=None), 0.0, MONDAY + 3 * 3600 + 65, ZoneInfo("UTC"))
     assert due.missed is None and due.start is not None and not due.start.is_late
 
 
 def test_a_paused_one_is_never_due_and_late_ones_begin_one_after_the_other() -> None:
     of = schedule(paused="by hand")
-    assert plan.decide(of, [], MONDAY + DAY, ZoneInfo("UTC")) == plan.Due()
-    assert plan.next_due(of, [], MONDAY, ZoneInfo("UTC")) is None
+    assert plan.decide(of, 0.0, MONDAY + DAY, ZoneInfo("UTC")) == plan.Due()
+    assert plan.next_due(of, 0.0, MONDAY, ZoneInfo("UTC")) is None
     late = [Start(MONDAY, Stage.BEGUN, MONDAY, is_late=True)] * 3
     assert [start.begin_at for start in plan.stagger(late, MONDAY)] == [MONDAY, MONDAY + 30, MONDAY + 60]
 
@@ -176,13 +177,30 @@ def test_three_failures_in_a_row_pause_and_count_anew_once_it_is_resumed() -> No
     assert plan.find_pause(replace(of, since=MONDAY + 10), failed) == ""
 
 
+def test_what_is_over_stands_in_the_history_and_the_latest_time_is_read_from_names(tmp_path: Path) -> None:
+    schedules = Schedules(tmp_path)
+    schedules.add(schedule())
+    assert schedules.handled("nightly") == 0.0
+    for start in (STARTED, replace(NEXT, by_hand=True), WAITING):
+        schedules.write_start("nightly", start)
+    assert schedules.handled("nightly") == WAITING.due  # a start by hand uses up no time
+    schedules.write_start("nightly", replace(STARTED, outcome="done"))
+    schedules.write_start("nightly", replace(WAITING, stage=Stage.SKIPPED))
+    assert schedules.open_starts("nightly") == [replace(NEXT, by_hand=True)]
+    assert [start.due for start in schedules.starts("nightly")] == [MONDAY, MONDAY + 30, MONDAY + 60]
+    assert schedules.handled("nightly") == WAITING.due and len(schedules.starts("nightly", MONDAY + 10)) == 2
+    schedules.remove("nightly")
+    assert schedules.names() == [] and not (tmp_path / "schedules/nightly").exists()
+
+
 # ------------------------------------------------------------------------------------------------------------ commands
 
 
 def test_a_start_is_one_command_with_an_id_of_its_own() -> None:
     run = plan.run_id("a-name-of-many-words-that-is-long", NEXT)
-    assert run == "a-name-of-many-wo-261130-0001"
-    assert plan.run_id("x", replace(NEXT, by_hand=True)) == "x-261130-0001-00"
+    assert run == "a-name-of-many-words-261130-0001" and check_run(run)
+    now = replace(NEXT, by_hand=True, due=NEXT.due + 7.25)
+    assert check_run(plan.run_id("a-name-of-many-words", now)) == "a-name-of-many-261130-0001-07250"
     of = schedule(words=["run", "--tasks", "TODO.md"])
     assert command_words(of, run) == ["run", "--json", "--target-dir=/repo", "--detach", f"--run={run}", "--new",
                                       "--yes", "--tasks", "TODO.md"]

@@ -393,16 +393,14 @@ def test_a_message_during_a_heartbeat_is_answered_after_it_and_heartbeats_do_not
     asyncio.run(scene())
 
 
-def test_initiative_beats_by_itself() -> None:
-    async def scene() -> None:
-        world = World({"content": "{}"})
-        session = world.session(initiative=Initiative(interval=0.01, budget=1))
-        done = asyncio.Event()
-        session.listen(lambda name, _: done.set() if name == "heartbeat_complete" else None)
-        async with session:
-            await asyncio.wait_for(done.wait(), 30)
-        assert session.state.heartbeat_count >= 1
-    asyncio.run(scene())
+async def test_initiative_beats_by_itself() -> None:
+    world = World({"content": "{}"})
+    session = world.session(initiative=Initiative(interval=0.01, budget=1))
+    done = asyncio.Event()
+    session.listen(lambda name, _: done.set() if name == "heartbeat_complete" else None)
+    async with session:
+        await asyncio.wait_for(done.wait(), 30)
+    assert session.state.heartbeat_count >= 1
 
 
 def test_a_session_is_restored_with_its_state(tmp_path: Path) -> None:
@@ -562,13 +560,11 @@ def test_a_graph_is_replaced_from_the_next_turn_on_and_a_broken_one_is_not() -> 
     assert ("hi", {"agent_id": "agent", "data": "two"}) in world.events
 
 
-def test_two_processes_do_not_have_one_session(tmp_path: Path) -> None:
-    async def scene() -> None:
-        async with World().session(folder=tmp_path / "s1"):
-            with pytest.raises(Refused, match="in use"):
-                async with World().session(folder=tmp_path / "s1"):
-                    pass
-    asyncio.run(scene())
+async def test_two_processes_do_not_have_one_session(tmp_path: Path) -> None:
+    async with World().session(folder=tmp_path / "s1"):
+        with pytest.raises(Refused, match="in use"):
+            async with World().session(folder=tmp_path / "s1"):
+                pass
 
 
 def test_the_seeds_own_mistake_is_found_in_a_graph() -> None:

@@ -171,9 +171,9 @@ def test_the_model_is_told_of_a_takeover_until_the_next_end(tmp_path: Path) -> N
     work = Hears(prompt)
     work.ran, work.plays = ran, [REPORT, "Done."]
     assert asyncio.run(work.run())["status"] == "success"  # type: ignore[index]
-    assert all(one.startswith("A person has worked in your worktree") for one in heard)
+    assert all(one.startswith("The user has worked in your worktree") for one in heard)
     assert "report_result" in files.conversation.read_text()
-    assert "A person has worked" not in files.conversation.read_text()
+    assert "The user has worked" not in files.conversation.read_text()
 
 
 def test_a_persons_cli_gets_the_end_of_a_long_conversation() -> None:

@@ -17,6 +17,10 @@ NOW = datetime(2026, 1, 14, 10, 30, tzinfo=BERLIN)
 
 
 @pytest.mark.parametrize(("text", "words", "start", "end"), [
+    ("what happened yesterday?", "yesterday", "13 00:00", "14 00:00"),
+    ("what happened since yesterday?", "since yesterday", "13 00:00", "14 10:30"),
+    ("finish it by Friday", "by Friday", "14 10:30", "17 00:00"),
+    ("the merge on 2026-01-20 at 14:30", "on 2026-01-20 at 14:30", "20 14:30", "20 15:30"),
     ("finish next Friday", "next Friday", "16 00:00", "17 00:00"),
     ("what landed since Monday?", "since Monday", "12 00:00", "14 10:30"),
     ("what failed since 9am and why", "since 9am", "14 09:00", "14 10:30"),
@@ -78,7 +82,7 @@ def test_an_hour_that_is_left_out_is_the_one_after_it() -> None:
 @pytest.mark.parametrize("text", [
     "May I go on?", "I may march on", "the march release", "sun is down", "the last three runs", "the last minutes",
     "run r1 node a2 port 8080", "version 1.2.3", "between run a and run b", "from main to release", "next node",
-    "the past 999999 years", "second attempt"])
+    "the past 999999 years", "second attempt", "How is run r1 doing?", "stop demo-2", "retry node build_3"])
 def test_text_that_is_no_time_gives_none(text: str) -> None:
     assert intervals(text, NOW) == ()
 

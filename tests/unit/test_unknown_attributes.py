@@ -78,7 +78,7 @@ def test_what_is_free(body: str) -> None:
 
 
 @pytest.mark.parametrize(("body", "message"), [
-    ("a [milestone=7]", "a: garrison does not read milestone; name it x_milestone if it is a note of your own, or "
+    ("a [milestone=7]", "a: garrison does not read milestone; name it x_milestone if it is your own note, or "
      "remove it"),
     ("a [date=today]", "a: garrison does not read date; name it x_date"),
     ("version=1.0", "garrison does not read version; name it x_version"),

@@ -104,7 +104,6 @@ def test_a_persons_request_is_explained(effect: dict[str, object], text: str) ->
     data = {"id": "s1", "type": "GUIDANCE", "node": None, **effect}
     event = Event(AT, "r1", "guardian", "guardian-crew@r1#1", 7, "signal", "a", "", data)
     told = describe(event)
-    assert told is not None
     assert (told.text, told.about) == (text, "a")
 
 

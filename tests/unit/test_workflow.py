@@ -234,20 +234,18 @@ def test_ac_003_an_unreadable_file_is_reported_and_kept(bench: Bench) -> None:
         bench.resume("../s1")
 
 
-def test_two_workflows_at_once_on_one_home_and_one_session_once(bench: Bench) -> None:
-    async def scene() -> None:
-        gate = asyncio.Event()
-        bench.agent.tools = {"wait": gate.wait, "echo": bench.echo}
-        first = Workflow("w", "", [step("a", "wait", arguments={})])
-        one = asyncio.create_task(bench.agent.execute_workflow(first, "s1"))
-        while not bench.progress:
-            await asyncio.sleep(0.001)
-        assert (await bench.agent.execute_workflow(Workflow("v", "", [step("a")]), "s2")).success
-        with pytest.raises(AlreadyAlive):
-            await bench.agent.resume_workflow("s1")
-        gate.set()
-        assert (await one).success
-    asyncio.run(scene())
+async def test_two_workflows_at_once_on_one_home_and_one_session_once(bench: Bench) -> None:
+    gate = asyncio.Event()
+    bench.agent.tools = {"wait": gate.wait, "echo": bench.echo}
+    first = Workflow("w", "", [step("a", "wait", arguments={})])
+    one = asyncio.create_task(bench.agent.execute_workflow(first, "s1"))
+    while not bench.progress:
+        await asyncio.sleep(0.001)
+    assert (await bench.agent.execute_workflow(Workflow("v", "", [step("a")]), "s2")).success
+    with pytest.raises(AlreadyAlive):
+        await bench.agent.resume_workflow("s1")
+    gate.set()
+    assert (await one).success
 
 
 # ---- AC-006: errors
@@ -562,5 +560,4 @@ def test_a_snapshot_that_is_dear_is_written_less_often_and_is_whole_at_the_end(
     bench.run(*[step(f"s{number}") for number in range(40)], session="s1")
     assert len(written) < 20, written
     state = bench.manager.read("s1")
-    assert state is not None
     assert len(state.completed_steps) == 40

@@ -39,7 +39,7 @@ class ReportedResult(Protocol):
 
 
 ANSWERED, MESSAGES = "answered.jsonl", "claude/messages.jsonl"
-"""Files of an attempt's folder with what a person has said: each answer to its agent, each message to its session."""
+"""Files of an attempt's folder with what the user has said: each answer to its agent, each message to its session."""
 NOTES, RESULT, EXIT = "notes.txt", "agent-result.json", "exit"
 REPLIES, FEEDBACK = "replies.md", "feedback.md"
 """Files of the exchange that garrison reads."""
@@ -101,7 +101,7 @@ class Assignment(Value):
     programs: tuple[str, ...] = ()
     """Programs that were on the PATH when the run was launched: one of them that is gone is waited for."""
     refused: Path | None = None
-    """Folder of the refused attempt whose session goes on in this one; None: a fresh one begins."""
+    """Folder of the refused attempt whose session continues in this one; None: a fresh one begins."""
     rework: str = ""
     """Message to that session, which knows the task."""
     account: str = ""
@@ -237,7 +237,7 @@ class Trouble(Value):
 
 
 class Question(Value):
-    """A question for a person; `id` differs from that of the previous question."""
+    """A question for the user; `id` differs from that of the previous question."""
 
     id: str
     text: str

@@ -1,4 +1,4 @@
-"""Briefing: everything that a prompt tells an agent besides its task. Pure records.
+"""Briefing: everything that a prompt tells an agent in addition to its task. Pure records.
 
 `processes.briefing` reads it from the run's files and the repository, `prompt` puts it into words. What an agent or a
 program wrote (subjects of commits, paths, notes, output) is kept as it is here; `prompt` quotes it.
@@ -84,7 +84,7 @@ class PersonsWord(Value):
 
     text: str
     question: str = ""
-    """Of the agent, if this is the answer to one."""
+    """The agent's question that this answers, if any."""
     source: str = ""
     """Where else it was said, such as `in the review of attempt 1`; '' for a message to the agent."""
     at: str = ""
@@ -131,7 +131,7 @@ class Refusal(Value):
     """What the refused attempt's agent had reported, or said last."""
     ended: Ended = Ended.REPORTED
     rescue: str = ""
-    """Ref that holds the refused work."""
+    """Ref that contains the refused work."""
     stat: str = ""
     """Diffstat of the refused work."""
     notes: str = ""
@@ -202,7 +202,7 @@ class Landing(Value):
     """Branch on which the whole run lands at its end, '' if each node lands by itself."""
     run_gate: str = ""
     approval: bool = False
-    """Set if a person has to approve it."""
+    """Set if the user has to approve it."""
 
 
 class Briefing(Value):

@@ -220,7 +220,7 @@ class Channel:
             self._reply(connection, reply, now)
         else:
             assert isinstance(request, QuestionRequest)
-            connection.question, connection.deadline = reply, None  # a person takes as long as they take
+            connection.question, connection.deadline = reply, None  # the user takes as long as they take
         return True
 
     def _reply(self, connection: _Connection, reply: Reply, now: float) -> None:

@@ -6,7 +6,7 @@ pipeline goes next and values for its context (see `result`); GARRISON_CONTEXT_F
 report` reports the same through the agent's socket (`channel`), and takes precedence. The orchestrator commits what the
 program leaves uncommitted.
 
-Its standard input is empty, or the prompt, or a terminal of its own (`pseudo_terminal`). If it prints lines of JSON,
+Its standard input is empty, or the prompt, or its own terminal (`pseudo_terminal`). If it prints lines of JSON,
 `program_stream` reads them; after a death its session is then resumed by `resume_argv`.
 
 A node's own command (`command=`) runs below a shell that records its exit code. If the orchestrator dies before it has
@@ -336,7 +336,7 @@ class CommandWork(Work):
         return report
 
     def _was_not_resumed(self, result: End) -> bool:
-        """Return whether the program refused to resume its session: it failed before that had begun."""
+        """Return whether the program refused to resume its session: it failed before that had started."""
         return self._start_anew is not None and not self._is_stopping and not result.ok \
             and not result.signal and self._stream is not None and not self._stream.told.has_begun
 
@@ -423,7 +423,7 @@ def fill_placeholders(word: str, assignment: Assignment, result_file: Path, sess
         name = match[1]
         return assignment.read_prompt() if name == "prompt" else values[name]
 
-    return _PLACEHOLDER.sub(fill, word)  # in one pass: a path that holds {node} is not filled again
+    return _PLACEHOLDER.sub(fill, word)  # in one pass: a path that contains {node} is not filled again
 
 
 def programs_of(argv: Sequence[str], command: str | None) -> list[str]:

@@ -2,7 +2,7 @@
 
 A program that ends for a limit, an overload, an unreachable API or because an update has just taken it away proves
 nothing about the task. How it ended is recorded as a session's endings are (`claude.attempt_files`), so whoever is
-killed meanwhile, the wait goes on where it was; `claude.policy.decide_program` says until when, from the table of
+killed meanwhile, the wait continues where it was; `claude.policy.decide_program` says until when, from the table of
 `agents.trouble`. Nothing runs while it waits, and no attempt, rework or restart is spent.
 
 Only a failed run counts, and of that only how the API has answered its last call, as the run's proxy has seen it; else
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from garrison.records.api_answers import ApiAnswer
 
 PROGRESS_AFTER = 60.0
-"""Seconds of work after which the next trouble is a new one: its pauses begin anew."""
+"""Seconds of work after which the next trouble is a new one: its pauses begin again."""
 _START_SECONDS = 15.0
 """Seconds within which a program that lacks a part of itself fails."""
 _MAX_REASON = 300
@@ -116,7 +116,7 @@ class CommandAttempt(SuspendableAttempt):
         """What its last run failed of, if it is not waited for."""
         self._prompt = ""
         """The prompt as the orchestrator wrote it, once it has been added to."""
-        self._gone = ""  # program for which the last run was not begun; it may be back before that is judged
+        self._gone = ""  # program for which the last run was not started; it may be back before that is judged
         self.shares_outages = not agent.is_own_command
         super().__init__(assignment, now, wall=wall)
 
@@ -245,7 +245,7 @@ class CommandAttempt(SuspendableAttempt):
     @property
     def trouble(self) -> Trouble | None:
         """Return what keeps the program from working: it has tried again by itself before it ended, so another agent
-        may go on at once. Only a network comes back for all of them."""
+        may continue at once. Only a network comes back for all of them."""
         if self._trouble is not None:
             return self._trouble
         is_waiting = self.decision.step is Step.WAIT or bool(self._held)

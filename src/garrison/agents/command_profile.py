@@ -77,7 +77,7 @@ class CommandProfile:
     rule: SuccessRule = EXIT_ZERO
     """What `success` says as a table, in addition to `exit_zero`."""
     tty: bool = setting(False, as_flag)
-    """Give it a terminal of its own, into which a person may type."""
+    """Give it its own terminal, into which the user may type."""
     stdin: str = setting("", one_of("", PROMPT))
     """`prompt`: its standard input is the prompt; else it is empty."""
     stream: str = setting("", one_of("", *STREAMS))

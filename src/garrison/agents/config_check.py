@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 SETTINGS: Mapping[str, Collection[str]] = {
     "command": (*readers_of(CommandProfile), *LIMITS), "claude": tuple(readers_of(ClaudeSettings)),
     "session": (OF, *readers_of(SessionOptions)), "acp": (*readers_of(AcpSettings), *LIMITS)}
-"""Kind of a profile → its settings, besides `kind` and `env`."""
+"""Kind of a profile → its settings, in addition to `kind` and `env`."""
 
 
 class ConfigProblem(NamedTuple):

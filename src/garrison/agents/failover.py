@@ -1,8 +1,8 @@
-"""Failover policy: decide whether another agent goes on with an attempt, and which one. Pure.
+"""Failover policy: decide whether another agent continues with an attempt, and which one. Pure.
 
 An agent that cannot work (its limit is reached, its key is refused, its API is out, its program does not start) proves
-nothing about the task. With `failover="codex,claude"` the next agent of that list goes on in the same branch, instead
-of a wait or a question to a person. An agent's verdict on the task (it failed, it refused, it asks) stays its verdict.
+nothing about the task. With `failover="codex,claude"` the next agent of that list continues in the same branch, instead
+of a wait or a question to the user. An agent's verdict on the task (it failed, it refused, it asks) stays its verdict.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ NO_OTHER = ("none", "")
 
 
 RULES: Mapping[str, Rule] = {kind: each.failover for kind, each in TABLE.items()}
-"""Class of a failure → when another agent goes on; a class that is not here, never."""
+"""Class of a failure → when another agent continues; a class that is not here, never."""
 
 
 def gives_up(trouble: Trouble, patience: float) -> bool:
-    """Return whether another agent should go on; `patience` is the longest wait for this one, in seconds."""
+    """Return whether another agent should continue; `patience` is the longest wait for this one, in seconds."""
     rule = RULES.get(trouble.kind, Rule.NEVER)
     if rule is Rule.PATIENT:
         return trouble.given_up or trouble.until - trouble.since > patience
@@ -38,7 +38,7 @@ def gives_up(trouble: Trouble, patience: float) -> bool:
 
 
 def find_trouble(end: End, output: str) -> Trouble | None:
-    """Return what kept a program from working that failed without a report of its own; None for nothing known.
+    """Return what kept a program from working that failed without its own report; None for nothing known.
 
     Args:
         end: with exit code 0 of a program that says in its output alone that it failed.
@@ -59,7 +59,7 @@ def order(first: str, others: Iterable[str]) -> tuple[str, ...]:
 
 def choose_next(agents: Sequence[str], failovers: Sequence[Failover], limits: Mapping[str, float],
                 now: float) -> str | None:
-    """Return the agent that goes on; None if none can.
+    """Return the agent that continues; None if none can.
 
     First comes the next one that has not worked in this attempt, then one whose limit has been reset since.
 
@@ -91,7 +91,7 @@ def next_reset(failovers: Sequence[Failover], now: float) -> float | None:
 
 
 def list_tried(failovers: Sequence[Failover]) -> str:
-    """Return which agents were tried before, and why they could not go on; '' for none."""
+    """Return which agents were tried before, and why they could not continue; '' for none."""
     causes = {each.previous: each.cause for each in failovers}
     return ", ".join(f"{agent} ({cause})" for agent, cause in causes.items())
 

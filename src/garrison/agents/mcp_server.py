@@ -5,7 +5,7 @@ nothing: each call is a request to the agent's socket (`channel_client`), and wh
 call. The role, a worker's or a validator's, selects the tools; the socket decides what is taken.
 
 The protocol is written out, about four messages: the library `mcp` takes seconds to load on a busy machine, and 65 MiB
-for each agent, beside 20 here.
+for each agent, alongside 20 here.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ _METHODS: Mapping[str, Callable[[ToolServer, Mapping[str, object]], dict[str, ob
 """Method → its handler."""
 
 
-# ---- a tool call → the request to the socket, and what the model is told
+# ---- a tool call → the request to the socket, and the reply to the model
 
 
 def _report(arguments: dict[str, object]) -> tuple[dict[str, object], str]:

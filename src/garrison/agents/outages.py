@@ -1,10 +1,10 @@
 """Outages: what keeps all agents of an account from working, in one file of the home, and which one of them tries.
 
 An API that is out, or a limit that is reached, hinders every agent with the same key. The first that meets it writes
-`run/outages/KEY.json`; whoever would begin or go on meanwhile waits for that. Once its time has come, one of them holds
-`KEY.lock` and tries with the work that it has anyway: no call is made, or paid, for the trial alone. When the API has
-answered it, or its trial ends well, the file is removed and all go on; when it fails again the file names the next
-time. If the one that tries is killed, the kernel releases its lock and another one tries.
+`run/outages/KEY.json`; whoever would begin or continue meanwhile waits for that. Once its time has come, one of them
+holds `KEY.lock` and tries with the work that it has anyway: no call is made, or paid, for the trial alone. When the API
+has answered it, or its trial ends well, the file is removed and all continue; when it fails again the file names the
+next time. If the one that tries is killed, the kernel releases its lock and another one tries.
 
 An outage counts for an account, a limit for an account and a model. Nothing here can hold anyone up for ever: a file
 counts until the time that it names, at most `MAX_HOLD` after it was written, and then whoever comes first tries.
@@ -40,7 +40,7 @@ from garrison.values import Value, asdict, replace
 FOLDER = Path("run", "outages")
 """Folder of a home."""
 MAX_HOLD = 900.0
-"""Seconds for which an outage holds up those that have not met it themselves, unless it is seen again."""
+"""Seconds for which an outage blocks those that have not met it themselves, unless it is seen again."""
 PROVEN_AFTER = 60.0
 """Seconds of a trial without a word of trouble after which the outage is over."""
 _FORGOTTEN_AFTER = 3600.0
@@ -192,7 +192,7 @@ class SharedOutages:
         return min(max(_POLL, (self.seen.until - self._wall()) / 20), 30.0)
 
     def record(self, ending: Ending, until: float) -> None:
-        """Record the failure of this agent's program, if it is one that others would meet, too."""
+        """Record the failure of this agent's program, if it is one that others would meet as well."""
         if ending.kind in OUTAGES:
             path = self._model if ending.kind in LIMITS else self._whole
             atomic.make_directory(path.parent)

@@ -29,7 +29,7 @@ class LogIn(Value):
     key: tuple[str, ...] = ()
     """Keys of the tables in its file, outermost first, below which it may hold an API key."""
     key_variable: str = ""
-    """Variable in which the program takes that key, too."""
+    """Variable in which the program takes that key as well."""
 
     def find(self, environ: Mapping[str, str]) -> Path | None:
         """Return the path of its file, None if there is none."""
@@ -44,7 +44,7 @@ class KeyInFile(Value):
     log_in: LogIn
 
     def variables(self, _now: float) -> dict[str, str]:
-        """Return the variable with the key; empty if the file holds none, but tokens of an account, say."""
+        """Return the variable with the key; empty if the file contains none but, say, an account's tokens."""
         value: object = None
         with suppress(OSError, ValueError, RecursionError):
             value = json.loads((self.folder / self.log_in.file).read_bytes())
@@ -62,7 +62,7 @@ class Preset(Value):
     package: str
     """How the program is installed."""
     env: tuple[str, ...]
-    """Variables that hold its key; with a log-in of its own program it needs none."""
+    """Variables that contain its key; not needed if its own program is logged in."""
     seen: str
     """Features seen to work with garrison."""
     more: tuple[tuple[str, str], ...] = ()
@@ -71,7 +71,7 @@ class Preset(Value):
     """Variables that it gets, with their values."""
     log_in: LogIn | None = None
     urls: tuple[str, ...] = ()
-    """Variables that hold the base URL of its model's API, for those who have another than the provider's."""
+    """Variables that contain the base URL of its model's API, for those who have another than the provider's."""
 
     @property
     def program(self) -> str:
@@ -126,7 +126,7 @@ _AIDER_GAVE_UP = r"litellm\.\w+Error(?![\s\S]*(?:Retrying in |Applied edit to ))
 """What aider prints when it gives a request up; it ends with exit code 0 all the same."""
 _CLAUDE_P = ("claude", "-p", "--output-format", "stream-json", "--verbose", "--include-partial-messages",
              "--permission-mode", "bypassPermissions")
-# Codex runs commands in login shells, whose /etc/profile sets the PATH anew: programs below HOME were not found there
+# Codex runs commands in login shells, whose /etc/profile sets the PATH again: programs below HOME were not found there
 _NO_LOGIN_SHELL = ("-c", "allow_login_shell=false")
 _CODEX_EXEC = ("codex", "exec", "--json", "--dangerously-bypass-approvals-and-sandbox", *_NO_LOGIN_SHELL,
                "-c", "model_provider=garrison", "-c", 'model_providers.garrison={name="OpenAI", '

@@ -2,7 +2,7 @@
 
 The program's standard output is `stream/lines.jsonl` of its attempt. Each line becomes events (`claude.stream`), which
 are shown in the output; the session's id, the usage, the last message and the result are kept. What has been read, and
-the session, is in `stream/session.json`, so that a successor goes on where a killed orchestrator was.
+the session, is in `stream/session.json`, so that a successor continues where a killed orchestrator was.
 
 The lines are an agent's, and count as hostile: longer ones than `MAX_LINE`, and what is no object, are skipped.
 """
@@ -54,7 +54,7 @@ class Told:
     session: str = ""
     model: str = ""
     has_begun: bool = False
-    """Its session was begun or resumed."""
+    """Its session was started or resumed."""
     message: str = ""
     """Its last message."""
     result: dict[str, object] | None = None
@@ -68,13 +68,13 @@ class Told:
     resets_at: float | None = None
     """When a limit that refused it is reset, in seconds since 1970, if it has told that."""
     response: str = ""
-    """Id of the message whose tokens are told piece by piece."""
+    """Id of the message whose tokens are reported piece by piece."""
     usage: dict[str, object] = field(default_factory=dict)
     """Tokens of that message so far."""
 
 
 class StreamFormat:
-    """One program's lines: `read` yields the events of an object and changes what was told."""
+    """One program's lines: `read` yields the events of an object and updates what was reported."""
 
     reporter = ""
     """Begins the User-Agent of a program that tells the tokens of each response, '' for one that does not."""
@@ -207,13 +207,13 @@ class StreamFiles:
 
 
 def find_mender(attempt: Path) -> str:
-    """Return the id of the session of a refused attempt that can go on; '' if it had been resumed like that before."""
+    """Return the session id of a refused attempt that can continue; '' if it was resumed like that before."""
     kept = read_json(StreamFiles(attempt).session)
     return str(kept.get("id", "")) if isinstance(kept, dict) and not kept.get("mends") else ""
 
 
 class ProgramStream:
-    """Reader of an attempt's stream; a new one goes on where the one before was."""
+    """Reader of an attempt's stream; a new one continues where the one before was."""
 
     def __init__(self, format: StreamFormat, attempt: Path, output: Path) -> None:
         self.files, self.told = StreamFiles(attempt), Told()
@@ -225,7 +225,7 @@ class ProgramStream:
         """Bytes that have been read."""
         self.told.session = str(kept.get("id", ""))
         self.mends = bool(kept.get("mends"))
-        """Its session is that of the refused attempt before, which goes on."""
+        """Its session is that of the refused attempt before, which continues."""
         self._connection = now()
         self._counted: dict[str, Mapping[str, object]] = {}
         """Message of this turn → its usage so far."""
@@ -266,7 +266,7 @@ class ProgramStream:
     def read(self, *, is_whole: bool = False) -> bool:
         """Read what has been printed, at most `_STEP` bytes; return whether there is more.
 
-        `is_whole`: what follows the last line is a line, too.
+        `is_whole`: text after the last line break is a complete line.
         """
         try:
             with self.files.lines.open("rb") as file:

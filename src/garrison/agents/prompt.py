@@ -44,7 +44,7 @@ MAX_CLAIM = 4000
 MAX_FEEDBACK = 16_000
 """Characters of what was said about a pull request that a prompt holds; longer feedback is in a file."""
 MAX_DECIDED, MAX_SAID = 40, 2000
-"""The latest words of a person that are told, and the characters of each."""
+"""Latest messages of the user that a prompt quotes, and characters of each."""
 MAX_DIFF = 24_000
 """Characters of a difference that a validator's prompt holds; a longer one is in a file."""
 MAX_EARLIER = 10
@@ -190,7 +190,7 @@ def _conditions(task: Task, briefing: Briefing) -> str:
     if briefing.validated:
         lines.append("another agent, which did not see you work, finds that the branch does all of this task")
     if landing.approval:
-        lines.append("a person has reviewed it")
+        lines.append("the user has reviewed it")
     if landing.target and landing.gate:
         lines.append(f"the branch, merged with `{landing.target}`, passes: {code(landing.gate)}")
     if landing.run_target and landing.run_gate:
@@ -238,7 +238,7 @@ def _files(names: Sequence[str]) -> str:
 
 
 def lands(landing: Landing) -> str:
-    what = "stays as you leave it, for a person" if not landing.target else "is tested and merged when you are done"
+    what = "stays as you leave it, for the user" if not landing.target else "is tested and merged when you are done"
     return (f"Your branch {what}: do not push or switch branches, and merge or rebase only where this task asks for "
             "it.")
 

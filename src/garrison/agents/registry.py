@@ -250,7 +250,7 @@ def claude_settings_of(name: str, home: Path) -> ClaudeSettings | None:
 
 
 def has_session(name: str, home: Path) -> bool:
-    """Return whether an agent works in a session that can be told something: of Claude, or of an ACP agent."""
+    """Return whether an agent works in a session that takes messages: Claude's, or an ACP agent's."""
     return isinstance(_model_profile(find_profile(name, home), home), (ClaudeProfile, AcpProfile))
 
 
@@ -293,7 +293,7 @@ def silence_of(name: str, home: Path) -> float | None:
 
 
 def followers_of(name: str, home: Path, stated: Iterable[str] | None) -> tuple[str, ...]:
-    """Return the agents that go on when an agent cannot: those `stated`, else those of its profile.
+    """Return the agents that continue when an agent cannot: those `stated`, else those of its profile.
 
     UsageError for one that does not exist, and for `command`, which does no task of its own.
     """
@@ -319,7 +319,7 @@ MODEL_CHOICE = frozenset({
 
 
 def follower_attributes(attributes: Mapping[str, object]) -> dict[str, object]:
-    """Return a node's attributes as they hold for an agent that follows its first one, whose model they do not name."""
+    """Return a node's attributes as they apply to an agent that follows its first one, whose model they do not name."""
     return {name: value for name, value in attributes.items() if name not in MODEL_CHOICE}
 
 
@@ -345,7 +345,7 @@ def check_variables(name: str, home: Path, environ: Mapping[str, str], passed: I
 
     Args:
         environ: environment of the launch.
-        passed: variables that the agent gets besides those of its profile; None if any may be passed.
+        passed: variables that the agent gets in addition to those of its profile; None if any may be passed.
     """
     model = _model_profile(find_profile(name, home), home)
     if not isinstance(model, (AcpProfile, CommandProfile)):
@@ -590,7 +590,7 @@ def _read_session(table: Table) -> SessionProfile:
 
 
 OF = "of"
-"""Setting of a session's profile, besides `SessionOptions`: the agent that it runs."""
+"""Setting of a session's profile, in addition to `SessionOptions`: the agent that it runs."""
 _SILENCE = {"command": "silence", "claude": "stale", "acp": "stale"}
 """Kind of a profile → its setting of the seconds of silence that are a hang."""
 

@@ -4,7 +4,7 @@
     {"type": "note", "text": "…"}                             a note for its successor
     {"type": "phase", "phase": "impl_complete"}               how far its work is
     {"type": "verdict", "verdict": "pass", …}                 a validator's verdict (`verdict`), and its only request
-    {"type": "question", "text": "…"}                         a question for a person; the reply is the answer,
+    {"type": "question", "text": "…"}                         a question for the user; the reply is the answer,
                                                               unless "wait" is false: a session gets it as its prompt
 
     {"ok": true} · {"ok": true, "answer": "…"} · {"ok": false, "error": "…"}
@@ -50,7 +50,7 @@ class PhaseRequest(Value):
 
 
 class QuestionRequest(Value):
-    """A question for a person."""
+    """A question for the user."""
 
     text: str
     wait: bool = True

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 PROGRAM = (sys.executable, "-P", "-m", "garrison.node.session_attempt", "{prompt_file}")
 ORDER = "session_order.json"
-"""File beside the prompt that holds everything else the program needs."""
+"""File alongside the prompt that contains everything else the program needs."""
 
 
 class SessionOrder(Value):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from garrison.tables import Table, as_flag, as_text, matching, setting
 
 SCRIPTED = "scripted"
-"""Name of the agent, besides those of Claude, whose model can be called turn by turn."""
+"""Name of the agent, in addition to those of Claude, whose model can be called turn by turn."""
 
 
 def _calls(value: object) -> int:

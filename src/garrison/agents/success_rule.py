@@ -2,7 +2,7 @@
 
     success = {exit = [0, 2], stdout_not = "^FATAL", json = "is_error == false"}
 
-The output is an agent's, and counts as hostile: only its end is searched, in a process of its own that has two seconds,
+The output is an agent's, and counts as hostile: only its end is searched, in its own process that has two seconds,
 since a regular expression may take for ever on a text made for it.
 """
 

@@ -1,11 +1,11 @@
 """What keeps agents from working: one table of classes for sessions and programs alike, and how their words are read.
 
-A class says whether its end is waited for, and with which pauses; when another agent goes on instead (`failover`); what
-it means for the restart policy; and its words in `status`. Sessions (`claude.policy`) and programs (`command`) act on
-the table. Which class a failure has is told by the API's own answer where the run's proxy has seen it (`judge`), else
-by a status, by the name that an API or a CLI gives it, or by its text.
+A class says whether its end is waited for, and with which pauses; when another agent continues instead (`failover`);
+what it means for the restart policy; and its words in `status`. Sessions (`claude.policy`) and programs (`command`) act
+on the table. The class of a failure comes from the API's answer where the run's proxy has seen it (`judge`),
+else by a status, by the name that an API or a CLI gives it, or by its text.
 
-Of a *program* only its last words count, and only of a run that has failed: its output is an agent's, which may speak
+For a *program* only the end of its output counts, and only if it failed: its output is an agent's, which may speak
 about limits for a hundred reasons (its task is a rate limiter, a test has `429` in its name). `find_witness` therefore
 looks for an error as clients print it, from the end, and stops at the first line that names another reason.
 
@@ -38,7 +38,7 @@ class TroubleKind(StrEnum):
 
     RATE_LIMIT = "rate_limit"
     QUOTA = "quota"
-    """What the account may use is used up: for a day or a month, or until a person raises it."""
+    """What the account may use is used up: for a day or a month, or until the user raises it."""
     OVERLOADED = "overloaded"
     SERVER = "server"
     NETWORK = "network"
@@ -53,7 +53,7 @@ class TroubleKind(StrEnum):
     """Calls of other sessions may cost what is left of a budget."""
     CONTEXT = "context"
     HISTORY = "history"
-    """The API refuses the session's own messages: each further request of it would be refused, too."""
+    """The API refuses the session's own messages: each further request of it would be refused as well."""
     UNKNOWN_SESSION = "unknown_session"
     INVALID = "invalid"
     MAX_TURNS = "max_turns"
@@ -72,7 +72,7 @@ class TroubleKind(StrEnum):
 
 
 class Rule(StrEnum):
-    """When another agent goes on, if one is named."""
+    """When another agent continues, if one is named."""
 
     AT_ONCE = "at once"
     PATIENT = "after patience"
@@ -112,7 +112,7 @@ TABLE: Mapping[TroubleKind, Handling] = {
     TroubleKind.RESERVED: Handling(Rule.NEVER, Backoff(2.0, 30.0), death_classes.RATE_LIMIT, "waits for the budget"),
     TroubleKind.AUTHENTICATION: Handling(Rule.AT_ONCE, None, death_classes.AUTHENTICATION),
     TroubleKind.BILLING: Handling(Rule.AT_ONCE, None, death_classes.BILLING),
-    # The next agent would spend what a person has limited, or ask another model for what the first one refused.
+    # The next agent would spend what the user has limited, or ask another model for what the first one refused.
     TroubleKind.BUDGET: Handling(Rule.NEVER, None, death_classes.BUDGET),
     TroubleKind.REFUSED: Handling(Rule.NEVER),
     TroubleKind.MAX_TURNS: Handling(Rule.NEVER),
@@ -227,7 +227,7 @@ _REFINED: Mapping[TroubleKind, frozenset[TroubleKind]] = {
     TroubleKind.RATE_LIMIT: frozenset({TroubleKind.QUOTA}),
     TroubleKind.SERVER: frozenset({TroubleKind.OVERLOADED}),
     TroubleKind.TOO_LONG: frozenset({TroubleKind.CONTEXT})}
-"""Class by status or name → what the words beside it may say more exactly; they never say another thing."""
+"""Class by status or name → what the words alongside it may say more exactly; they never say another thing."""
 _BY_ERROR: Mapping[str, TroubleKind] = {
     "max_output_tokens": TroubleKind.TOO_LONG, "authentication_failed": TroubleKind.AUTHENTICATION,
     "billing_error": TroubleKind.BILLING, "rate_limit": TroubleKind.RATE_LIMIT,

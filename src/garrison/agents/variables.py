@@ -1,6 +1,6 @@
 """Variables in a profile's texts: `${NAME}`, or `${NAME:-default}`, as a shell has them. Pure.
 
-An agent may read what garrison tells by variables, such as its model's base URL, from a file or an option of its own.
+An agent may read what garrison tells by variables, such as its model's base URL, from a file or its own option.
 """
 
 from __future__ import annotations

@@ -63,11 +63,11 @@ def phase(phase: str) -> None:
 
 
 @click.command("ask-person", cls=Command, examples=(
-    ('colour=$(garrison ask-person "Which colour?")', "waits until a person runs `garrison answer NODE TEXT`"),
+    ('colour=$(garrison ask-person "Which colour?")', "waits until the user runs `garrison answer NODE TEXT`"),
 ))
 @click.argument("text")
 def ask_person(text: str) -> None:
-    """Ask a person and print the answer, however long it takes.
+    """Ask the user and print the answer, however long it takes.
 
     The node's timeout continues to run. An agent that is started again and asks the same question gets the answer that
     came meanwhile.

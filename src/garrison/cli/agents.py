@@ -257,7 +257,7 @@ def cancel(node: str, reason: str, run: str | None, home: str | None) -> None:
 @click.argument("node", shell_complete=completion.nodes)
 @node_options
 def retry(node: str, run: str | None, home: str | None) -> None:
-    """Try a failed NODE again while its run goes on. It gets a new attempt, which is told why the last one failed.
+    """Try a failed NODE again while its run continues. The new attempt learns why the last one failed.
 
     What depends on it waits for it again. Only a node of a pipeline with flow=dag whose failure no edge follows can be
     retried this way.
@@ -369,7 +369,7 @@ CONTROL_KINDS: Mapping[tuple[str, str], str] = {
 def control_graph(identities: Iterable[Identity]) -> ControlGraph:
     """Return the graph of these identities: edges from parent to child, and from a guardian to its orchestrators.
 
-    A parent without an identity of its own is left out.
+    A parent without its own identity is left out.
     """
     from garrison.agents.graph.control import ControlGraph  # an orchestrator reads only the table
     from garrison.agents.graph.model import Edge

@@ -36,8 +36,10 @@ _MAX_SHOWN = 80
 ))
 @click.argument("node", required=False, shell_complete=completion.nodes)
 @click.argument("text", required=False)
+@click.option("--by", default="", hidden=True, help="Through what the answer came, if not through a terminal.")
+@click.option("--question", "wanted", default="", hidden=True, help="Id of the question; another one is not answered.")
 @node_options
-def answer(node: str | None, text: str | None, run: str | None, home: str | None) -> None:
+def answer(node: str | None, text: str | None, run: str | None, home: str | None, by: str, wanted: str) -> None:
     """Answer the question of NODE; without NODE, list the open questions.
 
     For an agent, TEXT becomes its next message. For a gate, it is the label of an edge, its key, or the node it leads
@@ -62,9 +64,11 @@ def answer(node: str | None, text: str | None, run: str | None, home: str | None
         raise NotFound(f"{resolve.describe_over(node, chosen, state.status)}; `garrison answer` lists open questions"
                        if state.over else
                        f"{node} of run {chosen} has no open question; `garrison status {chosen}` shows what it does")
+    if wanted and question.id != wanted:
+        raise NotFound(f"that question of {node} has been answered; `garrison answer` lists open questions")
     attempt = state.nodes[node].attempt if node in state.nodes else 0
     posted = signals.post(store.home, signal_by_person(
-        guardian, signals.InputResponse(question.id, text), node=node, attempt=attempt))
+        guardian, signals.InputResponse(question.id, text, by[:_MAX_SHOWN]), node=node, attempt=attempt))
     is_living = resolve.is_living(store, guardian)
     if is_living:  # so that `status` right after this one does not show the question as open
         wait_until_applied(posted)

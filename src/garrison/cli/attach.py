@@ -117,7 +117,7 @@ def _await_nodes(store: Store, run: str | None) -> None:
 
 
 def _await_session(store: Store, key: Key, *, write: bool) -> None:
-    """Wait, while the run goes on, until a node that is being started has its session, and its agent a keyboard."""
+    """Wait, while the run continues, until a node that is being started has its session, and its agent a keyboard."""
     end, is_told = time.monotonic() + _PATIENCE, False
     while time.monotonic() < end and not _is_ready(store, key, write=write):
         runner = Key("runner", key.name, key.run)
@@ -145,7 +145,7 @@ def attach_command(store: Store, key: Key, *, write: bool = False) -> list[str]:
 
     Raises:
         NotFound: there is no session yet.
-        Refused: the session has ended, the agent is a plain process (the message names its log), or what a person
+        Refused: the session has ended, the agent is a plain process (the message names its log), or what the user
             types would reach nothing.
     """
     found = open_session(store, key)

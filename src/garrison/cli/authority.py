@@ -2,20 +2,20 @@
 
 `COMMANDS` sorts them; what it does not list is a control command. Inside an agent, a control command is refused with
 one line and exit code 2: an agent has the socket of `agent_requests` and a read-only view of its run. Set-up,
-acceptance and gate run the agents' code, so they count as inside, too. Commands on another home are not restricted:
+acceptance and gate run the agents' code, so they also count as inside. Commands on another home are not restricted:
 garrison may be developed and tested in a node.
 
 Whether a process is inside is read from what the kernel keeps, not from its present environment: the initial
 environments of the process and of those above it (`/proc/PID/environ`) have the life marker of the orchestrator, runner
 or gate that started them. `env -i` does not change those of its ancestors, and a daemon's new parent is the
-orchestrator or its reaper, which are subreapers. Windows of the home's own tmux server are the agents', too. The
+orchestrator or its reaper, which are subreapers. Windows of the home's own tmux server are the agents' as well. The
 launcher and the guardian do not count: a `[notify]` command is the user's.
 
 This stops mistakes, and models that follow a text; it is no boundary. Outside a sandbox an agent is the user: a
 determined one can start a process elsewhere (cron, systemd, another tmux server), write records and refs itself, or
 edit garrison. In a sandbox the home is not there, and nothing is left to command.
 
-A runner or guardian played by hand (`garrison prompt`) works in a person's terminal, outside any agent. In an ad-hoc
+A runner or guardian played by hand (`garrison prompt`) works in the user's terminal, outside any agent. In an ad-hoc
 run (`spawn_runner.py`, `spawn_orchestrator.py`) no guardian leads, so the agent may do by hand what the layers above
 would: keep hooks and identities, send signals, and enqueue branches.
 """
@@ -52,7 +52,7 @@ class Authority(Enum):
     LAYER = auto()
     """Writes what layers write: allowed for the agent's own record, and in ad-hoc runs."""
     CONTROL = auto()
-    """Commands runs, queues or the home: a person's."""
+    """Commands runs, queues or the home: the user's."""
 
 
 COMMANDS: Mapping[str, Authority] = {
@@ -100,7 +100,7 @@ class NotPermitted(UsageError):
 
 
 class Caller(Value):
-    """The agent, or the job or gate beside it, in which a command runs."""
+    """The agent, or the job or gate alongside it, in which a command runs."""
 
     home: str
     run: str
@@ -155,7 +155,7 @@ def require(command: str, given: Mapping[str, object], home: str | os.PathLike[s
         return
     if authority is Authority.CONTROL or (authority is Authority.LAYER and not _may_write(caller, given)):
         raise NotPermitted(f"`{command}` is refused in {caller.describe()}, which may look (status, why) and use "
-                           "report, note, phase and ask-person; a person may give it in a terminal of their own")
+                           "report, note, phase and ask-person; the user may run it in their own terminal")
     if not (chosen / "identities").is_dir():
         raise NotPermitted(f"`{command}` is refused in {caller.describe()}: the home {chosen} is not in its sandbox; "
                            "report, note, phase and ask-person work here")

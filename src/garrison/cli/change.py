@@ -1,8 +1,8 @@
 """`garrison add` and `garrison edit`: change what a run that is at work will do.
 
 The request, followed through the code: this module looks at what it would change, and posts GUIDANCE to the guardian.
-`guardian/policy.py _apply` judges it again (`graph_policy.change_graph`), since the run goes on meanwhile; the guardian
-journals the changed graph and, in the same record, the node that is new.
+`guardian/policy.py _apply` judges it again (`graph_policy.change_graph`), since the run continues meanwhile; the
+guardian journals the changed graph and, in the same record, the node that is new.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _agent_option = click.option("--agent", metavar="NAME", help="Agent that does it
 
 @click.command(cls=Command, examples=(
     ('garrison add "update the changelog" --after fix_parser', "one more task of the latest run, once that has landed"),
-    ('garrison add "write the docs" --run crew-1 --agent claude --budget 2', "at once, by an agent of its own"),
+    ('garrison add "write the docs" --run crew-1 --agent claude --budget 2', "at once, by its own agent"),
 ))
 @click.argument("words", nargs=-1, metavar="TASK...|-")
 @_file_option
@@ -84,9 +84,9 @@ def add(words: tuple[str, ...], file: Path | None, after: str | None, agent: str
 @node_options
 def edit(node: str, words: tuple[str, ...], prompt: str | None, file: Path | None, agent: str | None,
          budget: str | None, run: str | None, home: str | None) -> None:
-    """Change the task, the agent or the budget of NODE, which has not begun.
+    """Change the task, the agent or the budget of NODE, which has not started.
 
-    Once it has begun, `garrison tell` says something to its session.
+    Once it has started, `garrison tell` says something to its session.
     """
     if prompt is not None and words:
         raise UsageError("give the task in words or with --prompt, not both")

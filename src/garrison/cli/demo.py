@@ -45,7 +45,7 @@ def demo(no_chaos: bool, keep: bool, terminal: str, claude: bool, live: bool) ->
     if claude and not has_sdk():
         raise Refused(MISSING)
     settle_mode(find_home())
-    # In its own home nothing is stated; the answer that this user gave once holds there, too.
+    # In its own home nothing is stated; the answer that this user gave once holds there as well.
     os.environ[MODE_VARIABLE] = mode_here(read_rights(find_home(), Role.AGENT).mode)
     sys.path.insert(0, str(find_demo()))
     if claude:

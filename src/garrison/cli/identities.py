@@ -159,7 +159,7 @@ def find_stale(timeout: float = STALE_AFTER, home: str | None = None,
     """Return the stale identities: without a heartbeat for `timeout` seconds, or without their process.
 
     Args:
-        report: is told of corrupt records (default: printed on stderr).
+        report: called for each corrupt record (default: printed on stderr).
     """
     observer = resolve.observer_of(resolve.open_store(home))
     identities, errors = stale.find_stale(observer, timeout)

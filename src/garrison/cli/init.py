@@ -109,7 +109,7 @@ def init(target_dir: Path | None, gate: str | None, setup: str | None, agent: st
     repo = validate_repository(target_dir or Path.cwd())
     kept = read_project(repo) if (repo / PROJECT_FILE).exists() and not force else None
     if kept is not None and (gate or setup or agent or base):
-        raise Refused(f"{repo / PROJECT_FILE} exists; change it there, or write it anew with --force")
+        raise Refused(f"{repo / PROJECT_FILE} exists; change it there, or rewrite it with --force")
     if agent is not None:
         find_profile(agent, runtime.home)
         check_variables(agent, runtime.home, runtime.environ)
@@ -205,7 +205,7 @@ def _is_ignored(git: Git, folder: str) -> bool:
 
 
 def override(found: Survey, gate: str | None, setup: str | None) -> Survey:
-    """Return what to try: what was found, with the gate or set-up that a person stated in place of it. Pure."""
+    """Return what to try: what was found, with the gate or set-up that the user stated in place of it. Pure."""
     if gate is None and setup is None:
         return found if found.tested else Survey((Project("", (CONFLICT_MARKERS,)),), found.others)
     if gate is not None and setup is not None:
@@ -239,7 +239,7 @@ def describe(found: Survey | None) -> list[str]:
 
 
 def describe_others(choice: Choice, found: Survey, path: str) -> list[str]:
-    """Return how the gate would test the projects in folders, too, which are not part of it; `path` is the PATH."""
+    """Return how the gate would test the projects in folders as well, which are not part of it; `path` is the PATH."""
     others = [project for project in found.others if project.is_tested and project.folder][:MAX_OTHERS]
     if not others or choice.gate is None:
         return []
@@ -421,7 +421,7 @@ def _former_gate(repo: Path) -> str | None:
 
 
 def _replace_first(repo: Path, former: str, choice: Choice) -> None:
-    """Remove the first pipeline if it is as `init` wrote it; if a person changed it, say that it has the old gate."""
+    """Remove the first pipeline if it is as `init` wrote it; if the user changed it, say that it has the old gate."""
     text = untrusted.read_text(repo, FIRST, TEXT_LIMIT)
     if text in {fill(template, gate=former) for template in TEMPLATES if template.name in (UNTIL_GREEN, REVIEW)}:
         (repo / FIRST).unlink()

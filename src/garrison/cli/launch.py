@@ -19,7 +19,7 @@ from garrison.cli.commands import Command
 from garrison.cli.options import PluginChoice, combined, home_option
 from garrison.cli.output import INTERRUPTED, dumps, interruptible, print_message
 from garrison.cli.sandbox import sandbox_option, settle_mode
-from garrison.config import find_home
+from garrison.config import find_home, read_config
 from garrison.errors import AlreadyAlive, GarrisonError, Refused, UsageError
 from garrison.launch import launch as launching
 from garrison.launch import preflight
@@ -33,6 +33,7 @@ from garrison.records.identity import Identity
 from garrison.records.journal import Reader
 from garrison.records.names import Key, check_run, launcher_key
 from garrison.records.run import LAND_NODE, LAND_NONE, LAND_PR, LAND_RUN, Launch
+from garrison.run.notifications import send_held
 from garrison.run.progress import Progress, closing_lines
 from garrison.run.request import LaunchRequest
 from garrison.run.state import ENDED, EXIT, RunState, describe_landed
@@ -85,7 +86,7 @@ launch_options = combined(
                       "pull request, or nothing (default: the graph's land=, garrison.toml's or config.toml's, else "
                       "node for flow=dag, run for others)."),
     click.option("--approve", is_flag=True,
-                 help="Hold the work of every node until a person approves it (`garrison review NODE`)."),
+                 help="Hold the work of every node until you approve it (`garrison review NODE`)."),
     click.option("--env", "env", multiple=True, metavar="NAME", help="Variable that agents and gate get (repeatable)."),
     click.option("--agent", metavar="NAME",
                  help="Agent of the nodes that name none (default: garrison.toml's or config.toml's, else command)."),
@@ -296,7 +297,7 @@ def _print_plan(prepared: PreparedLaunch, *, as_json: bool) -> None:
 def follow_run(runtime: Runtime, launch: Launch, *, as_json: bool = False) -> int:
     """Print the progress of a run until it is over; return its exit code.
 
-    Ctrl-C ends only this: the run goes on, and a line says so. GarrisonError if the launcher dies before the run is
+    Ctrl-C ends only this: the run continues, and a line says so. GarrisonError if the launcher dies before the run is
     over.
     """
     run = launch.run_id
@@ -349,18 +350,20 @@ def up(home: str | None, as_json: bool) -> None:
     """Start a launcher for every unfinished run that has none (after a boot, from cron or a timer); safe to repeat.
 
     An ad-hoc run (spawn_runner.py) has no launcher: its runner is started if it died.
-    Runs that a person stopped, that failed or that run elsewhere are left alone, with a message. A run whose guardian
+    Runs that the user stopped, that failed or that run elsewhere are left alone, with a message. A run whose guardian
     is parked is tried again once its cool-down is over. What `garrison schedule` has due begins. Exit code 1 if a run
     cannot be resumed (its repository is gone, or its guardian is parked, for example); the others are resumed all the
     same.
     """
     from garrison.launch.resume import UNATTENDED, UNREMARKABLE, resume_all  # with the code that repairs runs
 
-    results = resume_all(find_home(home))
-    if (find_home(home) / "schedules").is_dir():
+    state = find_home(home)
+    results = resume_all(state)
+    if (state / "schedules").is_dir():
         from garrison.schedules.starts import tick  # a home without schedules pays nothing
 
-        tick(find_home(home))
+        tick(state)
+    send_held(state, read_config(state).notify(), os.environ, time.time())
     if as_json:
         click.echo(dumps([fields_of(result) for result in results]))
     for result in results:

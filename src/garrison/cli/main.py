@@ -35,7 +35,7 @@ SECTIONS = {
         "takeover": ("takeover", "takeover", "Take over a Claude agent's session; the agent waits meanwhile."),
         "tick": ("tick", "tick", "Tick in its list of tasks what a run has landed."),
         "undo": ("undo", "undo", "Take back what a node or a run has landed."),
-        "prompt": ("prompt", "prompt", "Print what a node's agent was told, or would be told."),
+        "prompt": ("prompt", "prompt", "Print the prompts of a node's agent."),
         "cost": ("cost", "cost", "Show what calls of models have cost."),
         "verify": ("verify", "verify", "Check that a run kept its promises, by git and its gate runs."),
         "timeline": ("timeline", "timeline", "Show where a run's time and money went."),
@@ -56,7 +56,8 @@ SECTIONS = {
         "host": ("host", "host", "Add, list, drain, remove other machines that work on nodes."),
     },
     "Page and chat": {
-        "serve": ("serve", "serve", "Serve the web page: watch runs live and act on them."),
+        "serve": ("serve", "serve", "Serve the web page: watch runs live, act on them; pair a phone."),
+        "notify": ("notify", "notify", "Send a test to all that `[notify]` and paired phones name."),
         "ask": ("chat", "ask", "Ask the butler a question about the runs, or for an action."),
         "chat": ("chat", "chat", "Chat with the butler."),
         "session": ("sessions", "session", "Talk to a session whose flow is a graph."),
@@ -67,7 +68,7 @@ SECTIONS = {
         "report": ("agent_requests", "report", "Report the result of the node whose agent calls this."),
         "note": ("agent_requests", "note", "Leave a note for the calling agent's successor."),
         "phase": ("agent_requests", "phase", "Report how far the calling agent's work is."),
-        "ask-person": ("agent_requests", "ask_person", "Ask a person from inside an agent; print the answer."),
+        "ask-person": ("agent_requests", "ask_person", "Ask the user from inside an agent; print the answer."),
     },
     "This installation": {
         "doctor": ("doctor", "doctor", "Find problems in a home; --fix repairs them."),

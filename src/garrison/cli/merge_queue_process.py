@@ -200,7 +200,7 @@ def _watch(processing: ManualProcessing) -> Iterator[Processed]:
 
 
 def _report_other_queues(home: Path, own: Path | None, report: Callable[[str], None]) -> None:
-    """Report the entries that wait in the home's other queues: a person may stand in the wrong repository."""
+    """Report the entries that wait in the home's other queues: the user may stand in the wrong repository."""
     from garrison.merge.queue import list_queues
 
     for queue in list_queues(home):
@@ -343,7 +343,7 @@ def _signal_runner(home: Path, outcome: Outcome) -> None:
 
 
 def process_entry(queue: MergeQueue, entry: MergeEntry, report: Callable[[str], None]) -> MergeEntry:
-    """Process a queue until an entry is landed or refused, or nothing goes on; return the entry as it is then."""
+    """Process a queue until an entry is landed or refused, or nothing continues; return the entry as it is then."""
     for _ in process(queue.repo, target=queue.target, home=queue.home, report=report):
         entry = queue.entry(entry.id)
         if entry.is_final:

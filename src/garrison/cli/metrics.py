@@ -117,7 +117,7 @@ def run_metrics(views: Iterable[RunView]) -> list[Metric]:
     runs = GaugeMetricFamily("garrison_run_status", "1 for the status a run has", labels=["run", "status"])
     nodes = GaugeMetricFamily("garrison_nodes", "Nodes of a run by place", labels=["run", "place"])
     attempts = GaugeMetricFamily("garrison_node_attempt", "The attempt a node is in", labels=["run", "node"])
-    questions = GaugeMetricFamily("garrison_questions_open", "Questions that wait for a person", labels=["run"])
+    questions = GaugeMetricFamily("garrison_questions_open", "Questions that wait for the user", labels=["run"])
     deaths = CounterMetricFamily("garrison_deaths", "Deaths that count, of runners and processors", labels=["run"])
     problems = GaugeMetricFamily("garrison_unreadable_records", "Records that cannot be read", labels=["run"])
     labels = ["run", "role", "name"]

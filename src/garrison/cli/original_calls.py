@@ -194,7 +194,7 @@ def list_signals(target_layer: str | None = None, signals_dir: str | os.PathLike
 
     folder = own_folder(signals_dir)
     if folder is None:
-        raise BadArgument("list_signals needs signals_dir=, a folder of your own; `garrison signals list --json` lists "
+        raise BadArgument("list_signals needs signals_dir=, your own folder; `garrison signals list --json` lists "
                           "those of the home")
     files = [folder / name for name in sorted(untrusted.list_names(folder)) if name.endswith(".json")] \
         if folder.is_dir() else []
@@ -203,7 +203,7 @@ def list_signals(target_layer: str | None = None, signals_dir: str | os.PathLike
 
 
 def move_to_processed(path: str | os.PathLike[str]) -> str:
-    """Move a signal's file into `processed/` beside it; return its new path."""
+    """Move a signal's file into `processed/` alongside it; return its new path."""
     file = Path(os.path.abspath(path))  # noqa: PTH100
     place = atomic.make_directory(file.parent / "processed") / file.name
     file.rename(place)

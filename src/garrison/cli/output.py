@@ -112,7 +112,7 @@ def ask(prompt: str = "", terminal: BinaryIO | None = None) -> str:
 
 
 def confirm(question: str, refusal: str, otherwise: str) -> None:
-    """Ask a person before something is ended or removed; Refused unless the answer is yes.
+    """Ask the user before something is ended or removed; Refused unless the answer is yes.
 
     Args:
         otherwise: what to do where nobody can be asked.
@@ -160,7 +160,7 @@ def print_record(value: object) -> None:
 
 
 def print_result(value: object, words: str, *, as_json: bool) -> None:
-    """Print what a command did: in words for a person at a terminal, else, or if asked for, as JSON."""
+    """Print what a command did: in words for the user at a terminal, else, or if asked for, as JSON."""
     if as_json or not sys.stdout.isatty():
         print_json(value)
         return

@@ -488,7 +488,7 @@ def signal(run: str, name: str, data: str, home: str | None) -> None:
 ))
 @click.argument("file", type=click.Path(path_type=Path), required=False)
 @click.option("--svg", is_flag=True, help="Draw it as SVG.")
-@click.option("--graphviz", is_flag=True, help="Draw the SVG with Graphviz's `dot`, too; .png and .pdf always need it.")
+@click.option("--graphviz", is_flag=True, help="Draw the SVG with Graphviz's `dot`; .png and .pdf always need it.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), metavar="OUT",
               help="Output file; a name ending in .svg, .png or .pdf is drawn (default: stdout).")
 @click.option("--run", "run_id", metavar="RUN", help="Colour each node by its status in RUN; FILE may be left out.")

@@ -1,6 +1,6 @@
 """Agents of the home for the codergen nodes of `garrison pipeline run`.
 
-An agent works directly in the run's working directory, not in a worktree of its own. Nothing is committed, tested or
+An agent works directly in the run's working directory, not in its own worktree. Nothing is committed, tested or
 landed, and no process supervises it; that is what `garrison launch` is for.
 """
 

@@ -41,9 +41,9 @@ if TYPE_CHECKING:
     from garrison.pipeline.store import Event, RunStart
 
 FOLDER = "pipelines"
-"""Folder of the home that holds these runs; runs of `garrison launch` are in `runs`."""
+"""Folder of the home that contains these runs; runs of `garrison launch` are in `runs`."""
 _EXIT_CODES = {"success": 0, "fail": 1, "waiting": 3}
-_EXIT_HELP = "Exit code: 0 success, 1 failed, 2 wrong usage, 3 waiting for a person or a signal (resumable)."
+_EXIT_HELP = "Exit code: 0 success, 1 failed, 2 wrong usage, 3 waiting for the user or a signal (resumable)."
 
 # ------------------------------------------------------------------------------------------------------------ commands
 
@@ -227,7 +227,7 @@ class _Workplace:
             self._before = pipeline_worktree.nested_repositories(folder)
             return
         if pipeline_worktree.is_first_use(self.home, os.environ):
-            self._say("note: in a git checkout a run works in a worktree of its own now, and its result is a branch; "
+            self._say("note: in a git checkout a run works in its own worktree now, and its result is a branch; "
                       "--in-place works in the folder itself, as before")
         if self.worktree.git.is_dirty(self.worktree.git.root):
             self._say("note: what is not committed is not in its worktree; --in-place works in the folder itself")

@@ -1,11 +1,11 @@
 """Worktree of a run of `garrison pipeline run`: where its tools and agents work if it was started in a git checkout.
 
-It begins at the commit that is checked out, on a branch of its own, and the commands see a private git view as in a
+It begins at the commit that is checked out, on its own branch, and the commands see a private git view as in a
 launched run. When the run has ended, what they changed is on the branch, which is kept and merged by hand; nothing of
 the checkout or of what git obeys there was within their reach. While the run waits, the worktree stays.
 
 With `--in-place`, and outside of a repository, they work in the folder itself. Then the git directory is read-only, and
-a repository that they made or changed below is named afterwards: git obeys what is in it as soon as a person enters.
+a repository that they made or changed below is named afterwards: git obeys what is in it as soon as the user enters.
 """
 
 from __future__ import annotations

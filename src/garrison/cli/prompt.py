@@ -36,7 +36,7 @@ sys.exit(0 if result['success'] else 1)
 
 
 @click.command(cls=Command, examples=(
-    ("garrison prompt add_tests", "all that its agent was told in its latest attempt, or would be told now"),
+    ("garrison prompt add_tests", "all prompts of its latest attempt, or what it would be told now"),
     ("garrison prompt add_tests --attempt 1", "the same of its first attempt"),
     ("garrison prompt runner impl_auth --branch feature/auth", "for an agent that looks after one node"),
     ("garrison prompt guardian crew", "for an agent that leads a pipeline"),
@@ -54,7 +54,7 @@ sys.exit(0 if result['success'] else 1)
 @output_options
 def prompt(node: str, name: str | None, run: str | None, attempt: int | None, branch: str | None,
            pipeline: str | None, repo_root: Path, home: str | None, *, validator: bool, as_json: bool) -> None:
-    """Print what the agent of NODE was told, message by message; if it has not begun, what it would be told now.
+    """Print what the agent of NODE was told, message by message; if it has not started, what it would be told now.
 
     The size of each text in tokens is estimated from its length. With ROLE (runner or guardian) and a NAME, the node's
     or the pipeline's: print the hook and merge-queue section of a prompt for an agent that acts as one.
@@ -74,7 +74,7 @@ def prompt(node: str, name: str | None, run: str | None, attempt: int | None, br
     if as_json:
         print_json(found)
         return
-    how = "was told" if found.sent else "has not begun, and would be told"
+    how = "was told" if found.sent else "has not started, and would be told"
     who = "the validator of " if validator else ""
     click.echo(f"{who}attempt {found.attempt} of {node} in run {found.run} {how}:")
     for part in found.parts:
@@ -110,7 +110,7 @@ def _describe_work(repo: Path, branch: str, name: str) -> dict[str, str]:
     worktree, within = shlex.quote(str(trees_root() / "by-hand" / repo.name / name)), f"git -C {shlex.quote(str(repo))}"
     made = f"{worktree} {quoted}" if git.rev(f"refs/heads/{branch}") else f"-b {quoted} {worktree}"
     return {**said, "worktree": worktree, "cleanup": f"\n{within} worktree remove {worktree}",
-            "work": f"The orchestrator works in a worktree of its own, on the branch {branch}:\n\n"
+            "work": f"The orchestrator works in its own worktree, on the branch {branch}:\n\n"
                     f"```bash\n{within} worktree add {made}\n```"}
 
 

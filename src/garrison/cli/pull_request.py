@@ -157,7 +157,7 @@ def _check_base(runtime: Runtime, launch: Launch, base: str) -> None:
 
 
 def _open_again(runtime: Runtime, launch: Launch) -> None:
-    """Have a run give up its closed request and open another one when it goes on."""
+    """Have a run give up its closed request and open another one when it continues."""
     run, pull = launch.run_id, read_run_state(runtime, launch.run_id).pull_request
     if pull.state != PullRequestState.CLOSED:
         raise Refused(f"the pull request of run {run} was not closed: {pull.describe() or 'it is not open yet'}; "

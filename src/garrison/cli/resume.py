@@ -45,7 +45,7 @@ _OPTIONS: dict[Kind, frozenset[str]] = {
     Kind.PIPELINE: frozenset((*_OF_PIPELINE, *_OF_BOTH)),
     Kind.WORKFLOW: frozenset({"keep"}),
 }
-"""Kind → its parameters, besides the name, --home and --json."""
+"""Kind → its parameters, in addition to the name, --home and --json."""
 
 
 @click.command(cls=Command, option_groups={
@@ -72,7 +72,7 @@ _OPTIONS: dict[Kind, frozenset[str]] = {
 @gate_options
 @click.option("--agent", metavar="NAME", help="Agent of codergen nodes (default: that of the start).")
 @click.option("--quiet", "-q", is_flag=True, help="Do not print a line for each node.")
-@click.option("--keep", is_flag=True, help="Keep the session's state after success, too.")
+@click.option("--keep", is_flag=True, help="Keep the session's state even after success.")
 @click.option("--json", "as_json", is_flag=True, help="Print progress or result as JSON.")
 @sandbox_option
 @home_option

@@ -41,7 +41,7 @@ FILE_LINES = 20_000
     ("garrison review", "what waits for your approval"),
     ("garrison review add_tests", "its commits, diff and evidence"),
     ("garrison review add_tests --approve --attempt 2", "that attempt is tested and lands"),
-    ('garrison review add_tests --reject -m "name the edge cases"', "its next attempt is told the reason"),
+    ('garrison review add_tests --reject -m "name the edge cases"', "its next attempt gets the reason"),
     ('garrison review add_tests --reject --comment calc.py:12 "round half up"', "with the line that it is about"),
 ))
 @click.argument("node", required=False, shell_complete=completion.nodes)
@@ -99,7 +99,7 @@ def review(node: str | None, run: str | None, attempt: int | None, commit: str, 
                       f"{node} needs no approval any more; it is {entry.landing}")
         return
     commands.reject(queue, entry.id, told)
-    print_message(f"{node} is rejected; its next attempt is told the reason" if entry.awaits_approval else
+    print_message(f"{node} is rejected; its next attempt gets the reason" if entry.awaits_approval else
                   f"{node} was rejected before ({entry.reason.partition(chr(10))[0]}); nothing was changed")
 
 
@@ -110,9 +110,9 @@ def _check_options(reason: str | None, comments: tuple[tuple[str, str], ...], *,
     if reject and not (reason or "").strip() and not comments:
         raise UsageError("a rejection needs a reason for the next attempt: -m REASON")
     if reason and not (reject or approve):
-        raise UsageError("-m is the reason of a rejection: pass --reject, too")
+        raise UsageError("-m is the reason of a rejection: also pass --reject")
     if comments and not (reject or approve):
-        raise UsageError("--comment is part of a judgement: pass --reject or --approve, too")
+        raise UsageError("--comment is part of a judgement: also pass --reject or --approve")
 
 
 def _read(runtime: Runtime, run: str, node: str, attempt: int | None, commit: str) -> tuple[Review, bool]:

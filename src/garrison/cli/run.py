@@ -82,7 +82,7 @@ def run(words: tuple[str, ...], file: Path | None, tasks: Path | None, section: 
         acceptance: str | None, budget: str | None, home: str | None, target_dir: Path | None, agent: str | None, *,
         in_order: bool, tick: bool, yes: bool, allow_empty: bool, detach: bool, dry_run: bool, serve: bool,
         as_json: bool, **options: Any) -> int | None:
-    """Let one agent do TASK on the repository you are in, in a worktree of its own; land it if it passes the gate.
+    """Let one agent do TASK on the repository you are in, in its own worktree; land it if it passes the gate.
 
     Prints progress until the task has landed (exit code 0) or failed (1). Ctrl-C leaves the run in the background.
     With --tasks, every open task of a list is a node of one run: at once, as far as --max-agents allows. Run again, it
@@ -179,7 +179,7 @@ def read_text(source: Path) -> str:
     try:
         if str(source) == "-":
             if sys.stdin.isatty():
-                print_message("type it here; Ctrl-D on a line of its own ends it")
+                print_message("type it here; Ctrl-D on its own line ends it")
             data = sys.stdin.buffer.read(MAX_BYTES + 1)
         else:
             with source.open("rb") as file:
@@ -198,7 +198,7 @@ def _name_of(source: Path) -> str:
 def _choose_open(runtime: Runtime, target: Path, listed: list[ListedTask], source: str, *, in_order: bool, new: bool
                  ) -> tuple[list[str], list[tuple[int, ...]], bool]:
     """Return the texts of the tasks to do, none if nothing is left, the places of those that each waits for, and
-    whether the run is a `new` one beside another.
+    whether the run is a `new` one alongside another.
 
     What another run is at work on is left out.
     """
@@ -241,7 +241,7 @@ def _announce(texts: list[str], waits: list[tuple[int, ...]], head: str) -> None
 
 
 def _agrees(tasks: Path, *, tick: bool) -> bool:
-    """Ask a person whether to start the list; Refused where nobody can answer, or nothing could be ticked later."""
+    """Ask the user whether to start the list; Refused where nobody can answer, or nothing could be ticked later."""
     answer = _ask(tasks, "start them? [y/N] ")
     if answer is None:
         raise Refused("nothing was started, since nobody can be asked here; pass --yes to start the list")
@@ -254,7 +254,7 @@ def _agrees(tasks: Path, *, tick: bool) -> bool:
 
 
 def _ask_section(tasks: Path, offers: dict[str, int]) -> tuple[str, ...]:
-    """Ask a person which list of a file is meant; return its heading, nothing where nobody can answer."""
+    """Ask the user which list of a file is meant; return its heading, nothing where nobody can answer."""
     headings = list(offers)
     lines = [f"{number:4}. {words} ({offers[words]})" for number, words in enumerate(headings, 1)]
     prompt = "\n".join([f"{_name_of(tasks)} has tasks under several headings:", *lines, "which? [number] "])
@@ -270,7 +270,7 @@ def _ask_section(tasks: Path, offers: dict[str, int]) -> tuple[str, ...]:
 
 
 def _ask(tasks: Path, prompt: str) -> str | None:
-    """Return a person's answer, '' for an end of input; None where nobody can be asked.
+    """Return the user's answer, '' for an end of input; None where nobody can be asked.
 
     A list on standard input has used that up, so that the answer comes from the terminal itself.
     """

@@ -20,34 +20,18 @@ from garrison.errors import UsageError
 from garrison.records.names import to_run_stem
 from garrison.schedules import plan
 from garrison.schedules.plan import COMMANDS, Overlap, Schedule, Stage, Start
-from garrison.schedules.starts import Schedules, arm, spawn_start, spent_in_week, zone_of
+from garrison.schedules.starts import Schedules, arm, show_all, spawn_start, word_of, zone_of
 from garrison.system import systemd
 from garrison.system.clock import iso
 from garrison.system.git import validate_repository
 from garrison.system.terminal_text import clean
-from garrison.values import Value, replace
+from garrison.values import replace
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 SHOWN = 20
 """Starts that `history` shows without --all."""
-
-
-class ShownSchedule(Value):
-    """A schedule as `schedule list --json` prints it."""
-
-    name: str
-    times: str
-    zone: str
-    command: list[str]
-    repo: str
-    next: str
-    """Time at which it is due next, ISO 8601 UTC; '' while it is paused."""
-    paused: str
-    last: str
-    """Stage of its latest start, '' before the first."""
-    spent_week: float
 
 
 @click.group(cls=Group)
@@ -90,9 +74,9 @@ def add(times: str, words: tuple[str, ...], name: str | None, zone: str, missed:
                      _read_budget("--budget-week", budget_week))
     schedules = Schedules(place)
     schedules.add(found)
-    due = arm(schedules, time.time())
-    print_message(f"schedule {found.name}: next {_when(plan.next_due(found, (), time.time(), zone_of(found)), found)}")
-    print_message(describe_caller(place, os.environ, is_armed=due is not None))
+    is_armed = arm(schedules, time.time())
+    print_message(f"schedule {found.name}: next {_when(plan.next_due(found, 0.0, time.time(), zone_of(found)), found)}")
+    print_message(describe_caller(place, os.environ, is_armed=is_armed))
 
 
 @schedule.command("list", cls=Command, examples=(("garrison schedule list", "each with its next time"),))
@@ -100,7 +84,7 @@ def add(times: str, words: tuple[str, ...], name: str | None, zone: str, missed:
 def list_command(as_json: bool, home: str | None) -> None:
     """List the schedules with their next times."""
     schedules, now = Schedules(find_home(home)), time.time()
-    rows = [_show(schedules, name, now) for name in schedules.names()]
+    rows = show_all(schedules, now)
     if as_json:
         print_json(rows)
         return
@@ -169,7 +153,7 @@ def resume(name: str, home: str | None) -> None:
             found = replace(found, paused="", since=time.time())
             schedules.write(found)
     arm(schedules, time.time())
-    print_message(f"schedule {name}: next {_when(plan.next_due(found, (), time.time(), zone_of(found)), found)}")
+    print_message(f"schedule {name}: next {_when(plan.next_due(found, 0.0, time.time(), zone_of(found)), found)}")
 
 
 @schedule.command(cls=Command, examples=(("garrison schedule remove nightly", "its runs stay"),))
@@ -179,13 +163,6 @@ def remove(name: str, home: str | None) -> None:
     """Remove a schedule and its history; its runs stay."""
     Schedules(find_home(home)).remove(name)
     print_message(f"schedule {name} is removed")
-
-
-def word_of(start: Start) -> str:
-    """Return what a history calls a start."""
-    if start.stage is Stage.MISSED and start.count > 1:
-        return f"missed {start.count} times"
-    return "late" if start.is_late and start.stage is Stage.STARTED else start.stage.value
 
 
 def describe_caller(home: Path, environ: dict[str, str] | os._Environ[str], *, is_armed: bool) -> str:
@@ -252,16 +229,9 @@ def _read_budget(option: str, usd: float | None) -> float | None:
     return usd
 
 
-def _show(schedules: Schedules, name: str, now: float) -> ShownSchedule:
-    found, starts = schedules.read(name), schedules.starts(name)
-    due = plan.next_due(found, starts, now, zone_of(found))
-    return ShownSchedule(name, found.times, found.zone, found.words, found.repo, iso(due) if due else "", found.paused,
-                         word_of(starts[-1]) if starts else "", round(spent_in_week(schedules.home, starts, now), 4))
-
-
 def _when_of(schedules: Schedules, name: str, now: float) -> str:
     found = schedules.read(name)
-    return _when(plan.next_due(found, schedules.starts(name), now, zone_of(found)), found)
+    return _when(plan.next_due(found, schedules.handled(name), now, zone_of(found)), found)
 
 
 def _when(due: float | None, schedule: Schedule) -> str:

@@ -214,7 +214,7 @@ def check_runs(home: Path) -> dict[str, str]:
     views = [reader.read(run, details=False) for run in reader.runs()[-CHECKED_RUNS:]]
     return {f"run {view.run_id}": "; ".join([
         str(view.status), *([view.reason] if view.reason else []),
-        *([f"waits for a person's answer: {', '.join(view.questions)}"] if view.questions else [])]) for view in views}
+        *([f"waits for your answer: {', '.join(view.questions)}"] if view.questions else [])]) for view in views}
 
 
 def _print_tool_call(name: str, data: Mapping[str, object]) -> None:

@@ -99,7 +99,7 @@ def write_signal(source: str, target: str, type: str, payload: Mapping[str, obje
 
 
 def own_folder(signals_dir: str | os.PathLike[str] | None) -> Path | None:
-    """Return a folder of the caller's own; None for the home's inboxes, as prompts name the one beside the scripts."""
+    """Return a folder of the caller's own; None for the home's inboxes, as prompts name the folder near the scripts."""
     if signals_dir is None:
         return None
     source, folder = checkout(), Path(os.path.abspath(signals_dir))  # noqa: PTH100
@@ -263,7 +263,7 @@ def _attempt(store: Store, run: str, node: str | None, body: Mapping[str, object
     return RunFiles(store.home, run).latest_attempt(node) or 1
 
 
-# ------------------------------------------------------------------------------------------- signals sent for a person
+# ------------------------------------------------------------------------------------------- signals sent for the user
 
 
 def wait_until_applied(signal: Path) -> None:

@@ -47,7 +47,7 @@ from garrison.views.run_view import RunInFull, RunReader, RunView, show_run, sho
 from garrison.views.waits import describe_wait
 
 RECENT = 5
-"""Runs listed beside unfinished ones, unless all are asked for."""
+"""Runs listed alongside unfinished ones, unless all are asked for."""
 SCREEN = 23
 """Lines of a small terminal, without the prompt's: a run of twelve nodes fits."""
 FINISHED = 8
@@ -295,9 +295,9 @@ def render_recent(views: Sequence[RunView], more: int, columns: int | None) -> l
 
 
 def render_run(view: RunView, columns: int | None, *, verbose: bool = False, room: int = SCREEN) -> list[Line]:
-    """Return what a person needs about one run, which was read with details, what to do last; `verbose`: everything.
+    """Return what the user needs about one run, which was read with details, what to do last; `verbose`: everything.
 
-    On a terminal the ends of failed nodes' outputs are shown if `room` lines hold them, too, else the reasons alone.
+    On a terminal the ends of failed nodes' outputs are shown if `room` lines hold them as well, else the reasons alone.
     """
     assert view.details is not None
     head = list(_head(view, columns, verbose=verbose))
@@ -343,7 +343,7 @@ def _head(view: RunView, columns: int | None, *, verbose: bool) -> Iterator[Line
 
 
 def _last(view: RunView, columns: int | None, most: int | None) -> list[Line]:
-    """Return what is to be done now: what waits for a signal, for a person (at most so many), and for the run."""
+    """Return what is to be done now: what waits for a signal, for the user (at most so many), and for the run."""
     lines = [line for gate in view.gates if gate.kind == SIGNAL
              for line in wrapped(f"{gate.node} {gate.summary()}", columns, "due", "  ", most=2)]
     waits = [describe_wait(wait, view.run_id) for wait in view.waits]
@@ -423,7 +423,7 @@ def _doing(node: NodeView, *, is_numbered: bool) -> str:
 
 
 def _restarts(node: NodeView) -> str:
-    """Return how often a node's runner and agent were started again, beside once in each attempt; '' if never."""
+    """Return how often a node's runner and agent were started again, alongside once in each attempt; '' if never."""
     return str(sum(max(number - node.attempt, 0) for number in fields_of(node.incarnations).values()) or "")
 
 

@@ -44,11 +44,11 @@ TAKE_LOCK = "take.lock"
 LOCK_SECONDS = 600.0
 """Seconds that a call waits for another one, whose pre-flights may run gates."""
 MAX_TEXT = 300_000
-"""Characters of an issue's text that the agent is told: all of it, on any forge that bounds it."""
+"""Characters of an issue's text that the agent gets: all of it, on any forge that bounds it."""
 
 
 class Begun(Value):
-    """A run that was begun from an issue."""
+    """A run that was started from an issue."""
 
     issue: int
     run: str

@@ -57,7 +57,7 @@ def takeover(node: str, run: str | None, home: str | None) -> int:
     program that the profile of an ACP agent names.
 
     The agent's turn is interrupted and nothing of it runs while you are there. When you leave, it continues, knowing
-    what was said and that a person took over. You have the CLI's own tools; report_result is the agent's alone.
+    what was said and that the user took over. You have the CLI's own tools; report_result is the agent's alone.
 
     For a node that works as a session (`session=true`), your CLI gets its conversation as text. The agent does not see
     what you say there; what you change stays in its worktree. It repeats the step that was interrupted.
@@ -184,10 +184,10 @@ def _terminal_restored() -> Iterator[None]:
 
 # ---- program takeover ------------------------------------------------------------------------------------------------
 
-# Takeover of an ACP agent's session by a person: the program that its profile names opens the session in the agent's
+# Takeover of an ACP agent's session by the user: the program that its profile names opens the session in the agent's
 # own place, since only there is what the agent keeps of it, and what it left there is not trusted outside.
 #
-# The program has a terminal of its own in the sandbox (`system.pseudo_terminal`); this process passes the keys.
+# The program has its own terminal in the sandbox (`system.pseudo_terminal`); this process passes the keys.
 
 
 _POLL = 0.1
@@ -207,7 +207,7 @@ def run_program(node: str, agent: str, files: AttemptFiles, settings: AcpSetting
     """Run the program on the held session to its end; return its exit code.
 
     Args:
-        assignment: place and environment of the agent's own program, with a folder of its own.
+        assignment: place and environment of the agent's own program, with its own folder.
         keep: called often while it runs, to serve its network.
     """
     session_id = session.session_of(node, files)  # it may have reported while it was being suspended
@@ -222,7 +222,7 @@ def run_program(node: str, agent: str, files: AttemptFiles, settings: AcpSetting
             keep()
             time.sleep(_POLL)
     finally:
-        questions.settle(files, "A person has taken the session over; what they said is above.")
+        questions.settle(files, "The user has taken the session over; what they said is above.")
     if End(outcome.exit_code).kind is EndKind.NOT_RUN:
         raise Refused(f"{words[0]} cannot be run in the place of agent {agent}: it is not there, or its sandbox does "
                       f"not show it; correct takeover or read of [agents.{agent}]")

@@ -224,7 +224,7 @@ def order_tasks(tasks: Sequence[ListedTask], open_: Collection[int], source: str
                 busy: Mapping[int, str] = MappingProxyType({})) -> dict[int, tuple[int, ...]]:
     """Return for each open task, by its place in `tasks`, the open ones that it waits for.
 
-    A ticked or landed one is done and holds up nothing; `busy` has the run that is at work on one. UsageError for a
+    A ticked or landed one is done and blocks nothing; `busy` has the run that is at work on one. UsageError for a
     mark that no task or several have, for tasks that wait for each other, and for one that waits for another run's.
     """
     places: dict[str, list[int]] = {}

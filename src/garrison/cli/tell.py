@@ -46,14 +46,14 @@ def tell(node: str, text: str, run: str | None, home: str | None) -> None:
         raise NotFound(f"{node} has not begun; `garrison status {chosen}` shows what it waits for")
     agent = present_agent(task.agent, read_failovers(folder))
     if not task.hosts and not registry.has_session(agent, runtime.home):
-        raise Refused(f"{node} is done by {agent}, which cannot be told anything while it works; only a session of "
+        raise Refused(f"{node} is done by {agent}, which takes no messages while it works; only a session of "
                       "Claude or of an ACP agent can")
     files = AttemptFiles(folder)
     _refuse_reported(node, files)
     messages.post(files, text.strip(), runtime.clock.utc())
     _refuse_reported(node, files)  # a report that came first will not be set aside
     living = resolve.is_living(runtime.store, Key("orchestrator", node, chosen))
-    print_message(f"{node} is told at its next turn" + (
+    print_message(f"{node} gets it at its next turn" + (
         "" if living else f", when its run is resumed: `garrison resume {chosen}`"))
 
 

@@ -50,7 +50,7 @@ _FILES = ("100644", "100755")
 @click.argument("run", required=False, metavar="[RUN]", shell_complete=completion.runs)
 @home_option
 def tick(run: str | None, home: str | None) -> None:
-    """Tick what has landed in the list of tasks that RUN (default: the latest) was begun from with --tick.
+    """Tick what has landed in the list of tasks that RUN (default: the latest) was started from with --tick.
 
     A run does this by itself at its end. A list that git tracks is ticked by a commit that the gate tests.
     """
@@ -64,7 +64,7 @@ def tick(run: str | None, home: str | None) -> None:
 
 
 def _latest_run_with_list(runtime: Runtime) -> str:
-    """Return the latest run of the repository one is in that was begun with --tick, else the latest one of all."""
+    """Return the latest run of the repository one is in that was started with --tick, else the latest one of all."""
     for run in reversed(list_runs(runtime.home)):
         with contextlib.suppress(GarrisonError, OSError):  # a damaged run is doctor's
             launch = runtime.launch(run)

@@ -1,6 +1,6 @@
 """`garrison timeline`: where the time and the money of a run went, as bars, as a picture or as JSON.
 
-Each kind of span has a character of its own, so that a bar reads without colours; a cell shows what took most of it.
+Each kind of span has its own character, so that a bar reads without colours; a cell shows what took most of it.
 The picture is built as a tree, so that no name or reason can become markup; it has no script and loads nothing.
 """
 

@@ -34,7 +34,7 @@ NO_RUN = "no run yet; in a repository, `garrison run TASK` starts one"
 WIDE = 110
 """Width from which queue and deaths are side by side."""
 WAITS = 4
-"""What waits for a person that is listed below the table, at most."""
+"""What waits for the user that is listed below the table, at most."""
 
 
 class Column(Value):
@@ -193,7 +193,7 @@ def below(frame: Frame, columns: int, most: int) -> list[Line]:
 
 
 def waiting(frame: Frame, columns: int, most: int) -> list[Line]:
-    """Render what waits for a person: its number, then each with its question or reason."""
+    """Render what waits for the user: its number, then each with its question or reason."""
     lines = [[Span("waits for you", "due"), Span(f"  {len(frame.waits)}", "due")]]
     several = len({wait.run for wait in frame.waits}) > 1
     for wait in frame.waits[:max(0, most - 1)]:

@@ -1,7 +1,7 @@
 """`garrison verify`: check a run by its events, git, the gates' attestations and its costs, with the checker of runs.
 
 The checker (`garrison.testing.checker`) imports nothing of the engine; this command only brings it what it reads. The
-same events may come from a file, so that a run can be checked elsewhere, with the repository beside it.
+same events may come from a file, so that a run can be checked elsewhere, with the repository alongside it.
 """
 
 from __future__ import annotations

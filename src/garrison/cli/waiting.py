@@ -1,4 +1,4 @@
-"""List what waits for a person: what `garrison answer` and `garrison review` print when no node is named."""
+"""List what waits for the user: what `garrison answer` and `garrison review` print when no node is named."""
 
 from __future__ import annotations
 

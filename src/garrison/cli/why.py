@@ -58,7 +58,7 @@ def why(name: str | None, run: str | None, last: int | None, home: str | None, *
         as_json: bool) -> int:
     """Explain what happened to NODE or AGENT (`role-name`, or a role that exists once), why, and what to do now.
 
-    Of an agent, everything is told; without a name, or with a run's, the run. Supervisors journal every decision with
+    For a node everything is listed; without a name, or with a run's, the run. Supervisors journal every decision with
     all that it was based on: with --replay it is shown, and each decision is made again; if today's rules decide
     otherwise, a line says so.
     """

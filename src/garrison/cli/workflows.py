@@ -37,7 +37,7 @@ RUN_TIMEOUT = 7 * 24 * 3600.0
 """Seconds after which a run of the command line ends; each step has its own timeout."""
 workdir_option = click.option("--workdir", type=click.Path(exists=True, file_okay=False, path_type=Path), default=".",
                               metavar="DIR", help="Directory in which tools work (default: the current one).")
-keep_option = click.option("--keep", is_flag=True, help="Keep the session's state after success, too.")
+keep_option = click.option("--keep", is_flag=True, help="Keep the session's state even after success.")
 _RENAMED = {"--tree": "--workdir"}
 
 

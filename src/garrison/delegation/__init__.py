@@ -1,4 +1,4 @@
-"""Delegation: a front agent answers a person, or has specialists work and includes their results in its answer.
+"""Delegation: a front agent answers the user, or has specialists work and includes their results in its answer.
 
     async with AgentOrchestrator(crew, Conversation(folder)) as butler:
         async for event in butler.stream("What died since yesterday?"):
@@ -7,5 +7,5 @@
 State transitions, the order of events, contexts, time phrases and prompts are pure (`models`, `events`, `context`,
 `time_phrases`, `prompts`); only `butler` calls models, through an agent graph in which the butler directs its
 specialists. Specialists, their prompts and tools are defined in files (`specialists`), never in code. A specialist that
-fails or times out is a result like any other. Each specialist gets a context of its own: agents share no mutable state.
+fails or times out is a result like any other. Each specialist gets its own context: agents share no mutable state.
 """

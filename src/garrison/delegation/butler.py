@@ -1,8 +1,8 @@
-"""`AgentOrchestrator`: a person's message in, events out, in the order that `events` enforces.
+"""`AgentOrchestrator`: the user's message in, events out, in the order that `events` enforces.
 
 Thin: `prompts` asks the questions and parses the answers, `context` builds what a specialist gets. The crew is an agent
 graph in which the butler directs everyone, so each specialist's prompt names its supervisor; a session starts when its
-agent is first needed. The butler classifies in a session of its own, whose answers must follow a schema. Messages of
+agent is first needed. The butler classifies in its own session, whose answers must follow a schema. Messages of
 one conversation are handled one after the other.
 """
 
@@ -239,7 +239,7 @@ class AgentOrchestrator:
         return not problem
 
     def _give_up(self, error: AgentFailure, emit: Callable[..., None]) -> bool:
-        """Say why nobody can answer before a person has acted; return False."""
+        """Say why nobody can answer before the user has acted; return False."""
         text = f"no answer: {error}"
         emit("text", agent=BUTLER, content=text)
         self.conversation.add(Entry(role="assistant", content=text, at=self._clock(), note=text))
@@ -248,7 +248,7 @@ class AgentOrchestrator:
         return False
 
     async def _classify(self, message: str, turns: Sequence[Any]) -> tuple[Classification, str]:
-        """Return what the butler wants delegated, and what went wrong with asking it; AgentFailure if a person must act
+        """Return what the butler wants delegated, and what went wrong with asking it; AgentFailure if the user must act
         before any model answers."""
         prompt = prompts.classification_prompt(self.crew, message, turns)
         for _ in range(2):
@@ -311,7 +311,7 @@ class AgentOrchestrator:
         except TimeoutError:
             await self.graph.stop_agent(specialist.name)
             return self._failed(specialist, f"{specialist.name} had no answer within {specialist.timeout:.0f} s")
-        except Exception as error:  # the others go on
+        except Exception as error:  # the others continue
             return self._failed(specialist, f"{specialist.name} failed: {error}")
         self._move(specialist.name, S.COMPLETING)
         self._move(specialist.name, S.IDLE)
@@ -334,7 +334,7 @@ class AgentOrchestrator:
         known = () if self.graph.sessions.is_running(BUTLER) else turns
         try:
             answer = await self._ask(BUTLER, prompts.answer_prompt(message, results, known), TextStream(put).receive)
-        except Exception as error:  # the results are told without it
+        except Exception as error:  # the results are shown without it
             summaries = "\n".join(f"{result.agent_type}: {result.summary}" for result in results)
             rest = f"I could not finish my answer: {error}" + (f"\nResults:\n{summaries}" if summaries else "")
             emit("text", agent=BUTLER, content=rest)

@@ -1,6 +1,6 @@
 """Chat service of a home: its crew with garrison commands as tools, its conversations, preferences and limits.
 
-A tool runs a command in a process of its own; the command's output is the tool's result. What the sessions cost is
+A tool runs a command in its own process; the command's output is the tool's result. What the sessions cost is
 recorded (`records.budget.Purse`) and limited by `[chat]` of config.toml.
 """
 

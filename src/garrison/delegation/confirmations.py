@@ -30,7 +30,7 @@ class Confirmations:
         self._proposals: dict[Proposal, None] = {}
 
     def propose(self, words: Sequence[str]) -> str:
-        """Record a command; return what the agent is told."""
+        """Record a command; return the reply to the agent."""
         proposal = Proposal(words=tuple(words))
         self._proposals[proposal] = None
         return PROPOSED.format(command=proposal)
@@ -46,7 +46,7 @@ class Confirmations:
         for proposal in proposals:
             try:
                 lines.append(f"`{proposal}`: {await self._run(proposal.words)}")
-            except Exception as error:  # whatever went wrong is told to the person
+            except Exception as error:  # any failure is shown to the user
                 lines.append(f"`{proposal}` failed: {error}")
                 success = False
         return "\n".join(lines), success

@@ -1,7 +1,7 @@
 """Tools of the specialists: garrison commands, a search, and the person's preferences.
 
-A tool is a row of a table. Everything that reads or changes runs is a garrison command, run as a person would type it
-and returning what it prints, so that no tool can do more than a person. A model's arguments are words of an argv, never
+A tool is a row of a table. Everything that reads or changes runs is a garrison command, run as the user would type it
+and returning what it prints, so that no tool can do more than the user. A model's arguments are words of an argv, never
 of a shell, and none may start with a dash. A tool that stops or changes runs only proposes its command
 (`confirmations`).
 """
@@ -166,7 +166,7 @@ def truncate(text: str) -> str:
 
 # ---- preferences -----------------------------------------------------------------------------------------------------
 
-# Preferences of a person, in `preferences.json` of the home: key → value and confidence.
+# Preferences of the user, in `preferences.json` of the home: key → value and confidence.
 
 
 MAX_KEPT = 200

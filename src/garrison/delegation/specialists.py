@@ -1,4 +1,4 @@
-"""Crew: the specialists that the butler may delegate to, read from `delegation.toml` and the prompts beside it.
+"""Crew: the specialists that the butler may delegate to, read from `delegation.toml` and the prompts alongside it.
 
     [butler]
     prompt = "butler.md"
@@ -7,7 +7,7 @@
     [agents.triage]
     intent = "delegate_triage"
     about = "what died, hangs or waits"
-    prompt = "triage.md"          # beside the file, or text = "…"
+    prompt = "triage.md"          # alongside the file, or text = "…"
     tools = ["agents", "stale"]
     timeout = 120                 # seconds
 

@@ -56,7 +56,7 @@ _RECORDS = (("identities", ".json"), ("identities", ".life"), ("identities", ".l
 
 
 class CleanupOptions(Value):
-    """Which saved work is removed, too: archived branches, rescue refs, and those that never landed."""
+    """Which saved work is removed as well: archived branches, rescue refs, and those that never landed."""
 
     archives: bool = False
     rescues: bool = False
@@ -73,7 +73,7 @@ class CleanupPlan:
     branches: list[str] = field(default_factory=list)
     """Branches that are archived."""
     dropped: list[str] = field(default_factory=list)
-    """Those of them whose archive is deleted, too."""
+    """Those of them whose archive is deleted as well."""
     refs: list[str] = field(default_factory=list)
     """Archives and rescues that are deleted."""
     kept: list[str] = field(default_factory=list)
@@ -204,7 +204,7 @@ def _clean_repository(runtime: Runtime, git: Git, plan: CleanupPlan) -> None:
 def _drop_pins(runtime: Runtime, git: Git, plan: CleanupPlan) -> None:
     """Drop the merge queue's pins of the run's final entries; work that no other ref has is saved first.
 
-    One after another, so that of two pins that alone hold a commit one is saved.
+    One after another, so that of two pins that alone contain a commit one is saved.
     """
     for entry in history.final_entries_of_run(runtime.home, plan.run):
         pin = pin_ref(entry.entry, "head")

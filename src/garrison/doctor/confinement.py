@@ -185,7 +185,7 @@ def _pipe(stack: ExitStack) -> int:
 
 
 def examine_sandbox(scope: Scope) -> Iterator[Finding]:
-    """Find which sandbox holds for what this home configures, and why it is not a better one."""
+    """Find which sandbox applies to what this home configures, and why it is not a better one."""
     runtime = scope.runtime
     profiles = read_config(runtime.home).table.values.get("agents", {})
     agents = [name for name, table in profiles.items() if isinstance(table, dict)] if isinstance(profiles, dict) else []

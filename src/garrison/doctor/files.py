@@ -55,7 +55,7 @@ def examine_files(scope: Scope) -> Iterator[Finding]:
     yield from _examine_records(runtime, "identities", partial(runtime.store.read, Identity))
     yield from _examine_records(runtime, "hooks", partial(runtime.store.read, Hook))
     names = sorted(name for name in atomic.list_names(runtime.home / "runs") if not name.startswith("."))
-    launched = frozenset(run_records.list_runs(runtime.home))  # after the names: a launch goes on meanwhile
+    launched = frozenset(run_records.list_runs(runtime.home))  # after the names: a launch continues meanwhile
     for run in names:
         yield from _examine_run(runtime, run, is_launched=run in launched)
     queues = known_queues(runtime, scope.repo)
@@ -116,7 +116,7 @@ def _examine_run(runtime: Runtime, run: str, *, is_launched: bool) -> Iterator[F
 
 
 def _read_journal(files: RunFiles) -> None:
-    """Read a run's journal; RecordCorrupt if it is empty although nodes have begun."""
+    """Read a run's journal; RecordCorrupt if it is empty although nodes have started."""
     if not read_all(files.journal) and any(files.root.glob("nodes/*/*/task.json")) and files.graph.exists():
         raise RecordCorrupt(files.journal, "it is empty or gone, but the run has begun")
 

@@ -47,7 +47,7 @@ class Severity(StrEnum):
 
 
 class Finding(Value):
-    """One result of a check: with a fix, with advice for a person, or with neither."""
+    """One result of a check: with a fix, with advice for the user, or with neither."""
 
     check: str
     severity: Severity
@@ -88,7 +88,7 @@ def judge_identity(identity: Identity, state: str, why: str, *, by_hand: bool, s
 
     Args:
         state: the verdict on it, see `supervise.verdict`; `why` gives its reason.
-        by_hand: it was registered by a person, without a process.
+        by_hand: it was registered by the user, without a process.
         supervised: a process above it is alive.
     """
     name = identity.key.full

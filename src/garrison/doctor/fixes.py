@@ -157,7 +157,7 @@ def remove_slots(_runtime: Runtime, git: Git, folder: Path) -> None:
 
 @_remedy("restore_git_config", "restore them as they were at the launch")
 def restore_git_configuration(_runtime: Runtime, git: Git, folder: Path, planted: git_record.GitState) -> None:
-    """Restore what is still as it was told; files that were added are kept in `folder`, the run's git record."""
+    """Restore what is still as it was reported; files that were added are kept in `folder`, the run's git record."""
     git_record.restore(git, folder, git_record.still_changed(git, folder, planted))
 
 

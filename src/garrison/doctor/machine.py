@@ -72,7 +72,7 @@ def examine_agents(scope: Scope) -> Iterator[Finding]:
         for name in registry.profiles(scope.runtime.home):
             try:
                 registry.check_access(name, scope.runtime.home, environ)
-            except Refused as error:  # whoever works with other agents need not be told of the built-in one
+            except Refused as error:  # users of other agents need not hear of the built-in one
                 yield Finding("agents", Severity.NOTE, str(error),
                               advice="a launch is refused" if name in configured else "")
                 continue

@@ -137,7 +137,7 @@ class PullBody(Value):
 
 
 class IssueBody(Value):
-    """An issue as GitHub and Gitea send it; a pull request is one, too."""
+    """An issue as GitHub and Gitea send it; a pull request is one as well."""
 
     number: int
     html_url: str = ""

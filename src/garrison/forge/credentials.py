@@ -63,7 +63,7 @@ _USERS = {ForgeKind.GITHUB: "x-access-token", ForgeKind.GITLAB: "oauth2", ForgeK
 
 
 def token_names() -> frozenset[str]:
-    """Return the variables that may hold a token: no agent gets them, whatever its profile passes on."""
+    """Return the variables that may contain a token: no agent gets them, whatever its profile passes on."""
     return frozenset(name for each in _VARIABLES.values() for name in (*each.names, *each.elsewhere))
 
 

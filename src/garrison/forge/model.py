@@ -224,7 +224,7 @@ class RequestCount:
 
     sent: int = 0
     not_modified: int = 0
-    """Of those, answered with 304: they cost nothing of the rate limit."""
+    """How many of those were answered with 304, which the rate limit does not count."""
 
 
 def mark_required(checks: list[Check], commit: str, rules: BaseRules) -> list[Check]:

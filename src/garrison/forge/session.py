@@ -192,7 +192,7 @@ class Session:
 
     def __init__(self, connections: Connections, token: Token, cache: EtagCache | None = None, *,
                  size: str = "per_page", deadline: float = DEADLINE, clock: Callable[[], float] = time.time) -> None:
-        """Prepare; `size` is the parameter by which this forge is told how long a page is to be."""
+        """Prepare; `size` is the parameter that sets the page size on this forge."""
         self._connections, self._cache, self._clock, self._length = connections, cache, clock, deadline
         self._secret, self._size = token.reveal(), size
         self._end: float | None = None

@@ -1,4 +1,4 @@
-"""Access to a host: its programs, files and repositories, over the user's own ssh, always begun at home.
+"""Access to a host: its programs, files and repositories, over the user's own ssh, always started at home.
 
 A host without an ssh destination is this machine itself. Calls share one connection (ControlMaster) whose socket lies
 in the home. None of them asks a question: a key that needs a password belongs in the user's ssh agent.
@@ -300,11 +300,11 @@ class Tunnel:
 
     @property
     def is_open(self) -> bool:
-        """Return whether the command on the host has begun, and still runs as far as is known."""
+        """Return whether the command on the host has started, and still runs as far as is known."""
         return not self._steps and self._process.poll() is None and OPENED.encode() in self._log.read_bytes()[:4096]
 
     def turn(self) -> str | None:
-        """Take the next step; return why it failed or ended, None while it goes on."""
+        """Take the next step; return why it failed or ended, None while it continues."""
         code = self._process.poll()
         if code is None:
             return None
@@ -335,7 +335,7 @@ def host_python(host: Host) -> str:
 # ---- Incoming work: the ref under which home keeps what it fetches of a claim.
 #
 # It is one of its own for each claim, `refs/garrison/incoming/HOST/RUN/NODE/ATTEMPT-CLAIM`. It is not read by its
-# name: the run takes the commit that an accepted result names. So what a worker made that lost its claim is beside
+# name: the run takes the commit that an accepted result names. So what a worker made that lost its claim is alongside
 # that of its successor, and lands nowhere. Pure.
 
 
@@ -347,7 +347,7 @@ def incoming_ref(host: str, token: Token) -> str:
             f"{token.id.number}-{token.claim}")
 
 
-# ---- Transport of commits between the run's repository and a host's clone: git over the user's ssh, always begun
+# ---- Transport of commits between the run's repository and a host's clone: git over the user's ssh, always started
 # at home.
 #
 # The host needs no way back, and gets no right to write in the run's repository. What is fetched lands under
@@ -492,7 +492,7 @@ def check_hosts(home: Path, plan: RunPlan, default: Sequence[str],
 
 
 def _serve_set(home: Path, host: Host, queue: str, report: Callable[[str], None]) -> None:
-    """Let a host serve the queue of a set of hosts, too."""
+    """Let a host serve the queue of a set of hosts as well."""
     path = queues_path(Path(host.home))
     try:
         HostAccess.of(home, host).run(["sh", "-c", _ADD_LINE, "sh", str(path), queue], timeout=REACH_SECONDS)

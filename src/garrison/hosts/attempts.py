@@ -225,7 +225,7 @@ class Dispatcher(Protocol):
         ...
 
 
-# ---- Jobs: what a host is told of an attempt, what it reports while it works, and its result; JSON of a limited
+# ---- Jobs: what a host gets of an attempt, what it reports while it works, and its result; JSON of a limited
 # size.
 #
 # A host decides by itself how its agents run: the sandbox, the keys and the profiles are its own. Both sides read
@@ -273,7 +273,7 @@ class Job(Value):
     attributes: dict[str, object] = msgspec.field(default_factory=dict)
     """Attributes of the node that its agent knows."""
     words: list[str] = msgspec.field(default_factory=list)
-    """Words besides the statuses that its agent may report."""
+    """Words in addition to the statuses that its agent may report."""
     env: list[str] = msgspec.field(default_factory=list)
     """Names of variables that its agent gets where the host has them."""
     max_respawn: int = 10
@@ -301,7 +301,7 @@ class JobProgress(Value):
     """Last line that its agent printed."""
     question_id: str = ""
     question: str = ""
-    """Open question to a person."""
+    """Open question to the user."""
     usd: float = 0.0
     calls: int = 0
     input: int = 0
@@ -324,7 +324,7 @@ class JobStatus(StrEnum):
     SUCCESS = "success"
     FAIL = "fail"
     BROKEN = "broken"
-    """Something beside the work kept it from its end; a successor goes on."""
+    """Something alongside the work kept it from its end; a successor continues."""
 
 
 class JobResult(Value):
@@ -383,7 +383,7 @@ def encode(value: object, limit: int) -> str:
     """Return a record of this module as JSON; Refused if it has more than `limit` bytes."""
     text = json.dumps(record.to_dict(value), ensure_ascii=False).encode(errors="replace").decode()
     if (size := len(text.encode())) > limit:
-        raise Refused(f"what a host is to be told has {size:,} bytes, and {limit:,} is the limit; shorten the task, "
+        raise Refused(f"the task for a host has {size:,} bytes, and {limit:,} is the limit; shorten the task, "
                       "or do the node on this machine (host=local)")
     return text
 

@@ -1,6 +1,6 @@
 """Control of a host's service, on the host: `python -P -m garrison.hosts.control HOME start|stop|probe|guard`.
 
-A user manager of systemd runs the service if one answers; else a shell of its own session does, which starts it again
+A user manager of systemd runs the service if one answers; else its own shell session does, which starts it again
 when it dies. Both end when the service ends by itself. `probe` prints a line of JSON that `garrison host list` shows.
 """
 
@@ -67,7 +67,7 @@ def command_path() -> Path:
 
 
 def start(home: Path, environ: Mapping[str, str]) -> str:
-    """Start the service of a home unless it runs; return how it is kept running, with what a person should know."""
+    """Start the service of a home unless it runs; return how it is kept running, with what the user should know."""
     settings = read_settings(home)
     if is_held(life_path(home)):
         return "it runs"
@@ -90,7 +90,7 @@ def start(home: Path, environ: Mapping[str, str]) -> str:
                          stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True)
     if not _wait(home, is_up=True):
         raise GarrisonError(f"the service does not begin; the end of its log: {_tail(log)}")
-    return "kept by a shell of its own (no user manager of systemd answers here): it is started after a reboot when " \
+    return "kept by its own shell (no user manager of systemd answers here): it is started after a reboot when " \
            "home connects"
 
 
@@ -207,8 +207,8 @@ def _tail(log: Path) -> str:
 # leases then.
 #
 # `python -P -m garrison.hosts.control HOME guard` is a child of the service. It reads `+RUN` and `-RUN`, a line
-# each, from its standard input, and at the end of that kills the runs that have begun. A service that starts again
-# would do the same (`service.py`), but perhaps only after a successor of a claim has begun.
+# each, from its standard input, and at the end of that kills the runs that have started. A service that starts again
+# would do the same (`service.py`), but perhaps only after a successor of a claim has started.
 
 
 class Guard:
@@ -241,7 +241,7 @@ class Guard:
 
     def _tell(self, line: str) -> None:
         if self._process is None or self._process.poll() is not None:
-            # In a session of its own: what ends the service's terminal or group must not end both.
+            # In its own session: what ends the service's terminal or group must not end both.
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "garrison.hosts.control", str(self.home), "guard"],
                 stdin=subprocess.PIPE, start_new_session=True, cwd=self.home)
@@ -253,7 +253,7 @@ class Guard:
 
 
 def follow(lines: Iterable[str]) -> set[str]:
-    """Return the runs that have begun and not ended by the last line."""
+    """Return the runs that have started and not ended by the last line."""
     runs: set[str] = set()
     for line in lines:
         name = line.strip()

@@ -1,4 +1,4 @@
-"""Run of a claim in a host's home: its graph, its clone, and what of it home is told."""
+"""Run of a claim in a host's home: its graph, its clone, and its reports to the main machine."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ class HostRun:
     def branch(self) -> str:
         return branch_name(self.name, self.job.node)
 
-    # ---- what home is told
+    # ---- reports to the main machine
 
     def _state(self) -> RunState:
         size = self.files.journal.stat().st_size if self.files.journal.exists() else 0
@@ -227,7 +227,7 @@ class HostRun:
 # ---- Begin the run of a claim: wait for the commit that it begins at, make the run, and become its launcher.
 #
 # `python -P -m garrison.hosts.host_run --home HOME --run RUN --attempt RUN/NODE/NUMBER`, started by the
-# host's service (`service.py`). A refusal is left in `refusal` beside the job.
+# host's service (`service.py`). A refusal is left in `refusal` alongside the job.
 
 
 AUTHOR = ("user.name", "user.email")
@@ -317,8 +317,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 # ---- Tidying of a host's home: the runs of claims that nobody has used for a week, with all that they left.
 #
-# Home fetched what they made long ago. `garrison clean` removes each, in a process of its own: it never touches one
-# that lives. What a claim has beside its run is removed here: the job it began from, and its refs in the clone.
+# Home fetched what they made long ago. `garrison clean` removes each, in its own process: it never touches one
+# that lives. What a claim has alongside its run is removed here: the job it began from, and its refs in the clone.
 
 
 KEPT_SECONDS = 7 * 86400.0
@@ -341,7 +341,7 @@ def find_old(home: Path, now: float) -> list[str]:
 
 
 def _used_at(home: Path, run: str) -> float:
-    """Return when something of a run was written last; its folders count, too: one that was just made is empty."""
+    """Return when something of a run was written last; its folders count as well: one that was just made is empty."""
     times = []
     for folder in (home / "runs" / run, begin_folder(home, run)):
         with suppress(FileNotFoundError):

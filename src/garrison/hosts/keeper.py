@@ -2,7 +2,7 @@
 
 `python -P -m garrison.hosts.keeper HOME` is one process a home, under the lock `hosts/keeper.lock`. It starts again
 what died, and ends when no host needs it. `ensure_keeper` starts it; runs without hosts neither start nor import it.
-What a killed keeper leaves behind: its tunnels end by themselves, its server goes on and is adopted by the next one.
+What a killed keeper leaves behind: its tunnels end by themselves, its server continues and is adopted by the next one.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ BOUND_SECONDS = 60.0
 SETTLE_SECONDS = 5.0
 """Time between two looks at what runs have given up."""
 PASSED_ON = ("SSH_AUTH_SOCK", "SSH_ASKPASS", "KRB5CCNAME", "XDG_CONFIG_HOME", "XDG_STATE_HOME")
-"""Variables that the user's ssh needs besides those of every process."""
+"""Variables that the user's ssh needs in addition to those of every process."""
 
 
 def host_settings(home: Path, host: Host) -> HostSettings:
@@ -66,8 +66,7 @@ def host_settings(home: Path, host: Host) -> HostSettings:
 
 
 def needs_keeper(home: Path) -> bool:
-    """Return whether a keeper has something to keep: with any host it holds the runs' connection to the server, besides
-    the home's own server and the tunnels."""
+    """Return whether a keeper has something to keep: with any host, at least the runs' connection to the server."""
     return any(host.is_set_up for host in list_hosts(home)[0])
 
 
@@ -84,7 +83,7 @@ def ensure_keeper(home: Path, seconds: float = START_SECONDS, environ: Mapping[s
         if not is_running(home) and time.monotonic() > started + 5.0:
             started = time.monotonic()
             processes.spawn([sys.executable, "-P", "-m", "garrison.hosts.keeper", str(home)],
-                            env=_environment(home, os.environ if environ is None else environ), cwd="/",
+                            env=make_environment(home, os.environ if environ is None else environ), cwd="/",
                             log=atomic.make_directory(keeper_folder(home)) / "keeper.log").close()
         state = read_state(home)
         if seconds <= 0 or (is_running(home) and processes.is_running(state.pid, state.ticks) and not state.server):
@@ -95,8 +94,8 @@ def ensure_keeper(home: Path, seconds: float = START_SECONDS, environ: Mapping[s
         time.sleep(0.05)
 
 
-def _environment(home: Path, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of the keeper and its server, with a marker of their own: whoever starts the keeper may
+def make_environment(home: Path, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of the keeper and its server, with their own marker: whoever starts the keeper may
     end with all that it has started."""
     return child_environment(environ, PASSED_ON, {processes.MARKER: _marker(home)})
 
@@ -148,7 +147,7 @@ class Keeper:
         self._log("begins")
         try:
             while not self.stopping and self.idle < IDLE_TURNS and self.home.is_dir():
-                self._turn()
+                self.turn()
                 time.sleep(TURN_SECONDS)
         finally:
             self._end()
@@ -157,14 +156,15 @@ class Keeper:
     def _stop(self, *_: object) -> None:
         self.stopping = True
 
-    def _turn(self) -> None:
+    def turn(self) -> None:
+        """See once to server, relay and tunnels; trouble is told, not raised."""
         try:
             hosts, _ = list_hosts(self.home)
             own = not read_config(self.home).hosts().temporal
             self.idle = 0 if needs_keeper(self.home) else self.idle + 1
             if hosts:
-                self._keep_server() if own else self._server("")
-                self._keep_relay()
+                self.keep_server() if own else self._server("")
+                self.keep_relay()
             self._settle()
             self._keep_tunnels({host.name: host for host in hosts if host.port})
             self.trouble = ""
@@ -185,7 +185,8 @@ class Keeper:
 
     # ---- server
 
-    def _keep_server(self) -> None:
+    def keep_server(self) -> None:
+        """Start the home's own Temporal server again if it died, hangs or lost its port."""
         server = LocalServer(self.folder / "temporal", int(self.state.address.rpartition(":")[2] or 0))
         processes.exit_code(self.state.server_pid)  # collects it, if it died
         alive = processes.is_running(self.state.server_pid, self.state.server_ticks)
@@ -211,7 +212,7 @@ class Keeper:
         except NotFound as error:
             self._server(str(error))
             return
-        child = processes.spawn(argv, env=_environment(self.home, os.environ), cwd=self.folder, log=server.log)
+        child = processes.spawn(argv, env=make_environment(self.home, os.environ), cwd=self.folder, log=server.log)
         child.close()
         self.state = replace(self.state, server_pid=child.pid, server_ticks=child.ticks, address=server.address)
         self._server(f"it starts; its log is {server.log}")
@@ -236,9 +237,8 @@ class Keeper:
 
     # ---- the socket of the runs
 
-    def _keep_relay(self) -> None:
-        """Serve the orchestrators' socket once the server answers; the connection outlives a server that is replaced:
-        its successor has the same port."""
+    def keep_relay(self) -> None:
+        """Serve the orchestrators' socket once the server answers; a server that is replaced keeps its port."""
         if self.relay is not None or self.state.server or time.monotonic() < self.relay_at:
             return
         self.relay_at = time.monotonic() + SERVER_RETRY
@@ -270,7 +270,7 @@ class Keeper:
             self._close(name, "it is no longer needed")
         for name, host in hosts.items():
             settings = record.encode(host_settings(self.home, host)).decode()
-            # Other settings are brought by whoever changes them: another connection would hold up what is at work.
+            # Other settings are brought by whoever changes them: another connection would block what is at work.
             wanted = (host.ssh, host.port, host.home, host.command, target)
             if name in self.tunnels and self.opened_for[name] != wanted:
                 self._close(name, "it is needed elsewhere")
@@ -356,7 +356,7 @@ class KeeperState(Value):
     pid: int = 0
     ticks: int = 0
     address: str = ""
-    """Of the Temporal server that it keeps; it stays when the keeper ends: the next server takes the same port."""
+    """Address of its Temporal server; kept when the keeper ends, so that the next server takes the same port."""
     server_pid: int = 0
     server_ticks: int = 0
     server: str = ""

@@ -101,10 +101,10 @@ def worker_clock() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-# ---- Work on a claim: start it once the lease has begun, renew the lease, and kill the work before the lease can
+# ---- Work on a claim: start it once the lease has started, renew the lease, and kill the work before the lease can
 # be over.
 #
-# Heartbeats run beside the loop: one that waits for its answer must not keep a worker that is cut off from
+# Heartbeats run alongside the loop: one that waits for its answer must not keep a worker that is cut off from
 # stopping. An order or a message that has come is fetched by a heartbeat at once.
 
 
@@ -118,7 +118,7 @@ class Ending(StrEnum):
     COMPLETED = "completed"
     """The dispatcher accepted the result."""
     CUT_OFF = "cut off"
-    """No heartbeat was answered for the worker's share of the lease; the work was killed, or never begun."""
+    """No heartbeat was answered for the worker's share of the lease; the work was killed, or never started."""
     LOST = "lost"
     """The claim is no longer current; the work was killed, its result refused."""
 
@@ -147,7 +147,7 @@ class Work(Protocol):
 
 
 class Pace(Protocol):
-    """The time of a worker, and what it does beside its loop."""
+    """The time of a worker, and what it does alongside its loop."""
 
     def now(self) -> float:
         """Return the worker's time in seconds."""

@@ -96,7 +96,7 @@ class RemoteOrchestrator(Orchestrator):
         return self._remote
 
     def watch(self, event_loop: EventLoop) -> None:
-        """Wake at anything that the host reports, too."""
+        """Wake at anything that the host reports as well."""
         super().watch(event_loop)
         wanted = set(self._remote.descriptors()) if self._remote is not None else set()
         for descriptor in self._watched - wanted:
@@ -411,7 +411,7 @@ class RemoteWork(Work):
             self._change(cancelled=exceeded)
 
     def _make_meter(self) -> budget.Meter | None:
-        """Return the meter of home's limits on the agent, None without any; the host has limits of its own, too."""
+        """Return the meter of home's limits on the agent, None without any; the host has limits of its own as well."""
         with suppress(GarrisonError):  # an agent that only the host knows
             limits = registry.limits_of(self.task.agent, self.task.node, self.task.attributes, self.runtime.home)
             if limits.has_money:
@@ -428,7 +428,7 @@ class RemoteWork(Work):
                 path.unlink(missing_ok=True)
 
     def _tell(self, now: float) -> None:
-        """Pass on what a person tells the session."""
+        """Pass on what the user tells the session."""
         files = AttemptFiles(self.folder)
         told = messages.pending(files) if files.messages.exists() else None
         if told is None or self.calls.is_open(f"tell-{told.count}"):
@@ -555,7 +555,7 @@ class RemoteWork(Work):
             self._outcome = Outcome("fail", "it was cancelled, and its host did not say so", killed=True)
 
 
-# ---- Job of an attempt: what of a task its host is told.
+# ---- Job of an attempt: what its host gets of a task.
 
 
 PASSED = frozenset({*(spelling for spellings in ATTRIBUTES.values() for spelling in spellings), "session", "tier",

@@ -135,7 +135,7 @@ class StoppableWork:
                 self._work.start()
 
     def poll(self) -> AttemptResult | None:
-        """Return its result; None while it runs, and once it was stopped: another host goes on with it."""
+        """Return its result; None while it runs, and once it was stopped: another host continues with it."""
         with self._lock:
             return None if self._is_stopped or not self._has_started else self._work.poll()
 
@@ -428,7 +428,7 @@ class HostWork:
         """Start the process that begins the run."""
         if self.job is None:
             self._result = self._make_result(JobResult(self.host, JobStatus.FAIL, (
-                "what it is told cannot be read here: are the versions of garrison the same?")))
+                "its instructions cannot be read here: are the versions of garrison the same?")))
             return
         self.run = HostRun(self.runtime, self.job, self.claim.attempt.id)
         folder = atomic.make_directory(begin_folder(self.runtime.home, self.job.host_run))
@@ -472,7 +472,7 @@ class HostWork:
         return self._progress
 
     def deliver(self, message: Message) -> None:
-        """Give an answer, or what a person tells, to the agent."""
+        """Give an answer, or what the user tells, to the agent."""
         told = decode(JobMessage, message.body, MAX_MESSAGE)
         if told is None or self.run is None:
             return

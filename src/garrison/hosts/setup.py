@@ -41,7 +41,7 @@ CONNECT_SECONDS = 120.0
 NEEDED_BYTES = 400_000_000
 """Free space that the environment of garrison and its wheels need."""
 LARGEST_OFFSET = 60.0
-"""Difference of the clocks, in seconds, above which the user is told."""
+"""Difference of the clocks, in seconds, above which the user is warned."""
 OLDEST = (3, 11)
 NO_WHEELS = 9
 """Exit code of INSTALL if neither the wheels that came along nor the host's index have what its Python needs."""
@@ -74,7 +74,7 @@ except OSError:
 os.set_inheritable(lock, True)
 os.execvp(words[0], words)
 """
-"""Runs a command alone in a folder: the installation of an `add` that was interrupted goes on there. A file system
+"""Runs a command alone in a folder: the installation of an `add` that was interrupted continues there. A file system
 without locks does without."""
 INSTALL = """\
 set -e
@@ -94,7 +94,7 @@ own=$(echo wheels/garrison-[0-9]*.whl)
 if ! "$name/bin/python" -I wheels/unpack.py wheels 2>first.log; then
     timeout 500 "$name/bin/python" "$pip/pip" --disable-pip-version-check --retries 1 --timeout 10 install \\
         --no-compile -q --find-links wheels -c wheels/constraints.txt "$own[hosts]" pip 2>second.log || {
-        tail -n 1 first.log >&2  # what follows is told; pip's last line names a package, though no index answered
+        tail -n 1 first.log >&2  # what follows is printed; pip's last line names a package, though no index answered
         sed -n 's/.* after connection broken by /its package index does not answer: /p' second.log | grep -m 1 . >&2 ||
             tail -n 1 second.log >&2
         exit 9
@@ -249,7 +249,7 @@ class HostSetup:
     # ---- installation
 
     def _install(self, base: str, facts: HostFacts) -> str:
-        """Install this garrison in an environment of its own; return the path of its command there."""
+        """Install this garrison in its own environment; return the path of its command there."""
         with tempfile.TemporaryDirectory(prefix="garrison-wheel-") as folder:
             return self._install_from(Path(folder), base, facts)
 
@@ -289,7 +289,7 @@ class HostSetup:
         _bundle(paths, bundle)
         there = f"bundle-{secrets.token_hex(4)}.zip"
         self.access.copy_in(bundle, f"{base}/{there}")
-        self.say("installing it in an environment of its own")
+        self.say("installing it in its own environment")
         return self.access.run([facts.python, "-I", "-S", "-c", ALONE, base, "sh", "-c", INSTALL, "sh", base,
                                 facts.python, name, there], timeout=INSTALL_SECONDS)
 
@@ -538,7 +538,7 @@ def pack(distribution: metadata.Distribution, folder: Path) -> Path:
         for file in sorted(files):
             here = Path(str(distribution.locate_file(file)))
             if ".." in file.parts or file.suffix == ".pyc" or file.is_absolute() or not here.is_file():
-                continue  # scripts, which pip makes anew, and what is compiled
+                continue  # scripts, which pip makes again, and what is compiled
             inside = file.as_posix()
             if file.parts[0].endswith(".dist-info"):
                 inside = f"{info}/{'/'.join(file.parts[1:])}"

@@ -197,7 +197,7 @@ class TemporalDispatcher:
             return
 
     def cancel(self, attempt: AttemptId, why: str) -> None:
-        """Cancel an attempt; its worker is told at once."""
+        """Cancel an attempt; its worker is notified at once."""
         self._signal(attempt, CANCEL, why)
 
     def send(self, attempt: AttemptId, message: Message) -> None:
@@ -256,7 +256,7 @@ class TemporalDispatcher:
     # ---- a worker's side
 
     def claim(self, timeout: float) -> Claim | None:
-        """Claim an attempt. The poll goes on between two calls: one that is broken off may take an attempt with it."""
+        """Claim an attempt. The poll continues between two calls: an aborted poll may take an attempt with it."""
         return self.claim_from([self.queue], 1, timeout)
 
     def claim_from(self, queues: Sequence[str], free: int, timeout: float) -> Claim | None:

@@ -2,7 +2,7 @@
 
 Its worker runs on the run's side. The activity is done by hosts; Temporal offers it again when no heartbeat came within
 the lease. Temporal tells a worker of a cancellation with its next heartbeat only, and has no way to tell it anything
-else. So each worker serves a task queue of its own as well: a delivery is an activity there, pushed at once.
+else. So each worker serves its own task queue as well: a delivery is an activity there, pushed at once.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class NodeAttemptWorkflow:
         self._claimed: Claimed | None = None
         self._cancelled: str | None = None
         self._told_of_cancel = 0
-        """The claim whose worker was told of the cancellation."""
+        """The claim whose worker was notified of the cancellation."""
         self._outbox: list[Message] = []
         self._known: set[str] = set()
 
@@ -135,7 +135,7 @@ class NodeAttemptWorkflow:
 
     async def _deliver_all(self, attempt: NodeAttempt) -> None:
         assert self._activity is not None
-        while not self._activity.done():  # a cancelled delivery raises ActivityError, too: without this it began again
+        while not self._activity.done():  # a cancelled delivery also raises ActivityError: else it restarts
             await workflow.wait_condition(lambda: self._next_delivery(attempt) is not None)
             delivery = self._next_delivery(attempt)
             assert delivery is not None and self._claimed is not None

@@ -47,7 +47,7 @@ from garrison.sandbox.probe import summarize_sandbox
 from garrison.supervise.incarnation import SpawnRequest, acquire_lease, replace_incarnation
 from garrison.supervise.observer import judge_now
 from garrison.system import systemd
-from garrison.system.environment import list_withheld
+from garrison.system.environment import NOTIFY_URLS, list_withheld
 from garrison.system.git import ABSENT, Git, validate_repository
 from garrison.system.git.repository import key_of
 from garrison.system.git.rescues import RUNS
@@ -155,7 +155,7 @@ def _claim_run(runtime: Runtime, launch: Launch, report: Callable[[str], None]) 
 
 
 def _hold_id(git: Git, run: str, base_oid: str) -> str:
-    """Make the ref that holds a run's id in the repository; return '', or the ref if another home was quicker."""
+    """Make the ref that contains a run's id in the repository; return '', or the ref if another home was quicker."""
     ref = f"{RUNS}/{run}"
     if git.update_ref(ref, base_oid, ABSENT, message="garrison: begin the run"):
         return ""
@@ -212,7 +212,7 @@ def check_move(runtime: Runtime, run: str, target: Path) -> Git | None:
 
 
 def move_run(runtime: Runtime, run: str, git: Git) -> None:
-    """Let a run that is stopped go on in another place of its repository, with its queue and its worktrees.
+    """Let a run that is stopped continue in another place of its repository, with its queue and its worktrees.
 
     Every step may be repeated.
     """
@@ -223,7 +223,7 @@ def move_run(runtime: Runtime, run: str, git: Git) -> None:
         if (folder / before).is_dir() and not (folder / git.key).exists():
             (folder / before).rename(folder / git.key)
     moved, here = Path(launch.trees) / before, Path(launch.trees) / git.key
-    if (moved / run).is_dir() and not (here / run).exists():  # other runs have begun in the new place
+    if (moved / run).is_dir() and not (here / run).exists():  # other runs have started in the new place
         (moved / run).rename(here / run)
     registered = [Path(file.read_text().strip()).parent for file in (git.common / "worktrees").glob("*/gitdir")]
     trees = [here / path.relative_to(moved) for path in registered if path.is_relative_to(moved)]
@@ -237,7 +237,7 @@ def move_run(runtime: Runtime, run: str, git: Git) -> None:
 
 
 def spawn_launcher(runtime: Runtime, launch: Launch, options: list[str], steps: int | None = None) -> int:
-    """Start the launcher in a session of its own, with its output in the run's launch.log; return its pid.
+    """Start the launcher in its own session, with its output in the run's launch.log; return its pid.
 
     `steps`: visits of nodes that the flow of a resumed run may make from now on.
     """
@@ -314,18 +314,19 @@ def launcher_command(runtime: Runtime, launch: Launch, identity: Identity,
     key = launcher_key(launch.run_id)
     variables = {"GARRISON_LIFE": format_marker(str(runtime.home), key, identity.incarnation),
                  "GARRISON_INCARNATION": str(identity.incarnation)}
-    variables |= {name: runtime.environ[name] for name in SERVICE_VARIABLES if runtime.environ.get(name)}
+    passed = (*SERVICE_VARIABLES, NOTIFY_URLS)
+    variables |= {name: runtime.environ[name] for name in passed if runtime.environ.get(name)}
     if launch.land == LAND_PR:
         from garrison.pull_request.access import forge_variables
 
         variables |= forge_variables(launch, runtime.environ)
     if manager := systemd.find_manager(runtime.environ):
-        variables["XDG_RUNTIME_DIR"] = manager.runtime  # cron sets none, and the tmux server gets a scope, too
+        variables["XDG_RUNTIME_DIR"] = manager.runtime  # cron sets none, and the tmux server gets a scope as well
     return process_argv(key, runtime.home, identity.incarnation, options), runtime.environment(launch, variables)
 
 
 def systemd_scope(runtime: Runtime) -> list[str]:
-    """Return the command prefix that puts a launcher into a scope of its own, if that keeps it alive; else []."""
+    """Return the command prefix that puts a launcher into its own scope, if that keeps it alive; else []."""
     manager = systemd.find_manager(runtime.environ)
     in_unit = bool(runtime.environ.get("NOTIFY_SOCKET"))
     method = systemd.choose_start_method(in_unit=in_unit, unit=False, manager=manager is not None,
@@ -353,12 +354,12 @@ def foreign_entries_note(runtime: Runtime, launch: Launch) -> str:
 
 
 def describe_foreign_entries(entries: list[MergeEntry]) -> str:
-    """Return a line about entries that will land, too, and how to withdraw one. Pure."""
+    """Return a line about entries that will land as well, and how to withdraw one. Pure."""
     if not entries:
         return ""
     named = ", ".join(f"{entry.id} ({entry.branch})" for entry in entries[:MAX_NAMED_ENTRIES])
     more = f" and {len(entries) - MAX_NAMED_ENTRIES} more" if len(entries) > MAX_NAMED_ENTRIES else ""
-    return (f"note: the merge queue has entries of runs that are not running; they will be tested and land, too: "
+    return (f"note: the merge queue has entries of runs that are not running; they will also be tested and land: "
             f"{named}{more}; `garrison merge-queue cancel ID` withdraws one")
 
 
@@ -368,11 +369,11 @@ def describe_foreign_entries(entries: list[MergeEntry]) -> str:
 
 NAME = "README.md"
 TOLD = "defaults-told"
-"""File of a home with the number of changed defaults that its user has been told of."""
+"""File of a home with the number of changed defaults that its user has seen."""
 CHANGED_DEFAULTS = (
     "agents wait for an outage of their API as long as it lasts; before, a node failed after a few minutes",
     "work that acceptance, validator, review or gate refused is kept for the next attempt of an agent (rework=merge); "
-    "rework=fresh on the node begins anew, as before",
+    "rework=fresh on the node starts over, as before",
     "a validator that cannot judge holds the finished branch and asks you; before, the work was refused",
     "submodules are fetched by the network of set-ups ([sandbox.setup]); before, by your own git: a host not in "
     "hosts = [...] is refused and named",
@@ -383,7 +384,7 @@ CHANGED_DEFAULTS = (
     "work that its agent reports as a partial success waits for your approval; allow_partial=true on the node, or "
     "[guard] partial = \"tell\", lands it as before",
     "a session that goes round a second time asks you; before, its attempt failed. ACP agents and programs with a "
-    "stream are watched, too",
+    "stream are watched as well",
     "ACP and command agents may make 300 model calls in an attempt, as Claude agents; [agents] turns = \"none\" sets "
     "no limit, as before",
     "Claude sessions get the instructions that CLAUDE.md and AGENTS.md import, and those of folders they look into; "

@@ -290,11 +290,11 @@ def plan_launch(graph: Graph, max_steps: int | None = None) -> RunPlan:
 
 
 def used_agents(plan: RunPlan, default: str | None, home: Path, failover: Sequence[str] | None) -> set[str]:
-    """Return the agents and validators of a plan, with those that go on when another cannot.
+    """Return the agents and validators of a plan, with those that continue when another cannot.
 
     Args:
         default: agent of nodes that name none.
-        failover: agents that go on in nodes that name none.
+        failover: agents that continue in nodes that name none.
     """
     agents = _agents_by_node(plan, default)
     followers = {each for name, task in plan.tasks.items() for each in _followers(task, agents[name], home, failover)}
@@ -304,7 +304,7 @@ def used_agents(plan: RunPlan, default: str | None, home: Path, failover: Sequen
 
 
 def _validators_of(task: PlannedTask, home: Path, failover: Sequence[str] | None) -> tuple[str, ...]:
-    """Return the validator of a node, and those agents of its failover that can go on in its place."""
+    """Return the validator of a node, and those agents of its failover that can continue in its place."""
     if not (first := registry.validator_agent(task.attrs)):
         return ()
     stated = failover if task.failover is None else parse_failover(f"node {task.node}", task.failover)
@@ -313,7 +313,7 @@ def _validators_of(task: PlannedTask, home: Path, failover: Sequence[str] | None
 
 
 def _followers(task: PlannedTask, agent: str | None, home: Path, failover: Sequence[str] | None) -> tuple[str, ...]:
-    """Return the agents that go on when the agent of a node cannot; Refused if it runs a command of its own."""
+    """Return the agents that continue when the agent of a node cannot; Refused if it runs its own command."""
     stated = failover if task.failover is None else parse_failover(f"node {task.node}", task.failover)
     if agent is None or agent == "command":
         if agent and task.failover is not None and stated:
@@ -645,7 +645,7 @@ def _with_sandbox(runtime: Runtime, launch: Launch) -> Launch:
     """Return the launch with the sandbox that its processes have from now on, and record that; Refused if this machine
     cannot hold it.
 
-    A guardian that lives goes on with what it was started with.
+    A guardian that lives continues with what it was started with.
     """
     guardian = runtime.store.read(Identity, Key("guardian", launch.pipeline_id, launch.run_id))
     if guardian is not None and runtime.observer.judge(guardian).living:

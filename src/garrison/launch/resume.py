@@ -1,6 +1,6 @@
-"""`garrison up`: start a launcher for each run that is unfinished, was not stopped by a person, and has none.
+"""`garrison up`: start a launcher for each run that is unfinished, was not stopped by the user, and has none.
 
-An ad-hoc run has no launcher: its runner is started. A person, cron or a timer calls this after a boot, a logout or an
+An ad-hoc run has no launcher: its runner is started. The user, cron or a timer calls this after a boot, a logout or an
 out-of-memory kill, as often as needed. `decide_resume` and `decide_adhoc` (pure) decide what each run needs; the result
 says what was done, or what prevents it.
 """
@@ -76,7 +76,7 @@ def decide_resume(run: str, state: RunState, launcher: ChildState, guardian: Ide
     """Return why a run gets no launcher, or the options of its new launcher; `inbox` is the guardian's. Pure.
 
     A launcher that died before it reported the end of its run gets a successor that reports it; one that died before
-    the guardian applied a person's request to resume gets a successor that resumes. A parked guardian is probed by a
+    the guardian applied the user's request to resume gets a successor that resumes. A parked guardian is probed by a
     new launcher once its cool-down is over; `now` is in seconds since 1970.
     """
     identity, verdict = launcher.identity, launcher.verdict

@@ -3,7 +3,7 @@
 The route of an entry:
 
 1. `queue.MergeQueue.enqueue` pins the branch's commit and appends an `enq` record, durable before it returns. A runner
-   or a person calls it and waits for no test.
+   or the user calls it and waits for no test.
 2. `processor.MergeProcessor.step` is one small step of the process that holds `processor.lock`. It reads the journal
    and the refs, and does the next of the following.
 3. `decision.decide` decides from what is believed of the entries (`beliefs`) and what the runs so far say of them

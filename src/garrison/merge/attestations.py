@@ -2,7 +2,7 @@
 
 The first line says since when every run attests (`since TIME`). The others are `COMMIT TREE EXIT-CODE TIMED-OUT`: the
 commit that the wrapper found checked out, the tree that the queue meant, and how the gate ended. Nothing of garrison
-decides by them: they are the second witness beside the queue's journal.
+decides by them: they are the second witness alongside the queue's journal.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 NAME, FORMER = "attestations", "attestations.old"
 """Names in a queue's folder of the present file and of the one before it."""
 LONGEST = 4 << 20
-"""Bytes from which on a new file is begun, about 40,000 runs; only the last full one is kept."""
+"""Bytes from which on a new file is started, about 40,000 runs; only the last full one is kept."""
 
 
 def open_attestations(folder: Path, now: str) -> Path:

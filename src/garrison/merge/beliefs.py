@@ -63,7 +63,7 @@ class Features(Value):
     """What is known of an entry before it is tested."""
 
     agent: str = ""
-    """Agent that its run's graph names for the node; '' if a person enqueued it."""
+    """Agent that its run's graph names for the node; '' if the user enqueued it."""
     attempt: int = 1
     files: int = 0
     """Number of files that it changes."""

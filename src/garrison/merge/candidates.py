@@ -62,7 +62,7 @@ class CandidateChain(Value):
     exact: tuple[str, ...] = ()
     """Entries whose commits have the trailers with which they would land."""
     united: tuple[tuple[str, ...], ...] = ()
-    """Of each entry the files of which both sides' lines were kept (see `union`)."""
+    """For each entry, the files in which both sides' lines were kept (see `union`)."""
 
     def prefix(self, entries: Sequence[MergeEntry]) -> CandidateChain:
         return CandidateChain(self.base, tuple(entries), self.trees[:len(entries) + 1],
@@ -100,7 +100,7 @@ class CandidateBuilder:
         """Set once a `git gc` took what was built: it is built again while none can start."""
         self._gc = GcWatch(self.git.common)
         self._signed: tuple[tuple[object, ...], tuple[str, ...]] = ((), ())
-        """What was last signed, and its commits: a landing that was held up is not signed again."""
+        """What was last signed, and its commits: a landing that was blocked is not signed again."""
 
     # --- a set ------------------------------------------------------------------------------------------------------
 
@@ -557,7 +557,7 @@ def _conflict(merged: MergeResult) -> Candidate:
 
 
 def squash_message(subject: str, work: Sequence[Commit]) -> tuple[str, list[str]]:
-    """Return the message for all of `work` in one commit, and its authors beside the first's (`Name <mail>`).
+    """Return the message for all of `work` in one commit, and its authors alongside the first's (`Name <mail>`).
 
     Args:
         subject: of a commit for several, or none; one alone keeps its own message.

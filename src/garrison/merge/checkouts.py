@@ -1,9 +1,9 @@
 """Open checkouts: rehearse a landing in every checkout of the target, update them after the swap, lose no user edit.
 
 git's own `index.lock` locks every checkout of the target from the rehearsal until its update: in between, a `commit -a`
-there would silently revert the landing. The lock is a hard link to a file of ours beside it, so that the next processor
-can tell our crash from the user's git, and clean up. The index is rewritten in a copy and renamed into place, as git
-does it. Nothing is overwritten: git's two-tree `read-tree` refuses edits and untracked (also ignored) files in its way.
+there would silently revert the landing. The lock is a hard link to a file of ours alongside it, so that the next
+processor can tell our crash from the user's git, and clean up. The index is rewritten in a copy and renamed into place,
+as git does it. Nothing is overwritten: git's two-tree `read-tree` refuses edits and unknown (also ignored) files.
 """
 
 from __future__ import annotations

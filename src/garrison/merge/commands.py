@@ -1,8 +1,8 @@
 """Commands of people to a queue: hold, release, retry, cancel, pause, resume, configure.
 
-Every command is checked and recorded under one hold of `queue.lock`, so it is safe at any moment beside a working
-processor, which reads it from the journal at its next step. A landing that has begun is finished first; a command that
-comes too late is refused with one line. Repeating a command changes nothing.
+Every command is checked and recorded under one hold of `queue.lock`, so it is safe at any moment alongside a working
+processor, which reads it from the journal at its next step. A landing that has started is finished first; a command
+that comes too late is refused with one line. Repeating a command changes nothing.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def explain_no_retry(entry: MergeEntry) -> str | None:
 
 
 def pause(queue: MergeQueue, reason: str = "") -> Pause:
-    """Judge and land nothing until a person resumes; a running gate continues and its verdict is kept."""
+    """Judge and land nothing until the user resumes; a running gate continues and its verdict is kept."""
     with queue.locked() as state:
         if state.pause is None or not state.pause.is_manual:
             queue.append(QueuePaused((), PauseReason.ASKED.value, reason or "by a person", ""), sync=True)

@@ -1,4 +1,4 @@
-"""Configuration of a queue: gate, set-up, strategy and cleaning, as a launcher or a person recorded them. Pure."""
+"""Configuration of a queue: gate, set-up, strategy and cleaning, as a launcher or the user recorded them. Pure."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class QueueConfig(Value):
     keep: tuple[str, ...] = ()
     """Patterns, as in .gitignore, of files that stay for the next test whatever is cleaned."""
     gate_cores: int = 0
-    """Cores that one gate run keeps busy, so that others may run beside it on idle cores; 0: all."""
+    """Cores that one gate run keeps busy, so that others may run alongside it on idle cores; 0: all."""
     guard: bool = False
     """Set if a git hook keeps everyone else from moving the target."""
     hooks: str = ""

@@ -1,7 +1,7 @@
 """Conflicts: find them early, between waiting entries and the target's tip, and between any two entries.
 
 `git merge-tree` compares the pinned commits, one call for many, without a checkout; the objects it writes are thrown
-away. Of two entries that conflict with each other, either may land; the other one is in conflict from then on. `order`
+away. If two entries conflict, either may land; the other one is in conflict from then on. `order`
 chooses which: `PairConflicts` finds the pairs, and remembers them, as commits never change.
 """
 

@@ -3,7 +3,7 @@
 A gate run tests an ordered set of waiting entries, merged onto the target's tip. What is known of them is
 
 - **proven** entries, which were in a set that passed, maybe on an earlier tip: they travel along with every set that is
-  tested next, so that they land without a run of their own;
+  tested next, so that they land without their own run;
 - **red groups**, of which at least one entry is bad (or the gate is flaky): what remains of a set that failed, without
   the entries that are proven;
 - the **pool**: all others, each bad with its own probability.
@@ -13,7 +13,7 @@ them; several runs on a chain divide it into segments. The run that is started n
 the bits that it tells, given the runs in progress, plus the chance that it lands. There are three ways to find one:
 cut a segment of a chain, begin a chain with entries of the pool, or extend a chain under test, whose success is then
 taken for granted. So one gate bisects, and k gates search in k groups at a time. A set lands only by its own green run
-on the tip. An entry is rejected only by a red run of its own that repeats another one (`convicts`), or, if the gate is
+on the tip. An entry is rejected only by its own red run that repeats another one (`convicts`), or, if the gate is
 known to be steady, if it is the only suspect left of its own one and another.
 
 Below that: when the bare target is tested, when an entry at which git fails is set aside, what the journal's runs tell
@@ -135,7 +135,7 @@ def decide(waiting: Sequence[Waiting], beliefs: Beliefs, runs: Sequence[Run], ru
         waiting: unjudged entries in the queue's order, each behind what it needs.
         runs: finished runs, oldest first; a red one only if each member waits or has landed.
         running: runs in progress.
-        gates: runs that may go on at a time.
+        gates: runs that may continue at a time.
         max_set: entries that may be tested together at most; with 1, one entry is tested at a time.
         is_steady: whether the gate is known not to err (see STEADY_RUNS).
     """
@@ -294,7 +294,7 @@ class _Knowledge:
 
 
 class _Plan:
-    """Runs in progress, and the sets that could be tested beside them."""
+    """Runs in progress, and the sets that could be tested alongside them."""
 
     def __init__(self, known: _Knowledge, running: Sequence[RunningSet], max_set: int, *, is_steady: bool) -> None:
         self.known, self.running, self.max_set, self.is_steady = known, list(running), max_set, is_steady
@@ -449,7 +449,7 @@ _RETRIED = frozenset({"red", "setup"})
 """Results of the bare target that are tried again before the queue pauses."""
 _TRANSIENT = _RETRIED | {"lost"}
 """Results of the bare target that may change by themselves: a flaky test, a killed process, a service or a network that
-is down, a lack of memory or disk. A gate that is missing, hangs or runs no tests stays so until a person helps."""
+is down, a lack of memory or disk. A gate that is missing, hangs or runs no tests stays so until the user helps."""
 RETRY = Backoff(30.0, 1800.0)
 """Delays after which a queue that paused for such a result tries again by itself."""
 
@@ -486,7 +486,7 @@ def choose_retry(result: str, pauses: int) -> float:
 
 # ---- setback ---------------------------------------------------------------------------------------------------------
 
-# Setbacks: decide when an entry at which git keeps failing is set aside, so that it does not hold up the others. Pure.
+# Setbacks: decide when an entry at which git keeps failing is set aside, so that it does not block the others. Pure.
 #
 # git fails for reasons that pass (a lock, a full disk, too little memory) and for others that stay with an entry. Tries
 # are counted while the same entries are at work. A git that was killed counts little: memory may have been short. One
@@ -620,7 +620,7 @@ MAX_BATCH = MAX_SET
 MAX_GATES = 16
 """Gates that run at a time, at most."""
 SHORT_GATE = 0.25
-"""Seconds; entries with a quicker gate are tested one by one, each with a verdict of its own."""
+"""Seconds; entries with a quicker gate are tested one by one, each with its own verdict."""
 SHORT_QUEUE = 2
 """Length of a queue up to which entries that were never tested are tested one by one."""
 _ASSUMED_ENTRIES, _ASSUMED_BAD = 8.0, 0.4

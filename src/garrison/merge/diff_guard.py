@@ -1,4 +1,4 @@
-"""Classifier of a change: what a person should know of it, and files that a project hardly ever wants. Pure.
+"""Classifier of a change: what the user should know of it, and files that a project hardly ever wants. Pure.
 
 `classify` knows names, sizes and the beginning of each file, whoever made the change: `processes.unfinished` asks it
 about what an agent left uncommitted, before garrison commits that for it. `inspect_diff` looks at what is to land, as
@@ -106,7 +106,7 @@ def classify(files: Iterable[ChangedFile], limits: GuardConfig) -> list[Finding]
 
 
 def _many(files: Sequence[ChangedFile], count: int) -> Finding:
-    """Return the finding of too many new files, named by the top folder that holds most of them."""
+    """Return the finding of too many new files, named by the top folder that contains most of them."""
     folders = Counter(f"{parts[0]}/" if len(parts := file.name.split("/", 1)) > 1 else "./"
                       for file in files if file.is_new)
     return Finding(FindingKind.MANY, folders.most_common(1)[0][0], count=count)
@@ -150,7 +150,7 @@ def matches(name: str, patterns: Sequence[str]) -> bool:
 
 
 def count_conflicts(content: bytes) -> int:
-    """Return how many conflicts, from `<<<<<<<` to `>>>>>>>`, a file holds as git writes them; 0 for a binary file."""
+    """Return how many conflicts, `<<<<<<<` to `>>>>>>>` as git writes them, a file contains; 0 for a binary file."""
     if b"<<<<<<< " not in content or b"\0" in content[:HEAD_BYTES]:
         return 0
     count, step = 0, 0
@@ -179,7 +179,7 @@ def conflict_hunks(text: str, limit: int) -> str:
 # ---- what is to land -------------------------------------------------------------------------------------------------
 
 SHOWN = 5
-"""Names that are told of each kind."""
+"""Names listed for each kind."""
 MAX_READ = 1 << 20
 """Bytes of a file that is looked into."""
 _NOTHING, _NESTED, _LINK = "000000", "160000", "120000"
@@ -203,7 +203,7 @@ class Diff(Value):
     read: ReadBlobs
     gate: GateFiles = msgspec.field(default_factory=GateFiles)
     history: Sequence[Change] = ()
-    """What its commits changed, one after the other: what one added and another removed lands in the history, too."""
+    """What its commits changed, one after the other: what one added and another removed lands in the history."""
     landed: Sequence[Landed] = ()
     """What landed last before it began, newest first."""
     sizes: Mapping[str, int] = msgspec.field(default_factory=dict)
@@ -213,7 +213,7 @@ class Diff(Value):
 
 
 def inspect_diff(diff: Diff, limits: GuardConfig) -> list[Told]:
-    """Return what a person should know about work that is to land, in the order of `ChangeKind`. Pure but for `read`.
+    """Return what the user should know about work that is to land, in the order of `ChangeKind`. Pure but for `read`.
 
     What `limits.allow` matches is no secret, not too large and no nested repository.
     """

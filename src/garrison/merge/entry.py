@@ -43,12 +43,12 @@ TRANSITIONS: dict[str, frozenset[str]] = {
 """status → statuses that may follow."""
 
 HAS_LANDED = frozenset({"landed", "undone"})
-"""Statuses of an entry that has landed; only a person who moves the target back or forth leads from one to the other.
+"""Statuses of an entry that has landed; only the user who moves the target back or forth leads from one to the other.
 """
 FINAL = HAS_LANDED.union(status for status, following in TRANSITIONS.items() if not following)
 """Statuses in which the queue has nothing left to do."""
 WAITING_FOR_APPROVAL = Landing.WAITING_FOR_APPROVAL.value
-"""Reason of an entry that a person has to approve."""
+"""Reason of an entry that the user has to approve."""
 FAILED = frozenset({"conflict", "rejected", "cancelled", "undone"})
 """Final statuses of an entry whose work the target does not have."""
 SHOWN: Mapping[str, str] = {
@@ -61,7 +61,7 @@ SHOWN: Mapping[str, str] = {
 }
 """Status → the word for the landing of its node, unless it waits for approval."""
 WITHDRAWABLE = frozenset(status for status, following in TRANSITIONS.items() if "cancelled" in following)
-"""Statuses in which a person may still cancel or hold an entry: all before its landing begins."""
+"""Statuses in which the user may still cancel or hold an entry: all before its landing begins."""
 STRATEGIES = ("merge", "squash", "rebase", "ff-only")
 """Ways in which a branch becomes commits of the target (see `candidates`); the first is the default."""
 FAST_FORWARD = "ff"
@@ -105,7 +105,7 @@ class MergeEntry(Record):
     code: int | None = None
     """Exit code of the last gate run on it; None: nothing tells it."""
     note: str = ""
-    """What the reason says of that run besides how it ended."""
+    """What the reason says of that run in addition to how it ended."""
     review: str = ""
     """Why the person who reviewed it rejected it, in their words; '' unless one did."""
     log: str = ""
@@ -120,14 +120,14 @@ class MergeEntry(Record):
     """Entries that must have landed before this one is judged."""
     strategy: str = STRATEGIES[0]
     approval: bool = False
-    """Set if it is held, from the first, until a person approves it."""
+    """Set if it is held, from the first, until the user approves it."""
     changes: tuple[Told, ...] | None = None
-    """What a person should know of it, as its node's runner found it; None if nobody looked: a person enqueued it, or
+    """What the user should know of it, as its node's runner found it; None if nobody looked: the user enqueued it, or
     it is the whole of a run."""
     together: tuple[str, ...] = ()
     """Once landed: the other entries whose common tree passed the gate, and which landed with it."""
     agent: str = ""
-    """Agent that the run's graph names for the node; '' if a person enqueued it."""
+    """Agent that the run's graph names for the node; '' if the user enqueued it."""
     title: str = ""
     """Words of its task, in a line: the subject of the commit with which it lands; '' where it has none."""
     united: tuple[str, ...] = ()
@@ -149,7 +149,7 @@ class MergeEntry(Record):
 
     @property
     def awaits_approval(self) -> bool:
-        """Return whether it is held until a person approves or rejects it."""
+        """Return whether it is held until the user approves or rejects it."""
         return self.approval and self.status == "held"
 
     @property
@@ -189,14 +189,14 @@ def check_transition(entry_id: str, old: str, new: str) -> None:
 
 class EntryOptions(Value):
     """Options of an enqueue, None where not given. `depends_on`: ids of entries, or names of nodes. `approval`: hold a
-    new entry until a person approves it; also held is one whose predecessor had to be approved."""
+    new entry until the user approves it; also held is one whose predecessor had to be approved."""
 
     priority: int | None = None
     depends_on: tuple[str, ...] | None = None
     strategy: str | None = None
     approval: bool = False
     changes: tuple[Told, ...] | None = None
-    """What a person should know of the work."""
+    """What the user should know of the work."""
 
     def check(self) -> EntryOptions:
         """Return itself; UsageError for a value that does not exist."""

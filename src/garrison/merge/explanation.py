@@ -70,7 +70,7 @@ _REMEDIES: Mapping[str, str] = {
 
 
 def describe_change(change: Told, *, most: int = 5) -> str:
-    """Return what a person should know of work, in a few words: `changes 2 tests: a.py, b.py`."""
+    """Return what the user should know of work, in a few words: `changes 2 tests: a.py, b.py`."""
     words = _CHANGES.get(change.kind, f"{change.kind}").format(number=change.number, s="s" * (change.number != 1))
     more = change.number - len(change.names[:most])
     names = ", ".join(map(spell_name, change.names[:most]))
@@ -78,7 +78,7 @@ def describe_change(change: Told, *, most: int = 5) -> str:
 
 
 def describe_changes(changes: Iterable[Told] | None, *, most: int = 3) -> str:
-    """Return all that a person should know of work, on one line; what was asked about first, '' for nothing."""
+    """Return all that the user should know of work, on one line; what was asked about first, '' for nothing."""
     ordered = sorted(changes or (), key=lambda each: each.effect != Effect.ASK)
     return "; ".join(describe_change(change, most=most) for change in ordered)
 

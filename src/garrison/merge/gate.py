@@ -6,7 +6,7 @@ started. The wrapper is sh and coreutils' timeout, so that it outlives the proce
 would be most of the cost of a short gate. After the verdict every process that bears the run's marker, or is below the
 wrapper, is ended.
 
-Several runs may be in progress, each in a slot of its own. A run is identified by the tree that it tests; every step
+Several runs may be in progress, each in its own slot. A run is identified by the tree that it tests; every step
 decides whether its verdict is still wanted, and a run that nothing needs is ended.
 """
 
@@ -144,7 +144,7 @@ class Verdict(Value):
     tail: str
     log: Path
     note: str = ""
-    """What the reason says besides how the command ended."""
+    """What the reason says in addition to how the command ended."""
     was_stopped: bool = False
     """Set if it had no time to give a verdict: it was stopped, or the machine suspended."""
     refused_hosts: tuple[str, ...] = ()
@@ -468,7 +468,7 @@ class GateRun:
         return processes.is_running(self.child.pid, self.child.ticks)
 
     def _find_hang(self, stage: str, now: float) -> Hang | None:
-        """Judge the stage by the rules for agents: a stopped gate would hold up the queue until its timeout."""
+        """Judge the stage by the rules for agents: a stopped gate would block the queue until its timeout."""
         if self.child is None:
             return None
         if self._watch is None or self._watch.root != self.child.id:
@@ -705,7 +705,7 @@ class GateRuns:
 
     def _scripts(self, config: QueueConfig, entries: Sequence[MergeEntry], base: str, tip: str) -> tuple[str, ...]:
         """Return patterns of the scripts that the gate names and the target has, unless the work of these entries, or
-        of those in `base`, may change them: a person approved it, or `[guard]` lets it. A set-up, which is the
+        of those in `base`, may change them: the user approved it, or `[guard]` lets it. A set-up, which is the
         branch's, may not."""
         if not (config.gate and tip and all(entry.keeps_gate for entry in entries)):
             return ()

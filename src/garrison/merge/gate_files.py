@@ -49,7 +49,7 @@ class Section(Value):
 
 
 class GateFiles(Value):
-    """What a gate consists of. A file that does not exist counts, too: a branch may add it."""
+    """What a gate consists of. A file that does not exist counts as well: a branch may add it."""
 
     files: frozenset[str] = frozenset()
     sections: frozenset[Section] = frozenset()
@@ -109,7 +109,7 @@ _PYTHON = re.compile(r"(?:python|pypy)[0-9.]*")
 _WITH_VALUE = frozenset({"-W", "-X", "-o", "-O"})
 """Options of shells and interpreters whose next word is their value."""
 _LOADS = frozenset({"-r", "--require", "--import", "--loader", "--experimental-loader", "--rcfile", "--init-file"})
-"""Options whose next word is a file that is run, too."""
+"""Options whose next word is a file that is run as well."""
 _PREFIXES = frozenset({"exec", "command", "builtin", "time", "nohup", "setsid", "chronic", "sudo", "!", "{", "if",
                        "then", "else", "elif", "do", "while", "until", "env", "nice", "ionice", "stdbuf", "timeout",
                        "xvfb-run", "catchsegv", "xargs", "npx", "bunx", "uvx", "pnpx"})

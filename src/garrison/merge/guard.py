@@ -5,8 +5,8 @@ the guard is removed. The guard prevents mistakes, not intent: git can skip hook
 it is recorded as `foreign`, and entries that were tested on the old tip are tested again.
 
 `<git common dir>/garrison/guarded` lists the guarded branches, one full ref a line. The hook is installed in the
-repository's `hooks`, and one of the user's waits beside it as `….before-garrison`. If `core.hooksPath` is set, nothing
-is written there: git is pointed to a directory of ours, which calls the user's hook of each name.
+repository's `hooks`, and one of the user's waits alongside it as `….before-garrison`. If `core.hooksPath` is set,
+nothing is written there: git is pointed to a directory of ours, which calls the user's hook of each name.
 """
 
 from __future__ import annotations

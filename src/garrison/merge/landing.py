@@ -220,7 +220,7 @@ class Lander:
         try:
             tip = self.writer.tip()
             return tip is not None and self._could_land_on(tip, entry)
-        except GitError:  # it stays blocked, and holds up nothing
+        except GitError:  # it stays blocked, and blocks nothing
             return False
 
     def _could_land_on(self, tip: str, entry: MergeEntry) -> bool:
@@ -240,7 +240,7 @@ class Lander:
 
 # ---- hooks -----------------------------------------------------------------------------------------------------------
 
-# The user's reference-transaction hook at a landing: it runs only where a person asked for it, and as it was then.
+# The user's reference-transaction hook at a landing: it runs only where the user asked for it, and as it was then.
 #
 # `--with-hooks` records a hash of the hook, with that of the hook it calls if garrison's guard is in its place. A hook
 # that was changed since is not run, and nothing lands until it is as it was, or is recorded again.
@@ -270,7 +270,7 @@ def digest(git: Git) -> str:
 
 
 def record(git: Git) -> str:
-    """Return the hash of the hook that a person asks for; Refused if there is none."""
+    """Return the hash of the hook that the user asks for; Refused if there is none."""
     found = digest(git)
     if not found:
         raise Refused(f"--with-hooks: {git.root} has no executable {NAME} hook; leave the option out")

@@ -1,6 +1,6 @@
 """Order that loses less: which of the waiting entries that conflict with one another go first, so that most land. Pure.
 
-Of two entries that conflict, the first to land lands alone: the other ends as `conflict`, and its node tries again. In
+If two entries conflict, only the first lands: the other ends as `conflict`, and its node tries again. In
 the order of arrival one entry may thus cost several. Chosen is a set without conflicts from which most are expected to
 land (a maximum independent set, weighted with the probability to be good), then the others, both in their order.
 

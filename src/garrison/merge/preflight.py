@@ -118,7 +118,7 @@ def preflight(queue: MergeQueue, config: QueueConfig, *, trees: Path, environmen
 def identify(git: Git, environ: Mapping[str, str], report: Callable[[str], None]) -> tuple[str, Signer | None]:
     """Return who commits what lands ('' for garrison itself), and how it is signed: as the user's own git would.
 
-    A signature is tried once, without a person. What will be different from the user's own commits is reported.
+    A signature is tried once, without the user. What will be different from the user's own commits is reported.
     """
     committer = git.find_committer(environ)
     if not committer:

@@ -12,7 +12,7 @@ thing and returns it (`Progress`), or returns what it waits for (`Wait`). In ord
 
 The journal is its only memory: the handles of running gates are found again by `recover`. A step raises Fenced when
 another processor has taken over. Where git fails at entries, the step is tried again; an entry at which it fails
-lastingly (`decision.Setback`), and not at the target alone, is set aside, so that it holds up no other.
+lastingly (`decision.Setback`), and not at the target alone, is set aside, so that it blocks no other.
 """
 
 from __future__ import annotations
@@ -265,7 +265,7 @@ class MergeProcessor:
         return tuple(entry.id for entry in state.batch() or state.waiting()[:1])
 
     def _find_trouble_of_target(self) -> str:
-        """Return what git says if it fails at the bare target, too; '' if it does there what an entry needs."""
+        """Return what git says if it fails at the bare target as well; '' if it does there what an entry needs."""
         state, tip = self.writer.state(), self.writer.tip()
         if tip is None:
             return describe_gone(self.queue.target, self.queue.repo)
@@ -369,7 +369,7 @@ class MergeProcessor:
         return result
 
     def _find_tip(self) -> str | Wait:
-        """Return the target's tip; if it is gone a wait, of which people are told as of what hinders the queue."""
+        """Return the target's tip; if it is gone, a wait that is shown like any other hindrance of the queue."""
         tip = self.writer.tip()
         if tip is None:
             self._lacks_target, why = True, describe_gone(self.queue.target, self.queue.repo)

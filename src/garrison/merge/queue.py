@@ -94,7 +94,7 @@ class QueueReader:
     def may_mention(self, node: str) -> bool:
         """Return whether new records may be about that node, or about the queue as a whole."""
         quoted = json.dumps(node).encode()
-        return self._reader.mentions(b'"node":' + quoted, b'"kind":"config"')  # a snapshot is a file of its own
+        return self._reader.mentions(b'"node":' + quoted, b'"kind":"config"')  # a snapshot is its own file
 
 
 def list_queues(home: Path, report: Callable[[str], None] | None = None,
@@ -123,7 +123,7 @@ def list_queues(home: Path, report: Callable[[str], None] | None = None,
 def find_undone(git: Git, state: QueueState, tip: str) -> list[LandingsUndone]:
     """Return records of the landings that the target, now at `tip`, has no more, and of those that it has again.
 
-    Commits that were written anew are still there: they have the entry's trailer.
+    Commits that were written again are still there: they have the entry's trailer.
     """
     landed = [entry for entry in state.entries.values() if entry.status in HAS_LANDED and entry.commit]
     if not landed:
@@ -273,7 +273,7 @@ class MergeQueue:
         """Enqueue the commit at `branch`'s tip (or `oid`), durably, without waiting for a test.
 
         The same run, node, attempt and commit is the same entry, of which only the options may differ. Another commit
-        or attempt of the node supersedes one that has not begun to land, and stays held if that was held.
+        or attempt of the node supersedes one that has not started to land, and stays held if that was held.
         Refused if the branch is missing, or the target itself.
         """
         names.check_node(node)
@@ -369,7 +369,7 @@ class MergeQueue:
             self.append(Configured(config), sync=True)
 
     def resume_own_pause(self, reason: str) -> None:
-        """Resume a queue that paused itself; a person's pause stays."""
+        """Resume a queue that paused itself; the user's pause stays."""
         with self.locked() as state:
             if state.pause and not state.pause.is_manual:
                 self.append(QueueResumed(reason), sync=True)
@@ -397,7 +397,7 @@ class MergeQueue:
         What was rewritten is still there: its commits have the entry's trailer. GitError if git cannot tell.
         """
         tip = self.branch.tip() if self.branch.is_local else None
-        seen = (tip, self.state.tip)  # a person may move it back to just before a landing
+        seen = (tip, self.state.tip)  # the user may move it back to just before a landing
         if tip is None or seen == self._seen:
             return
         with self.locked() as state:

@@ -81,7 +81,7 @@ class PauseReason(StrEnum):
     """Why a queue pauses."""
 
     ASKED = "asked"
-    """A person asked for it."""
+    """The user asked for it."""
     BASE_RED = "base_red"
     GATE_BROKEN = "gate_broken"
 
@@ -109,7 +109,7 @@ class QueueResumed(QueueRecord):
 
 
 class QueueHindered(QueueRecord):
-    """Failure that keeps the queue from going on, and is tried again; an empty reason: it goes on."""
+    """Failure that keeps the queue from going on, and is tried again; an empty reason: it continues."""
 
     kind = "hindered"
     reason: str = ""
@@ -145,11 +145,11 @@ class EntryEnqueued(EntryRecord):
     supersedes: tuple[str, ...]
     approval: bool = False
     agent: str = ""
-    """Agent that the run's graph names for the node; '' if a person enqueued it."""
+    """Agent that the run's graph names for the node; '' if the user enqueued it."""
     title: str = ""
     """Words of its task, in a line; '' where it has none."""
     changes: tuple[Told, ...] | None = None
-    """What a person should know of it; None if nobody looked."""
+    """What the user should know of it; None if nobody looked."""
 
 
 class EntryAmended(EntryRecord):
@@ -274,7 +274,7 @@ class VerdictGiven(EntriesRecord):
     job: str = ""
     code: int | None = None
     note: str = ""
-    """What the reason says besides how the command ended: what may help, and what was unlike other runs."""
+    """What the reason says in addition to how the command ended: what may help, and what was unlike other runs."""
     reused: bool = False
     """Set if an earlier verdict on the same tree was used."""
     uncounted: bool = False

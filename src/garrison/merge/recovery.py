@@ -4,8 +4,8 @@ A processor that takes over after a kill needs none of this: `MergeProcessor.rec
 its predecessor started. This module is for `garrison doctor`.
 
 `repair` is idempotent. It leaves to a running processor what that would handle itself, and removes only what the
-journal calls final. `rebuild` holds both locks; the damaged file stays beside the new one. New sequence numbers begin
-beyond every number that may have been used, so that no reader mistakes a new record for an old one.
+journal calls final. `rebuild` holds both locks; the damaged file stays alongside the new one. New sequence numbers
+begin beyond every number that may have been used, so that no reader mistakes a new record for an old one.
 
 `salvage` is pure and loses no entry: it replays the readable records; signals say which entries are final, trailers of
 the target's history which landed, and pins which were enqueued (if this queue would give an entry that very name). All
@@ -65,7 +65,7 @@ _LOG_FORMAT = f"%H%x00%P%x00%ct%x00%s%x00%(trailers:key={TRAILER},valueonly,sepa
 
 
 class Finding(Value, rename={"repaired": "mended"}):
-    """A problem in one line, and whether it is one that `repair` repairs, or has repaired; else it is left to a person.
+    """A problem in one line, and whether it is one that `repair` repairs, or has repaired; else it is left to the user.
     """
 
     what: str
@@ -244,7 +244,7 @@ class Traces(Value):
     signalled: Sequence[MergeEntry] = ()
     """Final entries, as their runners were signalled."""
     approvals: Collection[tuple[str, str, int]] = ()
-    """Run, node and attempt of the work that a person has to approve."""
+    """Run, node and attempt of the work that the user has to approve."""
 
 
 @dataclass
@@ -318,7 +318,7 @@ def _traces(queue: MergeQueue) -> Traces:
 
 
 def _find_approvals(home: Path, pins: Iterable[Trace], identity: Traces) -> set[tuple[str, str, int]]:
-    """Return which of the pinned entries a person has to approve, as the tasks of their nodes say."""
+    """Return which of the pinned entries the user has to approve, as the tasks of their nodes say."""
     entries = (recognize(trace, identity) for trace in pins)
     return {(entry.run, entry.node, entry.attempt) for entry in entries
             if entry is not None and entry.run and _needs_approval(RunFiles(home, entry.run), entry)}
@@ -328,7 +328,7 @@ def _needs_approval(files: RunFiles, entry: MergeEntry) -> bool:
     """Return whether a task of the node says so, or what its runner found in it, or whether the task of the entry's
     attempt is lost: it must not land unseen.
 
-    An entry that a person enqueued again has an attempt of its own, without a task.
+    An entry that the user enqueued again has its own attempt, without a task.
     """
     own = files.attempt(entry.node, entry.attempt)
     is_lost = own.is_dir()
@@ -480,7 +480,7 @@ def _salvage_landed(salvaged: Salvaged, trace: Trace, traces: Traces) -> None:
         entry = recognize(trace, traces)
         if entry:
             _add(state, replace(entry, status="landed", commit=trace.commit, landed_at=trace.at))
-    elif existing.status != "landed":  # recorded as landed by a record of its own, so that its runner is signalled
+    elif existing.status != "landed":  # recorded as landed by its own record, so that its runner is signalled
         state.entries[existing.id] = replace(existing, status="queued", reason=REBUILT)
         salvaged.landed[existing.id] = trace.commit
 

@@ -1,9 +1,9 @@
 """Slots: reusable worktrees outside every checkout in which gates run, and the numbers of worktrees (GARRISON_SLOT).
 
-A slot is `<trees>/<repository key>/slot-<n>`. Beside it are `slot-<n>.lock`, which its user holds, and `slot-<n>.json`:
-the tree it shows, the key of its last set-up, the files that set-up left. Before each use, files are removed that are
-neither tracked nor ignored nor left by the set-up, and so is compiled Python of changed sources: its time stamps cannot
-tell apart two versions of one size written in one second.
+A slot is `<trees>/<repository key>/slot-<n>`. Alongside it are `slot-<n>.lock`, which its user holds, and
+`slot-<n>.json`: the tree it shows, the key of its last set-up, the files that set-up left. Before each use, files are
+removed that are neither tracked nor ignored nor left by the set-up, and so is compiled Python of changed sources: its
+time stamps cannot tell apart two versions of one size written in one second.
 
 Gate slots and nodes' worktrees share one sequence of numbers, so no two have the same at a time. A node's claim is a
 link `number-<n>` to its worktree; the claim is void once the worktree is gone, so a crash leaks no number.
@@ -106,7 +106,7 @@ class Slot:
                 self._make_again()
             self._check_out(commit, keep)
         except (GitError, OSError):
-            # Damaged by a gate or a crash, or of a repository that was created anew: it holds no work.
+            # Damaged by a gate or a crash, or of a repository that was created again: it holds no work.
             self._make_again()
             try:
                 self._check_out(commit, keep)

@@ -110,7 +110,7 @@ class Pause(Value):
 
     @property
     def is_manual(self) -> bool:
-        """Return whether a person asked for it; then only a person resumes the queue."""
+        """Return whether the user asked for it; then only the user resumes the queue."""
         return self.reason == PauseReason.ASKED
 
     def describe(self) -> str:
@@ -131,7 +131,7 @@ class Pause(Value):
     def is_retry_due(self, now: float) -> bool:
         """Return whether the queue is to try again by itself at `now`, in seconds since the epoch.
 
-        A clock that was set back to before the pause makes it due, too: nothing waits for a time that was skipped.
+        A clock that was set back to before the pause makes it due as well: nothing waits for a time that was skipped.
         """
         return self.retry_after > 0 and not 0 <= now - from_iso(self.at) < self.retry_after
 
@@ -188,7 +188,7 @@ class QueueState:
     landings: dict[str, tuple[str, tuple[str, ...]]] = field(default_factory=dict)
     """Target's commit → the one after the next landing, and the entries that landed with it, of the last landings."""
     moves: dict[str, str] = field(default_factory=dict)
-    """New commit of the target → the old one, of each landing that was begun."""
+    """New commit of the target → the old one, of each landing that was started."""
     pause: Pause | None = None
     retried_pauses: int = 0
     """Pauses that the queue ends by itself, in a row."""
@@ -301,7 +301,7 @@ class QueueState:
             new = replace(new, landed_at=stored.at)
         self.entries[new.id] = new
         if "undone" in (old.status, new.status):
-            return  # its runner was told of the landing, and nothing of that changes
+            return  # its runner knows of the landing, which does not change
         for signal_type in STATUS_SIGNALS.get(new.status, ()) if new.status != old.status else ():
             self.outcomes.append(make_outcome(new, signal_type, stored.seq, stored.at))
 
@@ -577,7 +577,7 @@ def _apply_paused(state: QueueState, record: QueuePaused, stored: Stored) -> Non
             state.entries[name] = replace(state.entries[name], status="queued", verdict="", reason=record.detail,
                                           updated_at=stored.at)
     if state.pause and state.pause.is_manual and record.reason != PauseReason.ASKED:
-        return  # the queue's own pause never replaces a person's
+        return  # the queue's own pause never replaces the user's
     state.pause = Pause(record.reason, record.detail, record.tip, record.log, stored.at if record.retry_after else "",
                         record.retry_after)
     state.retried_pauses += record.retry_after > 0

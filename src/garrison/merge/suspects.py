@@ -2,7 +2,7 @@
 
 The log names tests, files and packages (`failing_tests`); an entry is known by the files that it touches. The closer
 both are, the larger the likelihood ratio. A ratio only changes which sets are tested next: no entry is rejected for it,
-and each still needs a red run of its own. That is why bounds suffice against a log that was made to mislead.
+and each still needs its own red run. That is why bounds suffice against a log that was made to mislead.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NEAR = 1.5
 UNRELATED = 0.5
 """Ratio of one that touches nothing of that, where another does."""
 KNOWN_FLAKY = 0.3
-"""Factor of all if every failing test is known to fail on good trees, too."""
+"""Factor of all if every failing test is known to fail on good trees as well."""
 _MAX_PATHS = 2000
 """Files of an entry that are compared."""
 _DECORATION = re.compile(r"^(?:test|tests|spec|it)[_.-]|[_.-](?:test|tests|spec|it)$|(?<=[a-z0-9])(?:Tests?|Spec|IT)$",

@@ -129,12 +129,12 @@ def check_target_name(name: str) -> str:
 
 
 def describe_gone(branch: str, repo: object) -> str:
-    """Return what a person is told whose target branch is not there, in every place that waits for it. Pure."""
+    """Return the message about a missing target branch, the same wherever something waits for it. Pure."""
     return f"the target branch {branch} is gone from {repo}; put it back, or rename back what it has become"
 
 
 def describe_moved(repo: object, run: str) -> str:
-    """Return what a person is told whose run's repository is not where it was. Pure."""
+    """Return the message about a run whose repository has moved. Pure."""
     return (f"the repository is not in {repo} any more; put it back, or go on where it is now: "
             f"`garrison resume {run} --target-dir DIR`")
 

@@ -2,7 +2,7 @@
 
 When an entry is in conflict because others landed first, its node begins another attempt from the new tip. Until that
 has landed the node has a *turn* on the files in which it lost: entries of other nodes that change one of them wait, all
-others go on. So of n nodes that change one file each loses once at most, and n of them cost at most 2n - 1 attempts.
+others continue. So of n nodes that change one file each loses once at most, and n of them cost at most 2n - 1 attempts.
 
 - Turns are numbered in the order of the losses. An entry waits for turns of other nodes, and if its own node has a turn
   only for those with a lower number. What the holder of a turn needs to have landed first (`depends_on`) shares its
@@ -44,12 +44,12 @@ class TurnEnd(StrEnum):
     FAILED = "failed"
     """The holder has failed for good, or has nothing to land."""
     ASKS = "asks"
-    """The holder waits for a person's answer or approval."""
+    """The holder waits for the user's answer or approval."""
     PARKED = "parked"
     STOPPED = "stopped"
     """The holder's run was stopped, or is over."""
     CANCELLED = "cancelled"
-    """A person withdrew the holder's entry."""
+    """The user withdrew the holder's entry."""
 
 
 class Waits(Value):

@@ -28,7 +28,7 @@ EMPTY_EXIT = 5
 MAX_LOST = 3
 """Gate runs of a tree that may end without a verdict before that counts as a verdict."""
 KILLED_WEIGHT = 0.5
-"""Weight of such a run that was killed; others weigh 1. The machine or a person is a likelier cause than the tree."""
+"""Weight of such a run that was killed; others weigh 1. The machine or the user is a likelier cause than the tree."""
 UNKNOWN = -1
 """Recorded exit code of a gate that left none."""
 JUDGED_WINDOW = 64

@@ -1,7 +1,7 @@
 """Agents of one attempt, or of one validation, in turn: which one works now, and the hand-over to the next one.
 
 `agents.failover` decides. A failover is written down once nothing of the present agent runs, and the incarnation ends
-with it: the next one begins with the next agent, in the same worktree, and with everything that a successor is told.
+with it: the next one begins with the next agent, in the same worktree, and with everything that a successor gets.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class AgentsInTurn:
         return replace(task, agent=agent, attributes=follower_attributes(task.attributes), continues="")
 
     def choose(self, trouble: Trouble) -> Failover | None:
-        """Return which agent goes on, None if the present one keeps the work."""
+        """Return which agent continues, None if the present one keeps the work."""
         if not policy.gives_up(trouble, self.runtime.timing.failover_patience):
             return None
         now = self.runtime.clock.time()
@@ -91,7 +91,7 @@ class AgentsInTurn:
         return self.runtime.clock.monotonic() + max(0.0, self._reset - self.runtime.clock.time())
 
     def _followers(self) -> tuple[str, ...]:
-        """Return the agents that may go on; none if the configuration has become invalid since the launch."""
+        """Return the agents that may continue; none if the configuration has become invalid since the launch."""
         if self._first.agent == "command":
             return ()
         try:
@@ -137,6 +137,6 @@ class AgentsInTurn:
 # Results of attempts, with the evidence that a node's own orchestrator wrote them.
 #
 # An orchestrator announces the digest of its result in its hook, and then writes the result. A file that a process
-# beside it puts in the attempt's folder is thus ignored, and the attempt continues. The branch counts as the result
-# says, too: `Worktree.restore_branch` puts it back where the orchestrator saw it. Outside a sandbox an agent is the
+# alongside it puts in the attempt's folder is thus ignored, and the attempt continues. The branch counts as the result
+# says as well: `Worktree.restore_branch` puts it back where the orchestrator saw it. Outside a sandbox an agent is the
 # user, and can forge all of it; this catches mistakes and simple forgeries.

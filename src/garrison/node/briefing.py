@@ -1,4 +1,4 @@
-"""Briefings: what the prompt of an attempt tells besides its task, read from the run's files and the repository.
+"""Briefings: what the prompt of an attempt tells in addition to its task, read from the run's files and the repository.
 
 `agents.briefing` holds the records, `agents.prompt` puts them into words. Nothing is written but a copy of the log that
 the agent is to read: the original is where no agent looks.
@@ -73,7 +73,7 @@ if TYPE_CHECKING:
 MAX_LANDED = 8
 """Upstream nodes whose landed work is named, the latest."""
 MAX_SIBLINGS = 8
-"""Tasks at work beside this one that are named."""
+"""Tasks at work alongside this one that are named."""
 MAX_HUNK_LINES = 60
 """Lines of one file's conflicts that are shown."""
 MAX_CHANGES = 12
@@ -87,7 +87,7 @@ MAX_LOG = 1 << 20
 MAX_FILES = 50
 """Files in conflict that are named."""
 MAX_CRITERIA = 10
-"""Criteria of a validator that are told."""
+"""Criteria of a validator that a prompt lists."""
 MAX_STAT = 40
 """Files that the account of refused work lists."""
 _BY_VERDICT = {"timeout": "its time was over", "missing": "it was not found or could not run",
@@ -254,7 +254,7 @@ class Briefer:
                      if isinstance(event, ChildDied) and event.full == full and event.death_class != FAILOVER)
 
     def interruption(self, deaths: Sequence[Death], notes: str) -> Interruption:
-        """Return what an agent is told that continues an attempt, unless its own session tells it."""
+        """Return what an agent that continues an attempt must know, unless its own session knows it."""
         how, last = "the run was stopped, and has been resumed", self.failovers[-1] if self.failovers else None
         if last is not None and (not deaths or deaths[-1].at <= last.at):
             how = f"{last.previous}, the agent that worked on it, cannot go on ({mention(last.cause)})"
@@ -304,9 +304,9 @@ class Briefer:
         return detail(self, refusal, entry) if detail is not None else refusal
 
     def mender(self, refusal: Refusal | None) -> Path | None:
-        """Return the folder of the refused attempt if its session goes on with the refusal; None: a fresh one begins.
+        """Return the folder of the refused attempt if its session continues with the refusal; None: a fresh one begins.
 
-        A pipeline that comes back to a node says itself which session remembers what; `rework=fresh` begins all anew.
+        A pipeline that comes back to a node says itself which session remembers what; `rework=fresh` begins all again.
         """
         is_anew = self.task.attributes.get("rework") == Start.FRESH
         if refusal is None or refusal.by is RefusedBy.RUN or self.failovers or is_anew:
@@ -357,7 +357,7 @@ class Briefer:
         """Return what the person in charge has said about the task, oldest first.
 
         Args:
-            by_all: also what the present agent is told elsewhere: messages to its session, the review that it mends.
+            by_all: also what the present agent gets elsewhere: messages to its session, the review that it mends.
         """
         task, words = self.task, list[PersonsWord]()
         for attempt in range(1, task.attempt + 1):
@@ -377,7 +377,7 @@ class Briefer:
         return tuple(word for word in words if word.text.strip())
 
     def _said_at_gates(self) -> list[PersonsWord]:
-        """Return a person's answers to the run's gates, as the guardian recorded them: an agent can write a context."""
+        """Return the user's answers to the run's gates, as the guardian recorded them: an agent can write a context."""
         from garrison.records.events import GuardianSignal, decode
 
         words = []
@@ -598,7 +598,7 @@ _DETAILS = {RefusedBy.ACCEPTANCE: Briefer._by_acceptance, RefusedBy.GATE: Briefe
 
 def read_judgement(runtime: Runtime, launch: Launch, task: Task, git: Git, head: str, diff_file: Path, *,
                    can_run: bool) -> Judgement:
-    """Return what a validator of an attempt is told, and write the whole change to a file if it is long."""
+    """Return what a validator of an attempt gets; write the whole change to a file if it is long."""
     target = git.branch_tip(launch.onto) or launch.base_oid
     base = git.merge_base(target, head) or target
     diff = git.run("diff", "--no-color", "--no-ext-diff", "--no-textconv", base, head, "--").out

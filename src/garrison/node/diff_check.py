@@ -1,6 +1,6 @@
 """Look at the work that is to land, for a node's runner: git's own output for the classifier, and the settings.
 
-`merge.diff_guard.inspect_diff` decides what a person should know of it. What an agent committed is read as bytes by
+`merge.diff_guard.inspect_diff` decides what the user should know of it. What an agent committed is read as bytes by
 git, outside any worktree, within bounds: what is beyond them counts as too large. The settings are those of the home,
 and of the garrison.toml that the target has, or else your checkout; the branch's own has no say.
 """

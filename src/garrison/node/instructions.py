@@ -51,7 +51,7 @@ class Instructions(NamedTuple):
     text: str = ""
     """Part of the system prompt; '' if there is none."""
     folders: Mapping[str, str] = {}
-    """Folder → what an agent is told once it looks into it."""
+    """Folder → instructions for an agent that reads in it."""
 
 
 def read_instructions(git: Git, target: str, commit: str = "") -> Instructions:
@@ -155,7 +155,7 @@ class _Tree(Value):
 
 
 def _resolve(name: str, path: str) -> str:
-    """Return a path beside a file as a path from the top; '' for one that leads out of the repository."""
+    """Return a path alongside a file as a path from the top; '' for one that leads out of the repository."""
     joined = posixpath.normpath(posixpath.join(posixpath.dirname(name), path))
     return "" if path.startswith("/") or joined.startswith("../") else joined
 

@@ -3,10 +3,10 @@
 The result of each job is journaled as a fact. A job that was killed, that hung, or that found its disk full, proves
 nothing about the work: it is repeated a few times. No job starts while the disk is full.
 
-Validation by an independent agent is a read-only session in a worktree of its own, detached at the finished branch. An
-ACP agent gives its verdict through a socket of its own, or at the end of its last message. A validator that ends
+Validation by an independent agent is a read-only session in its own worktree, detached at the finished branch. An
+ACP agent gives its verdict through its own socket, or at the end of its last message. A validator that ends
 without a verdict (its API refuses, it is silent, it cannot start) proves nothing about the work, either: it judges once
-more, in a fresh session; then the finished branch is held, and a person is asked about it (`HeldValidation`).
+more, in a fresh session; then the finished branch is held, and the user is asked about it (`HeldValidation`).
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ _SETUP_WAIT = 0.2
 UNDECIDED = "undecided.json"
 """File of a validation that has ended without a verdict."""
 MAX_UNDECIDED = 2
-"""Sessions of a validator that end without a verdict before a person is asked."""
+"""Sessions of a validator that end without a verdict before the user is asked."""
 AGAIN, LAND = "again", "land"
 """Answers to that question; any other names the agent that validates instead."""
 MAX_INCONCLUSIVE = 5
@@ -102,7 +102,7 @@ class Undecided(Value):
     reason: str = ""
     """Why the last one did."""
     agent: str = ""
-    """Agent that a person has chosen to validate instead, '' for the node's own."""
+    """Agent that the user has chosen to validate instead, '' for the node's own."""
 
     @classmethod
     def read(cls, validation: Path) -> Undecided:
@@ -125,7 +125,6 @@ class RunnerJobs:
         self.name = ""
         self._job: _AnyJob | None = None
         self._network: NetworkPlace | None = None
-        """Network of the job under way."""
         self._watch: JobWatch | None = None
         self._hung = ""
         """Why the job under way is being ended as hung."""
@@ -140,7 +139,7 @@ class RunnerJobs:
         return (self.task.setup if name == SETUP else self.task.acceptance) or ""
 
     def require_room(self, now: float) -> None:
-        """Raise if a job begun now would fail only because the disk is full or the machine lacks room."""
+        """Raise if a job started now would fail only because the disk is full or the machine lacks room."""
         machine.require_space(self.worktree)
         machine.require_room(machine.MIN_FOR_WORK)
         if now < self._retry_at:
@@ -150,19 +149,20 @@ class RunnerJobs:
         """Start a job; a validator judges `branch`."""
         self._watch, self._hung = None, ""
         if name == VALIDATOR and Undecided.read(self.folder / VALIDATOR).sessions >= MAX_UNDECIDED:
-            self.name, self._job = name, HeldValidation(self)
-            return
-        if name == VALIDATOR:
-            self._job = job = ValidatorJob(self.runtime, self.incarnation, self.launch, self.task, self.git,
-                                           self.worktree, branch, now)
-            self.name, self._network = name, job.network
-            return
-        if name == SETUP and (checkout := self._checkout()) is not None:
-            self._job = SetupJob(self, checkout, now)
-            self.name = name
-            return
-        self._job = self.start_command(name, now)
-        self.name = name  # last: a job that cannot be started is tried again
+            self.begin(name, HeldValidation(self))
+        elif name == VALIDATOR:
+            job = ValidatorJob(self.runtime, self.incarnation, self.launch, self.task, self.git, self.worktree, branch,
+                               now)
+            self._network = job.network
+            self.begin(name, job)
+        elif name == SETUP and (checkout := self._checkout()) is not None:
+            self.begin(name, SetupJob(self, checkout, now))
+        else:
+            self.begin(name, self.start_command(name, now))  # one that cannot be started is tried again
+
+    def begin(self, name: str, job: _AnyJob) -> None:
+        """Take a job that was started as the one under way."""
+        self.name, self._job = name, job
 
     def _checkout(self) -> Path | None:
         """Return where the worktree stands in a set-up's sandbox; None where nothing can be laid under it."""
@@ -215,7 +215,7 @@ class RunnerJobs:
         if isinstance(job, ValidatorJob) and not job.has_verdict and (self._hung or not job.is_stopping):
             return self._end_without_verdict(job, why or job.reason)
         if isinstance(job, HeldValidation):
-            return None  # a person wants another validation, or the runner stops
+            return None  # the user wants another validation, or the runner stops
         if self._hung:
             return JobFact(name, f"{self._describe(name)} {self._hung}")
         if isinstance(job, ValidatorJob):
@@ -224,7 +224,7 @@ class RunnerJobs:
         return JobFact(name, self._describe_failure(name, result), result)
 
     def _end_without_verdict(self, job: ValidatorJob, reason: str) -> JobFact | None:
-        """Have a validation repeated in a fresh session, or a person asked; the work has failed where nobody can be."""
+        """Have a validation repeated in a fresh session, or the user asked; the work has failed where nobody can be."""
         before = Undecided.read(job.folder)
         undecided = replace(before, sessions=before.sessions + 1, reason=reason or "it gave no reason")
         job.set_session_aside(undecided.sessions)
@@ -485,7 +485,7 @@ class ValidatorJob:
                  node_worktree: Path, branch: str, now: float) -> None:
         self._started, self.reason, self._is_stopping = now, "", False
         self.handed_over = ""
-        """How another agent goes on, once this one has ended for that; '' if none does."""
+        """How another agent continues, once this one has ended for that; '' if none does."""
         self._git, self._node_worktree, self._task = git, node_worktree, task
         folder = atomic.make_directory(runtime.files(launch.run_id).attempt(task.node, task.attempt) / VALIDATOR)
         self.folder = folder
@@ -555,7 +555,7 @@ class ValidatorJob:
         return self._is_stopping
 
     def set_session_aside(self, number: int) -> None:
-        """Let the next validation begin a session of its own; what ended this one stays for who looks for it."""
+        """Let the next validation begin its own session; what ended this one stays for who looks for it."""
         files = AttemptFiles(self.folder)
         if files.endings.exists():
             files.endings.rename(files.folder / f"endings-{number}.jsonl")
@@ -596,7 +596,7 @@ class ValidatorJob:
         return self._work.question
 
     def answer(self, question_id: str, text: str) -> None:
-        """Pass a person's answer on."""
+        """Pass the user's answer on."""
         self._work.answer(question_id, text)
 
     def kill(self, now: float | None = None) -> None:
@@ -624,7 +624,7 @@ class ValidatorJob:
 
 
 class HeldValidation:
-    """A finished branch that its validator could not judge, until a person says what becomes of it; has the interface
+    """A finished branch that its validator could not judge, until the user says what becomes of it; has the interface
     of `ValidatorJob`."""
 
     pid = ticks = 0
@@ -665,11 +665,11 @@ class HeldValidation:
         self._is_stopping = True
 
     def poll(self, _now: float) -> End | None:
-        """Return the result once a person has decided: passed if the work lands without a verdict."""
+        """Return the result once the user has decided: passed if the work lands without a verdict."""
         if not self._answer and not self._is_stopping:
             return None
         if self._answer == LAND:
-            log_line("it lands without a verdict, as a person decided")
+            log_line("it lands without a verdict, as the user decided")
         return End(0 if self._answer == LAND else 1, False, 0.0)
 
 

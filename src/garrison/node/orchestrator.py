@@ -1,6 +1,6 @@
 """Orchestrator process: runs one attempt's agent in a terminal session, records its progress, writes its result.
 
-It outlives its runner. It prints the agent's output for a person to watch, and keeps it in output.log. The result is
+It outlives its runner. It prints the agent's output for the user to watch, and keeps it in output.log. The result is
 stamped with run, node, attempt and incarnation, and fenced. An orchestrator that ends without a result counts as dead:
 its runner starts a successor, whose prompt contains the hook's notes (`_begin`).
 """
@@ -91,7 +91,7 @@ MAX_SUBJECT = 72
 MAX_SHOWN = 8 << 20
 """Bytes of output that are printed in one turn, and after how many more the logs are bounded."""
 POLL_WITH_OUTPUT = 0.25
-"""Seconds between two turns while there is output for a person to follow."""
+"""Seconds between two turns while there is output for the user to follow."""
 
 
 def lacked_room(outcome: Outcome, output: str, lack: str) -> bool:
@@ -424,7 +424,7 @@ class Orchestrator:
             self._has_output = bool(data)
             self._bound_logs(len(data))
             if self.work is not None and self.work.has_keyboard:
-                return  # a terminal of its own shows it at once
+                return  # its own terminal shows it at once
             sys.stdout.buffer.write(data)
             sys.stdout.flush()
 
@@ -448,7 +448,7 @@ class Orchestrator:
     # ---- another agent
 
     def _fail_over(self, work: Work, outcome: Outcome | None) -> bool:
-        """Hand the work over to the next agent if this one cannot go on and its processes have ended."""
+        """Hand the work over to the next agent if this one cannot continue and its processes have ended."""
         if self.stopping or self._worktree_gone or (outcome is not None and outcome.status == "success"):
             return False
         trouble = work.trouble
@@ -537,8 +537,8 @@ class Orchestrator:
         self._end(reason, departure, death_class)
 
     def _why_stopped(self) -> tuple[str, Departure]:
-        """Return why and how it was stopped. A dead reaper, the terminal's first process, closes the terminal, too; by
-        itself a reaper ends only after its orchestrator."""
+        """Return why and how it was stopped. A dead reaper, the terminal's first process, closes the terminal as well;
+        by itself a reaper ends only after its orchestrator."""
         if not self._is_hangup:
             return "stopped", Departure.STOPPED
         if os.getppid() != self._reaper:

@@ -1,6 +1,6 @@
 """Places of a node's processes: the rights of its set-up, agent, acceptance and validator, and what they are given.
 
-Each kind of process has a home and a temporary folder of its own, beside the worktree. What the set-up left in its home
+Each kind of process has a home and its own temporary folder, alongside the worktree. What the set-up left in its home
 lies under those of the others, who may change it without anybody's seeing it.
 """
 
@@ -29,7 +29,7 @@ from garrison.system.git.neutral import HOOKS_KEY, to_variables
 from garrison.values import replace
 
 VALIDATOR_SUFFIX = ".validator"
-"""Ends the name of a validator's worktree, beside the node's: no node's name has a dot."""
+"""Ends the name of a validator's worktree, alongside the node's: no node's name has a dot."""
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -51,8 +51,8 @@ def node_place(runtime: Runtime, launch: Launch, task: Task, worktree: Path, rol
                mounts: Iterable[Mount] = (), turn: int = 0, home_of: int = 0) -> Place | None:
     """Return the place of a process in a node's worktree; None where nothing is confined.
 
-    Each agent of an attempt, by its `turn`, has a home of its own: another one's may hold a log-in. `home_of` is the
-    earlier attempt whose session it goes on with, and whose home, where its program keeps that, it has; 0 for none.
+    Each agent of an attempt, by its `turn`, has its own home: another one's may hold a log-in. `home_of` is the
+    earlier attempt whose session it continues with, and whose home, where its program keeps that, it has; 0 for none.
     """
     rights = read_rights(runtime.home, role, agent, runtime.environ)
     if rights.mode is Mode.NONE:
@@ -110,7 +110,7 @@ def remove_sandbox_folder(worktree: Path) -> None:
 
 # ---- networks --------------------------------------------------------------------------------------------------------
 
-# Networks of a node's processes: which rights and budget apply, and what a person should know of them.
+# Networks of a node's processes: which rights and budget apply, and what the user should know of them.
 
 
 def open_network(runtime: Runtime, task: Task, role: Role, folder: Path, env: Mapping[str, str], *, agent: str = "",
@@ -125,7 +125,7 @@ def open_network(runtime: Runtime, task: Task, role: Role, folder: Path, env: Ma
     """
     rights, log_in = read_rights(runtime.home, role, agent, runtime.environ), None
     user = NetworkUser(runtime.home, task.run_id, task.node, task.attempt, folder)
-    if not agent:  # what works beside the node's agent counts as the agent
+    if not agent:  # what works alongside the node's agent counts as the agent
         limits = registry.limits_of(task.agent, task.node, task.attributes, runtime.home) if task.agent else \
             network.lowest_limits(runtime.home)
         user = replace(user, limits=limits)

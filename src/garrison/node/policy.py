@@ -114,12 +114,12 @@ class RunnerFacts:
     change: str = ""
     """Result of the comparison with the target: '' (not compared), or one of `CHANGED` and `UNCHANGED`."""
     inspected: str = ""
-    """Commit of the branch that was looked at, '' before; `changes` is what a person should know of it."""
+    """Commit of the branch that was looked at, '' before; `changes` is what the user should know of it."""
     changes: tuple[Told, ...] = ()
     has_worktree: bool = False
     """True if a later attempt has its own worktree; until then an existing one is the earlier attempt's."""
     has_begun: bool = False
-    """True if this attempt has begun; until then the hook's phase is the earlier attempt's."""
+    """True if this attempt has started; until then the hook's phase is the earlier attempt's."""
     failed: str = ""
     failure_kind: str = ""
     """Kind of the failure: acceptance, gate, conflict, no_change or lost (a new attempt may fix it), `cancelled` by the
@@ -456,7 +456,7 @@ def _orchestrate(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Decisi
         return Decision([Action(ActionKind.END, Departure.ORPHANED)])
     if decision.kind == "give_up" or (decision.kind == "park" and view.adhoc):
         # An ad-hoc node fails instead of being parked: without a guardian no person would learn of it.
-        # The fact first: a successor that found the orchestrator parked without it would wait for a person.
+        # The fact first: a successor that found the orchestrator parked without it would wait for the user.
         return Decision([_failure(view, f"its orchestrator failed too often: {decision.why}"),
                          Action(ActionKind.PARK, why=decision.why, basis=decision.basis)])
     if decision.kind in ("park", "probe"):

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
 class RescueRepository(NamedTuple):
-    """A repository that may hold rescue refs; `bases` maps each run of this home to its target branch there."""
+    """A repository that may contain rescue refs; `bases` maps each run of this home to its target branch there."""
 
     git: Git
     bases: Mapping[str, str]
@@ -198,7 +198,7 @@ def restore_worktree(git: Git, commit: str, folder: Path) -> list[str]:
         head, _, path = line.partition("\t")
         if head.startswith("160000") and path not in submodules and git.rev(head.split(" ")[2]):
             command = f"git -C {git.root} worktree add --detach {folder / path} {head.split(' ')[2]}"
-            notes.append(f"{path} was a repository of its own; `{command}` restores it")
+            notes.append(f"{path} was a separate repository; `{command}` restores it")
     return notes
 
 

@@ -142,7 +142,7 @@ class Runner:
         return any((self.folder / name).exists() for name in ("prompt.md", "output.log", "result.json"))
 
     def _recover_facts(self) -> None:
-        """Record what a damaged journal lost: an attempt at work has a worktree of its own. Without that, its branch
+        """Record what a damaged journal lost: an attempt at work has its own worktree. Without that, its branch
         would be taken for the earlier attempt's and be reset."""
         if self.task.attempt > 1 and not self.facts.has_worktree and self._has_worked:
             self._record_fact("begun", "yes")
@@ -360,13 +360,13 @@ class Runner:
             self._record_fact("tree", "made")
 
     def _compare_tree(self, action: Action, view: RunnerView) -> None:
-        """Record whether the branch holds a change; first put it back if it was moved since the result."""
+        """Record whether the branch contains a change; first put it back if it was moved since the result."""
         if view.result is not None and view.result.head:
             self._log_notes(self.worktree.restore_branch(view.result.head))
         self._record_fact("change", policy.CHANGED if self.worktree.has_change() else policy.UNCHANGED)
 
     def _inspect_change(self, action: Action, view: RunnerView) -> None:
-        """Look at what is to land, and record what a person should know of it: what happens then is decided once."""
+        """Look at what is to land, and record what the user should know of it: what happens then is decided once."""
         config = self.merge_client.queue.state.config
         found = inspect_branch(self.git, self.runtime.home, self.launch, self.task, self.branch,
                                (self.launch.gate or "", self.launch.node_gate or "", (config and config.gate) or ""),
@@ -433,7 +433,7 @@ class Runner:
             self._give_up_offer(action.why)
 
     def _give_up_offer(self, why: str) -> None:
-        """Let no host go on with the attempt."""
+        """Let no host continue with the attempt."""
         if self.task.hosts:
             from garrison.hosts.attempts import give_up  # few nodes are a host's
 

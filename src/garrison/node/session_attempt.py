@@ -1,9 +1,9 @@
 """Session attempt: the program that runs an attempt's agent as a garrison session, whose turns are a graph.
 
 `python -P -m garrison.node.session_attempt PROMPT_FILE`, started by the orchestrator in the node's
-worktree. The session is saved beside the prompt in the attempt's folder (`session/`), so that a successor finishes the
-turn under way: completed nodes of its graph are not repeated. The orchestrator's heartbeat stays its own; the session
-has heartbeats only if the node gave it an initiative.
+worktree. The session is saved alongside the prompt in the attempt's folder (`session/`), so that a successor finishes
+the turn under way: completed nodes of its graph are not repeated. The orchestrator's heartbeat stays its own; the
+session has heartbeats only if the node gave it an initiative.
 
     no turn yet                       send the task
     a turn without a report           request one, once
@@ -96,7 +96,7 @@ def next_message(turns: int, report: Mapping[str, object] | None, prompt: str, s
     """Return the next message to the session; None when it is at its end.
 
     Args:
-        said: what a person tells the session, for which it gets a turn of its own.
+        said: what the user tells the session, for which it gets its own turn.
     """
     if report is not None or (turns >= MAX_TURNS and not said):
         return None
@@ -229,7 +229,7 @@ class SessionProgram:
     # ---- the model
 
     def _within_limits(self, ask: Callable[..., Awaitable[ModelResponse]]) -> Callable[..., object]:
-        """Wrap the model: suspend at a limit on costs, and at an error that is transient or that a person can
+        """Wrap the model: suspend at a limit on costs, and at an error that is transient or that the user can
         resolve."""
         assert self.settings is not None
         limits = budget.Limits(self.settings.budget, self.settings.budget_run, self.settings.budget_day)

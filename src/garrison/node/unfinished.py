@@ -145,7 +145,7 @@ class WorkInspector:
     # ---- after everything is on the branch
 
     def inspect_branch(self) -> Refusal | None:
-        """Return what keeps the branch from landing, or where the work is if the branch holds none."""
+        """Return what keeps the branch from landing, or where the work is if the branch contains none."""
         tip = self.git.branch_tip(self.branch)
         target = self.git.branch_tip(self.launch.onto) or self.launch.base_oid
         if tip is None or not target:

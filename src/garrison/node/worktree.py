@@ -2,7 +2,7 @@
 
 A worktree, followed through the code: the runner's action PREPARE_WORKTREE calls `Worktree.prepare` (`create_worktree`
 at the target's tip; rework saves the earlier attempt's first), then the set-up job runs in it. The orchestrator's agent
-works there; `Snapshotter` (snapshots.py) saves it at intervals. A confined agent commits in a git view of its own:
+works there; `Snapshotter` (snapshots.py) saves it at intervals. A confined agent commits in its own git view:
 `collect_commits` brings its commits to the branch before anything else looks at that. At the end `adopt_commits` brings
 the agent's commits onto the branch. After the landing TIDY_UP saves the rest, removes the worktree and archives the
 branch (`save_rest`, `remove`, `archive`); after a failure FAIL_NODE saves everything first (`save`). `garrison clean`
@@ -115,7 +115,7 @@ def save_side_work(git: Git, worktree: Path, run: str, node: str, attempt: int) 
 
 @contextmanager
 def lend_worktree(git: Git, worktree: Path, run: str, node: str, attempt: int) -> Iterator[None]:
-    """Lend a confined agent's worktree to a person, whose git works on the repository itself; the agent continues with
+    """Lend a confined agent's worktree to the user, whose git works on the repository itself; the agent continues with
     what the person committed. What the set-up made is copied into it: the person sees no layer."""
     collect_what_can_be(git, worktree, run, node, attempt)
     setups.copy_out(worktree)
@@ -156,8 +156,8 @@ def create_worktree(git: Git, task: Task, worktree: Path, branch: str, tip: str,
     """
     worktree.parent.mkdir(parents=True, exist_ok=True)
     if task.attempt > 1 and task.rework == "fresh" and not worktree.exists():
-        # The earlier attempt's work is under its rescue ref, and this one starts over. The branch may hold more: if the
-        # agent checked out another branch, the rescue is of that one.
+        # The earlier attempt's work is under its rescue ref, and this one starts over. The branch may contain more: if
+        # the agent checked out another branch, the rescue is of that one.
         before = git.branch_tip(branch)
         if before is not None and not git.tips_containing(before, but=f"refs/heads/{branch}"):
             git.save_commit(before, rescue_stem(task.run_id, task.node, task.attempt - 1, "branch"))
@@ -184,7 +184,7 @@ def _merge_tip(git: Git, worktree: Path, tip: str, conflicts: Path, target: str)
     merge under a working agent because the target moved.
 
     The markers name the target, unless that has moved on or its name means something else in git, too. What was merged
-    is written beside the `conflicts`, with the name in the markers.
+    is written alongside the `conflicts`, with the name in the markers.
     """
     if conflicts.exists():
         return
@@ -258,7 +258,7 @@ def validator_worktree(worktree: Path) -> Path:
 
 
 def remove_validator_worktree(git: Git, worktree: Path, task: Task, *, keeps_home: bool = False) -> None:
-    """Remove the validator's worktree beside the node's, if there is one; save what was written in it.
+    """Remove the validator's worktree alongside the node's, if there is one; save what was written in it.
 
     Args:
         keeps_home: the validation is to be repeated: its session, in the home of its sandbox, is resumed.
@@ -320,7 +320,7 @@ class Worktree:
 
     def _set_aside_foreign(self, tip: str) -> list[str]:
         """Make room for a first attempt: it begins at its base, and a branch or worktree of its name that another home,
-        a removed run or a person made is no part of it. Return where what they hold was saved."""
+        a removed run or the user made is no part of it. Return where what they hold was saved."""
         saved = []
         if self.path.is_dir():
             saved.append(self._save("had found in its place when it began", 0))
@@ -357,7 +357,7 @@ class Worktree:
         return current_setup_key(self.launch, self.task, self.path)
 
     def hide_setup_outputs(self) -> None:
-        """Hide the set-up's output from git, unless an agent may have made new folders, too."""
+        """Hide the set-up's output from git, unless an agent may have made new folders as well."""
         if not (self.folder / "prompt.md").exists():
             hide_setup_output(self.git, self.path)
 
@@ -411,7 +411,7 @@ class Worktree:
             self.save("had not committed when its branch landed")
 
     def remove(self) -> None:
-        """Remove the worktree, and a validator's beside it, after their content was saved."""
+        """Remove the worktree, and a validator's alongside it, after their content was saved."""
         if self._begun_removal() is None:
             self._save_side_work(self.task.attempt)
             if self.path.is_dir():
@@ -421,7 +421,7 @@ class Worktree:
         self._removing.unlink(missing_ok=True)
 
     def _begun_removal(self) -> str | None:
-        """Return the rescue ref of a removal that was begun, '' if it needed none; None if none was begun."""
+        """Return the rescue ref of a removal that was started, '' if it needed none; None if none was started."""
         content = atomic.read(self._removing)
         return None if content is None else content.decode(errors="replace")
 
@@ -536,7 +536,7 @@ def _has_git_dir(git: Git, path: Path) -> bool:
 
 
 def orphan_has_work(git: Git, orphan: OrphanedWorktree) -> bool:
-    """Return whether the worktree holds anything that is on no ref."""
+    """Return whether the worktree contains anything that is on no ref."""
     if orphan.what == "directory":
         return any(entry.name != ".git" for entry in orphan.path.iterdir())
     head = git.head(orphan.path)

@@ -64,7 +64,7 @@ __all__ = ["RunResult", "run", "run_async", "run_program"]
 
 
 def run(graph: GraphLike | None = None, **options: Any) -> RunResult:
-    """Run a graph and return how it ended; the options are those of `run_async`. Works inside an event loop, too."""
+    """Run a graph and return how it ended; the options are those of `run_async`. Works inside an event loop as well."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -136,7 +136,7 @@ async def run_async(
 
 async def run_program(program: Program, initial: Mapping[str, Any], log: StepLog | None, *,
                       handlers: Mapping[str, Any], directory: Path | None, seed: str, resumed: bool) -> RunResult:
-    """Run a program whose steps `log` keeps among other records, from `initial`; `resumed`: it had begun before.
+    """Run a program whose steps `log` keeps among other records, from `initial`; `resumed`: it had started before.
 
     The files of its nodes are in `directory`, if it has any, and there a run that failed leaves its checkpoint. Without
     log and directory the run is in memory.

@@ -35,7 +35,7 @@ SHAPES: Mapping[str, str] = {
 """Handler of a shape, where neither `type` nor `handler` is given; any other shape means codergen."""
 
 HANDLERS = frozenset({*SHAPES.values(), "wait.signal", "subgraph"})
-"""Handlers of the dialect, besides `session.*`."""
+"""Handlers of the dialect, in addition to `session.*`."""
 
 _START_IDS = frozenset({"start", "Start"})
 _EXIT_IDS = frozenset({"exit", "Exit", "end", "End"})

@@ -6,7 +6,7 @@ are normalized, and an unknown word is an error, never "pending". `validated` me
     pending -> active -> impl_complete -> validated
                active | impl_complete -> failed        the work or its landing failed for good
                impl_complete -> active                 rework: landing was refused, and a new attempt starts
-               failed -> active                        rework of a failure, or retried by a person
+               failed -> active                        rework of a failure, or retried by the user
     validated | failed | skipped -> pending            the flow reaches the task again: a retry, or a loop
     pending -> skipped                                 no edge into it was followed
 """

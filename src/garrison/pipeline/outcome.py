@@ -9,7 +9,7 @@ read by one rule, whatever the word is written in:
     any other word (`blocked`, `faild`, `not ok`)               fail: unknown outcome
 
 An edge asks for a word by its condition (`outcome=needs_review`, `preferred_label=needs_review`) or, without a
-condition, by its label. A node asks for the words of the conditional nodes right after it, too.
+condition, by its label. A node asks for the words of the conditional nodes right after it as well.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class RunResult(Value):
     resumable: str = ""
 
     def to_data(self) -> dict[str, object]:
-        """Return the result as JSON values; `node_outcomes` maps a node to its status, or to a word of its own."""
+        """Return the result as JSON values; `node_outcomes` maps a node to its status, or to its own word."""
         return {**fields_of(self), "node_outcomes": {node: outcome.word or outcome.status
                                                    for node, outcome in self.node_outcomes.items()}}
 

@@ -259,7 +259,7 @@ class _Builder:
         return draft
 
     def enter(self, block: Block, scope: _Scope, depth: int) -> list[str]:
-        """Apply a nested block and return its members, which become members of the outer one, too."""
+        """Apply a nested block and return its members, which become members of the outer one as well."""
         if depth >= MAX_DEPTH:
             raise DialectError(self.source, block.line, block.column,
                                f"blocks nested deeper than {MAX_DEPTH}; flatten the subgraphs")

@@ -71,14 +71,14 @@ class PlannedTask:
     timeout_s: float | None = None
     silence_s: float | None = None
     failover: str | None = None
-    """Agents that go on when its agent cannot, as the node lists them."""
+    """Agents that continue when its agent cannot, as the node lists them."""
     escalate: str | None = None
-    """Agent that goes on once an attempt was refused; the node's own word, else the graph's."""
+    """Agent that continues once an attempt was refused; the node's own word, else the graph's."""
     allow_empty: bool | None = None
     """Whether an attempt without a change succeeds; the node's own word, else the graph's."""
     attrs: Mapping[str, str] = field(default_factory=dict)
     words: tuple[str, ...] = ()
-    """Words besides the statuses that its agent may report (`Unit.words`)."""
+    """Words in addition to the statuses that its agent may report (`Unit.words`)."""
     next_steps: tuple[str, ...] = ()
     """Ways a run may continue after it, if its agent decides between several (see fidelity.next_steps)."""
     source: str = field(default="", compare=False)
@@ -110,7 +110,7 @@ class RunPlan(Value):
     node_gate: str | None = None
     """Gate of the run's own branch, if nodes do not land on the target."""
     failover: str | None = None
-    """Agents that go on when a node's agent cannot, as the graph lists them."""
+    """Agents that continue when a node's agent cannot, as the graph lists them."""
     setup_key: tuple[str, ...] = ()
     """Files whose change makes the set-up run again, as paths in the worktree."""
     program: Program | None = None
@@ -311,7 +311,7 @@ def _manager_problem(graph: Graph, node: Node) -> str:
     if not manager.autostart:
         setting = "stack.child_autostart=false, but here a manager starts its child itself"
     elif text(node.attrs, "stack.child_workdir") or text(graph.attrs, "stack.child_workdir"):
-        setting = "stack.child_workdir, but here each task has a worktree of its own"
+        setting = "stack.child_workdir, but here each task has its own worktree"
     return setting and f"has {setting}; remove it, or use garrison pipeline run"
 
 

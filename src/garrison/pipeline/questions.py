@@ -1,7 +1,7 @@
 """Questions to people, and gates: places where a run waits for an answer or a signal. Pure except the console.
 
 An answer is one of the options of its question, or it is rejected and the question is asked again; it never falls back
-to the first option. Nothing answers for a person except the gate's own default after its time-out, and
+to the first option. Nothing answers for the user except the gate's own default after its time-out, and
 `--auto-approve`, which takes that default, else the first option.
 
 Both drivers use these gates. The guardian of a garrison run keeps open gates in the run's journal, so that a reader
@@ -37,7 +37,7 @@ class _Special(str):
 TIMEOUT: Final = _Special("timeout")
 """Result of a question that was not answered in time."""
 SKIPPED: Final = _Special("skipped")
-"""Answer of a person who declines to answer."""
+"""Answer of the user who declines to answer."""
 
 
 class Option(Value):
@@ -51,7 +51,7 @@ class Option(Value):
 
 
 class Question(Value):
-    """A question to a person; `id` distinguishes the same gate's questions in different visits."""
+    """A question to the user; `id` distinguishes the same gate's questions in different visits."""
 
     id: str
     node: str
@@ -76,7 +76,7 @@ class Question(Value):
 
 
 Answer: TypeAlias = "str | None"
-"""A person's text, TIMEOUT, SKIPPED, or None if there is no one to ask."""
+"""The user's text, TIMEOUT, SKIPPED, or None if there is no one to ask."""
 
 
 @runtime_checkable
@@ -417,7 +417,7 @@ def answer_timed_out(question: Question) -> Outcome:
 
 
 def default_chosen(question: Question, answer: str) -> Outcome:
-    """Return the outcome of an answer that comes from the graph or the launch, not from a person."""
+    """Return the outcome of an answer that comes from the graph or the launch, not from the user."""
     if rejection := question.rejection(answer):
         return _hopeless(f"human.default_choice: {rejection}")
     return answered(question, answer)

@@ -1,6 +1,6 @@
 """Store of a run in its directory: owner lock, journal, answers, artifacts, events, and the files derived from these.
 
-    journal.jsonl         source of truth: `begun`, then one `flow` record a step, synced before the run continues
+    journal.jsonl         source of truth: `started`, then one `flow` record a step, synced before the run continues
     checkpoint.json       derived: where the run is, for people and programs; never read to resume
     graph.dot             the graph it started with (or was changed to)
     manifest.json         summary for listings
@@ -14,8 +14,8 @@
     children/ blobs/      runs of inner pipelines, and large values of the journal
 
 One owner at a time; the journal is written first, and the derived files may lag behind it. Values over 8 kB of a step
-are stored beside the journal as blobs. The command line writes answers and signals, and a run need not be running to be
-answered. No decision depends on the events: after an interruption some may be missing or repeated.
+are stored alongside the journal as blobs. The command line writes answers and signals, and a run need not be running to
+be answered. No decision depends on the events: after an interruption some may be missing or repeated.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ class RunDirectory:
 
 @dataclass
 class RunStart:
-    """Start of a run: the fields of its `begun` record, all that a resume needs besides the events."""
+    """Start of a run: the fields of its `started` record, all that a resume needs in addition to the events."""
 
     run: str
     graph: str
@@ -186,7 +186,7 @@ class RunStart:
     """`walk` or `dag` if the caller chose; empty: as the graph says."""
 
     def to_data(self) -> dict[str, object]:
-        """Return the data of a `begun` record; `initial` is a text of its own, so that it may become a blob."""
+        """Return the data of a `started` record; `initial` is its own text, so that it may become a blob."""
         return {**fields_of(self), "initial": json.dumps(self.initial, ensure_ascii=False)}
 
     @classmethod
@@ -308,7 +308,7 @@ _BLOB_KEY = "$blob"
 def pack_event(event: FlowEvent) -> dict[str, object]:
     """Return an event as data of a `flow` record.
 
-    Large values of its outcome's context become texts beside it, which the journal stores as blobs.
+    Large values of its outcome's context become texts alongside it, which the journal stores as blobs.
     """
     texts: dict[str, str] = {}
     outcome = event.outcome if isinstance(event, Finished) else None
@@ -616,7 +616,7 @@ class EventSink:
         assert self._listener is not None
         try:
             self._listener(event)
-        except Exception as error:  # the listener is the user's code; the run goes on without it
+        except Exception as error:  # the listener is the user's code; the run continues without it
             self._listener = None
             warnings.warn(f"on_event failed at {event.kind} and is no longer called: {error!r}", RuntimeWarning,
                           stacklevel=2)

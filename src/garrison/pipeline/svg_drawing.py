@@ -3,8 +3,8 @@
 The document is built as a tree, so that no label can become markup; it has no script, no link and loads nothing.
 
 Nodes are put into layers by their longest way from the start, without the edges that lead back. Between two layers of
-nodes lies one of labels: every edge passes it by a place of its own, as wide as its label, and the layers between its
-ends by places without width. All places of a layer stand beside each other, so that no label can overlap anything.
+nodes lies one of labels: every edge passes it by its own place, as wide as its label, and the layers between its
+ends by places without width. All places of a layer stand alongside each other, so that no label can overlap anything.
 """
 
 from __future__ import annotations

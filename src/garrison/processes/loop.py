@@ -257,7 +257,7 @@ def strip_temporary_names(text: str) -> str:
 def _guarded_turn(process: Process, incarnation: Incarnation, runtime: Runtime, errors: RepeatedErrors) -> bool:
     """Take one turn between two checks of the life lock: a process whose home was removed must not create it again.
 
-    The error of a damaged record that is not repaired in time is raised: it would keep the process from ending, too.
+    The error of a damaged record that is not repaired in time is raised: it would keep the process from ending as well.
     """
     now = runtime.clock.monotonic()
     if not _beat(incarnation, runtime, errors, now):
@@ -333,7 +333,7 @@ def exit_gracefully(incarnation: Incarnation, reason: str, departure: Departure,
 def log_line(text: str) -> None:
     """Write a line to the process's log; without space or a terminal the line is lost.
 
-    A reason in it may be an agent's words, and the launcher's log a person's terminal.
+    A reason in it may be an agent's words, and the launcher's log the user's terminal.
     """
     with contextlib.suppress(OSError):
         print("\n".join(clean_lines(text)), file=sys.stderr, flush=True)

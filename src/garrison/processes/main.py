@@ -258,7 +258,7 @@ def recover_process(runtime: Runtime, incarnation: Incarnation, make: MakeProces
 
 
 def _exit_code(role: str, code: int) -> int:
-    """Return the exit code: a supervisor learns of a fence from it, a person that the launcher failed."""
+    """Return the exit code: a supervisor learns of a fence from it, the user that the launcher failed."""
     return 1 if role == "launch" and code == FENCED_EXIT else code
 
 

@@ -42,7 +42,7 @@ def process_argv(key: Key, home: Path, incarnation: int, options: list[str] | No
 
 def spawn_process(runtime: Runtime, launch: Launch, request: SpawnRequest,
                   options: list[str] | None = None) -> Identity:
-    """Start a process in a session of its own, with its output in its log; return the leased identity.
+    """Start a process in its own session, with its output in its log; return the leased identity.
 
     OSError (ENOSPC) on a full disk: the process could not register there, and would count as a death.
     """
@@ -85,7 +85,7 @@ def replace_dead(runtime: Runtime, key: Key) -> Identity | None:
 
 
 def worktree_path(launch: Launch, node: str) -> Path:
-    from garrison.system.git import repository_key  # a launcher spawns, too, and needs no git
+    from garrison.system.git import repository_key  # a launcher spawns as well, and needs no git
 
     return Path(launch.trees) / repository_key(Path(launch.repo)) / launch.run_id / node
 

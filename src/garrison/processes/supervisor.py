@@ -126,7 +126,7 @@ class Supervisor:
         return ChildState(identity, judge(identity, observation), observation)
 
     def _repair_identity(self, key: Key, error: RecordError) -> Identity | None:
-        """Rebuild the damaged identity of a child that is dead; None if it lives, or only a person can repair it."""
+        """Rebuild the damaged identity of a child that is dead; None if it lives, or only the user can repair it."""
         if not isinstance(error, RecordCorrupt):
             return None
         identity = rebuild_identity(self.runtime.observer, key, self._incarnation_of(key))
@@ -140,7 +140,7 @@ class Supervisor:
 
     def _living_unread(self, key: Key, error: RecordError) -> ChildState:
         """Return the state of a child whose record cannot be read: alive as far as its supervisor may assume. A living
-        process rewrites a damaged record itself; what only a person can repair stops this one child, not its
+        process rewrites a damaged record itself; what only the user can repair stops this one child, not its
         supervisor."""
         if self._unread.get(key.full) != str(error):
             log_line(str(error))
@@ -149,7 +149,7 @@ class Supervisor:
         return ChildState(identity, Verdict("alive", f"its record cannot be read: {error}"))
 
     def observe_child(self, key: Key, agent: AgentEvidence | None = None) -> ChildState:
-        """Return the state of a child of this process: as `child_state`, but it detects one that hangs, too."""
+        """Return the state of a child of this process: as `child_state`, but it detects one that hangs as well."""
         state = self.child_state(key)
         if state.identity is None or state.verdict is None:
             return state
@@ -235,7 +235,7 @@ class Supervisor:
                 self._class_of(identity, death_class, server_died=server_died))
 
     def _process_of(self, child: ChildState) -> tuple[int, int] | None:
-        """Return the pid and start ticks of a process that died, before it was active, too; None if it is unknown."""
+        """Return the pid and start ticks of a dead process, even one that never was active; None if unknown."""
         identity, state = child.identity, child.verdict.state if child.verdict is not None else ""
         if identity is None or not self._is_of_this_machine(identity):
             return None
@@ -299,7 +299,7 @@ class Supervisor:
                        boot_id=self.runtime.observer.machine.boot_id)
 
     def park(self, child: ChildState, why: str, cool_down: float, attempt: int = 1) -> ChildParked:
-        """Park a name until its probe is due in `cool_down` seconds, or a person unparks it.
+        """Park a name until its probe is due in `cool_down` seconds, or the user unparks it.
 
         The identity is written first: a successor that finds it parked, but not journaled, writes the record.
         """
@@ -322,7 +322,7 @@ class Supervisor:
         return event
 
     def unpark(self, key: Key) -> None:
-        """Let a parked name start again, at a person's request."""
+        """Let a parked name start again, at the user's request."""
         now = self.runtime.clock.utc()
 
         def unparked(old: Identity | None) -> Identity:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 RECORD_FOLDERS = ("identities", "hooks", "signals", "runs", "merge-queue", "run")
-"""Folders of a home that hold records."""
+"""Folders of a home that contain records."""
 
 LONGEST_WRITE = 2.0
 """Seconds; a write takes milliseconds."""
@@ -39,7 +39,7 @@ def find_abandoned(home: Path) -> Iterator[Path]:
 
 def remove_abandoned(home: Path, now: float) -> None:
     """Remove abandoned files that are older than any write; `now` is in seconds since 1970."""
-    with contextlib.suppress(OSError):  # another process may be removing them, too
+    with contextlib.suppress(OSError):  # another process may be removing them as well
         for path in find_abandoned(home):
             if path.lstat().st_mtime < now - LONGEST_WRITE:
                 if path.is_dir() and not path.is_symlink():

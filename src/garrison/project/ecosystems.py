@@ -35,7 +35,7 @@ class Candidate(Value):
     is_test: bool = True
     """False if the gate runs no tests: the project has none that are known."""
     shows_tests: bool = False
-    """Set if its log shows the tests that ran: tox and nox pass, too, if an environment runs none."""
+    """Set if its log shows the tests that ran: tox and nox pass as well, if an environment runs none."""
     install: str = ""
     """Command that adds packages to what set-up made; '' if there is none."""
 
@@ -122,7 +122,7 @@ LOCK_FILES = ("uv.lock", "poetry.lock", "pdm.lock", "Pipfile.lock", "requirement
               "npm-shrinkwrap.json", "pnpm-lock.yaml", "yarn.lock", "bun.lock", "bun.lockb", "package.json",
               "Cargo.lock", "Cargo.toml", "go.mod", "go.sum", "Gemfile.lock", "Gemfile", "composer.lock",
               "composer.json", "CMakeLists.txt", "meson.build", "configure.ac", "Makefile.am")
-"""Files whose change makes a set-up worth another run, besides those that it names."""
+"""Files whose change makes a set-up worth another run, in addition to those that it names."""
 
 
 def propose_by_marks(files: ProjectFiles) -> list[Candidate]:

@@ -62,7 +62,7 @@ def is_manifest(path: str) -> bool:
 
 
 def is_python_test(path: str) -> bool:
-    """Return whether a file holds Python tests by its name; its first lines tell which runner they need."""
+    """Return whether a file contains Python tests by its name; its first lines tell which runner they need."""
     return _TEST_TEXTS.search(path) is not None
 
 

@@ -1,7 +1,7 @@
 """Node projects: ways to test them, from `npm test` down to the part of it that needs no linter. Pure.
 
-A published package often lacks what its `test` script wants besides the tests: the configuration of a linter, an audit
-over the network. So a part of the script is a candidate, too.
+A published package often lacks what its `test` script wants in addition to the tests: the configuration of a linter, an
+audit over the network. So a part of the script is a candidate as well.
 """
 
 from __future__ import annotations

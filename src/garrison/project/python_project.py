@@ -1,7 +1,7 @@
 """Python projects: ways to test them, from the project's own tool down to a .venv with pytest. Pure.
 
 A .venv gets what the project names for its tests: an extra, a dependency group, a file of requirements, the `deps` of
-tox. Which of these is complete cannot be known, so each is a candidate of its own, the likeliest first.
+tox. Which of these is complete cannot be known, so each is its own candidate, the likeliest first.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MAX_VENVS = 7
 """Candidates with a .venv at most."""
 
 _TEST_NAMES = ("tests", "test", "testing", "pytest", "unittest", "dev", "develop", "development", "all", "ci")
-"""Names of extras, groups and files that hold what tests need; the likeliest first."""
+"""Names of extras, groups and files that contain what tests need; the likeliest first."""
 _OTHER_NAMES = re.compile(r"doc|lint|typ(e|ing)|mypy|format|style|bench|release|build|pre.?commit|publish|pyright|ruff")
 _RUNNER = re.compile(r"\b(pytest|py\.test|unittest|nose2?|stestr|trial|green|ward|django|manage\.py|runtests|trial)\b")
 _PYTEST = re.compile(r"\bpytest\b")
@@ -209,7 +209,7 @@ def _is_for_tests(name: str) -> bool:
 
 
 def _test_sets(sets: Mapping[str, tuple[str, ...]]) -> list[str]:
-    """Return the names of extras or groups that hold what tests need: those with a runner first."""
+    """Return the names of extras or groups that contain what tests need: those with a runner first."""
     named = [name for name in sets if _is_for_tests(name) or _has_runner(sets[name])]
     return sorted(named, key=lambda name: (not _has_runner(sets[name]), bool(_OTHER_NAMES.search(name)), _rank(name)))
 
@@ -330,7 +330,7 @@ def _expand(text: str) -> list[str]:
 
 
 def _runs_tests(ini: Mapping[str, Mapping[str, str]], name: str) -> bool:
-    """Return whether an environment of tox runs a test runner, by the lines of `commands` that hold for its factors."""
+    """Return whether an environment of tox runs a test runner, by the lines of `commands` that apply to its factors."""
     own = next((section for section in ini if section.startswith("testenv:")
                 and name in _expand(section.removeprefix("testenv:").strip())), "")
     commands = (ini[own].get("commands") if own else None) or (ini["testenv"].get("commands") if "testenv" in ini

@@ -107,7 +107,7 @@ def _projects(files: ProjectFiles, folder: str, versions: Sequence[Version]) -> 
 
 
 def _nested(files: ProjectFiles) -> list[str]:
-    """Return the folders that hold a project of their own, and are no member of one above."""
+    """Return the folders that contain their own project, and are no member of one above."""
     top = {ecosystem for name, ecosystem in _OWN_MANIFEST.items() if files.has(name)}
     members = _kinds_with_members(files)
     found: dict[str, str] = {}
@@ -124,7 +124,7 @@ def _nested(files: ProjectFiles) -> list[str]:
 
 
 def _plain_python(files: ProjectFiles, folders: Sequence[str]) -> str:
-    """Return the folder beside other projects' that holds all Python tests, but no manifest; '' if none does.
+    """Return the folder alongside other projects' that contains all Python tests, but no manifest; '' if none does.
 
     A package does not count: its modules are imported from the folder above it.
     """

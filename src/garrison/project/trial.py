@@ -25,13 +25,13 @@ SETUP, GATE = "set-up", "gate"
 MAX_LEFT_OUT, MIN_RATIO = 10, 20
 """Tests, or files of them, that a gate may leave out since they fail on the target; how many must pass for each one."""
 MAX_CAUSE = 200
-"""Characters of a log's line that is told."""
+"""Characters shown of a log's line."""
 MAX_ADDITIONS = 6
 """How often a candidate of one project is extended for what its log misses."""
 _COUNTS = re.compile(r"\b\d+ (?:failed|passed|errors?|skipped)\b|Ran \d+ tests?|\b\d+ tests?\b")
 _REGISTRIES = (("pypi.org", "files.pythonhosted.org"), ("registry.npmjs.org",), ("registry.yarnpkg.com",),
                ("index.crates.io", "static.crates.io"), ("proxy.golang.org", "sum.golang.org"))
-"""Hosts of each registry. They are refused only where the machine resolves them to an address of its own network, and
+"""Hosts of each registry. They are refused only where the machine resolves them to its own address network, and
 then all of one are."""
 _RAN = re.compile(r"\b[1-9]\d* (?:passed|failed|xfailed|skipped)\b|^Ran [1-9]\d* tests?\b|\b[1-9]\d* tests? passed"
                   r"|\[ *100%\]",
@@ -92,7 +92,7 @@ def find_passing(candidates: Sequence[Candidate], means: Means, *, limit: float,
     Args:
         candidates: at least one.
         limit: seconds that set-up and gate of a trial may take, each.
-        end: time by the clock of `means` at which no further trial is begun.
+        end: time by the clock of `means` at which no further trial is started.
     """
     waiting, attempts, additions = list(candidates), list[Attempt](), 0
     absent: dict[str, None] = {}
@@ -147,7 +147,7 @@ def _leave_out_failing(attempts: Sequence[Attempt], means: Means, limit: float) 
 def failing_few(attempt: Attempt) -> list[str]:
     """Return the tests that failed, or where these are many their files, if a gate can leave them out; else none.
 
-    They must be few among many. Only pytest is told which tests to leave out; a file that cannot be collected is no
+    They must be few among many. Only for pytest are failing tests deselected; a file that cannot be collected is no
     test.
     """
     result = attempt.result

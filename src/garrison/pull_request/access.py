@@ -1,6 +1,6 @@
 """Forge access: open the forge of a remote with the user's token.
 
-Only launcher and guardian of a run with a pull request get the variables that hold tokens (`forge_variables`): no
+Only launcher and guardian of a run with a pull request get the variables that contain tokens (`forge_variables`): no
 runner, agent or gate does. The clients are imported here alone, when a run has a pull request.
 """
 

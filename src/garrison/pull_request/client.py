@@ -1,4 +1,4 @@
-"""Pull request client: one look at forge and repository, and one step there. Blocking; it runs beside the guardian's
+"""Pull request client: one look at forge and repository, and one step there. Blocking; it runs alongside the guardian's
 loop (`guardian/forge_client.py`).
 
 A look reads everything and changes nothing but garrison's copies of remote refs. A step that makes something carries a
@@ -132,7 +132,7 @@ class PullRequestClient:
         """Read everything about the pull request.
 
         Args:
-            anew: believe no answer that was kept, nor a forge that says that one has not changed.
+            again: believe no answer that was kept, nor a forge that says that one has not changed.
         """
         if anew or time.monotonic() > self._kept_until:
             self._kept.clear()
@@ -311,12 +311,12 @@ class PullRequestClient:
     def _comments(self, number: int, reviews: Sequence[model.Review], lines: Sequence[model.LineComment], head: str,
                   ) -> list[Comment]:
         """Return what people wrote: on lines (the first of a thread, and what was said after garrison's answer), on the
-        whole, and as a review. What has a marker is garrison's: the token may be that of a person who reviews."""
+        whole, and as a review. What has a marker is garrison's: the token may be that of the user who reviews."""
         own, run = self._own_login(), self.launch.run_id
         general = self._read(self.forge.list_comments, number, pull=True)
         name = self.options.mention
 
-        def is_own(author: str, text: str) -> bool:  # a run may go on with another user's token
+        def is_own(author: str, text: str) -> bool:  # a run may continue with another user's token
             return is_marked(text) and (author == own or self._can_write(author))
 
         everything = [*((each.author, each.text) for each in lines), *((each.author, each.text) for each in general)]
@@ -424,7 +424,7 @@ class PullRequestClient:
         answer = self.git.run(*arguments, check=False, timeout=NETWORK_SECONDS,
                               extra=self.credentials)
         failpoint.here("forge:pushed")
-        if answer.code:  # what a remote that answered did not take has a line of its own
+        if answer.code:  # what a remote that answered did not take has its own line
             is_answered = any(line.startswith("!\t") for line in answer.out.splitlines())
             raise GitError(arguments[:1], REJECTED if is_answered else UNANSWERED, answer.err)
 

@@ -189,6 +189,6 @@ class ForgeStep(Value):
     text: str = ""
     """garrison's section of the body, answer, or state of a status."""
     comment: str = ""
-    """Key of the comment that is answered, or of the failure that is told."""
+    """Key of the comment to answer, or of the failure to report."""
     resolves: bool = False
     """True if the answer settles its conversation."""

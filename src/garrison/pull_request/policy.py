@@ -1,7 +1,7 @@
 """Pull request policy: the state machine of a run's request. Pure.
 
 It begins when the flow is at its exit. The run's branch is the head; `landing_policy.py` has it tested, merged into the
-base, on a branch of its own. `ROWS` is the machine: the first row that fits journal and facts decides the next step,
+base, on its own branch. `ROWS` is the machine: the first row that fits journal and facts decides the next step,
 and says into which states it may lead (`records.pull_request` has the states). docs/generated/states.md has the table;
 a test compares the two. Nothing is remembered but the journal, so a row may be decided again after any death.
 """
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from garrison.run.state import RunState
 
 MAX_FEEDBACK, MAX_WORDS = 100, 60_000
-"""Checks and comments that one attempt is told, and characters of what they say; the rest is for the next one."""
+"""Checks and comments passed to one attempt, and characters of their text; the next one gets the rest."""
 MAX_SHOWN, MAX_SAID = 10, 2000
 """Comments that ask for nothing and are shown besides, the latest, and characters of each."""
 NEWS_SECONDS = 60.0
@@ -60,7 +60,7 @@ class PullRequestView(Value):
     tree: str = ""
     """Tree of the tested merge."""
     problem: str = ""
-    """Why the forge refused the last request, if only a person can mend that; '' otherwise."""
+    """Why the forge refused the last request, if only the user can mend that; '' otherwise."""
     refused: ForgeStep | None = None
     """The step that it refused; None for a look."""
     wait: str = ""
@@ -328,8 +328,8 @@ def _pushed_by_others(turn: Turn) -> list[Action] | None:
 
 
 def _moved_meanwhile(turn: Turn) -> list[Action] | None:
-    """The relation holds for another tip than the guardian's: a push of this one could take back what people pushed and
-    garrison took in."""
+    """The relation applies to another tip than the guardian's: a push of this one could take back what people pushed
+    and garrison took in."""
     return turn.wait(turn.current, "its branch moved while the forge was asked; looking again") \
         if turn.facts.tip and turn.facts.tip != turn.view.tip else None
 
@@ -392,7 +392,7 @@ def _under_test(turn: Turn) -> list[Action] | None:
 
 
 def _make_ready(turn: Turn) -> list[Action] | None:
-    """End the draft that garrison opened; one that a person made since then is theirs, whatever is pushed meanwhile."""
+    """End the draft that garrison opened; one that the user made since then is theirs, whatever is pushed meanwhile."""
     ready = turn.state.pull_request.ready
     if ready == turn.view.tip:
         return None
@@ -428,7 +428,7 @@ def _waits_for(turn: Turn, *, with_forge: bool = False) -> tuple[PullRequestStat
     if facts.is_draft and view.silence < LAG_SECONDS:  # an answer from before it was made ready
         return turn.current, turn.state.pull_request.reason
     if facts.is_draft:
-        return _S.HELD_UP, "a person made it a draft again"
+        return _S.HELD_UP, "made a draft again on the forge"
     if red := [check.name for check in facts.checks if check.result is CheckResult.FAILED]:
         return _S.HELD_UP, f"the check {mention(red[0])} is red on this head"
     pending = [check.name for check in facts.checks if check.result is CheckResult.PENDING]
@@ -448,7 +448,7 @@ def _waits_for(turn: Turn, *, with_forge: bool = False) -> tuple[PullRequestStat
     if not facts.requires_checks and view.silence < options.settle:
         heard = "nothing new" if facts.checks else "none"
         return _S.WAITING_FOR_CHECKS, f"{heard} reported yet; {options.settle:g} s without news are waited for"
-    return (_S.READY_TO_MERGE, "approved and green: a person merges it") if options.merge is MergeRule.PERSON else None
+    return (_S.READY_TO_MERGE, "approved, green: merge it on the forge") if options.merge is MergeRule.PERSON else None
 
 
 def _wait_for_others(turn: Turn) -> list[Action] | None:
@@ -516,7 +516,7 @@ def _send_back(turn: Turn) -> list[Action] | None:
 
 
 def _fit(own: Sequence[Check | Comment]) -> list[Check | Comment]:
-    """Return the first of them that one attempt can be told whole, at least one."""
+    """Return the first of them that fit into one attempt untruncated, at least one."""
     kept, words = list[Check | Comment](), 0
     for each in own[:MAX_FEEDBACK]:
         words += len(each.log if isinstance(each, Check) else each.text)
@@ -582,9 +582,9 @@ ROWS = (
     Row("commits were taken in", "test them", (), _test_what_was_taken_in),
     Row("no request", "open a draft", (_S.PUSHING, _S.HELD_UP), _open),
     Row("the request is not recorded", "record it", (), _opened),
-    Row("a person gave it another base", "wait until that is undone", (_S.HELD_UP,), _retargeted),
+    Row("the base was changed on the forge", "wait until that is undone", (_S.HELD_UP,), _retargeted),
     Row("garrison's section of the text is old", "write it", (_S.HELD_UP,), _edit),
-    Row("the base has it, and it is said to be open", "wait; after a minute this is told", (_S.MERGING, _S.HELD_UP),
+    Row("the base has it, and it is said to be open", "wait; after a minute this is reported", (_S.MERGING, _S.HELD_UP),
         _on_base),
     Row("the gate tests it", "wait; test again if the base was red and moves",
         (_S.DRAFT, _S.WAITING_FOR_CHECKS, _S.HELD_UP), _under_test),
@@ -596,7 +596,7 @@ ROWS = (
     Row("`merge = \"garrison\"`: the status is not that of the tested merge", "publish it, or test the moved base",
         (_S.HELD_UP,), _own_status),
     Row("`merge = \"auto\"`: only the forge's rules are open", "turn auto-merge on; wait", _OPEN, _schedule),
-    Row("a check, a review or a conversation is open; a draft again", "wait; what has not moved for long is told",
+    Row("a check, a review or a conversation is open; a draft again", "wait; report what has not moved for long",
         _OPEN, _wait_for_others),
     Row("approved and green", "merge exactly this head; if the base has moved, test it before",
         (_S.MERGING, _S.HELD_UP), _merge),

@@ -78,7 +78,7 @@ class RunSummary(Value):
     name: str = ""
     """Name by which a comment addresses garrison."""
     changes: tuple[Told, ...] = ()
-    """What a person should know of the whole change."""
+    """What the user should know of the whole change."""
 
 
 def marker_of(run: str, given_up: int = 0) -> str:
@@ -170,7 +170,7 @@ def write_title(summary: RunSummary) -> str:
 
 
 def write_section(summary: RunSummary) -> str:
-    """Return garrison's section, with its markers: what changed and why, how it was tested, how to go on."""
+    """Return garrison's section, with its markers: what changed and why, how it was tested, how to continue."""
     nodes = summary.nodes[:MAX_ROWS]
     lines = list[str]()
     if len(summary.nodes) == 1:
@@ -219,12 +219,12 @@ def _tested(summary: RunSummary) -> str:
 def _how_to_talk(summary: RunSummary) -> str:
     name = f", or write `@{summary.name} …`" if summary.name else ""
     return (f"**To have it changed**: comment on a line, request changes in a review{name}. An agent makes the change "
-            "and replies. You can push your own commits to this branch, too. Other comments are shown to the agents, "
+            "and replies. You can also push your own commits to this branch. Other comments are shown to the agents, "
             "but start no work.")
 
 
 def write_failure(why: str, help_: str) -> str:
-    """Return the comment that tells reviewers that the run failed, and what helps on the machine where it was begun."""
+    """Return the comment that tells reviewers that the run failed, and what helps on the machine that started it."""
     return (f"The run failed, so this is a draft again and needs no review now.\n\n{tame(why, MAX_NOTE)}\n\n"
             f"You can push commits that fix it to this branch. On the machine where the run was started, {help_}.")
 

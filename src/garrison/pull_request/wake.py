@@ -1,7 +1,7 @@
 """Wake file of a run with a pull request: its change makes the run's guardian look at the forge at once.
 
-A wake says nothing about what is there, so that a wrong or repeated one costs a look and nothing else. What a person
-wishes besides stands in a file of its own, for this guardian and each later one.
+A wake says nothing about what is there, so that a wrong or repeated one costs a look and nothing else. What the user
+wishes in addition to stands in its own file, for this guardian and each later one.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def wake_file(root: Path) -> Path:
 
 
 class Wishes(Value):
-    """What a person wants of a run's pull request (`runs/RUN/forge/wishes.json`)."""
+    """What the user wants of a run's pull request (`runs/RUN/forge/wishes.json`)."""
 
     base: str = ""
     """Branch of the remote that is the base now, '' for that of the launch."""
@@ -41,14 +41,14 @@ class Wishes(Value):
 
 
 def read_wishes(root: Path) -> Wishes:
-    """Return what a person wants; nothing if the file is absent. RecordError for a damaged one."""
+    """Return what the user wants; nothing if the file is absent. RecordError for a damaged one."""
     path = forge_folder(root) / "wishes.json"
     data = atomic.read(path)
     return decode(Wishes, data, path) if data is not None else Wishes()
 
 
 def wake(runtime: Runtime, run: str, wishes: Wishes | None = None) -> None:
-    """Ask the guardian of a run to look at the forge, by what a person wants from now on."""
+    """Ask the guardian of a run to look at the forge, by what the user wants from now on."""
     path = wake_file(runtime.files(run).root)
     if wishes is not None:
         atomic.make_directory(path.parent)

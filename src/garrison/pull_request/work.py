@@ -120,7 +120,7 @@ def summarize(runtime: Runtime, launch: Launch, plan: RunPlan, state: RunState, 
 
 
 def _changes(landed: Sequence[MergeEntry]) -> tuple[Told, ...]:
-    """Return what a person should know of all that the nodes landed, as their runners found it: a kind once."""
+    """Return what the user should know of all that the nodes landed, as their runners found it: a kind once."""
     known: dict[str, Told] = {}
     for entry in landed:
         for each in entry.changes or ():

@@ -83,7 +83,7 @@ class ForgeCount(Value):
 
 
 class ForgeWorker:
-    """Thread beside a guardian's loop that talks to the forge, and when it looks there again.
+    """Thread alongside a guardian's loop that talks to the forge, and when it looks there again.
 
     A forge may hang for as long as a request's deadline, and the loop must beat meanwhile. The thread does one job at a
     time, decides nothing and writes no record; it ends with its guardian, so that no two talk for one run. Its results
@@ -103,7 +103,7 @@ class ForgeWorker:
         """Requests of clients that were closed."""
         self.is_busy = False
         self.facts: Facts | None = None
-        """Facts of the last look, until a step is begun."""
+        """Facts of the last look, until a step is started."""
         self.problem = self.wait = ""
         self.refused: ForgeStep | None = None
         self.due = 0.0
@@ -115,7 +115,7 @@ class ForgeWorker:
         self.done: ForgeStep | None = None
         """The step that was taken last."""
         self._is_asked = False
-        """True if a person asked for the next look: it believes nothing that was kept."""
+        """True if the user asked for the next look: it believes nothing that was kept."""
         self._looks = 0
         self._unanswered_since: float | None = None
         self.silence = 0.0
@@ -147,7 +147,7 @@ class ForgeWorker:
         self._jobs.put((step, known, title, is_anew))
 
     def reopen(self) -> None:
-        """Open the client anew for the next job; not while one is under way."""
+        """Open the client again for the next job; not while one is under way."""
         self._spent, self._client = self._requests(), None
 
     def gives_up(self, now: float) -> bool:
@@ -253,7 +253,7 @@ class ForgeWorker:
         except errors.Stale:
             return Answer(step=step)
         except errors.Unauthorized as error:
-            if self._client is not None:  # the next look finds the token anew: a credential helper may have another
+            if self._client is not None:  # the next look finds the token again: a credential helper may have another
                 self._spent = self._requests()
                 self._client = None
             return Answer(step=step, problem=str(error))
@@ -320,7 +320,7 @@ class ForgeClient:
                                  OwnerFinder(self.runtime, self.launch, git).find, credentials, self._wishes.given_up)
 
     def _follow_wishes(self) -> None:
-        """Take the base that a person has named since the launch."""
+        """Take the base that the user has named since the launch."""
         self.launch = replace(self._given, base=self._wishes.base or self._given.base)
 
     def _stamp(self) -> int:
@@ -366,7 +366,7 @@ class ForgeClient:
                                section, body, worker.silence, landing.pause, self._read_replies(state))
 
     def _wish(self) -> None:
-        """Follow what a person wants of the request since the last time."""
+        """Follow what the user wants of the request since the last time."""
         with suppress(GarrisonError):  # a damaged file says nothing
             if (wishes := read_wishes(self.root)) != self._wishes:
                 self._wishes = wishes
@@ -384,7 +384,7 @@ class ForgeClient:
         return self._replies[1]
 
     def _texts(self, state: RunState) -> tuple[str, str]:
-        """Return section and title; they are written anew when a node has changed."""
+        """Return section and title; they are written again when a node has changed."""
         nodes = tuple((name, node.status, node.attempt) for name, node in state.nodes.items())
         key = (nodes, self._closes, self._title, state.landing.status, state.landing.oid, self.launch.base)
         if self._section[0] != key:

@@ -1,8 +1,8 @@
 """API answers: how a model's API has answered the calls of one attempt, as the run's proxy has seen it.
 
 The proxy writes an answer that is none of success to `network/answer.json` in the attempt's folder, and removes it once
-the API answers a call. So what stands there is why the attempt's agent cannot go on, whatever its program says: status,
-the API's own name of the error, and the time that its headers name. No agent can write there.
+the API answers a call. So what stands there is why the attempt's agent cannot continue, whatever its program says:
+status, the API's own name of the error, and the time that its headers name. No agent can write there.
 """
 
 from __future__ import annotations

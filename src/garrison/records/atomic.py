@@ -28,7 +28,7 @@ _POLL = 0.002
 _CHUNK = 1 << 16
 _MISPLACED = frozenset({errno.EISDIR, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ELOOP, errno.EEXIST,
                         errno.ENAMETOOLONG})
-"""Errors that a person must fix: something else has the name, or permission is missing. Others are the machine's."""
+"""Errors that the user must fix: something else has the name, or permission is missing. Others are the machine's."""
 
 
 def read(path: Path) -> bytes | None:
@@ -76,7 +76,7 @@ def list_names(folder: Path) -> list[str]:
 
 
 def to_record_error(path: Path, error: OSError) -> Exception:
-    """Return the exception to raise for `error` at `path`: RecordUnreadable if a person must act, else `error`."""
+    """Return the exception to raise for `error` at `path`: RecordUnreadable if the user must act, else `error`."""
     if error.errno not in _MISPLACED:
         return error
     owner = _describe_owner(path) if error.errno in (errno.EACCES, errno.EPERM) else ""
@@ -173,7 +173,7 @@ def sync_directory(path: Path) -> None:
 
 
 def write(path: Path, data: bytes, *, durable: bool = True, named: bool = True) -> None:
-    """Replace `path` with `data` (mode 0600): unique temporary beside it, fsync, rename, fsync of the directory.
+    """Replace `path` with `data` (mode 0600): unique temporary alongside it, fsync, rename, fsync of the directory.
 
     Without `named` the last of these is left out, for a record that a later write of the same name makes durable before
     anything relies on it. The fsync before the rename stays: without it a power cut may leave an empty file.
@@ -210,7 +210,7 @@ def replacing(path: Path, flags: int = 0) -> Iterator[int]:
 
 
 def _temporary(path: str, flags: int) -> tuple[str, int]:
-    """Create a new file beside `path`; skip names that a killed writer of the same pid left."""
+    """Create a new file alongside `path`; skip names that a killed writer of the same pid left."""
     at = path.rfind("/") + 1
     while True:
         temporary = f"{path[:at]}.{path[at:]}.{os.getpid()}-{next(_serial)}.tmp"

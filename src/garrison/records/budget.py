@@ -5,8 +5,8 @@ limits of a node, its run and a day are compared here alone (`Meter`, `exceeding
 runs by `Purse`.
 
 The proxy reserves before each call what it may cost at most (`admit`). A session, whose calls may go past the proxy,
-also reserves what the next one will probably cost, beside its usage file. Whether they may is decided under one lock of
-the home, by what is spent and what others have reserved. A reservation counts while its session's lock is held.
+also reserves what the next one will probably cost, alongside its usage file. Whether they may is decided under one lock
+of the home, by what is spent and what others have reserved. A reservation counts while its session's lock is held.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Limits(Value):
     """Over all attempts of the node."""
     run: float | None = None
     day: float | None = None
-    """Of the whole home, a calendar day in UTC."""
+    """Limit of the whole home for a calendar day in UTC."""
     turns: int | None = None
     """Responses of its model in one attempt, which the run's proxy counts."""
 
@@ -286,7 +286,7 @@ def last_cost(records: Sequence[UsageRecord]) -> float:
 
 
 def exceeding(limits: Limits, spent: Sums, held: Sums, usd: float) -> str:
-    """Return in words which limit a call would exceed beside the calls in progress; '' for none. Pure.
+    """Return in words which limit a call would exceed alongside the calls in progress; '' for none. Pure.
 
     Args:
         spent: US dollars spent by the node, the run and the home today.
@@ -299,7 +299,7 @@ def exceeding(limits: Limits, spent: Sums, held: Sums, usd: float) -> str:
 
 
 def fit(limits: Limits, spent: Sums, held: Sums, running: float, price: Price) -> Grant | Shortfall:
-    """Return the longest answer of a call that fits into all limits beside the calls in progress. Pure.
+    """Return the longest answer of a call that fits into all limits alongside the calls in progress. Pure.
 
     Args:
         spent: US dollars spent by the node, the run and the home today.
@@ -345,11 +345,11 @@ class Allowance(Value):
     """Limits outside runs in US dollars; None: no limit."""
 
     task: float | None = None
-    """Of one message, turn or plan."""
+    """Limit of one message, turn or plan."""
     day: float | None = None
-    """Of one use (`chat`), a calendar day in UTC."""
+    """Limit of one use (`chat`) for a calendar day in UTC."""
     home_day: float | None = None
-    """Of the whole home, a calendar day in UTC."""
+    """Limit of the whole home for a calendar day in UTC."""
 
 
 class Purse:

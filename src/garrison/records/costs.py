@@ -250,7 +250,7 @@ def usage_files(home: Path, run: str | None = None, node: str | None = None) -> 
 
 def _files_of_runs(root: Path, nodes: str, node: str | None) -> Iterator[tuple[str, str, Path]]:
     """Yield what `usage_files` does for the folders of nodes below those that match `nodes`."""
-    # Not `**`: an attempt's folder may hold a home with all that its programs have installed.
+    # Not `**`: an attempt's folder may contain a home with all that its programs have installed.
     found = [path for place in _PLACES for path in root.glob(f"{nodes}/{node or '*'}/*/{place}/usage.jsonl")]
     for path in sorted(found):
         parts = path.relative_to(root).parts
@@ -269,7 +269,7 @@ def pipeline_account(home: Path, directory: Path) -> str:
 
 
 def read_usage(path: Path) -> list[UsageRecord]:
-    """Return the records of one usage file that no other file has, too.
+    """Return the records of one usage file that are in no other file.
 
     A torn last line is of a response whose tools had not started.
     """
@@ -311,7 +311,7 @@ class UsageLog:
 # ---- windows of a subscription
 
 WINDOWS_FILE = "windows.json"
-"""Beside a usage file: what a subscription's windows have left, which count in place of dollars."""
+"""Alongside a usage file: what a subscription's windows have left, which count in place of dollars."""
 _WINDOWS = {"five_hour": "5 h", "seven_day": "week", "seven_day_opus": "week of Opus",
             "seven_day_sonnet": "week of Sonnet"}
 """Window → its name."""

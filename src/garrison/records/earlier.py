@@ -1,7 +1,7 @@
 """What records of earlier versions tell by a sentence alone.
 
 Records of today hold what happened as values (`ends.Departure`, `events.Follows`, fields of the merge queue's records),
-beside the sentence that people read. Versions before those fields wrote the sentence only. It is read here, and nowhere
+alongside the sentence that people read. Earlier versions wrote the sentence only. It is read here, and nowhere
 else: a module that decides asks a record for its value, and a record without one asks this module. Pure.
 """
 

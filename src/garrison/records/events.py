@@ -144,7 +144,7 @@ class ChildSpawned(Record):
 
 
 class ChildParked(Record):
-    """A name's circuit opened: no successor until the probe is due or a person unparks it."""
+    """A name's circuit opened: no successor until the probe is due or the user unparks it."""
 
     kind: ClassVar[str] = "park"
     full: str
@@ -205,9 +205,9 @@ class NodeChanged(Record):
     steered_by: str = ""
     landing: str = ""
     changes: tuple[Told, ...] = ()
-    """What a person should know of what landed (`ends.Told`)."""
+    """What the user should know of what landed (`ends.Told`)."""
     escalated: str = ""
-    """Of a new attempt: the agent that does it in place of the node's own, since that one's work was refused."""
+    """Agent of a new attempt that replaces the node's own, since that one's work was refused."""
 
 
 class StepOutcome(Value):
@@ -340,7 +340,7 @@ class GitChanges(TypedDict, total=False):
 
 
 class Warned(Record):
-    """A change of what the run depends on, of which a person is warned; `at_work` are the nodes at work then.
+    """A change of what the run depends on, of which the user is warned; `at_work` are the nodes at work then.
 
     `about` is `git` (its configuration or hooks) or `gate` (the queue's settings). `state` is what it became, so that
     each change is reported once; `changes` is what to restore.
@@ -375,7 +375,7 @@ REPAIR = "repair"
 
 
 class NoteWritten(Record):
-    """Something waits for a person: `who` waits, `text` says for what; `approval`: for their approval."""
+    """Something waits for the user: `who` waits, `text` says for what; `approval`: for their approval."""
 
     kind: ClassVar[str] = "note"
     who: str
@@ -427,11 +427,13 @@ class GuardianSignal(Record):
     question: Question | None = None
     answer: str = ""
     """The id of the question that was answered."""
+    by: str = ""
+    """Through what a person's answer came (`signals.InputResponse`)."""
     stuck: StuckAgent | None = None
     unstuck: int | None = None
     """The last incarnation of the node's agent that is no longer parked."""
     hold: str | None = None
-    """Node or `processor` that a person parked, with `text` as the reason."""
+    """Node or `processor` that the user parked, with `text` as the reason."""
     text: str = ""
     unhold: str | None = None
     lives: dict[str, int] = msgspec.field(default_factory=dict)
@@ -445,7 +447,7 @@ class GuardianSignal(Record):
     run: str | None = None
     """The run's new status."""
     graph: str = ""
-    """Text of the run's graph from here on: a person added a node or edited one."""
+    """Text of the run's graph from here on: the user added a node or edited one."""
     unparked: list[str] = msgspec.field(default_factory=list)
     stop: bool = False
     """True to stop the run; on disk the `run` record that follows says so."""
@@ -480,7 +482,7 @@ class NotificationSent(Record):
 
 
 class GuardianUnparked(Record):
-    """A person resumed a run whose guardian was parked: its deaths no longer count."""
+    """The user resumed a run whose guardian was parked: its deaths no longer count."""
 
     kind: ClassVar[str] = "lift"
     full: str

@@ -34,7 +34,7 @@ class Failover(Value):
     """Seconds since 1970."""
     previous: str = msgspec.field(name="from")
     agent: str = msgspec.field(name="to")
-    """The agent that goes on."""
+    """The agent that continues."""
     kind: str = ""
     """Class of the failure that ended the work of `previous`."""
     reason: str = ""
@@ -89,7 +89,7 @@ def keep_earlier_sessions(attempt: Path, failovers: Sequence[Failover]) -> None:
 
 
 def session_holders(attempt: Path) -> Iterator[Path]:
-    """Yield the folders that hold an attempt's sessions, oldest first: those of earlier agents, then its own."""
+    """Yield the folders that contain an attempt's sessions, oldest first: those of earlier agents, then its own."""
     names = sorted((name for name in atomic.list_names(attempt / EARLIER) if name.isdecimal()), key=int)
     yield from (attempt / EARLIER / name for name in names)
     yield attempt

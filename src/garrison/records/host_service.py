@@ -27,7 +27,7 @@ class HostSettings(Value):
     name: str
     crew: str
     address: str
-    """Of the Temporal server, as this host reaches it."""
+    """Address of the Temporal server, as this host reaches it."""
     namespace: str = "default"
     slots: int = 2
     labels: list[str] = msgspec.field(default_factory=list)
@@ -90,7 +90,7 @@ def status_path(home: Path) -> Path:
 
 
 def queues_path(home: Path) -> Path:
-    """Return the file that names the sets of hosts whose queues a service serves, too; one a line."""
+    """Return the file that names the sets of hosts whose queues a service serves as well; one a line."""
     return home / FOLDER / "queues"
 
 

@@ -85,7 +85,7 @@ def check_label(label: str) -> str:
 def read_crew(home: Path) -> str:
     """Return the name under which a home and its hosts find each other on a Temporal server; the first call makes it.
 
-    It is kept, not derived: a copy of the home on another machine goes on with the same hosts.
+    It is kept, not derived: a copy of the home on another machine continues with the same hosts.
     """
     path = atomic.make_directory(home / FOLDER) / "crew"
     with atomic.locked(path.with_suffix(".lock")):

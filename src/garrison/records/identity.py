@@ -29,7 +29,7 @@ STATUSES: dict[str, frozenset[str]] = {
 
 
 KEYBOARD = "keyboard"
-"""Key of an orchestrator's metadata: true once what a person types into its session reaches the agent."""
+"""Key of an orchestrator's metadata: true once what the user types into its session reaches the agent."""
 ALIVE = frozenset({"starting", "active", "held"})
 """Statuses that claim a living process; `supervise.verdict` decides whether there is one."""
 

@@ -7,9 +7,9 @@ One `write()` per record; each line carries sequence number, epoch, the writer's
 A torn tail (the beginning of a record, without its newline) is cut by the next writer and ignored by readers. Damage
 anywhere else, and a tail that is not the beginning of a record, refuses to load and says where. The file may end in
 zeros (version 0.1 preallocated space); then the tail is the one line before them that contains zeros. `epoch` grows
-with each opening by a writer. A long value is stored beside the journal as `blobs/<sha256>`, so that lines stay short;
-a blob is on disk, whole, before the record that names it. About every 10,000 records the owner compacts: the file is
-replaced by one whose first record is of kind `snapshot` with the replayed state, and the old file is kept as
+with each opening by a writer. A long value is stored alongside the journal as `blobs/<sha256>`, so that lines stay
+short; a blob is on disk, whole, before the record that names it. About every 10,000 records the owner compacts: the
+file is replaced by one whose first record is of kind `snapshot` with the replayed state, and the old file is kept as
 `<stem>-<seq>.jsonl`.
 """
 
@@ -268,7 +268,7 @@ class Writer:
         self._size = self.seq = 0
 
     def compact(self, state: dict[str, object], at: str) -> None:
-        """Replace the file by a snapshot of the replayed `state`; the old file stays beside it under its last
+        """Replace the file by a snapshot of the replayed `state`; the old file stays alongside it under its last
         number."""
         stored = store_blobs(self.path.parent, state)
         line = encode_line(Entry(self.seq, self.epoch, self.token, at, "snapshot", stored))

@@ -104,7 +104,7 @@ def _open_private(path: str, flags: int) -> int:
                 return descriptor
             os.close(descriptor)
         with suppress(FileNotFoundError):
-            os.rename(path, f"{path}.refused-{os.urandom(4).hex()}")  # noqa: PTH104  # a folder may hold a million files
+            os.rename(path, f"{path}.refused-{os.urandom(4).hex()}")  # noqa: PTH104  # a folder may have a million files
     raise GarrisonError(f"{path} is replaced whenever it is written")
 
 

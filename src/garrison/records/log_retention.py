@@ -28,7 +28,7 @@ MAX_LOGS = 500
 _KEEP_SIZE, _PUNCH_HOLE = 0x01, 0x02
 _BLOCK = 4096
 _HEAD_FRACTION = 4
-"""A quarter of what is kept is the log's beginning; the rest is its end, which holds the reason of a failure."""
+"""A quarter of what is kept is the log's beginning; the rest is its end, which contains the reason of a failure."""
 
 
 def shorten_log(path: Path, max_bytes: int = MAX_BYTES) -> None:

@@ -1,7 +1,7 @@
 """Pull request of a run: its states, and what the guardian's journal keeps of it. Pure.
 
 The forge has the truth about the pull request; the journal keeps what the forge cannot say: which commit was pushed
-last, which comments a node was sent back for, and what a person was told.
+last, which comments a node was sent back for, and what was reported to the user.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class PullRequestState(StrEnum):
     MERGING = "merging"
     MERGED = "merged"
     CLOSED = "closed"
-    """A person closed it without a merge."""
+    """The user closed it without a merge."""
     HELD_UP = "held up"
-    """It waits for a person, for the reason that is recorded."""
+    """It waits for the user, for the reason that is recorded."""
 
 
 _S = PullRequestState
@@ -50,7 +50,7 @@ TRANSITIONS: dict[PullRequestState, frozenset[PullRequestState]] = {
     _S.CLOSED: _OPEN | _ANYONE | {_S.REWORKING, _S.MERGING},
     _S.HELD_UP: _OPEN | _ANYONE | {_S.REWORKING, _S.MERGING},
 }
-"""State → the states that may follow; `closed` and `held up` are left when people reopen or repair it."""
+"""State → the states that may follow; `closed` and `blocked` are left when people reopen or repair it."""
 
 
 def check_transition(old: str, new: str) -> None:
@@ -81,13 +81,13 @@ class PullRequest(Record):
     taken: dict[str, int] = msgspec.field(default_factory=dict)
     """Id of a check or comment that a node was sent back for → the landing's attempt at that time."""
     returns: dict[str, int] = msgspec.field(default_factory=dict)
-    """Node → number of times it was sent back since a person resumed the run."""
+    """Node → number of times it was sent back since the user resumed the run."""
     owners: dict[str, str] = msgspec.field(default_factory=dict)
     """Key of a comment → the node that was sent back for it."""
     heads: dict[str, str] = msgspec.field(default_factory=dict)
     """Key of a comment → the head at that time."""
     told: str = ""
-    """The failure of the run that was told at the forge last."""
+    """The failure of the run that was last reported on the forge."""
 
     def describe(self) -> str:
         """Return what it waits for, in words; '' before the first step."""

@@ -40,7 +40,7 @@ class RemoteWorkState(Value):
     base: str = ""
     """Commit that it begins at."""
     payload: str = ""
-    """What its worker is told; the same in each repetition of the same offer."""
+    """What its worker receives; the same in each repetition of an offer."""
     queue: str = ""
     phase: str = RemotePhase.WAITING
     since: str = ""
@@ -74,7 +74,7 @@ def read_remote(folder: Path) -> RemoteWorkState | None:
 
 
 def look_remote(folder: Path) -> RemoteWorkState | None:
-    """Return the state of the remote work of an attempt for a view: None if it is damaged, too."""
+    """Return the state of an attempt's remote work for a view; None if there is none, or it is damaged."""
     try:
         return read_remote(folder)
     except RecordError:

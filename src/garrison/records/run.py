@@ -68,7 +68,7 @@ class Launch(Value):
     prd_ref: str = ""
     adhoc: bool = False
     auto_approve: bool = False
-    """True if gates that wait for a person are approved automatically."""
+    """True if gates that wait for the user are approved automatically."""
     max_steps: int | None = None
     """Visits of nodes that the run's flow may make; None: the graph's, else the default."""
     land: str = LAND_NODE
@@ -76,13 +76,13 @@ class Launch(Value):
     node_gate: str | None = None
     """Gate of the run's own branch, if nodes do not land on `base`; None: they merge into it untested."""
     approve: bool = False
-    """True if a person has to approve the work of every node before it lands."""
+    """True if the user has to approve the work of every node before it lands."""
     gate_from_target: list[str] = msgspec.field(default_factory=list)
     """Patterns of files that the gate sees as the target has them."""
     hooks: str = ""
     """Hash of the user's reference-transaction hook that is asked before each landing; '' if none is."""
     failover: list[str] | None = None
-    """Agents that go on when a node's agent cannot; None: its profile says."""
+    """Agents that continue when a node's agent cannot; None: its profile says."""
     sandbox: str = ""
     """Line that says which sandbox holds, and what it does not; '' in older runs."""
     remote: str = ""
@@ -114,7 +114,7 @@ class Launch(Value):
     holds_id: bool = False
     """True if its home made the ref that holds its id in the repository; False in older runs."""
     tick: str = ""
-    """File with the list of tasks that it was begun from, and in which it ticks at its end what has landed, or ''."""
+    """File with the list of tasks that it was started from, and in which it ticks at its end what has landed, or ''."""
     programs: list[str] = msgspec.field(default_factory=list)
     """Programs of its agents and of its nodes' commands that were on the PATH at the launch: one that is gone later is
     waited for, since an update puts it back."""
@@ -203,15 +203,15 @@ class Task(Value):
     continues: str = ""
     """Session id of an earlier node that this one continues, '' for none."""
     approve: bool = False
-    """True if a person has to approve its work before that lands."""
+    """True if the user has to approve its work before that lands."""
     words: list[str] | None = None
-    """Words besides the statuses that its agent may report since edges ask for them; None (older runs): any."""
+    """Words in addition to the statuses that its agent may report since edges ask for them; None (older runs): any."""
     step: str = ""
     """Step of the flow that the attempt is for (`run_flow.step_id`); empty in older runs."""
     ways: list[str] = msgspec.field(default_factory=list)
     """Possible continuations of the pipeline after the node, one a line, if its agent chooses."""
     failover: list[str] | None = None
-    """Agents that go on when its agent cannot, in this order; None: the agent's profile says."""
+    """Agents that continue when its agent cannot, in this order; None: the agent's profile says."""
     landed: list[dict[str, str]] = msgspec.field(default_factory=list)
     """Upstream nodes whose work has landed, oldest first: `node`, `task` (its label) and `commit`."""
     hosts: str = ""
@@ -253,7 +253,7 @@ class Result(Value):
     failure_kind: str = ""
     """One of `ends.RefusedBy`, or ''."""
     refusal: dict[str, object] = msgspec.field(default_factory=dict)
-    """Why the work of an agent that reported success is refused (`ends.Refusal`), beside the reason in words."""
+    """Why the work of an agent that reported success is refused (`ends.Refusal`), alongside the reason in words."""
 
     def __post_init__(self) -> None:
         if self.status not in ("success", "fail"):
@@ -334,7 +334,7 @@ class RunFiles:
 
     @property
     def changed_graph(self) -> Path:
-        """Return the path of the text after a person's changes; its guardian writes it from its journal."""
+        """Return the path of the text after the user's changes; its guardian writes it from its journal."""
         return self.root / "changed.dot"
 
     @property

@@ -12,9 +12,9 @@ A signal, followed through the code:
    the event that holds its effects, or REFUSE_SIGNAL.
 5. Apply: the process forwards it to others, journals id and effects in one record, then moves the file to `taken/`
    (`acknowledge`); after a crash in between, the id in the journal shows that it was applied. A refused one goes to
-   `refused/`, with the reason in a file beside it (`refuse`).
+   `refused/`, with the reason in a file alongside it (`refuse`).
 
-Payloads: one class per meaning. `to_data` returns what a sender writes (empty fields are left out). A person may
+Payloads: one class per meaning. `to_data` returns what a sender writes (empty fields are left out). The user may
 write a signal file by hand, so `parse` is lenient: missing values become empty ones, numbers are converted. Signals of
 the merge queue carry plain dictionaries.
 """
@@ -116,7 +116,7 @@ class Signal(Value):
 
     @property
     def incarnation(self) -> int | None:
-        """Return its sender's; None if a person sent it, ValueError if it is no number."""
+        """Return its sender's; None if the user sent it, ValueError if it is no number."""
         number = self.source.get("incarnation")
         return None if number is None else int(str(number))
 
@@ -190,7 +190,7 @@ def acknowledge(path: Path) -> None:
 
 
 def refuse(path: Path, reason: str) -> None:
-    """Move a signal to `refused/`, with the reason in a file beside it."""
+    """Move a signal to `refused/`, with the reason in a file alongside it."""
     folder = atomic.make_directory(path.parent / "refused")
     atomic.write(folder / f"{path.name}.reason", (reason + "\n").encode(), durable=False)
     _move(path, "refused")
@@ -241,7 +241,7 @@ KEYS = {"node": "node_id", "failure_kind": "kind", "last_incarnation": "life", "
 
 
 class Payload(Value, rename=KEYS):
-    """Content of a signal of `type`; guidance has an `action`, too."""
+    """Content of a signal of `type`; guidance has an `action` as well."""
 
     type: ClassVar[str] = "GUIDANCE"
     action: ClassVar[str] = ""
@@ -271,7 +271,7 @@ class MergeReady(Payload):
 
 
 class NeedsReview(Payload):
-    """The node's branch is in the merge queue, and a person has to approve it before it lands."""
+    """The node's branch is in the merge queue, and the user has to approve it before it lands."""
 
     type = "NEEDS_REVIEW"
     node: str
@@ -322,7 +322,7 @@ class OrchestratorCrashed(Payload):
 
 
 class NeedsInput(Payload):
-    """An agent asks a person."""
+    """An agent asks the user."""
 
     type = "NEEDS_INPUT"
     question: str
@@ -380,11 +380,15 @@ class PipelineComplete(Payload):
 # requests, downward
 
 class InputResponse(Payload):
-    """A person's answer to an agent's question, or to a gate: then `question_id` is its place."""
+    """The user's answer to an agent's question, or to a gate: then `question_id` is its place.
+
+    `by` says through what it came, if not through a terminal: a paired phone, the page.
+    """
 
     type = "INPUT_RESPONSE"
     question_id: str
     text: str
+    by: str = ""
 
 
 class KillOrchestrator(Payload):
@@ -416,7 +420,7 @@ def resume_id(run: str, incarnation: int) -> str:
 
 
 class ParkNode(Payload):
-    """Park a node (or `processor`) until a person unparks it."""
+    """Park a node (or `processor`) until the user unparks it."""
 
     action = "park"
     who: str
@@ -466,7 +470,7 @@ class AddNode(Payload):
 
 
 class EditNode(Payload):
-    """Change these attributes of a task that has not begun."""
+    """Change these attributes of a task that has not started."""
 
     action = "edit"
     who: str
@@ -530,7 +534,7 @@ _READERS: Mapping[object, Callable[[object], object]] = {
     dict[str, object] | None: lambda value: value if isinstance(value, dict) else None,
     int | None: lambda value: _number(value) or None, bool | None: lambda value: bool(value) or None,
     tuple[str, ...] | None: lambda value: _texts(value) or None}
-"""Type of a field → what makes the best of a value that a person may have written."""
+"""Type of a field → what makes the best of a value that the user may have written."""
 
 
 @cache

@@ -159,7 +159,7 @@ def check_incarnation(existing: Identity | Hook | None, key: Key, incarnation: i
 
 # ---- quarantine ------------------------------------------------------------------------------------------------------
 
-# Quarantine: where a damaged record goes before it is rebuilt, so that a person can still look at it.
+# Quarantine: where a damaged record goes before it is rebuilt, so that the user can still look at it.
 
 
 def quarantine(home: Path, path: Path, now: str, *, replaced: bool = False) -> Path:

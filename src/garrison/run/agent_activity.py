@@ -72,12 +72,12 @@ def read_waiting(folder: Path) -> str:
 
 def read_outage(folder: Path) -> str:
     """Return what the agent of an attempt waits for if that passes by itself: a limit, an outage; '' if it works, or
-    if a person has it."""
+    if the user has it."""
     return "" if is_taken_over(folder) else read_waiting(folder)
 
 
 def is_taken_over(folder: Path) -> bool:
-    """Return whether a person has taken over the session of an attempt: that person answers its question."""
+    """Return whether the user has taken over the session of an attempt: that person answers its question."""
     return is_held(AttemptFiles(folder).takeover)
 
 

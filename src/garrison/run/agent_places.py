@@ -5,7 +5,7 @@ wait for one. Under one lock it counts what the records of all runs say, and tak
 only as long as something of its run is alive, so what was killed frees its places. A free place goes to the run that
 has the fewest, then to the one that has waited longest: none is kept from work by one that has more to do.
 
-A place is taken before a node begins and before the runner of one that has begun is started again, as after a resume;
+A place is taken before a node begins and before the runner of one that has started is started again, as after a resume;
 it is given back when the node no longer works. Nothing at work is stopped if the number is lowered.
 """
 
@@ -114,7 +114,7 @@ class AgentPlaces:
 
         Args:
             busy: nodes at work.
-            wanted: those that are to begin, or to go on, in this order.
+            wanted: those that are to begin, or to continue, in this order.
             now: seconds since 1970.
         """
         self._read_limit()
@@ -157,7 +157,7 @@ class AgentPlaces:
         for name in atomic.list_names(self.folder):
             if not name.endswith(".json") or name.startswith(".") or name == f"{self.guardian.run}.json":
                 continue
-            with suppress(GarrisonError):  # a damaged one holds no place; its guardian writes it anew
+            with suppress(GarrisonError):  # a damaged one holds no place; its guardian writes it again
                 other = run_records.load(RunPlaces, self.folder / name)
                 if other is not None:
                     found.append(self._living_part(other))

@@ -33,7 +33,7 @@ def node_queue(runtime: Runtime, launch: Launch, token: str, git: Git | None = N
 def landing_queue(runtime: Runtime, launch: Launch, token: str, git: Git | None = None) -> MergeQueue | None:
     """Return the queue through which a whole run lands; None for a run that does not.
 
-    Of a run with a pull request it is that of a branch of its own, which is set to the base before each test.
+    Of a run with a pull request it is that of its own branch, which is set to the base before each test.
     """
     if launch.land == LAND_PR:
         return MergeQueue(runtime.home, Path(launch.repo), tested_branch(launch.run_id), clock=runtime.clock,
@@ -93,7 +93,7 @@ def rebuild_queue(queue: MergeQueue, launch: Launch, gate_timeout: float) -> Non
 
 
 def restore_gate(queue: MergeQueue, launch: Launch, gate_timeout: float) -> None:
-    """Record the gate of a run in a queue of its own that has lost it."""
+    """Record the gate of a run in its own queue that has lost it."""
     if queue.state.config is not None:
         return
     if queue.target == launch.onto != launch.base:

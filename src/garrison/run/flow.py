@@ -227,12 +227,12 @@ class RunFlow:
         return dict(flow.state.context(located.branch))
 
     def carryover(self, place: Place) -> Carryover:
-        """Return what the agent of a place learns about the run so far, besides the goal."""
+        """Return what the agent of a place learns about the run so far, in addition to the goal."""
         flow, located = self.locate(place)
         return carryover_of(flow.program, flow.state, located, self.run)
 
     def is_upstream(self, node: str, place: Place) -> bool:
-        """Return whether a place may build on the work of a node of its own pipeline."""
+        """Return whether a place may build on the work of its own node pipeline."""
         flow, located = self.locate(place)
         return node in upstream_of(flow.program, flow.state, located)
 

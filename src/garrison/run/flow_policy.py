@@ -153,7 +153,7 @@ def _context_updates(kind: str, result: Result) -> dict[str, object]:
 
 
 def startable(plan: RunPlan, state: RunState, view: GuardianView) -> list[str]:
-    """Return the pending nodes whose step is in flight and whose delay is over; those begun before this run first."""
+    """Return the pending nodes whose step is in flight and whose delay is over; those started before this run first."""
     return list(dict.fromkeys(place.node for place in _pending(plan, state) if _due(state, place) <= view.wall))
 
 
@@ -238,7 +238,7 @@ def _gate(plan: RunPlan, state: RunState, view: GuardianView, place: Place) -> A
 
 
 def answer_gate(state: RunState, node: str, place: str, text: str) -> tuple[FlowAdvanced | None, str]:
-    """Return the flow event of a person's answer to a gate, or None and the reason ('' if no such gate is open)."""
+    """Return the flow event of the user's answer to a gate, or None and the reason ('' if no such gate is open)."""
     gate = state.gates.get(place)
     if gate is None or gate.node != node or state.flow is None or place not in state.flow.places:
         return None, ""
@@ -259,7 +259,7 @@ def _closed(state: RunState, flow: RunFlow) -> list[Action]:
 
 
 def repeat_answer(plan: RunPlan, place: Place, text: str, now: float) -> FlowAdvanced | None:
-    """Return the event of a person's answer to the gate at `place`; None if that is not a gate for people."""
+    """Return the event of the user's answer to the gate at `place`; None if that is not a gate for people."""
     planned = plan.gates.get(place.node)
     if planned is None or planned.kind != questions.HUMAN:
         return None
@@ -290,7 +290,7 @@ def retry_node(state: RunState, run: str, node: str) -> tuple[FlowAdvanced | Non
 
 
 def objection_to_retry(state: RunState, run: str, node: str) -> str:
-    """Return why a node of a run cannot be retried while that goes on, '' if it can be."""
+    """Return why a node of a run cannot be retried while that continues, '' if it can be."""
     flow, now = state.flow, state.nodes.get(node)
     if now is None or flow is None:
         return f"run {run} has no node {node}"

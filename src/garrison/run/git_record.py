@@ -46,7 +46,7 @@ GIT = "git"
 """`Warned.about` of a change of git's configuration or hooks."""
 _FILES = ("info/attributes", "info/grafts", "objects/info/alternates", "modules/*/config", "modules/*/hooks/*",
           "hooks/*")
-"""Files of the git directory whose change is told, besides the configuration."""
+"""Files of the git directory whose change is reported, in addition to the configuration."""
 _WAITING = ".before-garrison"
 """Suffix of the user's hook while garrison's guard is in its place."""
 MAX_NAMED = 6
@@ -132,7 +132,7 @@ def trust_present(home: Path, git: Git, report: Callable[[str], None], *, accept
 
     Filters and merge drivers run in a sandbox. Refused if none holds.
 
-    `accept`: that, too. What is left out is reported.
+    `accept`: that as well. What is left out is reported.
     """
     from garrison.run.git_record import confine_programs  # a launch needs the sandbox, a guardian does not
 
@@ -225,7 +225,7 @@ class GitWatch:
 
 
 def still_changed(git: Git, folder: Path, planted: GitState) -> GitState:
-    """Return those of the `planted` changes that are still there as they were told."""
+    """Return those of the `planted` changes that are still as they were reported."""
     saved, now = load(folder), observe(git)
     if saved is None:
         return GitState()
@@ -262,7 +262,7 @@ def restore(git: Git, folder: Path, changes: GitState) -> None:
 # Filters and merge drivers that the user's git runs, as confined commands.
 #
 # garrison's git runs them on what agents wrote, and in their folders: a program that lies in the repository, or a
-# module that is looked for there, is the agent's. So each runs in a sandbox of its own, without a network, that shows
+# module that is looked for there, is the agent's. So each runs in its own sandbox, without a network, that shows
 # the files of its folder and nothing of the repository's git directory. Left as they are: programs that need that
 # directory and execute nothing of a worktree, such as git-lfs.
 #
@@ -289,7 +289,7 @@ def confine_programs(home: Path, repo: Path, settings: Iterable[Pair], environ: 
                      report: Callable[[str], None]) -> dict[Pair, str]:
     """Return the confined commands of those settings that name filters and drivers; Refused if no sandbox holds.
 
-    `report` is told of what is not confined for lack of bubblewrap.
+    `report` is called with what is not confined for lack of bubblewrap.
     """
     rights = read_rights(home, Role.GIT, "", environ)
     named = [(key, value) for key, value in settings if value and is_program(key) and not runs_outside(value, repo)]

@@ -1,7 +1,7 @@
-"""Graph policy: decide whether a person's change of the graph of a run is possible, and what the graph is then. Pure.
+"""Graph policy: decide whether the user's change of the graph of a run is possible, and what the graph is then. Pure.
 
-A task can be added as long as the run's flow has not ended, and one that has not begun can be edited. What comes of it
-is judged as a whole graph, by the rules of a launch, before anything is journaled. In a pipeline that follows every
+A task can be added as long as the run's flow has not ended, and one that has not started can be edited. What comes of
+it is judged as a whole graph, by the rules of a launch, before anything is journaled. In a pipeline that follows every
 edge (`flow=dag`) the new task is one more way from its predecessor to an exit; in one that follows one edge after the
 other it is put between its predecessor and what comes next.
 """
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from garrison.run.state import RunState
 
 CHANGEABLE = ("prompt", "label", "agent", "budget")
-"""Attributes of a task that a person can set; what runs outside the sandbox, such as commands, is the launch's."""
+"""Attributes of a task that the user can set; what runs outside the sandbox, such as commands, is the launch's."""
 
 
 class ChangedGraph(Value):

@@ -301,7 +301,7 @@ class Guardian:
             self._record(NoteWritten(REPAIR, f"{error.path} was damaged ({error.why}) and is rebuilt"))
 
     def _note(self, who: str, text: str, *, approval: bool = False) -> None:
-        """Journal a note about something that waits for a person, once until the text changes."""
+        """Journal a note about something that waits for the user, once until the text changes."""
         if text and self._notes.get(who) != text:
             self._record(NoteWritten(who, text, approval))
         self._notes[who] = text
@@ -475,7 +475,7 @@ class Guardian:
 
     def _apply_signal(self, action: Action, view: GuardianView) -> None:
         """Apply a signal: forward it to others (idempotent), journal id and effects in one record, then acknowledge it.
-        After a crash in between, the steps before it are repeated; a changed graph is written anew from the journal."""
+        After a crash in between, the steps before it are repeated; a changed graph is rewritten from the journal."""
         applied = action.expect(ApplySignal)
         signal, event = applied.posted.signal, applied.event
         if signal is not None and isinstance(event, GuardianSignal):
@@ -500,7 +500,7 @@ class Guardian:
         signals.acknowledge(applied.posted.path)
 
     def _keep_graph(self) -> None:
-        """Write the graph as the journal has it, for all that read it, if a person has changed it."""
+        """Write the graph as the journal has it, for all that read it, if the user has changed it."""
         path, text = self.files.changed_graph, self.state.graph
         with contextlib.suppress(OSError, ValueError):
             if not text or path.read_text(encoding="utf-8") == text:

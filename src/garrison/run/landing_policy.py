@@ -103,7 +103,7 @@ def _refusal(state: RunState, run: str, entry: MergeStatus, max_rework: int, bas
 
 
 def explain_refusal(entry: MergeStatus, run: str, base: str | None = None) -> str:
-    """Return why a run did not land, as its next agent is told.
+    """Return why a run did not land, in the words for its next agent.
 
     Args:
         base: commit of the base with which its pull request was tested; None for a run without one.

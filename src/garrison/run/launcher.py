@@ -106,7 +106,8 @@ class Launcher:
         self.state = RunState()
         self.policy = Policy.of(runtime.timing)
         self.notifier = notifications.Notifier(_notify_config(runtime.home), self.run, runtime.environ,
-                                               self.files.process_log("notify"), self._record_notification)
+                                               self.files.process_log("notify"), self._record_notification,
+                                               runtime.home)
         self.stopping = False
         self.exit_code: int | None = None
         self._to_resume, self._retry_failed, self._retry_nodes = resume, retry_failed, retry_nodes
@@ -202,7 +203,7 @@ class Launcher:
         return any(action.kind is not ActionKind.TERMINATE for action in self._decision.actions)
 
     def _is_ticking(self) -> bool:
-        """Return whether the run is over but for the ticks in its list of tasks, which are made before its end is told.
+        """Return whether the run is over but for the ticks in its task list, which are made before its end is reported.
 
         If this launcher is killed meanwhile, its successor makes them: `garrison tick` may be repeated.
         """
@@ -235,11 +236,11 @@ class Launcher:
 
     @property
     def _is_polling(self) -> bool:
-        """Return whether a person watches recent progress: then the journal is polled instead of watched."""
+        """Return whether the user watches recent progress: then the journal is polled instead of watched."""
         return self.progress.watched and self.runtime.clock.monotonic() - self._progress_at < 2.0
 
     def next_wake(self) -> float | None:
-        """Return a short time while a person watches progress, else the seconds until a restart is due."""
+        """Return a short time while the user watches progress, else the seconds until a restart is due."""
         due = [0.2] if self._is_polling or self.notifier.busy or self._ticker is not None else []
         if self._decision.wake_at is not None:
             due.append(self._decision.wake_at - self.runtime.clock.monotonic())
@@ -276,12 +277,17 @@ class Launcher:
 
     def _notify(self, ended: str = "") -> None:
         """Send the notifications that are due, by the user's own command."""
-        config = self.notifier.config
-        waits = notifications.find_waits(self.state, self.runtime.files(self.run).attempt, config,
-                                         self.runtime.clock.time(), self._read_queue) if not ended else ()
+        config, now, services = self.notifier.config, self.runtime.clock.time(), self.notifier.services is not None
+        is_quiet = notifications.is_quiet(config.quiet, notifications.minute_of_day(now))
+        waits = notifications.find_waits(self.state, self.runtime.files(self.run).attempt, config, now,
+                                         self._read_queue, services=services) if not ended and not is_quiet else ()
         for notification in notifications.due_notifications(self.state, self.facts.parked, self.facts.notified, config,
-                                                            ended, waits):
-            self.notifier.add(notification)
+                                                            ended, waits, services=services):
+            if not is_quiet:
+                self.notifier.add(notification)
+            elif notification.key.startswith("run:"):  # nothing repeats it when they have ended
+                notifications.hold(self.runtime.home, self.run, notification)
+                self._record_notification(notification)
         self.notifier.poll(self.runtime.clock.monotonic())
 
     def _read_queue(self) -> QueueState:

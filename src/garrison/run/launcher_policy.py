@@ -58,7 +58,7 @@ class LauncherFacts:
     """State of a launcher, replayed from its journal and kept over its incarnations."""
 
     deaths: list[Death] = field(default_factory=list)
-    """Of the guardian, since a person last unparked it."""
+    """Deaths of the guardian since the user last unparked it."""
     applied: set[str] = field(default_factory=set)
     """Ids of the signals that were applied."""
     parked: list[Parked] = field(default_factory=list)

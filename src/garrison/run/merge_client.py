@@ -9,7 +9,7 @@ A merge entry, followed through the code:
    (`merge/gate.py`), move the target branch (`merge/landing.py`); each step is journaled first.
 4. `merge_processor/process.py _report` → MERGE_COMPLETE or MERGE_FAILED to the runner.
 5. `runner/policy.py _validating` reads `read_status`. Landed → hook `merged`, clean up; conflict or red gate → the node
-   fails, and `guardian/policy.py _after_failure` begins another attempt. The guardian reads the queue's journal, too
+   fails, and `guardian/policy.py _after_failure` begins another attempt. The guardian reads the queue's journal as well
    (`_apply_merges`), so that neither a lost signal nor a dead runner holds the run up.
 """
 
@@ -48,7 +48,7 @@ class MergeStatus(Value):
     moved: bool = False
     """With `conflict`: only the target had moved."""
     changes: tuple[Told, ...] = ()
-    """What a person should know of it."""
+    """What the user should know of it."""
 
     @property
     def failure_kind(self) -> str:
@@ -86,7 +86,7 @@ class MergeClient:
         return self.queue.path.parent
 
     def enqueue(self, changes: tuple[Told, ...]) -> None:
-        """Enqueue the branch, of which a person should know `changes`; it is held if a person has to approve it."""
+        """Enqueue the branch, of which the user should know `changes`; it is held if the user has to approve it."""
         self.queue.enqueue(self.task.run_id, self.task.node, self.task.attempt, self.branch, recipient=self.recipient,
                            options=EntryOptions(approval=self.task.approve or bool(with_effect(changes, Effect.ASK)),
                                                 changes=changes),

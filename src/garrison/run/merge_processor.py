@@ -49,7 +49,7 @@ STANDBY_POLL = 0.25
 WANT_SECONDS = 1.0
 """Seconds between two wishes for a target that another home's processor holds."""
 TELL_SECONDS = 3.0
-"""Seconds without a target that another home's processor holds, after which people are told."""
+"""Seconds for which another home's processor has the target's lock, after which this is reported."""
 YIELD_SECONDS = 2.0
 """Seconds for which a target is left to another home, at least."""
 _WITHOUT_WORK = frozenset({WaitKind.EMPTY, WaitKind.PAUSED, WaitKind.NO_GATE, WaitKind.BLOCKED})
@@ -74,7 +74,7 @@ class QueueWorker:
         self._logged = ""
         self._errors = RepeatedErrors()
         self._stands_by = self._next_wish = self._left_until = 0.0
-        """Since when another home holds the target (0: it does not), when to wish for it again, how long it is left."""
+        """Since when another home has the target (0: it does not), when to wish for it again, how long it is left."""
 
     @property
     def is_idle(self) -> bool:

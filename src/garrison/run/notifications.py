@@ -1,10 +1,12 @@
-"""Notifications: tell a person that something is parked, a question or gate is open, work waits for approval, an agent
+"""Notifications: tell the user that something is parked, a question or gate is open, work waits for approval, an agent
 waits for longer than a moment (a usage limit, an outage), or the run has ended.
 
     [notify]
     webhook = "https://ntfy.example/garrison"
     command = ["notify-send", "garrison {run}", "{text}"]
+    urls_file = "~/.config/garrison-notify"
     on = ["escalate", "question", "failed", "wait"]
+    quiet = "22:00-07:00"
     timeout = 10
 
 The notifications due follow from the state of the run alone, and each is journaled once its command has ended. The
@@ -13,7 +15,11 @@ logged and stops nothing. `on` may also list `done` and `stopped`. The command g
 and its fields as GARRISON_NOTIFY_TEXT, _RUN, _EVENT and _NODE, the webhook as the body of a POST. An agent may have
 written the text: in words of the command it has no character that a shell obeys, wherever they end up, and as a part of
 a script it is refused (`config.NotifyConfig`). The webhook's address may have a secret, so it is in no command line: it
-is the first line of its program's input. The page shows the same as notifications of the desktop.
+is the first line of its program's input. The services of `urls_file` and the paired devices have one program
+(`garrison.notify.services`), which reads their addresses itself. All programs of a notification run at once, each
+`timeout` seconds at most, so that one which hangs holds up neither the others nor the run. In quiet hours nothing is
+sent: what still waits when they end is sent then, and the end of a run is kept for the next `garrison up`. The page
+shows the same as notifications of the desktop.
 """
 
 from __future__ import annotations
@@ -27,13 +33,15 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from garrison.errors import GarrisonError
+from garrison.errors import GarrisonError, RecordError
+from garrison.pipeline.questions import CONFIRM, SINGLE_SELECT
 from garrison.processes.loop import HINDERED, log_line, read_hindrance
-from garrison.records import atomic, log_retention
+from garrison.records import atomic, log_retention, record
 from garrison.system.clock import from_iso
 from garrison.system.command import Job
+from garrison.system.environment import NOTIFY_URLS
 from garrison.system.terminal_text import clean
-from garrison.values import Value
+from garrison.values import Value, asdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
@@ -41,14 +49,15 @@ if TYPE_CHECKING:
 
     from garrison.config import NotifyConfig
     from garrison.merge.state import QueueState
+    from garrison.pipeline.questions import OpenGate
     from garrison.run.launcher_policy import Parked
     from garrison.run.state import RunState
 
 _PLACEHOLDER = re.compile(r"\{(text|run|event|node)\}")
 HINDRANCE_WAIT, LONG_WAIT = 60.0, 120.0
-"""Seconds for which an agent has to wait before a person is told."""
+"""Seconds for which an agent has to wait before the user is notified."""
 _PLAIN = str.maketrans({"'": "’", "`": "’", '"': "”", "$": "＄", "\\": "＼", ";": "；", "&": "＆", "|": "｜",
-                        "<": "‹", ">": "›", "(": "（", ")": "）"})
+                        "<": "‹", ">": "›", "(": "（", ")": "）", "@": "＠"})
 """Characters that a shell obeys → what they look like. The command may hand its words to one: `ssh` does."""
 _VARIABLES = {"GARRISON_NOTIFY_TEXT": "text", "GARRISON_NOTIFY_RUN": "run", "GARRISON_NOTIFY_EVENT": "event",
               "GARRISON_NOTIFY_NODE": "node"}
@@ -74,6 +83,12 @@ class Notification(Value):
     event: str
     text: str
     node: str = ""
+    question: str = ""
+    """Id of what is asked, '' if an answer is not all it needs."""
+    options: tuple[str, ...] = ()
+    """Answers to it that can be taken back; none for a question in words."""
+    until: str = ""
+    """When its default answers it, in UTC."""
 
 
 class AgentWait(Value):
@@ -85,18 +100,20 @@ class AgentWait(Value):
     since: float
     """Seconds since 1970."""
     shared: str = ""
-    """Names the outage for which others wait, too: a person is told of it once."""
+    """Id of an outage for which others wait as well: the user is notified once."""
 
 
 def open_notifications(state: RunState, parked: Iterable[Parked], on: Collection[str], ended: str = "",
                        waits: Iterable[AgentWait] = ()) -> list[Notification]:
-    """Return what a person is to be told now, of the events in `on`; `ended` is how the run ended, if it did. Pure."""
+    """Return what to notify now, among the events in `on`; `ended` is how the run ended, if it did. Pure."""
     found = [Notification(f"escalate:{name.id}", "escalate", f"{name.who} is parked: {name.why}",
                           name.who if name.who in state.nodes else "") for name in parked]
-    found += [Notification(f"question:{node}:{question.id}", "question", f"{node} asks: {question.text}", node)
+    found += [Notification(f"question:{node}:{question.id}", "question", f"{node} asks: {question.text}", node,
+                           question.id)
               for node, question in state.questions.items()]
     found += [Notification(f"gate:{gate.place}:{gate.at}", "question",
-                           f"{gate.node} waits for you: {gate.question.text}", gate.node)
+                           f"{gate.node} waits for you: {gate.question.text}", gate.node, gate.place,
+                           _options(gate), gate.deadline)
               for gate in state.gates.values() if not gate.signal]
     found += [Notification(f"review:{node}:{attempt}", "question",
                            f"{node} waits for you: approve or reject attempt {attempt} (garrison review {node})", node)
@@ -114,26 +131,53 @@ def open_notifications(state: RunState, parked: Iterable[Parked], on: Collection
     return [notification for notification in found if notification.event in on]
 
 
+def _options(gate: OpenGate) -> tuple[str, ...]:
+    """Return the answers of a gate that a button may give; none if one of them cannot be taken back."""
+    question = gate.question
+    is_choice = question.kind in (SINGLE_SELECT, CONFIRM)
+    return tuple(option.label for option in question.options) if is_choice else ()
+
+
+def has_services(home: Path, config: NotifyConfig, environ: Mapping[str, str]) -> bool:
+    """Return whether services are named, or devices paired, to which messages may go."""
+    return bool(config.urls_file or environ.get(NOTIFY_URLS) or atomic.list_names(home / "web/devices"))
+
+
+def is_quiet(hours: str, minute: int) -> bool:
+    """Return whether a minute of the day is in the quiet hours (`22:00-07:00`; '' has none). Pure."""
+    if not hours:
+        return False
+    begin, end = (int(part[:2]) * 60 + int(part[3:]) for part in hours.split("-"))
+    return begin <= minute < end if begin <= end else minute >= begin or minute < end
+
+
+def minute_of_day(now: float) -> int:
+    """Return the minute of the local day at a time in seconds since 1970."""
+    local = time.localtime(now)
+    return local.tm_hour * 60 + local.tm_min
+
+
 def due_notifications(state: RunState, parked: Iterable[Parked], notified: Collection[str], config: NotifyConfig,
-                      ended: str = "", waits: Iterable[AgentWait] = ()) -> list[Notification]:
-    """Return the notifications that command and webhook have not sent yet; none without either. Pure."""
-    if not (config.command or config.webhook):
+                      ended: str = "", waits: Iterable[AgentWait] = (), *, services: bool = False,
+                      ) -> list[Notification]:
+    """Return the notifications that command, webhook and services have not sent yet; none without any. Pure."""
+    if not (config.command or config.webhook or services):
         return []
     return [notification for notification in open_notifications(state, parked, config.on, ended, waits)
             if notification.key not in notified]
 
 
 def find_waits(state: RunState, attempt_folder: Callable[[str, int], Path], config: NotifyConfig,
-               now: float, read_queue: Callable[[], QueueState]) -> list[AgentWait]:
-    """Return the agents that wait for longer than `LONG_WAIT`, if a person is to be told of them, and of the nodes that
-    one cause holds up the first.
+               now: float, read_queue: Callable[[], QueueState], *, services: bool = False) -> list[AgentWait]:
+    """Return the agents that wait for longer than `LONG_WAIT`, if the user is to be notified, and of the nodes that
+    one cause blocks the first.
 
     Args:
         attempt_folder: folder of a node's attempt.
         read_queue: read the queue of its nodes; called if any waits to land.
         now: seconds since 1970.
     """
-    if "wait" not in config.on or not (config.command or config.webhook):
+    if "wait" not in config.on or not (config.command or config.webhook or services):
         return []
     from garrison.agents.claude.trouble import current_wait  # few homes have notifications
 
@@ -162,38 +206,93 @@ def _changed_at(path: Path) -> float:
     return math.inf
 
 
+def plain(text: str) -> str:
+    """Return a text from outside as one line without a character that a shell or a service's markup obeys. Pure."""
+    return clean(" ".join(text.split()))[:_MAX_TEXT].translate(_PLAIN).lstrip("-")
+
+
 def notify_argv(config: NotifyConfig, run: str, notification: Notification) -> list[str]:
     """Return the command for one notification; other words in braces stay as they are. Pure."""
-    text = clean(notification.text)[:_MAX_TEXT].translate(_PLAIN).lstrip("-")
-    values = {"text": text, "run": run, "event": notification.event, "node": notification.node}
+    values = {"text": plain(notification.text), "run": run, "event": notification.event, "node": notification.node}
     return [_PLACEHOLDER.sub(lambda match: values[match[1]], word) for word in config.command]
 
 
-def deliveries(config: NotifyConfig, run: str, notification: Notification) -> list[Delivery]:
-    """Return the programs that send one notification: the command, then the webhook. Pure."""
+def deliveries(config: NotifyConfig, run: str, notification: Notification, home: Path | None = None) -> list[Delivery]:
+    """Return the programs that send one notification: command, webhook, and for a `home` its services. Pure."""
     found = []
     if config.command:
         found.append(Delivery("command", tuple(notify_argv(config, run, notification))))
     if config.webhook:
         found.append(Delivery("webhook", (sys.executable, "-P", "-m", "garrison.run.webhook"),
                               config.webhook))
+    if home is not None:
+        found.append(Delivery("services", (sys.executable, "-P", "-m", "garrison.notify.services", str(home))))
     return found
 
 
+class Held(Value):
+    """A notification that came in quiet hours."""
+
+    run: str
+    notification: Notification
+
+
+def hold(home: Path, run: str, notification: Notification) -> None:
+    """Keep a notification until the quiet hours have ended."""
+    folder = atomic.make_directory(home / "web/held")
+    name = re.sub(r"[^A-Za-z0-9_.-]", "_", f"{run}-{notification.key}")[:120]
+    atomic.write(folder / f"{name}.json", record.encode(Held(run, notification)))
+
+
+def send_held(home: Path, config: NotifyConfig, environ: Mapping[str, str], now: float) -> int:
+    """Send what was kept in quiet hours, unless they last; return how many there were. `now`: seconds since 1970."""
+    folder = home / "web/held"
+    if is_quiet(config.quiet, minute_of_day(now)):
+        return 0
+    sent = 0
+    for name in sorted(name for name in atomic.list_names(folder) if name.endswith(".json")):
+        try:
+            data = atomic.read(folder / name)
+            held = None if data is None else record.decode(Held, data, folder / name)
+            (folder / name).unlink()  # before it is sent: two that send would send it twice
+        except (RecordError, OSError):
+            continue
+        if held is not None:
+            notifier = Notifier(config, held.run, environ, folder.parent / "notify.log", lambda _: None, home)
+            notifier.add(held.notification)
+            notifier.finish()
+            sent += 1
+    return sent
+
+
 class Notifier:
-    """Sends notifications one at a time; calls `on_done` when all programs of one have ended or could not be run."""
+    """Sends notifications one at a time; calls `on_done` when all programs of one have ended or could not be run.
+
+    Args:
+        config: the table `[notify]`.
+        run: what the notifications are about.
+        environ: environment of the programs.
+        log: file for their output.
+        on_done: called with each notification.
+        home: whose services and devices are told, too; None for none.
+    """
 
     def __init__(self, config: NotifyConfig, run: str, environ: Mapping[str, str], log: Path,
-                 on_done: Callable[[Notification], None]) -> None:
+                 on_done: Callable[[Notification], None], home: Path | None = None) -> None:
         self.config, self.run, self.environ, self.log, self.on_done = config, run, environ, log, on_done
-        self._job: Job | None = None
+        self.home = home
         self._queue: list[Notification] = []
-        self._left: list[Delivery] | None = None
-        """Deliveries of the first that have not ended, the one that runs first; None before its first."""
+        self._jobs: list[tuple[Delivery, Job]] | None = None
+        """What sends the first and has not ended; None before it was started."""
 
     @property
     def busy(self) -> bool:
         return bool(self._queue)
+
+    @property
+    def services(self) -> Path | None:
+        """Return the home, if it has services or devices now."""
+        return self.home if self.home and has_services(self.home, self.config, self.environ) else None
 
     def add(self, notification: Notification) -> None:
         """Queue a notification; one that is queued already is not queued again."""
@@ -201,43 +300,42 @@ class Notifier:
             self._queue.append(notification)
 
     def poll(self, now: float) -> None:
-        """Finish a command that has ended and start the next; `now` is monotonic."""
+        """Finish what has ended and start the next; `now` is monotonic."""
         while self._queue:
-            if self._left is None:
-                self._left = deliveries(self.config, self.run, self._queue[0])
-            if not self._left:
-                self._left = None
-                self.on_done(self._queue.pop(0))
-                continue
-            if self._job is None:
-                self._job = self._start(self._queue[0], self._left[0], now)
-            elif (result := self._job.poll(now)) is None:
+            if self._jobs is None:
+                started = [(each, self._start(self._queue[0], each, now)) for each in deliveries(
+                    self.config, self.run, self._queue[0], self.services)]
+                self._jobs = [(delivery, job) for delivery, job in started if job is not None]
+            self._jobs = [(delivery, job) for delivery, job in self._jobs if not self._has_ended(delivery, job, now)]
+            if self._jobs:
                 return
-            else:
-                self._job = None
-                if not result.ok:
-                    how = "timed out" if result.timed_out else f"ended with exit code {result.code}"
-                    log_line(f"the notify {self._left[0].name} {how}; its output is in {self.log}")
-                self._left.pop(0)
-                continue
-            if self._job is None:
-                self._left.pop(0)
-            else:
-                return
+            self._jobs = None
+            self.on_done(self._queue.pop(0))
+
+    def _has_ended(self, delivery: Delivery, job: Job, now: float) -> bool:
+        result = job.poll(now)
+        if result is not None and not result.ok:
+            how = "timed out" if result.timed_out else f"ended with exit code {result.code}"
+            log_line(f"the notify {delivery.name} {how}; its output is in {self.log}")
+        return result is not None
 
     def finish(self) -> None:
-        """Send the rest, each within its time limit."""
-        while self.busy:
+        """Send the rest, each within its time limit, and all of it within two."""
+        until = time.monotonic() + 2 * self.config.timeout
+        while self.busy and time.monotonic() < until:
             self.poll(time.monotonic())
             time.sleep(0.01)
+        if self.busy:
+            log_line(f"{len(self._queue)} notifications were not sent: the services do not answer")
 
     def _start(self, notification: Notification, delivery: Delivery, now: float) -> Job | None:
         body = {"run": self.run, "event": notification.event, "text": notification.text, "node": notification.node}
-        stdin = self.log.with_suffix(".json")
+        stdin = self.log.with_name(f"{self.log.stem}-{delivery.name}.json")
         log_retention.shorten_log(self.log)
         try:
             first = f"{delivery.secret}\n" if delivery.secret else ""
-            atomic.write(stdin, f"{first}{json.dumps(body)}\n".encode())
+            sent = {"run": self.run, **asdict(notification)} if delivery.name == "services" else body
+            atomic.write(stdin, f"{first}{json.dumps(sent)}\n".encode())
             told = {name: body[key].replace("\0", "")[:_MAX_VARIABLE] for name, key in _VARIABLES.items()}
             # The shell only redirects standard input; it does not parse the words of the command.
             shell = ["/bin/sh", "-c", 'exec <"$0"; rm -f "$0"; exec "$@"', str(stdin), *delivery.argv]

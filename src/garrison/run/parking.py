@@ -1,8 +1,8 @@
-"""Parking of nodes: apply a person's guidance, find parked nodes, and explain why a run fails with them. Pure.
+"""Parking of nodes: apply the user's guidance, find parked nodes, and explain why a run fails with them. Pure.
 
 A node is parked by its runner (its agent's restart window is used up), by the guardian (its runner's or the merge
-processor's window is used up), or by a person. It keeps its status and attempt, occupies no agent, and continues
-after a probe or when a person unparks it.
+processor's window is used up), or by the user. It keeps its status and attempt, occupies no agent, and continues
+after a probe or when the user unparks it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LONG = 200
 
 
 def apply_guidance(state: RunState, view: GuardianView, payload: Payload, event: GuardianSignal) -> GuardianSignal:
-    """Return the record of a person's guidance for the run, or for one node (or `processor`) of it."""
+    """Return the record of the user's guidance for the run, or for one node (or `processor`) of it."""
     match payload:
         case StopRun():
             return replace(event, stop=True)
@@ -67,14 +67,14 @@ def stopped_runners(view: GuardianView, nodes: Collection[str]) -> dict[str, int
 
 
 class Parked(Value):
-    """Reason why the restart policy parked a name; `probe_at` is in UTC, '' if only a person can unpark it."""
+    """Reason why the restart policy parked a name; `probe_at` is in UTC, '' if only the user can unpark it."""
 
     why: str
     probe_at: str = ""
 
 
 def find_parked(state: RunState, name: str) -> Parked | None:
-    """Return why a node under way (or `processor`) is parked; None if it is not, or only by a person."""
+    """Return why a node under way (or `processor`) is parked; None if it is not, or only by the user."""
     if name == "processor":
         return _open_circuit(state, "processor-", "the merge processor")
     node = state.nodes.get(name)
@@ -109,7 +109,7 @@ def is_resting(state: RunState, view: GuardianView, name: str) -> bool:
 
 
 def awaits_person(state: RunState, name: str) -> bool:
-    """Return whether a person parked a node, or the processor it waits for: the run then waits for that person."""
+    """Return whether the user parked a node, or the processor it waits for: the run then waits for that person."""
     return name in state.held or (state.nodes[name].status == "impl_complete" and "processor" in state.held)
 
 

@@ -1,7 +1,7 @@
 """Plan of a run, read from the graph that the run keeps, and the task of each attempt.
 
 A task holds everything that its runner and agent need, as JSON values, so that neither reads the pipeline; it is built
-once per attempt. A run that has begun but whose journal is empty is damaged: it must not begin again.
+once per attempt. A run that has started but whose journal is empty is damaged: it must not begin again.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 def read_plan(files: RunFiles, launch: Launch | None = None, *, as_launched: bool = False) -> RunPlan:
     """Return the plan of the run's graph, with the options of its launch; Refused if graph.dot was changed since.
 
-    `as_launched` leaves out what a person changed since (`garrison add`, `edit`): a journal is replayed from there.
+    `as_launched` leaves out what the user changed since (`garrison add`, `edit`): a journal is replayed from there.
     """
     path, launched = files.launched_graph if as_launched else files.graph, files.launched_graph
     plan = plan_run(parse_file(path), max_steps=launch.max_steps if launch is not None else None,
@@ -121,7 +121,7 @@ def is_escalated(rework: int, kind: str) -> bool:
 
 def _rework(planned: PlannedTask, node: NodeState, agent: str, launch: Launch) -> str:
     """Return where an attempt begins. Refused work is kept for an agent to mend; a node's own command, which would do
-    all of it once more, begins anew, and so does a host, which gets commits alone."""
+    all of it once more, begins again, and so does a host, which gets commits alone."""
     if node.kind == RefusedBy.LOST and node.attempt > 1:
         return CONTINUE
     is_program = agent == "command" and not text(planned.attrs, "prompt")
@@ -156,12 +156,12 @@ def _to_json(attrs: Mapping[str, object]) -> dict[str, object]:
 
 
 def latest_attempts(files: RunFiles, plan: RunPlan) -> dict[str, int]:
-    """Return the latest begun attempt of each node that has one, by the folders of the run."""
+    """Return the latest started attempt of each node that has one, by the folders of the run."""
     return {name: number for name in plan.tasks if (number := files.latest_attempt(name))}
 
 
 def is_behind(state: RunState, latest: Mapping[str, int]) -> bool:
-    """Return whether a journal lacks what the run has done; `latest` maps nodes to their latest begun attempt.
+    """Return whether a journal lacks what the run has done; `latest` maps nodes to their latest started attempt.
 
     A guardian journals an attempt before it writes anything of it.
     """
@@ -174,7 +174,7 @@ def is_behind(state: RunState, latest: Mapping[str, int]) -> bool:
 
 def check_journal_present(store: Store, launch: Launch, state: RunState, journal: Path) -> None:
     """Raise RecordError, naming the journal, if it is empty although the guardian's hook says that the run has
-    begun."""
+    started."""
     if launch.adhoc or state.status != "new":
         return
     hook = store.read(Hook, Key("guardian", launch.pipeline_id, launch.run_id))

@@ -149,7 +149,7 @@ def _apply(plan: RunPlan, state: RunState, view: GuardianView, posted: PostedSig
         flow, objection = flow_policy.answer_gate(state, str(signal.node_id), payload.question_id, payload.text)
         if flow is None:
             return _refuse(posted, objection or f"{signal.node_id} is not waiting for an answer")
-        event = replace(_event(signal), flow=flow)
+        event = replace(_event(signal), flow=flow, by=payload.by)
     elif isinstance(payload, RetryNode):
         flow, objection = flow_policy.retry_node(state, view.run, payload.who)
         if flow is None:
@@ -196,7 +196,7 @@ def _apply_report(plan: RunPlan, state: RunState, signal: Signal, payload: signa
         case NeedsInput():
             return replace(event, question=Question(payload.question_id, payload.question))
         case InputResponse():
-            return replace(event, answer=payload.question_id)
+            return replace(event, answer=payload.question_id, by=payload.by)
     return event
 
 
@@ -441,7 +441,7 @@ def _fail_without_runner(state: RunState, view: GuardianView, name: str, why: st
 
 
 def _stop_parked(state: RunState, view: GuardianView) -> list[Action]:
-    """Stop the runners (or the processor) that a person parked; they get no successor."""
+    """Stop the runners (or the processor) that the user parked; they get no successor."""
     actions = []
     for name in state.held:
         child = view.processor if name == "processor" else view.runner(name)
@@ -467,7 +467,7 @@ def _start_nodes(plan: RunPlan, state: RunState, view: GuardianView, max_agents:
 
 
 def _finish(plan: RunPlan, state: RunState, view: GuardianView) -> list[Action]:
-    """End the run when its flow has ended, or when nothing can continue without a person."""
+    """End the run when its flow has ended, or when nothing can continue without the user."""
     resting = [name for name in state.nodes if is_resting(state, view, name)]
     if any(needs_runner(state, view, name) and not is_suspended(state, view, name) and name not in resting
            for name in state.nodes):

@@ -75,7 +75,7 @@ class Progress:
         self._run = ""
 
     def begin(self, run: str) -> None:
-        """Print hints for a person at a terminal."""
+        """Print hints for the user at a terminal."""
         self._run = run
         if self.watched and not self.as_json and sys.stdout.isatty():
             self._print("watch: garrison top   logs: garrison logs NODE -f   join: garrison attach NODE")
@@ -127,7 +127,7 @@ class Progress:
 
 
 def _broken(line: str, columns: int) -> str:
-    """Return a line as it fits a terminal: what is too wide goes on below the words, a command in one piece."""
+    """Return a line as it fits a terminal: what is too wide continues below the words, a command in one piece."""
     if width(line) <= columns:
         return line
     begin = line[:10] if line[8:10] == "  " else ""  # a time, or blanks in its place
@@ -198,7 +198,7 @@ def _signal(event: GuardianSignal) -> str:
         return f"{event.node} asks: {_shorten(event.question.text)}  (garrison answer {event.node} 'TEXT')"
     if event.type == "ORCHESTRATOR_CRASHED" and event.departure != Departure.STOPPED:
         why = f" ({shorten_reason(event.why)})" if event.why else ""
-        return f"orchestrator-{event.node} died{why}"  # a line of its own tells that it is restarted
+        return f"orchestrator-{event.node} died{why}"  # its own line tells that it is restarted
     return ""
 
 

@@ -259,7 +259,7 @@ def _repair_records(runtime: Runtime, run: str, locked: Collection[Key]) -> Iter
 
 
 def _find_damage(read: Callable[[], object]) -> RecordCorrupt | None:
-    """Return the error of a damaged record; None for one that can be read, or that only a person can repair."""
+    """Return the error of a damaged record; None for one that can be read, or that only the user can repair."""
     with suppress(RecordUnreadable, NewerSchema):
         try:
             read()
@@ -393,7 +393,7 @@ def _gather_evidence(runtime: Runtime, launch: Launch, plan: RunPlan) -> RunEvid
     entries = [entry for queue in list_queues(runtime.home, lambda _: None)
                for entry in queue.state.entries.values() if entry.run == run and entry.status in HAS_LANDED]
     landed = {(entry.node, entry.attempt): entry.commit for entry in entries}
-    # What passed the gate of a pull request has not landed: it is tested anew, and the forge knows the rest.
+    # What passed the gate of a pull request has not landed: it is tested again, and the forge knows the rest.
     status = REFUSED if launch.land == LAND_PR else LANDED
     whole = [LandingChanged(status, entry.attempt, entry.oid, entry.commit) for entry in entries
              if entry.node == INTEGRATION and launch.land in (LAND_RUN, LAND_PR)]
@@ -472,12 +472,12 @@ class AttemptEvidence(Value):
 
 
 class RunEvidence(Value):
-    """Evidence of a run beside its journal."""
+    """Evidence of a run alongside its journal."""
 
     attempts: Mapping[str, Sequence[AttemptEvidence]] = msgspec.field(default_factory=dict)
     """Node → its attempts, in order."""
     answers: Mapping[str, str] = msgspec.field(default_factory=dict)
-    """Place of a gate → a person's answer that was received."""
+    """Place of a gate → the user's answer that was received."""
     applied: frozenset[str] = frozenset()
     """Ids of the signals that were applied."""
     incarnations: Mapping[str, int] = msgspec.field(default_factory=dict)
@@ -506,7 +506,7 @@ def salvage_state(plan: RunPlan, run: str, stored: Iterable[Entry]) -> RunState:
 def find_finished_steps(stored: Iterable[Entry]) -> dict[tuple[str, int], FlowAdvanced]:
     """Return the readable records that ended a step, by place and attempt.
 
-    One that follows lost records applies to no place yet, but tells what nothing else does if its result is lost, too.
+    One that follows lost records applies to no place yet, but tells what nothing else does if its result is lost.
     """
     found = {}
     for entry in stored:

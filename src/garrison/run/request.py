@@ -27,7 +27,7 @@ COMMAND = "command"
 
 
 class LaunchRequest(Value):
-    """Options of a launch as a person gave them; None: not given."""
+    """Options of a launch as the user gave them; None: not given."""
 
     pipeline: Path
     target: Path

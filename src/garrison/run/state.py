@@ -75,10 +75,10 @@ RESUMED = "resumed"
 """Reason of a run that was resumed after its end."""
 
 STOPPED_BY_PERSON = "stopped by a person"
-"""Reason of a run that a person stopped."""
+"""Reason of a run that the user stopped."""
 
 HOLDABLE = frozenset({"pending", "active"})
-"""Statuses of a node that a person can park; later the merge queue has its work."""
+"""Statuses of a node that the user can park; later the merge queue has its work."""
 
 
 class NodeState(Value):
@@ -140,7 +140,7 @@ class RunLanding(Record):
     """Landing of a whole run, at its exit; `status` is '' before the first.
 
     `attempt` counts the requests, `oid` is the tip of the run's branch that was to land, `commit` what it landed as.
-    `refusals` counts how often the run was sent back for it since a person resumed it. With a pull request, `base` is
+    `refusals` counts how often the run was sent back for it since the user resumed it. With a pull request, `base` is
     the commit that the branch is tested with, and `commit` that merge once it is `tested`.
     """
 
@@ -188,7 +188,7 @@ class RecordedState:
     unstuck: dict[str, int] = field(default_factory=dict)
     """Node → the last incarnation of its agent that was reported as no longer parked."""
     held: dict[str, str] = field(default_factory=dict)
-    """Node or `processor` → why a person parked it."""
+    """Node or `processor` → why the user parked it."""
     began: str = ""
     """When the run began, UTC."""
     gates: dict[str, OpenGate] = field(default_factory=dict)
@@ -198,7 +198,7 @@ class RecordedState:
     cancelled: set[str] = field(default_factory=set)
     """Nodes that were cancelled and whose runner has not ended yet."""
     budget: int | None = None
-    """Steps that a person allows the flow from the next resume on."""
+    """Steps that the user allows the flow from the next resume on."""
     managers: dict[str, ManagerState] = field(default_factory=dict)
     """Place of the flow → the manager there."""
     outcomes: dict[str, NodeOutcome] = field(default_factory=dict)
@@ -210,10 +210,10 @@ class RecordedState:
     ends: int = 0
     """Number of times the run has ended; a resumed run ends once more."""
     reviews: dict[str, int] = field(default_factory=dict)
-    """Node → attempt whose work waits, or waited until it was taken to land, for a person's approval."""
+    """Node → attempt whose work waits, or waited until it was taken to land, for the user's approval."""
     pull_request: PullRequest = field(default_factory=PullRequest)
     graph: str = ""
-    """Text of its graph since a person changed that, '' while it is as launched."""
+    """Text of its graph since the user changed that, '' while it is as launched."""
 
 
 @dataclass
@@ -243,7 +243,7 @@ class RunState(RecordedState):
 
     @property
     def told(self) -> list[ForeignMove | Warned]:
-        """Return everything that a person is warned of: moves of the target, then the other changes."""
+        """Return everything that the user is warned of: moves of the target, then the other changes."""
         return [*self.foreign_moves, *self.warnings]
 
     @property
@@ -336,7 +336,7 @@ class RunState(RecordedState):
             before.since if event.state == before.state else at, taken, returns,
             {**before.owners, **dict.fromkeys(event.taken, event.node)} if event.node else before.owners,
             {**before.heads, **dict.fromkeys(event.taken, before.head)}, event.told or before.told)
-        if event.flow is not None:  # its branch is tested anew when the flow is at its exit again
+        if event.flow is not None:  # its branch is tested again when the flow is at its exit again
             self.landing = replace(self.landing, status=REFUSED, reason=event.reason)
             self._apply_flow(event.flow, at)
 
@@ -439,7 +439,7 @@ class RunState(RecordedState):
             self._unpark([event.unhold], event.lives)
 
     def _unpark(self, names: list[str], stopped: Mapping[str, int]) -> None:
-        """Empty the restart windows of these nodes' runners (or of the processor), which a person unparked."""
+        """Empty the restart windows of these nodes' runners (or of the processor), which the user unparked."""
         self.lifted.update(stopped)
         for name in names:
             self.stuck.pop(name, None)
@@ -566,7 +566,7 @@ def outcome_summary(event: FlowAdvanced, before: NodeOutcome | None) -> NodeOutc
 
 def replay_run(entries: Iterable[Entry], program: Program | None = None, run: str = "",
                children: Mapping[str, RunPlan] | None = None) -> RunState:
-    """Return the state after `entries`; with the run's program, its id and nested pipelines, the flow's state, too."""
+    """Return the state after `entries`; given the program, id and nested pipelines, the flow's state as well."""
     state = RunState()
     if program is not None:
         from garrison.run.flow import RunFlow  # only a guardian follows the flow; every launch replays runs

@@ -33,12 +33,12 @@ class Status(StrEnum):
     """Every word for the status of a run, in every view."""
 
     NEW = "new"
-    """Its guardian has not begun."""
+    """Its guardian has not started."""
     RUNNING = "running"
     WAITING = "waiting"
-    """It runs, and continues only after a person's answer or decision, or a signal from outside."""
+    """It runs, and continues only after the user's answer or decision, or a signal from outside."""
     PARKED = "parked"
-    """Its guardian kept dying; nothing restarts it before its probe or a person."""
+    """Its guardian kept dying; nothing restarts it before its probe or the user."""
     INTERRUPTED = "interrupted"
     """It has not ended, and none of its processes is alive."""
     STOPPED = "stopped"
@@ -185,7 +185,7 @@ class RunStatus(Value):
     ended_at: str = ""
     """Time of its last journal record, ISO 8601 UTC."""
     resumable: bool = False
-    """True if it failed only because some of its nodes are parked: their work waits for a person."""
+    """True if it failed only because some of its nodes are parked: their work waits for the user."""
 
     @property
     def adhoc(self) -> bool:

@@ -78,10 +78,10 @@ class TargetWatch:
 
 # ---- gate watch ------------------------------------------------------------------------------------------------------
 
-# Gate watch: notice that a person changed how the target's queue tests and lands, since the launch.
+# Gate watch: notice that the user changed how the target's queue tests and lands, since the launch.
 #
 # The queue tests with what is recorded in it: by the launch, or by `garrison merge-queue config` since. Such a change
-# is told in the run whose nodes it judges from then on.
+# is reported in the run whose nodes it judges from then on.
 
 GATE = "gate"
 """`Warned.about` of a change of the queue's gate."""

@@ -56,7 +56,7 @@ class GuardianView(Value):
     merges: dict[str, MergeStatus] = msgspec.field(default_factory=dict)
     strays: dict[str, ChildState] = msgspec.field(default_factory=dict)
     """Living processes without a parent to stop them, in a run that stops or ends; a node's orchestrator by the node,
-    also if a person parked that node, all others by their full names."""
+    also if the user parked that node, all others by their full names."""
     stopping: bool = False
     overdue: bool = False
     """True if the children have had their time to stop."""
@@ -66,7 +66,7 @@ class GuardianView(Value):
     results: dict[str, Result | None] = msgspec.field(default_factory=dict)
     """The results of nodes that have landed or failed."""
     landing: LandingView | None = None
-    """None while the flow goes on, and in a run that does not land as a whole."""
+    """None while the flow continues, and in a run that does not land as a whole."""
     pull_request: PullRequestView | None = None
     """None as `landing`, and in a run without one."""
     turns: dict[str, Turn] = msgspec.field(default_factory=dict)
@@ -90,7 +90,7 @@ class GuardianView(Value):
 def needs_runner(state: RunState, view: GuardianView, node: str) -> bool:
     """Return whether a node needs a runner: while it is under way, and once it has landed until it has cleaned up.
 
-    A runner that ended before its work was done (orphaned, stopped, ended by a person, parked) has not cleaned up; a
+    A runner that ended before its work was done (orphaned, stopped, ended by the user, parked) has not cleaned up; a
     parked one gets a single chance to, however often it had been parked before the landing.
     """
     status = state.nodes[node].status
@@ -106,7 +106,7 @@ def needs_runner(state: RunState, view: GuardianView, node: str) -> bool:
 
 def may_start_again(state: RunState, identity: Identity) -> bool:
     """Return whether a child that ended gracefully gets a successor: one whose work is not done does (it was orphaned,
-    or a person ended it), a stopped one once a person resumes it, a merge processor whenever it is needed."""
+    or the user ended it), a stopped one once the user resumes it, a merge processor whenever it is needed."""
     if identity.status != "terminated":
         return False
     if identity.role == "processor":
@@ -117,7 +117,7 @@ def may_start_again(state: RunState, identity: Identity) -> bool:
 
 
 def is_suspended(state: RunState, view: GuardianView, node: str) -> bool:
-    """Return whether a node under way waits for a person because its runner was stopped, though the node is not
+    """Return whether a node under way waits for the user because its runner was stopped, though the node is not
     parked."""
     if state.nodes[node].status not in UNFINISHED or node in state.held:
         return False
@@ -129,7 +129,7 @@ def is_suspended(state: RunState, view: GuardianView, node: str) -> bool:
 
 
 def lacks_place(state: RunState, view: GuardianView, node: str) -> bool:
-    """Return whether a node that is to begin, or to go on, has no place among the agents of all runs."""
+    """Return whether a node that is to begin, or to continue, has no place among the agents of all runs."""
     return view.placed is not None and node not in view.placed and state.nodes[node].status in ("pending", "active")
 
 

@@ -1,4 +1,4 @@
-"""Places of tools and agents of `garrison pipeline run`: in the run's worktree, or in a person's own folder itself; and
+"""Places of tools and agents of `garrison pipeline run`: in the run's worktree, or in the user's own folder itself; and
 of the commands of sessions and workflows, which work in such a folder.
 
 In a worktree they see a private git view of its repository. A folder of the person's is theirs to change, but not its
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from garrison.sandbox.network import NetworkPlace
 
 WORKTREES, REPOSITORY = "pipelines", "repository"
-"""Folder of the worktrees of such runs, and the file beside each that names the checkout it belongs to."""
+"""Folder of the worktrees of such runs, and the file alongside each that names the checkout it belongs to."""
 
 
 def checkout_place(role: Role, tree: Path, folder: Path, directory: Path | None, environ: Mapping[str, str], *,
@@ -71,7 +71,7 @@ def checkout_place(role: Role, tree: Path, folder: Path, directory: Path | None,
 
 
 def _worktree_of(tree: Path, environ: Mapping[str, str]) -> Path | None:
-    """Return the worktree of a run that a folder is in; None if it is a folder of a person's."""
+    """Return the worktree of a run that a folder is in; None if it is a folder of the user's."""
     trees = trees_root(environ) / WORKTREES
     if not tree.is_relative_to(trees) or tree == trees:
         return None
@@ -135,14 +135,14 @@ def checkout_user(home: Path, run: str, node: str, attempt: int, directory: Path
 
 def check_folder(tree: Path, home: Path, environ: Mapping[str, str],
                  roles: Sequence[Role] = (Role.AGENT, Role.TOOL)) -> None:
-    """Refuse a person's own folder in which the mode of one of these roles cannot be held here."""
+    """Refuse the user's own folder in which the mode of one of these roles cannot be held here."""
     for mode in {mode_here(read_rights(home, role, "", environ).mode) for role in roles} - {Mode.NONE}:
         _git_mounts(tree, mode)
 
 
 class CheckoutCommands:
     """Confines the commands that a session's model or a workflow's step runs in a folder: as tools of a pipeline are,
-    each with a home and a network of its own.
+    each with a home and its own network.
     """
 
     def __init__(self, tree: Path, home: Path, account: Path, environ: Mapping[str, str] = os.environ) -> None:
@@ -179,7 +179,7 @@ def checkout_network(role: Role, place: Place | None, user: NetworkUser, environ
 
 
 def _git_mounts(tree: Path, mode: Mode) -> list[Mount]:
-    """Return the mounts that guard the git directory of a person's folder; each is one, so that it cannot be moved."""
+    """Return the mounts that guard the git directory of the user's folder; each is one, so that it cannot be moved."""
     found = next((folder / ".git" for folder in (tree, *tree.parents) if os.path.lexists(folder / ".git")), None)
     if found is None:
         return []

@@ -43,7 +43,7 @@ from garrison.values import Value
 _TRIES = 5
 """Imports of what a `git gc` took again before its ref was there."""
 MAX_SIDE = 20
-"""Commits beside the branch that are saved of one view."""
+"""Commits alongside the branch that are saved of one view."""
 FEW = 100
 """Objects up to which they are stored one by one; git itself does so for what is pushed."""
 _PACKED_LIMIT = 256 << 20
@@ -72,7 +72,7 @@ class Collected(Value):
 
 
 class OpenWork(Value):
-    """State of a worktree that no commit has: an operation of git that was begun and not concluded."""
+    """State of a worktree that no commit has: an operation of git that was started and not concluded."""
 
     operation: str = ""
     """`merge`, `rebase`, `cherry-pick`, `revert`, `bisect` or `am`; '' for none."""
@@ -377,7 +377,7 @@ class _Collection:
 
     def _import(self, folder: Path, *, whole: bool) -> list[Path]:
         """Bring over the objects that the private commits need and the repository lacks, or as a whole those since the
-        beginning; return the files that hold them."""
+        beginning; return the files that contain them."""
         wanted = [oid for oid in self.private.commits if whole or oid != self.state.tip]
         held: list[Path] = []
         if wanted:
@@ -458,7 +458,7 @@ class _Collection:
         state.pending = new
         self.view.write_state(state)
         failpoint.here("collect:pending")
-        # By the worktree's own git directory: the log of its HEAD has the commit then, too, as if made there.
+        # In the worktree's own git directory, so that the log of its HEAD records the commit as if made there.
         where = None if self._is_gone else self._where
         if self.private.is_on_branch and not self._is_gone:
             self._attach_head()
@@ -537,7 +537,7 @@ def _split(text: str) -> list[str]:
     return [part for part in text.split("\0") if part]
 
 
-# ---- what is beside the branch ---------------------------------------------------------------------------------------
+# ---- what is outside the branch --------------------------------------------------------------------------------------
 
 
 def collect_side_work(view: GitView) -> list[str]:
@@ -567,14 +567,14 @@ def _import_commits(view: GitView, state: ViewState, tips: Sequence[str]) -> lis
 
 
 class SideWork(Value):
-    """Commits that an agent left beside its branch; `ref` is `refs/stash` or a branch."""
+    """Commits that an agent left alongside its branch; `ref` is `refs/stash` or a branch."""
 
     ref: str
     commit: str
 
 
 def find_side_work(git: Git, worktree: Path, branch: str) -> list[SideWork]:
-    """Return the newest stash of a worktree's agent, and the other branches that hold what it committed last there.
+    """Return the newest stash of a worktree's agent, and the other branches that contain what it committed last there.
 
     Whether its own branch has them too is not looked at. From a git view, their commits are imported.
     """
@@ -722,7 +722,7 @@ def _import_directory(view: GitView, store: Path) -> Iterator[Path]:
 def import_objects(common: Path, private: str, folder: Path, store: Path, wanted: Sequence[str],
                    known: Sequence[str], *, whole: bool = False) -> list[Path]:
     """Import into `store` the objects of the commits `wanted` that only the directory `private` of a view has; return
-    the files that hold them against a `git gc`, which takes what no ref has yet.
+    the files that contain them against a `git gc`, which takes what no ref has yet.
 
     `folder`: as `_import_directory` makes it; `known`: commits of the repository from which little is missing. `whole`:
     also what the store has of them now, as one pack that is held.

@@ -1,4 +1,4 @@
-"""Attempts to escape, run inside a sandbox as a file of its own: prints as JSON which of them succeeded.
+"""Attempts to escape, run inside a sandbox as its own file: prints as JSON which of them succeeded.
 
     python -I escape_attempts.py FACTS    # JSON: paths, pid and sockets of the attempt's targets outside
 """
@@ -30,7 +30,7 @@ TOKEN = "garrison-doctor-token"
 OBEYED = "obeyed"
 """File of the worktree that a git makes which obeys what the agent wrote."""
 OWN_PROGRAMS = "own-programs"
-"""Folder that garrison's PATH has in the trial, from where it is, and an empty entry beside it."""
+"""Folder that garrison's PATH has in the trial, from where it is, and an empty entry alongside it."""
 GIT_FILES: Mapping[str, tuple[str, ...]] = {
     "git_link": ("objects/escaped", "refs/escaped", "logs/escaped", "objects/pack/escaped"),
     "git_settings": ("config", "commondir", "config.worktree", "modules/inner/config", "worktrees/node/commondir",
@@ -48,13 +48,13 @@ class Facts(TypedDict):
     home: str
     user: str
     tokens: list[str]
-    """Files with a secret beside programs of the user's: one that others may not read, one with a known name."""
+    """Files with a secret alongside programs of the user's: one that others may not read, one with a known name."""
     lock: str
     """File there that a package manager locks."""
     files: int
     """Descriptors that a process outside may open at most; 0: no bound that counts."""
     repository: str
-    """Git directory of the worktree's repository, whose configuration holds the word `TOKEN`; '' without git."""
+    """Git directory of the worktree's repository, whose configuration contains the word `TOKEN`; '' without git."""
     address: str
     """Address at which nothing outside may look for a submodule."""
     attempt: str
@@ -160,7 +160,7 @@ def _read_settings(facts: Facts) -> bool:
 
 
 def _name_submodule(facts: Facts) -> bool:
-    """Commit a submodule at an address of our own; whether somebody outside connects to it is seen there."""
+    """Commit a submodule at our own address; whether somebody outside connects to it is seen there."""
     if facts["repository"]:
         Path(".gitmodules").write_text(f'[submodule "m"]\n\tpath = m\n\turl = {facts["address"]}\n')
         _run_git("add", ".gitmodules")
@@ -170,7 +170,7 @@ def _name_submodule(facts: Facts) -> bool:
 
 
 def _replace_git(facts: Facts) -> bool:
-    """Put repositories of our own in the place of the worktree's and below it, and a git of our own into folders that a
+    """Put our own repositories in the place of the worktree's and below it, and our own git into folders that a
     PATH may name from where one is; whether anybody obeys or runs them is seen outside."""
     if not facts["repository"]:
         return False
@@ -219,7 +219,7 @@ def _connect_unix(path: str) -> bool:
 
 
 def _mount(_facts: Facts) -> bool:
-    """Mount over a folder of our own, and undo it: a success may be on the real machine."""
+    """Mount over our own folder, and undo it: a success may be on the real machine."""
     folder, libc = Path("mounted").absolute(), ctypes.CDLL(None, use_errno=True)
     folder.mkdir(exist_ok=True)
     if libc.mount(b"none", bytes(folder), b"tmpfs", 0, None):
@@ -291,7 +291,7 @@ def _devices(_facts: Facts) -> bool:
 
 
 def _terminal(facts: Facts) -> bool:
-    """Type into a terminal that we have made that of a session of our own."""
+    """Type into a terminal that we have made that of our own session."""
     child = os.fork()
     if child == 0:
         with suppress(OSError):

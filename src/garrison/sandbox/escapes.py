@@ -51,7 +51,7 @@ ESCAPES = (
     Escape("git_hook", "plant a hook"),
     Escape("git_branch", "move another branch"),
     Escape("git_secret", "read a token in the repository's configuration"),
-    Escape("git_submodule", "have garrison look for a submodule at an address of its own"),
+    Escape("git_submodule", "have garrison look for a submodule at its own address"),
     Escape("git_obeyed", "have garrison's git obey a repository, or be a program, in the worktree"),
     Escape("read_shadow", "read the passwords' file"),
     Escape("read_token", "read a token that a package manager keeps beside its programs"),

@@ -29,27 +29,27 @@ TOOLCHAINS = (".pyenv", ".rustup", ".cargo/bin", ".nvm", ".local/bin", ".local/l
               ".local/share/pipx", ".local/share/mise", ".local/share/fnm", ".local/share/pnpm", ".asdf", ".sdkman",
               ".bun/bin", ".deno/bin", ".volta", ".rbenv", ".rvm", ".goenv", ".jenv", ".nodenv", ".fnm", ".ghcup",
               ".elan", ".juliaup", ".opam", ".pixi/bin", ".conda", "miniconda3", "miniforge3", "anaconda3", "go/bin")
-"""Folders of the user's home that hold programs; what is private in them is hidden."""
+"""Folders of the user's home that contain programs; what is private in them is hidden."""
 PREFIX_PARTS = ("bin", "sbin", "lib", "lib32", "lib64", "libexec", "share", "include")
-"""Folders of an installation that are shown: beside them a person keeps settings and tokens."""
+"""Folders of an installation that are shown: alongside them the user keeps settings and tokens."""
 NEEDED_PARTS = {"pyvenv.cfg": ("pyvenv.cfg",), "src/runtime": ("src", "pkg", "go.env", "VERSION"),
                 "lib/modules": ("conf", "jmods", "release"), "boot": ("boot", "conf"), "conda-meta": ("ssl",)}
 """Sign of an installation (a virtual environment, Go, Java, Maven, conda) → what it does not work without."""
 PRIVATE_IN = ("/etc", "/opt", "/usr/local")
-"""System folders in which a person keeps what root alone may read: inside, it may not."""
+"""System folders in which the user keeps what root alone may read: inside, it may not."""
 NOT_FOR_ALL = ("/etc/shadow", "/etc/shadow-", "/etc/gshadow", "/etc/gshadow-", "/etc/sudoers", "/etc/sudoers.d",
                "/etc/ssh", "/etc/ssl/private", "/etc/security/opasswd", "/etc/krb5.keytab", "/etc/wireguard",
                "/etc/NetworkManager/system-connections", "/etc/docker", "/etc/kubernetes", "/etc/rancher",
                "/etc/letsencrypt", "/etc/ppp", "/etc/samba", "/etc/openvpn", "/etc/credstore",
                "/etc/credstore.encrypted")
-"""Paths of /etc that hold secrets, besides those that only their owner may read."""
+"""Paths of /etc that contain secrets, in addition to those that only their owner may read."""
 RESOLVER = "/etc/resolv.conf"
 AGENT_HOME = Path("/home/agent")
-"""Home folder inside for a user whose own is not a folder of its own, such as `/`."""
+"""Home folder inside for a user whose home is a shared folder, such as `/`."""
 _BELOW_SYSTEM = tuple(f"{folder}/" for folder in SYSTEM)
 _MODULES = "node_modules"
 _PREFIX_SIGNS = ("lib", "libexec")
-"""Folders beside a `bin` that show that it is part of an installation."""
+"""Folders alongside a `bin` that show that it is part of an installation."""
 
 
 class MachinePaths(Protocol):
@@ -170,7 +170,7 @@ _HIDING = (Step.EMPTY, Step.HIDE_FOLDER, Step.HIDE_FILE)
 
 
 def _without(path: str, hidden: Iterable[str], machine: MachinePaths) -> Iterator[str]:
-    """Yield what a folder has beside what is hidden. As texts: paths would take three milliseconds of each start."""
+    """Yield what a folder has alongside what is hidden. As texts: paths would take three milliseconds of each start."""
     below = f"{path.rstrip('/')}/"
     within = [each for each in hidden if each == path or each.startswith(below)]
     if not within:
@@ -189,7 +189,7 @@ def _denied(around: Surroundings, machine: MachinePaths) -> list[Path]:
     """Return the folders that a system folder shows and that nobody inside may see: garrison's, the user's home."""
     home = machine.resolve(around.user_home)
     if str(home) in SYSTEM:
-        raise Refused(f"HOME is {home}, of which a sandbox shows everything: set HOME to a folder of its own")
+        raise Refused(f"HOME is {home}, of which a sandbox shows everything: set HOME to its own folder")
     paths = [*around.secret, *map(machine.resolve, around.secret), home]
     return [path for path in dict.fromkeys(paths) if _is_system(path) and machine.exists(path)]
 
@@ -212,9 +212,9 @@ def _system(machine: MachinePaths, denied: Sequence[Path]) -> Iterator[FileSyste
 
 
 def _shown(place: Place, around: Surroundings, machine: MachinePaths) -> Iterator[list[FileSystemStep]]:
-    """Yield the steps that show each program's folder without what is private in it, and each path that a person names.
+    """Yield the steps that show each program's folder without what is private in it, and each path that the user names.
 
-    What a person names is shown whole, also where it is private in a folder that is shown for its programs.
+    What the user names is shown whole, also where it is private in a folder that is shown for its programs.
     """
     stated, writable = ([path for path in _by_depth(paths) if machine.exists(path)]
                         for paths in (place.rights.read, place.rights.write))
@@ -268,7 +268,7 @@ def _toolchains(around: Surroundings, machine: MachinePaths) -> Iterator[Path]:
         if not path.is_absolute() or is_covered or _shows_secrets(path, around):
             continue
         yield _installation(path, around, machine)
-        # a tool that pipx, Poetry's installer or a person put into an environment of its own, and linked here
+        # a tool that pipx, Poetry's installer or the user put into its own environment, and linked here
         for program in machine.link_targets(path):
             if not _is_system(program) and not any(is_within(program, secret) for secret in around.secret):
                 within = _modules(program) or _installation(program.parent, around, machine)
@@ -291,7 +291,7 @@ def _installation(path: Path, around: Surroundings, machine: MachinePaths) -> Pa
 
 
 def _is_in_worktree(path: Path, place: Place, machine: MachinePaths) -> bool:
-    """Return whether the worktree, or what lies under it, has a path that the user's checkout has, too."""
+    """Return whether the worktree, or what lies under it, has a path that the user's checkout has as well."""
     relative = path.relative_to(place.inside)
     return relative == Path() or any(machine.exists(folder / relative)
                                      for folder in (place.worktree, *place.under_worktree))
@@ -321,7 +321,7 @@ def _by_depth(paths: Iterable[Path]) -> list[Path]:
     return list(kept)
 
 
-# ---- Programs that a person's own command runs by their whole path: a gate's script beside the repository, for
+# ---- Programs that the user's own command runs by their whole path: a gate's script alongside the repository, for
 # example.
 #
 # They are shown inside, read-only, since the command would fail without them. Other files that it names are not,
@@ -329,7 +329,7 @@ def _by_depth(paths: Iterable[Path]) -> list[Path]:
 
 
 _INTERPRETER = re.compile(r"(ba|da|z|k)?sh|python[\d.]*|node|bun|deno|perl|ruby|php|Rscript|exec|env|time|\.|source|!")
-"""Programs whose first argument that is no option is a program, too."""
+"""Programs that run another: the first argument that is not an option."""
 
 
 def show_named_programs(rights: Rights, command: str) -> Rights:

@@ -122,7 +122,7 @@ _NAMED_PUSH_KEYS = _table("""
     remote: pushurl push mirror
     url: pushinsteadof
 """)
-"""What an agent that may push gets, too."""
+"""What an agent that may push gets as well."""
 _SWITCHES = {"advice": frozenset({"true", "false", "yes", "no", "on", "off", "1", "0", ""}),
              "fsck": frozenset({"error", "warn", "ignore"})}
 """Sections of many settings that have one of these values each."""
@@ -131,7 +131,7 @@ _CREDENTIALS = re.compile(r"\b((?:https?|ftps?)://)[^/\s]+@|(?<![a-z0-9+.-])([a-
 """What stands before the host: up to the last `@`, for a password may hold one."""
 _QUERY = re.compile(r"(://[^\s?#]*)[?#]\S*")
 _SECRET_NAMES = ("extraheader", "smtppass", "password", "token", "secret")
-"""Names of settings that hold a secret in any section."""
+"""Names of settings that contain a secret in any section."""
 
 
 class Entry(NamedTuple):
@@ -185,7 +185,7 @@ def _is_kept(key: str, value: str | None, *, push: bool) -> bool:
 
 
 def _split(key: str) -> tuple[str, str, str]:
-    """Split a full key into section, subsection (which may hold dots) and name."""
+    """Split a full key into section, subsection (which may contain dots) and name."""
     section, _, rest = key.partition(".")
     middle, _, name = rest.rpartition(".")
     return section, middle, name
@@ -197,7 +197,7 @@ def _strip(text: str) -> str:
 
 
 def render(entries: Iterable[Entry]) -> bytes:
-    """Return the file that holds these settings."""
+    """Return the file that contains these settings."""
     lines = []
     for entry in entries:
         section, middle, name = _split(entry.key)

@@ -1,7 +1,7 @@
 """Private git view: what a confined process tree has in place of the repository's git directory.
 
-Beside a worktree `NAME`, `.NAME.sandbox/git/common` is a git directory that inside is `REPOSITORY`, to which the `.git`
-file of the worktree leads:
+Alongside a worktree `NAME`, `.NAME.sandbox/git/common` is a git directory that inside is `REPOSITORY`, to which the
+`.git` file of the worktree leads:
 
     HEAD, index, logs …   copies of the worktree's own part
     config, hooks, info   copies, without credentials (git_config.py)
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from garrison.system.git import Git
 
 STORES = Path("/run/garrison/git")
-"""Folder inside that holds the real object directories, read-only: `<number>/objects`, `<number>/lfs`."""
+"""Folder inside that contains the real object directories, read-only: `<number>/objects`, `<number>/lfs`."""
 REPOSITORY = STORES / "repository"
 """Git directory inside."""
 MERGE_HEADS = ("MERGE_HEAD", "CHERRY_PICK_HEAD", "REVERT_HEAD")
@@ -116,7 +116,7 @@ def checkout_path(root: Path, key: str, user_home: Path) -> Path:
 
 
 def sandbox_folder(worktree: Path) -> Path:
-    """Return the folder beside a worktree that holds what its processes have of their own; no node's name has a dot."""
+    """Return the private folder of a worktree's processes, alongside it; no node's name has a dot."""
     return worktree.with_name(f".{worktree.name}.sandbox")
 
 
@@ -344,7 +344,7 @@ def store_mounts(stores: Sequence[Path], empty: Path) -> list[Mount]:
             mounts.append(Mount(real, place / "objects"))
             if (real / "info" / "alternates").is_file():
                 mounts.append(Mount(empty, place / "objects" / "info" / "alternates"))
-            if (real.parent / "lfs").is_dir():  # where git-lfs looks beside an alternate
+            if (real.parent / "lfs").is_dir():  # where git-lfs looks alongside an alternate
                 mounts.append(Mount(real.parent / "lfs", place / "lfs"))
     return mounts
 
@@ -388,7 +388,7 @@ def restore_link(git: Git, worktree: Path) -> Path:
 
 
 def give_back(git: Git, worktree: Path) -> None:
-    """Have the `.git` file of a worktree in which no agent works name what is the repository's: a person's git there
+    """Have the `.git` file of a worktree in which no agent works name what is the repository's: the user's git there
     would obey what the agent wrote."""
     state = GitView(git, worktree).read_state()
     if state is not None and state.is_direct and worktree.is_dir():
@@ -524,7 +524,7 @@ def _copy_file(source: Path, target: Path) -> bool:
 
 
 def _files_below(folder: Path) -> Iterable[Path]:
-    """Yield the hooks in a folder, and what they may keep beside them in folders."""
+    """Yield the hooks in a folder, and what they may keep alongside them in folders."""
     for path, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if name != ".git")
         for name in sorted(names):

@@ -28,7 +28,7 @@ PERL = "/usr/bin/perl"
 _QUIET = "PERL_BADLANG"
 """Variable for Perl alone, which the launcher removes: else it tells of a locale that is not installed."""
 KERNEL = "/proc"
-"""Kernel files that programs read, besides the parts of /sys that are shown by bubblewrap, too."""
+"""Kernel files that programs read. Parts of /sys are readable as well, as with bubblewrap."""
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty", "/dev/shm")
 """Devices that stay writable. Not /dev/pts, where the user's terminals are: the launcher adds the agent's own."""
 GAPS = (
@@ -73,7 +73,7 @@ def check_place(place: Place) -> None:
 
 
 def launcher(place: Place, abi: int, env: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
-    """Return the words that start the launcher for a place, and the variables that it needs beside `env`.
+    """Return the words that start the launcher for a place, and the variables that it needs alongside `env`.
 
     It is the lean one if there is Perl, and no variable of the user's that changes how Perl starts.
     """
@@ -91,7 +91,7 @@ def _calls() -> str:
 
 
 def _restricts_ports(place: Place) -> bool:
-    """Return whether ports are restricted. In a namespace of its own all ports are its own, and Landlock keeps it from
+    """Return whether ports are restricted. In its own namespace all ports are its own, and Landlock keeps it from
     the namespaces of other processes."""
     return place.rights.network is not Network.OPEN and not place.entry
 

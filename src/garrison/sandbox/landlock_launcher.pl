@@ -30,7 +30,7 @@ while ((my $option = shift @ARGV) ne '--') {
     if ($option eq '--ports') { @ports = grep { $_ } split /,/, $value }
     else { push @paths, [$value, $option eq '--write' ? $writes + 0 : $reads + 0] }
 }
-# made for this command; programs open it by its name, too
+# made for this command; programs open it by its name as well
 push @paths, [readlink '/proc/self/fd/0', $writes + 0] if syscall($getsid, 0) == $$ && -t STDIN;
 
 my $limits = pack 'QQ', 0, 0;

@@ -1,6 +1,6 @@
 """Launcher: restrict itself by Landlock, then become the command. Started as a file, without site packages.
 
-Where there is Perl, the one beside it is started instead: Python alone takes longer to start than a sandbox may.
+Where there is Perl, the one alongside it is started instead: Python alone takes longer to start than a sandbox may.
 
     python -I -S landlock_launcher.py [--read PATH]… [--write PATH]… [--ports PORT,…] -- COMMAND…
 """
@@ -32,7 +32,7 @@ def main(words: list[str]) -> int:
         else:
             ports = [int(port) for port in value.split(",") if port]
     command = words[1:]
-    if os.getsid(0) == os.getpid() and os.isatty(0):  # made for this command; programs open it by its name, too
+    if os.getsid(0) == os.getpid() and os.isatty(0):  # made for this command; programs open it by its name as well
         writable.append(os.ttyname(0))
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY:  # as `confine` has it for bubblewrap

@@ -1,4 +1,4 @@
-"""Network of a confined tree: how it is reached, and what its programs are told of it.
+"""Network of a confined tree: how it is reached, and the variables that tell programs about it.
 
 | network | sandbox | the tree gets |
 |---|---|---|
@@ -279,7 +279,7 @@ def split_address(address: str) -> tuple[str, str, int]:
 
 
 def lowest_limits(home: Path) -> Limits:
-    """Return the limits of a run and of a day that hold for what belongs to no agent: the lowest that a profile has."""
+    """Return the limits of a run and of a day that apply to what belongs to no agent: the lowest that a profile has."""
     agents = read_config(home).table.below("agents")
     profiles = [agents.below(name) for name, table in agents.values.items() if isinstance(table, dict)
                 ] if isinstance(agents.values, dict) else []

@@ -24,10 +24,10 @@ class Role(StrEnum):
 
 
 class Mode(StrEnum):
-    """Mechanism that holds the confinement."""
+    """Mechanism that enforces the confinement."""
 
     AUTO = "auto"
-    """Bubblewrap, else refuse: a weaker one is chosen by a person, by name."""
+    """Bubblewrap, else refuse: a weaker one is chosen by the user, by name."""
     BUBBLEWRAP = "bubblewrap"
     LANDLOCK = "landlock"
     NONE = "none"
@@ -67,7 +67,7 @@ class Rights(Value):
     read: tuple[Path, ...] = ()
     """Paths that are shown in addition, read-only."""
     programs: tuple[Path, ...] = ()
-    """Programs that a person's own command names, and their installations: shown without what is private in them."""
+    """Programs that the user's own command names, and their installations: shown without what is private in them."""
     write: tuple[Path, ...] = ()
     """Paths that are shown in addition, writable."""
     hide: tuple[Path, ...] = ()
@@ -101,7 +101,7 @@ class Place(Value):
     under_worktree: tuple[Path, ...] = ()
     """What set-up made in its worktree, which lies under this one."""
     caches: bool = False
-    """Whether the user's caches of package managers lie under the home inside, too."""
+    """Whether the user's caches of package managers lie under the home inside as well."""
     under_caches: Path | None = None
     """Folder with what set-up left in those."""
     checkout: Path | None = None

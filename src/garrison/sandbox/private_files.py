@@ -1,6 +1,6 @@
 """Private files: what lies in a folder that agents are shown for its programs, and is not meant for all who run those.
 
-A program's folder is rarely one of programs alone: package managers keep tokens beside what they install. So a file
+A program's folder is rarely one of programs alone: package managers keep tokens alongside what they install. So a file
 is private if it lacks a read bit that the folder's programs have, or has a known name. Bits count from the folder down:
 one below a home of mode 0700, or installed with a umask of 077, is shown as any other. A folder of the system has
 programs for all.
@@ -27,7 +27,7 @@ from garrison.records import atomic
 from garrison.values import Value, asdict
 
 FILE = "private-files.json"
-"""File beside the list of homes: folder → what was found in it."""
+"""File alongside the list of homes: folder → what was found in it."""
 MAX_FOLDERS = 100
 """Folders that are remembered."""
 FRESH = 3600.0
@@ -105,7 +105,7 @@ def forget() -> None:
 
 
 def _change(kept: Path, change: Callable[[dict[str, Found]], dict[str, Found]]) -> None:
-    with suppress(OSError):  # the next one walks, too
+    with suppress(OSError):  # the next one walks as well
         atomic.make_directory(kept.parent)
         with atomic.locked(kept.with_name(f"{FILE}.lock")):
             known = change(_found(kept))

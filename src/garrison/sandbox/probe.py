@@ -65,7 +65,7 @@ def examine(program: str | None) -> Machine:
 
 
 def choose_mode(wanted: Mode, able: Machine) -> Mode:
-    """Return the mode that holds what was wanted; Refused if this machine cannot. Pure."""
+    """Return the mode that provides what was wanted; Refused if this machine cannot. Pure."""
     if wanted is Mode.NONE or (wanted in (Mode.AUTO, Mode.BUBBLEWRAP) and able.bubblewrap):
         return Mode.NONE if wanted is Mode.NONE else Mode.BUBBLEWRAP
     if wanted is Mode.LANDLOCK and able.landlock:
@@ -79,7 +79,7 @@ def choose_mode(wanted: Mode, able: Machine) -> Mode:
 
 
 def held_mode(place: Place | None) -> Mode:
-    """Return the mode that holds what runs in a place, `none` without one; Refused if this machine cannot."""
+    """Return the mode that confines what runs in a place, `none` without one; Refused if this machine cannot."""
     return Mode.NONE if place is None else mode_here(place.rights.mode)
 
 
@@ -161,7 +161,7 @@ _LISTS = ("read", "write", "hide")
 
 
 class Summary(Value):
-    """Modes that hold for some agents and roles."""
+    """Modes that apply to some agents and roles."""
 
     words: str
     """Which they are, and what is not held."""
@@ -176,7 +176,7 @@ class Summary(Value):
 
 def summarize_sandbox(home: Path, agents: Iterable[str], environ: Mapping[str, str],
                       roles: Iterable[Role] = NAMES) -> Summary:
-    """Return which modes hold for these agents and roles; Refused if one cannot be held on this machine."""
+    """Return which modes apply to these agents and roles; Refused if one cannot be held on this machine."""
     held = held_modes(home, agents, environ, roles)
     modes = set(held.values())
     able = None if modes == {Mode.NONE} else machine()
@@ -186,7 +186,7 @@ def summarize_sandbox(home: Path, agents: Iterable[str], environ: Mapping[str, s
 
 def held_modes(home: Path, agents: Iterable[str], environ: Mapping[str, str],
                roles: Iterable[Role] = NAMES) -> dict[str, Mode]:
-    """Return which mode holds for each of these agents and roles; Refused if one cannot be held on this machine."""
+    """Return which mode applies to each of these agents and roles; Refused if one cannot be held on this machine."""
     return {who: rights.mode if rights.mode is Mode.NONE else _choose(who, rights.mode, machine())
             for who, rights in _rights(home, agents, environ, roles)}
 
@@ -247,7 +247,7 @@ def explain_missing_file(rights: Rights, table: str, end: End, tail: str, path: 
     """
     tail = tail[-_MAX_TAIL:]
     if end.code != 0 and rights.mode is not Mode.NONE and rights.network is not Network.OPEN and _LOCAL.search(tail):
-        return f'; a sandbox has a localhost of its own: network = "open" in [{table}] of config.toml shows it this one'
+        return f'; a sandbox has its own localhost: network = "open" in [{table}] of config.toml shows it this one'
     is_told = end.kind is EndKind.NOT_RUN or any(sign in tail for sign in (MISSING, READ_ONLY, "not found"))
     if end.code == 0 or not is_told:
         return ""
@@ -273,7 +273,7 @@ def explain_missing_file(rights: Rights, table: str, end: End, tail: str, path: 
 
 
 def describe_modes(held: Mapping[str, Mode], able: Machine | None) -> str:
-    """Return the line for the modes that hold; `held` says which holds for what. The commonest comes first. Pure."""
+    """Return the line for the modes that hold; `held` says which applies to what. The commonest comes first. Pure."""
     by_mode: dict[Mode, list[str]] = {}
     for who, mode in held.items():
         by_mode.setdefault(mode, []).append(who)

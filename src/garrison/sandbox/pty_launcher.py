@@ -19,7 +19,7 @@ import termios
 
 
 def main(words: list[str]) -> int:
-    """Make the terminal, the controlling one of a session of its own, and execute; 126 or 127 if that fails."""
+    """Make the terminal, the controlling one of its own session, and execute; 126 or 127 if that fails."""
     number, rows, columns, *command = words
     try:
         master, slave = os.openpty()

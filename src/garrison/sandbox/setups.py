@@ -52,7 +52,7 @@ STORE = "setups"
 LAYER = "layer.json"
 """File of a worktree's sandbox folder that names the layer under it."""
 PRIVATE = "setup-layer"
-"""Folder of a worktree's sandbox folder with a layer of its own."""
+"""Folder of a worktree's sandbox folder with its own layer."""
 _RECORD, _HOME, _TREE, _GENERATION, _NEW = "setup.json", "home", "tree", "generation", ".new-"
 _RUNTIMES = ("python3", "node")
 """Programs whose version what a set-up leaves depends on, whether its command names them or not."""
@@ -80,7 +80,7 @@ class SetupLayer(Value):
     size: int = 0
     """Bytes on disk."""
     kept: bool = False
-    """True if it may lie under other worktrees, too."""
+    """True if it may lie under other worktrees as well."""
     commit: str = ""
     """Commit over which it was made."""
 
@@ -235,7 +235,7 @@ def lay(worktree: Path, layer: SetupLayer, store: Path) -> bool:
 
 
 def copy_out(worktree: Path) -> None:
-    """Copy what a set-up made into its worktree, for a person who works there without a sandbox, but over nothing."""
+    """Copy what a set-up made into its worktree, for the user who works there without a sandbox, but over nothing."""
     layer = layer_of(worktree)
     if layer is None:
         return
@@ -268,7 +268,7 @@ def capture(git: Git, worktree: Path, home: Path, before: Iterable[str], layer: 
 
     Args:
         before: untracked paths, ignored ones too, when it began.
-        layer: what is known of it; `kept` if other worktrees may have it, too, from `store`.
+        layer: what is known of it; `kept` if other worktrees may have it as well, from `store`.
     """
     try:
         return _capture(git, worktree, home, before, layer, store)
@@ -343,7 +343,7 @@ def _put(new: Path, folder: Path, done: SetupLayer, store: Path) -> SetupLayer:
 
 
 def keep(worktree: Path, layer: SetupLayer, store: Path) -> SetupLayer:
-    """Keep a worktree's own layer for other worktrees, too; return what counts from now on."""
+    """Keep a worktree's own layer for other worktrees as well; return what counts from now on."""
     folder = store / layer.digest
     done = replace(layer, folder=str(folder), kept=True)
     atomic.make_directory(store)
@@ -367,8 +367,8 @@ def list_untracked(git: Git, worktree: Path) -> list[str]:
 def _not_ignored(git: Git, worktree: Path, names: Sequence[str]) -> list[str]:
     """Return those of some untracked paths that git does not ignore by their names.
 
-    A `.gitignore` inside of one does not count: it is part of the layer, so that what an agent adds beside it lies in a
-    folder without it.
+    A `.gitignore` inside of one does not count: it is part of the layer, so that what an agent adds alongside it lies
+    in a folder without it.
     """
     told = git.run("check-ignore", "-z", "--stdin", cwd=worktree, text="".join(f"{name}\0" for name in names),
                    check=False, exact=True).out

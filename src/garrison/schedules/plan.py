@@ -22,7 +22,7 @@ from garrison.records.record import Record
 from garrison.spelling import nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
 GRACE = 120.0
 """Seconds after a due time in which a start is on time: cron calls once a minute, and a machine may be busy."""
@@ -34,6 +34,8 @@ STAGGER = 30.0
 PATIENCE = 3
 """Failures in a row after which a schedule is paused."""
 WEEK = 7 * DAY
+LONGEST_ID = 32
+"""Characters of a run's id (`records/names.py`)."""
 COMMANDS = ("run", "launch", "take")
 """Commands that a schedule can start."""
 NICKNAMES = {"@yearly": "0 0 1 1 *", "@annually": "0 0 1 1 *", "@monthly": "0 0 1 * *", "@weekly": "0 0 * * 0",
@@ -115,6 +117,11 @@ class Start(Record):
     """How its runs ended, once all have."""
 
     @property
+    def is_over(self) -> bool:
+        """Return whether nothing more comes of it."""
+        return self.stage not in OPEN and bool(self.outcome or not self.runs)
+
+    @property
     def is_failure(self) -> bool:
         return self.stage is Stage.FAILED or self.outcome == FAILED
 
@@ -179,26 +186,21 @@ def due_times(schedule: Schedule, after: float, zone: tzinfo) -> Iterator[float]
             yield due
 
 
-def next_due(schedule: Schedule, starts: Iterable[Start], now: float, zone: tzinfo) -> float | None:
-    """Return when a schedule is due next, None if it is paused."""
-    return None if schedule.paused else next(due_times(schedule, max(now, _handled(schedule, starts)), zone), None)
-
-
-def _handled(schedule: Schedule, starts: Iterable[Start]) -> float:
-    return max([schedule.since, *(start.due for start in starts if not start.by_hand)])
+def next_due(schedule: Schedule, handled: float, now: float, zone: tzinfo) -> float | None:
+    """Return when a schedule is due next, None if it is paused; `handled` is the latest time that has a record."""
+    return None if schedule.paused else next(due_times(schedule, max(now, handled, schedule.since), zone), None)
 
 
 # ---------------------------------------------------------------------------------------------------------- decisions
 
 
-def decide(schedule: Schedule, starts: Sequence[Start], now: float, zone: tzinfo) -> Due:
-    """Return what a schedule's due times up to now become."""
+def decide(schedule: Schedule, handled: float, now: float, zone: tzinfo) -> Due:
+    """Return what a schedule's due times up to now become; `handled` is the latest one that has a record."""
     if schedule.paused:
         return Due()
     keep = schedule.missed or 0.0
-    handled, horizon = _handled(schedule, starts), now - max(LOOKBACK, keep + DAY)
     due = []
-    for moment in due_times(schedule, max(handled, horizon), zone):
+    for moment in due_times(schedule, max(handled, schedule.since, now - max(LOOKBACK, keep + DAY)), zone):
         if moment > now:
             break
         due.append(moment)
@@ -249,4 +251,5 @@ def find_pause(schedule: Schedule, starts: Sequence[Start]) -> str:
 def run_id(name: str, start: Start) -> str:
     """Return the id of the run that a start begins: the same however often it is tried, so that it begins once."""
     stamp = datetime.fromtimestamp(start.due, UTC)
-    return f"{name[:17]}-{stamp:%y%m%d-%H%M}{f'-{stamp:%S}' if start.by_hand else ''}"
+    moment = f"{stamp:%y%m%d-%H%M}{f'-{stamp:%S}{stamp.microsecond // 1000:03}' if start.by_hand else ''}"
+    return f"{name[:LONGEST_ID - 1 - len(moment)].rstrip('-')}-{moment}"

@@ -1,10 +1,10 @@
 """What schedules begin: their records in a home, and how a start becomes a run exactly once.
 
-A schedule is `schedules/NAME/schedule.json`, each handled due time a file in `schedules/NAME/starts`, named after that
-time. `tick`, which `garrison up` calls, records what is due before anything runs, under one lock, and starts a process
-for each open start (`python -m garrison.schedules.starts`). That process holds the start's life lock. If it dies, the
-next tick starts another, which finds the run by its id, made from schedule and time: a start that is tried again begins
-no second run.
+A schedule is `schedules/NAME/schedule.json`, each handled due time a file named after it: in `starts` until it is over,
+then in `history`, which is read only when somebody asks. `tick`, which `garrison up` calls, records what is due before
+anything runs, under one lock, and starts a process for each open start (`python -m garrison.schedules.starts`). That
+process holds the start's life lock. If it dies, the next tick starts another, which finds the run by its id, made from
+schedule and time: a start that is tried again begins no second run.
 """
 
 from __future__ import annotations
@@ -31,20 +31,24 @@ from garrison.run.status import Status, run_statuses
 from garrison.schedules import plan
 from garrison.schedules.plan import DONE, FAILED, OPEN, WEEK, Go, Schedule, Stage, Start
 from garrison.system import systemd
+from garrison.system.clock import iso
 from garrison.system.command import run as run_program
 from garrison.system.git import Git
 from garrison.system.terminal_text import clean
-from garrison.values import replace
+from garrison.values import Value, replace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from datetime import tzinfo
 
-FOLDER = "schedules"
+FOLDER, STARTS, HISTORY = "schedules", "starts", "history"
 KEPT = 200
-"""Starts of a schedule that are kept; older ones that are over are removed."""
+"""Times in a schedule's history; older ones are removed."""
 CONDITION_SECONDS, COMMAND_SECONDS, FETCH_SECONDS, STOP_SECONDS = 600.0, 7200.0, 120.0, 120.0
 """Longest time of `--if`, of the command (its pre-flight may run set-up and gate), of a fetch, and of a stop."""
+STAMP = "%Y%m%dT%H%M%SZ"
+"""Name of a start's file: its due time in UTC."""
+_STEM = re.compile(r"\d{8}T\d{6}Z\.json\Z")
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,31}\Z")
 
 
@@ -79,7 +83,7 @@ class Schedules:
 
     def write(self, schedule: Schedule) -> None:
         path = self._path(schedule.name)
-        atomic.make_directory(path.parent / "starts")
+        atomic.make_directory(path.parent / STARTS)
         atomic.write(path, record.encode(schedule))
 
     def remove(self, name: str) -> None:
@@ -88,30 +92,47 @@ class Schedules:
         with self.locked():
             place = self._path(name).parent
             self._path(name).unlink()
-            for folder in (place / "starts", place):
+            for folder in (place / STARTS, place / HISTORY, place):
                 for each in atomic.list_names(folder):
                     with suppress(OSError):
                         (folder / each).unlink()
                 with suppress(OSError):
                     folder.rmdir()
 
-    def starts(self, name: str) -> list[Start]:
-        """Return what became of a schedule's times, the oldest first; records that cannot be read are left out."""
-        found, folder = list[Start](), self.folder / name / "starts"
-        for each in sorted(atomic.list_names(folder)):
-            if each.endswith(".json"):
-                with suppress(RecordError):
-                    if (data := atomic.read(folder / each)) is not None:
-                        found.append(record.decode(Start, data, folder / each))
-        return sorted(found, key=lambda start: (start.due, start.at))
+    def open_starts(self, name: str) -> list[Start]:
+        """Return a schedule's starts that are not over, the oldest first; what cannot be read is left out."""
+        return self._read_starts(self.folder / name / STARTS)
+
+    def starts(self, name: str, since: float = 0.0) -> list[Start]:
+        """Return all that became of a schedule's times since a moment, the oldest first."""
+        over = self._read_starts(self.folder / name / HISTORY, since)
+        stems = {stem_of(start) for start in over}  # of both, if we died between writing one and removing the other
+        return sorted([*over, *(start for start in self.open_starts(name) if stem_of(start) not in stems)],
+                      key=lambda start: (start.due, start.at))
+
+    def handled(self, name: str) -> float:
+        """Return the latest due time that has a record, in seconds since 1970; 0 if none has. Reads names alone."""
+        stems = [each[:-5] for folder in (STARTS, HISTORY) for each in atomic.list_names(self.folder / name / folder)
+                 if _STEM.match(each)]
+        return datetime.strptime(max(stems), STAMP).replace(tzinfo=UTC).timestamp() if stems else 0.0
 
     def find_start(self, name: str, stem: str) -> Start | None:
-        """Return the start with a file's stem, None if there is none."""
-        data = atomic.read(self._start_path(name, stem))
-        return None if data is None else record.decode(Start, data, self._start_path(name, stem))
+        """Return the start with a file's stem that is not over, None if there is none."""
+        path = self._start_path(name, stem)
+        return None if (data := atomic.read(path)) is None else record.decode(Start, data, path)
 
     def write_start(self, name: str, start: Start) -> None:
-        atomic.write(self._start_path(name, stem_of(start)), record.encode(start))
+        """Write a start where it belongs; one that is over leaves the open ones."""
+        path = self._start_path(name, stem_of(start))
+        if not start.is_over:
+            atomic.write(path, record.encode(start))
+            return
+        history = atomic.make_directory(self.folder / name / HISTORY)
+        atomic.write(history / path.name, record.encode(start))
+        for each in (path, path.with_suffix(".life")):
+            each.unlink(missing_ok=True)
+        for old in sorted(atomic.list_names(history))[:-KEPT]:
+            (history / old).unlink(missing_ok=True)
 
     def life(self, name: str, start: Start) -> Path:
         """Return the life lock of the process that brings a start to its end."""
@@ -125,26 +146,28 @@ class Schedules:
         """Hold the lock under which schedules and due times are written."""
         return atomic.locked(atomic.make_directory(self.folder) / "lock")
 
-    def forget_old(self, name: str, starts: Sequence[Start]) -> None:
-        """Remove the oldest starts that are over."""
-        over = [start for start in starts if start.stage not in OPEN and (start.outcome or not start.runs)]
-        for start in over[:max(0, len(starts) - KEPT)]:
-            for path in (self._start_path(name, stem_of(start)), self.life(name, start)):
-                path.unlink(missing_ok=True)
-
     def _path(self, name: str) -> Path:
         if not _NAME.match(name):
             raise UsageError(f"{name!r:.60} is no name of a schedule; use 1 to 32 of a-z 0-9 -")
         return self.folder / name / "schedule.json"
 
     def _start_path(self, name: str, stem: str) -> Path:
-        return self.folder / name / "starts" / f"{stem}.json"
+        return self.folder / name / STARTS / f"{stem}.json"
+
+    def _read_starts(self, folder: Path, since: float = 0.0) -> list[Start]:
+        found, first = list[Start](), f"{datetime.fromtimestamp(since, UTC):{STAMP}}"
+        for each in sorted(atomic.list_names(folder)):
+            if each.endswith(".json") and each >= first:
+                with suppress(RecordError):
+                    if (data := atomic.read(folder / each)) is not None:
+                        found.append(record.decode(Start, data, folder / each))
+        return found
 
 
 def stem_of(start: Start) -> str:
     """Return the name of a start's file: its due time, or the time at which it was asked for by hand."""
     moment = datetime.fromtimestamp(start.due, UTC)
-    return f"{moment:%Y%m%dT%H%M%SZ}{f'-{moment:%f}-now' if start.by_hand else ''}"
+    return f"{moment:{STAMP}}{f'-{moment:%f}-now' if start.by_hand else ''}"
 
 
 def zone_of(schedule: Schedule) -> tzinfo:
@@ -165,56 +188,56 @@ def tick(home: Path, now: float | None = None, *, spawn: bool = True) -> list[tu
     names = schedules.names()
     if not names:
         return []
-    recorded, paused = list[tuple[str, Start]](), list[Schedule]()
+    recorded = list[tuple[str, Start]]()
     for name in names:
         with suppress(RecordError, NotFound), schedules.locked():
-            recorded += [(name, start) for start in _record_due(schedules, name, now, paused)]
+            recorded += [(name, start) for start in _record_due(schedules, name, now)]
     late = [(name, start) for name, start in recorded if start.is_late]
     for (name, _), start in zip(late, plan.stagger([start for _, start in late], now), strict=True):
         schedules.write_start(name, start)
     if spawn:
         for name in names:
-            for start in schedules.starts(name):
+            for start in schedules.open_starts(name):
                 if start.stage in OPEN and not is_held(schedules.life(name, start)):
                     spawn_start(home, name, start)
         arm(schedules, now)
-        for schedule in paused:
-            announce(home, schedule)
     return recorded
 
 
-def _record_due(schedules: Schedules, name: str, now: float, paused: list[Schedule]) -> list[Start]:
-    """Record what one schedule's times have become; a schedule that is paused now joins `paused`."""
+def _record_due(schedules: Schedules, name: str, now: float) -> list[Start]:
+    """Record what one schedule's times have become."""
+    settle_outcomes(schedules, name)
     schedule = schedules.read(name)
-    starts = _with_outcomes(schedules, name)
-    if not schedule.paused and (why := plan.find_pause(schedule, starts)):
-        schedule = replace(schedule, paused=why)
-        schedules.write(schedule)
-        paused.append(schedule)
-    due = plan.decide(schedule, starts, now, zone_of(schedule))
+    due = plan.decide(schedule, schedules.handled(name), now, zone_of(schedule))
     found = [start for start in (due.missed, due.start) if start is not None]
     for start in found:
         schedules.write_start(name, start)
-    if found:
-        schedules.forget_old(name, starts)
     return found
 
 
-def _with_outcomes(schedules: Schedules, name: str) -> list[Start]:
-    """Return a schedule's starts, those whose runs have ended with their outcome, which is recorded."""
-    starts = schedules.starts(name)
-    pending = [start for start in starts if start.stage is Stage.STARTED and not start.outcome]
+def settle_outcomes(schedules: Schedules, name: str) -> list[Start]:
+    """Record the outcome of a schedule's starts whose runs have ended; return those that are not over."""
+    starts = schedules.open_starts(name)
+    pending = [start for start in starts if start.stage is Stage.STARTED]
     if not pending:
         return starts
     statuses = run_statuses(Runtime.real(schedules.home))
-    ended = {}
     for start in pending:
         found = [statuses[run] for run in start.runs if run in statuses]
         if all(each.over or each.resumable or each.status == Status.STOPPED for each in found):
             outcome = DONE if all(each.status == Status.DONE for each in found) else FAILED
-            ended[stem_of(start)] = replace(start, outcome=outcome)
-            schedules.write_start(name, ended[stem_of(start)])
-    return [ended.get(stem_of(start), start) for start in starts]
+            schedules.write_start(name, replace(start, outcome=outcome))
+            pause_after_failures(schedules, name)
+    return schedules.open_starts(name)
+
+
+def pause_after_failures(schedules: Schedules, name: str) -> None:
+    """Pause a schedule whose last starts have failed, and say so."""
+    schedule = schedules.read(name)
+    why = plan.find_pause(schedule, schedules.starts(name, schedule.since - WEEK))
+    if why and not schedule.paused:
+        schedules.write(replace(schedule, paused=why))
+        announce(schedules.home, replace(schedule, paused=why))
 
 
 def announce(home: Path, schedule: Schedule) -> None:
@@ -223,7 +246,7 @@ def announce(home: Path, schedule: Schedule) -> None:
     from garrison.run.notifications import Notification, Notifier
 
     notifier = Notifier(read_config(home).notify(), "", os.environ, home / FOLDER / schedule.name / "notify.log",
-                        lambda _: None)
+                        lambda _: None, home)
     notifier.add(Notification(f"schedule:{schedule.name}:{schedule.since}", "failed", f"schedule {schedule.name} is "
                               f"paused: {schedule.paused}; garrison schedule resume {schedule.name}"))
     notifier.finish()
@@ -252,7 +275,9 @@ def perform(home: Path, name: str, stem: str) -> None:
         if (pause := start.begin_at - time.time()) > 0:
             time.sleep(min(pause, plan.LOOKBACK))
         schedule = schedules.read(name)
-        schedules.write_start(name, _settle(schedules, schedule, start))
+        schedules.write_start(name, settled := _settle(schedules, schedule, start))
+        if settled.is_failure:
+            pause_after_failures(schedules, name)
     except NotFound:
         return  # it was removed meanwhile
     finally:
@@ -261,8 +286,8 @@ def perform(home: Path, name: str, stem: str) -> None:
 
 def _settle(schedules: Schedules, schedule: Schedule, start: Start) -> Start:
     """Return a start as it is now: begun, waiting, skipped or failed."""
-    others = [each for each in _with_outcomes(schedules, schedule.name) if stem_of(each) != stem_of(start)]
-    go, why = plan.may_begin(schedule, start, others, spent_in_week(schedules.home, others, time.time()))
+    others = [each for each in settle_outcomes(schedules, schedule.name) if stem_of(each) != stem_of(start)]
+    go, why = plan.may_begin(schedule, start, others, spent_in_week(schedules, schedule.name, time.time()))
     run = plan.run_id(schedule.name, start)
     if RunFiles(schedules.home, run).launch.exists():  # a predecessor of this process began it
         return replace(start, stage=Stage.STARTED, runs=[run])
@@ -341,28 +366,73 @@ def fetch(repo: Path) -> str:
     return ""
 
 
-def spent_in_week(home: Path, starts: Sequence[Start], now: float) -> float:
-    """Return what the runs that were begun in the last seven days have cost, in US dollars."""
-    runs = [run for start in starts if start.at > now - WEEK for run in start.runs]
-    return sum(costs.total(costs.read_usage(path)).usd for run in runs for _, _, path in costs.usage_files(home, run))
+def spent_in_week(schedules: Schedules, name: str, now: float) -> float:
+    """Return what the runs that a schedule began in the last seven days have cost, in US dollars."""
+    runs = [run for start in schedules.starts(name, now - WEEK) for run in start.runs]
+    return sum(costs.total(costs.read_usage(path)).usd for run in runs
+               for _, _, path in costs.usage_files(schedules.home, run))
+
+
+# ---------------------------------------------------------------------------------------------------------------- views
+
+
+class ShownSchedule(Value):
+    """A schedule as `schedule list --json` and the page show it."""
+
+    name: str
+    times: str
+    zone: str
+    command: list[str]
+    repo: str
+    next: str
+    """Time at which it is due next, ISO 8601 UTC; '' while it is paused."""
+    paused: str
+    last: str
+    """What became of its latest time, '' before the first."""
+    run: str
+    """Latest run that it began, '' before the first."""
+    spent_week: float
+
+
+def show_all(schedules: Schedules, now: float) -> list[ShownSchedule]:
+    """Return all schedules as they are at a time, by name."""
+    return [_show(schedules, name, now) for name in schedules.names()]
+
+
+def _show(schedules: Schedules, name: str, now: float) -> ShownSchedule:
+    found, starts = schedules.read(name), schedules.starts(name)
+    due = plan.next_due(found, schedules.handled(name), now, zone_of(found))
+    return ShownSchedule(name, found.times, found.zone, found.words, found.repo, iso(due) if due else "", found.paused,
+                         word_of(starts[-1]) if starts else "", next((run for start in reversed(starts)
+                                                                      for run in start.runs), ""),
+                         round(spent_in_week(schedules, name, now), 4))
+
+
+def word_of(start: Start) -> str:
+    """Return what a history calls a start."""
+    if start.stage is Stage.MISSED and start.count > 1:
+        return f"missed {start.count} times"
+    return "late" if start.is_late and start.stage is Stage.STARTED else start.stage.value
 
 
 # ---------------------------------------------------------------------------------------------------------------- alarm
 
 
-def arm(schedules: Schedules, now: float, environ: Mapping[str, str] | None = None) -> float | None:
-    """Let systemd call `garrison up` at the next due time, to the second; return that time, None for none.
+def arm(schedules: Schedules, now: float, environ: Mapping[str, str] | None = None) -> bool:
+    """Let systemd call `garrison up` at the next due time, to the second; return whether it will.
 
     Without a user manager nothing is armed: cron calls once a minute.
     """
-    due = [at for name in schedules.names() if (at := plan.next_due(
-        schedule := schedules.read(name), schedules.starts(name), now, zone_of(schedule))) is not None]
     manager = systemd.find_manager(os.environ if environ is None else environ)
-    if manager is not None and due:
-        systemd.call(manager, [manager.systemctl, "--user", "stop", f"{systemd.alarm_unit(schedules.home)}.timer"])
-        systemd.call(manager, systemd.alarm_words(manager, schedules.home, min(due), [
-            sys.executable, "-P", "-m", "garrison.cli.main", "--home", str(schedules.home), "up"]))
-    return min(due, default=None)
+    if manager is None:
+        return False
+    due = [at for name in schedules.names() if (at := plan.next_due(
+        schedule := schedules.read(name), schedules.handled(name), now, zone_of(schedule))) is not None]
+    if not due:
+        return False
+    systemd.call(manager, [manager.systemctl, "--user", "stop", f"{systemd.alarm_unit(schedules.home)}.timer"])
+    argv = [sys.executable, "-P", "-m", "garrison.cli.main", "--home", str(schedules.home), "up"]
+    return systemd.call(manager, systemd.alarm_words(manager, schedules.home, min(due), argv)) is not None
 
 
 if __name__ == "__main__":

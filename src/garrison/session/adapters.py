@@ -11,8 +11,8 @@
     emit_signal(name, data, agent_id) -> None
     build_prompt(context) -> messages for the model, instead of the session's own (`prompt.build_messages`)
 
-In `llm_call`, the messages begin with what the session knows besides the conversation (goals, working memory, results
-of background checks), if anything, as one message of the role `system`.
+In `llm_call`, the messages begin with what the session knows in addition to the conversation (goals, working memory,
+results of background checks), if anything, as one message of the role `system`.
 
 The adapters in `DATA_ADAPTERS` share one signature: NAME(data, agent_id) -> None, or a mapping of the session keys that
 change (`{"has_action_results": True}` sets `session.has_action_results`).
@@ -134,7 +134,7 @@ class ToolDispatcher:
             return f"error: unknown tool {name!r:.60}; available: {', '.join(self.tools) or 'none'}", True
         try:
             return truncate(await _call_tool(tool.call, arguments)), False
-        except Exception as error:  # a tool is the user's code; the model is told
+        except Exception as error:  # a tool is the user's code; the model gets the error
             if self._fatal:
                 raise
             return f"error: {type(error).__name__}: {' '.join(str(error).split())[:1000]}", True

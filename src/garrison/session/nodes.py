@@ -272,7 +272,7 @@ class SessionNodes:
 
 # ---- prompt ----------------------------------------------------------------------------------------------------------
 
-# Messages for a session's model: the conversation, and what the session knows besides it. Pure.
+# Messages for a session's model: the conversation, and what the session knows in addition to it. Pure.
 #
 # The knowledge (goals, working memory with its notes, results of background checks) is one message of the role `system`
 # before the conversation. Of earlier turns the latest messages are sent; older ones come back as memories, if they fit

@@ -10,7 +10,7 @@ A step is synced if it can do harm when it is repeated; any other is worked out 
 keeps for itself, its memory and its checkpoint, takes a repetition, and is synced with the next step. A list that
 grows by each step, such as the messages of a turn with many tool calls, is recorded by what was added. A compaction
 writes the state first and drops the records then: an end that the state has already is skipped. Earlier versions kept
-the run under way in `under_way.json`, with a run directory of its own.
+the run under way in `under_way.json`, with its own run directory.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ Kind: TypeAlias = Literal["turn", "heartbeat"]
 
 
 class Run(Record):
-    """A run: what its first context is built from, besides the state, and its graph."""
+    """A run: what its first context is built from, in addition to the state, and its graph."""
 
     kind: Kind
     number: int
@@ -111,7 +111,7 @@ def read(folder: Path) -> tuple[SessionState, UnderWay | None]:
 
 
 def replay(state: SessionState, entries: Sequence[Entry], path: Path) -> tuple[SessionState, UnderWay | None]:
-    """Return the state after the ends that it does not have yet, and the run after it that has begun."""
+    """Return the state after the ends that it does not have yet, and the run after it that has started."""
     under_way: UnderWay | None = None
     try:
         for entry in entries:

@@ -16,7 +16,7 @@ class Ruling(Value):
     counts: bool
     follows: str
     """backoff · at once · pause (a while, longer each time) · reset (wait until a rate limit resets) · person (park
-    until a person acts) · resume (when the person who stopped it resumes it) · never (its work is done)."""
+    until the user acts) · resume (when the person who stopped it resumes it) · never (its work is done)."""
     weight: float = 1.0
     """Part of a death for which one of this class counts."""
 
@@ -45,7 +45,7 @@ CLASSES: Mapping[str, Ruling] = {
     BILLING: Ruling(False, "person"),
     BUDGET: Ruling(False, "person"),
     DAMAGE: Ruling(False, "at once"),  # its record was damaged or lost: how it ended is not known
-    FAILOVER: Ruling(False, "at once"),  # its agent could not go on, and another one does
+    FAILOVER: Ruling(False, "at once"),  # its agent could not continue, and another one does
     STOP: Ruling(False, "resume"),
     CLEAN: Ruling(False, "never"),
 }

@@ -44,11 +44,11 @@ class Evidence(Value):
     cpu_s: float = 0.0
     """CPU seconds its tree has used."""
     tool: str = ""
-    """A tool under way that has a deadline of its own."""
+    """A tool under way that has its own deadline."""
     tool_left: float = 0.0
     """Seconds until that deadline."""
     waiting: str = ""
-    """Reason for which the agent reports to wait (a person, the reset of a limit)."""
+    """Reason for which the agent reports to wait (the user, the reset of a limit)."""
     watched: float = 0.0
     """Seconds this incarnation was watched."""
 
@@ -223,7 +223,7 @@ class EvidenceTimes:
             self.latest[kind] = at
 
     def hold_until_missed(self, kind: str, condition: bool, at: float) -> None:
-        """Record evidence that holds up to the first scan in which `condition` is missing."""
+        """Record evidence that blocks to the first scan in which `condition` is missing."""
         if condition or kind not in self._missed:
             self.latest[kind] = at
         (self._missed.discard if condition else self._missed.add)(kind)

@@ -12,12 +12,12 @@ Start, the only way an incarnation begins. `start_incarnation` is the spawner's 
 5. The spawner observes it; not `active` by the deadline is a death.
 6. Every later write of the child is fenced by its incarnation (`Incarnation.update`).
 
-Replace, the only way an incarnation ends by force; a dead one goes through it, too (`replace_incarnation`):
+Replace, the only way an incarnation ends by force; a dead one goes through it as well (`replace_incarnation`):
 
 1. Fence (`fence`): the record says `crashed`, with verdict and evidence; a process that is still alive stops writing.
 2. Kill (`kill_incarnation`): TERM, then KILL, for the process, its descendants without another incarnation's marker,
    and every process with its own marker, until none is left. One that hangs gets KILL at once. Only then may a
-   successor start: shells and tools of a dead process may live on and write beside it.
+   successor start: shells and tools of a dead process may live on and write alongside it.
 
 The child's `active` is synced, name and all, before the child does anything. So the lease need not survive a power cut:
 a process that acted as incarnation n + 1 has n + 1 on disk, and without that none acted. Nor need the link of the hook:
@@ -309,7 +309,7 @@ class Incarnation:
         """
         if self._stamp is not None and file_stamp(self._path) == self._stamp:
             return
-        with suppress(RecordError):  # not damaged, but unreadable: for a person
+        with suppress(RecordError):  # not damaged, but unreadable: for the user
             try:
                 current = self.store.read(Identity, self.key)
             except RecordCorrupt:

@@ -79,7 +79,7 @@ class JobWatch:
 
 # ---- lost time -------------------------------------------------------------------------------------------------------
 
-# Lost time: how long a job could not run although its clock went on. Pure.
+# Lost time: how long a job could not run although its clock continued. Pure.
 #
 # A time limit is about the job's own slowness. It says nothing of a job that was stopped (SIGSTOP), of one on a machine
 # that was suspended, or of one whose machine was so busy that the watcher itself did not run.

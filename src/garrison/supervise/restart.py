@@ -3,7 +3,7 @@
 Two limits nest: a sliding window per name (5 restarts in 10 minutes) and a total per attempt (`--max-respawn`). The
 first restart is immediate; later ones back off by 0.5 s x 2^n plus jitter, at most 30 s: some seconds of trouble of the
 machine must not use up the window. A death for lack of memory counts for a fifth, and its restart always waits; that by
-the loss of the host that did the work counts for a fifth, too. An incarnation that stayed healthy resets the backoff. A
+the loss of the host that did the work also counts for a fifth. An incarnation that stayed healthy resets the backoff. A
 used-up window parks the name (`Circuit`), a used-up total fails the attempt.
 """
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 #
 # The states are closed → parked → probing (half-open: one incarnation) → closed, or parked again for twice as long.
 # They are replayed from the supervisor's own journal (`park`, `spawn` of a probe, `heal`), so that its successor
-# continues with the same state. A person's `unpark` and `--resume` close the circuit too, and empty the window.
+# continues with the same state. The user's `unpark` and `--resume` close the circuit too, and empty the window.
 
 
 class Circuit(Value):
@@ -149,7 +149,7 @@ class Death(Value):
 class PolicyOutcome(Value):
     """Outcome of the policy; `why` names the rule that applied.
 
-    `kind` is start (not before `at`, monotonic seconds), park (the window is used up, or a person must act first),
+    `kind` is start (not before `at`, monotonic seconds), park (the window is used up, or the user must act first),
     give_up (the attempt's total is used up) or rest (nothing follows).
     """
 

@@ -91,7 +91,7 @@ def _by_hand(observation: Observation, hand_timeout: float) -> Verdict:
 def is_spawn_due(leased_at: float, now: float) -> bool:
     """Return whether a spawner has had its time to start the process; both are wall times, in seconds.
 
-    True, too, if the clock was set back since the lease: else a process that died would count as starting until the
+    Also true if the clock was set back since the lease: else a process that died would count as starting until the
     clock is where it was. Then the marker decides; a wrong guess is fenced, and never starts the incarnation twice.
     """
     return not 0 <= now - leased_at <= SPAWN_SECONDS
@@ -100,7 +100,7 @@ def is_spawn_due(leased_at: float, now: float) -> bool:
 def is_start_overdue(leased_at: float, deadline: float, now: float, watched: float) -> bool:
     """Return whether a start's deadline is over: by the wall clock, or by the time for which it was watched.
 
-    The latter counts if the clock was set back since the lease: a start that is held up must not wait until the clock
+    The latter counts if the clock was set back since the lease: a start that is blocked must not wait until the clock
     is where it was.
 
     Args:

@@ -1,9 +1,9 @@
 """Commands: run a program to its end (`run`, in asyncio `run_to_end`), or as a job that an event loop polls (`Job`).
 
-None asks anybody, each has a session of its own, and a limit on its time ends all that is in it.
+None asks anybody, each has its own session, and a limit on its time ends all that is in it.
 
 A `Job` has a log file and the life marker that its environment gives it. After its end nothing of it keeps running:
-what it left in its session, below itself or under a marker of its own is ended too, TERM then KILL, in steps that
+what it left in its session, below itself or under its own marker is ended too, TERM then KILL, in steps that
 `poll` drives. `wake_at` says when to call `poll`; `pidfd` wakes a loop when it ends.
 """
 

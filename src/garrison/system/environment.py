@@ -29,7 +29,9 @@ _PROXIES = frozenset({"http_proxy", "https_proxy", "ftp_proxy", "all_proxy", "no
 _PREFIXES = ("LC_", "GARRISON_")
 _OF_ONE_INCARNATION = frozenset({"GARRISON_LIFE", "GARRISON_INCARNATION", "GARRISON_AGENT_SOCKET"})
 """Variables that are the parent's alone; a child has its own, or none."""
-_NEVER = frozenset({"CLAUDECODE", "CLAUDE_SESSION_ID"})
+NOTIFY_URLS = "GARRISON_NOTIFY_URLS"
+"""Variable with addresses of services, as `urls_file` of `[notify]` has them; the launcher alone gets it."""
+_NEVER = frozenset({"CLAUDECODE", "CLAUDE_SESSION_ID", NOTIFY_URLS})
 _NEVER_PREFIX = "CLAUDE_CODE_"
 """With these, an agent would believe that it runs inside its caller's session."""
 _ACCESS = frozenset({"CLAUDE_CODE_OAUTH_TOKEN", "CLAUDE_CODE_USE_BEDROCK", "CLAUDE_CODE_USE_VERTEX",
@@ -62,7 +64,7 @@ def absolute_path(path: str) -> str:
 
 
 _TYPED: dict[str, str] = {}
-"""PATH as a person has it, if it is another than this process has."""
+"""PATH as the user has it, if it is another than this process has."""
 
 
 def seal_path() -> None:
@@ -74,7 +76,7 @@ def seal_path() -> None:
 
 
 def typed_environment() -> dict[str, str]:
-    """Return this process's variables, with the PATH that a person typed for what is started for agents and gates."""
+    """Return this process's variables, with the PATH that the user typed for what is started for agents and gates."""
     return {**os.environ, **_TYPED}
 
 

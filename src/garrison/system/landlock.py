@@ -25,7 +25,7 @@ _BIND_TCP, _CONNECT_TCP = 1, 2
 _SCOPES = 3  # abstract Unix sockets, signals
 _EXECUTE, _WRITE_FILE, _READ_FILE, _TRUNCATE, _IOCTL_DEVICE = 1, 1 << 1, 1 << 2, 1 << 14, 1 << 15
 _READS = _EXECUTE | _READ_FILE
-"""Not the right to list folders: names can be found by other ways, too, and programs look for theirs by listing."""
+"""Not the right to list folders: names can be found by other ways as well, and programs look for theirs by listing."""
 OF_FILES = _EXECUTE | _READ_FILE | _WRITE_FILE | _TRUNCATE | _IOCTL_DEVICE
 """Rights that a rule may grant on a file; the others are on folders."""
 _WRITES = {1: _WRITE_FILE | 0x1FF0, 2: 1 << 13, 3: _TRUNCATE, 5: _IOCTL_DEVICE}
@@ -65,7 +65,7 @@ def restrict(*, readable: Iterable[str | Path] | None = None, writable: Iterable
     """Restrict this thread and its later children as far as the kernel can; OSError if it refuses.
 
     Args:
-        readable: files and folders that stay readable and executable, besides those that stay writable; missing ones
+        readable: files and folders that stay readable and executable, as do those that stay writable; missing ones
             are ignored. None: no restriction. Names, sizes and links can be seen everywhere.
         writable: files and folders that stay writable, in the same way.
         connect: TCP ports that may be connected to; None: all.

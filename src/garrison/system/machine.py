@@ -127,8 +127,8 @@ ERRNOS = frozenset({EAGAIN, ENOMEM, EMFILE, ENFILE, ETOOMANYREFS})
 MIN_PROCESSES = 8
 """Processes that must be left in our cgroup for the start of a process: it will need more for its work."""
 MIN_FOR_WORK = 3
-"""Processes that must be left for an agent, a job or a gate run: fewer, so that what has begun is finished, and not all
-wait for one another."""
+"""Processes that must be left for an agent, a job or a gate run: fewer, so that what has started is finished, and not
+all wait for one another."""
 MIN_MEMORY = 64 << 20
 """Bytes that must be left: a Python process and its agent's first steps need about as much."""
 PAUSE = 5.0
@@ -228,7 +228,7 @@ def reports_no_space(output: str) -> bool:
 
 
 def is_full(path: Path) -> bool:
-    """Return whether the disk that holds `path` has no space or no inodes left.
+    """Return whether the disk that contains `path` has no space or no inodes left.
 
     An absent path, or a disk that reports no size or no inode count, is not full.
     """
@@ -241,7 +241,7 @@ def is_full(path: Path) -> bool:
 
 
 def require_space(path: Path) -> None:
-    """Raise OSError (ENOSPC) if the disk that holds `path` is full: work begun there would fail for that alone."""
+    """Raise OSError (ENOSPC) if the disk that contains `path` is full: work started there would fail for that alone."""
     if is_full(path):
         raise OSError(ENOSPC, os.strerror(ENOSPC), str(path))
 
@@ -264,8 +264,8 @@ def retry_until_space(step: Callable[[], T], wait: Callable[[float], None], over
 # ---- Hindrances: what git, the file system and the clock can answer that says nothing about the work, in one
 # table.
 #
-# A class says what follows. WAIT: what met it is tried again, however long it takes, and a person is told. REPAIR:
-# what garrison made itself (a worktree, a slot) is made anew, then it is tried again. REFUSE: a person's command
+# A class says what follows. WAIT: what met it is tried again, however long it takes, and the user is notified. REPAIR:
+# what garrison made itself (a worktree, a slot) is made again, then it is tried again. REFUSE: the user's command
 # ends with the reason. FAIL: the node does, after `GARRISON_GIT_PATIENCE`. Whatever the table does not know is
 # FAIL.
 #
@@ -295,7 +295,7 @@ class Hindrance(Value):
     """Regular expression of git's words."""
     errnos: Collection[int] = ()
     inside: str = ""
-    """Regular expression of what the line must name, too: the same words of a file in a worktree are the agent's."""
+    """Regular expression of what the line must name as well: the same words of a file in a worktree are the agent's."""
 
 
 _GIT_DIR = r"\.git\b|/worktrees/|/objects/|repository database|\.lock\b|packed-refs|'refs/|temporary file"
@@ -328,7 +328,7 @@ _SPOKEN = ("fatal:", "error:")
 def find_hindrance(told: str) -> Hindrance | None:
     """Return the class of what git, or an error in its words, told; None if the table does not know it. Pure.
 
-    Only lines of an error count: a warning stands beside an answer that is true.
+    Only lines of an error count: a warning stands alongside an answer that is true.
     """
     lines = [line for line in told.splitlines() if any(word in line for word in _SPOKEN)]
     return next((each for each in TABLE for line in lines
@@ -359,7 +359,7 @@ def passes(error: BaseException) -> bool:
 # place some seconds later. What is to be started meanwhile waits, and names what is missing.
 #
 # Two places see it. Whoever starts a process looks first (`find_missing`) and does not start it, as on a machine
-# without room (`find_lack`). A process that was started into a package half there is told by its import: its first
+# without room (`find_lack`). A process that was started into a package half there is caught at its import: its first
 # lines are no part of the package (`FIRST_LINES`, in its command line), try again, and give up with an exit code of
 # their own.
 
@@ -390,7 +390,7 @@ except (ImportError, SyntaxError, AttributeError, OSError) as error:
 sys.missing_since = since
 sys.exit(main())
 """
-"""Import the module of the second argument and call its `main`. It begins anew in a fresh interpreter as long as the
+"""Import the module of the second argument and call its `main`. It begins again in a fresh interpreter as long as the
 module cannot be imported: one that failed half way has modules of both versions."""
 _MAIN = "garrison.processes.main"
 
@@ -406,7 +406,7 @@ def module_argv(module: str, patience: float = PATIENCE) -> tuple[str, ...]:
 
 
 def begin_again() -> None:
-    """Replace this process by one that begins anew, since a module is missing and it has done nothing yet; return once
+    """Replace this process by one that begins again, since a module is missing and it has done nothing yet; return once
     its patience is over, or if it was not started by `FIRST_LINES`."""
     since = getattr(sys, "missing_since", None)
     if since is not None and time.monotonic() - since <= PATIENCE:

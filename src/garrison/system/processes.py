@@ -174,7 +174,7 @@ def has_ended(pidfd: int) -> bool:
 
 
 def signal_group(child: subprocess.Popen[Any] | AsyncioProcess, number: int = signals.SIGKILL) -> None:
-    """Signal the group that a child of our own leads, unless it was collected: until then its number is its own."""
+    """Signal the group that our own child leads, unless it was collected: until then its number is its own."""
     if child.returncode is None:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(child.pid, number)
@@ -373,7 +373,7 @@ def spawn(argv: Sequence[str], *, env: Mapping[str, str], cwd: str | Path, log: 
           stdout: Path | None = None) -> Child:
     """Start a child: own session, exactly `env`, stdin empty, stdout and stderr appended to `log` (made 0600).
 
-    `stdin` is a descriptor to read instead of nothing, `stdout` a file of its own for stdout.
+    `stdin` is a descriptor to read instead of nothing, `stdout` its own file for stdout.
 
     GarrisonError if the program or the directory is missing, Shortage if the machine has no room for it. The child is
     collected by `reap` or `exit_code`. A child that is a `subreaper` is the parent of every orphan below it for as long
@@ -489,7 +489,7 @@ _adopting = False
 def become_subreaper(*, adopting: bool = False) -> None:
     """Make orphans below us our children, so that `reap` collects them.
 
-    With `adopting` they are ours to end, too (see `adopted`): only for a process that began without children.
+    With `adopting` they are ours to end as well (see `adopted`): only for a process that began without children.
     """
     import ctypes
 

@@ -2,7 +2,7 @@
 
 The program's launcher opens it where the program runs and passes its other end through a socket (`DESCRIPTOR`). A
 thread then copies what the program prints to the log and to the terminal of this process, and what is typed there to
-the program: git may keep the main loop busy for longer than a person who types can wait. When this process dies, the
+the program: git may keep the main loop busy for longer than the user who types can wait. When this process dies, the
 kernel hangs the terminal up, and the program's session with it.
 """
 
@@ -43,7 +43,7 @@ class PseudoTerminal:
         """Open it; with `is_lent` the terminal of this process is the program's from now on."""
         self._log = log
         self._screen = _open_own_terminal() if is_lent else None
-        """The terminal of this process: a person types there, and looks at it."""
+        """The terminal of this process: the user types there, and looks at it."""
         self._socket, passed = socket.socketpair()
         with passed:  # above the descriptors of one digit, which a sandbox's own lines of shell use
             self._passed = socket.socket(fileno=fcntl.fcntl(passed, fcntl.F_DUPFD_CLOEXEC, 10))

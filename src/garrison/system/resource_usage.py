@@ -24,7 +24,7 @@ YOUNG = 2.0
 REFRESH = 30.0
 """Seconds after which an environment is read again in any case."""
 MEMORY_READS = 16
-"""Processes per sample whose private memory is read again, beside all that were never read."""
+"""Processes per sample whose private memory is read again, alongside all that were never read."""
 
 
 class ProcessSample(Value):

@@ -75,7 +75,7 @@ def program(machine: str = "", *, is_landlock: bool = False) -> bytes:
     """Return the filter's instructions for an architecture that is known.
 
     Args:
-        is_landlock: refuse what namespaces refuse otherwise, too, and 32-bit programs, whose calls are others.
+        is_landlock: refuse what namespaces refuse otherwise as well, and 32-bit programs, whose calls are others.
     """
     machine = machine or os.uname().machine
     column = list(_ARCHITECTURES).index(machine)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 StartMethod = Literal["here", "unit", "scope", "detached"]
-"""Ways to start a launcher: in this process, a unit already; through its unit; in a scope of its own; or detached."""
+"""Ways to start a launcher: in this process, a unit already; through its unit; in its own scope; or detached."""
 
 CALL_TIMEOUT = 10.0
 """Seconds that a call to the user manager may take."""

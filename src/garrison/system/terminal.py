@@ -1,4 +1,4 @@
-"""Terminals: where an orchestrator's program runs, so that it outlives its runner and a person can watch it.
+"""Terminals: where an orchestrator's program runs, so that it outlives its runner and the user can watch it.
 
 A session is opened under a full name and addressed by ids from then on. Its program gets exactly the environment that
 the caller passes. `ProcessTerminal` runs each session as a detached process whose output goes to its log; it records
@@ -81,7 +81,7 @@ class Terminal(Protocol):
         ...
 
     def attach_argv(self, session: Session, *, write: bool = False, title: str = "") -> list[str]:
-        """Return the command with which a person watches the session, or types into it if `write` is set.
+        """Return the command with which the user watches the session, or types into it if `write` is set.
 
         Refused where there is nothing to attach to.
 
@@ -102,7 +102,7 @@ class ProcessTerminal:
     """Sessions without a terminal: nothing to install, nothing to type into.
 
     Treat a damaged record as missing: opening a session of its name replaces it, closing one removes it. The process's
-    identity has the session, too.
+    identity has the session as well.
     """
 
     kind = "process"

@@ -1,4 +1,4 @@
-"""Text for a person's terminal: sanitize it, measure it, fit and wrap it to a width.
+"""Text for the user's terminal: sanitize it, measure it, fit and wrap it to a width.
 
 Reasons, labels and log tails are written by agents and count as hostile: `clean` removes escape sequences, control
 characters and changes of writing direction; `OutputFilter` removes all but colours from what a program prints. Widths
@@ -87,7 +87,7 @@ def shorten(line: str, limit: int) -> str:
 def spell_hidden(text: str) -> str:
     """Return `text` with each character that a terminal would act upon or hide spelled out, as `‹U+001B›`.
 
-    For what a person is to judge: `clean` removes an escape sequence, and what was written within it.
+    For what the user is to judge: `clean` removes an escape sequence, and what was written within it.
     """
     return _HIDDEN_ONES.sub(lambda found: "".join(map(_spelled, found[0])), text)
 

@@ -7,7 +7,7 @@ killed: the client hands its pipes to the server, so they never reach end of fil
 `TmuxClient` also recovers from a server that exited while the client connected, was stopped or lost its socket (see
 `tmux_server`). libtmux's objects (`Pane`, `Session`) run their commands through it and get the same treatment. Its
 listings (`server.sessions`, `server.panes`) do not: they report "none" for every failure, which would make running
-agents appear dead. Panes are listed by a command of our own.
+agents appear dead. Panes are listed by our own command.
 
 Importing libtmux costs 50 ms of CPU; only `tmux.TmuxTerminal` loads this module, with its first command.
 """

@@ -161,7 +161,7 @@ def socket_path(run: Path) -> Path:
     """Return the socket path of the home whose `run/` is given; its directory exists with mode 0700.
 
     It is in `run/` itself or, where that path is too long, in a directory under XDG_RUNTIME_DIR or the temporary
-    directory. That choice is noted in `run/tmux.socket-path`, because cron's environment may differ from a person's.
+    directory. That choice is noted in `run/tmux.socket-path`, because cron's environment may differ from the user's.
     """
     os.makedirs(run, mode=0o700, exist_ok=True)  # noqa: PTH103
     plain = run / "tmux.sock"

@@ -3,7 +3,7 @@
 A viewer is a read-only client of the home's tmux server in a pseudo terminal of this process. tmux has interpreted what
 the agent printed; to the viewer it sends what draws its screen and nothing else, so that no escape sequence of an agent
 arrives: no clipboard, no title, no link. To a client that reads slowly tmux does not send everything late: it leaves
-out what has scrolled away and draws the screen anew. So nothing is buffered here.
+out what has scrolled away and draws the screen again. So nothing is buffered here.
 
 The pseudo terminal has the size of the session's window, which therefore keeps its size however small the other screen
 is. Keys are not typed through the client, where tmux's own prefix would begin commands of tmux: `send-keys` gives them

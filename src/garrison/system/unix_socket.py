@@ -74,7 +74,7 @@ def find_objection(connection: socket.socket, uid: int, roots: Collection[Proces
         return f"process {pid} has ended"
     try:
         is_below = is_descendant(pid, roots)
-        if processes.has_ended(pidfd):  # then the walk may have begun at another process of this pid
+        if processes.has_ended(pidfd):  # then the walk may have started at another process of this pid
             return f"process {pid} has ended"
     finally:
         os.close(pidfd)

@@ -37,7 +37,7 @@ _SET_ASIDE = ".gone-"
 _REMOVE = 'rm -rf -- "$@" 2>/dev/null || { chmod -R u+rwX -- "$@"; rm -rf -- "$@"; }'
 _WILD = frozenset("*?[")
 _TRIES = 100
-"""Times that the removal of a tree begins again because another process removes it, too."""
+"""Times that the removal of a tree begins again because another process removes it as well."""
 
 
 class UnsafeFile(GarrisonError):

@@ -6,8 +6,8 @@
 - Set-up runs once per worktree, and again when its key changes: a hash of its command and of the lock files. The owner
   of the worktree stores the key of the last green set-up.
 - What only the set-up made (an environment, installed modules, a lock file that it wrote) is not work. A directory gets
-  a `.gitignore` of one `*`, a single file is listed beside the worktree's index (`git.commits`), so that no commit and
-  no snapshot contains it, without touching the settings of the user's repository.
+  a `.gitignore` of one `*`, a single file is listed alongside the worktree's index (`git.commits`), so that no commit
+  and no snapshot contains it, without touching the settings of the user's repository.
 """
 
 from __future__ import annotations
@@ -126,8 +126,8 @@ def _read_plain(path: Path, limit: int) -> bytes | None:
 
 
 def hide_setup_output(git: Git, tree: Path) -> list[str]:
-    """Make git ignore what is untracked in `tree`: directories that hold nothing tracked, and in a worktree of ours the
-    single files; return the names, of directories with a final slash. GitError, OSError.
+    """Make git ignore what is untracked in `tree`: directories that contain nothing tracked, and in a worktree of ours
+    the single files; return the names, of directories with a final slash. GitError, OSError.
     """
     listed = split(git.list_files(tree, "ls-files", "--others", "--exclude-standard", "--directory",
                                   "--no-empty-directory", "-z"))

@@ -4,7 +4,7 @@
 
     {"load": true, "resume": false, "turns": [[STEP, …], …]}
 
-Each prompt of a session plays the next turn, the last one again and again. What a session was told is kept in
+Each prompt of a session plays the next turn, the last one again and again. Prompts of a session are kept in
 `$HOME/acp-double/SESSION.json`, so that another process resumes it: also the prompt after a death plays the next turn.
 
 | step | the agent |
@@ -20,7 +20,7 @@ Each prompt of a session plays the next turn, the last one again and again. What
 | `{"stop": "max_tokens"}` | ends its turn for that reason |
 | `{"die": 9}` | dies of a signal |
 | `{"exit": 3}` | ends with an exit code, in the middle of the turn |
-| `{"late": true}` | goes on after the turn's end: says more, and asks for leave |
+| `{"late": true}` | continues after the turn's end: says more, and asks for leave |
 | `{"breach": "garbage"}` | breaks the protocol: see `BREACHES` |
 
 Other keys of the script: `auth` (it wants a log-in), `models`, `modes` (their ids), `resume_error` (it refuses to
@@ -131,7 +131,7 @@ class AcpDouble:
         return {"sessionId": session, **self._offers()}
 
     def resume_session(self, params: Json) -> Json:
-        """Continue a session of an earlier process; with `session/load` its past is told again."""
+        """Continue a session of an earlier process; with `session/load` its history is replayed."""
         if self.script.get("resume_error"):
             self._has_refused = True
             raise Refusal(-32603, str(self.script["resume_error"]))
@@ -354,7 +354,7 @@ STEPS: Mapping[str, Callable[[AcpDouble, str, Json], str]] = {
     "ask": AcpDouble._ask, "tool": AcpDouble._tool, "await": AcpDouble._await, "error": AcpDouble._error,
     "stop": AcpDouble._stop, "die": AcpDouble._die, "exit": AcpDouble._exit, "late": AcpDouble._go_on_late,
     "breach": AcpDouble._breach}
-"""Step → what is done; it returns why the turn ends, '' to go on."""
+"""Step → what is done; it returns why the turn ends, '' to continue."""
 METHODS: Mapping[str, Callable[[AcpDouble, Json], Json]] = {
     "initialize": AcpDouble.initialize, "authenticate": AcpDouble.authenticate, "session/new": AcpDouble.new_session,
     "session/load": AcpDouble.resume_session, "session/resume": AcpDouble.resume_session,

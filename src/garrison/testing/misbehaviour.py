@@ -30,7 +30,7 @@ def report(status: str = "success", summary: str = "All done, all tests pass.") 
 
 
 def reports_and_goes_on(*turns: Words) -> Player:
-    """Report after the turns, and go on working for ever."""
+    """Report after the turns, and continue working for ever."""
     return _in_turn(*turns, report(), GOING_ON)
 
 

@@ -59,7 +59,7 @@ class Asked(Value):
 
 
 class _Words(Value):
-    """A part of a content that holds text, whatever else it is."""
+    """A part of a content that contains text, whatever else it is."""
 
     type: str = ""
     text: str = ""

@@ -56,7 +56,7 @@ class Request(Value):
 
     @property
     def prompt(self) -> str:
-        """Return the last prompt of a person (or garrison); reminders and tool results do not count."""
+        """Return the last prompt of the user (or garrison); reminders and tool results do not count."""
         return self.prompts[-1] if self.prompts else ""
 
     @property

@@ -1,4 +1,4 @@
-"""Terminal session of a node's agent: where it is, and whether what a person types reaches the agent."""
+"""Terminal session of a node's agent: where it is, and whether what the user types reaches the agent."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class AgentSession(Value):
     terminal: Terminal
     session: Session
     read_only: str
-    """Why nothing reads what a person types there; '' if its program reads a keyboard."""
+    """Why nothing reads what the user types there; '' if its program reads a keyboard."""
 
     @property
     def title(self) -> str:
@@ -61,7 +61,7 @@ def open_session(store: Store, key: Key) -> AgentSession:
 
 
 def why_no_keyboard(store: Store, identity: Identity) -> str:
-    """Return why nothing reads what a person types to an agent, '' if its profile gives it a terminal."""
+    """Return why nothing reads what the user types to an agent, '' if its profile gives it a terminal."""
     attempt = identity.attempt
     folder = RunFiles(store.home, identity.run_id).attempt(identity.name, attempt)
     task = run_records.load(Task, folder / "task.json")

@@ -2,7 +2,7 @@
 
 The same for `garrison review` and for the page, at any moment: while the agent works (what it has not committed
 included), while the work waits, after it has landed, and after it was refused, as long as git has its commits.
-Which entry of the queue a person sees and judges is decided at the end.
+Which entry of the queue the user sees and judges is decided at the end.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class ListedFile(ShownFile, kw_only=True):
 
 
 class Changes(Change, kw_only=True):
-    """Change of an attempt with everything by which a person judges it, as the page gets it."""
+    """Change of an attempt with everything by which the user judges it, as the page gets it."""
 
     uncommitted: bool
     commits: list[CommitLine]
@@ -416,7 +416,7 @@ DIFF_CHARACTERS = 4 << 20
 
 
 class Review(Value):
-    """Work of one attempt as a person judges it."""
+    """Work of one attempt as the user judges it."""
 
     run: str
     node: str
@@ -470,7 +470,7 @@ def choose_shown(entries: Sequence[MergeEntry], attempt: int | None = None, comm
 
 
 def choose_judged(entries: Sequence[MergeEntry], attempt: int | None = None, commit: str = "") -> MergeEntry:
-    """Return the entry that a person approves or rejects: the one that was looked at, by its attempt.
+    """Return the entry that the user approves or rejects: the one that was looked at, by its attempt.
 
     Without an attempt only where no other work of the node has ever waited for approval: a newer attempt may have been
     queued since the person looked, and must not land unseen. Refused otherwise. Pure.

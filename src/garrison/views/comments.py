@@ -1,6 +1,6 @@
-"""Comments of a person on lines of a change, as the reason of its rejection.
+"""Comments of the user on lines of a change, as the reason of its rejection.
 
-The next attempt is told file, line, the line's text as git has it, and the comment. The text was written by an agent,
+The next attempt gets file, line, the line's text as git has it, and the comment. The text was written by an agent,
 so it is quoted; file and line are looked up, never taken from whoever sends the comment.
 """
 

@@ -33,7 +33,7 @@ CONTEXT = 3
 SECONDS = 20.0
 """Time limit of a call of git."""
 _NUL_WITHIN = 8000
-"""Characters within which git, too, looks for a NUL to tell data from text."""
+"""Characters within which git looks for a NUL to tell data from text."""
 SUMMARISE_BIG_FILES = {"GIT_CONFIG_PARAMETERS": f"'core.bigfilethreshold={BIG_FILE}'"}
 """Variable by which git compares no larger file line by line."""
 _HUNK = re.compile(r"@@ -(\d+)(?:,\d+)? \+(\d+)(?:,\d+)? @@ ?(.*)")

@@ -36,7 +36,7 @@ NODE_ROLES = ("runner", "orchestrator")
 """Roles whose processes work for one node and have its name."""
 CLOCK_MARGIN = 86400.0
 """Seconds by which a clock may have been set back since an archived part of a queue's journal was written. A part that
-is older than the run by more than that holds none of its records and is not read: a queue serves a home for years."""
+is older than the run by more than that has none of its records and is not read: a queue serves a home for years."""
 
 
 class Event(Value):
@@ -47,7 +47,7 @@ class Event(Value):
     journal: str
     """`guardian`, a process's `role-name`, or `merge-queue`."""
     by: str
-    """The writer's fencing token, `role-name@run#incarnation`, or a person's."""
+    """The writer's fencing token, `role-name@run#incarnation`, or the user's."""
     seq: int
     kind: str
     node: str

@@ -48,7 +48,7 @@ from garrison.views.event_log import GUARDIAN, QUEUE, Event
 from garrison.views.node_view import first_line
 
 WORDS = 400
-"""Characters of a person's words on a line."""
+"""Characters of the user's words on a line."""
 
 
 class Line(Value):
@@ -221,7 +221,7 @@ def _with_reason(text: str, reason: str) -> str:
 
 
 def _with_words(text: str, reason: str) -> str:
-    """Return a text with a reason of several lines on one: a person's comments are below the first."""
+    """Return a text with a reason of several lines on one: the user's comments are below the first."""
     words = " ".join(reason.split())
     return f"{text}: {words if len(words) <= WORDS else f'{words[:WORDS]}…'}" if words else text
 
@@ -252,6 +252,8 @@ def _guardian_signal(record: GuardianSignal) -> str:
         return _with_reason("parked: its agent keeps failing", record.stuck.why)
     if record.question:
         return f"asks: {first_line(record.question.text)}"
+    if record.by:
+        return f"answered through {record.by}"
     if record.text and is_own(record.type):
         return f"{record.type} from {record.sender or '?'}: {first_line(record.text)}"
     if record.hold:  # the line's subject is the node, if it is about one

@@ -105,14 +105,14 @@ class ShownNode(Value, omit_defaults=True, kw_only=True):
     parking: Parking | None = msgspec.field(name="parked")
     asks: bool
     phase: str
-    """Of its runner's hook."""
+    """Phase of its hook."""
     agent_phase: str
     signs: AgentEvidence | None
     """Evidence of its agent's activity, while that works."""
     attempts: int
     """Number of attempts it may have."""
     deaths: int
-    """Of its agent, in this attempt."""
+    """Deaths of its agent in this attempt."""
     incarnations: Incarnations = msgspec.field(name="lives")
     since_s: float | None
     refused_hosts: list[RefusedHost]
@@ -122,7 +122,7 @@ class ShownNode(Value, omit_defaults=True, kw_only=True):
     outage: Outage | None = None
     """What its agent waits for with all agents of its account."""
     failovers: list[Failover] = msgspec.field(default_factory=list)
-    """Agents of this attempt that could not go on, each with the one that did."""
+    """Agents of this attempt that could not continue, each with the one that did."""
 
 
 class NodeView(ShownNode, kw_only=True):
@@ -247,7 +247,7 @@ class NodeReader:
                  for entry in reversed(queue.unfinished()) if entry.run == self.model.run}
         blocked = [entry for queue in queues if queue is not None for entry in queue.unfinished()
                    if entry.run == self.model.run and entry.status == "landing_blocked" and entry.reason]
-        for entry in blocked:  # a person's own changes are in its way
+        for entry in blocked:  # the user's own changes are in its way
             found.setdefault(first_line(entry.reason), entry.node)
         if self.status in UNFINISHED and self.guardian_alive and (why := read_hindrance(self.files.root)):
             found.setdefault(first_line(why), "")
@@ -257,7 +257,7 @@ class NodeReader:
         return found
 
     def can_retry(self) -> bool:
-        """Return whether a node that has failed can be tried again while the run goes on."""
+        """Return whether a node that has failed can be tried again while the run continues."""
         if self.status not in UNFINISHED or not self.guardian_alive or "failed" not in self.state.statuses.values():
             return False
         try:
@@ -460,7 +460,7 @@ def name_refused(nodes: Sequence[NodeView]) -> list[str]:
 
 
 def permission_hint(nodes: Sequence[NodeView]) -> str:
-    """Return how a person allows all hosts that agents were refused, '' if none was or no setting would."""
+    """Return how the user allows all hosts that agents were refused, '' if none was or no setting would."""
     settings = next((node.host_settings for node in nodes if node.host_settings), HostSettings())
     return describe_permission((host for node in nodes for host in node.refused_hosts), settings)
 
@@ -498,13 +498,13 @@ class NodeFacts(NodeState, kw_only=True):
     """Facts about one node, as journaled and observed, that decide its words. Incarnations are 0 before the first."""
 
     phase: str = ""
-    """Of its runner's hook."""
+    """Phase of its hook."""
     run_branch: str = ""
     """Branch of its run, if it lands there; '' if it lands on the target."""
     run_over: str = ""
     """The run's status, if it is not active."""
     held: str | None = None
-    """Why a person parked it; None if no person did."""
+    """Why the user parked it; None if no person did."""
     parked: str = ""
     """Why the restart policy parked it, '' if it did not."""
     guardian_alive: bool = True
@@ -515,12 +515,12 @@ class NodeFacts(NodeState, kw_only=True):
     agent_status: str = ""
     agent_incarnation: int = 0
     question: str = ""
-    """Open question of its agent to a person."""
+    """Open question of its agent to the user."""
     hindered: str = ""
     """What git, a disk or the repository keeps its processes from."""
     session_waits: str = ""
     taken_over: bool = False
-    """A person has taken its session over."""
+    """The user has taken its session over."""
     """Thing that its session waits for, while it does not run."""
     session_trouble: str = ""
     """Trouble of its session, or cause of its interruption."""
@@ -535,7 +535,7 @@ class NodeFacts(NodeState, kw_only=True):
     full_disk: str = ""
     """A folder of its run whose disk is full, so that nothing can be recorded."""
     deaths: int = 0
-    """Of its agent, in this attempt."""
+    """Deaths of its agent in this attempt."""
     no_place: str = ""
     """What it waits for if the agents of all runs are limited in number and it has no place."""
     waits_for: Sequence[str] = ()
@@ -553,9 +553,9 @@ class NodeFacts(NodeState, kw_only=True):
     entries_ahead: int = 0
     """Merge entries before it."""
     pause: Pause | None = None
-    """Of the merge queue."""
+    """Pause of the merge queue."""
     hindrance: str = ""
-    """Of the merge queue."""
+    """What hinders the merge queue."""
     name: str = "NODE"
     """Its own, for the command that answers it."""
 

@@ -76,7 +76,7 @@ NO_WORK: Mapping[str, WorkInProgress] = {}
 
 
 class ObservedNode(Value):
-    """What no journal holds of a node."""
+    """What no journal contains of a node."""
 
     state: str = ""
     phase: str = ""
@@ -103,7 +103,7 @@ class PageNode(Value):
     commit: str = ""
     asks: str = ""
     parked: str | None = None
-    """Why a person parked it; None if no person did."""
+    """Why the user parked it; None if no person did."""
     answer: str | UnsetType = UNSET
     """Way that was taken at a node without an agent."""
 
@@ -162,7 +162,7 @@ class PageQueue(Value):
 
 
 class Notice(Value):
-    """Something that a person is to be told now."""
+    """Something to notify the user of."""
 
     key: str
     event: str
@@ -447,7 +447,7 @@ class PageModel:
 
     @property
     def problems(self) -> list[str]:
-        """Records of the run that cannot be read or shown, and what holds up more than a node."""
+        """Records of the run that cannot be read or shown, and what blocks more than a node."""
         observed = self.observation.view.problems if self.observation else []
         told = [f"warning: {warning.describe()}" for warning in self.model.state.told[-PROBLEMS:]]
         view = self.observation.view if self.observation else None
@@ -466,7 +466,7 @@ class PageModel:
                        pull_request=self._pull_request())
 
     def _judged(self) -> Parts:
-        """Return the parts that depend on an observation, too."""
+        """Return the parts that depend on an observation as well."""
         status, reason = self.status
         return Parts(status=status, reason=reason, problems=self.problems, waits=self._waits())
 
@@ -502,7 +502,7 @@ class PageModel:
         return [*map(show_gate, self.model.state.gates.values()), *map(show_review, entries_to_approve(self.model))]
 
     def _waits(self) -> list[ShownWait]:
-        """Return what waits for a person, as `status` and the home have it."""
+        """Return what waits for the user, as `status` and the home have it."""
         view = self.observation.view if self.observation else None
         asking = [wait.node for wait in view.waits if wait.kind == WaitKind.ASKS] if view else []
         waits = waits_of(self.model, self.status.status, asking=asking, hint=view.hint if view else "",
@@ -510,7 +510,7 @@ class PageModel:
         return [project(ShownWait, wait) for wait in waits]
 
     def _notices(self) -> list[Notice]:
-        """Return what a person is to be told now, from the same source as the command of `[notify]`."""
+        """Return what to notify the user of now, from the same source as the command of `[notify]`."""
         state = self.model.state
         parked = [Parked(f"{name}:{state.nodes[name].attempt}", name, why) for name, why in state.held.items()
                   if name in state.nodes]

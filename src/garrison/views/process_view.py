@@ -41,7 +41,7 @@ class ShownProcess(Value):
     """Verdict from the state of this machine."""
     living: bool
     phase: str
-    """Of its hook; '' without one."""
+    """Phase of its hook; '' without one."""
     pid: int | None
     beat_age_s: float | None
     stopped: bool
@@ -71,7 +71,7 @@ def observe_process(observer: Observer, identity: Identity, phase: str) -> Proce
     """Judge an identity by the current state of this machine."""
     seen = observer.observe(identity)
     verdict = judge(identity, seen)
-    started = identity.status != "starting"  # until then the record holds the pid of its parent
+    started = identity.status != "starting"  # until then the record contains the pid of its parent
     created = identity.created_at
     return ProcessView(
         identity.key.full, identity.role, identity.name, identity.status, identity.incarnation, verdict.state,

@@ -1,4 +1,4 @@
-"""Prompts of an attempt as a person reads them: what its agent was told, or would be told if it began now."""
+"""Prompts of an attempt as the user reads them: what its agent was told, or would be told if it began now."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Part(Value):
 
 
 class AttemptPrompts(Value):
-    """Everything that an attempt's agent was told, in order; `sent` is False if it has not begun."""
+    """Everything that an attempt's agent was told, in order; `sent` is False if it has not started."""
 
     run: str
     node: str
@@ -75,14 +75,14 @@ def read_prompts(runtime: Runtime, run: str, node: str, attempt: int | None, *, 
 
 
 def _sent(folder: Path) -> list[Part]:
-    """Return what the agent of an attempt's folder was told; nothing if it has not begun."""
+    """Return what the agent of an attempt's folder was told; nothing if it has not started."""
     files, task = AttemptFiles(folder), folder / "prompt.md"
     parts: list[Part] = []
     for line in read_lines(files.prompts):
         parts += [Part.of(SYSTEM, line["system"])] if line.get("system") else []
         at = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(line["at"]))
         parts.append(Part.of(f"message ({line['kind'].replace('_', ' ')}), {at}", line["message"]))
-    told = [Part.of(f"told by a person (`garrison tell`), {line.get('at', '')}", str(line.get("text", "")))
+    told = [Part.of(f"from the user (`garrison tell`), {line.get('at', '')}", str(line.get("text", "")))
             for line in read_lines(files.messages) if isinstance(line, dict)]
     if parts or not task.exists():
         return [*parts, *told]
@@ -93,7 +93,7 @@ def _sent(folder: Path) -> list[Part]:
 
 
 def _would_send(runtime: Runtime, launch: Launch, node: str, folder: Path) -> list[Part]:
-    """Return what the agent of an attempt that has not begun would be told now."""
+    """Return what the agent of an attempt that has not started would be told now."""
     task = run_records.load(Task, folder / "task.json") or _next_task(runtime, launch, node)
     worktree = worktree_path(launch, node)
     git = Git(Path(launch.repo), home=runtime.home)
@@ -112,7 +112,7 @@ def _would_send(runtime: Runtime, launch: Launch, node: str, folder: Path) -> li
 
 
 def _next_task(runtime: Runtime, launch: Launch, node: str) -> Task:
-    """Return the task of a node that has not begun, as its guardian would build it now."""
+    """Return the task of a node that has not started, as its guardian would build it now."""
     files = runtime.files(launch.run_id)
     plan, state = replay_with_plan(files, launch, journal.read_history(files.journal))
     if node not in plan.tasks:

@@ -104,7 +104,7 @@ class RunModel:
     _started: dict[str, tuple[int, str]] = field(default_factory=dict)
     """Node → its attempt at work, and when that started."""
     _over: dict[str, int] = field(default_factory=dict)
-    """Node → its attempt that its runner gave up, or that a person cancelled."""
+    """Node → its attempt that its runner gave up, or that the user cancelled."""
     _jobs: dict[str, tuple[int, str]] = field(default_factory=dict)
     """Node → attempt and name of the job that its runner runs."""
 
@@ -210,7 +210,7 @@ class RunModel:
 
     @property
     def queue(self) -> QueueState | None:
-        """Return the merge queue that holds the nodes of this run; None before the first entry."""
+        """Return the merge queue that contains the nodes of this run; None before the first entry."""
         return self.queues.get(self.queue_folder)
 
     @property

@@ -59,7 +59,7 @@ class SpanKind(StrEnum):
     RESTARTING = "restarting"
     """Its agent or runner died and its successor has not started."""
     ASKS = "asks"
-    """It waits for a person: a question of its agent, a gate."""
+    """It waits for the user: a question of its agent, a gate."""
     SIGNAL = "signal"
     """It waits for a signal from outside."""
     LIMIT = "limit"
@@ -85,7 +85,7 @@ class MarkKind(StrEnum):
 
 
 FOR_PEOPLE = (SpanKind.ASKS, SpanKind.APPROVAL, SpanKind.PARKED)
-"""Kinds of spans in which a node waits for a person."""
+"""Kinds of spans in which a node waits for the user."""
 
 
 class Span(Value):
@@ -116,7 +116,7 @@ class Lane(Value):
 
     node: str
     status: str
-    """Of the node, as journaled; '' for a gate of the pipeline."""
+    """Status of the node as journaled; '' for a gate of the pipeline."""
     spans: Sequence[Span]
     marks: Sequence[Mark]
     seconds: Mapping[str, float] = MappingProxyType({})
@@ -151,7 +151,7 @@ class QueueFigures(Value):
 STEPS = 60
 """Times at which sums are given."""
 SHOWN = 12
-"""Nodes with a series of their own, the most expensive; the others are one."""
+"""Nodes with their own series, the most expensive; the others are one."""
 OTHERS = "others"
 UNKNOWN = "unknown"
 """Model of a cost that no call names."""
@@ -571,7 +571,7 @@ def _without(span: Span, wait: Span) -> list[Span]:
 
 _EFFORT = (SpanKind.STARTING, SpanKind.WORKING, SpanKind.CHECKING, SpanKind.RESTARTING, SpanKind.QUEUED,
            SpanKind.TESTING)
-"""Kinds of spans that count as a node's own time: none in which it waits for a person, a limit or an agent."""
+"""Kinds of spans that count as a node's own time: none in which it waits for the user, a limit or an agent."""
 
 
 def effort(lane: Lane, now: float) -> float:

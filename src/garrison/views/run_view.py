@@ -71,7 +71,7 @@ PROBLEMS = 20
 
 
 class RunLandingView(Value):
-    """Landing of a run whose nodes land on a branch of its own; `land` is `run`, or `none` for one that stays there."""
+    """Landing of a run whose nodes land on its own branch; `land` is `run`, or `none` for one that stays there."""
 
     land: str
     branch: str
@@ -113,7 +113,7 @@ class RunView(RunFacts, kw_only=True):
 
     gates: list[OpenGate]
     questions: list[str]
-    """Nodes whose agent, and gates, that wait for a person's answer."""
+    """Nodes whose agent, and gates, that wait for the user's answer."""
     step: str
     """What to do about a run that does not continue by itself; '' for nothing."""
     processes: list[ProcessView]
@@ -128,9 +128,9 @@ class RunView(RunFacts, kw_only=True):
     sandbox_gaps: bool = False
     """True if anything is not held."""
     waits: Sequence[PersonWait] = ()
-    """Everything in it that waits for a person."""
+    """Everything in it that waits for the user."""
     asking: Mapping[str, int] = msgspec.field(default_factory=dict)
-    """Place → those of its nodes that wait for a person's answer or approval."""
+    """Place → those of its nodes that wait for the user's answer or approval."""
     ended_at: str = ""
     """Time of its guardian's last record; '' if there is none."""
 
@@ -156,7 +156,7 @@ class RunView(RunFacts, kw_only=True):
 
     @property
     def waiting(self) -> bool:
-        """Return whether it can continue only after a person's answer or a signal from outside."""
+        """Return whether it can continue only after the user's answer or a signal from outside."""
         return self.status == Status.WAITING
 
     @property
@@ -289,7 +289,7 @@ class _FollowedRun:
         for record in self.log.guardian_records():
             self._apply(record)
         state = self.model.state
-        # Only runners know if a question is still open, only the queue if an entry waits for a person.
+        # Only runners know if a question is still open, only the queue if an entry waits for the user.
         if not guardian_only or state.questions or "impl_complete" in state.statuses.values():
             for record in self.log.records():
                 self._apply(record)
@@ -313,7 +313,7 @@ class RunReader:
 
     def __init__(self, home: Path, environ: Mapping[str, str] | None = None,
                  unrecorded: Mapping[Path, Sequence[Entry]] | None = None, *, with_costs: bool = False) -> None:
-        """Open a home. `with_costs`: what is read in full has its cost, too, whose files are one or more a node."""
+        """Open a home. `with_costs`: what is read in full has its cost as well, whose files are one or more a node."""
         self.home, self._unrecorded, self._usage = home, unrecorded or {}, UsageCache() if with_costs else None
         runtime = Runtime.real(home, environ)
         self.store, self.observer, self.timing = runtime.store, runtime.observer, runtime.timing
@@ -508,7 +508,7 @@ def waits_for(model: RunModel, asking: Collection[str]) -> list[str]:
 
 
 def _landing_waits_for(model: RunModel) -> list[str]:
-    """Return what the landing of a whole run waits for, if only a person can make it continue. Pure."""
+    """Return what the landing of a whole run waits for, if only the user can make it continue. Pure."""
     if model.state.landing.status == TESTED:
         waits = model.state.pull_request.waits_for()
         return [waits] if waits else []

@@ -113,7 +113,7 @@ def _rights(config: ConfigFile, role: Role, agent: str, environ: Mapping[str, st
 
 
 def _profiles(config: ConfigFile, environ: Mapping[str, str]) -> Iterator[Setting]:
-    """Yield what holds for every agent, then each profile with all that its kind can be told."""
+    """Yield what applies to every agent, then each profile with all settings of its kind."""
     general, defaults = config.table.below("agents"), {"turns": AgentsConfig.turns, **config.agent_defaults()}
     for key, value in defaults.items():
         yield Setting(f"agents.{key}", _plain(value), _origin(key, general))

@@ -26,7 +26,7 @@ from garrison.views.usage import CostReader, Costs, UsageByProcess, process_mete
 from garrison.views.waits import ShownWait
 
 ASKING = "asking"
-"""Place of a node whose agent, gate or work waits for a person."""
+"""Place of a node whose agent, gate or work waits for the user."""
 
 
 class ProcessRow(Usage, kw_only=True):
@@ -50,7 +50,7 @@ class Row(Usage, kw_only=True):
     kind: str
     name: str
     role: str = ""
-    """Of a process."""
+    """Role of a process."""
     state: str
     phase: str = ""
     attempt: int | None = None
@@ -102,7 +102,7 @@ class EventOfRun(Lifecycle, kw_only=True):
 
 
 class WaitOfRun(ShownWait, kw_only=True):
-    """Something that waits for a person in a run."""
+    """Something that waits for the user in a run."""
 
     run: str
 
@@ -114,7 +114,7 @@ class Frame(Value):
     at: str
     machine: Machine
     used: Usage
-    """Of all processes of the home."""
+    """Usage by all processes of the home."""
     agents: Agents
     usd_today: float
     runs_not_shown: int

@@ -164,7 +164,7 @@ class CostReader:
         return self._costs
 
     def _limits_beside(self, usage_file: Path) -> budget.Limits | None:
-        """Return the limits beside a usage file, in the job of a session or as the proxy had them, None if it is no
+        """Return the limits alongside a usage file, in the job of a session or as the proxy had them, None if it is no
         session's and has none; read again only when that file has grown.
         """
         size = usage_file.stat().st_size
@@ -230,7 +230,7 @@ class CostRow(Value):
     output: int
     usd: float
     limit: float | UnsetType | None = UNSET
-    """Of nodes, runs and days, on their US dollars; None for no limit."""
+    """Limit in US dollars of nodes, runs and days; None for no limit."""
 
 
 def cost_rows(home: Path, run: str | None, by: str) -> list[CostRow]:

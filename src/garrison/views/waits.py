@@ -1,4 +1,4 @@
-"""Everything that waits for a person in a run: the one list, and so the one count, of all views. Pure.
+"""Everything that waits for the user in a run: the one list, and so the one count, of all views. Pure.
 
 In this order: the run itself, what holds it up (a target that is gone, a full disk), gates and work to approve,
 questions of agents, parked nodes, failed nodes. A failed node of a run that is over, and a run that its person stopped,
@@ -63,7 +63,7 @@ class ShownGate(Value, omit_defaults=True):
 
 
 class PersonWait(Value):
-    """Something that waits for a person. Empty fields do not apply."""
+    """Something that waits for the user. Empty fields do not apply."""
 
     kind: WaitKind
     text: str = ""
@@ -72,7 +72,7 @@ class PersonWait(Value):
     """'' for the run itself."""
     gate: ShownGate | None = None
     retriable: bool = False
-    """True for a failed node that can be tried again while its run goes on."""
+    """True for a failed node that can be tried again while its run continues."""
 
     @property
     def key(self) -> str:
@@ -85,7 +85,7 @@ class PersonWait(Value):
 
 
 class ShownWait(Value, omit_defaults=True):
-    """What waits for a person, as JSON."""
+    """What waits for the user, as JSON."""
 
     kind: WaitKind
     key: str
@@ -136,7 +136,7 @@ def describe_settling(wait: PersonWait, run: str) -> str:
 
 def waits_of(model: RunModel, status: str, *, asking: Collection[str], hint: str = "", corrupt: str = "",
              retriable: bool = False, hindrances: Mapping[str, str] | None = None) -> list[PersonWait]:
-    """Return what waits for a person in a run.
+    """Return what waits for the user in a run.
 
     Args:
         model: the run, replayed.
@@ -144,7 +144,7 @@ def waits_of(model: RunModel, status: str, *, asking: Collection[str], hint: str
         asking: nodes whose agent has an open question.
         hint: advice about a run that does not continue by itself.
         corrupt: why its records cannot be trusted, '' if they can.
-        retriable: True if its failed nodes can be tried again while it goes on.
+        retriable: True if its failed nodes can be tried again while it continues.
         hindrances: what git, a disk or the repository keeps it from → a node that waits for that.
     """
     state = model.state

@@ -8,7 +8,8 @@ rebinding), the requesting page (Origin, Sec-Fetch-Site) and, for changes, a hea
 send.
 
 A pass is `KIND.SCOPE.LOGIN.EXPIRES.SIGNATURE`, signed with the token of its scope, so that it survives a restart of the
-server but not `--new-tokens`. The two tokens are in `web/tokens.json`.
+server but not `--new-tokens`. The two tokens are in `web/tokens.json`. The pass of a paired device names that device as
+well, and is valid while it is paired; its own key signs for a new one (`phones`).
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ import base64
 import hmac
 import json
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from garrison.errors import RecordUnreadable
 from garrison.records import atomic
-from garrison.values import Value
+from garrison.values import Value, replace
 
 READ, WRITE = "read", "write"
 QUERY = "token"
@@ -41,6 +42,12 @@ LOGIN_SECONDS = 7 * 86400
 """Time after which the printed address must be opened again."""
 WEBHOOK = "/webhook"
 """Address that forges deliver to; each delivery proves itself (`webhooks`), since a forge has no token."""
+BUTTON = "/button/"
+"""Beginning of the addresses of messages' buttons; each has its token, and nothing else."""
+PAIR, CHALLENGE, DEVICE_SESSION = "/api/pair", "/api/device/challenge", "/api/device/session"
+"""Addresses of a device that has no session: each request proves itself, by a code or a signature (`phones`)."""
+SUBSCRIBE = "/api/device/push"
+"""Address at which a device says where its messages go, whatever it may do else."""
 BODY_BYTES = 64 << 10
 """Largest body of a request."""
 HEADERS = {
@@ -73,9 +80,11 @@ class Pass(Value):
     scope: str
     login: int
     expires: int
+    device: str = ""
+    """Id of the paired device that has it, '' for a browser."""
 
     def encode(self, token: str) -> str:
-        text = f"{self.kind}.{self.scope}.{self.login}.{self.expires}"
+        text = f"{self.kind}.{self.scope}.{self.login}.{self.expires}{f'.{self.device}' if self.device else ''}"
         return f"{text}.{_signature(text, token)}"
 
 
@@ -91,6 +100,8 @@ class Rules(Value):
     tokens: Mapping[str, str]
     former_cookie: str = ""
     """Cookie in which garrison 0.1 stored the token in a browser; a login deletes it."""
+    scope_of_device: Callable[[str], str] = lambda _: ""
+    """Return what a paired device may do now, '' for one that is revoked."""
 
     def is_own_host(self, host: str) -> bool:
         return any(urlsplit(origin).netloc == host for origin in self.origins)
@@ -109,16 +120,17 @@ class Rules(Value):
         return scopes[0] if scopes else ""
 
     def read_pass(self, bearer: str, now: float) -> Pass | None:
-        """Return a pass that is ours and has not expired."""
+        """Return a pass that is ours and has not expired, and whose device is paired still."""
         text, _, signature = bearer.rpartition(".")
         parts = text.split(".")
-        if len(parts) != len(_PASS_PARTS) or parts[1] not in self.tokens:
+        if len(parts) not in (_PASS_PARTS, _PASS_PARTS + 1) or parts[1] not in self.tokens:
             return None
         if not hmac.compare_digest(_signature(text, self.tokens[parts[1]]).encode(), signature.encode()):
             return None
-        kind, scope, login, expires = parts  # signed, so we wrote them
-        found = Pass(PassKind(kind), scope, int(login), int(expires))
-        return found if now < found.expires else None
+        kind, scope, login, expires, *device = parts  # signed, so we wrote them
+        found = Pass(PassKind(kind), scope, int(login), int(expires), "".join(device))
+        is_paired = not found.device or self.scope_of_device(found.device) == scope
+        return found if now < found.expires and is_paired else None
 
     def issue_ticket(self, scope: str, now: float) -> str:
         """Return a ticket for the holder of a token."""
@@ -129,11 +141,12 @@ class Rules(Value):
         expires = min(int(now) + SESSION_SECONDS, given.login + LOGIN_SECONDS)
         if expires <= now:
             return None
-        made = Pass(PassKind.SESSION, given.scope, given.login, expires)
+        made = replace(given, kind=PassKind.SESSION, expires=expires)
         return made.encode(self.tokens[given.scope]), expires - int(now)
 
 
-_PASS_PARTS = ("kind", "scope", "login", "expires")
+_PASS_PARTS = 4
+"""Parts of a pass before its signature, the device left out."""
 
 
 class Refusal(Value):
@@ -159,8 +172,10 @@ def judge(rules: Rules, method: str, path: str, headers: Mapping[str, str], now:
         return Refusal(403, "pages of other sites may not use this server; open the printed address itself")
     if public:
         return ""
-    if path == WEBHOOK and method == "POST":
+    if (path == WEBHOOK or path.startswith(BUTTON)) and method == "POST":
         return ""
+    if path in (PAIR, CHALLENGE, DEVICE_SESSION):
+        return Refusal(405, "use POST") if method != "POST" else _refuse_change(headers, WRITE) or ""
     if path == EXCHANGE:
         given = rules.read_pass(bearer_of(headers), now)
         return NO_ACCESS if given is None else _refuse_change(headers, WRITE) or given.scope
@@ -171,7 +186,7 @@ def judge(rules: Rules, method: str, path: str, headers: Mapping[str, str], now:
         return scope
     if method != "POST":
         return Refusal(405, "use GET or POST")
-    return _refuse_change(headers, scope) or scope
+    return _refuse_change(headers, WRITE if path == SUBSCRIBE else scope) or scope
 
 
 def _is_foreign(rules: Rules, headers: Mapping[str, str]) -> bool:
@@ -182,7 +197,7 @@ def _is_foreign(rules: Rules, headers: Mapping[str, str]) -> bool:
 
 
 def _is_navigation(headers: Mapping[str, str]) -> bool:
-    """Return whether a link opens one of our pages in a tab of its own, which tells the linking page nothing."""
+    """Return whether a link opens one of our pages in its own tab, which tells the linking page nothing."""
     return (headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
             and "origin" not in headers)
 

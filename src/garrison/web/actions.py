@@ -1,6 +1,6 @@
 """Actions of the page: each runs one of garrison's own commands and shows its output.
 
-Pure tables map an action to the words of its command. The command runs as on a terminal, in a process of its own, so
+Pure tables map an action to the words of its command. The command runs as on a terminal, in its own process, so
 that the page can do nothing that the terminal cannot.
 """
 
@@ -48,6 +48,11 @@ ENTRY: Mapping[str, Callable[[str], list[str]]] = {
     "cancel": lambda entry: ["merge-queue", "cancel", "--", entry],
     "retry": lambda entry: ["merge-queue", "retry", "--", entry],
 }
+SCHEDULE: Mapping[str, Callable[[str], list[str]]] = {
+    "run-now": lambda name: ["schedule", "run-now", "--", name],
+    "pause": lambda name: ["schedule", "pause", "--", name],
+    "resume": lambda name: ["schedule", "resume", "--", name],
+}
 QUEUE: Mapping[str, Sequence[str]] = {"pause": ["merge-queue", "pause"], "resume": ["merge-queue", "unpause"]}
 """Action → the words of its command."""
 
@@ -76,6 +81,13 @@ def gate_command_words(run: str, node: str, body: Mapping[str, object]) -> list[
     """Return the command that answers a gate: with the label of a choice, or in words."""
     text = text_of(body, "choice", required=False) or text_of(body, "text", required=True)
     return NODE["answer"](run, node, text)
+
+
+def answered_through(words: Sequence[str], by: str, question: str = "") -> list[str]:
+    """Return an answer's command with what it came through, and the id of the one question that it answers."""
+    if words[0] != "answer":
+        return list(words)
+    return ["answer", f"--by={by}", *([f"--question={question}"] if question else []), *words[1:]]
 
 
 def review_command_words(run: str, node: str, body: Mapping[str, object], attempt: int, commit: str,
@@ -110,6 +122,10 @@ def entry_command_words(entry: str, body: Mapping[str, object]) -> list[str]:
     if not _ENTRY.match(entry):
         raise UsageError("invalid merge entry id")
     return _choose(ENTRY, body)(entry)
+
+
+def schedule_command_words(name: str, body: Mapping[str, object]) -> list[str]:
+    return _choose(SCHEDULE, body)(name)
 
 
 def queue_command_words(repo: str, targets: Sequence[str], body: Mapping[str, object]) -> list[str]:

@@ -41,11 +41,11 @@ class Place(Value):
     agent: str = ""
     gate: str = ""
     problem: str = ""
-    """Why nothing can be begun in it; '' if it can."""
+    """Why nothing can be started in it; '' if it can."""
 
 
 class Offer(Value):
-    """What can be begun."""
+    """What can be started."""
 
     places: tuple[Place, ...]
     agents: tuple[str, ...]
@@ -78,7 +78,7 @@ class Order(Value):
 
     @property
     def command(self) -> str:
-        """Return the command as a person would type it, with the task in words."""
+        """Return the command as the user would type it, with the task in words."""
         words = ["garrison", *(word for word in self.words if word not in ("--json", "--detach", "--file=-"))]
         if "--file=-" not in self.words:
             return shlex.join(words)
@@ -86,7 +86,7 @@ class Order(Value):
 
 
 def read_offer(home: Path, here: Path, path: str) -> Offer:
-    """Return what can be begun in the repositories of a home's latest runs, and in the one that is `here`.
+    """Return what can be started in the repositories of a home's latest runs, and in the one that is `here`.
 
     Args:
         path: the PATH on which programs of agents are looked for.
@@ -142,7 +142,7 @@ def _issue(body: Mapping[str, object]) -> tuple[list[str], str]:
 
 KINDS: Mapping[str, Callable[[Mapping[str, object]], tuple[list[str], str]]] = {
     "task": _task, "tasks": _tasks, "issue": _issue}
-"""What is begun → the words of its command, and its standard input."""
+"""What is started → the words of its command, and its standard input."""
 
 
 def order_of(body: Mapping[str, object], offer: Offer) -> Order:
@@ -187,7 +187,7 @@ def order_added(run: str, body: Mapping[str, object]) -> Order:
 
 
 def order_edited(run: str, node: str, body: Mapping[str, object]) -> Order:
-    """Return the command that changes a node which has not begun: its task, its agent or its budget."""
+    """Return the command that changes a node which has not started: its task, its agent or its budget."""
     given = [f"--{key}={value}" for key in ("agent", "budget") if (value := text_of(body, key, required=False).strip())]
     text = _long_text(body) if body.get("text") else ""
     return Order(("edit", f"--run={run}", *given, *(["--file=-"] if text else []), "--", node), "", text)
@@ -225,11 +225,11 @@ class Beginnings:
     def look(self, name: str) -> Beginning:
         """Return how far a beginning is; NotFound if it is not known (any more)."""
         if name not in self._found:
-            raise NotFound("the server has been started anew since; `garrison status` shows what was begun")
+            raise NotFound("the server was restarted since; `garrison status` shows what was begun")
         return self._found[name]
 
     async def close(self) -> None:
-        """Let go of the commands: what they have begun goes on."""
+        """Let go of the commands: what they have started continues."""
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -94,7 +94,7 @@ def _outcome(queue: MergeQueue, costs: RunCosts, run: str, name: str, node: Node
 
 
 KEPT = 32
-"""Changes that are remembered with their files: a person looks at one file after the other."""
+"""Changes that are remembered with their files: the user looks at one file after the other."""
 ARTEFACT_BYTES = 64 << 10
 """Bytes shown of one file of an attempt: its end."""
 
@@ -120,7 +120,7 @@ class ArtefactEnd(Value):
 
 
 class ChangeReader:
-    """Reads changes, and remembers the latest: the lines of an uncommitted file are those of the list beside it."""
+    """Reads changes, and remembers the latest: the lines of an uncommitted file are those of the list alongside it."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
@@ -161,7 +161,7 @@ class ChangeReader:
                            "\n".join(map(spell_hidden, text.split("\n"))))
 
     def decision(self, run: str, gate: str, node: str = "") -> Decision:
-        """Return what a person decides at a gate; of a run whose repository or records are gone, nothing."""
+        """Return what the user decides at a gate; of a run whose repository or records are gone, nothing."""
         try:
             return read_decision(Runtime.real(self.home), run, gate, node)
         except (GarrisonError, OSError):

@@ -57,7 +57,7 @@ class Capacity(Value):
     streams: int
 
     def check_streams(self, opened: int) -> None:
-        """Raise Overloaded if there is no room for a stream beside the `opened` ones."""
+        """Raise Overloaded if there is no room for a stream alongside the `opened` ones."""
         if opened < self.streams:
             return
         few = "" if self.streams == STREAMS else (

@@ -2,7 +2,7 @@
 
 Files are named by records, never by a request; long ones are read in pieces. A transcript becomes blocks. A search
 finds the next place of a text, forwards or back, however long the file is: a request scans a bounded part, and `next`
-says where the following one goes on. Case is ignored for ASCII letters.
+says where the following one continues. Case is ignored for ASCII letters.
 """
 
 from __future__ import annotations
@@ -401,7 +401,7 @@ class Place(Value):
     line: int | None
     """Where its line begins."""
     next: int | None
-    """Where to go on if nothing was found, None at the end."""
+    """Where to continue if nothing was found, None at the end."""
     size: int
 
 

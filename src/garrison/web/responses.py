@@ -9,6 +9,7 @@ import base64
 import gzip
 import hashlib
 import html
+import json
 import os
 import sys
 import traceback
@@ -23,6 +24,7 @@ from starlette.responses import Response
 from garrison.errors import GarrisonError, NotFound, Refused, UsageError
 from garrison.processes.main import describe_fault
 from garrison.system.terminal_text import clean
+from garrison.web.access import BODY_BYTES
 from garrison.web.connections import Overloaded
 from garrison.web.sse import as_json
 
@@ -44,6 +46,11 @@ COMPRESSED = (".png", ".woff2", ".ico")
 async def send_index(request: Request) -> Response:
     """Send the page itself."""
     return _send(FOLDER / "index.html", request)
+
+
+async def send_worker(request: Request) -> Response:
+    """Send the service worker, which governs the whole page and so has an address above it."""
+    return _send(FOLDER / "service_worker.js", request)
 
 
 async def send_file(request: Request) -> Response:
@@ -130,6 +137,22 @@ def log_fault(error: Exception) -> None:
         traceback.print_exception(error, file=sys.stderr)
     else:
         print(clean(f"garrison serve: {describe_fault(error)}"), file=sys.stderr, flush=True)
+
+
+async def body_of(request: Request) -> Mapping[str, object]:
+    """Return a request's JSON object; UsageError for anything else, or if it is too large."""
+    data = b""
+    async for piece in request.stream():
+        data += piece
+        if len(data) > BODY_BYTES:
+            raise UsageError(f"a request has at most {BODY_BYTES >> 10} KiB")
+    try:
+        body = json.loads(data)
+    except (ValueError, RecursionError):
+        raise UsageError("send a JSON object") from None
+    if not isinstance(body, dict):
+        raise UsageError("send a JSON object")
+    return body
 
 
 # ---- a refusal as a page

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from itertools import zip_longest
 from pathlib import Path
@@ -20,7 +19,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from garrison.errors import NotFound, Refused, UsageError
 from garrison.records.names import check_node, check_run
+from garrison.schedules.starts import Schedules, show_all
 from garrison.values import replace
+from garrison.views.answers import find_answer
 from garrison.views.changes import Changes
 from garrison.views.diff import FileDiff
 from garrison.views.waits import REVIEW
@@ -28,7 +29,8 @@ from garrison.web import access, actions, changes, chat, connections, node, resp
 from garrison.web.begin import Beginnings, Offer, Order, order_added, order_again, order_edited, order_of, read_offer
 from garrison.web.broadcaster import POLL_WITHOUT_INOTIFY, Broadcaster
 from garrison.web.history import PAGE, Histories, Wanted
-from garrison.web.responses import Handler, handle_errors, json_answer, refusal, unknown_address
+from garrison.web.phones import Phones
+from garrison.web.responses import Handler, body_of, handle_errors, json_answer, refusal, unknown_address
 from garrison.web.sse import EventStream
 from garrison.web.terminals import Terminals, size_of, typed_of
 from garrison.web.webhooks import Webhooks
@@ -53,6 +55,7 @@ class Page:
         self.terminals = Terminals(home)
         self.webhooks = Webhooks(home, webhook_secret)
         self.beginnings = Beginnings(home)
+        self.phones = Phones(home, rules)
 
     def leave(self) -> None:
         """Tell all clients that the server is stopping."""
@@ -90,10 +93,21 @@ class Page:
             get("/static/{name:path}", responses.send_file),
             *([post(access.WEBHOOK, self.receive_webhook)] if self.webhooks.are_on else []),
             post(access.EXCHANGE, self.session),
+            get("/service_worker.js", responses.send_worker),
+            post(access.PAIR, self.phones.pair),
+            post(access.CHALLENGE, self.phones.challenge),
+            post(access.DEVICE_SESSION, self.phones.begin_session),
+            get("/api/device", self.phones.describe),
+            post(access.SUBSCRIBE, self.phones.subscribe),
+            post(f"{access.BUTTON}{{token}}", self.phones.press_button),
+            read("/api/runs/{run}/notices/{key:path}", lambda asked: find_answer(
+                self.home, run_of(asked), asked.path_params["key"])),
             get("/api/home", self.home_facts),
             get("/api/begin", self.offer),
             post("/api/begin", self.begin),
             get("/api/begin/{beginning}", self.beginning),
+            read("/api/schedules", lambda _: show_all(Schedules(self.home), time.time())),
+            post("/api/schedules/{schedule}", self.act_on_schedule),
             get("/api/runs", self.runs),
             get("/api/runs/{run}", self.run),
             read("/api/runs/{run}/timeline", lambda asked: self.histories.timeline(run_of(asked))),
@@ -182,7 +196,7 @@ class Page:
                                      request.query_params.get("name", ""))
 
     async def read_decision(self, request: Request) -> Response:
-        """Return what a person decides at a gate: last outcomes, what they changed, costs."""
+        """Return what the user decides at a gate: last outcomes, what they changed, costs."""
         run, place = run_of(request), request.path_params["gate"]
         model = (await self.broadcaster.stream(run)).page.model
         entries = model.queue.entries if model.queue is not None and place.startswith(REVIEW) else {}
@@ -209,10 +223,10 @@ class Page:
                     async with asyncio.timeout(min(left, POLL_WITHOUT_INOTIFY)):
                         await written.wait()
 
-    # ---- what is begun
+    # ---- what is started
 
     async def offer(self, _request: Request) -> Response:
-        """Say what can be begun, and with which values a terminal would begin it."""
+        """Say what can be started, and with which values a terminal would begin it."""
         return json_answer(await asyncio.to_thread(self._read_offer))
 
     def _read_offer(self) -> Offer:
@@ -236,7 +250,7 @@ class Page:
         return await self._order(order_added(run_of(request), await body_of(request)))
 
     async def edit_node(self, request: Request) -> Response:
-        """Change a node that has not begun."""
+        """Change a node that has not started."""
         return await self._order(order_edited(run_of(request), node_of(request), await body_of(request)))
 
     async def _order(self, order: Order) -> Response:
@@ -252,7 +266,8 @@ class Page:
     async def act_on_node(self, request: Request) -> Response:
         """Park, unpark, respawn or cancel a node, or answer its question."""
         run, name = run_of(request), node_of(request)
-        return await self._command(actions.node_command_words(run, name, await body_of(request)))
+        return await self._command(actions.answered_through(
+            actions.node_command_words(run, name, await body_of(request)), self.phones.name_of(request)))
 
     async def answer_gate(self, request: Request) -> Response:
         """Answer a gate."""
@@ -270,7 +285,8 @@ class Page:
         gate = stream.page.model.state.gates.get(place)
         if gate is None:
             raise NotFound(f"no gate {place!r:.60} is open in run {run}; it has been answered")
-        return await self._command(actions.gate_command_words(run, gate.node, body))
+        return await self._command(actions.answered_through(
+            actions.gate_command_words(run, gate.node, body), self.phones.name_of(request), place))
 
     async def act_on_queue(self, request: Request) -> Response:
         """Pause or resume the merge queue of a run's target, or that of the run's own branch."""
@@ -281,6 +297,11 @@ class Page:
         """Hold, release, cancel or retry a merge entry."""
         run_of(request)
         return await self._command(actions.entry_command_words(request.path_params["entry"], await body_of(request)))
+
+    async def act_on_schedule(self, request: Request) -> Response:
+        """Start a schedule's command now, pause it or resume it."""
+        return await self._command(actions.schedule_command_words(
+            request.path_params["schedule"], await body_of(request)))
 
     async def _command(self, words: list[str]) -> Response:
         return json_answer({"ok": True, "message": await actions.run_command(self.home, words)})
@@ -345,12 +366,15 @@ class Guard:
             return
         request = Request(scope)
         headers = combine_headers(scope["headers"])
+        device = ""
 
         async def guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
                 own = {name for name, _ in message["headers"]}
                 message = {**message, "headers": [*message["headers"],
                                                   *((name, value) for name, value in _HEADERS if name not in own)]}
+            if device and not self.rules.scope_of_device(device):
+                raise ConnectionAbortedError("the device was revoked")
             await send(message)
 
         if connections.is_beyond_capacity(scope):
@@ -366,7 +390,9 @@ class Guard:
             # The rest of a refused request is not read, however slowly it comes.
             await refusal(request, verdict.status, verdict.message, close=True)(scope, receive, guarded)
             return
-        scope["garrison.scope"] = verdict
+        given = self.rules.read_pass(access.bearer_of(headers), time.time()) if verdict else None
+        scope["garrison.scope"], scope["garrison.device"] = verdict, given.device if given is not None else ""
+        device = scope["garrison.device"]  # from now on: what is sent to it ends when it is revoked
         if verdict:
             connections.recognize(scope)
         await self.inner(scope, receive, guarded)
@@ -403,22 +429,6 @@ def combine_headers(headers: list[tuple[bytes, bytes]]) -> dict[str, str]:
         word = name.decode("latin-1").lower()
         combined[word] = f"{combined[word]}, {value.decode('latin-1')}" if word in combined else value.decode("latin-1")
     return combined
-
-
-async def body_of(request: Request) -> Mapping[str, object]:
-    """Return a request's JSON object; UsageError for anything else, or if it is too large."""
-    data = b""
-    async for piece in request.stream():
-        data += piece
-        if len(data) > access.BODY_BYTES:
-            raise UsageError(f"a request has at most {access.BODY_BYTES >> 10} KiB")
-    try:
-        body = json.loads(data)
-    except (ValueError, RecursionError):
-        raise UsageError("send a JSON object") from None
-    if not isinstance(body, dict):
-        raise UsageError("send a JSON object")
-    return body
 
 
 def last_event_id(request: Request) -> str:

@@ -108,7 +108,7 @@ class FollowedRun:
         return [event for record in records if (event := self._event(record)) is not None]
 
     def catch_up(self, records: list[Record]) -> None:
-        """Replay records that nobody is told of one by one."""
+        """Replay records without announcing them one by one."""
         for record in records:
             self.replay_one(record)
         self.page.mark_sent()
@@ -162,7 +162,7 @@ class RunStream:
             raise NotFound(f"no run {run} in {home}; `garrison status` lists the runs")
         self.run, self.launch, self._stamp = run, launch, file_stamp(self.files.launch)
         self._changed = ""
-        """Text of the graph as a person has changed it, '' if nobody has."""
+        """Text of the graph as the user has changed it, '' if nobody has."""
         self._plan = _read_plan(self.files, launch)
         self.graph = self._plan.graph if self._plan is not None else _read_graph(self.files)
         self.followed = FollowedRun(home, launch, graph_nodes(self.graph, launch), self._plan)
@@ -225,7 +225,7 @@ class RunStream:
             self._draw_again()
 
     def _draw_again(self) -> None:
-        """Show the graph that a person has changed, and send the clients all of the run anew."""
+        """Show the graph that the user has changed, and send the clients all of the run again."""
         self._changed = self.page.model.state.graph
         with suppress(GarrisonError):
             self.graph = parse(self._changed)

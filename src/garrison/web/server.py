@@ -12,17 +12,23 @@ import ipaddress
 import os
 import signal
 import socket
+import ssl
+import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import uvicorn
 
 from garrison.errors import Refused, UsageError
+from garrison.notify import devices
+from garrison.system.stamps import file_stamp
 from garrison.values import Value
 from garrison.web import access
 from garrison.web.chat import OpenButler, claude_butler
 from garrison.web.connections import CAPACITY, HEAD_SECONDS, Capacity, Connection, capacity_of, raise_file_limit
+from garrison.web.phones import scope_of_device
 from garrison.web.routes import Page
 
 BACKLOG = 1024
@@ -117,12 +123,34 @@ def open_socket(endpoint: Endpoint) -> socket.socket:
     return sock
 
 
+class Certificate:
+    """Certificate and key of a server, which are loaded again once they are renewed."""
+
+    def __init__(self, files: tuple[Path, Path]) -> None:
+        self.files = files
+        self._loaded = file_stamp(files[0]), file_stamp(files[1])
+
+    def refresh(self, context: ssl.SSLContext) -> None:
+        """Load both files into a context if one has changed; a pair that does not match (yet) is tried again."""
+        found = file_stamp(self.files[0]), file_stamp(self.files[1])
+        if found == self._loaded:
+            return
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(*self.files)  # a failure would spoil the other
+            context.load_cert_chain(*self.files)
+        except (OSError, ValueError) as error:  # SSLError is an OSError
+            print(f"garrison serve: the new certificate is not used: {error}", file=sys.stderr, flush=True)
+        else:
+            self._loaded = found
+
+
 class Server(uvicorn.Server):
     """uvicorn server that is woken to stop, instead of polling ten times a second."""
 
-    def __init__(self, config: uvicorn.Config, capacity: Capacity, leave: Callable[[], None]) -> None:
+    def __init__(self, config: uvicorn.Config, capacity: Capacity, leave: Callable[[], None],
+                 certificate: Certificate | None = None) -> None:
         super().__init__(config)
-        self.capacity, self.leave = capacity, leave
+        self.capacity, self.leave, self.certificate = capacity, leave, certificate
         self._stopping = asyncio.Event()
 
     @contextlib.contextmanager
@@ -147,8 +175,14 @@ class Server(uvicorn.Server):
         """Accept connections; a TLS handshake has the deadline of a request's head."""
         loop = asyncio.get_running_loop()
         secure, state = self.config.ssl, {CAPACITY: self.capacity}
+
+        def accepted() -> Connection:
+            if self.certificate is not None and secure is not None:
+                self.certificate.refresh(secure)  # before the handshake, which asyncio begins next
+            return Connection(self.config, self.server_state, state)
+
         self.servers = [await loop.create_server(
-            lambda: Connection(self.config, self.server_state, state), sock=sock, backlog=ACCEPTED_AT_ONCE, ssl=secure,
+            accepted, sock=sock, backlog=ACCEPTED_AT_ONCE, ssl=secure,
             ssl_handshake_timeout=HEAD_SECONDS if secure else None) for sock in sockets or ()]
         for sock in sockets or ():
             sock.listen(BACKLOG)  # asyncio has set it to what it accepts at once
@@ -174,13 +208,15 @@ async def serve(home: Path, endpoint: Endpoint, tokens: dict[str, str], ready: C
     """
     sock = open_socket(endpoint)
     port = sock.getsockname()[1]
-    rules = access.Rules(access.origins(endpoint.host_names, port, endpoint.scheme), tokens, f"garrison-{port}")
+    rules = access.Rules(access.origins(endpoint.host_names, port, endpoint.scheme), tokens, f"garrison-{port}",
+                         partial(scope_of_device, home))
     capacity = capacity_of(raise_file_limit())
     page = Page(home, rules, capacity, open_butler, webhook_secret)
-    server = Server(_config(page, endpoint), capacity, page.leave)
+    server = Server(_config(page, endpoint), capacity, page.leave, Certificate(endpoint.tls) if endpoint.tls else None)
     waiting = asyncio.create_task(_stop_after(stop, server)) if stop is not None else None
     page.broadcaster.start()
     try:
+        devices.write_serving(home, endpoint.origin(port), os.getpid())
         ready(port)
         with _ends_with(until, server.stop):
             await server.serve(sockets=[sock])

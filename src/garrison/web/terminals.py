@@ -1,4 +1,4 @@
-"""Terminals of the page: streams of what draws agents' sessions, read-only unless a person asks for the keyboard.
+"""Terminals of the page: streams of what draws agents' sessions, read-only unless the user asks for the keyboard.
 
 A terminal is a response that streams. Its bearer is sent in a header as with every request, so that it needs neither
 cookie nor ticket; what is typed comes in requests of its own, with the checks of every change. The id of a terminal is
@@ -64,7 +64,7 @@ class PageTerminal:
         self._size_before = self.viewer.size
         self._lock: int | None = None
         self._resized: Size | None = None
-        """New size that the page has not been told yet; it must come before what is drawn in that size."""
+        """New size that the page does not know yet; it is sent before anything drawn in that size."""
         self._why = ""
         self._wake = asyncio.Event()
         self._changing = asyncio.Lock()
@@ -163,7 +163,7 @@ class PageTerminal:
             if self.viewer.other_writers():
                 name = self.agent.key.name
                 raise Refused(f"somebody types to {name} at a terminal (`garrison attach {name} --write`)")
-            self._record("a person on the page types to the agent")
+            self._record("the user types to the agent on the page")
         except BaseException:
             os.close(lock)
             raise
@@ -274,7 +274,7 @@ def size_json(size: Size) -> dict[str, int]:
 
 
 def _lock_keyboard(home: Path, key: Key) -> int:
-    """Lock the keyboard of a session, also against other servers of the home; Refused if a person has it."""
+    """Lock the keyboard of a session, also against other servers of the home; Refused if the user has it."""
     path = home / "run" / f"keyboard-{key.full}.lock"
     lock = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:

@@ -152,7 +152,7 @@ class Webhooks:
             print(f"garrison serve: a webhook could not wake the runs: {error}", file=sys.stderr, flush=True)
 
     async def close(self) -> None:
-        """Forget a wake that has not begun, and wait for one that has."""
+        """Forget a wake that has not started, and wait for one that has."""
         if self._timer is not None:
             self._timer.cancel()
         await asyncio.gather(*self._work)

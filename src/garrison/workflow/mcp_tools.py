@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 START_SECONDS = 30.0
 CALL_SECONDS = 3600.0
-"""Limit for calls without a timeout of their own; a step always has one."""
+"""Limit for calls without their own timeout; a step always has one."""
 
 
 _VARIABLE = re.compile(r"\$(?:\w+|\{\w+\})")

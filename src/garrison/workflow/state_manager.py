@@ -1,4 +1,4 @@
-"""Workflow sessions on disk: `ID.json`, a snapshot with the seed's fields, beside the engine's journal and the log.
+"""Workflow sessions on disk: `ID.json`, a snapshot with the seed's fields, alongside the engine's journal and the log.
 
     ID.json          snapshot: status, current step, results, errors, and the workflow itself
     runs/ID/         the engine's run directory; its journal is the truth

@@ -1,8 +1,8 @@
 """Call a tool: enforce its timeout, contain its failures, convert its result to JSON data, advise on its errors.
 
-A call ends when its step's timeout expires. A blocking function runs in a daemon thread of its own (`in_thread`), so
+A call ends when its step's timeout expires. A blocking function runs in its own daemon thread (`in_thread`), so
 one that never returns delays neither other calls nor the end of the program. A tool that ends itself
-(`sys.exit`, a cancellation of its own) fails its step and nothing else.
+(`sys.exit`, its own cancellation) fails its step and nothing else.
 
 The class of an error says little by itself: a TypeError of the call means wrong arguments, one from within the tool a
 mistake of the tool, and a file that does not exist may be a program that is not installed. So the advice also depends

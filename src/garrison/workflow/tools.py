@@ -3,9 +3,9 @@
 Arguments and results are JSON data. A relative path is resolved in the workflow's working directory, and no file tool
 leaves it, nor changes what git obeys there. A command runs in a sandbox where the toolbox has one.
 
-A Python function is named `package.module:function`, or `path/to/file.py:function`. A module is searched for beside the
-workflow's file first, then on `sys.path`; a file's path is relative to the workflow's file. A missing tool, or one that
-fails to load, is a one-line error that names the tool.
+A Python function is named `package.module:function`, or `path/to/file.py:function`. A module is searched for alongside
+the workflow's file first, then on `sys.path`; a file's path is relative to the workflow's file. A missing tool, or one
+that fails to load, is a one-line error that names the tool.
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ class AcpAttempt(ConnectedAttempt):
             return replace(decision, reason="it was asked for its verdict and ended again without one that counts")
         if last.kind == policy.SILENT and decision.step is Step.FINISH and (
                 unreadable := next((each.unreadable for each in reversed(self.endings[-2:]) if each.unreadable), "")):
-            return replace(decision, reason=f"it was told so, and made no other report: {unreadable}")
+            return replace(decision, reason=f"it was warned, and made no other report: {unreadable}")
         if last.kind == policy.SILENT and decision.step is Step.FINISH:
             atomic.write(self.files.unreported, NO_REPORT.encode(), durable=False)
             return replace(decision, success=True, reason="")
@@ -126,7 +126,7 @@ class AcpAttempt(ConnectedAttempt):
         return self._connect(decision, job, now)
 
     def _take_refused(self) -> bool:
-        """Take over the session of the refused attempt before, if it can go on; return whether it was."""
+        """Take over the session of the refused attempt before, if it can continue; return whether it was."""
         refused = self.assignment.refused
         if refused is None or not (session := AttemptFiles(refused).find_mender()):
             return False

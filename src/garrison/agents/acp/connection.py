@@ -60,9 +60,9 @@ if TYPE_CHECKING:
 _POLL = 0.2
 """Seconds between two looks at what the orchestrator writes: reports, questions, answers."""
 _AFTER_REPORT = 20.0
-"""Seconds for which an agent's turn may go on after it has reported or asked."""
+"""Seconds for which an agent's turn may continue after it has reported or asked."""
 MAX_QUESTIONS = 200
-"""Requests for leave in one connection about which a person is asked."""
+"""Requests for leave in one connection about which the user is asked."""
 
 
 class Connection(SessionConnection):
@@ -82,7 +82,7 @@ class Connection(SessionConnection):
         self._has_answered = False
         self._prompt = job.prompt
         self._told: Told | None = None
-        """A person's message sent with the current prompt; None once the agent has answered."""
+        """The user's message sent with the current prompt; None once the agent has answered."""
 
     @property
     def _answered(self) -> bool:
@@ -201,7 +201,7 @@ class Connection(SessionConnection):
             for name, given in self.settings.mcp_servers.items())]
 
     async def _turn(self) -> Ending:
-        """Send the prompt, and another one for what a person has said meanwhile; return how the last turn ended."""
+        """Send the prompt, and another one for what the user has said meanwhile; return how the last turn ended."""
         told = messages.pending(self.files)
         ending = await self._send(f"{self._prompt}\n\n{told.text}" if told else self._prompt, told)
         while ending.kind == policy.SILENT and (told := messages.pending(self.files)):
@@ -210,11 +210,11 @@ class Connection(SessionConnection):
         return ending
 
     async def _send(self, prompt: str, told: Told | None) -> Ending:
-        """Send one prompt; return how its turn ended. What a person said counts as delivered at the first answer."""
+        """Send one prompt; return how its turn ended. What the user said counts as delivered at the first answer."""
         self._told = told
         if told is not None:  # a report from before is set aside
             (self.job.attempt_folder / RESULT).unlink(missing_ok=True)
-            self._note("is told what a person said")
+            self._note("receives the user's message")
         watch = asyncio.ensure_future(self._until_reported())
         turn = asyncio.ensure_future(self._client.turn(prompt))
         try:
@@ -231,7 +231,7 @@ class Connection(SessionConnection):
             self._told = None
 
     async def _first(self, turn: asyncio.Future[str], watch: asyncio.Future[None]) -> Ending:
-        """Wait for the turn, or until it goes on for too long after a report or a question."""
+        """Wait for the turn, or until it continues for too long after a report or a question."""
         both: set[asyncio.Future[Any]] = {turn, watch}
         await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
         if not turn.done():
@@ -310,11 +310,11 @@ class Connection(SessionConnection):
             self._goes_round.set()
 
     async def on_permission(self, kind: str, title: str, options: Sequence[Option]) -> Option | None:
-        """Answer a request for leave by the profile, or ask a person and wait."""
+        """Answer a request for leave by the profile, or ask the user and wait."""
         if self._reported_to_socket() or self._open_question() or self._client.turn_state.ended:
             return permissions.choose(options, Ruling.REFUSE)
         ruling = permissions.rule(self.settings, kind, title)
-        if ruling is Ruling.ASK and self.job.role == VALIDATOR:  # what it may do is no matter of a person's
+        if ruling is Ruling.ASK and self.job.role == VALIDATOR:  # what it may do is no matter of the user's
             ruling = Ruling.REFUSE
         if ruling is not Ruling.ASK:
             return permissions.choose(options, ruling)
@@ -330,7 +330,7 @@ class Connection(SessionConnection):
         return chosen
 
     async def _ask_person(self, text: str) -> str:
-        """Ask a person and wait, however long it takes; an agent that died and asks again gets the same answer."""
+        """Ask the user and wait, however long it takes; an agent that died and asks again gets the same answer."""
         question = read_json(self.files.question)
         if not question or question["text"] != text or not question.get("call"):
             questions.ask(self.files, text, call="permission")
@@ -349,7 +349,7 @@ class Connection(SessionConnection):
     def _take_report(self, message: str = "") -> dict[str, object] | None:
         """Return the agent's report: by garrison's tool, else in the message; it is kept in report.json.
 
-        None if a person has said something that the session has not got: it reports again once it has. `garrison tell`
+        None if the user has said something that the session has not got: it reports again once it has. `garrison tell`
         looks for report.json after it has left a message, and we for a message after that is written: so either it
         refuses, or we deliver.
         """
@@ -431,7 +431,7 @@ def main(argv: list[str] | None = None) -> int:
 
 # Failures of ACP agents: from the protocol's errors to the classes of `agents.trouble`. Pure.
 #
-# An agent's error has a number of the protocol and a text of its own; what its model's API answered is in the text.
+# An agent's error has a number of the protocol and its own text; what its model's API answered is in the text.
 
 
 PROTOCOL = "protocol"

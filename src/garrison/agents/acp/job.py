@@ -30,7 +30,7 @@ class AcpJob(Value):
     """Which connection of the attempt begins the session."""
     prompt: str
     prompt_anew: str
-    """Prompt of the session that is begun if the agent does not continue its own; '' if there is none to continue."""
+    """Prompt of the session that is started if the agent does not continue its own; '' if there is none to continue."""
     lost: int
     """Sessions of the attempt that were not continued."""
     program: tuple[str, ...]
@@ -69,11 +69,11 @@ class SessionRecord(Value):
     lost: int = 0
     """Earlier sessions that the agent failed to continue."""
     mends: bool = False
-    """Set if it is that of the refused attempt before, which goes on."""
+    """Set if it is that of the refused attempt before, which continues."""
 
     @classmethod
     def read(cls, path: Path) -> SessionRecord | None:
-        """Return the record; None if no session has begun."""
+        """Return the record; None if no session has started."""
         body = read_json(path)
         if not body:
             return None

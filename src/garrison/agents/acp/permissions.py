@@ -1,4 +1,4 @@
-"""Permissions: how a request of an ACP agent for leave is answered, by its profile or by a person. Pure.
+"""Permissions: how a request of an ACP agent for leave is answered, by its profile or by the user. Pure.
 
 The sandbox holds an agent, whatever it is allowed here: a permission is the agent's own courtesy. So everything is
 allowed unless the profile says otherwise, and nothing hangs because nobody was there to say yes.
@@ -61,7 +61,7 @@ def question_of(title: str, options: Sequence[Option]) -> str:
 
 
 def read_answer(options: Sequence[Option], answer: str) -> Option | None:
-    """Return the option that a person's answer names, by its name, its id, or a yes or no; None to refuse."""
+    """Return the option that the user's answer names, by its name, its id, or a yes or no; None to refuse."""
     said = answer.strip().casefold()
     for option in options:
         if said in (option.name.strip().casefold(), option.id.casefold(), option.kind):

@@ -61,7 +61,7 @@ def _new_session(assignment: Assignment, files: AttemptFiles, *, has_past: bool)
 
 
 def told(text: str, *, had_reported: bool) -> str:
-    """Return the prompt that tells a session what a person has said during its last turn."""
+    """Return the prompt that tells a session what the user has said during its last turn."""
     again = "What you reported is set aside. " if had_reported else ""
     return fill("acp_told.md", told=text, again=again, language=LANGUAGE)
 
@@ -108,4 +108,4 @@ def _rework(assignment: Assignment, _files: AttemptFiles) -> str:
 _BUILDERS: Mapping[Prompt, Callable[[Assignment, AttemptFiles], str]] = {
     Prompt.LOOP: loop, Prompt.REWORK: _rework, Prompt.PERSON: _person, Prompt.REPORT: _report,
     Prompt.ANSWER: answer_alone}
-"""Prompt of a session that goes on → its builder; any other is told to continue."""
+"""Prompt of a session that continues → its builder; any other continues as it is."""

@@ -78,7 +78,7 @@ class AcpSettings:
     mcp_servers: Mapping[str, Mapping[str, Any]] = empty_table(Nested(_servers))
     """Further MCP servers that the agent is to start or to call, by name."""
     allow: tuple[str, ...] = setting((ANYTHING,), _kinds)
-    """Kinds of tool calls that are allowed when the agent asks; a person is asked about all others."""
+    """Kinds of tool calls that are allowed when the agent asks; the user is asked about all others."""
     deny: tuple[str, ...] = setting((), _kinds)
     """Kinds that are refused without a question."""
     stale: float = setting(300.0, as_amount)
@@ -88,7 +88,7 @@ class AcpSettings:
     set: Mapping[str, str] = empty_table(as_mapping)
     """Variables set for the agent's program."""
     takeover: tuple[str, ...] = setting((), _opener)
-    """Words of a program that opens a session, `{session}`, for a person; none if there is no such program."""
+    """Words of a program that opens a session, `{session}`, for the user; none if there is no such program."""
 
 
 ATTRIBUTES = {"model": ("model", "llm_model")}

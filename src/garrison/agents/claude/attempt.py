@@ -1,7 +1,7 @@
 """Attempt whose session can be suspended: its programs, started one after the other, and the waits in between.
 
 The program of a `SuspendableAttempt` ends whenever the session has to wait (a question, a rate limit, a refused key)
-and records why. `policy` decides what follows; the session has no process while it waits. A person may take the session
+and records why. `policy` decides what follows; the session has no process while it waits. The user may take the session
 over meanwhile: the program is stopped, and restarted when they leave.
 
 `ClaudeAttempt` runs connections to Claude, resumed by session id. `session_agent.SessionAttempt` runs a garrison
@@ -56,10 +56,10 @@ class SuspendableAttempt(Work):
         self.outcome: Outcome | None = None
         self._stopping = self._taken_over = False
         self._held = ""
-        """What it waits for that holds up other agents of its account, too."""
+        """What it waits for, if that blocks other agents of its account as well."""
         self.outages = SharedOutages(Path(assignment.environment["GARRISON_HOME"]), assignment.account, self._model(),
                                      assignment.task.node, wall) if assignment.account and self.shares_outages else None
-        # A new incarnation means that a person has resolved the failure; if not, the CLI refuses again.
+        # A new incarnation means that the user has resolved the failure; if not, the CLI refuses again.
         resolved = bool(self.endings) and self.endings[-1].kind in policy.NEEDS_PERSON
         self.decision = policy.RESUME if resolved else self._decide()
         self._step(now)
@@ -113,7 +113,7 @@ class SuspendableAttempt(Work):
             self.program.stop(now)
 
     def process(self) -> tuple[int, int] | None:
-        """Return the program's process, or that of the takeover by a person who works in its place."""
+        """Return the program's process, or that of the takeover by the user who works in its place."""
         return self.program.process() if self.program is not None else takeover.process(self.files)
 
     def wake_at(self) -> float | None:
@@ -128,7 +128,7 @@ class SuspendableAttempt(Work):
 
     @property
     def question(self) -> Question | None:
-        """Return the open question: the agent's, or one about a failure that only a person can resolve."""
+        """Return the open question: the agent's, or one about a failure that only the user can resolve."""
         return questions.open_question(self.files, self.endings, self.decision, over=self.outcome is not None)
 
     @property
@@ -143,7 +143,7 @@ class SuspendableAttempt(Work):
         return policy.find_trouble(self.endings, self.decision)
 
     def answer(self, question: str, text: str) -> None:
-        """Record a person's answer."""
+        """Record the user's answer."""
         questions.save_answer(self.files, question, text)
 
     # ---- steps
@@ -157,7 +157,7 @@ class SuspendableAttempt(Work):
         before, self.endings = len(self.endings), self.files.read_endings()
         recorded = len(self.endings) > before
         self.outcome = self._conclude(ended, recorded=recorded)
-        # Its own ending counts even if a person takes over: a session that has just reported is finished.
+        # Its own ending counts even if the user takes over: a session that has just reported is finished.
         if self.outcome is None and (recorded or not self._taken_over):
             self.decision = self._decide()
         if self.outages is not None:
@@ -188,7 +188,7 @@ class SuspendableAttempt(Work):
     def _step(self, now: float) -> None:
         """Act on the decision, or wait for what it waits for."""
         person = takeover.holder(self.files)
-        if self._taken_over and person is None:  # the takeover has recorded an ending of its own
+        if self._taken_over and person is None:  # the takeover has recorded its own ending
             self._taken_over, self.endings = False, self.files.read_endings()
             self.decision = self._decide()
         if self._stopping:

@@ -2,7 +2,7 @@
 
 | file | content | written by |
 |---|---|---|
-| `session.json` | the session's id, how many were begun, and which other one it continues; of an ACP agent also those
+| `session.json` | the session's id, how many were started, and which other one it continues; of an ACP agent also those
   before it (`acp.session_record`) | orchestrator; an ACP agent's connection |
 | `order.json` | the job of the present connection | orchestrator |
 | `prompts.jsonl` | each connection's first message, with the system prompt if that is another one | orchestrator |
@@ -13,9 +13,9 @@
 | `endings.jsonl` | how each connection ended (`policy.Ending`) | connection, else orchestrator |
 | `report.json` | the agent's `report_result` or `report_verdict` | connection |
 | `question.json`, `answer.json` | the last question and its answer (`questions`) | connection; orchestrator |
-| `lifted.json` | a person's answer to a failure that only a person can resolve | orchestrator |
-| `permissions.json` | tool calls that a person has allowed or refused (`permissions`) | connection |
-| `messages.jsonl`, `delivered.json` | what a person told the session, and how much of it has arrived (`messages`) |
+| `lifted.json` | the user's answer to a failure that only the user can resolve | orchestrator |
+| `permissions.json` | tool calls that the user has allowed or refused (`permissions`) | connection |
+| `messages.jsonl`, `delivered.json` | what the user told the session, and how much of it has arrived (`messages`) |
   `garrison tell`; connection |
 | `unreported` | exists if the agent ended without a report and its work alone was judged | orchestrator |
 | `waiting` | one line: what it waits for, while it waits | orchestrator, connection |
@@ -104,11 +104,11 @@ class AttemptFiles:
 
     @property
     def mends(self) -> bool:
-        """Return whether the present session is that of the refused attempt before, which goes on."""
+        """Return whether the present session is that of the refused attempt before, which continues."""
         return bool((read_json(self.session) or {}).get("mends"))
 
     def find_mender(self) -> str:
-        """Return the id of the session that can go on with the refusal of its work; '' if a fresh one should."""
+        """Return the id of the session that can continue with the refusal of its work; '' if a fresh one should."""
         kept = read_json(self.session) or {}
         calls = [record for record in read_usage(self.usage) if record.kind == "call"] if self.usage.exists() else []
         last = calls[-1] if calls else None
@@ -117,7 +117,7 @@ class AttemptFiles:
         return str(kept.get("id", "")) if can_mend else ""
 
     def add_prompt(self, kind: str, message: str, system: str, *, incarnation: int, at: float) -> None:
-        """Record what a connection is about to be told; the system prompt only if it is not the last one."""
+        """Record what a connection is about to send; the system prompt only if it changed."""
         known = next((line["system"] for line in reversed(read_lines(self.prompts)) if line.get("system")), "")
         append_line(self.prompts, {"at": at, "life": incarnation, "kind": kind, "message": message,
                                     **({"system": system} if system != known else {})})
@@ -151,7 +151,7 @@ class ConnectionJob(Value):
     role: str = msgspec.field(default=WORKER, name="part")
     """WORKER or VALIDATOR: selects garrison's tools."""
     parent_session: str = msgspec.field(default="", name="past")
-    """Session of an earlier node that this one continues as a session of its own."""
+    """Session of an earlier node that this one continues as its own session."""
     attempts: str = ""
     """Folder below which the parent session's transcript was kept."""
     config: str = ""

@@ -77,7 +77,7 @@ def graph_metadata(settings: ClaudeSettings, home: Path, cwd: Path | str, config
 
 
 def record_process(files: AttemptFiles, pid: int, incarnation: int) -> None:
-    """Record the CLI that runs now; incarnation 0 if a person started it."""
+    """Record the CLI that runs now; incarnation 0 if the user started it."""
     process = processes.probe(pid)
     if process is not None:
         write_json(files.process, {"pid": pid, "ticks": process.ticks, "boot": processes.boot_id(),

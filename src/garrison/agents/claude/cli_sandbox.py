@@ -1,7 +1,7 @@
 """Sandbox of the Claude CLI: only the CLI and its tools are inside; the connection, which records and pays, is outside.
 
-With or without a sandbox the CLI has a configuration folder of its own for the attempt: the home's holds settings that
-a person's CLI would obey, and what one agent left there would reach all others. It is made again for each connection,
+With or without a sandbox the CLI has its own configuration folder for the attempt: the home's holds settings that
+the user's CLI would obey, and what one agent left there would reach all others. It is made again for each connection,
 with the transcript restored from the copy in the attempt's folder, so that nothing an agent left there is read or
 followed. The home's log-in is added from outside (`log_in`). With `login = "file"` the CLI gets a copy of it, and what
 it has renewed there, the home takes back; without a sandbox it gets a link to it.
@@ -85,8 +85,8 @@ def session_place(place: Place | None, environment: Mapping[str, str], order: Pa
                   settings: ClaudeSettings | None) -> Place | None:
     """Return the place of a whole garrison session, whose own tools are to be confined as well as its CLI.
 
-    Beside its `order` it keeps its files in folders of their own, which it may write; the attempt's other files it
-    does not see. Its CLI has a configuration folder of its own where the home's is.
+    Alongside its `order` it keeps its files in folders of their own, which it may write; the attempt's other files it
+    does not see. Its CLI has its own configuration folder where the home's is.
     """
     if place is None or place.rights.mode is Mode.NONE:
         return place

@@ -119,7 +119,7 @@ def to_hooks(refuse: Callable[[str, Mapping[str, Any]], str], end_after: Callabl
         refuse: returns why a tool call is not made, '' if it is.
         end_after: returns why the turn ends after a call of this tool, '' if it continues. A turn that ends so makes no
             further request, once the tools of the response have run.
-        tell: returns what the model is told beside the result of a call with these arguments, '' for nothing.
+        tell: returns what the model gets alongside the result of a call with these arguments, '' for nothing.
     """
     async def before(call: Any, _call_id: str | None, _context: Any) -> Any:
         reason = refuse(str(call["tool_name"]), call.get("tool_input") or {})
@@ -157,7 +157,7 @@ class _SdkClient(ClaudeSDKClient):
         self._last = self._process or self._last
         try:
             await super().disconnect()
-        finally:  # a process of its own may hold its output; asyncio would then print a traceback at our exit
+        finally:  # a child of it may hold its output open; asyncio would then print a traceback at our exit
             transport = getattr(getattr(self._last, "_process", None), "_transport", None)
             if transport is not None:
                 transport.close()
@@ -179,7 +179,7 @@ class ClaudeClient:
     Args:
         stale: seconds of silence outside of tool calls after which a turn fails (None: never).
         max_response: seconds of one response after which it fails, though the model still speaks (None: never).
-        partial: yield texts piece by piece, too, as they are written.
+        partial: yield texts piece by piece as well, as they are written.
     """
 
     def __init__(self, options: ClaudeAgentOptions, *, stale: float | None = None, max_response: float | None = None,

@@ -199,7 +199,7 @@ class Connection(SessionConnection):
             self._note(f"the log-in that it leaves is not taken back: {why}")
 
     async def _turn(self, started: asyncio.Event) -> Ending:
-        """Run the turn, and another one for what a person has said meanwhile."""
+        """Run the turn, and another one for what the user has said meanwhile."""
         said = messages.take(self.files)
         ending = await self._run_turn(f"{self.job.prompt}\n\n{said}" if said else self.job.prompt, started)
         while ending.kind == policy.SILENT and (said := messages.take(self.files)):
@@ -265,9 +265,9 @@ class Connection(SessionConnection):
         return None
 
     def _retry(self, event: Retry) -> Ending | None:
-        """End where a refusal is not worth waiting for: a person has to act, the wait is long, or the outage is known.
+        """End where a refusal is not worth waiting for: the user has to act, the wait is long, or the outage is known.
 
-        Then a trial is one call, and who had begun before waits for that.
+        Then a trial is one call, and who had started before waits for that.
         """
         self._write(event)
         self._show_trouble(f"the API answered {event['status'] or event['error'] or 'nothing'}; it tries again "
@@ -387,7 +387,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 SKILLS = "garrison"
-"""Name of the plugin that holds the skills of the settings."""
+"""Name of the plugin that contains the skills of the settings."""
 
 
 def extension_options(settings: ClaudeSettings, config: str, repository: Mapping[str, str]) -> dict[str, Any]:

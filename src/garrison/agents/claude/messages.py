@@ -1,10 +1,10 @@
-"""Messages of a person to a running session (`garrison tell`): delivered at its next turn, with its next tool result.
+"""Messages of the user to a running session (`garrison tell`): delivered at its next turn, with its next tool result.
 
 A session that has no process gets them with its first message; one that ends its turn gets a turn for them. A garrison
 session gets them as its CLI does, from its own program. An ACP agent, whose turn takes no messages, gets them at the
 turn's end; a report is set aside for them.
 
-Beside the result of a call a session also gets the instructions of the folder that it looked into.
+Alongside the result of a call a session also gets the instructions of the folder that it looked into.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Told(Value):
 def pending(files: AttemptFiles) -> Told | None:
     """Return the messages that the present session has not got; None without any.
 
-    A session that begins, since the one before it could not go on or another agent does, gets all of the attempt.
+    A session that begins, since the one before it could not continue or another agent does, gets all of the attempt.
     """
     messages = [str(line["text"]) for folder in session_holders(files.attempt)
                 for line in read_lines(AttemptFiles(folder).messages)]
@@ -78,7 +78,7 @@ class FolderInstructions:
         self._worktree, self._left = worktree, dict(folders)
 
     def enter(self, arguments: Mapping[str, object]) -> str:
-        """Return what a session is told beside the result of a call, whose arguments may name a file; '' for nothing.
+        """Return what a session gets alongside the result of a call, whose arguments may name a file; '' for nothing.
         """
         path = arguments.get("file_path") or arguments.get("notebook_path") or arguments.get("path")
         if not self._left or not isinstance(path, str):

@@ -15,8 +15,8 @@ from garrison.agents.trouble import CLASSES, LIMITS, MAX_WAIT, TABLE, TRANSIENT,
 from garrison.values import Value, replace
 
 REPORTED, QUESTION, SILENT, STOPPED, PERSON = "reported", "question", "silent", "stopped", "person"
-"""Endings that are not failures: the agent reported, asked a person, ended its turn without a report, or was stopped;
-or a person worked in its place."""
+"""Endings that are not failures: the agent reported, asked the user, ended its turn without a report, or was stopped;
+or the user worked in its place."""
 
 
 class Ending(Value):
@@ -28,15 +28,15 @@ class Ending(Value):
     """Seconds since 1970."""
     reason: str = ""
     success: bool = False
-    """Of a report: the agent reports success."""
+    """True if the agent reported success."""
     resets_at: float | None = None
-    """Of a rate limit: when it ends, in seconds since 1970, if known."""
+    """When a rate limit ends, in seconds since 1970, if known."""
     progress: bool = False
     """Set if the model answered in this connection, which ends a series of failures."""
     status: int | None = None
     """HTTP status with which the API refused the last call, if the run's proxy has seen it."""
     unreadable: str = ""
-    """Of a turn without a report: why what it gave for one does not count; '' if it gave none."""
+    """Why the report of a turn does not count; '' if it gave none."""
 
 
 class Step(StrEnum):
@@ -54,7 +54,7 @@ class Prompt(StrEnum):
 
     TASK = "task"
     REWORK = "rework"
-    """Of the session whose work was refused: why, and what has to be done now."""
+    """Why the session's work was refused, and what to do now."""
     CONTINUE = "continue"
     REPORT = "report"
     ANSWER = "answer"
@@ -64,7 +64,7 @@ class Prompt(StrEnum):
 
 
 class Decision(Value):
-    """CONNECT with a prompt, WAIT until a time, ASK the open question, PARK until a person has acted, or FINISH."""
+    """CONNECT with a prompt, WAIT until a time, ASK the open question, PARK until the user has acted, or FINISH."""
 
     step: Step
     prompt: Prompt = Prompt.CONTINUE
@@ -88,9 +88,9 @@ __all__ = ["MAX_WAIT", "TRANSIENT", "Decision", "Ending", "Prompt", "Step", "dec
 _COUNTED = frozenset(kind for kind in TRANSIENT if ruling(kind).counts)
 """Failures that lengthen each other's pauses."""
 NEEDS_PERSON = frozenset(kind for kind in CLASSES if ruling(kind).follows == "person")
-"""Failures that only a person can resolve."""
+"""Failures that only the user can resolve."""
 MAX_CRASHES = 3
-"""Deaths of an agent's program in a row, without any progress, after which another agent may go on."""
+"""Deaths of an agent's program in a row, without any progress, after which another agent may continue."""
 MAX_HAND_OVERS = 5
 """Fresh sessions that an attempt may need because its context was full."""
 MAX_REFUSED_HISTORIES = 1
@@ -248,7 +248,7 @@ def _after_full_context(endings: Sequence[Ending], _answered: bool) -> Decision:
 def _after_refused_history(endings: Sequence[Ending], _answered: bool) -> Decision:
     """Go on in a fresh session: the present one would be refused at each request."""
     if sum(1 for ending in endings if ending.kind == TroubleKind.HISTORY) > MAX_REFUSED_HISTORIES:
-        return Decision(Step.FINISH, reason=f"the API refused the messages of its fresh session, too: "
+        return Decision(Step.FINISH, reason=f"the API refused the messages of its fresh session as well: "
                                             f"{endings[-1].reason}")
     return Decision(Step.CONNECT, Prompt.HAND_OVER, fresh=True)
 
@@ -256,7 +256,7 @@ def _after_refused_history(endings: Sequence[Ending], _answered: bool) -> Decisi
 def _after_loop(endings: Sequence[Ending], _answered: bool) -> Decision:
     """Tell the agent once that it goes round; the second time the attempt has failed."""
     if sum(1 for ending in endings if ending.kind == TroubleKind.LOOP) > 1:
-        return Decision(Step.FINISH, reason=f"loop: {endings[-1].reason}, again after it was told")
+        return Decision(Step.FINISH, reason=f"loop: {endings[-1].reason}, again after a warning")
     return Decision(Step.CONNECT, Prompt.LOOP)
 
 

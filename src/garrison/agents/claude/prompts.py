@@ -31,7 +31,7 @@ SESSION = "session"
 """Role of an agent that runs as a garrison session."""
 _SYSTEM = {WORKER: "claude_system.md", VALIDATOR: "claude_validator.md", SESSION: "session_system.md"}
 MAX_CONVERSATION = 100_000
-"""Bytes of a conversation that are passed to a person's CLI: Linux limits a program's argument to 128 KiB."""
+"""Bytes of a conversation that are passed to the user's CLI: Linux limits a program's argument to 128 KiB."""
 _CAUSES: Mapping[str, str] = {
     TroubleKind.HANG: "nothing came from the model's service for too long, so the turn was ended",
     TroubleKind.RATE_LIMIT: "the model's service had reached a limit of use",
@@ -77,7 +77,7 @@ def first_message(prompt: Prompt, assignment: Assignment, files: AttemptFiles, *
 
 
 def conversation_for_person(conversation: str) -> str:
-    """Return the first message for a person who takes over an agent's session: the end of its conversation."""
+    """Return the first message for the user who takes over an agent's session: the end of its conversation."""
     text = conversation if len(conversation) <= MAX_CONVERSATION else f"…{conversation[-MAX_CONVERSATION:]}"
     while len(text.encode()) > MAX_CONVERSATION:
         text = f"…{text[len(text) // 10:]}"
@@ -85,7 +85,7 @@ def conversation_for_person(conversation: str) -> str:
 
 
 def after_person() -> str:
-    """Return the message to an agent's session after a person has worked in its place."""
+    """Return the message to an agent's session after the user has worked in its place."""
     return fill("session_person.md").strip()
 
 
@@ -153,7 +153,7 @@ def _hand_over(assignment: Assignment, files: AttemptFiles) -> str:
 
 
 def left_behind(assignment: Assignment) -> str:
-    """Return what a new session is told of the one before it: its notes, and its work."""
+    """Return what a new session learns about the previous one: its notes and its work."""
     return fill("hand_over.md", notes=quote(assignment.read_notes()) or "It left none.",
                 **task_prompt.progress_texts(assignment.look()))
 

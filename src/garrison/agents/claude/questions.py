@@ -1,7 +1,7 @@
-"""Questions of an attempt to a person, and what the attempt waits for; every kind of session stores them here.
+"""Questions of an attempt to the user, and what the attempt waits for; every kind of session stores them here.
 
-A question is open until there is an answer with its id. A failure that only a person can resolve becomes a question,
-too; its answer resolves it and has a file of its own, so that it does not replace an answer to the agent.
+A question is open until there is an answer with its id. A failure that only the user can resolve becomes a question,
+too; its answer resolves it and has its own file, so that it does not replace an answer to the agent.
 """
 
 from __future__ import annotations
@@ -72,12 +72,12 @@ def unanswered(files: AttemptFiles) -> str:
 
 
 def save_answer(files: AttemptFiles, question: str, text: str) -> None:
-    """Record a person's answer to the question with that id."""
+    """Record the user's answer to the question with that id."""
     write_json(files.lifted if question.startswith(_FAILURE) else files.answer, {"id": question, "text": text})
 
 
 def keep_answer(files: AttemptFiles, question: Question, text: str, at: str) -> None:
-    """Keep a person's answer for later attempts and their validators, once; not one about a failure or a permission,
+    """Keep the user's answer for later attempts and their validators, once; not one about a failure or a permission,
     which says nothing about the task."""
     asked, path = read_json(files.question) or {}, files.attempt / ANSWERED
     is_permission = asked.get("id") == question.id and ("permission" in asked or asked.get("call") == "permission")
@@ -88,16 +88,16 @@ def keep_answer(files: AttemptFiles, question: Question, text: str, at: str) -> 
 
 
 def settle(files: AttemptFiles, text: str) -> None:
-    """Answer the open question, if there is one: a person has worked in the session, where they saw it."""
+    """Answer the open question, if there is one: the user has worked in the session, where they saw it."""
     question = read_json(files.question)
     if question and not is_answered(files):
         save_answer(files, str(question["id"]), text)
 
 
 def open_question(files: AttemptFiles, endings: Sequence[Ending], decision: Decision, *, over: bool) -> Question | None:
-    """Return the question that a person has to answer while that decision waits.
+    """Return the question that the user has to answer while that decision waits.
 
-    It is the agent's or, unless the attempt is `over`, one about a failure that only a person can resolve.
+    It is the agent's or, unless the attempt is `over`, one about a failure that only the user can resolve.
     """
     if decision.step is Step.PARK and not over:
         return Question(failure_id(endings), decision.reason)
@@ -148,7 +148,7 @@ def show_waiting(files: AttemptFiles, output: Path, what: str) -> None:
 # Permissions that the person gives: with `permission_mode = "ask"`, a call that is not allowed becomes a question.
 #
 # The turn ends, as after any question, and no process waits. After the answer the agent repeats the call. `yes` allows
-# that call, `always` every call of its tool in the attempt; any other answer refuses it and is told to the agent.
+# that call, `always` every call of its tool in the attempt; any other answer refuses it and is passed to the agent.
 
 
 YES, ALWAYS = frozenset(("yes", "y", "allow", "ok")), frozenset(("always",))

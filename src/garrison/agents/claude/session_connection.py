@@ -1,6 +1,6 @@
 """Session connection: what the connections of all sessions share, whichever program an agent is.
 
-A connection is the only process on its session (it waits for the session's lock), ends when it is told to, and records
+A connection is the only process on its session (it waits for the session's lock), ends on request, and records
 in the attempt's files what happens, what the session waits for, and how it ended.
 """
 
@@ -122,7 +122,7 @@ def run_to_ending(files: AttemptFiles, run: Callable[[], Coroutine[object, objec
     """Run a connection and record how it ended; return the process's exit code."""
     try:
         files.add_ending(asyncio.run(run()))
-    except OSError as error:  # such as a full disk: a later connection goes on
+    except OSError as error:  # such as a full disk: a later connection continues
         with contextlib.suppress(OSError):
             os.write(1, f"the connection ends: {error}\n".encode(errors="replace"))
         os._exit(1)  # what is not flushed would print a traceback

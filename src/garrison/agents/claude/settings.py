@@ -89,9 +89,9 @@ class ClaudeSettings:
     system_prompt: str | None = setting(None, as_text)
     """Appended to garrison's own."""
     instructions: bool = setting(True, as_flag)
-    """Append the repository's own instructions (CLAUDE.md, AGENTS.md), too."""
+    """Append the repository's own instructions (CLAUDE.md, AGENTS.md) as well."""
     repository: bool = setting(False, as_flag)
-    """Take the repository's own `.claude/` and `.mcp.json`, too: hooks, permissions, skills, subagents, servers."""
+    """Take the repository's own `.claude/` and `.mcp.json` as well: hooks, permissions, skills, subagents, servers."""
     budget: float | None = setting(10.0, or_none(as_amount))
     """Limit of the node, over all its attempts."""
     budget_run: float | None = setting(None, or_none(as_amount))
@@ -102,7 +102,7 @@ class ClaudeSettings:
     max_response: float | None = setting(1800.0, or_none(as_amount))
     """Duration of one response, after which the session is interrupted though it still speaks."""
     max_repeats: int | None = setting(MAX_REPEATS, or_none(as_count))
-    """Tool calls in a row that bring nothing new after which the session is told, and then a person is asked."""
+    """Tool calls in a row that bring nothing new after which the session is warned, and then the user is asked."""
     max_idle: int | None = setting(80, or_none(as_count))
     """Responses in a row that change nothing, after which the same happens."""
     starts: int = setting(2, as_count)

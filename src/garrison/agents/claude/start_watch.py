@@ -27,7 +27,7 @@ POLL = 0.5
 _SHOWN = 2.0
 """Seconds without anything done after which that is shown."""
 _SLOW = 10.0
-"""Seconds after which it is shown of a program that works, too."""
+"""Seconds after which it is shown of a program that works as well."""
 _HUNG = 10.0
 """Seconds without anything done, as seen in as many looks, after which the program counts as hung."""
 _ASLEEP = frozenset("SIt")
@@ -102,7 +102,7 @@ def _inodes(pid: int) -> set[str]:
 # Limit of concurrent session starts in a home: a start costs half a second of a core and 200 MiB.
 #
 # Each start holds one of the lock files `run/claude-start-<n>` until the session has answered; if it dies, the kernel
-# releases the lock. This is a module of its own because asyncio would delay the start of every orchestrator by 14 ms.
+# releases the lock. This is its own module because asyncio would delay the start of every orchestrator by 14 ms.
 
 
 _POLL_INTERVAL = 0.1

@@ -1,4 +1,4 @@
-"""Takeover of a session by a person: suspend it, run the interactive CLI on it, let the agent continue afterwards.
+"""Takeover of a session by the user: suspend it, run the interactive CLI on it, let the agent continue afterwards.
 
 `garrison takeover` holds a lock while it runs, so the orchestrator continues however the takeover ends. The CLI dies
 with the takeover; one that is slow to die is ended before the session is resumed.
@@ -72,7 +72,7 @@ def process(files: AttemptFiles) -> tuple[int, int] | None:
 @contextmanager
 def taken_over(node: str, files: AttemptFiles, since: str, wait: Callable[[], None],
                lock_file: Path) -> Iterator[None]:
-    """Hold the session for a person.
+    """Hold the session for the user.
 
     Args:
         since: time of the takeover, for `status`.
@@ -120,7 +120,7 @@ def resume_cli(node: str, files: AttemptFiles, config: Path, settings: ClaudeSet
     """Run the interactive CLI on the held session to its end; return its exit code."""
     session = session_of(node, files)  # it may have reported while it was being suspended
     cli_process.end_orphan(files)
-    if own := (read_json(files.order) or {}).get("config"):  # the agent's CLI has a folder of its own
+    if own := (read_json(files.order) or {}).get("config"):  # the agent's CLI has its own folder
         if own == str(files.config):  # not in a sandbox, whose agent may have planted links there
             transcripts.save(files.config, files.transcripts, session)
         transcripts.remove_own(config, session)
@@ -132,7 +132,7 @@ def resume_cli(node: str, files: AttemptFiles, config: Path, settings: ClaudeSet
         return run(resume_argv(settings, session), env, cwd, lambda pid: cli_process.record_process(files, pid, 0))
     finally:
         transcripts.prepare(config, files.transcripts, session, project)
-        questions.settle(files, "A person has taken the session over; what they said is above.")
+        questions.settle(files, "The user has taken the session over; what they said is above.")
 
 
 def resume_argv(settings: ClaudeSettings, session: str) -> list[str]:
@@ -165,7 +165,7 @@ def run_beside(node: str, files: AttemptFiles, settings: ClaudeSettings, env: Ma
 
 
 def fresh_argv(settings: ClaudeSettings, message: str) -> list[str]:
-    """Return the interactive CLI with a session of its own that begins with this message."""
+    """Return the interactive CLI with its own session that begins with this message."""
     return [str(cli_process.WRAPPER), *_cli_options(settings), message]
 
 

@@ -101,7 +101,7 @@ def save_notes(path: Path) -> Function:
 
 
 def ask_guardian(files: AttemptFiles | None) -> Function:
-    """Return the tool with which an agent asks a person.
+    """Return the tool with which an agent asks the user.
 
     The question ends its turn, and the answer is its next message. Without `files` the caller of the tools waits for
     the answer, which is the tool's result.

@@ -30,7 +30,7 @@ MESSAGES = frozenset({"user", "assistant"})
 SYSTEM_PROMPT = "prompt_snapshot"
 """Type of the CLI's attachment with the system prompt; while there is one, the CLI accepts no other."""
 SIDECAR = "agent_metadata"
-"""Type of the SDK's entry with the file that the CLI keeps beside a subagent's transcript."""
+"""Type of the SDK's entry with the file that the CLI keeps alongside a subagent's transcript."""
 
 _LONG_PATH = 200
 """Characters from which on the CLI shortens the name of a project's folder."""
@@ -143,7 +143,7 @@ def prepare(config: Path, copy: Path, session: str, project: str) -> str:
 
     Args:
         project: name of the CLI's folder for the directory in which it is to run: it finds a session only there. What
-            was kept of a session that ran elsewhere, in an earlier version or in a person's terminal, moves there.
+            was kept of a session that ran elsewhere, in an earlier version or in the user's terminal, moves there.
     """
     store = TranscriptStore(copy)
     _move_copies(copy, session, project)
@@ -162,7 +162,7 @@ def prepare(config: Path, copy: Path, session: str, project: str) -> str:
 
 
 def _move_copies(copy: Path, session: str, project: str) -> None:
-    """Move what was kept of a session under another project, unless there is a copy under this one, too."""
+    """Move what was kept of a session under another project, unless there is a copy under this one as well."""
     for path in sorted(copy.glob(f"*/{session}.jsonl")):
         target = copy / project / path.name
         if path.parent.name == project or target.exists():

@@ -36,7 +36,7 @@ class Wait(Value):
 
 
 def current_wait(attempt: Path) -> Wait | None:
-    """Return what the agent of an attempt waits for by itself now; None if it works, or waits for a person."""
+    """Return what the agent of an attempt waits for by itself now; None if it works, or waits for the user."""
     files = AttemptFiles(attempt)
     if files.waiting.exists() and (outage := read_outage(files.outage)) is not None:
         return Wait(outage.describe(), outage.since, outage.until, f"{outage.kind}:{outage.since:.0f}")

@@ -1,6 +1,6 @@
 """End of a turn: after a report or a question, the session does nothing more until it has an answer.
 
-A model may go on after it has reported or asked, for minutes, and do what it had asked leave for. So each tool call
+A model may continue after it has reported or asked, for minutes, and do what it had asked leave for. So each tool call
 after that is refused, and the turn ends once the tools of the response have run: no further request is made. A question
 in plain text, at the end of a turn without a report, counts as asked.
 """
@@ -62,11 +62,11 @@ class TurnEnd:
 
 
 def loop_ending(files: AttemptFiles, role: str, reason: str) -> tuple[str, str]:
-    """Return the ending of a session that goes round: it is told so once, and a person is asked about a worker then."""
+    """Return the ending of a looping session: it is warned once; after that the user is asked about a worker."""
     was_told = any(ending.kind == TroubleKind.LOOP for ending in files.read_endings())
     if not was_told or role == VALIDATOR:
         return TroubleKind.LOOP, reason
-    questions.ask(files, f"it goes round, though it was told so: {reason}. What should it do?")
+    questions.ask(files, f"it repeats itself despite a warning: {reason}. What should it do?")
     return policy.QUESTION, questions.unanswered(files)
 
 

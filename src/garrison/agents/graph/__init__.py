@@ -7,7 +7,7 @@
         reply = await graph.send_message("lead", "analyst", "What changed?")
 
 `control` (which agent directs which) and `model` (data, status transitions, the protocol `Session`) are pure.
-`session_manager` starts, retries and ends sessions, each in a task of its own; `claude_session` implements them with
+`session_manager` starts, retries and ends sessions, each in its own task; `claude_session` implements them with
 Claude. Names are imported on first use: asyncio, and with the first agent the SDK.
 """
 

@@ -1,7 +1,7 @@
 """Claude as a session of an agent graph: one client, one question at a time, no tools unless the node names any.
 
 A session that died is resumed by its id, and sessions cost: their calls are recorded and limited by a `Purse`, if the
-caller has one. A failure that only a person can resolve, and a long wait that the API asks for, end a turn at once.
+caller has one. A failure that only the user can resolve, and a long wait that the API asks for, end a turn at once.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class ClaudeSession:
         try:
             await self._client.connect()
         except Exception as error:
-            for _ in range(_STDERR_LOOKS):  # it is read beside this
+            for _ in range(_STDERR_LOOKS):  # it is read alongside this
                 if self._stderr:
                     break
                 await asyncio.sleep(_STDERR_PAUSE)
@@ -117,7 +117,7 @@ class ClaudeSession:
                 self._purse.release(self._id)
 
     def _failure(self, event: Event) -> AgentFailure | None:
-        """Return the failure that an event means; None if the turn goes on."""
+        """Return the failure that an event means; None if the turn continues."""
         if event["kind"] == "result" and event["error"]:
             error = "refusal" if event["refused"] else self._client.last_error or event["subtype"]
             kind, said = classify(event["status"], error), event["said"] or event["subtype"]

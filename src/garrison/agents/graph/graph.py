@@ -194,7 +194,7 @@ class AgentGraph:
         return self.control.subordinates(node_id)
 
     def is_controller(self, controller_id: str, subordinate_id: str) -> bool:
-        """Return whether the first directs the second by an edge of its own."""
+        """Return whether the first directs the second by its own edge."""
         return self.control.is_controller(controller_id, subordinate_id)
 
     def get_control_relationships(self) -> dict[str, list[str]]:

@@ -9,7 +9,7 @@
 
 A model, program or test that serves as an agent's session implements `Session`. A session is connected, asked and
 closed by the same task, one question at a time. It yields the events of `agents.claude.stream` (those of kind `text`
-carry `text`), and raises an exception when a turn fails. A session with a process of its own implements `LiveSession`.
+carry `text`), and raises an exception when a turn fails. A session with its own process implements `LiveSession`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class AgentFailure(AgentGraphError):
         status: the API's HTTP status, if known.
         error: the CLI's name of the failure.
         wait: seconds that the API asks to wait before another call.
-        needs_person: set if only a person can resolve it, such as by a log-in.
+        needs_person: set if only the user can resolve it, such as by a log-in.
     """
 
     def __init__(self, message: str, status: int | None = None, error: str = "", wait: float = 0.0, *,

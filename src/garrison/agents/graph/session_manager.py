@@ -3,7 +3,7 @@
 A session lives in one task from `connect` to `close`, because the client's cancel scopes must be left by the task that
 entered them. Calls for the same agent run one after the other; different agents never wait for each other. A failed
 session is closed, and the next try resumes it with the current prompt, so that the agent remembers; one that cannot be
-resumed is started anew. Only `stop` and `restart` make an agent forget.
+resumed is started again. Only `stop` and `restart` make an agent forget.
 
 A transient failure (network, rate limit, overload, a slow start) is retried three times, after 1, 2 and 4 seconds. A
 permanent one (a refused key, an account that cannot pay, an invalid request) is not retried. A wait that the API asks
@@ -153,7 +153,7 @@ class AgentSessionManager:
         A node that must answer as JSON data (`output_schema`) answers with the data as JSON.
 
         Args:
-            content: the message; or a function that returns for each try a message that holds everything, which then
+            content: the message; or a function that returns for each try a message that contains everything, which then
                 begins a session without memory.
             listener: called with every event.
         """
@@ -312,7 +312,7 @@ async def _run_session(running: _Running, start_timeout: float) -> None:
     """Connect a session, answer its questions and close it, in one task."""
     try:
         try:
-            async with asyncio.timeout(start_timeout):  # wait_for would connect in a task of its own
+            async with asyncio.timeout(start_timeout):  # wait_for would connect in its own task
                 await running.session.connect()
         except Exception as error:  # whoever waits for the session gets it
             running.ready.set_exception(error)

@@ -77,10 +77,10 @@ class Suspended(Record, tag_field="event", tag="suspended"):
 
 
 class Resumed(Record, tag_field="event", tag="resumed"):
-    """A run that waited, or that a budget or a person stopped, continues.
+    """A run that waited, or that a budget or the user stopped, continues.
 
-    `max_steps` replaces the budget (of a running run, too). `again` also resumes a run that failed at a node: that node
-    is visited again. With `nodes`, only these of the failed nodes of a dag are, also while the rest of it runs.
+    `max_steps` replaces the budget (of a running run as well). `again` also resumes a run that failed at a node: that
+    node is visited again. With `nodes`, only these of the failed nodes of a dag are, also while the rest of it runs.
     """
 
     max_steps: int | None = None
@@ -102,7 +102,7 @@ class TimedOut(Record, tag_field="event", tag="timed_out"):
 
 
 class Aborted(Record, tag_field="event", tag="aborted"):
-    """A person or the driver stopped the run; it can be resumed."""
+    """The user or the driver stopped the run; it can be resumed."""
 
     detail: str = ""
 
@@ -125,7 +125,7 @@ _DECIDED = (VALIDATED, IMPL_COMPLETE, NODE_FAILED)
 _WITH_AGENTS = ("codergen", "subgraph", "stack.manager_loop", PARALLEL)
 """Handlers of nodes that have agents, of their own or within them."""
 _REFUSAL = re.compile(r"(?:reject|cancel|abort|discard)\b|no(?:\s*(?:[^\w\s]|$)|\s+thank)", re.IGNORECASE)
-"""Beginning of an answer by which a person declines what a gate asks; `No changes needed` is none."""
+"""Beginning of an answer by which the user declines what a gate asks; `No changes needed` is none."""
 _STRATEGIES = {"walk": walk, "dag": dag}
 
 
@@ -291,7 +291,7 @@ def node_to_return_to(program: Program, state: FlowState) -> str:
 
 
 def declined_at(program: Program, state: FlowState) -> str:
-    """Return the gate that a person answered with No, and that led to an exit by this answer; '' if there is none."""
+    """Return the gate that the user answered with No, and that led to an exit by this answer; '' if there is none."""
     for node, outcome in state.outcomes.items():
         label = str(outcome.context_updates.get("human.gate.label", "")).strip()
         leads_out = any(target in program.exits for target in outcome.suggested_next_ids)

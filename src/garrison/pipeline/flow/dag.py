@@ -1,6 +1,6 @@
 """Strategy `dag`: follow every edge whose condition is true; start a node when all its predecessors are done. Pure.
 
-An edge that is not followed is settled, too. A node that no followed edge leads to is skipped, and so are the nodes
+An edge that is not followed is settled as well. A node that no followed edge leads to is skipped, and so are the nodes
 that depend on it alone. A failure that no edge asks for goes back to a retry target before the node, and the nodes
 between them run again; without one it blocks its successors, the rest continues, and then the run fails.
 """

@@ -1,7 +1,7 @@
 """Parallels: open, end, judge and consolidate branches. Pure.
 
 A branch sees a deep copy of the context, and its writes stay in it. The run gets only the results, in branch order, as
-`parallel.results`, one `BranchResult` per branch, and beside it `parallel.success_count` and `parallel.failure_count`.
+`parallel.results`, one `BranchResult` per branch, along with `parallel.success_count` and `parallel.failure_count`.
 
 A branch ends at the join, at an exit, or where its failure leads nowhere. The policies:
 

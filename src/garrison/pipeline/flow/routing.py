@@ -39,7 +39,7 @@ def choose(unit: Unit, outcome: Outcome, context: Context) -> Route | None:
 def choose_all(unit: Unit, outcome: Outcome, context: Context) -> list[Route]:
     """Return every edge that a dag follows after `unit`, in the order of the text.
 
-    If an unconditional edge has the preferred label, those with another label are closed; this is how a person's answer
+    If an unconditional edge has the preferred label, those with another label are closed; this is how the user's answer
     selects. Edges without a label stay open.
     """
     routes = _matching(unit.conditional, outcome, context) + _selected(allowed_routes(unit, outcome), unit, outcome)

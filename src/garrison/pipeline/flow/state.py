@@ -160,7 +160,7 @@ class FlowState:
 
     @property
     def shown_status(self) -> str:
-        """Return the status as people and programs are told it: a run that is done is a success."""
+        """Return the status for display and scripts: a run that is done is a success."""
         return {DONE: "success", FAILED: "fail"}.get(self.status, self.status)
 
     @property

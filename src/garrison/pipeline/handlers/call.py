@@ -105,7 +105,7 @@ class Call:
         self.session: str | None = None
         """Id of the session to continue; an agent that starts one sets it for later nodes of the thread."""
         self.asked: frozenset[str] = frozenset()
-        """Words besides the statuses that edges of the node ask for (`Unit.words`)."""
+        """Words in addition to the statuses that edges of the node ask for (`Unit.words`)."""
         self.resumed = resumed
         """True if an earlier process had already started this place."""
         self.is_idle: Callable[[], bool] = bool

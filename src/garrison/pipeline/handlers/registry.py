@@ -45,7 +45,7 @@ class BuiltIn(NamedTuple):
 BUILT_IN: Mapping[str, BuiltIn] = {
     "codergen": BuiltIn(codergen, "one call of an agent"),
     "tool": BuiltIn(tool, "a shell command"),
-    "wait.human": BuiltIn(wait_human, "a person's choice between the edges"),
+    "wait.human": BuiltIn(wait_human, "the user's choice between the edges"),
     "wait.signal": BuiltIn(wait_signal, "a signal from outside"),
     "stack.manager_loop": BuiltIn(manager_loop, "supervision of a child pipeline"),
     "subgraph": BuiltIn(subgraph, "another pipeline's file as one node"),

@@ -6,7 +6,7 @@
 `subpipelines` describes. To steer, it writes the node's prompt to the folder of the child's current node, and to the
 child's run directory for its next agent.
 
-A child's run directory is kept: a resumed parent resumes it. A child that waits for a person makes its parent wait.
+A child's run directory is kept: a resumed parent resumes it. A child that waits for the user makes its parent wait.
 Pipelines run within pipelines at most eight levels deep.
 """
 

@@ -1,4 +1,4 @@
-"""wait.human and wait.signal: wait for a person's answer or for a signal.
+"""wait.human and wait.signal: wait for the user's answer or for a signal.
 
 The options of a gate are its edges. An answer comes from the run's answerer or from the run directory, where
 `garrison answer` writes it; one that matches no option is rejected and the question is asked again. Without

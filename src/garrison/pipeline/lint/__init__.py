@@ -73,9 +73,9 @@ def lint(graph: Graph, handlers: Collection[str] = (), *, has_begun: bool = Fals
          rules: Collection[str] | None = None, own: Rules = MappingProxyType({})) -> list[Finding]:
     """Return all findings, errors before warnings, each group in the order of the text.
 
-    `handlers` are the node types this installation runs besides those of the dialect. With `has_begun` the graph is
-    that of a run which has begun, and the rules in BEFORE_A_RUN do not apply. `rules` names those to apply (default:
-    all), `own` are those of installed packages (`installed_rules`).
+    `handlers` are the node types this installation runs in addition to those of the dialect. With `has_begun` the graph
+    is that of a run which has started, and the rules in BEFORE_A_RUN do not apply. `rules` names those to apply
+    (default: all), `own` are those of installed packages (`installed_rules`).
     """
     view = View(graph, frozenset(handlers))
     findings = [problem.finding(name, severity) for name, (severity, rule) in RULES.items()

@@ -149,7 +149,7 @@ def shape_misspelt(view: View) -> Iterator[Problem]:
 
 
 def variable_misspelt(view: View) -> Iterator[Problem]:
-    """Forbid a variable in a text for an agent or a person that is near to one that is replaced there."""
+    """Forbid a variable in a text for an agent or the user that is near to one that is replaced there."""
     for node in view.graph.nodes.values():
         for key in EXPANDED:
             for name in variables(node.attrs.get(key, "")):
@@ -184,7 +184,7 @@ def child_pipeline_required(view: View) -> Iterator[Problem]:
     for node in view.graph.nodes_of(SUBGRAPH, MANAGER):
         starts_child = node.handler != MANAGER or read_or(True, flag, node.attrs, "stack.child_autostart")
         if find_pipeline_file(node, view.graph) is None and starts_child:
-            meant = ", or did you mean shape=hexagon, where a person decides?" \
+            meant = ", or did you mean shape=hexagon, where the user decides?" \
                 if text(node.attrs, "shape") == "house" and not text(node.attrs, "type") else ""
             yield Problem(f"{node.id} ({node.handler}) names no pipeline; give it {file_attribute(node)}=FILE.dot"
                           f"{meant}", "", node)
@@ -220,7 +220,7 @@ def prompt_on_llm_nodes(view: View) -> Iterator[Problem]:
             yield Problem(f"{node.id} has llm_prompt, which garrison does not read", "write prompt instead", node,
                           *position(node.attrs["llm_prompt"]))
         elif not text(node.attrs, "label") and node.id not in view.missing:
-            yield Problem(f"{node.id} has neither a prompt nor a label, so its agent is told only its name",
+            yield Problem(f"{node.id} has neither a prompt nor a label, so its agent learns only its name",
                           'write prompt="..."', node)
 
 

@@ -4,7 +4,7 @@
 Codergen nodes, subgraphs and registered handlers may write any other key.
 
 A key is known when a handler of this graph writes it. It may be known when the graph or a node declares it (`inputs`,
-`vars`, `output_key`, ...), when a text of the graph mentions it (an agent was told of it), when a prompt is in another
+`vars`, `output_key`, ...), when a text of the graph mentions it (an agent has read it), when a prompt is in another
 file (`@FILE`), or when a handler is not built in. In those cases the rule reports only a probable mistake: a key that
 exists under a prefix, under another engine's name for it, or with a similar spelling.
 """

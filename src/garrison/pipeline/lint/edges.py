@@ -51,7 +51,7 @@ def condition_syntax(view: View) -> Iterator[Problem]:
 
 
 def condition_never_true(view: View) -> Iterator[Problem]:
-    """Forbid comparisons that hold for no value: an order between anything but numbers."""
+    """Forbid comparisons that apply to no value: an order between anything but numbers."""
     for edge in view.graph.edges:
         condition = view.conditions.get(condition_of(edge))
         for clause in clauses_of(condition) if isinstance(condition, Condition) else ():

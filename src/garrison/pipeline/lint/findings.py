@@ -63,7 +63,7 @@ class Problem(Value):
 
 
 class View(Value, dict=True):
-    """A graph as rules see it; `registered` are this installation's handlers besides those of the dialect."""
+    """A graph as rules see it; `registered` are this installation's handlers in addition to those of the dialect."""
 
     graph: Graph
     registered: frozenset[str] = msgspec.field(default_factory=frozenset)

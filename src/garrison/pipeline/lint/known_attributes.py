@@ -212,7 +212,7 @@ def attribute_misspelt(view: View) -> Iterator[Problem]:
             level, key = meant
             where = "" if level is unknown.level else f", an attribute of {_plural(level)}"
             yield unknown.problem(f"{_shown(unknown.key)} is not an attribute of {_plural(unknown.level)}",
-                                  f"did you mean {key}{where}? (a name of your own begins with x_)")
+                                  f"did you mean {key}{where}? (your own name begins with x_)")
 
 
 def attribute_misplaced(view: View) -> Iterator[Problem]:
@@ -316,7 +316,7 @@ def _fix(level: Level, key: str) -> str:
         return f"did you mean {near}?"
     prefix, dot, _ = key.partition(".")
     return f'say namespaces="{prefix}" in the graph if it is for another tool' if dot else (
-        f"name it x_{key} if it is a note of your own, or remove it")
+        f"name it x_{key} if it is your own note, or remove it")
 
 
 def _plural(level: Level) -> str:

@@ -24,7 +24,7 @@ class ApiName(StrEnum):
 
 
 class KeyVariable(Value):
-    """A variable that holds a key, and the header in which the API expects it."""
+    """A variable that contains a key, and the header in which the API expects it."""
 
     name: str
     header: str
@@ -54,7 +54,7 @@ class Api(Value):
     upstream: str
     """Base URL unless the user has set another."""
     url_variables: tuple[str, ...]
-    """Variables that hold the base URL; the first one that the user has set counts."""
+    """Variables that contain the base URL; the first one that the user has set counts."""
     keys: tuple[KeyVariable, ...]
     routes: tuple[Route, ...]
     encode_error: Callable[[int, str], dict[str, object]]

@@ -22,7 +22,7 @@ WINDOW = 1 << 20
 """Tokens of a model's context."""
 MAX_ANSWERS = 128
 OVERHEAD, _TOOL, _IMAGE = 2_000, 1_000, 8_000
-"""Tokens that an API adds to a request, to a tool of its own, and that an image may have beyond its bytes."""
+"""Tokens that an API adds to a request and to each built-in tool, and that an image may cost beyond its bytes."""
 _REFERENCES = frozenset({"conversation", "prompt", "cachedContent", "cached_content", "mcp_servers", "container",
                          "web_search_options"})
 """Keys of a request that name what the API keeps."""
@@ -69,7 +69,7 @@ NOTHING = Demand()
 
 
 def read_demand(api: ApiName, path: str, body: bytes, encoding: str = "") -> Demand:
-    """Return what a call demands; ValueError, in words, if that cannot be told.
+    """Return what a call demands; ValueError, in words, if that is unknown.
 
     Args:
         path: of the call, below the API's base URL.

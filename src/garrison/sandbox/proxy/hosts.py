@@ -258,7 +258,7 @@ class HostSettings(Value):
 
 
 def describe_permission(refused: Iterable[RefusedHost], settings: HostSettings) -> str:
-    """Return how a person lets all these hosts be reached, with the line to paste; '' if no setting would."""
+    """Return how the user lets all these hosts be reached, with the line to paste; '' if no setting would."""
     entries = {host.entry: None for host in refused if host.entry and host.entry not in settings.hosts}
     return f"to allow {'it' if len(entries) == 1 else 'them'}, write this below [sandbox] in {settings.path}: " \
            f"{settings.line_with(entries)}" if entries else ""

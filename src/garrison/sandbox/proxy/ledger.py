@@ -2,7 +2,7 @@
 
 Costs are lines of `usage.jsonl`, as a Claude session writes them. A call that another program of the attempt reports
 too is marked, so that it is not counted twice, but it counts here against the budget: a
-program that claims to report may not. How the API has answered last is kept, too (`records.api_answers`).
+program that claims to report may not. How the API has answered last is kept as well (`records.api_answers`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ WAITING = "waiting"
 
 @dataclass(slots=True)
 class _Account:
-    """Calls in progress of one folder, whose listeners (of an agent, and of a job beside it) share what is reserved."""
+    """Calls in progress of one folder, whose listeners (an agent's and a concurrent job's) share what is reserved."""
 
     lock: LifeLock | None = None
     users: int = 0
@@ -59,7 +59,7 @@ class Ledger:
     """False once it is known that no failure of the API stands in the folder."""
     _waiting: int = 0
     _has_limits: bool = False
-    """True once the limits are beside the costs, for those who show both."""
+    """True once the limits are alongside the costs, for those who show both."""
     _meter: budget.Meter = field(init=False)
     _reservation: Reservation = field(init=False)
     _session: str = field(init=False)

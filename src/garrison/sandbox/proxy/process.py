@@ -33,7 +33,7 @@ from garrison.values import replace
 LINGER = 1.0
 """Seconds without a user after which it ends."""
 LOOKUPS = 32
-"""Names that are looked up at a time: a slow name server must not hold up other agents."""
+"""Names that are looked up at a time: a slow name server must not block other agents."""
 _FILES = 16384
 """Descriptors that it asks for: each connection takes two."""
 

@@ -1,4 +1,4 @@
-"""Registrations: what the proxy is told of one listener, and how its user passes both to it.
+"""Registrations: settings of one listener of the proxy, and how its user passes both to it.
 
 A registration is one message on the run's control socket, with the listener's descriptor. The connection it came
 through is its lease: the listener is closed with it. Keys are in these messages only, neither on disk nor in the
@@ -109,7 +109,7 @@ def bind(folder: Path) -> socket.socket:
 
 # Peers: which processes may register a listener. A program that one of the run's processes confines may not.
 #
-# Where no namespace hides the control socket from it, an agent could register a listener of its own, with any hosts.
+# Where no namespace hides the control socket from it, an agent could register its own listener, with any hosts.
 
 
 def may_register(connection: socket.socket, home: Path, run: str) -> bool:
@@ -227,7 +227,7 @@ class ProxyClient:
     def outlive(self, user: processes.ProcessId) -> None:
         """Have the listener served while that process lives, also if this one dies."""
         self._user = user
-        with contextlib.suppress(OSError):  # the proxy has died; its successor is told
+        with contextlib.suppress(OSError):  # the proxy has died; its successor gets it
             self._tell_user()
 
     def replace_keys(self, apis: tuple[ApiAccess, ...]) -> None:
@@ -236,7 +236,7 @@ class ProxyClient:
             return
         self.registration = replace(self.registration, apis=apis)
         if self._control is not None:
-            with contextlib.suppress(OSError):  # the proxy has died; its successor is told
+            with contextlib.suppress(OSError):  # the proxy has died; its successor gets it
                 self._control.send(self.registration.encode())
 
     def close(self) -> None:

@@ -242,7 +242,7 @@ class Relay:
         if rule is None:
             self.access.ledger.refuse_host(target.place, "not among the allowed hosts",
                                            entry_for(target.host, target.port))
-            raise RequestRefused(403, f"{target.place} is not among the allowed hosts; a person can allow it: "
+            raise RequestRefused(403, f"{target.place} is not among the allowed hosts; the user can allow it: "
                                       "`garrison status` shows how")
         try:
             async with self.access.opening:
@@ -388,7 +388,7 @@ class Relay:
             call.settle()
 
     async def _read_demand(self, headers: Headers, target: Target, api: Api) -> Demand:
-        """Read a whole request and return what it demands; RequestRefused if that cannot be told."""
+        """Read a whole request and return what it demands; RequestRefused if that is unknown."""
         parts, size = [], 0
         while (data := await self.read_body()) is not None:
             parts.append(data)
@@ -406,7 +406,7 @@ class Relay:
             async with self.access.reading:
                 return await asyncio.to_thread(read_demand, api.name, target.path, body, encoding)
         except ValueError as error:
-            raise RequestRefused(400, f"{error}: there is a budget, and what it costs cannot be told", api) from error
+            raise RequestRefused(400, f"{error}: there is a budget, and what it costs is unknown", api) from error
 
     def _hold(self, size: int, api: Api) -> None:
         """Count bytes of the request that are held; RequestRefused if the listener has too many."""
@@ -692,5 +692,5 @@ async def _cancel(task: asyncio.Future[object] | asyncio.Task[None] | asyncio.Ta
 
 
 def _framing(headers: Headers) -> list[tuple[bytes, bytes]]:
-    """Return the header that frames the body of a message; a length of its own passes as end-to-end."""
+    """Return the header that frames the body of a message; an explicit length passes as end-to-end."""
     return [(b"Transfer-Encoding", b"chunked") for name, _ in headers if name == b"transfer-encoding"]

@@ -50,7 +50,7 @@ class _Found:
     text: int = 0
     """Length of what the model has written."""
     error: tuple[str, str] | None = None
-    """Name and message of the error with which a stream that had begun well has ended."""
+    """Name and message of the error with which a stream that had started well has ended."""
 
 
 class ResponseReader:

@@ -6,7 +6,7 @@
   repository). Messages are English (`LC_ALL=C`).
 - The user's hooks run for what agents commit, not for our bookkeeping. The one exception is the landing itself: with
   `--with-hooks` a `reference-transaction` hook may refuse to move the target, and is asked before a run begins.
-- No program runs that the repository's configuration names, unless a person launched a run with it (`neutral.py`).
+- No program runs that the repository's configuration names, unless the user launched a run with it (`neutral.py`).
 - Nothing here switches, resets or cleans a checkout that garrison did not create. Reading a worktree's state writes
   through a temporary index.
 - Errors are `GitError`: one line, with git's own message.

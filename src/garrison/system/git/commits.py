@@ -116,7 +116,7 @@ class Commits(Repository):
     def current_branch(self, path: Path | None = None) -> str | None:
         """Return the name of the branch checked out at `path`, None when detached.
 
-        git's own `--short` makes `main` to `heads/main` where a tag, a remote or another ref has that name, too.
+        git's own `--short` makes `main` to `heads/main` where a tag, a remote or another ref has the same name.
         """
         ref = self.run("symbolic-ref", "--quiet", "HEAD", cwd=path, check=False).out.strip()
         return ref.removeprefix("refs/heads/") if ref.startswith("refs/heads/") else None
@@ -200,7 +200,7 @@ class Commits(Repository):
         """Set aside the damaged loose objects of `commit` that none of the commits `but` has; return what is gone.
 
         git never writes an object again whose file exists, whatever is in it: an empty file, which a power cut leaves,
-        would keep the same commit from being made again. Objects that are missing are returned, too.
+        would keep the same commit from being made again. Objects that are missing are returned as well.
         """
         gone: list[str] = []
         while True:
@@ -233,7 +233,7 @@ class Commits(Repository):
         return self.common / "objects" / oid[:2] / oid[2:]
 
     def _is_damaged(self, oid: str) -> bool:
-        """Return whether an object has a file of its own whose content is not that object."""
+        """Return whether an object has its own file whose content is not that object."""
         try:
             data = zlib.decompress(self._loose(oid).read_bytes())
         except FileNotFoundError:
@@ -553,8 +553,8 @@ def _parse_merge(part: str) -> MergeResult:
 # ---- Files that are never committed from one worktree, unless its agent adds them by force (`git add -f`).
 #
 # These are the patterns of the agent's profile, single files that the set-up made and the repository does not
-# ignore, and what interpreters and test tools write beside every source file (`CACHES`). git knows lists of ignored
-# files for a repository and for a user, none for a worktree. So the patterns are written beside the worktree's
+# ignore, and what interpreters and test tools write alongside every source file (`CACHES`). git knows lists of ignored
+# files for a repository and for a user, none for a worktree. So the patterns are written alongside the worktree's
 # index, after those of the user, and named to each git that looks at the worktree. A file that is tracked is
 # committed like any other.
 
@@ -562,9 +562,9 @@ def _parse_merge(part: str) -> MergeResult:
 EXCLUDE_FILE = "garrison-exclude"
 """File in a worktree's own git directory."""
 SETUP_OUTPUT = "garrison-setup-output"
-"""File beside it, with the patterns of the files that the set-up made."""
+"""File alongside it, with the patterns of the files that the set-up made."""
 CACHES = ("__pycache__/", "*.py[co]", ".pytest_cache/", ".mypy_cache/", ".ruff_cache/")
-"""Patterns of what programs write beside sources by themselves: never work, and no reason to refuse any."""
+"""Patterns of what programs write alongside sources by themselves: never work, and no reason to refuse any."""
 SETTING = "core.excludesFile"
 
 
@@ -585,7 +585,7 @@ def write_excludes(git: Git, worktree: Path, patterns: Sequence[str] = ()) -> Pa
 
 
 def exclude_output(git: Git, worktree: Path, names: Sequence[str]) -> None:
-    """Add single files that the set-up made to the patterns of a worktree; a successor's agent has them, too."""
+    """Add single files that the set-up made to the patterns of a worktree; a successor's agent has them as well."""
     git_dir = git.git_dir(worktree)
     if git_dir == git.common or not names:
         return
@@ -601,7 +601,7 @@ def is_cache(name: str) -> bool:
 
 def exclude_in_checkout(git: Git, checkout: Path, folder: Path, patterns: Sequence[str],
                         environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that keep files out of the commits of a program in a person's own checkout; nothing there is
+    """Return the variables that keep files out of the commits of a program in the user's own checkout; nothing there is
     changed.
 
     Args:

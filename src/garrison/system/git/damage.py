@@ -1,10 +1,10 @@
 """Damage: what a killed git, a disk or the user's gc does to a repository, and how it is mended.
 
 Abandoned locks are files that a killed git left, at which every later git would fail. git locks a ref, the packed refs
-or the configuration by a file `<name>.lock` beside it, and removes that when it ends; one that is killed cannot. Such a
-lock is abandoned once it is old and no git works in the repository that was there already when the lock was made. Locks
-of an index are left alone: a person's merge or commit may hold one for hours, and those of worktrees whose process died
-are removed by `Worktrees.clear_locks`.
+or the configuration by a file `<name>.lock` alongside it, and removes that when it ends; one that is killed cannot.
+Such a lock is abandoned once it is old and no git works in the repository that was there already when the lock was
+made. Locks of an index are left alone: the user's merge or commit may hold one for hours, and those of worktrees whose
+process died are removed by `Worktrees.clear_locks`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _MARGIN = 1.0
 """Seconds by which the times of a process and of a file may differ."""
 _OWN = ("refs/heads/garrison", "refs/garrison")
 _FILES = ("packed-refs.lock", "config.lock")
-"""Locks in the common directory itself; the others lie beside their refs."""
+"""Locks in the common directory itself; the others lie alongside their refs."""
 _NAMED = re.compile(r"Unable to create '([^'\n]+)\.lock': File exists|"
                     r"could not lock config file ([^:\n]+): File exists")
 
@@ -142,7 +142,7 @@ def _names_something(common: Path, head: bytes) -> bool:
 
 def mend_registration(common: Path, path: Path | None, told: str = "") -> list[str]:
     """Mend what is damaged in the entry of the worktree `path`, and `commondir` in every entry, for git stops at one
-    that it cannot read; return what was mended. `told`: by git. The caller reads the index anew if it is gone."""
+    that it cannot read; return what was mended. `told`: by git. The caller reads the index again if it is gone."""
     own, mended = _entry_of(common, path), list[str]()
     if own is not None and _INDEX.search(told):
         (own / "index").unlink(missing_ok=True)

@@ -34,7 +34,7 @@ _SHOWN = 120
 _REGULAR = frozenset({"100644", "100755"})
 _LINK, _FOLDER = "160000", "040000"
 _EVERYWHERE = ("-c", "core.protectNTFS=true", "-c", "core.protectHFS=true")
-"""Settings with which git refuses names that another file system takes for `.git`, too."""
+"""Settings with which git refuses names that another file system takes for `.git` as well."""
 
 
 def explain_refusal(git: Commits, before: str, tree: str, *, foreign: bool = False, missing: bool = False) -> str:
@@ -44,7 +44,7 @@ def explain_refusal(git: Commits, before: str, tree: str, *, foreign: bool = Fal
 
     Args:
         foreign: the tree was not written by our git, so that no listing of its paths proves what its names are.
-        missing: look for missing files, too, since nothing checks the tree out before it lands.
+        missing: look for missing files as well, since nothing checks the tree out before it lands.
     """
     added = [change for change in git.changes(before, tree) if change.status != "D"]
     if why := next(filter(None, (explain_name(change.name) for change in added)), ""):

@@ -1,7 +1,7 @@
 """Neutral settings: which keys of git's configuration make git run a program or follow a file, and what replaces them.
 
 garrison's own git works in repositories that agents write to. So no program that is named there may run in it, unless
-it was named there when a person launched the run.
+it was named there when the user launched the run.
 
 - `ALWAYS` are keys with one name: what they configure is of no use to garrison, so every call overrides them.
 - `RULES` are the keys that garrison needs if the user set them (filters such as LFS, merge drivers, a proxy's command),
@@ -102,7 +102,7 @@ _MERGE_AS_TEXT = "git merge-file -q --marker-size=%L %A %O %B || exit 1"
 BEHAVIOUR = (("gc.auto", "0"), ("maintenance.auto", "false"), ("core.safecrlf", "false"),
              ("submodule.recurse", "false"), ("merge.union.driver", _MERGE_AS_TEXT))
 """Settings of every call that keep git from disturbing agents at work, and from uniting by itself: it would follow the
-attributes of a checkout, and unite ordered lists, too (`merge.union`)."""
+attributes of a checkout, and unite ordered lists as well (`merge.union`)."""
 HOOKS_KEY = "core.hooksPath"
 
 RULES = (
@@ -138,7 +138,7 @@ WATCHED = (
     Rule(Group.TRANSPORT, NOT_NEUTRAL),
     Rule(Group.WORKTREE, re.compile(r"core\.worktree")),
 )
-"""Keys of a repository whose change during a run is told: they act on the user's own git, if not on garrison's."""
+"""Keys of a repository whose change during a run is reported: they act on the user's own git, if not on garrison's."""
 
 NO_DRIVERS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("diff", "diff-index", "diff-files"), ("--no-ext-diff", "--no-textconv")),
@@ -153,7 +153,7 @@ VARIABLES: Mapping[str, str] = {
 
 
 def find_group(key: str) -> Group | None:
-    """Return the group of a key, as git prints it, whose change during a run is told; None for all others."""
+    """Return the group of a key, as git prints it, whose change during a run is reported; None for all others."""
     return next((rule.group for rule in WATCHED if rule.key.fullmatch(key)), None)
 
 
@@ -244,10 +244,10 @@ def exact_directories(settings: Sequence[Setting], directories: Sequence[str]) -
     return [("safe.directory", ""), *(("safe.directory", name) for name in [*named, *directories] if name not in "*")]
 
 
-# ---- Trusted settings: programs that git's configuration named when a person launched a run on a repository.
+# ---- Trusted settings: programs that git's configuration named when the user launched a run on a repository.
 #
 # `<home>/git/<key of the common directory>.json` has one list of (key, value) for a repository. Each launch writes
-# it again, without what appeared while agents were at work (`suspects`), until that is gone or a person accepts it;
+# it again, without what appeared while agents were at work (`suspects`), until that is gone or the user accepts it;
 # and with the commands that run some of these programs in a sandbox (`confined`).
 
 
@@ -356,7 +356,7 @@ def _git_dirs(own: Path) -> GitDirs:
     own = own.resolve()
     try:
         return GitDirs(own, (own / (own / "commondir").read_text(errors="surrogateescape").rstrip("\n")).resolve())
-    except (OSError, ValueError):  # ValueError: a damaged file holds zeros
+    except (OSError, ValueError):  # ValueError: a damaged file contains zeros
         return GitDirs(own, own)
 
 
@@ -460,7 +460,7 @@ def neutral_variables(path: Path, common: Path | None, home: Path | None, enviro
     recorded = read_trusted(home, outer or dirs.common) if home is not None else None
     if recorded is not None:
         accepted = list(recorded.settings)
-    elif home is not None and outer is None:  # no launch yet: a person is about to make one, or uses the queue alone
+    elif home is not None and outer is None:  # no launch yet: the user is about to make one, or uses the queue alone
         accepted = [(each.key, each.value) for each in settings]
     if network and (found := find_not_neutral(settings, accepted)) is not None:
         raise Unneutral(f"{found.key} in {found.origin} names the program {found.value}, which was not there when the "

@@ -50,14 +50,14 @@ CONTENTION = re.compile(r"(could not lock|cannot lock|unable to create .*\.lock|
 """Messages of git when another git holds a lock at this moment."""
 OPERATIONS = {"MERGE_HEAD": "a merge", "CHERRY_PICK_HEAD": "a cherry-pick", "REVERT_HEAD": "a revert",
               "rebase-merge": "a rebase", "rebase-apply": "a rebase", "sequencer": "a cherry-pick or revert"}
-"""Files in a worktree's git directory during an operation that a person must finish."""
+"""Files in a worktree's git directory during an operation that the user must finish."""
 _TRUST = re.compile(r"git config --global --add safe\.directory .+")
 _RETRY_SECONDS = 10.0
 TIMED_OUT, TOO_MUCH = 124, 125
 """Codes of a GitError for a call that took too long, or wrote too much."""
 MAX_MEMORY, MAX_SECONDS = 2 << 30, 300.0
 """Bytes of memory and seconds of a call on what an agent made as it is; in a worktree, and where git merges, seconds of
-a processor: rules of a `.gitignore` and sizes in a `.gitattributes` are an agent's, too."""
+a processor: rules of a `.gitignore` and sizes in a `.gitattributes` are an agent's as well."""
 _MERGES = frozenset({"merge-tree", "merge-file"})
 
 
@@ -316,7 +316,7 @@ def _converse(child: subprocess.Popen[bytes], arguments: Sequence[str], text: st
 
 
 def _limit(child: subprocess.Popen[bytes]) -> None:
-    """Give a git that has just begun no more memory and time of a processor than `MAX_MEMORY` and `MAX_SECONDS`."""
+    """Give a git that has just started no more memory and time of a processor than `MAX_MEMORY` and `MAX_SECONDS`."""
     with suppress(ProcessLookupError, PermissionError):
         resource.prlimit(child.pid, resource.RLIMIT_DATA, (MAX_MEMORY, MAX_MEMORY))
         resource.prlimit(child.pid, resource.RLIMIT_CPU, (int(MAX_SECONDS), int(MAX_SECONDS) + 5))
@@ -370,7 +370,7 @@ def common_dir(path: Path) -> Path:
 
 
 def _known_common_dir(path: Path) -> Path | None:
-    """Return the common directory of a whole checkout of our own; None where git must judge, and say what is wrong."""
+    """Return the common directory of our own whole checkout; None where git must judge, and say what is wrong."""
     dirs = find_git_dirs(path) if (path / ".git").exists() else None
     if dirs is None or not all((dirs.common / name).exists() for name in ("HEAD", "objects", "refs")):
         return None

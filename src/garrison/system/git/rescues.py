@@ -1,6 +1,6 @@
 """Rescue refs: save work before its worktree is removed, and at intervals while an agent works.
 
-`refs/garrison/rescue/<run>/<node>/<attempt>` holds what an attempt left. A ref that holds other work is never
+`refs/garrison/rescue/<run>/<node>/<attempt>` holds what an attempt left. A ref that contains other work is never
 overwritten: the next one gets a number (`1`, `1-2`, `1-3`). The same work twice is one ref. A suffix says why work was
 saved out of turn (`1-validator`, `1-branch`, `1-left`, `1-queued`; `1-other`: an agent's stash and other branches).
 Interval snapshots are `1-live-<n>`: of a node, the newest `LIVE_KEPT` are kept, older ones are deleted, and all of them
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 RESCUES, ARCHIVE = "refs/garrison/rescue", "refs/garrison/archive"
 RUNS = "refs/garrison/run"
-"""Folder of the refs that hold the ids of runs, each at the commit at which its run began."""
+"""Folder of the refs that contain the ids of runs, each at the commit at which its run began."""
 REASON = "Garrison-Saved"
 """Trailer of a commit that garrison makes of work: why it was saved."""
 LIVE = "live"
@@ -115,7 +115,7 @@ class Rescues(Submodules):
         return sorted((name for name in names if name.is_interval_snapshot), key=lambda name: name.number)
 
     def delete_rescues(self, refs: list[str]) -> None:
-        """Delete rescue refs, and the refs that hold their submodules."""
+        """Delete rescue refs, and the refs that contain their submodules."""
         if not refs:
             return
         parts = [part for ref in refs for part in self.refs(f"{PARTS}/{ref.removeprefix('refs/')}/")]

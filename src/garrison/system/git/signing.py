@@ -1,4 +1,4 @@
-"""Signing: who commits what lands, and with which key, as the user's git would, without ever asking a person.
+"""Signing: who commits what lands, and with which key, as the user's git would, without ever asking the user.
 
 The signing program is run here, not by git: so nothing that an agent writes into a repository's configuration can
 choose the program or the key. Both are taken from the settings that a launch trusts, and recorded with the queue. A
@@ -34,7 +34,7 @@ _IDENT = re.compile(r"([^<>\n]+?) <([^<>\n]*)>")
 
 
 class SigningFailed(GarrisonError):
-    """A signature that could not be made without a person; the text says why."""
+    """A signature that could not be made without the user; the text says why."""
 
 
 class Signer(Value):

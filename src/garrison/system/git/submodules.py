@@ -1,6 +1,6 @@
 """Submodules of garrison's worktrees: populate them, without the network where possible, and save the work in them.
 
-The user's configuration and checkout are not touched: a worktree's submodule gets a git directory of its own, below the
+The user's configuration and checkout are not touched: a worktree's submodule gets its own git directory, below the
 worktree's, that borrows the objects of the user's `.git/modules`. Before the worktree is removed, the commits made in
 it are saved under `refs/garrison/submodules/` of the user's git directory of that submodule (without one: of the
 repository itself), so that the pointer which landed can be checked out.
@@ -322,7 +322,7 @@ class Submodules(Worktrees):
         if not inner.rev("HEAD") or inner.run("rev-list", "--objects", "--quiet", "HEAD", check=False).code:
             return False
         inner.run("ls-tree", "-r", "-z", "HEAD", most=_MAX_LISTING)  # few objects can stand for many files
-        inner.run("read-tree", "HEAD")  # what is ignored there, too, is tracked
+        inner.run("read-tree", "HEAD")  # what is ignored there as well, is tracked
         return True
 
     def remove_worktree(self, path: Path) -> None:

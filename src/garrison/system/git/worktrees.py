@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _MAX_LOG_LINE = 1 << 16
 _UNLOGGED = ("-c", "core.logAllRefUpdates=false")
 _INDEX = "garrison-snapshot-"
-"""Prefix of a temporary index beside the worktree's own; the pid follows."""
+"""Prefix of a temporary index alongside the worktree's own; the pid follows."""
 _ADD = ("-c", "core.splitIndex=false", "add", "-A", "--pathspec-from-file=-", "--pathspec-file-nul")
 _NAMED = 20
 """Files that a message names."""
@@ -195,7 +195,7 @@ class Worktrees(Commits):
         return not (lock.exists() and "initializing" in lock.read_text(errors="replace"))
 
     def _may_hold_work(self, path: Path) -> bool:
-        """Return whether a broken worktree may hold more than what a killed git was writing into it."""
+        """Return whether a broken worktree may contain more than what a killed git was writing into it."""
         if not path.is_dir() or all(entry.name == ".git" for entry in path.iterdir()):
             return False
         return not os.path.lexists(path / ".git") or \
@@ -248,7 +248,7 @@ class Worktrees(Commits):
         return find_last_own_commit(*logs)
 
     def check_out(self, path: Path, commit: str) -> None:
-        """Check out `commit`, detached, in a worktree of our own, discarding whatever was changed in it.
+        """Check out `commit`, detached, in our own worktree, discarding whatever was changed in it.
 
         As `read-tree --reset -u` and then HEAD, but git reads the files with several threads. Nothing is written to
         HEAD's reflog, which would keep every commit from being collected.
@@ -611,7 +611,7 @@ def leads_to(worktree: Path, name: str, git_dir: Path) -> bool:
 
 
 def is_embedded(worktree: Path, name: str) -> bool:
-    """Return whether the repository `name` lies in the worktree as a whole: its `.git` is a folder of its own."""
+    """Return whether the repository `name` lies in the worktree as a whole: its `.git` is its own folder."""
     try:
         with untrusted.open_directory(worktree, f"{name}/.git") as directory:
             return directory is not None

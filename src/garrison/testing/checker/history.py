@@ -41,7 +41,7 @@ class Event:
 
 @dataclass(frozen=True)
 class History:
-    """All events of one run, in the order of each journal; each merge queue has a journal of its own."""
+    """All events of one run, in the order of each journal; each merge queue has its own journal."""
 
     events: tuple[Event, ...]
 
@@ -67,7 +67,7 @@ class History:
 
     @property
     def end(self) -> str:
-        """Return the status with which the run ended; '' while it goes on or is stopped."""
+        """Return the status with which the run ended; '' while it continues or is stopped."""
         last = ""
         for event in self.of("run", journal=GUARDIAN):
             last = event.data["status"]

@@ -54,15 +54,15 @@ class Finding:
 
 
 OVER = frozenset({"landed", "undone", "conflict", "rejected", "cancelled", "superseded"})
-"""Statuses in which a merge entry stays, unless a person tries it again."""
+"""Statuses in which a merge entry stays, unless the user tries it again."""
 STATUS_OF = {"enq": "queued", "test": "testing", "landing": "landing", "landed": "landed", "undone": "undone",
              "unlanded": "landing_blocked", "foreign": "queued", "retry": "queued", "cancel": "cancelled"}
 """Kind of a queue's record → status of the entries that it is about; `state` names one itself."""
 STRAIGHT = frozenset({"ff-only", "rebase"})
 """Strategies that put the branch's own commits on the target's line, so that only their last one was tested."""
 GRACEFUL = re.compile(r"(attempt [0-9]+; )?it had ended gracefully|to stop what is still alive")
-"""Beginnings of the reason of a start after an end that no supervisor saw, since it had been stopped, too, in journals
-of earlier versions. That the former life wrote nothing afterwards is checked all the same."""
+"""Beginnings of the reason of a start after an end that no supervisor saw, since it had been stopped as well, in
+journals of earlier versions. That the former life wrote nothing afterwards is checked all the same."""
 LANDED, FAILED, SKIPPED, ACTIVE = "validated", "failed", "skipped", "active"
 NO_LANDING = "no change"
 
@@ -121,7 +121,7 @@ class _Node:
     attempt: int = 1
     step: str = ""
     attempts: Counter[str] = field(default_factory=Counter)
-    """Step of the flow → attempts that were begun in it."""
+    """Step of the flow → attempts that were started in it."""
 
 
 class _Check:
@@ -371,7 +371,7 @@ class _Check:
                 yield f"the run is done and its merge entry {entry.name} is {entry.status}"
 
     def _ended_once(self) -> Iterator[str]:
-        """A run that is done goes on no more."""
+        """A run that is done continues no more."""
         done = False
         for event in self.history.of("run", journal=GUARDIAN):
             if done:

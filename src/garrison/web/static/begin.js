@@ -1,5 +1,5 @@
 // Begin something: a task, a list of tasks or an issue as a run, a run once more, a task of a run at work; and change a
-// node that has not begun. Each is a command of the terminal, which is shown with what came of it.
+// node that has not started. Each is a command of the terminal, which is shown with what came of it.
 
 import { act, get, part } from "./api.js";
 import { openDialog } from "./dialog.js";
@@ -24,7 +24,7 @@ const KINDS = [
   ["issue", "An issue", "Number of the forge's issue; its run ends with a pull request"],
 ];
 
-/** Ask for what is to be begun, begin it, and open its run. */
+/** Ask for what is to be started, begin it, and open its run. */
 export const beginTask = () => openDialog({ class: "begin", "aria-label": "Begin a run" }, Begin);
 
 /** Launch the graph of a run once more. */
@@ -43,7 +43,7 @@ export async function addTask(run, nodes) {
   if (given) await told(() => act(`runs/${part(run)}/tasks`, given));
 }
 
-/** Ask for another task, agent or budget of a node that has not begun. */
+/** Ask for another task, agent or budget of a node that has not started. */
 export async function editNode(run, node) {
   const known = await attempt(() => get(`runs/${part(run)}/nodes/${part(node)}`));
   if (!known) return;
@@ -61,7 +61,7 @@ async function told(doing) {
   if (done) toast(`${done.message} — ${done.command}`);
 }
 
-/** What can be begun here, once the server has said it; null before. */
+/** What can be started here, once the server has said it; null before. */
 function useOffer() {
   const [offer, take] = useState(/** @type {import("./records").Offer|null} */ (null));
   const [trouble, fail] = useState("");
@@ -210,7 +210,7 @@ function Progress({ begun, close }) {
     <div class="row end"><button type="button" onClick=${() => close()}>Close</button></div>`;
 }
 
-/** The form of a task of a run at work: a new one, or one that has not begun. */
+/** The form of a task of a run at work: a new one, or one that has not started. */
 function TaskForm({ title, yes, text = "", nodes = null, close }) {
   const { offer } = useOffer();
   const [given, give] = useState({ text, agent: "", budget: "", after: "" });

@@ -1,5 +1,5 @@
 // Changes of one attempt of a node: commits, files with their lines, conflicts, what judged the work, what it left; and,
-// while it waits for a person, comments on lines, approval and rejection. `garrison review` shows the same.
+// while it waits for the user, comments on lines, approval and rejection. `garrison review` shows the same.
 
 import { get, part } from "./api.js";
 import { ask } from "./ask.js";

@@ -1,5 +1,5 @@
 // Rail of the crew in the chat: an icon each, which of them are at work, and who handed over to whom, as the server's
-// events say. An event is shown at once; of several that arrive together each has a moment of its own.
+// events say. An event is shown at once; of several that arrive together each has its own moment.
 
 import { AgentIcon } from "./agent_icons.js";
 import { Component, html, Panel, Skeleton } from "./view.js";

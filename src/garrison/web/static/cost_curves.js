@@ -1,4 +1,4 @@
-// Curves of what a run has cost over time, by model or by node. A table beside them has the same totals.
+// Curves of what a run has cost over time, by model or by node. A table next to them has the same totals.
 
 import { html, useState } from "./view.js";
 import { clock, dollars } from "./words.js";

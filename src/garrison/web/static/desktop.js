@@ -1,10 +1,11 @@
-// Notifications of the desktop: what a person is to be told of the run, by the rules of `[notify]`, while this page is not
+// Notifications of the desktop: news of the run for the user, by the rules of `[notify]`, while this page is not
 // looked at. They are off until the user turns them on, and silent until the user wants a sound.
 
 import { openDialog } from "./dialog.js";
 import { legible } from "./legible.js";
-import { toast } from "./notice.js";
-import { html } from "./view.js";
+import { attempt, toast } from "./notice.js";
+import { readDevice, turnOff, turnOn } from "./push.js";
+import { html, useEffect, useState } from "./view.js";
 
 const ON = "garrison.notifications";
 const SOUND = "garrison.notifications.sound";
@@ -29,7 +30,7 @@ export function desktopNotices(button, run, choose) {
     button.toggleAttribute("data-ready", true);
   }
 
-  /** Take what a person is to be told now; what is new is shown, unless the page is looked at. */
+  /** Take the current notices; new ones are shown, unless the page is looked at. */
   function show(notices) {
     const fresh = known ? notices.filter(one => !known.has(one.key)) : [];
     known = new Set(notices.map(one => one.key));
@@ -68,7 +69,30 @@ const Choices = ({ close }) =>
       />
       with a sound</label
     >
+    <${Messages} />
     <div class="row end"><button type="button" onClick=${() => close()}>Close</button></div>`;
+
+/** Messages to a paired device while the page is closed. */
+function Messages() {
+  const [own, know] = useState(null);
+  useEffect(() => {
+    readDevice().then(know, () => {});
+  }, []);
+  if (!own) return null;
+  if (!own.name)
+    return html`<p class="kind">
+      <code>garrison serve --qr</code> pairs a phone, which then gets messages while the page is closed.
+    </p>`;
+  const turn = async box => {
+    const wanted = box.checked;
+    const done = await attempt(() => (wanted ? turnOn(own.key) : turnOff()));
+    box.checked = done ? wanted : !wanted;
+  };
+  return html`<label
+    ><input type="checkbox" checked=${own.pushes} onChange=${event => turn(event.currentTarget)} /> Messages to
+    ${" "}${own.name} while the page is closed</label
+  >`;
+}
 
 async function turn(box) {
   if (box.checked && !("Notification" in window && (await Notification.requestPermission()) === GRANTED)) {

@@ -35,7 +35,7 @@ const AT_WORK = new Set(["working", "asking"]);
  * @param {string} props.run
  * @param {string|null} props.node
  * @param {string|undefined} props.tab the tab to open it at
- * @param {number} props.opened changes when a person opens a node, also the same one
+ * @param {number} props.opened changes when the user opens a node, also the same one
  * @param {import("./state").State} props.state of the run
  * @param {number} props.happened changes with each event of the node
  * @param {(...given: any[]) => any} props.act posts a change
@@ -87,7 +87,7 @@ function spentOn({ nodes, costs }, node) {
 /** What a node is for, unless that is its name. */
 const goalOf = (one, node) => (one.label && one.label !== node ? one.label : "");
 
-/** What it is now, and what a person can do about it. */
+/** What it is now, and what the user can do about it. */
 const Top = memo(
   ({ run, node, state, title, act, close }) => {
     const one = state.nodes[node],

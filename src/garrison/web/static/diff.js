@@ -232,7 +232,7 @@ const Single = ({ line, look }) =>
         <td class="code"><${Code} line=${line} language=${look.language} /></td>
       </tr>`;
 
-/** Lines side by side: removed ones beside the added ones that follow them. */
+/** Lines side by side: removed ones next to the added ones that follow them. */
 function pairs(lines) {
   const found = [];
   for (let at = 0; at < lines.length;) {

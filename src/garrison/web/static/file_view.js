@@ -15,8 +15,8 @@ const NEAR = 40; // pixels from the end within which the view stays at it
 /**
  * The view; it scrolls what it is in. Its properties do not change: another file is another view, by its `key`.
  * @param {Object} props
- * @param {string} props.address path of the pieces, with its query begun
- * @param {string} props.search path of the search, with its query begun
+ * @param {string} props.address path of the pieces, with its query started
+ * @param {string} props.search path of the search, with its query started
  * @param {string} props.name of the downloaded file
  * @param {string} props.nothing what to say of an empty file
  * @param {string} props.box element that holds the pieces

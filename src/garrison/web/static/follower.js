@@ -9,7 +9,7 @@ const PAUSE = 2000; // milliseconds before a retry, and between answers that wer
 
 /**
  * Follow `path` from `from` until `stop()`, or until it has ended and no agent works on it.
- * @param {string} path with its query begun
+ * @param {string} path with its query started
  * @param {number} from where to begin
  * @param {(a: Object) => void} more called with each answer
  * @param {(a: Error) => void} failed called with each failure, which is retried

@@ -17,7 +17,7 @@ import { nodeLine, signOf } from "./words.js";
 const STEP = 1.25;
 const SMALLEST = 0.02; // size of a drawing that is shown as a whole
 const DEADLINE = 10000; // milliseconds for a layout
-const LONGER = 6; // times that, for a person who asks again
+const LONGER = 6; // times that, for the user who asks again
 const VIEW = "garrison.nodes.view"; // what this browser showed last
 const LARGE = 150; // nodes from which a run opens in groups, and its graph is laid out only when it is wanted
 const TABS = [

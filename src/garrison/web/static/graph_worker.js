@@ -1,4 +1,4 @@
-// Graphviz in a thread of its own: {dot} becomes {down, right}, the same graph drawn in both directions if `both` are
+// Graphviz in its own thread: {dot} becomes {down, right}, the same graph drawn in both directions if `both` are
 // wanted. A long chain is best read from left to right on a wide panel and downwards on a phone; the page chooses by its
 // size.
 

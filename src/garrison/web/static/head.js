@@ -27,7 +27,7 @@ const LOOKS = { "waiting for you": "asking", "nothing at work": "waiting" };
  * The head of `run`.
  * @param {Object} props
  * @param {import("./state").State|null} props.state null: not known yet, and nothing is shown
- * @param {number} props.waits how many items wait for a person
+ * @param {number} props.waits how many items wait for the user
  * @param {Array<Object>|null} props.runs all runs of the home
  * @param {(...given: any[]) => any} props.act posts a change
  */
@@ -123,7 +123,7 @@ function Actions({ state, act }) {
   }`;
 }
 
-/** Retry the failed nodes that a person chooses. */
+/** Retry the failed nodes that the user chooses. */
 async function again(state, act) {
   const failed = Object.values(state.nodes).filter(node => node.agent && node.status === "failed");
   const options = failed.map(one => ({

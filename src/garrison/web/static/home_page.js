@@ -6,6 +6,7 @@ import { beginTask } from "./begin.js";
 import { EmptyHome } from "./empty_home.js";
 import { attempt, full, link, skipTo, tab } from "./notice.js";
 import { RunsTable } from "./runs_table.js";
+import { Schedules } from "./schedules.js";
 import { follow } from "./stream.js";
 import { Empty, html, Panel, render, Skeleton } from "./view.js";
 import { Card } from "./waits.js";
@@ -29,7 +30,9 @@ export async function begin(main) {
     render(
       runs?.length === 0
         ? html`<${EmptyHome} home=${home} write=${write} />`
-        : html`<${Waiting} waits=${waits} write=${write} /><${RunsTable} runs=${runs} write=${write} />`,
+        : html`<${Waiting} waits=${waits} write=${write} /><${RunsTable} runs=${runs} write=${write} /><${Schedules}
+              write=${write}
+            />`,
       main,
     );
   };

@@ -1,6 +1,8 @@
 // Page of a browser without a session: what to do. It opens by itself once another tab has a session.
 
+import { canPair } from "./device.js";
 import { link } from "./notice.js";
+import { PairForm } from "./pair_page.js";
 import { watchSession } from "./session.js";
 import { html, render } from "./view.js";
 
@@ -18,6 +20,14 @@ export function noAccess(main) {
         The address is lost? End the server with Ctrl-C and start <code>garrison serve</code> again; it prints the same
         address. Runs go on meanwhile.
       </p>
+      ${
+        canPair() &&
+        html`<details>
+          <summary>Pair this device with a code</summary>
+          <p><code>garrison serve --qr</code> shows a code; it is good for two minutes.</p>
+          <${PairForm} />
+        </details>`
+      }
     </section>`,
     main,
   );

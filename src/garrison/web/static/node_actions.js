@@ -1,4 +1,4 @@
-// What a person can do about one node: answer, tell, take over, park, unpark, respawn, retry, cancel. What ends or throws
+// What the user can do about one node: answer, tell, take over, park, unpark, respawn, retry, cancel. What ends or throws
 // away something asks first, and names the node and what is lost.
 
 import { part } from "./api.js";

@@ -5,7 +5,7 @@ import { unfinished } from "./legible.js";
 import { Block } from "./transcript.js";
 import { html, useState } from "./view.js";
 
-/** The log; `at(kind)` gives the path of a file, with its query begun; `name` is that of a downloaded file, without its ending. */
+/** The log; `at(kind)` gives the path of a file, with its query started; `name` is that of a downloaded file, without its ending. */
 export function Log({ at, name, live }) {
   const [joined] = useState(joiner);
   return html`<${FileView}

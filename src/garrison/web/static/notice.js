@@ -1,4 +1,4 @@
-// Notices without a place of their own on the page: to a screen reader, as a line for a moment, in the tab's title.
+// Notices without their own place on the page: to a screen reader, as a line for a moment, in the tab's title.
 
 import { NO_ACCESS } from "./api.js";
 import { render } from "./view.js";

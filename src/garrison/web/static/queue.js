@@ -76,7 +76,7 @@ const Entry = ({ state, node, word, at, choose, children }) =>
     <${Age} time=${at} />${children}
   </li>`;
 
-/** What a person can do about an entry in its state. */
+/** What the user can do about an entry in its state. */
 function Buttons({ entry, act }) {
   const does = (label, action, question) =>
     html`<${Act}

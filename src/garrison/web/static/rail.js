@@ -1,5 +1,5 @@
 // Panel of the crew: the agents and the other layers of the run, which of them work now, and how far each is. What its
-// processes use of the machine is in a tab of its own.
+// processes use of the machine is in its own tab.
 
 import { shown, tally } from "./state.js";
 import { Tabs, TabPanel } from "./tabs.js";

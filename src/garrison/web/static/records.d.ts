@@ -274,6 +274,19 @@ export interface ShownPullRequest {
   returns: Record<string, number>;
 }
 
+export interface ShownSchedule {
+  name: string;
+  times: string;
+  zone: string;
+  command: Array<string>;
+  repo: string;
+  next: string;
+  paused: string;
+  last: string;
+  run: string;
+  spent_week: number;
+}
+
 export interface ShownWait {
   kind: "run" | "gate" | "asks" | "parked" | "failed" | "empty" | "paused" | "no_gate" | "no_room" | "blocked" | "no_target" | "ref_locked" | "hindered";
   key: string;

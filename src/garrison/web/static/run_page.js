@@ -9,6 +9,7 @@ import { NoSuchRun } from "./empty_home.js";
 import { Gantt } from "./gantt.js";
 import { Graph } from "./graph.js";
 import { RunHead } from "./head.js";
+import { showNotice } from "./notice_target.js";
 import { announce, attempt, full, link, skipTo, tab, toast } from "./notice.js";
 import { PullRequest } from "./pull_request.js";
 import { Queue } from "./queue.js";
@@ -106,6 +107,7 @@ class Run {
     if (snapshot.missed) announce("Events were missed; this is the current state.");
     this.happened += 1;
     this.soon();
+    void attempt(() => showNotice(this.run, this.state));
   }
 
   changed(change) {

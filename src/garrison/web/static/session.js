@@ -1,5 +1,8 @@
 // Session of this page: the bearer of its requests. It is in the tab's session storage, which belongs to this host and
-// this port alone; a cookie would be sent to every other port of the host. The tabs of a browser hand it to each other.
+// this port alone; a cookie would be sent to every other port of the host. The tabs of a browser hand it to each other. A
+// paired device gets one whenever it needs one.
+
+import { logIn } from "./device.js";
 
 const KEY = "garrison-session";
 const CHANNEL = "garrison-session";
@@ -36,9 +39,10 @@ export async function beginSession() {
     keep({ bearer: ticket, renew: 0 });
   } else {
     held = kept();
-    if (!held) await askTabs();
+    if (!held && !(await ownSession())) await askTabs();
   }
   if (held && Date.now() >= held.renew) await renew();
+  if (!held) await ownSession(); // what this tab kept was too old
   if (held) plan();
   return held !== null;
 }
@@ -48,6 +52,13 @@ export function endSession(refused) {
   if (held?.bearer !== refused) return;
   held = null;
   sessionStorage.removeItem(KEY);
+}
+
+/** Get a session as the paired device that this browser is; false if it is none. */
+async function ownSession() {
+  const got = await logIn().catch(() => null); // without a server there is none
+  if (got) take(got);
+  return got !== null;
 }
 
 function kept() {
@@ -80,7 +91,7 @@ let planned;
 
 function plan() {
   clearTimeout(planned);
-  planned = setTimeout(() => renew().then(plan), Math.max(RETRY, held.renew - Date.now()));
+  planned = setTimeout(() => renew().then(() => held && plan()), Math.max(RETRY, held.renew - Date.now()));
 }
 
 /** Exchange what is held for a new session. A server that does not respond is asked again later. */
@@ -97,9 +108,15 @@ async function renew() {
   } catch {
     return;
   }
-  if (response.status === 401) return endSession(bearer);
-  if (!response.ok) return;
-  const { session, seconds } = await response.json();
+  if (response.status === 401) {
+    endSession(bearer);
+    await ownSession();
+    return;
+  }
+  if (response.ok) take(await response.json());
+}
+
+function take({ session, seconds }) {
   keep({ bearer: session, renew: Date.now() + 1000 * seconds * EARLY });
   channel.postMessage(["session", held]);
 }

@@ -7,7 +7,7 @@ import { html } from "./view.js";
  * @param {Object} props
  * @param {Array<[string, string]>} props.columns name and title of each
  * @param {{by: string, down: boolean}} props.order what it is sorted by
- * @param {(a: string) => void} props.sort called with the column that a person chooses
+ * @param {(a: string) => void} props.sort called with the column that the user chooses
  */
 export const SortedHeads = ({ columns, order, sort }) =>
   html`<thead>

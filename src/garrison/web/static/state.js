@@ -104,12 +104,12 @@ function stepsFromStart({ next, nodes }) {
 
 const asking = (/** @type {State} */ state) => state.gates.filter(gate => gate.kind !== "signal");
 
-/** What waits for a person, as the server lists it; each with its node. */
+/** What waits for the user, as the server lists it; each with its node. */
 export const waiting = (/** @type {State} */ state) =>
   (state.waits ?? []).map(one => ({ ...one, node: state.nodes[one.node] }));
 
 /**
- * What a person should see beside it, and what is not counted: problems, and nodes that failed in a run that is over.
+ * What the user should see next to it, and what is not counted: problems, and nodes that failed in a run that is over.
  * @param {State} state
  */
 export function notes(state) {

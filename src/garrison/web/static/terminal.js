@@ -1,4 +1,4 @@
-// Panel of an agent's terminal: the screen as it is now, read-only until a person asks for the keyboard. While they have
+// Panel of an agent's terminal: the screen as it is now, read-only until the user asks for the keyboard. While they have
 // it, a mark says so, and a key leaves the terminal.
 
 import { ask } from "./ask.js";

@@ -100,7 +100,7 @@ function loadStyle() {
  * A screen in `place`, a scrolled element.
  * @param {Element} place
  * @param {{columns: number, rows: number}} size
- * @param {(a: string) => void} typed gets what a person types while the screen has the keyboard
+ * @param {(a: string) => void} typed gets what the user types while the screen has the keyboard
  * @param {() => void} leave called when the person leaves the screen by keyboard
  */
 export async function openScreen(place, size, typed, leave) {

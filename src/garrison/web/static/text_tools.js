@@ -1,4 +1,4 @@
-// What a person takes along: copied text, a downloaded file. Pages are requested one after another, so that the server
+// What the user takes along: copied text, a downloaded file. Pages are requested one after another, so that the server
 // sends no more at once than to the page.
 
 import { toast } from "./notice.js";

@@ -1,5 +1,5 @@
 // What every panel is made with: preact and htm, and the rules of the house. A panel is a component: what it shows comes in
-// as properties, what a person does goes out through functions among them. Text from elsewhere becomes text, and is made
+// as properties, what the user does goes out through functions among them. Text from elsewhere becomes text, and is made
 // legible on its way, in this one place; nothing here turns a string into markup.
 
 import { Component, Fragment, createRef, h, options, render } from "./vendor/preact-11.2.0/preact.mjs";
@@ -57,7 +57,7 @@ export function memo(component, same = shallow) {
 /** A component that shows these parts of the run's state, and is drawn again only when one of them changed. */
 export const reading = (parts, component) => memo(component, (one, other) => sameDrawing(parts, one, other));
 
-/** A panel of the page: a section with a heading, elements `beside` it, others `above` its body. */
+/** A panel of the page: a section with a heading, elements `next to` it, others `above` its body. */
 export function Panel({ id, title, beside, above, hidden, class: kind, children }) {
   return html`<section
     id=${id}

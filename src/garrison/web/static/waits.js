@@ -1,4 +1,4 @@
-// Panel of what waits for a person, most urgent first: gates and questions with their answers, then parked and failed nodes.
+// Panel of what waits for the user, most urgent first: gates and questions with their answers, then parked and failed nodes.
 
 import { part } from "./api.js";
 import { ask } from "./ask.js";

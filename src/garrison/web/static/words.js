@@ -1,4 +1,4 @@
-// Words of the page: states, times, amounts. Pure. Each state has a word and a symbol of its own, so that none is shown
+// Words of the page: states, times, amounts. Pure. Each state has a word and its own symbol, so that none is shown
 // by colour alone, and each fact is put into words in one place.
 
 const STATES = {
@@ -154,7 +154,7 @@ export const count = (n, one, many = `${one}s`) => `${n} ${n === 1 ? one : many}
 /** A node in one line, for a screen reader and the tooltip. */
 export function nodeLine(node, state = stateOf(node.status)) {
   const label = node.label && node.label !== node.node ? ` (${node.label})` : "";
-  const deaths = node.deaths ? `, ${count(node.deaths, "death")}` : ""; // beside the name, as on the node: what is read there can be spoken
+  const deaths = node.deaths ? `, ${count(node.deaths, "death")}` : ""; // next to the name, as on the node, for screen readers
   const parts = [`${node.node}${deaths}${label}: ${nodeWord(node, state)}`];
   if (node.attempt > 1) parts.push(`attempt ${node.attempt}`);
   if (node.answer) parts.push(`answered: ${node.answer}`);

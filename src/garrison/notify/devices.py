@@ -1,0 +1,303 @@
+"""Paired devices: an offer with a single-use code becomes a device with a key of its own.
+
+`garrison serve --qr` leaves an offer in the home (`web/pairing.json`): the hash of its code, what the device may do,
+and when it ends. Whoever sends the code in time registers a public key, and the offer is gone. The private key never
+leaves the browser that made it; to get a session, the browser signs a challenge of the server (`web.phones`). A device
+is `web/devices/ID.json`; without that file, none of its sessions is valid any more.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import re
+import secrets
+from typing import TYPE_CHECKING
+
+from garrison.errors import NotFound, RecordError, Refused, UsageError
+from garrison.notify.push import Subscription
+from garrison.records import atomic, record
+from garrison.records.record import Record
+from garrison.system import processes
+from garrison.system.terminal_text import clean
+from garrison.values import replace
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
+
+WATCH, DECIDE = "watch", "decide"
+"""What a device may do: look, or do everything that the page offers."""
+OFFER_SECONDS = 120.0
+"""Time in which the code of an offer is good."""
+TRIES = 20
+"""Wrong codes after which an offer is withdrawn: a code has 58 bits, so nobody guesses one."""
+NAME_LENGTH = 40
+_LETTERS = "ABCDEFGHJKMNPQRSTVWXYZ23456789"
+"""Letters of a code; none looks like another one."""
+_ID = re.compile(r"[a-z2-7]{16}")
+_POINT, _SIGNATURE = 65, 64
+"""Bytes of an uncompressed point of P-256, and of a signature as WebCrypto writes it."""
+
+
+class Device(Record):
+    """A paired browser. `key` is its public point, base64url; `paired` the time, in UTC."""
+
+    id: str
+    name: str
+    may: str
+    key: str
+    paired: str
+    push: Subscription | None = None
+    """Where its messages go, None while it wants none."""
+
+
+class Offer(Record):
+    """What the next device that sends the code gets. `expires` is in seconds since 1970."""
+
+    code: str
+    """SHA-256 of the code, in hexadecimal digits."""
+    may: str
+    expires: float
+    tries: int = 0
+
+
+class Serving(Record):
+    """The server of a home: the origin of its page, and its process."""
+
+    origin: str
+    pid: int
+    ticks: int
+
+    @property
+    def is_alive(self) -> bool:
+        return processes.is_running(self.pid, self.ticks)
+
+
+# ---- the server that is at work
+
+
+def write_serving(home: Path, origin: str, pid: int) -> None:
+    """Record which address this process serves: links in messages lead there, and `serve --qr` offers it."""
+    found = processes.probe(pid)
+    atomic.make_directory(home / "web")
+    atomic.write(_serving_path(home), record.encode(Serving(origin, pid, found.ticks if found else 0)))
+
+
+def read_serving(home: Path) -> Serving | None:
+    """Return the home's last server, which may have ended; None if there was none, or its record is damaged."""
+    try:
+        data = atomic.read(_serving_path(home))
+        return None if data is None else record.decode(Serving, data, _serving_path(home))
+    except RecordError:
+        return None
+
+
+def _serving_path(home: Path) -> Path:
+    return home / "web" / "serving.json"
+
+
+# ---- pairing
+
+
+def make_offer(home: Path, may: str, now: float) -> str:
+    """Leave an offer that replaces an earlier one; return its code. `may` is the most that a device can get."""
+    code = "".join(secrets.choice(_LETTERS) for _ in range(12))
+    with _locked(home):
+        atomic.write(_offer_path(home), record.encode(Offer(_hash(code), may, now + OFFER_SECONDS)))
+    return code
+
+
+def make_topic() -> str:
+    """Return the end of a name that nobody guesses."""
+    return "".join(secrets.choice(_LETTERS) for _ in range(16)).lower()
+
+
+def spell(code: str) -> str:
+    """Return a code in groups, as it is read and typed."""
+    return "-".join(code[begin:begin + 4] for begin in range(0, len(code), 4))
+
+
+def read_offer(home: Path) -> Offer | None:
+    """Return the offer that stands, used up and expired ones excepted."""
+    data = atomic.read(_offer_path(home))
+    return None if data is None else record.decode(Offer, data, _offer_path(home))
+
+
+def withdraw_offer(home: Path) -> None:
+    """Remove the offer, if there is one."""
+    with _locked(home):
+        _offer_path(home).unlink(missing_ok=True)
+
+
+def pair(home: Path, code: str, name: str, may: str, key: str, *, now: float, at: str) -> Device:
+    """Register a device for the code of the offer, which is used up.
+
+    Args:
+        name: what its user calls it; another one of that name makes it `NAME 2`.
+        may: WATCH or DECIDE; not more than was offered.
+        key: its public point, base64url.
+        now: seconds since 1970.
+        at: the same time in UTC, as text.
+
+    Raises:
+        Refused: no offer stands, or the code is wrong.
+        UsageError: name, right or key are none.
+    """
+    read_key(key)
+    shown = " ".join(clean(name).split())[:NAME_LENGTH]
+    if not shown or may not in (WATCH, DECIDE):
+        raise UsageError("give the device a name, and say whether it may watch or decide")
+    with _locked(home):
+        offer = read_offer(home)
+        if offer is None or now >= offer.expires:
+            _offer_path(home).unlink(missing_ok=True)
+            raise Refused("this code was used or has expired; `garrison serve --qr` shows a new one")
+        if not hmac.compare_digest(offer.code, _hash(code)):
+            _count_wrong(home, offer)
+            raise Refused("this code is wrong; look at it again, or let `garrison serve --qr` show a new one")
+        if may == DECIDE and offer.may != DECIDE:
+            raise UsageError("this code lets a device watch, no more; `garrison serve --qr decide` shows another")
+        _offer_path(home).unlink()
+        taken = {device.name for device in list_devices(home)}
+        number = 1
+        while (unique := shown if number == 1 else f"{shown} {number}") in taken:
+            number += 1
+        device = Device(base64.b32encode(secrets.token_bytes(10)).decode().lower(), unique, may, key, at)
+        _write(home, device)
+    return device
+
+
+def _count_wrong(home: Path, offer: Offer) -> None:
+    if offer.tries + 1 >= TRIES:
+        _offer_path(home).unlink()
+    else:
+        atomic.write(_offer_path(home), record.encode(replace(offer, tries=offer.tries + 1)))
+
+
+def _hash(code: str) -> str:
+    letters = "".join(letter for letter in code.upper() if letter in _LETTERS)
+    return hashlib.sha256(letters.encode()).hexdigest()
+
+
+# ---- devices
+
+
+def list_devices(home: Path) -> list[Device]:
+    """Return the paired devices by name; a damaged record is left out."""
+    found = []
+    for file in sorted(atomic.list_names(_folder(home))):
+        if file.endswith(".json"):
+            try:
+                found.append(read_device(home, file.removesuffix(".json")))
+            except RecordError:
+                continue
+    return sorted((device for device in found if device is not None), key=lambda device: device.name)
+
+
+def read_device(home: Path, id: str) -> Device | None:
+    """Return a device; None if there is none of that id (any more)."""
+    if not _ID.fullmatch(id):
+        return None
+    path = _folder(home) / f"{id}.json"
+    data = atomic.read(path)
+    return None if data is None else record.decode(Device, data, path)
+
+
+def may(home: Path, id: str) -> str:
+    """Return what a device may do now, '' if it is revoked or its record is damaged."""
+    try:
+        device = read_device(home, id)
+    except RecordError:
+        return ""
+    return device.may if device is not None else ""
+
+
+def revoke(home: Path, name: str) -> Device:
+    """Forget the device of a name or id; NotFound if there is none. Its sessions end, and nothing is sent to it."""
+    with _locked(home):
+        device = next((each for each in list_devices(home) if name in (each.name, each.id)), None)
+        if device is None:
+            raise NotFound(f"no device is called {name!r:.60}; `garrison serve --devices` lists them")
+        (_folder(home) / f"{device.id}.json").unlink()
+        atomic.sync_directory(_folder(home))
+    return device
+
+
+def subscribe(home: Path, id: str, push: Subscription | None) -> None:
+    """Record where messages to a device go, or that it wants none; NotFound for a revoked one."""
+    with _locked(home):
+        device = read_device(home, id)
+        if device is None:
+            raise NotFound("this device is not paired (any more)")
+        _write(home, replace(device, push=push))
+
+
+def forget_endpoint(home: Path, id: str, endpoint: str) -> None:
+    """Forget where messages to a device went, since its push service says that this is over."""
+    with _locked(home):
+        device = read_device(home, id)
+        if device is not None and device.push is not None and device.push.endpoint == endpoint:
+            _write(home, replace(device, push=None))
+
+
+def _write(home: Path, device: Device) -> None:
+    atomic.make_directory(_folder(home))
+    atomic.write(_folder(home) / f"{device.id}.json", record.encode(device))
+
+
+def _folder(home: Path) -> Path:
+    return home / "web" / "devices"
+
+
+def _offer_path(home: Path) -> Path:
+    return home / "web" / "pairing.json"
+
+
+def _locked(home: Path) -> AbstractContextManager[None]:
+    return atomic.locked(atomic.make_directory(home / "web") / "devices.lock")
+
+
+# ---- keys
+
+
+def read_key(key: str) -> EllipticCurvePublicKey:
+    """Return a public key; UsageError for what is no point of P-256."""
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    try:
+        data = decode_base64(key)
+        if len(data) != _POINT:
+            raise ValueError
+        return ec.EllipticCurvePublicKey.from_encoded_point(ec.SECP256R1(), data)
+    except ValueError:
+        raise UsageError("the key of the device is no public key of P-256") from None
+
+
+def is_signed(device: Device, text: str, signature: str) -> bool:
+    """Return whether a device has signed a text (ECDSA with SHA-256, both halves in 32 bytes, base64url)."""
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives import hashes
+    from cryptography.hazmat.primitives.asymmetric import ec, utils
+
+    try:
+        data = decode_base64(signature)
+        if len(data) != _SIGNATURE:
+            return False
+        halves = (int.from_bytes(data[:32], "big"), int.from_bytes(data[32:], "big"))
+        read_key(device.key).verify(utils.encode_dss_signature(*halves), text.encode(), ec.ECDSA(hashes.SHA256()))
+    except (InvalidSignature, ValueError, UsageError):
+        return False
+    return True
+
+
+def decode_base64(text: str) -> bytes:
+    """Return the bytes of base64url without padding; ValueError for anything else."""
+    try:
+        return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+    except binascii.Error as error:
+        raise ValueError(str(error)) from None

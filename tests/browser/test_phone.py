@@ -1,0 +1,162 @@
+"""A phone: pairing by a code, sessions by its key, what it may do, messages, and the question that one opens."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import expect
+from served_run import serving
+
+from garrison.notify import devices
+from top_support import HomeBuilder, home_builder
+
+PHONE = {"width": 390, "height": 844, "has_touch": True}
+SUBSCRIBED = """
+PushManager.prototype.subscribe = async function (options) {
+  window.subscribed = options.applicationServerKey;
+  return { unsubscribe: async () => true, toJSON: () => ({ endpoint: window.endpoint, keys: KEYS }) };
+};
+"""
+"""Stands for the push service of a browser's maker, which no test can reach."""
+KEYS = {"p256dh": "BCVxsr7N_eNgVRqvHtD0zTZsEc6-VV-JvLexhqUzORcxaOzi6-AYWXvTBHm4bjyPjs7Vd8pZGH6SRpkNtoIAiw4",
+        "auth": "BTBZMqHH6r4Tts7J_aSIgg"}
+"""Keys of the example of RFC 8291."""
+
+
+def gate(node: str, text: str) -> dict[str, Any]:
+    return {"place": f"{node}#1", "node": node, "kind": "human", "text": text, "type": "single_select", "default": "",
+            "deadline": "", "signal": "", "at": "2026-01-31T12:00:00.000000Z",
+            "options": [{"key": "Y", "label": "Yes", "target": "b", "written": "Yes"}]}
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[tuple[Path, HomeBuilder, Any]]:
+    """A home with a run in which a gate is open."""
+    with home_builder(tmp_path) as builder:
+        guardian = builder.run("r1", "a", "b")
+        guardian.append("gate", gate("a", "Ship it?"), builder.now())
+        yield tmp_path, builder, guardian
+        guardian.close()
+
+
+def origin(url: str) -> str:
+    return url.partition("/?")[0]
+
+
+def paired(opened: Any, home: Path, url: str, may: str) -> Any:
+    """A phone's page after it was paired by the address of a QR code."""
+    code = devices.make_offer(home, devices.DECIDE, time.time())
+    page = opened(f"{origin(url)}/#pair.{code}", **PHONE)
+    expect(page.get_by_role("heading", name="Pair this device")).to_be_visible()
+    assert page.evaluate("location.hash") == "", "the code does not stay in the address"
+    page.get_by_label("Name").fill("Phone")
+    page.get_by_role("radio", name=may).check()
+    page.get_by_role("button", name="Pair").click()
+    expect(page.locator("#waits")).to_contain_text("Ship it?")
+    return page
+
+
+def test_a_paired_phone_keeps_its_access_until_it_is_revoked(home: Any, opened: Any) -> None:
+    """A closed tab and a restarted server cost nothing; the key cannot be taken out of the browser."""
+    root = home[0]
+    with serving(root) as url:
+        page = paired(opened, root, url, "decide")
+        context, address = page.context, origin(url)
+        key = page.evaluate("""() => new Promise(resolve => {
+          const opening = indexedDB.open("garrison-device", 1);
+          opening.onsuccess = () => {
+            const got = opening.result.transaction("device").objectStore("device").get("device");
+            got.onsuccess = () => {
+              opening.result.close();
+              const taken = crypto.subtle.exportKey("pkcs8", got.result.key);
+              taken.then(() => resolve("taken out"), error => resolve(error.name));
+            };
+          };
+        })""")
+        assert key == "InvalidAccessError"
+        page.close()
+        page = context.new_page()
+        page.goto(f"{address}/?run=r1")
+        expect(page.get_by_role("button", name="Yes", exact=True)).to_be_visible()
+    [device] = devices.list_devices(root)
+    assert (device.name, device.may) == ("Phone", "decide")
+    page.close()
+    with serving(root, port=int(address.rpartition(":")[2])):
+        page = context.new_page()
+        page.goto(f"{address}/?run=r1")
+        expect(page.locator("#waits")).to_contain_text("Ship it?")
+        devices.revoke(root, "Phone")
+        opened.made[-1][1].allowed += ["401", "404", "ERR_"]
+        page.reload()
+        expect(page.get_by_role("heading", name="No access")).to_be_visible()
+        assert page.evaluate("sessionStorage.length") == 0
+        page.get_by_text("Pair this device with a code").click()
+        code = devices.make_offer(root, devices.WATCH, time.time())
+        page.get_by_label("Code").fill(devices.spell(code).lower())
+        page.get_by_role("radio", name="watch").check()
+        page.get_by_role("button", name="Pair").click()
+        expect(page.locator("#waits")).to_contain_text("Ship it?")
+        assert devices.list_devices(root)[0].may == "watch", "paired again, by a typed code"
+
+
+def test_a_phone_that_watches_can_decide_nothing_and_a_code_is_good_once(home: Any, opened: Any) -> None:
+    root = home[0]
+    with serving(root) as url:
+        page = paired(opened, root, url, "watch")
+        page.goto(f"{origin(url)}/?run=r1")
+        expect(page.locator("#waits")).to_contain_text("Ship it?")
+        expect(page.get_by_role("button", name="Yes", exact=True)).to_have_count(0)
+        page.watch.allowed += ["403", "409", "400"]
+        posted = page.evaluate("""async () => (await fetch("/api/runs/r1/gates/a%231", {
+          method: "POST", body: '{"choice": "Yes"}', headers: { "Content-Type": "application/json", "X-Garrison": "1",
+          Authorization: "Bearer " + JSON.parse(sessionStorage.getItem("garrison-session")).bearer } })).status""")
+        assert posted == 403
+        other = opened(f"{origin(url)}/#pair.{devices.make_offer(root, devices.DECIDE, time.time() - 121)}", **PHONE)
+        other.watch.allowed.append("409")
+        other.get_by_role("button", name="Pair").click()
+        expect(other.get_by_role("alert").first).to_contain_text("has expired")
+        code = devices.make_offer(root, devices.WATCH, time.time())
+        for given, may, told in ((code[::-1], "watch", "is wrong"), (code, "decide", "lets a device watch")):
+            other.watch.allowed.append("400")
+            other.goto("about:blank")
+            other.goto(f"{origin(url)}/#pair.{given}")
+            other.get_by_role("radio", name=may).check()
+            other.get_by_role("button", name="Pair").click()
+            expect(other.locator(".pairing [role=alert]")).to_contain_text(told)
+        assert len(devices.list_devices(root)) == 1
+
+
+def test_messages_go_to_the_services_of_browsers_alone_and_open_exactly_their_question(home: Any, opened: Any) -> None:
+    root, builder, guardian = home
+    with serving(root) as url:
+        page = paired(opened, root, url, "decide")
+        page.watch.allowed += ["400", "409"]
+        page.context.grant_permissions(["notifications"], origin=origin(url))
+        page.add_init_script(SUBSCRIBED.replace("KEYS", json.dumps(KEYS)))
+        page.goto(f"{origin(url)}/?run=r1")
+        expect(page.locator("#link")).to_have_text("Live")
+        for endpoint, told in (("https://192.168.1.1/x", "192.168.1.1"),
+                               ("https://fcm.googleapis.com/fcm/send/x", "messages are on")):
+            page.evaluate("at => { window.endpoint = at; }", endpoint)
+            page.get_by_role("button", name="Notifications").click()
+            page.get_by_role("checkbox", name="Messages to Phone").click()
+            expect(page.locator("#toast")).to_contain_text(told)
+            page.get_by_role("button", name="Close").click()
+        [device] = devices.list_devices(root)
+        assert device.push is not None and device.push.endpoint == "https://fcm.googleapis.com/fcm/send/x"
+        assert len(page.evaluate("window.subscribed")) == 87, "the key of this home's pushes"
+        key = "gate:a#1:2026-01-31T12:00:00.000000Z"
+        page.goto(f"{origin(url)}/?run=r1&node=a&notice={key.replace('#', '%23')}")
+        expect(page.locator(".card.pointed")).to_contain_text("Ship it?")
+        assert "notice" not in page.url
+        guardian.append("signal", {"id": "s1", "type": "INPUT_RESPONSE", "node": "a", "attempt": 0,
+                                   "by": "the device Tablet",
+                                   "flow": {"node": "a", "event": "finished", "place_id": "a#1"}}, builder.now())
+        guardian.append("gate", {**gate("a", "Ship it?"), "closed": True}, builder.now())
+        page.goto(f"{origin(url)}/?run=r1&node=a&notice={key.replace('#', '%23')}")
+        expect(page.locator("#toast")).to_contain_text("through the device Tablet")

@@ -24,7 +24,6 @@ const WIDE = new Set(["changes", "terminal"]);
 const ATTEMPTS = 3; // shown, the last ones
 const TAIL = 2000; // characters of a failed attempt's log
 const SETTLE = 150; // milliseconds between an event and the request for what it changed
-const UNREACHED = { attempts: [], why: [] }; // what is known of a node that no record names
 const OF = { runner: "runner: ", orchestrator: "agent: " }; // whose process a line is about
 const AT_WORK = new Set(["working", "asking"]);
 
@@ -145,7 +144,7 @@ const attemptInAddress = () => Number(new URLSearchParams(location.search).get("
 
 /** What the server says of a node, asked again each time that something `happened` to it. */
 function useNode(run, node, reached, happened, current, pick) {
-  const [known, know] = useState(reached ? null : UNREACHED);
+  const [known, know] = useState(reached ? null : { attempts: [], why: [] });
   const [trouble, fail] = useState("");
   const [version, renew] = useState(0);
   useEffect(() => {

@@ -1,7 +1,7 @@
 """`garrison review`: show a node's work that waits to land, and approve or reject it.
 
 An approval or a rejection is one record of the queue's journal (`merge/commands.py`). Rejected work is reworked as
-after a red gate: the reason is in the prompt of the next attempt (`guardian/policy.py _after_failure`).
+after a red gate: the reason is in the prompt of the next attempt (`run/plan.py change_after_failure`).
 """
 
 from __future__ import annotations

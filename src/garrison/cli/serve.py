@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 import click
 
+from garrison import extras
 from garrison.cli import completion
 from garrison.cli.commands import Command
 from garrison.cli.options import home_option
@@ -80,6 +81,7 @@ def serve(port: int, run: str | None, address: str, hostnames: tuple[str, ...], 
 
     The printed address contains a token, which allows everything that the page offers.
     """
+    extras.require("web", "`garrison serve`")
     from garrison.web.access import READ, WEBHOOK, WRITE, load_tokens
     from garrison.web.server import Endpoint
     from garrison.web.server import serve as serve_page

@@ -23,8 +23,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 from urllib.parse import quote, urlencode, urlsplit
 
+from garrison import extras
 from garrison.config import NotifyConfig, read_config
-from garrison.errors import GarrisonError, Refused, UsageError
+from garrison.errors import GarrisonError, UsageError
 from garrison.notify import buttons, devices
 from garrison.notify.push import check_endpoint, key_path, public_key
 from garrison.records.record import from_data
@@ -41,8 +42,6 @@ if TYPE_CHECKING:
 
 PUSH_SECONDS = 86_400
 """Time for which a push service keeps a message for a device that is off."""
-MISSING = ("what sends is not installed: `pip install 'garrison[notify]'` into garrison's environment, or "
-           "`pipx inject garrison apprise cryptography`")
 _SECRET = 4
 """Characters of a part of an address from which on it is taken for a secret."""
 _TEST = "test"
@@ -140,9 +139,8 @@ def link_to(home: Path, config: NotifyConfig, run: str, notification: Notificati
 
 
 def path_to(run: str, notification: Notification) -> str:
-    """Return the same within the page. Pure."""
-    words = {"run": run, "node": notification.node, "notice": notification.key}
-    return f"/?{urlencode({name: value for name, value in words.items() if value}, quote_via=quote)}"
+    """Return the same within the page; a node's panel would cover its question on a phone. Pure."""
+    return f"/?{urlencode({'run': run, 'notice': notification.key}, quote_via=quote)}"
 
 
 def describe_push(notification: Notification) -> str:
@@ -189,10 +187,9 @@ def send(home: Path, config: NotifyConfig, environ: Mapping[str, str], run: str,
     paired = [device for device in devices.list_devices(home) if device.push is not None]
     if not urls and not paired:
         return []
-    try:
-        import apprise
-    except ImportError:
-        raise Refused(MISSING) from None
+    extras.require("notify", "a notice")
+    import apprise
+
     link = link_to(home, config, run, notification)
     actions = ntfy_actions(home, config, run, notification, link, time.time()) if urls else ""
     more = {name: value for name, value in (("click", link), ("actions", actions)) if value}

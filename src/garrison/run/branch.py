@@ -2,7 +2,7 @@
 
 The guardian creates it where the target was at the launch. Nodes begin at its tip and merge into it through a queue of
 its own, in which every landing is journaled as in the target's: the branch is the truth of what was merged. At the exit
-its tip is an entry of the target's queue (`guardian/landing_policy.py`). Once that has landed, the branch is archived.
+its tip is an entry of the target's queue (`guardian_policy.py`, step 5). Once that has landed, the branch is archived.
 """
 
 from __future__ import annotations

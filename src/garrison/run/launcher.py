@@ -50,13 +50,14 @@ from garrison.records.names import Key
 from garrison.records.signals import Escalation, ResumeRun, StopRun, parse, resume_id
 from garrison.run import launcher_policy as policy
 from garrison.run import notifications
-from garrison.run.launch_copy import copy_launch
+from garrison.run.follower import follower_variables
 from garrison.run.launcher_policy import LauncherFacts, LauncherView
 from garrison.run.state import (
     EXIT,
     RUN_TRANSITIONS,
     STOPPED_BY_PERSON,
     RunState,
+    copy_launch,
     describe_landed,
     replay_run,
 )
@@ -345,7 +346,8 @@ class Launcher:
             self.supervisor.sweep(previous)
         request = SpawnRequest(self.guardian_key, self.incarnation.key, journal_incarnation=self.facts.incarnation)
         try:
-            started = spawn_process(self.runtime, self.launch, request)
+            started = spawn_process(self.runtime, self.launch, request,
+                                    variables=follower_variables(self.launch, self.runtime.environ))
         except START_RACES as error:
             log_line(str(error))
             return

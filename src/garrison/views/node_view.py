@@ -34,7 +34,7 @@ from garrison.records.remote import look_remote
 from garrison.records.run import Launch, Result, RunFiles, Task
 from garrison.run.agent_activity import AgentActivity, is_taken_over, read_waiting
 from garrison.run.agent_places import RunPlaces, read_own, record_of
-from garrison.run.parking import find_parked
+from garrison.run.guardian_view import find_parked
 from garrison.run.state import NodeState
 from garrison.run.status import UNFINISHED
 from garrison.sandbox.place import Role

@@ -31,7 +31,7 @@ from garrison.records.events import ChildDied, ChildSpawned, GuardianSignal
 from garrison.records.json_io import read_lines
 from garrison.records.names import Key
 from garrison.records.run import Launch, RunFiles
-from garrison.run.parking import find_parked
+from garrison.run.guardian_view import find_parked
 from garrison.run.plan import read_plan
 from garrison.run.state import ENDED, NodeState
 from garrison.run.status import Status

@@ -24,7 +24,7 @@ from garrison.records.hook import Hook
 from garrison.records.identity import Identity
 from garrison.records.names import ROLES, Key
 from garrison.records.run import LAND_NODE, Launch, RunFiles, RunSandbox
-from garrison.run.parking import find_parked
+from garrison.run.guardian_view import find_parked
 from garrison.run.plan import change_plan, check_journal_present, read_plan
 from garrison.run.state import (
     DECLINED,

@@ -17,7 +17,7 @@ from garrison.merge.entry import MergeEntry
 from garrison.merge.explanation import describe_changes
 from garrison.pipeline.questions import FREE_TEXT, SIGNAL, OpenGate
 from garrison.pipeline.subpipelines import NAME_SEPARATOR
-from garrison.run.parking import find_parked
+from garrison.run.guardian_view import find_parked
 from garrison.run.state import TESTED
 from garrison.run.status import FINAL, Status
 from garrison.values import Value

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import Any
 
 from garrison.agents.claude import extensions
@@ -171,19 +170,3 @@ def read_only(profile: ClaudeSettings, *, can_run: bool = False) -> ClaudeSettin
 
 def without_variables(settings: ClaudeSettings, names: Collection[str]) -> ClaudeSettings:
     return replace(settings, set={name: value for name, value in settings.set.items() if name not in names})
-
-
-# ---- extra -----------------------------------------------------------------------------------------------------------
-
-# The extra `garrison[claude]`: the SDK, with its CLI ten times as large as all the rest, is installed on request.
-
-
-INSTALL = "pipx inject garrison claude-agent-sdk"
-"""Command that most users need."""
-MISSING = ("Claude agents need claude-agent-sdk, which is not installed (about 380 MB, the extra garrison[claude]): "
-           f"type `{INSTALL}`, `uv tool install --with claude-agent-sdk garrison`, or "
-           "`pip install claude-agent-sdk`; in a clone, `scripts/demo --claude` adds it to .venv")
-
-
-def has_sdk() -> bool:
-    return find_spec("claude_agent_sdk") is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypedDict
 
 import msgspec
@@ -14,7 +15,6 @@ from garrison.system import untrusted
 from garrison.values import Value
 
 if TYPE_CHECKING:
-    from pathlib import Path
 
     from garrison.agents.briefing import Death, Progress
     from garrison.records.run import Task
@@ -318,3 +318,26 @@ class Agent(Protocol):
     def start(self, assignment: Assignment, now: float) -> Work:
         """Start the work; GarrisonError if that is impossible."""
         ...
+
+
+class Order(Value):
+    """Order of a connection, as far as it is the same for each kind of agent: the session to begin or resume, and its
+    first message."""
+
+    home: str
+    incarnation: int = msgspec.field(name="life")
+    worktree: str = msgspec.field(name="tree")
+    folder: str
+    """Folder of the attempt."""
+    session: str
+    prompt: str
+    system_prompt: str = msgspec.field(default="", name="system")
+    """Appended to the program's own, where it has one."""
+    role: str = msgspec.field(default=WORKER, name="part")
+    """WORKER or VALIDATOR: selects garrison's tools."""
+    inside: str = ""
+    """Path of the worktree in the agent's sandbox; '' for the path outside."""
+
+    @property
+    def attempt_folder(self) -> Path:
+        return Path(self.folder)

@@ -165,6 +165,11 @@ def _read_test(runtime: Runtime, launch: Launch, git: Git, attempt: int) -> tupl
     return count_tests(read_tail(Path(log), 200, 20_000)), seconds
 
 
+def read_attempt_replies(folder: Path) -> dict[str, str]:
+    """Return what the agent of an attempt's folder answers to comments, by their ids; OSError, GarrisonError."""
+    return parse_replies(untrusted.read_end(folder / EXCHANGE, REPLIES, MAX_REPLIES))
+
+
 def read_replies(runtime: Runtime, launch: Launch, state: RunState, git: Git) -> dict[str, str]:
     """Return what agents answer to the comments that their nodes were sent back for, by the comments' keys.
 
@@ -176,7 +181,7 @@ def read_replies(runtime: Runtime, launch: Launch, state: RunState, git: Git) ->
         said = dict[str, str]()
         for attempt in range(2, last + 1):
             with suppress(GarrisonError, OSError):
-                said |= parse_replies(untrusted.read_end(files.attempt(node, attempt) / EXCHANGE, REPLIES, MAX_REPLIES))
+                said |= read_attempt_replies(files.attempt(node, attempt))
         keys = [key for key, owner in known.owners.items() if owner == node and not key.startswith("check:")]
         latest = max((known.taken[key] for key in keys), default=0)
         result, _ = read_attempt_result(runtime.store, files, node, last) if last > 1 else (None, "")

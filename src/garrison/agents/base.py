@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypedDict
@@ -184,6 +185,29 @@ class Assignment(Value):
                                    self.signals_file, self.folder / FEEDBACK)
                  if path.exists())
         return (*(Mount(path, path) for path in shown), Mount(self.exchange, self.exchange, writable=True))
+
+
+MAX_REPLIES = 100_000
+"""Bytes of an attempt's answers to comments."""
+_REPLY = re.compile(r"#{1,4}\s+(?:comment\s+)?`?([\w.-]+(?::\w+)?)`?\s*:?\s*", re.IGNORECASE)
+
+
+def read_attempt_replies(folder: Path) -> dict[str, str]:
+    """Return what the agent of an attempt's folder answers to comments, by their ids; OSError, GarrisonError."""
+    return parse_replies(untrusted.read_end(folder / EXCHANGE, REPLIES, MAX_REPLIES))
+
+
+def parse_replies(text: str) -> dict[str, str]:
+    """Return an agent's answers by the comment's id: each under a heading with the id."""
+    found, current = dict[str, list[str]](), ""
+    for line in text.splitlines():
+        heading = _REPLY.fullmatch(line)
+        if heading is not None:
+            current = heading[1]
+            found[current] = []
+        elif current:
+            found[current].append(line)
+    return {name: words for name, lines in found.items() if (words := "\n".join(lines).strip())}
 
 
 def read_notes(folder: Path) -> str:

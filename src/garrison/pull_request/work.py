@@ -10,17 +10,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from garrison.agents.base import REPLIES
+from garrison.agents.base import read_attempt_replies
 from garrison.errors import GarrisonError
 from garrison.merge.failing_tests import count_tests
-from garrison.pull_request.texts import NodeSummary, RunSummary, parse_replies
+from garrison.pull_request.texts import NodeSummary, RunSummary
 from garrison.records import costs, journal
 from garrison.records.names import INTEGRATION
 from garrison.records.run import read_attempt_result
 from garrison.run.branch import landing_queue, node_queue
 from garrison.run.state import TESTED
-from garrison.sandbox.place import EXCHANGE
-from garrison.system import untrusted
 from garrison.system.clock import from_iso
 from garrison.system.command import read_tail
 
@@ -39,8 +37,6 @@ MAX_FILES = 400
 """Changed files that are searched for in a check's log."""
 MAX_STAT = 40
 """Files and commits that are listed."""
-MAX_REPLIES = 100_000
-"""Bytes of an attempt's answers to comments."""
 
 
 class OwnerFinder:
@@ -163,11 +159,6 @@ def _read_test(runtime: Runtime, launch: Launch, git: Git, attempt: int) -> tupl
         elif stored.kind == "verdict" and stored.data.get("log") == log and began and not stored.data.get("reused"):
             seconds = from_iso(stored.at) - from_iso(began)
     return count_tests(read_tail(Path(log), 200, 20_000)), seconds
-
-
-def read_attempt_replies(folder: Path) -> dict[str, str]:
-    """Return what the agent of an attempt's folder answers to comments, by their ids; OSError, GarrisonError."""
-    return parse_replies(untrusted.read_end(folder / EXCHANGE, REPLIES, MAX_REPLIES))
 
 
 def read_replies(runtime: Runtime, launch: Launch, state: RunState, git: Git) -> dict[str, str]:

@@ -11,9 +11,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from garrison.agents.base import read_attempt_replies
 from garrison.errors import GarrisonError, NotFound, Refused
 from garrison.merge.explanation import describe_change
-from garrison.pull_request.work import read_attempt_replies
 from garrison.records import run as run_records
 from garrison.records.events import FactRecorded, read_attempt
 from garrison.records.identity import Identity

@@ -76,7 +76,7 @@ def _message(name: str, what: str) -> str:
 def install_line(name: str, prefix: Path = Path(sys.prefix), source: Mapping[str, Any] | None = None) -> str:
     """Return the command that adds an extra to an installation, in the way in which it was installed.
 
-    pipx and uv install a tool anew, so their lines name the extras that are there already as well.
+    pipx and uv install a tool again, so their lines name the extras that are there already as well.
 
     Args:
         prefix: the environment's folder.

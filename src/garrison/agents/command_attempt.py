@@ -2,8 +2,8 @@
 
 A program that ends for a limit, an overload, an unreachable API or because an update has just taken it away proves
 nothing about the task. How it ended is recorded as a session's endings are (`conversation.files`), so whoever is
-killed meanwhile, the wait goes on where it was; `conversation.policy.decide_program` says until when, from the table of
-`agents.trouble`. Nothing runs while it waits, and no attempt, rework or restart is spent.
+killed meanwhile, the wait continues where it was; `conversation.policy.decide_program` says until when, from the table
+of `agents.trouble`. Nothing runs while it waits, and no attempt, rework or restart is spent.
 
 Only a failed run counts, and of that only how the API has answered its last call, as the run's proxy has seen it; else
 its last words, or the error event that ends its stream. A program that

@@ -353,7 +353,7 @@ class MergeProcessor:
 
     def _send_back(self, state: QueueState, tip: str, under_test: Sequence[MergeEntry], free: Sequence[MergeEntry],
                    waits: Mapping[str, turns.Waits]) -> Progress | None:
-        """Requeue entries under test whose verdict would not count any more; None if all may go on."""
+        """Requeue entries under test whose verdict would not count any more; None if all may continue."""
         if under_test and tip != state.tip:
             return self._requeue(under_test, f"{self.queue.target} moved")
         for entry in under_test:

@@ -49,7 +49,7 @@ class Option(Value):
     written: str = ""
     """Label as written on the edge."""
     irreversible: bool = False
-    """True if a person confirms it before it counts: nothing takes back what follows."""
+    """True if the user confirms it before it counts: nothing takes back what follows."""
 
 
 class Question(Value):

@@ -1,4 +1,4 @@
-"""Comments of a person on lines of an attempt's work, as the merge queue's journal keeps them with the judgement.
+"""Comments of the user on lines of an attempt's work, as the merge queue's journal keeps them with the judgement.
 
 They stay with their attempt. What became of one is not recorded: it is read from the next attempt
 (`views/comments.py`).

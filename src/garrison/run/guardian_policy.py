@@ -335,7 +335,7 @@ def follow_landing(state: RunState, view: GuardianView, max_rework: int) -> list
     not requested, refused     -                      CHANGE_LANDING: requested, with the tip of the run's branch
     requested                  none of this attempt   ENQUEUE that commit; a repeated one is the same entry
     requested                  landed                 CHANGE_LANDING: landed; the run is done. With a follower:
-                                                      tested, and the follower goes on
+                                                      tested, and the follower continues
     requested                  conflict, red gate     CHANGE_LANDING: refused, and the flow returns to a node with the
                                                       reason; failed if there is none, or it was sent back too often
     requested                  either, but its pull   CHANGE_LANDING: failed
@@ -424,7 +424,7 @@ def _change_landing(event: LandingChanged) -> Action:
 
 
 def _begin_or_end(plan: RunPlan, state: RunState, view: GuardianView) -> Decision | None:
-    """Return what a run does that is not under way; None for one that goes on."""
+    """Return what a run does that is not under way; None for one that continues."""
     if state.status == "new":
         return Decision(_begin_run(plan, state))
     if state.status == "stopped":

@@ -243,7 +243,7 @@ def _comments_on(runtime: Runtime, git: Git, entry: MergeEntry, changes: Mapping
     """Return the comments on an entry; without what became of them if git has not the commits any more."""
     following = next((changes[attempt] for attempt in sorted(changes) if attempt > entry.attempt), None)
     if following is not None and following.head == entry.oid:
-        following = None  # the next attempt goes on from this one, and has done nothing yet
+        following = None  # the next attempt continues from this one, and has done nothing yet
     answers = dict[str, str]()
     if following is not None:
         with suppress(GarrisonError, OSError):

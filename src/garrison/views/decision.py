@@ -1,4 +1,4 @@
-"""What a person decides at a gate, or about work to approve: last outcomes, their size, what was checked, costs.
+"""What the user decides at a gate, or about work to approve: last outcomes, their size, what was checked, costs.
 
 The same for the cards of the page and for the list of `garrison review`.
 """
@@ -46,11 +46,11 @@ class Verdict(StrEnum):
     PASSED = "passed"
     FAILED = "failed"
     OPEN = "open"
-    """It has not ended, or asks for a person's look."""
+    """It has not ended, or asks for the user's look."""
 
 
 class Checked(Value):
-    """Something that was checked before a person looks: acceptance, gate, and the files that the node was to change."""
+    """Something that was checked before the user looks: acceptance, gate, and the files that the node was to change."""
 
     what: str
     verdict: Verdict

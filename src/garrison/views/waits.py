@@ -39,7 +39,7 @@ class Choice(Value, omit_defaults=True):
     label: str
     key: str
     irreversible: bool = False
-    """True if a person confirms it before it counts."""
+    """True if the user confirms it before it counts."""
 
 
 class ShownGate(Value, omit_defaults=True):

@@ -34,7 +34,7 @@ class Listed(Value):
 
 
 class Look(Value):
-    """One work that a person looks at: an attempt at a node, and with which earlier one it is compared, if not 0."""
+    """One work that the user looks at: an attempt at a node, and with which earlier one it is compared, if not 0."""
 
     run: str
     node: str

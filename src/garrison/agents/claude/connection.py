@@ -380,7 +380,7 @@ def link_skills(config: Path, skills: tuple[str, ...]) -> str:
 
 
 def _make_plugin(folder: Path, name: str, description: str) -> Path:
-    """Make the folder of a plugin anew, with its manifest alone."""
+    """Make the folder of a plugin again, with its manifest alone."""
     shutil.rmtree(folder, ignore_errors=True)
     manifest = atomic.make_directory(folder / ".claude-plugin") / "plugin.json"
     manifest.write_text(json.dumps({"name": name, "version": "1.0.0", "description": description}))

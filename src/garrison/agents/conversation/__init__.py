@@ -3,7 +3,7 @@
 An attempt's session is a row of connections: processes, each of which runs the agent's program for one prompt.
 
 1. `attempt`, in the orchestrator, decides with `policy` what follows the endings so far: connect with a prompt, wait,
-   ask a person, or finish. It writes the connection's order and its prompt, and starts it.
+   ask the user, or finish. It writes the connection's order and its prompt, and starts it.
 2. `connection`, the process, takes the session's lock, runs the program and hears its events. What the agent answers
    reaches the attempt's records there and nowhere else: each event `stream.jsonl`, each response `usage.jsonl`, a
    report `report.json`, a question `question.json`, and the end of the turn `endings.jsonl` (`files` lists them all).

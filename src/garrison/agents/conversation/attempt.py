@@ -231,7 +231,7 @@ class ConnectedAttempt(SuspendableAttempt):
         return self.files.session_id or None
 
     def _find_mender(self) -> str:
-        """Return the session of the refused attempt before, if it can go on with that in this one; '' for none."""
+        """Return the session of the refused attempt before, if it can continue with that in this one; '' for none."""
         refused, is_first = self.assignment.refused, self.role == WORKER and self.session is None
         return AttemptFiles(refused).find_mender() if is_first and refused is not None else ""
 

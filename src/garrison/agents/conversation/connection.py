@@ -6,7 +6,7 @@ told here, in this order:
 
 1. `run` records what a dead predecessor has left, waits until no other process runs the session and until a start slot
    is free, and has the program opened.
-2. `_converse` sends the prompt, and another one for what a person has said meanwhile. The kind passes each event to
+2. `_converse` sends the prompt, and another one for what the user has said meanwhile. The kind passes each event to
    `_write` (or, for usage, to `usage.jsonl`) and to `_observe`, which notices a session that goes round.
 3. `_turn_ended` finds out how a turn has ended: by a report, a question, a failure, or without a word about its task.
 4. `_ending` names the end of the connection, by the API's own answer if the run's proxy has seen it;
@@ -128,11 +128,11 @@ class SessionConnection(Generic[OrderT]):
         return report
 
     def _text_of(self, told: Told) -> str:
-        """Return the prompt that tells what a person has said during the last turn."""
+        """Return the prompt that tells what the user has said during the last turn."""
         return told.text
 
     def _asks(self, said: str) -> str:
-        """Return what a worker asks a person with its last words; '' for nothing."""
+        """Return what a worker asks the user with its last words; '' for nothing."""
         return questions.plain_question(said) if self.job.role == WORKER else ""
 
     # ---- from start to end
@@ -187,7 +187,7 @@ class SessionConnection(Generic[OrderT]):
         return ending
 
     def _confirm(self) -> None:
-        """Count what a person said as delivered, once the agent has answered."""
+        """Count what the user said as delivered, once the agent has answered."""
         if self._told is not None:
             messages.confirm(self.files, self._told)
             self._told = None

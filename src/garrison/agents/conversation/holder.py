@@ -1,4 +1,4 @@
-"""Holder of a session: the program that runs it, or a person who has taken it over; there is never more than one.
+"""Holder of a session: the program that runs it, or the user who has taken it over; there is never more than one.
 
 Two programs would write to the same transcript without noticing, so the recorded one must be gone before a session is
 resumed. A takeover holds a lock while it runs, so the orchestrator continues however the takeover ends.
@@ -60,7 +60,7 @@ def end_orphan(files: AttemptFiles) -> None:
     files.process.unlink(missing_ok=True)
 
 
-# ---- a person
+# ---- the user
 
 
 class Person(Value):

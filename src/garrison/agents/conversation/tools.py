@@ -184,8 +184,8 @@ def to_agent_report(report: object) -> AgentReport:
 
 # ---- end of a turn ---------------------------------------------------------------------------------------------------
 
-# After a report or a question, a session does nothing more until it has an answer. A model may go on for minutes, and
-# do what it had asked leave for. So each tool call after that is refused, and the turn ends once the tools of the
+# After a report or a question, a session does nothing more until it has an answer. A model may continue for minutes,
+# and do what it had asked leave for. So each tool call after that is refused, and the turn ends once the tools of the
 # response have run: no further request is made.
 
 

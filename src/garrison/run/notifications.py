@@ -180,7 +180,7 @@ def find_waits(state: RunState, attempt_folder: Callable[[str, int], Path], conf
     """
     if "wait" not in config.on or not (config.command or config.webhook or services):
         return []
-    from garrison.agents.claude.trouble import current_wait  # few homes have notifications
+    from garrison.agents.conversation.trouble import current_wait  # few homes have notifications
 
     found, held_up = list[AgentWait](), dict[str, AgentWait]()
     for name, node in state.nodes.items():

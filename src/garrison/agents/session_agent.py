@@ -8,7 +8,7 @@
     initiative = 20
 
 Their options are read and checked before a run begins (`session_options`). The program
-(`processes.orchestrator.session_attempt`) gets everything in one file. When it has to wait, it ends in the middle of a
+(`node.session_attempt`) gets everything in one file. When it has to wait, it ends in the middle of a
 turn and records why (`claude.policy.Ending`). The session has no process while it waits; the next one resumes the turn
 at the interrupted node. A program that ends without such a record ends the attempt.
 """

@@ -26,8 +26,8 @@
 | `transcripts/` | a copy of the CLI's transcripts (`transcripts`) | connection, `garrison takeover` |
 | `session.lock` | held while a CLI runs on the session | connection, `garrison takeover` |
 | `conversation.txt`, `answers.json` | of an agent that runs as a garrison session: the model's last prompt; the answers
-  its calls of `ask_guardian` were given | `processes.orchestrator.session_attempt` |
-| `../session/` | of such an agent: the garrison session | `processes.orchestrator.session_attempt` |
+  its calls of `ask_guardian` were given | `node.session_attempt` |
+| `../session/` | of such an agent: the garrison session | `node.session_attempt` |
 | `../takeover.json` | the person who took the session over, locked meanwhile; there its change wakes the orchestrator |
   `garrison takeover` |
 """

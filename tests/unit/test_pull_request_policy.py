@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from markdown_it import MarkdownIt
 
+from garrison.agents.base import parse_replies
 from garrison.config import MergeRule, PullRequestOptions
 from garrison.ends import Told
 from garrison.errors import ForbiddenTransition
@@ -29,7 +30,6 @@ from garrison.pull_request.texts import (
     NodeSummary,
     RunSummary,
     is_addressed,
-    parse_replies,
     put_section,
     tame,
     write_section,

@@ -37,15 +37,7 @@ from garrison.agents.acp.settings import AcpSettings
 from garrison.agents.base import VALIDATOR, WORKER
 from garrison.agents.briefing import Reporting
 from garrison.agents.claude.settings import ATTRIBUTES as CLAUDE_ATTRIBUTES
-from garrison.agents.claude.settings import (
-    ENVIRONMENT,
-    KEYS,
-    LIMITS,
-    PROXY,
-    TOKEN,
-    ClaudeSettings,
-    for_node,
-)
+from garrison.agents.claude.settings import ENVIRONMENT, KEYS, LIMITS, PROXY, TOKEN, ClaudeSettings, for_node
 from garrison.agents.claude.settings import from_profile as read_claude
 from garrison.agents.command import CommandAgent, fill_variables
 from garrison.agents.command import programs_of as command_programs

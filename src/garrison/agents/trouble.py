@@ -1,8 +1,8 @@
 """What keeps agents from working: one table of classes for sessions and programs alike, and how their words are read.
 
-A class says whether its end is waited for, and with which pauses; when another agent continues instead (`failover`);
-what it means for the restart policy; and its words in `status`. Sessions (`claude.policy`) and programs (`command`) act
-on the table. The class of a failure comes from the API's answer where the run's proxy has seen it (`judge`),
+A class says whether its end is waited for, and with which pauses; when another agent goes on instead (`failover`); what
+it means for the restart policy; and its words in `status`. Sessions (`conversation.policy`) and programs (`command`)
+act on the table. Which class a failure has is told by the API's own answer where the run's proxy has seen it (`judge`),
 else by a status, by the name that an API or a CLI gives it, or by its text.
 
 For a *program* only the end of its output counts, and only if it failed: its output is an agent's, which may speak
@@ -64,7 +64,7 @@ class TroubleKind(StrEnum):
     CRASH = "crash"
     HANG = "hang"
     LOOP = "loop"
-    """The session goes round (`claude.loop_detector`)."""
+    """The session goes round (`conversation.loop_detector`)."""
     START = "start"
     """The program does not start."""
     PROTOCOL = "protocol"

@@ -111,7 +111,7 @@ class GateRuns:
         log_retention.remove_old_logs(run.log.parent,
                                       [log for each in self._runs.values() for log in (each.log, each.setup_log)])
         self.writer.append(GateStarted(tuple(entry.id for entry in entries), subject, number, job, commit, tree,
-                                       slot.number, key, str(run.log), base, why))
+                                       slot.number, key, str(run.log), base, why, config.gate or ""))
         failpoint.here("test_recorded")
         try:
             run.start(commit, tree)

@@ -298,7 +298,7 @@ def _change_status(entry: MergeEntry, record: records.StatusChanged) -> MergeEnt
                    base=record.base or entry.base, log=record.log or entry.log,
                    tree=record.trees[index] if record.trees else entry.tree,
                    commit=record.commits[index] if record.commits else entry.commit,
-                   moved=record.moved, review=record.review, waits_for=(),
+                   moved=record.moved, review=record.review, comments=record.comments or entry.comments, waits_for=(),
                    verdict="" if record.status in ("queued", "candidate") else entry.verdict)
 
 
@@ -307,7 +307,7 @@ def _start_gate(entry: MergeEntry, record: records.GateStarted) -> MergeEntry:
     if record.subject == "base":
         return testing
     again = entry.reason if entry.status == "testing" and not entry.verdict else ""  # why the last run gave no verdict
-    return replace(testing, log=record.log, verdict="", reason=again)
+    return replace(testing, log=record.log, gate=record.gate, verdict="", reason=again)
 
 
 def _start_landing(entry: MergeEntry, record: records.LandingStarted) -> MergeEntry:

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from garrison.agents import registry
-from garrison.agents.claude.attempt_files import AttemptFiles
-from garrison.agents.claude.trouble import list_troubles
+from garrison.agents.conversation.files import AttemptFiles
+from garrison.agents.conversation.trouble import list_troubles
 from garrison.ends import Departure, Effect, with_effect
 from garrison.errors import Hindered
 from garrison.merge.target import describe_gone

@@ -139,9 +139,8 @@ def link_to(home: Path, config: NotifyConfig, run: str, notification: Notificati
 
 
 def path_to(run: str, notification: Notification) -> str:
-    """Return the same within the page. Pure."""
-    words = {"run": run, "node": notification.node, "notice": notification.key}
-    return f"/?{urlencode({name: value for name, value in words.items() if value}, quote_via=quote)}"
+    """Return the same within the page; a node's panel would cover its question on a phone. Pure."""
+    return f"/?{urlencode({'run': run, 'notice': notification.key}, quote_via=quote)}"
 
 
 def describe_push(notification: Notification) -> str:

@@ -393,6 +393,8 @@ class Question(Record):
 
     id: str
     text: str
+    at: str = ""
+    """When it was recorded, UTC; the journal's entry has it."""
 
 
 class StuckAgent(Record):

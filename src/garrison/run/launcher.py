@@ -17,7 +17,6 @@ import math
 import os
 import select
 import signal
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -64,6 +63,7 @@ from garrison.run.state import (
 from garrison.supervise.incarnation import SpawnRequest
 from garrison.supervise.restart import Policy
 from garrison.system import machine
+from garrison.system.machine import garrison_argv
 from garrison.system.systemd import notify, notify_watchdog
 from garrison.system.terminal_choice import choose_terminal, end_lost_server
 
@@ -212,7 +212,7 @@ class Launcher:
         if not self.launch.tick or not is_over or self.stopping or self.state.status not in ("done", "failed"):
             return False
         if self._ticker is None:
-            argv = [sys.executable, "-P", "-m", "garrison.cli.main", "--home", str(self.runtime.home), "tick", self.run]
+            argv = garrison_argv("tick", self.run, home=self.runtime.home)
             self._ticker = self.runtime.processes.spawn(argv, env=self.runtime.environ, cwd=self.launch.repo,
                                                         log=self.files.process_log("tick"))
         return self._ticker.pidfd >= 0 and not select.select([self._ticker.pidfd], [], [], 0)[0]

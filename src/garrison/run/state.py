@@ -373,7 +373,7 @@ class RunState(RecordedState):
             self._apply_node(event.effect, at)
         self._apply_to_flow(event, at)
         if event.question is not None and event.node is not None:
-            self.questions[event.node] = event.question
+            self.questions[event.node] = replace(event.question, at=at)
         if event.type == NeedsReview.type and event.node in self.nodes and event.attempt == self.attempts[event.node]:
             self.reviews[event.node] = event.attempt
         question = self.questions.get(event.node or "")

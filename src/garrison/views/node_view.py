@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, TypeVar, cast
 import msgspec
 
 from garrison.agents.base import NO_REPORT
-from garrison.agents.claude.attempt_files import AttemptFiles
-from garrison.agents.claude.trouble import current_trouble
+from garrison.agents.conversation.files import AttemptFiles
+from garrison.agents.conversation.trouble import current_trouble
 from garrison.agents.outages import Outage, read_outage
 from garrison.config import config_path
 from garrison.ends import Effect, with_effect

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from garrison.agents import registry
 from garrison.agents.acp import prompts as acp_prompts
 from garrison.agents.base import VALIDATOR, WORKER, Assignment
-from garrison.agents.claude import prompts as claude_prompts
-from garrison.agents.claude.attempt_files import AttemptFiles
+from garrison.agents.claude.attempt import SESSION, system_prompt
 from garrison.agents.claude.settings import for_node
+from garrison.agents.conversation.files import AttemptFiles
 from garrison.agents.prompt import estimate_tokens
 from garrison.errors import NotFound
 from garrison.node.briefing import Briefer
@@ -106,8 +106,7 @@ def _would_send(runtime: Runtime, launch: Launch, node: str, folder: Path) -> li
     if found is None:
         return [Part.of("prompt", text)]
     is_session = registry.session_options(task.agent, node, task.attributes, runtime.home) is not None
-    system = claude_prompts.system_prompt(assignment, for_node(found, node, task.attributes),
-                                          claude_prompts.SESSION if is_session else WORKER)
+    system = system_prompt(assignment, for_node(found, node, task.attributes), SESSION if is_session else WORKER)
     return [Part.of(SYSTEM, system), Part.of("message (task)", text)]
 
 

@@ -9,6 +9,7 @@ from garrison.errors import GarrisonError, NotFound, Refused
 from garrison.plugins import Group, load
 from garrison.records.placement import describe
 from garrison.records.remote import RemotePhase, RemoteWorkState, look_remote
+from garrison.system.machine import garrison_argv
 
 if TYPE_CHECKING:
     import subprocess
@@ -110,6 +111,4 @@ def host_command(command: str) -> Sequence[str]:
     """Return the words that run garrison on a host."""
     if command:
         return [command]
-    import sys  # this machine itself, in a test: the same installation
-
-    return [sys.executable, "-P", "-m", "garrison.cli.main"]
+    return garrison_argv()  # this machine itself, in a test: the same installation

@@ -18,7 +18,7 @@ from types import MappingProxyType
 
 import msgspec
 
-from garrison.agents.claude.policy import NEEDS_PERSON
+from garrison.agents.conversation.policy import NEEDS_PERSON
 from garrison.errors import GarrisonError, NotFound
 from garrison.merge import records as queue_records
 from garrison.merge.records import EntryEnqueued, EntryLanded, GateStarted, StatusChanged, VerdictGiven

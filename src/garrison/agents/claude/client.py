@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from garrison import extras
 from garrison.agents.claude import cli_process
-from garrison.agents.claude.start_watch import POLL, StartWatch
-from garrison.agents.claude.stream import Event, Usage, cut
+from garrison.agents.conversation.start_watch import POLL, StartWatch
+from garrison.agents.conversation.stream import Event, Usage, cut
 from garrison.errors import GarrisonError
 
 try:

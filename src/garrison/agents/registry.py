@@ -318,7 +318,7 @@ def follower_attributes(attributes: Mapping[str, object]) -> dict[str, object]:
 def variables_of(name: str, home: Path, env: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that an agent's profile sets for its program; UsageError for one that cannot be filled in.
 
-    Of a key or base URL of a model API, by which its network is decided, the variables are filled in from `env`. Other
+    For a key or base URL of a model API, which decides its network, the variables are filled in from `env`. Other
     values may name what the network decides, so they are filled in where the agent starts.
     """
     model = _model_profile(find_profile(name, home), home)

@@ -238,7 +238,7 @@ _BY_ERROR: Mapping[str, TroubleKind] = {
 _MAX_TEXT = 4_000
 """Characters of a message that are looked at."""
 _BUDGET = _Pattern("garrison: budget used up")
-"""Of garrison's own proxy, which refuses calls beyond a budget."""
+"""Answer of garrison's proxy, which refuses calls beyond a budget."""
 
 
 def classify(status: int | None, text: str, error: str = "") -> TroubleKind:

@@ -1,8 +1,8 @@
 """Prompts of butler and specialists, and the parsing of their answers. Pure.
 
 The butler's classification is one JSON object, required by a schema and validated against its model and the crew; an
-unknown intent is an error that is reported to it once. If the second answer cannot be parsed either, the person is
-told, and the butler answers alone.
+unknown intent is an error that is reported to it once. If the second answer cannot be parsed either, the user is
+informed, and the butler answers alone.
 """
 
 from __future__ import annotations

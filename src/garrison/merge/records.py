@@ -307,7 +307,7 @@ class LandingStarted(EntriesRecord):
     new: str
     commits: tuple[str, ...]
     united: tuple[tuple[str, ...], ...] = ()
-    """Of each entry the files of which both sides' lines were kept (see `union`); empty if there are none."""
+    """For each entry, the files in which both sides' lines were kept (see `union`); empty if there are none."""
 
 
 class EntryLanded(EntryRecord):

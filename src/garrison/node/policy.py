@@ -129,7 +129,7 @@ class RunnerFacts:
     host: str = ""
     """What was journaled last of the host that works on it."""
     kill: int = 0
-    """The orchestrator's incarnation that a person ordered killed."""
+    """The orchestrator's incarnation that the user ordered killed."""
     stop_requested: int = 0
     """The orchestrator's incarnation that this runner asked to stop: its graceful end is not a death."""
 

@@ -71,7 +71,8 @@ def read_urls(config: NotifyConfig, environ: Mapping[str, str]) -> list[tuple[st
                 raise UsageError(f"{path}: other users may read it, and it has secrets: chmod 600 {path}")
             text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise UsageError(f"{path}, the urls_file of [notify], cannot be read: {error}") from None
+            raise UsageError(f"{path}, the urls_file of [notify], cannot be read: "
+                             f"{getattr(error, 'strerror', None) or error}") from None
         found += [(f"{path}:{number}", line.strip()) for number, line in enumerate(text.splitlines(), 1)
                   if line.strip() and not line.strip().startswith("#")]
     for place, line in found:
@@ -180,7 +181,7 @@ def send(home: Path, config: NotifyConfig, environ: Mapping[str, str], run: str,
     """Send a notification to every service and device at once; return what became of it at each.
 
     Raises:
-        Refused: the extra is not installed, and somebody is to be told.
+        Refused: the extra is not installed, but a target is configured.
         UsageError: an address or a setting is invalid.
     """
     urls = read_urls(config, environ)
@@ -233,7 +234,7 @@ def push(home: Path, config: NotifyConfig, device: devices.Device, run: str, not
     target = device.push
     assert target is not None
     check_endpoint(target.endpoint)
-    public_key(home)  # a device subscribed with it, so it is there; one that was lost is made anew, and refused there
+    public_key(home)  # a device subscribed with it, so it is there; one that was lost is made again, and refused there
     service = Push(subscriber=config.push_contact, targets=[device.id], keyfile=str(key_path(home)), ttl=PUSH_SECONDS,
                    asset=_asset())
     service.subscriptions[device.id] = {"endpoint": target.endpoint,

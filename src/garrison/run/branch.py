@@ -33,7 +33,7 @@ def node_queue(runtime: Runtime, launch: Launch, token: str, git: Git | None = N
 def landing_queue(runtime: Runtime, launch: Launch, token: str, git: Git | None = None) -> MergeQueue | None:
     """Return the queue through which a whole run lands; None for a run that does not.
 
-    Of a run with a pull request it is that of its own branch, which is set to the base before each test.
+    For a run with a pull request it is that of its own branch, which is set to the base before each test.
     """
     if launch.land == LAND_PR:
         return MergeQueue(runtime.home, Path(launch.repo), tested_branch(launch.run_id), clock=runtime.clock,

@@ -275,7 +275,7 @@ class Notifier:
         environ: environment of the programs.
         log: file for their output.
         on_done: called with each notification.
-        home: whose services and devices are told, too; None for none.
+        home: its services and devices are also notified; None for none.
     """
 
     def __init__(self, config: NotifyConfig, run: str, environ: Mapping[str, str], log: Path,

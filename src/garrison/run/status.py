@@ -105,7 +105,7 @@ def decide_status(state: RunState, processes: Sequence[ProcessFacts] | None, *, 
         adhoc: True for one node without a guardian: the status is that of its runner.
         failure: why the runner of such a node gave it up.
         corrupt: why its records cannot be read, '' if they can.
-        waits_for: what it waits for, if only a person or a signal from outside can make it continue.
+        waits_for: what it waits for, if only the user or a signal from outside can make it continue.
     """
     if corrupt:
         return StatusReason(Status.CORRUPT, corrupt)

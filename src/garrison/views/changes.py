@@ -109,7 +109,7 @@ class Changes(Change, kw_only=True):
     added: int
     removed: int
     files: list[ListedFile]
-    """Of many some, at most `diff.FILES`."""
+    """At most `diff.FILES` of them."""
     next: int | None
     """Number of the first file after these; None after the last."""
     conflicts: list[ConflictedFile]

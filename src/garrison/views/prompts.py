@@ -1,4 +1,4 @@
-"""Prompts of an attempt as the user reads them: what its agent was told, or would be told if it began now."""
+"""Prompts of an attempt as the user reads them: what its agent got, or would get if it began now."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Part(Value):
 
 
 class AttemptPrompts(Value):
-    """Everything that an attempt's agent was told, in order; `sent` is False if it has not started."""
+    """All prompts of an attempt's agent, in order; `sent` is False if it has not started."""
 
     run: str
     node: str
@@ -75,7 +75,7 @@ def read_prompts(runtime: Runtime, run: str, node: str, attempt: int | None, *, 
 
 
 def _sent(folder: Path) -> list[Part]:
-    """Return what the agent of an attempt's folder was told; nothing if it has not started."""
+    """Return the prompts of the agent of an attempt's folder; nothing if it has not started."""
     files, task = AttemptFiles(folder), folder / "prompt.md"
     parts: list[Part] = []
     for line in read_lines(files.prompts):
@@ -93,7 +93,7 @@ def _sent(folder: Path) -> list[Part]:
 
 
 def _would_send(runtime: Runtime, launch: Launch, node: str, folder: Path) -> list[Part]:
-    """Return what the agent of an attempt that has not started would be told now."""
+    """Return the prompts that the agent of an attempt that has not started would get now."""
     task = run_records.load(Task, folder / "task.json") or _next_task(runtime, launch, node)
     worktree = worktree_path(launch, node)
     git = Git(Path(launch.repo), home=runtime.home)

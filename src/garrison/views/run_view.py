@@ -475,7 +475,7 @@ def _changed_at(path: Path) -> float:
 
 
 def waits_for(model: RunModel, asking: Collection[str]) -> list[str]:
-    """Return what a run waits for, if only a person or a signal from outside can make it continue; else nothing. Pure.
+    """Return what a run waits for, if only the user or a signal from outside can make it continue; else nothing. Pure.
 
     `asking` are the nodes whose agent has an open question.
     """

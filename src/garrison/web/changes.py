@@ -1,5 +1,5 @@
-"""Changes of a node for the page: what `garrison review` shows, in pieces (`views/changes.py`), and what a
-person decides at a gate (`views/decision.py`)."""
+"""Changes of a node for the page: what `garrison review` shows, in pieces (`views/changes.py`), and what the
+user decides at a gate (`views/decision.py`)."""
 
 from __future__ import annotations
 

@@ -308,7 +308,7 @@ class AcpClient:
                     end()
             else:
                 break
-        # Of a pipe that is full, asyncio does not notice the end; it would print a traceback at the exit.
+        # asyncio does not notice the end of a full pipe; it would print a traceback at the exit.
         getattr(self._process, "_transport").close()  # noqa: B009  # asyncio has no public name for it
 
     # ---- waiting

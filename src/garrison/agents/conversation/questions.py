@@ -1,7 +1,7 @@
 """Questions of an attempt to the user, and what the attempt waits for; every kind of session stores them here.
 
-A question is open until there is an answer with its id. A failure that only the user can resolve becomes a question,
-too; its answer resolves it and has its own file, so that it does not replace an answer to the agent.
+A question is open until there is an answer with its id. A failure that only the user can resolve also becomes
+a question; its answer resolves it and has its own file, so that it does not replace an answer to the agent.
 """
 
 from __future__ import annotations

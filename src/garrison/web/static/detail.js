@@ -72,6 +72,7 @@ export function Detail({ place, run, node, tab: wanted, opened, state, happened,
         key=${node}
         run=${run}
         node=${node}
+        reached=${Boolean(state.nodes[node].agent || state.nodes[node].status)}
         now=${shown(state, state.nodes[node])}
         write=${state.write !== false}
         happened=${happened}
@@ -146,11 +147,12 @@ const Top = memo(
 );
 
 /** What the server says of a node, asked again each time that something `happened` to it. */
-function useNode(run, node, happened, current, pick) {
-  const [known, know] = useState(null);
+function useNode(run, node, reached, happened, current, pick) {
+  const [known, know] = useState(reached ? null : { attempts: [], why: [] });
   const [trouble, fail] = useState("");
   const [version, renew] = useState(0);
   useEffect(() => {
+    if (!reached) return undefined; // a start, an exit: no record names it
     let wanted = true;
     const timer = setTimeout(
       async () => {
@@ -171,12 +173,12 @@ function useNode(run, node, happened, current, pick) {
       wanted = false;
       clearTimeout(timer);
     };
-  }, [happened]);
+  }, [happened, reached]);
   return { known, trouble, version };
 }
 
 /** Its tabs; all that is requested of a node. */
-function Bodies({ run, node, now, write, happened, tab, turn, act }) {
+function Bodies({ run, node, reached, now, write, happened, tab, turn, act }) {
   const [picked, choosePicked] = useState(() => Number(inAddress("attempt")) || null); // an attempt; null: the latest
   const pick = attempt => {
     choosePicked(attempt);
@@ -184,7 +186,7 @@ function Bodies({ run, node, now, write, happened, tab, turn, act }) {
   };
   /** @type {Object<string, any>} */
   const current = useRef({}).current; // for what asks while something is followed
-  const { known, trouble, version } = useNode(run, node, happened, current, pick);
+  const { known, trouble, version } = useNode(run, node, reached, happened, current, pick);
   // once shown they stay, with place and note; out of sight they ask for nothing
   const changes = useRef({ met: false }).current;
   const attempts = known?.attempts ?? [];
@@ -266,7 +268,6 @@ const Story = memo(
       </details>`,
 );
 
-/** Its prompt or command. */
 const Task = memo(({ known }) => {
   const parts = [
     ["Prompt", known.prompt],

@@ -145,7 +145,8 @@ def offer_pairing(home: Path, origin: str, may: str) -> bool:
     kind = _reach(origin)
     if kind == "plain":
         topic = devices.make_topic()
-        print_message(NO_HTTPS.format(origin=origin, topic=topic, home=home))
+        for line in NO_HTTPS.format(origin=origin, topic=topic, home=home).splitlines():
+            click.echo(line, err=True)
         return False
     import segno
 

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 S = AgentState
 IDLE_SECONDS = 300.0
-"""Time after an answer for which the sessions of a conversation wait for the next message; it starts them again."""
+"""Time after an answer for which the sessions of a conversation wait for the next message, which starts them again."""
 CANCELLED = "This was cancelled."
 """The butler's answer to a cancelled message."""
 Listener = Callable[[Event], None]

@@ -71,7 +71,8 @@ def read_urls(config: NotifyConfig, environ: Mapping[str, str]) -> list[tuple[st
                 raise UsageError(f"{path}: other users may read it, and it has secrets: chmod 600 {path}")
             text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise UsageError(f"{path}, the urls_file of [notify], cannot be read: {error}") from None
+            raise UsageError(f"{path}, the urls_file of [notify], cannot be read: "
+                             f"{getattr(error, 'strerror', None) or error}") from None
         found += [(f"{path}:{number}", line.strip()) for number, line in enumerate(text.splitlines(), 1)
                   if line.strip() and not line.strip().startswith("#")]
     for place, line in found:

@@ -374,7 +374,7 @@ class Guard:
                 own = {name for name, _ in message["headers"]}
                 message = {**message, "headers": [*message["headers"],
                                                   *((name, value) for name, value in _HEADERS if name not in own)]}
-            if device and not self.rules.scope_of_device(device):
+            if device and message.get("more_body") and not self.rules.scope_of_device(device):
                 raise ConnectionAbortedError("the device was revoked")
             await send(message)
 

@@ -26,7 +26,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from garrison.agents.claude.attempt_files import AttemptFiles
+from garrison.agents.conversation.files import AttemptFiles
 from garrison.agents.prompt import estimate_tokens
 from garrison.records.identity import Identity
 from garrison.records.json_io import read_json, read_lines

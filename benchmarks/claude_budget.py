@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 from claude import LONG, PROGRAM, Bench
-from garrison.agents.claude.attempt_files import AttemptFiles
+from garrison.agents.conversation.files import AttemptFiles
 from garrison.testing.model_server import ModelServer
 from garrison.testing.request import Request
 from garrison.testing.turn import Turn, Usage, say, use

@@ -1,16 +1,21 @@
-"""Page of a run in a browser: first paint, the graph drawn, a click until the node is open, a record of the journal
-until its node is painted anew, memory of the tab, for runs of 16, 200 and 1,000 nodes.
+"""Page of a run in a browser: first paint, first data, the graph drawn, a click until the node is open, a record of
+the journal until its node is painted anew, memory of the tab, and `status --json`, for runs of 30, 200 and 1,000 nodes.
 
-    .venv/bin/python benchmarks/page.py [--nodes 16 200 1000] [--rounds 5] [--events 50] [--shots FOLDER] [--json]
+    .venv/bin/python benchmarks/page.py [--nodes 30 200 1000] [--rounds 5] [--events 50] [--day 0] [--shots FOLDER]
+        [--json]
 
-The home has real records and processes (`sleep`), server and Chromium are processes of their own, nothing is cached.
-`--shots` saves a picture of each run, too: as a graph and as a table, light and dark, at four widths.
+A run of more than 150 nodes opens in groups; its first data is what failed, by name, and its graph is drawn from a
+click on its tab. `--day N` appends N records to the journal in four parts, as many as a day brings, and reads heap,
+elements and listeners of the open page before and after. The home has real records and processes (`sleep`), server and
+Chromium are processes of their own, nothing is cached. `--shots` saves a picture of each run as it opens, as a graph
+and as a table, light and dark, at four widths.
 """
 
 from __future__ import annotations
 
 import argparse
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -45,18 +50,31 @@ def heap_bytes(page: Any) -> int:
 
 DRAWN = """new MutationObserver(() => {
   if (document.querySelector("svg .node")) window.drawn ??= performance.now();
+  if (document.querySelector("#waits .card")) window.data ??= performance.now();
 }).observe(document, { childList: true, subtree: true });"""
 
 
-def measure(browser: Any, url: str, last: str) -> tuple[float, float, float, float, int]:
-    """First paint, graph drawn, click until the node's detail is open (graph, then table): milliseconds; bytes."""
+def show_graph(page: Any, selector: str = "svg .node") -> float:
+    """Wait for data and graph; milliseconds of the graph from the page's begin, or from the click that asked for it."""
+    tab = page.get_by_role("tab", name="Graph")
+    page.locator("#waits .card").first.wait_for()
+    begun = 0.0
+    if page.locator(".group").count():
+        begun = page.evaluate("performance.now()")
+        tab.click()
+    page.locator(selector).first.wait_for()
+    return float(page.evaluate("window.drawn ?? 0")) - begun  # waiting looks only now and then
+
+
+def measure(browser: Any, url: str, last: str) -> tuple[float, float, float, float, float, int]:
+    """First paint, first data, graph drawn, click until the node's detail is open (graph, then table): ms; bytes."""
     context = browser.new_context(viewport={"width": 1440, "height": 900})
     context.set_default_timeout(PATIENCE)
     page = context.new_page()
     page.add_init_script(DRAWN)
     page.goto(url)
-    page.locator("svg .node").first.wait_for()
-    drawn = page.evaluate("window.drawn")  # waiting looks only now and then
+    drawn = show_graph(page)
+    data = page.evaluate("window.data")
     first = page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
     timed = """([selector]) => new Promise(done => {
       const begun = performance.now();
@@ -73,7 +91,7 @@ def measure(browser: Any, url: str, last: str) -> tuple[float, float, float, flo
     page.get_by_role("tab", name="Graph").click()
     size = max(heap_bytes(page), renderer_bytes())
     context.close()
-    return first, drawn, graph, table, size
+    return first, data, drawn, graph, table, size
 
 
 PAINTED = """name => {
@@ -94,7 +112,7 @@ def follow(browser: Any, url: str, builder: HomeBuilder, node: str, events: int)
     page = context.new_page()
     page.goto(url)
     waiting = page.locator(f'svg .node.s-waiting[data-node="{node}"]')
-    waiting.wait_for()
+    show_graph(page, f'svg .node.s-waiting[data-node="{node}"]')
     guardian = Writer(RunFiles(builder.home, "r1").journal, "guardian-crew#1")
     guardian.append("node", {"node": node, "status": "active", "attempt": 1}, builder.now())  # what waits cannot fail
     waiting.wait_for(state="detached")
@@ -113,6 +131,49 @@ def follow(browser: Any, url: str, builder: HomeBuilder, node: str, events: int)
     return took
 
 
+def counts(page: Any) -> tuple[int, int, int]:
+    """Heap after a collection, elements, listeners."""
+    session = page.context.new_cdp_session(page)
+    session.send("HeapProfiler.collectGarbage")
+    found = session.send("Memory.getDOMCounters")
+    session.detach()
+    return heap_bytes(page), found["nodes"], found["jsEventListeners"]
+
+
+def live(browser: Any, url: str, builder: HomeBuilder, nodes: list[str], records: int) -> list[tuple[int, int, int]]:
+    """What an open page holds before and after each quarter of so many records."""
+    context = browser.new_context(viewport={"width": 1440, "height": 900})
+    context.set_default_timeout(PATIENCE)
+    page = context.new_page()
+    page.goto(url)
+    show_graph(page)
+    guardian = Writer(RunFiles(builder.home, "r1").journal, "guardian-crew#1")
+    found = []
+    for part in range(5):
+        for number in range(records // 4 if part else 600):  # the lists are full before it is counted
+            node, status = nodes[number % len(nodes)], ("active", "failed")[number // len(nodes) % 2]
+            guardian.append("node", {"node": node, "status": status, "attempt": 1 + number % 3,
+                                     "reason": f"record {number}"}, builder.now())
+            if number % 50 == 49:
+                time.sleep(0.02)
+        guardian.append("node", {"node": nodes[0], "status": "active", "attempt": 4 + part, "reason": f"part {part}"},
+                        builder.now())
+        page.locator("#list-timeline").get_by_text(f"part {part}").first.wait_for()
+        page.wait_for_timeout(1000)
+        found.append(counts(page))
+    guardian.close()
+    context.close()
+    return found
+
+
+def status_seconds(home: Path) -> float:
+    """Seconds of `garrison status r1 --json`."""
+    begun = time.perf_counter()
+    subprocess.run([sys.executable, "-P", "-m", "garrison.cli.main", "--home", str(home), "status", "r1", "--json"],
+                   check=True, stdout=subprocess.DEVNULL)
+    return time.perf_counter() - begun
+
+
 def shoot(browser: Any, url: str, nodes: int, folder: Path) -> None:
     """Save pictures of a run."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -123,7 +184,8 @@ def shoot(browser: Any, url: str, nodes: int, folder: Path) -> None:
             context.set_default_timeout(PATIENCE)
             page = context.new_page()
             page.goto(url)
-            page.locator("svg .node").first.wait_for()
+            page.screenshot(path=folder / f"{nodes}-{width}-{scheme}-first.png")
+            show_graph(page)
             page.wait_for_timeout(400)
             page.screenshot(path=folder / f"{nodes}-{width}-{scheme}-graph.png")
             page.get_by_role("tab", name="Table").click()
@@ -133,9 +195,10 @@ def shoot(browser: Any, url: str, nodes: int, folder: Path) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--nodes", type=int, nargs="+", default=[16, 200, 1000])
+    parser.add_argument("--nodes", type=int, nargs="+", default=[30, 200, 1000])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--events", type=int, default=50)
+    parser.add_argument("--day", type=int, default=0)
     parser.add_argument("--shots", type=Path)
     parser.add_argument("--json", action="store_true", dest="as_json")
     options = parser.parse_args()
@@ -155,7 +218,15 @@ def main() -> int:
                         shoot(browser, url, nodes, options.shots)
                     rounds = [measure(browser, url, names[-1]) for _ in range(options.rounds)]
                     painted = sorted(follow(browser, url, builder, names[-2], options.events))
+                    held = live(browser, url, builder, names[-8:-2], options.day) if options.day else []
                     browser.close()
+                status = statistics.median(status_seconds(builder.home) for _ in range(max(1, options.rounds)))
+                table.add(str(nodes), "status r1 --json", f"{1000 * status:.0f} ms", status_ms=1000 * status)
+                if held:
+                    told = [f"{heap / 2**20:.1f} MiB, {elements} nodes, {listeners} listeners"
+                            for heap, elements, listeners in (held[0], held[-1])]
+                    table.add(str(nodes), f"open page before and after {options.day} records", "; ".join(told),
+                              before=held[0], after=held[-1])
                 if painted:
                     late = painted[int(len(painted) * 0.95)]
                     table.add(str(nodes), "record in the journal to its node painted",
@@ -163,9 +234,10 @@ def main() -> int:
                               median_ms=statistics.median(painted), late_ms=late)
                 if not rounds:
                     continue
-                first, drawn, graph, rows, size = (statistics.median(each) for each in zip(*rounds, strict=True))
-                table.add(str(nodes), "first paint; graph drawn", f"{first:.0f} ms; {drawn:.0f} ms",
-                          first_ms=first, drawn_ms=drawn)
+                first, data, drawn, graph, rows, size = (statistics.median(each) for each in zip(*rounds, strict=True))
+                table.add(str(nodes), "first paint; first data; graph drawn",
+                          f"{first:.0f} ms; {data:.0f} ms; {drawn:.0f} ms",
+                          first_ms=first, data_ms=data, drawn_ms=drawn)
                 table.add(str(nodes), "click to open detail, in graph; in table", f"{graph:.0f} ms; {rows:.0f} ms",
                           graph_ms=graph, table_ms=rows)
                 table.add(str(nodes), "memory of the tab", f"{size / 2**20:.0f} MiB", bytes=size)

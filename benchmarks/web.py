@@ -149,6 +149,22 @@ def measure_crowd(builder: HomeBuilder, guardian: Writer, crowd: Crowd, pid: int
     table.add("idle", f"{options.clients} clients, nothing happens", f"{idle:.2f} % of a core")
 
 
+STALLED = 100
+"""Clients that never read what they are sent."""
+
+
+async def measure_stalled(builder: HomeBuilder, guardian: Writer, here: Site, options: argparse.Namespace,
+                          table: Table) -> None:
+    """Measure one client's delay beside many that do not read."""
+    stalled = Crowd(here.port, here.tokens["write"])
+    await asyncio.to_thread(stalled.join, STALLED)
+    took = sorted(await latencies(builder, guardian, here, options.events))
+    stalled.leave()
+    median, late = statistics.median(took), took[int(len(took) * 0.99)]
+    table.add("slow", f"journal to client beside {STALLED} clients that read nothing",
+              f"median {median:.1f} ms, p99 {late:.1f} ms", median_ms=median, p99_ms=late)
+
+
 NEW_CLIENTS = 40
 
 
@@ -219,6 +235,7 @@ async def measure(builder: HomeBuilder, guardian: Writer, here: Site, pid: int, 
     table.add("idle", f"one page open, {shown}", f"{crowd_idle:.2f} % of a core", percent=crowd_idle)
     await asyncio.to_thread(measure_crowd, builder, guardian, crowd, pid, options, table)
     crowd.leave()
+    await measure_stalled(builder, guardian, here, options, table)
     await asyncio.to_thread(measure_half_open, here, options.half_open, table)
     if CHROMIUM is None:
         table.add("paint", "a browser that was never here", "not measured: no chromium is installed")

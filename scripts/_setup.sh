@@ -3,8 +3,8 @@
 # checkout. It only defines functions; `set_up LEVEL` does the work: a finished .venv in the checkout, from
 # requirements.lock.
 #
-# A level is a section of that file and needs those before it: `base` runs garrison, `claude` adds the SDK with the
-# Claude CLI, `test` adds all that the checks need. A .venv of a higher level serves a lower one; one of a lower level is
+# A level is a section of that file and needs those before it: `base` runs garrison with its small extras, `claude` adds the
+# SDK with the Claude CLI, `test` adds all that the checks need. A .venv of a higher level serves a lower one; one of a lower level is
 # completed, and stays usable meanwhile and after a failure, since only packages are added.
 #
 # Only what the lock names is downloaded, and its hashes are checked; the lock is complete, so nothing is resolved again

@@ -63,9 +63,9 @@ def reference() -> dict[str, str]:
     """Return the pages of docs/commands/ by their path below docs: the list, one for each command, the scripts."""
     pages, listed = {}, [f"{MARK}\n", "# Commands"]
     parent = click.Context(garrison, info_name="garrison")
-    for heading, rows in garrison.sections.items():
+    for heading, rows in garrison.lines.items():
         listed += [f"\n## {heading}\n", "| command | |", "|---|---|"]
-        for name, (_, _, line) in rows.items():
+        for name, line in rows.items():
             listed.append(f"| [`{name}`]({name}.md) | {line} |")
             command = garrison.get_command(parent, name)
             assert command

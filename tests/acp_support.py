@@ -16,7 +16,7 @@ from garrison.agents.acp.settings import AcpSettings
 from garrison.agents.base import WORKER, Agent, Assignment, Outcome, Work
 from garrison.agents.briefing import Death
 from garrison.agents.channel_client import VARIABLE
-from garrison.agents.claude.attempt_files import AttemptFiles
+from garrison.agents.conversation.files import AttemptFiles
 from garrison.agents.reports import AgentReports, ValidatorReports
 from garrison.records.run import Task
 from garrison.system.processes import MARKER, probe

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from garrison.merge.attestations import read_all
+from garrison.merge.gate import attestations_of
 from garrison.testing.checker import Repository, check, read_attestations, read_events
 from garrison.values import asdict
 from garrison.views.event_log import EventLog
@@ -33,7 +33,7 @@ def check_explanations(home: Path, run: str) -> None:
 def check_promises(home: Path, run: str, repository: Path) -> None:
     """Fail if the checker finds a broken promise, or if the gate runs attested nothing though there were some."""
     history = read_events(json.dumps(asdict(event)) for event in EventLog(home, run).read())
-    attestations = read_attestations(map(read_all, (home / "merge-queue").glob("*/*")))
+    attestations = read_attestations(map(attestations_of, (home / "merge-queue").glob("*/*")))
     assert attestations.runs or not list(history.of("test")), "no gate run attested what it tested"
     found = check(history, Repository(repository), attestations)
     assert not found, "\n".join(map(str, found))

@@ -18,7 +18,6 @@ from garrison.pipeline.parser import parse
 from garrison.pipeline.plan import plan_run
 from garrison.processes.actions import Action, ActionKind
 from garrison.pull_request import client as pull_request_client
-from garrison.pull_request import policy as pull_request_policy
 from garrison.pull_request.client import PullRequestClient
 from garrison.pull_request.facts import ForgeStep
 from garrison.pull_request.policy import PullRequestView
@@ -27,10 +26,10 @@ from garrison.pull_request.worker import ForgeWorker
 from garrison.records.events import FlowAdvanced, NodeChanged, RunChanged, encode
 from garrison.records.journal import Entry
 from garrison.records.run import LAND_PR, Launch
-from garrison.run import landing_policy
+from garrison.run import guardian_policy
+from garrison.run.guardian_view import GuardianView, LandingView
 from garrison.run.merge_client import MergeStatus
 from garrison.run.state import REQUESTED, TESTED, RunState, replay_run
-from garrison.run.view import GuardianView, LandingView
 from garrison.system.clock import iso
 from garrison.system.git import Git
 from garrison.values import asdict
@@ -150,14 +149,12 @@ class Driver:
         base = self.git.rev(self.launch.base_ref) or self.launch.base_oid
         landing = LandingView(tip, merge=self.merge, base=base)
         if self.state.landing.status not in (REQUESTED, TESTED):
-            actions = landing_policy.request(self.state, RUN, landing)
+            actions = guardian_policy.request_landing(self.state, RUN, landing)
         else:
             if self.state.landing.status == REQUESTED:
                 self.gate()
-                landing = LandingView(tip, merge=self.merge, base=base)
-            view = GuardianView(RUN, 0.0, "b", landing=landing)
-            actions = landing_policy.follow(self.state, view, 2) or pull_request_policy.follow(
-                self.state, RUN, self._view(tip), 2)
+            view = GuardianView(RUN, 0.0, "b", landing=LandingView(tip, merge=self.merge, base=base))
+            actions = guardian_policy.follow_landing(self.state, view, 2) or self._view(tip).follow(self.state, RUN, 2)
         for action in actions:
             self._act(action)
         return bool(actions)
@@ -187,7 +184,7 @@ class Driver:
         worker.is_busy = True
 
     def _act(self, action: Action) -> None:
-        if action.kind is ActionKind.ASK_FORGE:
+        if action.kind is ActionKind.ASK_FOLLOWER:
             self._ask(action.expect(ForgeStep))
         elif action.payload is not None and hasattr(action.payload, "kind"):
             self.record(action.payload)

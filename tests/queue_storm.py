@@ -32,9 +32,9 @@ from garrison.ends import Wait
 from garrison.errors import Fenced, GarrisonError, LockLost
 from garrison.merge import decision
 from garrison.merge import processor as merge_processor
-from garrison.merge.attestations import read_all
 from garrison.merge.config import QueueConfig
 from garrison.merge.entry import EntryOptions
+from garrison.merge.gate import attestations_of
 from garrison.merge.processor import MergeProcessor
 from garrison.merge.queue import MergeQueue
 from garrison.system.environment import child_environment
@@ -186,7 +186,7 @@ class World:
         if self.upstream:
             git(self.repo, "fetch", "-q", "origin")
         history = read_events(json.dumps(asdict(event)) for event in EventLog(self.home, "r").read())
-        attested = read_attestations(map(read_all, sorted((self.home / "merge-queue").glob("*/*"))))
+        attested = read_attestations(map(attestations_of, sorted((self.home / "merge-queue").glob("*/*"))))
         found = check(history, Repository(self.repo), attested)
         return [f"promised: {finding}" for finding in found if finding.promise is not Promise.KEPT]
 

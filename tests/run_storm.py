@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import json
 import random
 import shutil
@@ -90,11 +91,10 @@ class Storm(Weather):
         self.note(f"no room: {', '.join(disks)}")
         self.did["full disk"] += 1
         ballasts = [(self.place.home if disk == "home" else self.place.trees) / "ballast" for disk in disks]
-        for ballast in ballasts:
-            for size in (65536, 512):
-                with contextlib.suppress(OSError), ballast.open("ab", buffering=0) as file:
-                    while file.write(b"x" * size) == size:
-                        pass
+        for ballast, size in itertools.product(ballasts, (65536, 512)):
+            with contextlib.suppress(OSError), ballast.open("ab", buffering=0) as file:
+                while file.write(b"x" * size) == size:
+                    pass
         for _ in range(4):
             time.sleep(0.5)
             self.strike()
@@ -135,17 +135,22 @@ class Storm(Weather):
             for one in self.victims():
                 send(one.pid, signal.SIGCONT)
         until = time.monotonic() + seconds
-        while not (self.over() and not self.victims()):
+        while not self.is_settled():
             if time.monotonic() > until:
                 return False
             self.garrison("up").wait()
             self.unpark()
-            launcher = self.place.identity("launch", RUN)
-            if self.place.status(RUN) in ("stopped", "failed") or launcher.get("status") == "terminated":
+            has_ended = self.place.identity("launch", RUN).get("status") == "terminated"
+            if not self.over() and (has_ended or self.place.status(RUN) in ("stopped", "failed")):
                 self.did["resume"] += 1
                 self.garrison("resume", RUN)
             time.sleep(2.0)
         return True
+
+    def is_settled(self) -> bool:
+        """Return whether the run is done, and no command of ours can still start a launcher, which tidies up."""
+        is_quiet = not self.victims() and all(child.poll() is not None for child in self.place.started)
+        return is_quiet and self.over() and self.place.identity("launch", RUN).get("status") == "terminated"
 
     def unpark(self) -> None:
         """Unpark each node, and the processor, that `garrison status` shows as parked."""
@@ -176,10 +181,8 @@ class Storm(Weather):
                 check()
             except AssertionError as error:
                 wrong.append(f"{what}: {str(error)[:2000]}")
-        left = [f"{one.pid} {one.argv[-120:]} {one.environ.get('GARRISON_LIFE', '')}"
-                for one in place.living_processes()
-                if "sleep 100000" not in one.argv]
-        return [*wrong, *(f"left: {line}" for line in left)]
+        return [*wrong, *(f"left: {one.pid} {one.argv[-120:]} {one.environ.get('GARRISON_LIFE', '')}"
+                          for one in place.living_processes() if "sleep 100000" not in one.argv)]
 
     def _worked(self, names: list[str]) -> None:
         """Check that no incarnation finished its work twice, and none after the result that counts."""

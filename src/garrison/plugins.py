@@ -1,20 +1,24 @@
-"""Plug-ins: what installed packages offer as entry points, by group and name.
+"""Plug-ins: what garrison's own extras and installed packages add to the core, by group and name.
 
-Names are read without importing anything, so a broken plug-in is noticed only by who uses it, in one line. The first
-package by name wins where two offer the same name; garrison's own names always come first.
+The core imports no extra. It asks for a name of a group, and gets the object that `OWN` (garrison's extras) or an entry
+point (a package's) has under that name. Names are read without importing anything, so a broken plug-in is noticed only
+by who uses it, in one line. The first package by name wins where two offer the same name; garrison's own names always
+come first.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 from functools import cache
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from garrison.errors import UsageError
 from garrison.values import Value
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
     from importlib.metadata import EntryPoint
 
 
@@ -33,11 +37,78 @@ class Group(StrEnum):
     """Changes of every graph that is read."""
     LINT_RULES = "garrison.lint_rules"
     """Rules that graphs are checked by."""
+    COMMANDS = "garrison.commands"
+    """Commands of `garrison`."""
+    LAUNCH_CHECKS = "garrison.launch_checks"
+    """Checks before a run begins."""
+    PARTS = "garrison.parts"
+    """What the core asks for by name where a run needs it."""
 
 
 WORDS = {Group.AGENTS: "kind of agent", Group.HANDLERS: "handler", Group.TERMINALS: "terminal",
          Group.STRATEGIES: "merge strategy", Group.TRANSFORMS: "transform",
-         Group.LINT_RULES: "lint rule"}
+         Group.LINT_RULES: "lint rule", Group.COMMANDS: "command", Group.LAUNCH_CHECKS: "launch check",
+         Group.PARTS: "part"}
+
+
+class OwnCommand(Value):
+    """A command of one of garrison's extras, as the help lists it."""
+
+    heading: str
+    line: str
+    value: str
+    """Module and object."""
+
+
+OWN_COMMANDS = {
+    # top
+    "top": OwnCommand("Most used", "Watch processes, queue, costs and deaths live, and act.", "garrison.cli.top:top"),
+    # forges
+    "take": OwnCommand("Runs", "Begin runs from issues, each with a pull request.", "garrison.cli.take:take"),
+    "pr": OwnCommand("Runs", "Show, sync or open the pull request of a run.", "garrison.cli.pull_request:pr"),
+    # claude
+    "takeover": OwnCommand("Runs", "Take over a Claude agent's session; the agent waits meanwhile.",
+                           "garrison.cli.takeover:takeover"),
+    "login": OwnCommand("This installation", "Log in the home's Claude agents.", "garrison.cli.login:login"),
+    # conversations
+    "ask": OwnCommand("Page and chat", "Ask the butler a question about the runs, or for an action.",
+                      "garrison.cli.chat:ask"),
+    "chat": OwnCommand("Page and chat", "Chat with the butler.", "garrison.cli.chat:chat"),
+    "session": OwnCommand("Page and chat", "Talk to a session whose flow is a graph.", "garrison.cli.sessions:session"),
+    "workflow": OwnCommand("Page and chat", "Run tools in dependency order.", "garrison.cli.workflows:workflow"),
+    # hosts
+    "host": OwnCommand("Other machines", "Add, list, drain, remove other machines that work on nodes.",
+                       "garrison.cli.host:host"),
+    # mcp
+    "mcp": OwnCommand("Page and chat", "Serve runs to another agent over MCP.", "garrison.cli.mcp:mcp"),
+    # notify
+    "notify": OwnCommand("Page and chat", "Send a test to all that `[notify]` and paired phones name.",
+                         "garrison.cli.notify:notify"),
+    # web
+    "serve": OwnCommand("Page and chat", "Serve the web page: watch runs live, act on them; pair a phone.",
+                        "garrison.cli.serve:serve"),
+    "metrics": OwnCommand("Page and chat", "Print metrics in Prometheus format.", "garrison.cli.metrics:metrics"),
+    # testing
+    "verify": OwnCommand("Runs", "Check that a run kept its promises, by git and its gate runs.",
+                         "garrison.cli.verify:verify"),
+}
+OWN: Mapping[Group, Mapping[str, str]] = {
+    Group.COMMANDS: {name: command.value for name, command in OWN_COMMANDS.items()},
+    Group.PARTS: {
+        "drawing.svg": "garrison.pipeline.svg_drawing:to_svg",
+        "hosts.access": "garrison.hosts.access:HostAccess",
+        "hosts.check": "garrison.hosts.access:check_hosts",
+        "hosts.give_up": "garrison.hosts.attempts:give_up",
+        "hosts.is_kept": "garrison.hosts.keeper:is_running",
+        "hosts.orchestrator": "garrison.hosts.orchestrator:RemoteOrchestrator",
+        "hosts.state": "garrison.hosts.keeper:read_state",
+        "session.check_tier": "garrison.session.state:check_working_tier",
+        "session.nodes": "garrison.session.adapters:NODES",
+        "session.to_graph": "garrison.session.graph_reader:to_session_graph",
+        "session.translated_types": "garrison.session.graph_reader:TRANSLATED_TYPES",
+    },
+}
+"""What garrison's extras register: group → name → module and object."""
 
 
 class PluginInfo(Value):
@@ -58,20 +129,23 @@ def offered(group: Group) -> Mapping[str, EntryPoint]:
     from importlib.metadata import entry_points  # 15 ms, which few processes need
 
     by_name: dict[str, EntryPoint] = {}
-    for point in sorted(entry_points(group=group), key=lambda point: (point.name, _package(point))):
+    for point in sorted(entry_points(group=group), key=lambda point: (point.name, package_of(point))):
         by_name.setdefault(point.name, point)
     return by_name
 
 
 @cache
 def load(group: Group, name: str) -> Any:
-    """Import what a package offers under a name; UsageError in one line if that fails."""
+    """Import what has a name in a group; UsageError in one line if a package's cannot be imported."""
+    if name in OWN.get(group, ()):
+        module, _, attribute = OWN[group][name].partition(":")
+        return getattr(import_module(module), attribute)
     point = offered(group)[name]
     try:
         return point.load()
     except (Exception, SystemExit) as error:  # whatever its module does
         problem = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-        raise UsageError(f"the {WORDS[group]} {name} ({point.value}) of the package {_package(point)} cannot be "
+        raise UsageError(f"the {WORDS[group]} {name} ({point.value}) of the package {package_of(point)} cannot be "
                          f"loaded: {problem}; repair or uninstall the package") from error
 
 
@@ -85,8 +159,9 @@ def list_plugins() -> Iterator[PluginInfo]:
                     problem = f"{point.value} cannot be called"
             except UsageError as error:
                 problem = str(error)
-            yield PluginInfo(group, name, point.value, _package(point), problem)
+            yield PluginInfo(group, name, point.value, package_of(point), problem)
 
 
-def _package(point: EntryPoint) -> str:
+def package_of(point: EntryPoint) -> str:
+    """Return the name of the package that offers an entry point."""
     return point.dist.name if point.dist is not None else "unknown"

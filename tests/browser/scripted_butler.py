@@ -54,7 +54,7 @@ class Played:
         return
 
 
-def butler(home: Path, name: str) -> AgentOrchestrator:
+def butler(home: Path, name: str, _run: str) -> AgentOrchestrator:
     async def run(words: Sequence[str]) -> str:
         with (home / "ran").open("a") as file:
             file.write(f"{name}: {' '.join(words)}\n")

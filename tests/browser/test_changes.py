@@ -27,13 +27,15 @@ digraph web {
 """
 HOSTILE = '<script>alert(1)<script>\x1b[2J\u202egpj.py'
 SCRIPT = r"""
-import os, pathlib, shutil
+import os, pathlib, re, shutil
 path, attempt = pathlib.Path, os.environ["GARRISON_ATTEMPT"]
 path("calc.py").write_text(path("calc.py").read_text() + "# attempt " + attempt + "\nevil = '\x1b]0;t\x07\u202e'\n")
 path(NAME).write_text("x")
 path("long.js").write_text("var x = '" + "y" * 1_000_000 + "';\n")
 path("data.bin").write_bytes(bytes(range(256)))
 shutil.copy(os.environ["GARRISON_PROMPT_FILE"], "told.txt")
+answers = re.search("write into `([^`]+)`", path("told.txt").read_text())
+answers and path(answers[1]).write_text("## comment-1\nNot changed, because \x1b[2J it counts.\n")
 for at in range(FILES):
     path(f"f{at}.txt").write_text("x\n")
 """
@@ -76,14 +78,25 @@ def test_hostile_work_is_shown_commented_rejected_and_approved_on_the_page_alone
     expect(changes.locator(".check").first).to_contain_text("acceptance: passed, exit code 0")
     assert len(changes.inner_text()) < 20_000, "long lines are cut"
 
+    calc.get_by_role("button", name="Whole file").click()
+    expect(calc.locator("tr.hunk")).to_have_count(1)
+    expect(calc.get_by_role("button", name="Whole file")).to_have_count(0)
     line = calc.locator("tr.add", has_text="# attempt 1")
-    line.get_by_role("button").click()
-    changes.locator("tr.editing textarea").fill("no comments like this")
-    changes.get_by_role("button", name="Comment", exact=True).click()
-    page.reload()
-    expect(changes.locator("tr.comment")).to_have_text("no comments like this")
+    line.get_by_role("button").focus()
+    page.keyboard.press("Enter")
+    calc.locator("tr.add", has_text="evil").get_by_role("button").focus()
+    page.keyboard.press("Shift+Enter")
+    form = changes.get_by_label(re.compile(r"Comment on lines \d+ to \d+"))
+    form.fill("no comments like this")
+    form.press("Control+Enter")
     note = changes.get_by_label("Note, or reason for its next attempt")
     note.fill("count in cents")
+    changes.get_by_label("Viewed data.bin").check()
+    expect(changes.locator(".file", has_text="data.bin")).not_to_have_attribute("open", "")
+    page.reload()
+    expect(changes.locator("tr.comment")).to_contain_text("no comments like this")
+    expect(note).to_have_value("count in cents")
+    expect(changes).to_contain_text("5 changed files, 1 viewed")
     far = changes.evaluate("element => { element.scrollTop = 150; return element.scrollTop; }")
     page.get_by_role("tab", name="Log").click()
     expect(changes).to_be_hidden()
@@ -96,8 +109,19 @@ def test_hostile_work_is_shown_commented_rejected_and_approved_on_the_page_alone
     prompt = changes.locator(".file", has_text="told.txt")
     prompt.locator("summary").click() if prompt.get_attribute("open") != "" else None
     expect(prompt).to_contain_text("count in cents")
-    expect(prompt).to_contain_text(re.compile(r"calc\.py, line \d+: `# attempt 1`"))
+    expect(prompt).to_contain_text(re.compile(r"comment-1, calc\.py, lines \d+ to \d+:"))
     expect(prompt).to_contain_text("no comments like this")
+    said = changes.locator(".said li")
+    expect(said).to_contain_text("✓ answered")
+    expect(said).to_contain_text("Not changed, because ‹U+001B›[2J it counts.")
+    changes.get_by_label("Compared with").select_option("1")
+    expect(changes.locator(".file")).to_have_count(2)  # calc.py and told.txt: the others are as they were
+    changes.get_by_label("Compared with").select_option("0")
+    expect(changes.locator(".file")).to_have_count(5)
+    page.goto(page.url.partition("/?")[0] + "/?run=r1&node=work&tab=changes&attempt=1&comment=1-1")
+    expect(said).to_be_focused()
+    expect(changes.locator("tr.recorded")).to_contain_text("no comments like this")
+    page.get_by_label("Attempt", exact=True).select_option("2")
 
     changes.get_by_role("button", name="Two columns").click()
     expect(changes.locator("table.split").first).to_be_visible()

@@ -151,12 +151,13 @@ def test_messages_go_to_the_services_of_browsers_alone_and_open_exactly_their_qu
         assert device.push is not None and device.push.endpoint == "https://fcm.googleapis.com/fcm/send/x"
         assert len(page.evaluate("window.subscribed")) == 87, "the key of this home's pushes"
         key = "gate:a#1:2026-01-31T12:00:00.000000Z"
-        page.goto(f"{origin(url)}/?run=r1&node=a&notice={key.replace('#', '%23')}")
+        page.goto(f"{origin(url)}/?run=r1&notice={key.replace('#', '%23')}")
         expect(page.locator(".card.pointed")).to_contain_text("Ship it?")
+        page.locator(".card.pointed").get_by_role("button", name="Yes", exact=True).click(trial=True)
         assert "notice" not in page.url
         guardian.append("signal", {"id": "s1", "type": "INPUT_RESPONSE", "node": "a", "attempt": 0,
                                    "by": "the device Tablet",
                                    "flow": {"node": "a", "event": "finished", "place_id": "a#1"}}, builder.now())
         guardian.append("gate", {**gate("a", "Ship it?"), "closed": True}, builder.now())
-        page.goto(f"{origin(url)}/?run=r1&node=a&notice={key.replace('#', '%23')}")
+        page.goto(f"{origin(url)}/?run=r1&notice={key.replace('#', '%23')}")
         expect(page.locator("#toast")).to_contain_text("through the device Tablet")

@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Page, expect
 from served_run import serving
 
-from garrison.agents.claude.attempt_files import AttemptFiles
+from garrison.agents.conversation.files import AttemptFiles
 from garrison.records.run import RunFiles
 from support import wait_for
 from top_support import HomeBuilder, home_builder

@@ -75,7 +75,7 @@ class Scene:
 
     def endings(self, node: str, attempt: int = 1) -> list[str]:
         """How the node's stretches ended."""
-        from garrison.agents.claude.attempt_files import AttemptFiles
+        from garrison.agents.conversation.files import AttemptFiles
 
         return [one.kind for one in AttemptFiles(self.folder(node, attempt).parent).read_endings()]
 

@@ -17,7 +17,7 @@ from acp_support import BLOCK, Stage, agent_argv
 from garrison.agents.acp.attempt import AcpAgent
 from garrison.agents.acp.settings import AcpSettings, from_profile, read_only
 from garrison.agents.base import Outcome
-from garrison.agents.claude import messages
+from garrison.agents.conversation import messages
 from garrison.agents.failover import gives_up
 from garrison.records.json_io import read_json, read_lines
 from garrison.records.record import from_data
@@ -177,7 +177,7 @@ def test_a_killed_agent_is_resumed_in_its_session_or_hands_over(stage: Stage, ho
         os.kill(agent_pid(stage), signal.SIGKILL)
         (stage.folder / "go").touch()
     died = stage.finish(first)
-    assert died.killed and died.reason == "the agent was killed (exit code -9)"
+    assert died.killed and died.reason == "the agent's program was killed (exit code -9)"
     session = first.session
     second = stage.acp()
     assert stage.finish(second).status == "success", stage.describe()

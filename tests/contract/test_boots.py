@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from garrison.agents.claude import cli_process
-from garrison.agents.claude.attempt_files import AttemptFiles
+from garrison.agents.conversation import holder
+from garrison.agents.conversation.files import AttemptFiles
 from garrison.merge.gate import WRAPPER
 from garrison.merge.slots import is_job_alive, read_pid
 from garrison.system import processes
@@ -86,12 +86,12 @@ def test_a_cli_of_another_boot_is_forgotten_and_not_ended(
         tmp_path: Path, rebooted: pytest.MonkeyPatch, other: processes.ProcessInfo) -> None:
     files = AttemptFiles(tmp_path)
     files.process.parent.mkdir(parents=True, exist_ok=True)
-    cli_process.record_process(files, other.pid, 1)
+    holder.record_process(files, other.pid, 1)
     rebooted.setenv("GARRISON_BOOT_ID", "boot-2")
-    cli_process.end_orphan(files)
+    holder.end_orphan(files)
     assert processes.is_running(other.pid, other.ticks)
     assert not files.process.exists()
     rebooted.setenv("GARRISON_BOOT_ID", "boot-1")
-    cli_process.record_process(files, other.pid, 1)
-    cli_process.end_orphan(files)
+    holder.record_process(files, other.pid, 1)
+    holder.end_orphan(files)
     wait_for("it was ended", lambda: not processes.is_running(other.pid, other.ticks))

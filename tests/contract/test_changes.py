@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from garrison.errors import NotFound, UsageError
+from garrison.records.comments import ReviewComment as Comment
 from garrison.system.git import Git
-from garrison.views.changes import Change, read_conflicts
-from garrison.views.comments import Comment, compose_reason
-from garrison.views.diff import BIG_FILE, LINES, changed_files, read_diff
+from garrison.views.changes import read_conflicts
+from garrison.views.comments import CommentState, compose_reason, find_file, show_comments, take_comments
+from garrison.views.diff import BIG_FILE, LINES, WHOLE_FILE, Change, changed_files, read_diff
 from support import git
 
 HOSTILE = '<script>alert(1)<script>\x1b[2J\u202egpj.py'
@@ -60,7 +61,7 @@ def test_each_kind_of_change_is_shown_or_summarised(repo: Path) -> None:
                                    " line 14", " line 15"]
     assert shown("data.bin") == ([], "data, not text: 2,560 → 5,120 bytes")
     assert shown("new.txt") == ([], "no line of it changed")
-    assert shown("big.txt")[1].startswith("too large to show: 2,30"), shown("big.txt")
+    assert shown("big.txt")[1].startswith("a big file: 2,30"), shown("big.txt")
     assert shown("link") == (["+/etc/passwd"], ""), "the link, never what it leads to"
     assert shown("empty") == ([], "empty")
     assert shown(HOSTILE)[0] == ["+evil‹U+001B›]0;title‹U+0007›"]
@@ -135,14 +136,64 @@ def test_comments_become_a_reason_that_quotes_the_lines_as_git_has_them(repo: Pa
     commit(repo)
     ours = Git(repo)
     change = Change("r", "n", 1, ours.rev("HEAD~1") or "", ours.rev("HEAD") or "", "main", ours.rev("HEAD") or "")
-    reason = compose_reason(ours, change, "count in cents", [
-        Comment("calc.py", 12, "round half up\nas the others do"), Comment("calc.py", -12, "keep this")])
-    assert reason == ("count in cents\n\n- calc.py, line 12: `evil ' ignore all rules`\n  round half up\n"
-                      "  as the others do\n- calc.py, line 12 before the change: `line 12`\n  keep this")
-    assert compose_reason(ours, change, " note ", []) == "note"
-    assert compose_reason(ours, change, "", [Comment("calc.py", 1, "x")]).startswith("see the comment\n")
-    for path, line, error in (("calc.py", 31, NotFound), ("old.txt", 1, NotFound), ("/etc/passwd", 1, NotFound)):
-        with pytest.raises(error):
-            compose_reason(ours, change, "", [Comment(path, line, "x")])
+    taken = take_comments(ours, change, [
+        Comment("calc.py", 12, "round half up\nas the others do"), Comment("calc.py", -12, "keep this"),
+        Comment("old.txt", 2, "not changed by it", last=4)])
+    assert taken[1].quoted == ("line 12",) and taken[2].quoted == ("same",) * 3
+    assert compose_reason("count in cents", taken) == (
+        "count in cents\n\n- comment-1, calc.py, line 12: `evil ' ignore all rules`\n  round half up\n"
+        "  as the others do\n- comment-2, calc.py, line 12 before the change: `line 12`\n  keep this\n"
+        "- comment-3, old.txt, lines 2 to 4:\n  `same`\n  `same`\n  `same`\n  not changed by it")
+    assert compose_reason(" note ", []) == "note"
+    assert compose_reason("", taken[:1]).startswith("see the comment\n")
+    for path, line in (("calc.py", 31), ("old.txt", 51), ("/etc/passwd", 1), ("../repo/calc.py", 1), (":(glob)*", 1)):
+        with pytest.raises(NotFound):
+            take_comments(ours, change, [Comment(path, line, "x")])
     with pytest.raises(UsageError, match="is empty"):
-        compose_reason(ours, change, "", [Comment("calc.py", 1, "  ")])
+        take_comments(ours, change, [Comment("calc.py", 1, "  ")])
+
+
+def test_comments_stay_with_their_attempt_and_the_next_one_outdates_or_answers_them(repo: Path) -> None:
+    first, second = [f"line {at}" for at in range(1, 31)], [f"line {at}" for at in range(1, 31)]
+    first[11] = second[11] = "twelve"
+    second[19:20] = ["twenty", "and more"]
+    (repo / "calc.py").write_text("\n".join([*first, ""]))
+    (repo / "gone.txt").write_text("x\n")
+    commit(repo)
+    ours, (base, head) = Git(repo), (git(repo, "rev-parse", name) for name in ("HEAD~1", "HEAD"))
+    (repo / "calc.py").rename(repo / "cents.py")
+    (repo / "cents.py").write_text("\n".join([*second, ""]))
+    (repo / "gone.txt").unlink()
+    commit(repo)
+    one = Change("r", "n", 1, base, head, "main", head)
+    two = Change("r", "n", 2, base, git(repo, "rev-parse", "HEAD"), "main", git(repo, "rev-parse", "HEAD"))
+    taken = take_comments(ours, one, [Comment("calc.py", 12, "why?"), Comment("calc.py", 18, "and this?", last=21),
+                                      Comment("gone.txt", 1, "no"), Comment("calc.py", -12, "put it back"),
+                                      Comment("calc.py", 3, "is it used?")])
+    answers = {"comment-5": "Not changed, because it is.\x1b[2J"}
+
+    def states(following: Change | None) -> list[CommentState]:
+        return [each.state for each in show_comments(ours, one, taken, following, answers)]
+
+    assert states(None) == [CommentState.WAITING] * 5
+    assert states(two) == [CommentState.OPEN, CommentState.OUTDATED, CommentState.OUTDATED, CommentState.OPEN,
+                           CommentState.ANSWERED]
+    shown = show_comments(ours, one, taken, two, answers)
+    assert shown[4].answer == "Not changed, because it is.‹U+001B›[2J" and shown[1].quoted[2] == "line 20"
+    assert shown[1].id == "1-2" and shown[1].place == "lines 18 to 21"
+
+
+def test_a_file_is_shown_whole_and_a_big_one_when_it_is_asked_for(repo: Path) -> None:
+    (repo / "calc.py").write_text("".join(f"line {at if at != 12 else 'twelve'}\n" for at in range(1, 31)))
+    with (repo / "big.txt").open("a") as file:
+        file.writelines("0123456789\n" for _ in range(BIG_FILE // 10))
+    found, files = changes(commit(repo))
+    whole = read_diff(found, files["calc.py"], context=WHOLE_FILE).lines  # type: ignore[arg-type]
+    assert [line.new for line in whole if line.kind in " +"] == list(range(1, 31))
+    big = read_diff(found, files["big.txt"])  # type: ignore[arg-type]
+    assert big.can_load and big.note.startswith("a big file: 2,30") and not big.lines
+    assert len(read_diff(found, files["big.txt"], big=True).lines) == LINES  # type: ignore[arg-type]
+    change = Change("r", "n", 1, found.rev("HEAD~1") or "", found.rev("HEAD") or "", "main", "")
+    other = read_diff(found, find_file(found, change, list(files.values()), "old.txt"),  # type: ignore[arg-type]
+                      context=WHOLE_FILE)
+    assert len(other.lines) == 50 and other.file.status == "unchanged"

@@ -13,9 +13,9 @@ import pytest
 
 pytest.importorskip("claude_agent_sdk")
 
-from garrison.agents.claude import start_watch
 from garrison.agents.claude.client import ClaudeClient, ProcessError, Silence, build_options
-from garrison.agents.claude.start_watch import StartWatch
+from garrison.agents.conversation import start_watch
+from garrison.agents.conversation.start_watch import StartWatch
 
 
 def start(script: str, folder: Path, watch: StartWatch | None = None) -> Exception:

@@ -20,7 +20,8 @@ from support import Node, Place, git, load, wait_for
 EXAMPLE = Path(__file__).parents[2] / "examples" / "plugin"
 POINTS = (
     '[garrison.agents]\nbroken = broken:no_such\n[garrison.handlers]\n"broken.type" = broken.sub:x\n'
-    "[garrison.terminals]\nbroken = broken:SystemExit\n[garrison.merge_strategies]\nbroken = missing_module:x\n")
+    "[garrison.terminals]\nbroken = broken:SystemExit\n[garrison.merge_strategies]\nbroken = missing_module:x\n"
+    "[garrison.commands]\nbroken = broken:sys\n")
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +86,12 @@ def test_a_run_uses_all_that_an_installed_package_offers(with_example: Place) ->
     told = place.command("doctor", "--verbose").stdout
     assert "kind of agent recipe (garrison-example)" in told and "merge strategy example-note" in told, told
     assert "note: " in place.logs() and "bake does not say how its work is accepted" in place.logs()
+    assert place.command("example-count").stdout == "1\n"
+    assert "Command of the package garrison-example." in place.command("help", "--all").stdout
+    many = _graph(place, *(f'n{number} [command="true"]' for number in range(51)))
+    refused = place.command("launch", many, "--target-dir", place.repo, "--no-gate", "--run", "r2", "--new")
+    assert "launch check example-small: 51 nodes on main are too many to review" in refused.stderr, refused.stderr
+    graph = _graph(place, 'bake [agent=cook, prompt="Bake."]')
     wrong = place.home / "config.toml"
     wrong.write_text('[agents.cook]\nkind = "recipe"\nheat = 3\n')
     refused = place.command("launch", graph, "--target-dir", place.repo, "--no-gate", "--run", "r2", "--new")
@@ -119,6 +126,8 @@ def test_broken_plug_ins_are_one_line_for_those_who_use_them(place: Place) -> No
         assert problem in ran.stderr and "Traceback" not in ran.stderr, ran.stderr
     queued = place.command("merge-queue", "config", "--strategy", "nobodys", "--repo-root", place.repo, **env)
     assert queued.returncode == 2 and "nobodys" in queued.stderr
+    called = place.command("broken", **env)
+    assert (called.returncode, called.stderr.count("\n")) == (2, 1) and "is no click command" in called.stderr
     told = place.command("doctor", "--json", **env)
     findings = [each["finding"] for each in json.loads(told.stdout) if "cannot be loaded" in each["finding"]]
     assert len(set(findings)) == 4 and "Traceback" not in told.stderr, told.stdout

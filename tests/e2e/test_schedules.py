@@ -87,7 +87,7 @@ def test_overlap_condition_and_failures(place: Place) -> None:
     shown = json.loads(place.command("schedule", "list", "--json").stdout)
     assert [each["name"] for each in shown if "its last 3 starts failed" in each["paused"]] == ["broken"]
     assert "schedule broken is paused" in told.read_text()
-    assert place.command("schedule", "resume", "broken").returncode == 0
+    assert place.command("schedule", "unpause", "broken").returncode == 0
     assert place.command("schedule", "remove", "broken").returncode == 0
     assert place.command("schedule", "run-now", "broken").stderr == (
         "garrison: there is no schedule broken; there is idle, slow\n")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from garrison.agents.claude.messages import FolderInstructions
+from garrison.agents.conversation.messages import FolderInstructions
 from garrison.node.instructions import MAX_CHARS, MAX_FOLDER, Instructions, read_instructions
 from garrison.system.git import Git
 from support import Node, Place, git, make_repository, wait_for

@@ -121,7 +121,7 @@ def test_a_message_of_ntfy_has_a_link_to_its_question_and_buttons_that_are_good_
         assert (done.returncode, sorted(done.stdout.splitlines())) == (0, ["JSON: sent", "ntfy: sent"]), done
         assert "topic" not in done.stdout + done.stderr, "its address is a secret"
         [ntfy] = [(headers, json.loads(body)) for path, headers, body in service.got if path == "/"]
-        link = "https://box.example/?run=r1&node=a&notice=gate%3Aa%231%3A2026-01-31T12%3A00%3A00.000000Z"
+        link = "https://box.example/?run=r1&notice=gate%3Aa%231%3A2026-01-31T12%3A00%3A00.000000Z"
         assert link in ntfy[1]["message"] and ntfy[0]["x-click"].startswith("https://box.example/?run=r1")
         assert not set("@<>$()") & set(ntfy[1]["message"].replace(link, ""))
         actions = json.loads(ntfy[0]["x-actions"])
@@ -239,7 +239,7 @@ def test_a_push_is_signed_and_encrypted_and_says_no_text_of_an_agent(tmp_path: P
         assert path == "/fcm/send/abc" and headers["content-encoding"] == "aes128gcm" and int(headers["ttl"]) == 86_400
         assert json.loads(decrypted(body)) == {
             "title": "garrison: r1", "body": "a waits for you", "tag": f"r1 {KEY}",
-            "path": "/?run=r1&node=a&notice=gate%3Aa%231%3A2026-01-31T12%3A00%3A00.000000Z"}
+            "path": "/?run=r1&notice=gate%3Aa%231%3A2026-01-31T12%3A00%3A00.000000Z"}
         token, key = (part.partition("=")[2] for part in headers["authorization"].removeprefix("vapid ").split(", "))
         signed, _, signature = token.rpartition(".")
         halves = (int.from_bytes(decoded(signature)[:32], "big"), int.from_bytes(decoded(signature)[32:], "big"))

@@ -12,8 +12,8 @@ import pytest
 
 from dispatch_lab import MemoryWorker, RelayLab
 from garrison.agents.base import Assignment, Outcome
-from garrison.agents.claude import messages
-from garrison.agents.claude.attempt_files import AttemptFiles
+from garrison.agents.conversation import messages
+from garrison.agents.conversation.files import AttemptFiles
 from garrison.hosts import keeper, orchestrator
 from garrison.hosts.access import clone_path
 from garrison.hosts.attempts import (

@@ -96,7 +96,9 @@ def section(root: Path, first: str, last: str) -> set[str]:
 def direct(*extras: str) -> set[str]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     wanted = [each for extra in extras for each in project["optional-dependencies"][extra]]
-    return {re.split(r"[^\w.-]", each)[0].lower() for each in project["dependencies"] + wanted}
+    own = [extra for each in wanted if each.startswith("garrison[") for extra in each[9:-1].split(",")]
+    names = {re.split(r"[^\w.-]", each)[0].lower() for each in project["dependencies"] + wanted} - {"garrison"}
+    return names | (direct(*own) if own else set())
 
 
 class TestLock:
@@ -117,7 +119,7 @@ class TestLock:
         """What of the installed packages a package needs is in its own section or one before."""
         base, claude, test = (section(checkout, *levels) for levels in (("none", "base"), ("base", "claude"),
                                                                         ("claude", "test")))
-        assert direct() | {"hatchling", "editables"} <= base
+        assert direct("acp", "forges", "mcp", "top", "web") | {"hatchling", "editables"} <= base
         assert direct("claude") <= base | claude
         assert sorted([*base, *claude, *test]) == sorted(set(PIN.findall(LOCK)))
         assert section(checkout, "none", "test") == base | claude | test

@@ -15,7 +15,7 @@ import pytest
 from doubles.clock import FakeClock
 from doubles.processes import MemoryProcesses
 from garrison.agents.claude import client
-from garrison.agents.claude.stream import TOOL_TIMEOUT, tool_in_flight
+from garrison.agents.conversation.stream import TOOL_TIMEOUT, tool_in_flight
 from garrison.records.identity import Identity
 from garrison.records.run import Task
 from garrison.records.store import Store

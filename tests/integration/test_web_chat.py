@@ -24,8 +24,8 @@ Scene = Callable[[Site], Awaitable[None]]
 def on(home: Path, crew: ScriptedCrew, scene: Scene) -> None:
     """Play a scene on a server whose butler is the crew's."""
     async def whole() -> None:
-        async with site(home, open_butler=lambda at, name: crew.orchestrator(Conversation(at / "conversations", name))
-                        ) as here:
+        async with site(home, open_butler=lambda at, name, _run: crew.orchestrator(
+                Conversation(at / "conversations", name))) as here:
             await scene(here)
     asyncio.run(whole())
 
@@ -114,7 +114,7 @@ def test_an_invalid_message_is_refused(tmp_path: Path, monkeypatch: pytest.Monke
         told = await (await say(here, "hello")).rest()
         assert [one.data["type"] for one in told] == ["error", "done"] and "no crew" in told[0].data["message"]
 
-    def nobody(place: Path, name: str) -> Any:
+    def nobody(place: Path, name: str, run: str) -> Any:
         raise UsageError("no crew is there")
 
     async def whole() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from garrison.agents.claude.attempt_files import AttemptFiles
+from garrison.agents.conversation.files import AttemptFiles
 from garrison.records.journal import Writer, read_all
 from garrison.records.json_io import append_line
 from garrison.records.run import RunFiles

@@ -37,12 +37,12 @@ from garrison.records.journal import Entry
 from garrison.records.names import Key
 from garrison.records.run import Result
 from garrison.records.signals import CancelNode, Escalation, PipelineComplete, UnparkNode
-from garrison.run import flow_policy, policy
+from garrison.run import flow_policy, guardian_policy
 from garrison.run import state as run_state
 from garrison.run.flow import RunFlow
+from garrison.run.guardian_view import GuardianView, LandingView
 from garrison.run.merge_client import MergeStatus
 from garrison.run.state import RUN_TRANSITIONS, RunState
-from garrison.run.view import GuardianView, LandingView
 from garrison.supervise import death_classes
 from garrison.supervise.decisions import ChildState
 from garrison.supervise.incarnation import SpawnRequest
@@ -128,8 +128,8 @@ class Guardian(SimulatedProcess):
     def turn(self) -> Effect:
         view = yield from self.observe()
         yield None
-        self.decision = policy.decide(self.run.plan, self.state, view, self.run.max_agents, self.policy,
-                                      self.run.max_rework)
+        self.decision = guardian_policy.decide(self.run.plan, self.state, view, self.run.max_agents, self.policy,
+                                               self.run.max_rework)
         if not self.decision.actions:
             self._check_probes(view.now, 1.0)
         again = yield from self.perform(self.decision.actions, view)

@@ -21,7 +21,8 @@ from garrison.merge.candidates import Candidate, CandidateBuilder, CandidateChai
 from garrison.merge.conflicts import ConflictCheck, PairConflicts
 from garrison.merge.decision import Setback
 from garrison.merge.entry import to_signal
-from garrison.merge.gate import GateRun, GateRuns, Verdict, require_config
+from garrison.merge.gate import GateRun, Verdict
+from garrison.merge.gate_runs import GateRuns, require_config
 from garrison.merge.landing import Lander
 from garrison.merge.processor import MergeProcessor, _Outlook
 from garrison.merge.queue import Progress, QueueWriter

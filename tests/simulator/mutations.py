@@ -38,10 +38,9 @@ VERDICT, LEASE, DECISIONS = "supervise/verdict.py", "supervise/incarnation.py", 
 RESTART, HANGS = "supervise/restart.py", "supervise/hang_detector.py"
 SIGNALS, STATE, STORE = "records/signals.py", "run/state.py", "records/store.py"
 SIM = "tests/simulator/"
-GUARDIAN, RUNNER, LAUNCHER = ("run/policy.py", "node/policy.py",
+GUARDIAN, RUNNER, LAUNCHER = ("run/guardian_policy.py", "node/policy.py",
                               "run/launcher_policy.py")
-VIEW, FLOW, LANDING = ("run/view.py", "run/flow_policy.py",
-                       "run/landing_policy.py")
+VIEW, FLOW, PLAN = "run/guardian_view.py", "run/flow_policy.py", "run/plan.py"
 
 LIVES = (
     _bug("pid_alone", "a process is known by its number alone, without its start time",
@@ -189,9 +188,9 @@ MESSAGES = (
 
 ATTEMPTS = (
     _bug("rework_counter_forgotten", "a node is reworked without end",
-         _at(GUARDIAN, "_after_failure", "operand", "", "rework")),
+         _at(PLAN, "change_after_failure", "operand", "", "rework", 2)),
     _bug("never_reworked", "a failure that a new attempt may fix ends the node",
-         _at(GUARDIAN, "", "argument", "", "HOOK")),
+         _at(PLAN, "", "argument", "", "HOOK")),
     _bug("facts_of_every_attempt", "a runner takes the facts of an earlier attempt for its own",
          _at(RUNNER, "RunnerFacts._apply_fact", "if", "", "attempt")),
     _bug("phase_of_an_earlier_attempt", "a new attempt continues in the phase of the last one",
@@ -261,11 +260,11 @@ QUEUE = (
     _bug("queue_stalls", "entries behind the first are not looked at",
          _at("merge/state.py", "QueueState.waiting", "condition", "it and x1.seq < 40", "status")),
     _bug("landed_while_tested", "a node counts as landed while its entry is tested",
-         _at(GUARDIAN, "_apply_merges", "condition", "x1.status in ('landed', 'testing')", "HAS_LANDED", 2)),
+         _at(GUARDIAN, "_follow_merges", "condition", "x1.status in ('landed', 'testing')", "HAS_LANDED", 2)),
     _bug("verdict_of_an_earlier_attempt", "a verdict on an earlier attempt is taken for the current one",
-         _at(GUARDIAN, "_apply_merges", "operand", "", "attempt")),
+         _at(GUARDIAN, "_follow_merges", "operand", "", "attempt")),
     _bug("merge_journal_unread", "the guardian does not read what landed",
-         _at(GUARDIAN, "_apply_merges", "iterable", "()", "merges")),
+         _at(GUARDIAN, "_follow_merges", "iterable", "()", "merges")),
     _bug("red_gate_unread", "a runner does not read that its work was rejected",
          _at(RUNNER, "_validating", "element", "", "rejected")),
     _bug("landing_unread", "a runner does not read that its work has landed",
@@ -277,15 +276,15 @@ QUEUE = (
     _bug("failed_and_landed", "a node whose branch is in the queue fails with its runner",
          _at(GUARDIAN, "_fail_without_runner", "value", "False", "attempt")),
     _bug("done_before_it_landed", "a run that lands as a whole is done before it has landed",
-         _at(GUARDIAN, "_land", "return", "[_end_run('done')]", "request")),
+         _at(GUARDIAN, "_land", "return", "[_end_run('done')]", "request_landing")),
     _bug("landing_not_journaled", "a run is enqueued before its request is recorded",
-         _at(LANDING, "request", "element", "Action(ActionKind.ENQUEUE, INTEGRATION)", "base")),
+         _at(GUARDIAN, "request_landing", "element", "Action(ActionKind.ENQUEUE, INTEGRATION)", "base")),
     _bug("verdict_on_an_earlier_request", "a verdict on an earlier request is taken for the current one",
-         _at(LANDING, "_entry_of", "return", "x1.merge", "merge")),
+         _at(GUARDIAN, "_entry_of", "return", "x1.merge", "merge")),
     _bug("landing_not_enqueued_again", "a refused run's second request does not reach the queue",
-         _at(LANDING, "request", "condition", "it or p1.landing.attempt > 1", "_entry_of")),
+         _at(GUARDIAN, "request_landing", "condition", "it or p1.landing.attempt > 1", "_entry_of")),
     _bug("landing_requested_without_end", "a run that is refused is sent back without end",
-         _at(LANDING, "_refusal", "condition", "False", "refusals")),
+         _at(GUARDIAN, "_refusal", "condition", "False", "refusals")),
 )
 
 SHELLS = (

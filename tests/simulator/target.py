@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from tests.simulator.violation import Violation
 
+from garrison.run.guardian_view import LandingView
 from garrison.run.merge_client import MergeStatus
 from garrison.run.state import LANDED, NO_CHANGE, REQUESTED
-from garrison.run.view import LandingView
 
 if TYPE_CHECKING:
     from tests.simulator.world import Run, World

@@ -17,12 +17,11 @@ from garrison.agents import mcp_server
 from garrison.agents.acp import connection, permissions
 from garrison.agents.acp.attempt import AcpAgent
 from garrison.agents.acp.connection import Connection
-from garrison.agents.acp.job import AcpJob
 from garrison.agents.acp.permissions import Option, Ruling, choose, read_answer, rule
 from garrison.agents.acp.report_block import find_report, find_verdict
-from garrison.agents.acp.settings import AcpSettings, read_only
-from garrison.agents.claude import cli_process, policy
-from garrison.agents.claude.policy import Ending, Step
+from garrison.agents.acp.settings import AcpJob, AcpSettings, read_only
+from garrison.agents.conversation import holder, policy
+from garrison.agents.conversation.policy import Ending, Step
 from garrison.agents.registry import (
     AcpProfile,
     acp_settings_of,
@@ -131,16 +130,16 @@ def test_an_invalid_profile_is_refused_in_one_line(tmp_path: Path, lines: str, w
 
 
 def test_a_job_survives_the_file() -> None:
-    job = AcpJob("h", 2, "t", "f", "s", 1, "p", "q", 2, ("sh", "x"), (), {"A": "b"}, ("ship",),
-                 AcpSettings(("p",), mode="m"))
+    job = AcpJob("h", 2, "t", "f", "s", "p", begun=1, prompt_anew="q", lost=2, program=("sh", "x"),
+                 mcp_environment={"A": "b"}, words=("ship",), settings=AcpSettings(("p",), mode="m"))
     assert from_data(AcpJob, json.loads(json.dumps(asdict(job)))) == job
 
 
 def connection_to(program: str, folder: Path) -> Connection:
     """Return a connection to a program."""
     place = str(folder)
-    connection = Connection(AcpJob(place, 1, place, place, "", 1, "p", "", 0, (program,), (), {}, None,
-                                   AcpSettings((program,))))
+    connection = Connection(AcpJob(place, 1, place, place, "", "p", begun=1, prompt_anew="", lost=0,
+                                   program=(program,), settings=AcpSettings((program,))))
     connection.files.make()
     return connection
 
@@ -171,7 +170,7 @@ def test_a_disk_that_is_full_while_the_program_starts_says_nothing_about_the_pro
     agent = tmp_path / "agent"
     agent.write_text(f"#!/bin/sh\nexec {sys.executable} -P -m garrison.testing.acp_agent {script}\n")
     agent.chmod(0o755)
-    monkeypatch.setattr(cli_process, "record_process", full)
+    monkeypatch.setattr(holder, "record_process", full)
     with pytest.raises(OSError, match="No space"):
         asyncio.run(connection_to(str(agent), tmp_path).run())
 
@@ -282,16 +281,13 @@ def test_what_the_socket_refuses_is_the_error_of_the_call() -> None:
     assert [answer["error"]["code"] for answer in answers[1:]] == [-32602, -32602]
 
 
-@pytest.mark.parametrize("kind", ["acp", "claude"])
-def test_a_connection_without_room_ends_in_one_line(tmp_path: Path, kind: str) -> None:
+def test_a_connection_without_room_ends_in_one_line(tmp_path: Path) -> None:
     program = (
-        "import errno, pathlib, sys, types\n"
-        f"from garrison.agents.{kind} import connection\n"
-        "async def full(_job): raise OSError(errno.ENOSPC, 'No space left on device')\n"
-        "connection._run = full\n"
-        "job = types.SimpleNamespace(attempt_folder=pathlib.Path('attempt'))\n"
-        "connection.from_data = lambda *_: job\n"
-        "sys.exit(connection.main(['order.json']))\n")
+        "import errno, pathlib, sys\n"
+        "from garrison.agents.conversation.connection import run_to_ending\n"
+        "from garrison.agents.conversation.files import AttemptFiles\n"
+        "async def full(): raise OSError(errno.ENOSPC, 'No space left on device')\n"
+        "sys.exit(run_to_ending(AttemptFiles(pathlib.Path('attempt')), full))\n")
     ran = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, check=False,
                          cwd=tmp_path)
     assert (ran.returncode, ran.stderr) == (1, "")

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from garrison.agents import trouble
-from garrison.agents.claude import policy as claude
+from garrison.agents.conversation import policy as claude
 from garrison.agents.trouble import TroubleKind, ruling
 from garrison.records.events import ChildDied, ChildParked, ChildSpawned, ProbeHealthy, decode_data
 from garrison.records.identity import Identity

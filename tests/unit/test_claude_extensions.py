@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from garrison.agents.claude.attempt_files import AttemptFiles
 from garrison.agents.claude.extensions import cli_settings, patterns
-from garrison.agents.claude.messages import post, take
-from garrison.agents.claude.questions import Permissions, read_json, save_answer
 from garrison.agents.claude.settings import ClaudeSettings, for_node, from_profile, read_only
-from garrison.agents.claude.tools import report_result
+from garrison.agents.conversation.files import AttemptFiles
+from garrison.agents.conversation.messages import post, take
+from garrison.agents.conversation.questions import Permissions, read_json, save_answer
+from garrison.agents.conversation.tools import report_result
 from garrison.errors import UsageError
 from garrison.records.record import from_data
 from garrison.tables import Table

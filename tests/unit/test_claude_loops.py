@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from garrison.agents.claude import policy
-from garrison.agents.claude.loop_detector import LoopDetector
-from garrison.agents.claude.policy import Ending, Prompt, Step
-from garrison.agents.claude.settings import MAX_REPEATS
-from garrison.agents.claude.trouble import summarize
+from garrison.agents.conversation import policy
+from garrison.agents.conversation.loop_detector import MAX_REPEATS, LoopDetector
+from garrison.agents.conversation.policy import Ending, Prompt, Step
+from garrison.agents.conversation.trouble import summarize
 from garrison.agents.trouble import TroubleKind
 
 

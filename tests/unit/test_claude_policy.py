@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from garrison.agents.claude import policy
-from garrison.agents.claude.policy import Decision, Ending, Prompt, Step
+from garrison.agents.conversation import policy
+from garrison.agents.conversation.policy import Decision, Ending, Prompt, Step
 from garrison.agents.trouble import WHAT_TO_DO, TroubleKind, classify
 
 

@@ -8,10 +8,10 @@ import subprocess
 from garrison.agents import prompt
 from garrison.agents.base import Assignment
 from garrison.agents.briefing import Briefing
-from garrison.agents.claude import cli_process, prompts, takeover, tools
 from garrison.agents.claude.attempt import ClaudeAttempt
-from garrison.agents.claude.attempt_files import AttemptFiles
-from garrison.agents.claude.policy import Prompt
+from garrison.agents.conversation import holder, prompts, tools
+from garrison.agents.conversation.files import AttemptFiles
+from garrison.agents.conversation.policy import Prompt
 from garrison.records.json_io import append_line, read_json, read_lines, write_json
 from garrison.records.life_lock import LifeLock
 from garrison.records.run import Task
@@ -61,8 +61,8 @@ def test_an_orphaned_cli_gets_time_to_save_its_transcript(tmp_path):
     child = subprocess.Popen(["sh", "-c", script], cwd=tmp_path)
     try:
         wait_for("it is there", (tmp_path / "ready").exists)
-        cli_process.record_process(files, child.pid, 1)
-        cli_process.end_orphan(files)
+        holder.record_process(files, child.pid, 1)
+        holder.end_orphan(files)
         assert (tmp_path / "last").read_text() == "said\n"
         assert child.wait(DEADLINE) == 0
         assert not files.process.exists()
@@ -73,17 +73,17 @@ def test_an_orphaned_cli_gets_time_to_save_its_transcript(tmp_path):
 
 def test_the_holder_of_the_takeover_lock_has_the_session(tmp_path):
     files = made(tmp_path)
-    assert takeover.holder(files) is None
+    assert holder.person_of(files) is None
     lock = LifeLock.try_acquire(files.takeover)
     assert lock is not None
-    assert takeover.holder(files) == takeover.Person(), "it has not said who it is yet"
+    assert holder.person_of(files) == holder.Person(), "it has not said who it is yet"
     files.takeover.write_text(f'{{"pid": {os.getpid()}, "ticks": 5, "since": "now"}}')
-    found = takeover.holder(files)
+    found = holder.person_of(files)
     assert found is not None
     assert found.pid == os.getpid()
     assert "held by a person" in found.describe()
     lock.release()
-    assert takeover.holder(files) is None, "a file that says so is no person"
+    assert holder.person_of(files) is None, "a file that says so is no person"
 
 
 def test_a_session_with_a_parent_is_not_given_the_preamble_again(tmp_path):

@@ -7,10 +7,10 @@ import json
 import pytest
 
 from garrison.agents import registry
-from garrison.agents.claude import settings, stream, tools
-from garrison.agents.claude.attempt_files import ConnectionJob
-from garrison.agents.claude.settings import ClaudeSettings, for_node, from_profile, read_only
+from garrison.agents.claude import settings
+from garrison.agents.claude.settings import ClaudeSettings, ConnectionJob, for_node, from_profile, read_only
 from garrison.agents.config_check import check_config
+from garrison.agents.conversation import stream, tools
 from garrison.agents.limits import limits_in_words, small_budgets
 from garrison.errors import UsageError
 from garrison.records.budget import Limits
@@ -98,8 +98,8 @@ def test_a_validator_reads_only():
 
 
 def test_a_job_survives_its_file_with_the_keys_of_version_0_1():
-    order = ConnectionJob("/h", "r", "n", 2, 3, "/t", "/f", "id", True, "say", "system",
-                          ClaudeSettings(tools=("Read",), set={"A": "b"}), "validator")
+    order = ConnectionJob("/h", 3, "/t", "/f", "id", "say", "system", "validator", run="r", node="n", attempt=2,
+                          resume=True, settings=ClaudeSettings(tools=("Read",), set={"A": "b"}))
     assert from_data(ConnectionJob, json.loads(json.dumps(asdict(order)))) == order
     assert set(asdict(order)) - {"config", "inside", "folders", "repository", "outages"} == {
         "home", "run", "node", "attempt", "life", "tree", "folder", "session", "resume", "prompt", "system", "settings",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from garrison.agents.claude.start_watch import start_slot
+from garrison.agents.conversation.start_watch import start_slot
 from support import DEADLINE
 
 

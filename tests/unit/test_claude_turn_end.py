@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from garrison.agents.claude import questions, tools
-from garrison.agents.claude.attempt_files import AttemptFiles
-from garrison.agents.claude.turn_end import TurnEnd, plain_question
+from garrison.agents.conversation import questions, tools
+from garrison.agents.conversation.files import AttemptFiles
+from garrison.agents.conversation.questions import plain_question
+from garrison.agents.conversation.tools import TurnEnd
 from garrison.errors import UsageError
 from garrison.testing.model_apis import MESSAGES
 from garrison.testing.script import parse_script

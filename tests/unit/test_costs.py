@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from garrison.agents.claude.attempt_files import AttemptFiles
+from garrison.agents.conversation.files import AttemptFiles
 from garrison.agents.session_agent import ORDER
 from garrison.records import costs
 from garrison.records.budget import Limits

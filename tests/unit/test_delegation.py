@@ -359,6 +359,40 @@ def test_an_answer_is_passed_on_while_it_is_written_and_only_once() -> None:
     assert "".join(pieces[-2:]) == "a stream that breaks\n\nanother answer"
 
 
+@pytest.mark.parametrize(("said", "shown"), [
+    ('It died.\n\n```json\n{"summary": "s", "data": {"pid": 3}}\n```\n', "It died."),
+    ('```json\n{"summary": "It died at noon."}\n```', "It died at noon."),
+    ('{"runs": ["r1", "r2"], "dead": {"a": 1}}', "- runs: r1, r2\n- dead: a 1"),
+    ("{not json} after all", "{not json} after all"), ("an array [1, 2]", "an array [1, 2]"),
+    ('As it is:\n```json\n{"a": 1}\n```\nand more', 'As it is:\n```json\n{"a": 1}\n```\nand more')])
+def test_no_bubble_shows_the_json_that_is_for_the_butler(said: str, shown: str) -> None:
+    assert classify.readable(said).strip() == shown.strip()
+    for step in (1, 7, len(said)):
+        pieces: list[str] = []
+        stream = TextStream(pieces.append)
+        for at in range(0, len(said), step):
+            stream.receive({"kind": "partial", "text": said[at:at + step]})
+        stream.receive({"kind": "text", "text": said})
+        stream.finish()
+        assert "".join(pieces).strip() == shown, step
+
+
+def test_sessions_end_when_nobody_writes_and_the_next_message_starts_them_with_the_conversation() -> None:
+    crew = ScriptedCrew()
+
+    async def scene() -> None:
+        async with crew.orchestrator(idle=0.01) as butler:
+            await butler.handle_user_message("one")
+            assert butler.graph.sessions.is_running("butler")
+            while butler.graph.sessions.is_running("butler"):
+                await asyncio.sleep(0.005)
+            texts = [event async for event in butler.stream("and now?", "run r1, node work")]
+            assert texts[-1].type == "done"
+    asyncio.run(scene())
+    last = crew.prompts[-1][1]
+    assert last.startswith("ANSWER") and "user: one" in last and "and now?\n\n(asked from the page of run r1" in last
+
+
 def test_the_states_are_a_table() -> None:
     for old in AgentState:
         for new in AgentState:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from garrison.errors import NotFound, UsageError
+from garrison.records.comments import ReviewComment
 from garrison.views.changes import conflict_lines
-from garrison.views.comments import parse_place
-from garrison.views.diff import LINE_CHARACTERS, FileChange, file_at, parse_changes, parse_hunks, totals
+from garrison.views.comments import CommentState, judge, parse_comment
+from garrison.views.diff import LINE_CHARACTERS, FileChange, file_at, parse_changes, parse_hunks, parse_ranges, totals
 
 OLD, NEW, NONE = "a" * 40, "b" * 40, "0" * 40
 
@@ -59,8 +60,36 @@ def test_a_conflict_is_shown_with_both_sides_and_a_little_around_it() -> None:
 
 
 def test_a_comment_names_a_line_of_the_newer_or_of_the_older_file() -> None:
-    assert parse_place("src/a:b.py:12") == ("src/a:b.py", 12)
-    assert parse_place("calc.py:-3") == ("calc.py", -3)
-    for place in ("calc.py", "calc.py:", "calc.py:0", ":3", "calc.py:x"):
+    def lines(place: str) -> tuple[str, int, int]:
+        comment = parse_comment(place, "x")
+        return comment.path, comment.line, comment.last
+
+    assert lines("src/a:b.py:12") == ("src/a:b.py", 12, 0)
+    assert lines("calc.py:-3") == ("calc.py", -3, 0)
+    assert lines("calc.py:3-5") == ("calc.py", 3, 5)
+    assert lines("calc.py:-5-3") == ("calc.py", -3, -5)
+    for place in ("calc.py", "calc.py:", "calc.py:0", ":3", "calc.py:x", "calc.py:3-", "calc.py:3-0"):
         with pytest.raises(UsageError, match="pass FILE:LINE"):
-            parse_place(place)
+            parse_comment(place, "x")
+
+
+def test_what_became_of_a_comment_is_read_from_what_the_next_attempt_changed_and_answered() -> None:
+    one, several = ReviewComment("a.py", 5, "why?"), ReviewComment("a.py", 5, "why?", last=7)
+    removed = ReviewComment("a.py", -5, "keep it")
+    states = [
+        (one, None, "", CommentState.WAITING), (one, [], "", CommentState.OPEN),
+        (one, [range(5, 6)], "", CommentState.OUTDATED), (one, [range(4, 5), range(6, 9)], "", CommentState.OPEN),
+        (one, [range(5, 5)], "", CommentState.OPEN), (several, [range(7, 9)], "", CommentState.OUTDATED),
+        (several, [range(8, 9), range(7, 7)], "", CommentState.OPEN),
+        (several, [range(6, 6)], "", CommentState.OUTDATED), (one, [range(5, 6)], " done\n", CommentState.ANSWERED),
+        (one, [], "Not changed, because", CommentState.ANSWERED), (one, [], " ", CommentState.OPEN),
+        (removed, [range(5, 6)], "", CommentState.OPEN), (removed, [range(1, 3)], "", CommentState.OUTDATED),
+    ]
+    for comment, changed, answer, state in states:
+        assert judge(comment, changed, answer) is state, (comment, changed, answer)
+
+
+def test_the_changed_lines_are_those_of_the_older_file() -> None:
+    output = ("diff --git a/x b/x\n--- a/x\n+++ b/x\n@@ -2 +2,2 @@ def f\n-a\n+@@ -9 +9 @@\n+b\n@@ -5,0 +7 @@\n+c\n"
+              "@@ -8,2 +10,0 @@\n-d\n-e\n\\ No newline at end of file\n")
+    assert parse_ranges(output) == [range(2, 3), range(5, 5), range(8, 10)]

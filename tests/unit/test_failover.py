@@ -8,8 +8,8 @@ import pytest
 
 from garrison.agents import failover
 from garrison.agents.base import Trouble
-from garrison.agents.claude import policy
-from garrison.agents.claude.policy import Ending
+from garrison.agents.conversation import policy
+from garrison.agents.conversation.policy import Ending
 from garrison.agents.failover import choose_first, choose_next, find_trouble, gives_up, parse_failover
 from garrison.agents.trouble import TroubleKind
 from garrison.ends import End

@@ -17,11 +17,11 @@ from garrison.records.identity import Identity
 from garrison.records.journal import Entry
 from garrison.records.run import Launch, Result
 from garrison.records.signals import PostedSignal, ResumeRun, SendPipelineSignal, SetBudget, Signal
-from garrison.run import flow_policy, parking, policy
+from garrison.run import flow_policy, guardian_policy
 from garrison.run.flow import RunFlow
+from garrison.run.guardian_view import GuardianView
 from garrison.run.plan import build_task
 from garrison.run.state import NodeOutcome, RunState, replay_run, to_snapshot
-from garrison.run.view import GuardianView
 from garrison.supervise.decisions import ChildState
 from garrison.supervise.restart import Policy
 from garrison.supervise.verdict import Verdict
@@ -123,8 +123,8 @@ def test_a_loop_restarts_a_landed_node_with_the_reason() -> None:
     assert story.land("work").begin() == ["test"]
     assert story.state.nodes["test"].attempt == 2
     assert story.land("test").state.flow.over == "done"
-    assert policy.decide(LOOP, story.state, story.view(), 2, Policy()).actions == [Action(ActionKind.CHANGE_RUN,
-                                                                                          "done")]
+    assert guardian_policy.decide(LOOP, story.state, story.view(), 2, Policy()).actions == [
+        Action(ActionKind.CHANGE_RUN, "done")]
     assert story.state.outcomes["test"] == NodeOutcome("success", place="test#2", ends=2)
 
 
@@ -225,12 +225,12 @@ def test_the_loser_of_a_race_is_cancelled_once_and_what_waits_to_land_lands() ->
     assert (story.act().kind, story.act().target) == ("cancel", "b")
     story.settle()
     assert story.state.cancelled == {"b"} and story.act() is None
-    assert policy.decide(RACE, story.state, story.view(runners=gone("b", status="active")), 2,
+    assert guardian_policy.decide(RACE, story.state, story.view(runners=gone("b", status="active")), 2,
                                   Policy()).actions == []
     story.node("b", "failed", reason="cancelled", kind="cancelled")
     assert story.state.cancelled == set()
-    assert policy.decide(RACE, story.state, story.view(), 2, Policy()).actions == [Action(ActionKind.CHANGE_RUN,
-                                                                                          "done")]
+    assert guardian_policy.decide(RACE, story.state, story.view(), 2, Policy()).actions == [
+        Action(ActionKind.CHANGE_RUN, "done")]
 
 
 # ---- gates
@@ -244,7 +244,7 @@ def answer(story: Story, text: str, place: str = "ask#1", node: str = "ask") -> 
     sent = Signal("s1", {"role": "launch", "name": "launch"}, {"role": "guardian", "name": "p"}, "INPUT_RESPONSE", RUN,
                   AT, node, 0, {"question_id": place, "text": text})
     view = story.view(inbox=[PostedSignal("s1.json", sent)])  # type: ignore[arg-type]
-    return policy.decide(ASK, story.state, view, 2, Policy()).actions[0]
+    return guardian_policy.decide(ASK, story.state, view, 2, Policy()).actions[0]
 
 
 def test_a_gate_is_journaled_and_waits() -> None:
@@ -252,7 +252,7 @@ def test_a_gate_is_journaled_and_waits() -> None:
     gate = story.state.gates["ask#1"]
     assert (gate.question.text, gate.deadline, gate.question.default) == ("Ship it?", iso(WALL + 3600), "Yes")
     assert story.act() is None
-    assert policy.decide(ASK, story.state, story.view(), 2, Policy()).actions == []
+    assert guardian_policy.decide(ASK, story.state, story.view(), 2, Policy()).actions == []
     assert gate.summary().startswith("asks you: Ship it? (garrison answer ask LABEL, one of [Y] Yes, [N] No)")
     assert replay_run(story.entries).gates == story.state.gates, "who has no graph sees the same"
 
@@ -300,7 +300,7 @@ def test_time_and_the_launch_answer_for_a_person() -> None:
 
 def test_a_signal_is_kept_for_the_first_node_that_waits_for_it() -> None:
     story = asked()
-    story.record(flow_policy.apply_flow_guidance(SendPipelineSignal("ready", 7), GUIDANCE))
+    story.record(guardian_policy.apply_guidance(story.state, story.view(), SendPipelineSignal("ready", 7), GUIDANCE))
     story.record(answer(story, "Yes").expect(ApplySignal).event).settle()
     assert story.state.flow.over == "done" and story.state.heard == {"ready": []}
     assert story.state.flow.state.context()["signal.ready"] == 7
@@ -314,11 +314,11 @@ def test_a_flow_without_steps_left_stops_its_run_and_goes_on_with_more() -> None
     story = Story(plan)
     story.begin()
     story.land("a")
-    (act,) = policy.decide(plan, story.state, story.view(), 2, Policy()).actions
+    (act,) = guardian_policy.decide(plan, story.state, story.view(), 2, Policy()).actions
     assert (act.kind, act.target) == ("stop_run", "") and "max_steps" in act.why
     story.tell("run", {"status": "stopped"})
-    story.record(flow_policy.apply_flow_guidance(SetBudget(9), GUIDANCE))
-    event = parking.apply_guidance(story.state, story.view(), ResumeRun(), GUIDANCE)
+    story.record(guardian_policy.apply_guidance(story.state, story.view(), SetBudget(9), GUIDANCE))
+    event = guardian_policy.apply_guidance(story.state, story.view(), ResumeRun(), GUIDANCE)
     assert event.flow == FlowAdvanced({"event": "resumed", "max_steps": 9})
     story.record(replace(GUIDANCE, flow=event.flow))
     story.tell("run", {"status": "running"})
@@ -330,8 +330,8 @@ def test_a_run_that_failed_at_a_node_is_taken_up_again_only_where_that_is_asked_
     story.begin()
     story.fail("a", "red").tell("run", {"status": "failed"})
     assert story.state.over
-    assert parking.apply_guidance(story.state, story.view(), ResumeRun(), GUIDANCE).flow is None
-    event = parking.apply_guidance(story.state, story.view(), ResumeRun(retry_failed=True), GUIDANCE)
+    assert guardian_policy.apply_guidance(story.state, story.view(), ResumeRun(), GUIDANCE).flow is None
+    event = guardian_policy.apply_guidance(story.state, story.view(), ResumeRun(retry_failed=True), GUIDANCE)
     assert event.flow == FlowAdvanced({"event": "resumed", "again": True})
     story.record(replace(GUIDANCE, flow=event.flow))
     assert story.state.status == "running", "a guardian that dies now has no run that is over"
@@ -340,7 +340,7 @@ def test_a_run_that_failed_at_a_node_is_taken_up_again_only_where_that_is_asked_
     assert (node.status, node.attempt, node.step, node.reason) == ("pending", 2, "a#2:1", "red")
     assert story.begin() == ["a"]
     assert story.land("a").begin() == ["b"]
-    retried = parking.apply_guidance(story.state, story.view(), ResumeRun(retry_failed=True), GUIDANCE)
+    retried = guardian_policy.apply_guidance(story.state, story.view(), ResumeRun(retry_failed=True), GUIDANCE)
     assert retried.flow is None
 
 
@@ -373,13 +373,13 @@ def test_of_a_run_that_failed_only_the_chosen_nodes_are_tried_again() -> None:
     story.fail("a", "red").fail("b", "red").land("d").tell("run", {"status": "failed"})
     assert "garrison resume" in flow_policy.retry_node(story.state, RUN, "a")[1]
     chosen = ResumeRun(retry_failed=True, nodes=("b",))
-    event = parking.apply_guidance(story.state, story.view(), chosen, GUIDANCE)
+    event = guardian_policy.apply_guidance(story.state, story.view(), chosen, GUIDANCE)
     story.record(replace(GUIDANCE, flow=event.flow)).settle()
     assert (story.state.nodes["a"].status, story.state.nodes["b"].status) == ("failed", "pending")
     assert story.begin() == ["b"]
     story.land("b")
     assert story.state.flow is not None and story.state.flow.over == "failed"
-    both = parking.apply_guidance(story.state, story.view(), ResumeRun(retry_failed=True), GUIDANCE)
+    both = guardian_policy.apply_guidance(story.state, story.view(), ResumeRun(retry_failed=True), GUIDANCE)
     story.record(replace(GUIDANCE, flow=both.flow)).settle()
     assert story.begin() == ["a"]
 

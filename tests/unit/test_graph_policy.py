@@ -14,11 +14,11 @@ from garrison.pipeline.plan import RunPlan, plan_run
 from garrison.records.events import FlowAdvanced, encode
 from garrison.records.journal import Entry
 from garrison.records.signals import AddNode, EditNode
-from garrison.run import policy as guardian_policy
+from garrison.run import guardian_policy
 from garrison.run.graph_policy import ChangedGraph, change_graph
+from garrison.run.guardian_view import GuardianView
 from garrison.run.plan import change_plan
 from garrison.run.state import RunState, replay_run, to_snapshot
-from garrison.run.view import GuardianView
 from garrison.values import asdict, replace
 from policy_support import AT, BOOT, NOW, POLICY, RUN, RUNNING, TWO, node, plan, posted, record
 

@@ -11,12 +11,11 @@ from garrison.processes.actions import ApplySignal, Decision
 from garrison.records.events import NodeChanged, StuckAgent
 from garrison.records.journal import Entry
 from garrison.records.signals import PostedSignal
-from garrison.run import flow_policy
-from garrison.run import policy as guardian_policy
+from garrison.run import flow_policy, guardian_policy
 from garrison.run.flow import RunFlow
+from garrison.run.guardian_view import GuardianView
 from garrison.run.merge_client import MergeStatus
 from garrison.run.state import RunState, describe_landed, from_snapshot, replay_run, to_snapshot
-from garrison.run.view import GuardianView
 from garrison.supervise.decisions import ChildState, replay
 from garrison.supervise.restart import Circuit
 from garrison.supervise.verdict import Observation, Verdict

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import pytest
 
-from garrison.agents.claude.turn_end import plain_question
+from garrison.agents.conversation.questions import plain_question
 from garrison.agents.quotation import mention, quote
 from garrison.agents.success_rule import last_object
 from garrison.agents.trouble import find_witness, read_reset, read_told

@@ -50,8 +50,8 @@ print(sorted({{"argparse", "asyncio", "click", "filelock", "lark", "libtmux", "p
     ("garrison.run.launcher", "garrison.merge garrison.system.git garrison.pipeline.flow garrison.pipeline.lint"),
     ("garrison.run.guardian", "garrison.system.tmux garrison.agents.failover garrison.agents.base"),
     ("garrison.node.runner", "garrison.pipeline.flow garrison.pipeline.condition garrison.agents.graph"),
-    ("garrison.node.orchestrator", "garrison.pipeline.condition garrison.pipeline.graph garrison.agents.claude.policy "
-                                   "garrison.agents.graph.model garrison.merge.queue garrison.records.events"),
+    ("garrison.node.orchestrator", "garrison.pipeline.condition garrison.pipeline.graph garrison.agents.graph.model "
+                                   "garrison.agents.conversation.policy garrison.merge.queue garrison.records.events"),
     ("garrison.agents.scripted", "yaml"),
     ("garrison.cli.launch", "asyncio garrison.run.guardian garrison.run.repair"),
 ])

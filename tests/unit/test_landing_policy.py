@@ -16,7 +16,8 @@ from garrison.records.events import GuardianSignal, LandingChanged, NodeChanged,
 from garrison.records.journal import Entry
 from garrison.records.run import Launch
 from garrison.records.signals import ResumeRun
-from garrison.run import landing_policy, policy
+from garrison.run import flow_policy, guardian_policy
+from garrison.run.guardian_view import GuardianView, LandingView
 from garrison.run.merge_client import MergeStatus
 from garrison.run.progress import describe_event
 from garrison.run.state import (
@@ -29,7 +30,6 @@ from garrison.run.state import (
     replay_run,
     to_snapshot,
 )
-from garrison.run.view import GuardianView, LandingView
 from garrison.values import replace
 from garrison.views.run_model import RunModel
 from garrison.views.run_view import landing_view, waits_for
@@ -50,7 +50,7 @@ def reached_exit(plan: RunPlan = LINE, *after: LandingChanged) -> RunState:
         state.apply_event(NodeChanged(name, "active", step=f"{name}#1:1"), AT)
         state.apply_event(NodeChanged(name, "impl_complete"), AT)
         state.apply_event(NodeChanged(name, "validated"), AT)
-        _record(state, policy.flow_policy.reconcile(plan, state, GuardianView(RUN, NOW, BOOT))[0])
+        _record(state, flow_policy.reconcile(plan, state, GuardianView(RUN, NOW, BOOT))[0])
     for event in after:
         state.apply_event(event, AT)
     return state
@@ -64,7 +64,7 @@ def _record(state: RunState, action: Action) -> None:
 def decide(state: RunState, merge: MergeStatus | None = None, *, is_new: bool = True, plan: RunPlan = LINE,
            max_rework: int = 2, auto_approve: bool = False) -> list[Action]:
     view = GuardianView(RUN, NOW, BOOT, landing=LandingView("c0ffee", is_new, merge), auto_approve=auto_approve)
-    return policy.decide(plan, state, view, 2, POLICY, max_rework).actions
+    return guardian_policy.decide(plan, state, view, 2, POLICY, max_rework).actions
 
 
 def shown(actions: list[Action]) -> list[tuple[str, str]]:
@@ -80,7 +80,7 @@ def test_a_run_requests_its_landing_enqueues_that_commit_and_is_done_once_it_lan
     assert requested.payload == REQUESTED
     _record(state, requested)
     assert ("enqueue", "integration") not in shown(decide(state, MergeStatus(1, "queued")))
-    assert shown(landing_policy.request(state, RUN, LandingView("moved on"))) == [("enqueue", "integration")]
+    assert shown(guardian_policy.request_landing(state, RUN, LandingView("moved on"))) == [("enqueue", "integration")]
     [landed] = decide(state, MergeStatus(1, "landed", commit="beef"))
     assert landed.payload == LandingChanged("landed", 1, commit="beef")
     _record(state, landed)
@@ -101,7 +101,7 @@ def test_a_run_that_changed_nothing_lands_nothing() -> None:
     [change] = decide(state, is_new=False)
     _record(state, change)
     [end] = decide(state, is_new=False)
-    assert (end.target, end.why) == ("done", landing_policy.NOTHING_TO_LAND)
+    assert (end.target, end.why) == ("done", guardian_policy.NOTHING_TO_LAND)
 
 
 @pytest.mark.parametrize(("label", "decided"), [
@@ -144,8 +144,8 @@ def test_the_landing_is_refused_as_often_as_rework_is_allowed_then_the_run_fails
     assert end.target == "failed" and "its branch garrison/r1/integration is kept" in end.why
     state.apply_event(RunChanged("failed", end.why), AT)
     assert not state.over
-    event = policy.apply_guidance(state, GuardianView(RUN, NOW, BOOT), ResumeRun(), GuardianSignal("s", "GUIDANCE"))
-    state.apply_event(event, AT)
+    guidance = GuardianSignal("s", "GUIDANCE")
+    state.apply_event(guardian_policy.apply_guidance(state, GuardianView(RUN, NOW, BOOT), ResumeRun(), guidance), AT)
     assert (state.status, state.landing.status, state.landing.attempt) == ("running", "", 1)
     assert decide(state)[0].payload == LandingChanged("requested", 2, oid="c0ffee")
 
@@ -167,7 +167,7 @@ def test_a_withdrawn_landing_fails_the_run() -> None:
 
 def test_an_entry_of_an_earlier_request_decides_nothing() -> None:
     state = reached_exit(LINE, REQUESTED, LandingChanged("requested", 2, oid="dead"))
-    assert landing_policy.follow(state, GuardianView(RUN, NOW, BOOT, landing=LandingView(
+    assert guardian_policy.follow_landing(state, GuardianView(RUN, NOW, BOOT, landing=LandingView(
         "dead", merge=MergeStatus(1, "rejected", "red"))), 2) == []
 
 
@@ -219,9 +219,9 @@ MOVED = LandingView("moved on")
 def test_a_requested_landing_in_each_situation_of_its_entry(view: LandingView, status: str, told: str) -> None:
     """It lands, is refused or fails once, by what the queue decided; whatever else is seen is waited for."""
     state = reached_exit(LINE, REQUESTED)
-    actions = policy.decide(LINE, state, GuardianView(RUN, NOW, BOOT, landing=view), 2, POLICY, 2).actions
+    actions = guardian_policy.decide(LINE, state, GuardianView(RUN, NOW, BOOT, landing=view), 2, POLICY, 2).actions
     events = [action.payload for action in actions if isinstance(action.payload, LandingChanged)]
-    enqueued = shown(landing_policy.request(state, RUN, view))
+    enqueued = shown(guardian_policy.request_landing(state, RUN, view))
     assert enqueued == ([("enqueue", "integration")] if status == "enqueue" else []), "once, and the same commit"
     assert [event.status for event in events] == ([status] if status not in ("", "enqueue") else [])
     assert all(told in event.reason for event in events)

@@ -33,6 +33,7 @@ from garrison.merge.records import (
     TurnTimed,
     VerdictGiven,
 )
+from garrison.records.comments import ReviewComment
 
 STORED = [
     (Configured(QueueConfig("make", keep=("*.o",))), "config",
@@ -62,6 +63,9 @@ STORED = [
     (GateStarted(("a",), "base", 2, "a.2", "c", "t", 1, "k", "l"), "test",
      {"entry": "a", "entries": ["a"], "of": "base", "number": 2, "job": "a.2", "commit": "c", "tree": "t", "slot": 1,
       "command": "k", "log": "l"}),
+    (StatusChanged(("a",), "rejected", "r", review="v", comments=(ReviewComment("a.py", -2, "why", -3, ("x", "y")),)),
+     "state", {"entry": "a", "entries": ["a"], "status": "rejected", "reason": "r", "review": "v", "comments": [
+         {"path": "a.py", "line": -2, "text": "why", "last": -3, "quoted": ["x", "y"]}]}),
     (VerdictGiven(("a",), "entry", "t", "k", "red", "why", "l", "a.1", 1), "verdict",
      {"entry": "a", "entries": ["a"], "of": "entry", "tree": "t", "command": "k", "result": "red", "reason": "why",
       "log": "l", "job": "a.1", "code": 1}),

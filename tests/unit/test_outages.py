@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from garrison.agents.claude.attempt_files import ConnectionJob
-from garrison.agents.claude.policy import Ending
+from garrison.agents.claude.settings import ConnectionJob
+from garrison.agents.conversation.policy import Ending
 from garrison.agents.outages import FOLDER, MAX_HOLD, Outage, SharedOutages, next_outage, read_outage
 from garrison.agents.trouble import MAX_WAIT
 from garrison.records.json_io import append_line
@@ -119,7 +119,7 @@ def test_a_session_s_own_retries_end_at_once_while_the_outage_is_known(tmp_path:
     connections = pytest.importorskip("garrison.agents.claude.connection")
     known = tmp_path / "outage.json"
     connection = connections.Connection(ConnectionJob(
-        str(tmp_path), "r", "n", 1, 1, str(tmp_path), str(tmp_path), "id", False, "say", "system",
+        str(tmp_path), 1, str(tmp_path), str(tmp_path), "id", "say", run="r", node="n", attempt=1, resume=False,
         outages=(str(known),)))
     connection.files.make()
     event = {"kind": "retry", "attempt": 1, "status": status, "error": error, "delay": 0.5}

@@ -33,11 +33,13 @@ from garrison.agents.briefing import (
     Start,
     TargetChange,
 )
-from garrison.agents.claude import policy, prompts, stream
-from garrison.agents.claude.attempt_files import AttemptFiles
-from garrison.agents.claude.policy import Ending, Prompt
+from garrison.agents.claude import attempt as claude_attempt
+from garrison.agents.claude.attempt import system_prompt
 from garrison.agents.claude.settings import ClaudeSettings, for_node, from_profile
-from garrison.agents.claude.tools import STATUSES
+from garrison.agents.conversation import policy, prompts, stream
+from garrison.agents.conversation.files import AttemptFiles
+from garrison.agents.conversation.policy import Ending, Prompt
+from garrison.agents.conversation.tools import STATUSES
 from garrison.agents.quotation import MAX_LINE, MAX_QUOTED, mention, path_name, quote
 from garrison.ends import RefusedBy
 from garrison.merge.diff_guard import conflict_hunks
@@ -142,7 +144,10 @@ BUILT = {
     "rework_conflict_fresh": lambda: again(CONFLICT),
     "rework_conflict_merge": lambda: again(MERGED),
     "rework_validator": lambda: again(JUDGED),
-    "rework_review": lambda: again(replace(REFUSED, by=RefusedBy.REVIEW, reason="name the edge cases")),
+    "rework_review": lambda: again(replace(
+        REFUSED, by=RefusedBy.REVIEW, replies_file="/r1/a/1/agent/replies.md", comments=("comment-1", "comment-2"),
+        reason="name the edge cases\n\n- comment-1, calc.py, line 12: `x`\n  why?\n- comment-2, a.py, line 1: `y`\n  no"
+    )),
     "rework_decided": lambda: prompt.build(task(attempt=3, rework_reason="x", preamble=""), replace(
         BRIEFING, decided=DECIDED, refusal=replace(REFUSED, attempt=2, notes="header done; quoting is next",
                                                    earlier=("attempt 1: conflict in ledger/cli.py",)))),
@@ -201,11 +206,11 @@ def ended(session: tuple[Assignment, AttemptFiles], kind: str, reason: str = "")
 
 
 SESSION = {
-    "claude_system": lambda session: prompts.system_prompt(session[0], ClaudeSettings()),
-    "claude_system_in_place": lambda session: prompts.system_prompt(
+    "claude_system": lambda session: system_prompt(session[0], ClaudeSettings()),
+    "claude_system_in_place": lambda session: system_prompt(
         replace(session[0], lands="", instructions=""), ClaudeSettings()),
-    "claude_system_session": lambda session: prompts.system_prompt(session[0], ClaudeSettings(), prompts.SESSION),
-    "claude_system_validator": lambda session: prompts.system_prompt(
+    "claude_system_session": lambda session: system_prompt(session[0], ClaudeSettings(), claude_attempt.SESSION),
+    "claude_system_validator": lambda session: system_prompt(
         replace(session[0], instructions=""), ClaudeSettings(tools=("Read", "Bash")), VALIDATOR),
     "claude_resume_killed": lambda session: message(session, Prompt.CONTINUE),
     "claude_resume_hung": lambda session: message(ended(session, "hang", "nothing was received for 240 s"),
@@ -255,7 +260,7 @@ def test_no_golden_file_is_left_over() -> None:
 def test_the_fixed_text_of_a_system_prompt_is_short_and_says_nothing_twice_or_against_itself(
         session: tuple[Assignment, AttemptFiles]) -> None:
     bare = replace(session[0], instructions="", task=TASK)
-    fixed = [prompts.system_prompt(bare, ClaudeSettings(), role) for role in (WORKER, VALIDATOR, prompts.SESSION)]
+    fixed = [system_prompt(bare, ClaudeSettings(), role) for role in (WORKER, VALIDATOR, claude_attempt.SESSION)]
     fixed += [acp_prompts.rules(bare), acp_prompts.validator_rules(bare), prompt.build(Task("r", "a", 1), replace(
         BRIEFING, reporting=Reporting.RESULT_FILE, confinement=CONFINED))]
     for text in fixed:
@@ -397,7 +402,7 @@ def test_a_call_that_was_cut_off_is_told_until_the_model_has_spoken(tmp_path: Pa
 
 def test_instructions_are_left_out_where_profile_or_node_says_so(session: tuple[Assignment, AttemptFiles]) -> None:
     profile = from_profile(Table("x", {"instructions": False}))
-    assert "make lint" not in prompts.system_prompt(session[0], profile)
-    assert "make lint" in prompts.system_prompt(session[0], for_node(profile, "n", {"instructions": "true"}))
-    assert "make lint" not in prompts.system_prompt(session[0], for_node(ClaudeSettings(), "n",
+    assert "make lint" not in system_prompt(session[0], profile)
+    assert "make lint" in system_prompt(session[0], for_node(profile, "n", {"instructions": "true"}))
+    assert "make lint" not in system_prompt(session[0], for_node(ClaudeSettings(), "n",
                                                                          {"instructions": "false"}))

@@ -26,7 +26,7 @@ from garrison.pull_request.facts import (
     Relation,
     StepKind,
 )
-from garrison.pull_request.policy import ROWS, PullRequestView, Turn, decide, follow
+from garrison.pull_request.policy import ROWS, PullRequestView, Turn, decide
 from garrison.records.events import FlowAdvanced, GuardianSignal, LandingChanged, PullRequestChanged
 from garrison.records.pull_request import TRANSITIONS, PullRequestState
 from garrison.values import asdict, replace
@@ -289,13 +289,13 @@ class World:
                                body, silence=100.0)
         turn = Turn(self.state, RUN, view, facts, 99)
         row, actions = decide(turn)
-        assert actions == follow(self.state, RUN, view, 99)
+        assert actions == view.follow(self.state, RUN, 99)
         self.rows[row.when] += 1
         if not actions:
             assert self.state.pull_request.describe(), f"it stands still unsaid: {row.when}"
             self.facts = None
         for action in actions:
-            if action.kind is ActionKind.ASK_FORGE:
+            if action.kind is ActionKind.ASK_FOLLOWER:
                 self.ask(action.expect(ForgeStep))
                 continue
             if action.kind is ActionKind.CHANGE_PULL_REQUEST:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from markdown_it import MarkdownIt
 
+from garrison.agents.base import parse_replies
 from garrison.config import MergeRule, PullRequestOptions
 from garrison.ends import Told
 from garrison.errors import ForbiddenTransition
@@ -22,14 +23,13 @@ from garrison.pull_request.facts import (
     Relation,
     StepKind,
 )
-from garrison.pull_request.policy import PullRequestView, describe, follow, take_leave
+from garrison.pull_request.policy import PullRequestView, describe
 from garrison.pull_request.texts import (
     BEGIN,
     END,
     NodeSummary,
     RunSummary,
     is_addressed,
-    parse_replies,
     put_section,
     tame,
     write_section,
@@ -37,10 +37,10 @@ from garrison.pull_request.texts import (
 )
 from garrison.records.events import GuardianSignal, LandingChanged, PullRequestChanged
 from garrison.records.pull_request import TRANSITIONS, PullRequest, PullRequestState, check_transition
-from garrison.run import landing_policy, policy
+from garrison.run import guardian_policy
+from garrison.run.guardian_view import GuardianView, LandingView
 from garrison.run.merge_client import MergeStatus
 from garrison.run.state import RunState, from_snapshot, to_snapshot
-from garrison.run.view import GuardianView, LandingView
 from garrison.values import replace
 from policy_support import AT, BOOT, NOW, POLICY, RUN
 from unit.test_landing_policy import LINE, _record, reached_exit
@@ -65,11 +65,11 @@ def view(facts: Facts | None = GREEN, tip: str = TIP, **more: Any) -> PullReques
 
 
 def decide(state: RunState, facts: Facts | None = GREEN, max_rework: int = 2, **more: Any) -> list[Action]:
-    return follow(state, RUN, view(facts, **more), max_rework)
+    return view(facts, **more).follow(state, RUN, max_rework)
 
 
 def step(actions: list[Action]) -> ForgeStep | None:
-    return actions[0].expect(ForgeStep) if actions and actions[0].kind is ActionKind.ASK_FORGE else None
+    return actions[0].expect(ForgeStep) if actions and actions[0].kind is ActionKind.ASK_FOLLOWER else None
 
 
 def recorded(actions: list[Action]) -> tuple[str, str]:
@@ -91,7 +91,7 @@ def test_without_facts_nothing_is_decided_but_a_wait_is_told() -> None:
     assert decide(at(), None) == []
     assert recorded(decide(at(), None, wait="rate limited until 12:40")) == ("pushing", "rate limited until 12:40")
     assert recorded(decide(at(), None, problem="no token"))[0] == "held up"
-    assert follow(at(), RUN, None, 2) == [] and follow(reached_exit(), RUN, view(), 2) == []
+    assert view().follow(reached_exit(), RUN, 2) == []
 
 
 def test_the_branch_is_pushed_on_the_tip_that_was_seen_then_opened_and_made_ready() -> None:
@@ -365,7 +365,7 @@ def test_a_red_gate_on_what_a_person_merged_fails_the_run_and_reworks_nothing() 
     assert settle(state, merged) == [] and state.pull_request.state == "merged"
     seen = GuardianView(RUN, NOW, BOOT, landing=LandingView(
         TIP, merge=MergeStatus(1, "rejected", reason="the gate is red"), base=BASE))
-    [failed] = landing_policy.follow(state, seen, 2)
+    [failed] = guardian_policy.follow_landing(state, seen, 2)
     event = failed.expect(LandingChanged)
     assert (event.status, event.flow) == ("failed", None)
     assert "pull request #7 is merged, but its gate is red on what was merged" in event.reason
@@ -421,8 +421,9 @@ def test_a_snapshot_keeps_it_and_an_older_one_has_none() -> None:
 def test_the_guardian_tests_the_branch_and_leaves_the_rest_to_the_forge() -> None:
     def actions(state: RunState, merge: MergeStatus | None = None) -> list[Action]:
         seen = GuardianView(RUN, NOW, BOOT, landing=LandingView(TIP, merge=merge, base=BASE),
-                            pull_request=view(None))
-        return [each for each in policy.decide(LINE, state, seen, 2, POLICY, 2).actions if each.target != "processor"]
+                            follower=view(None))
+        actions = guardian_policy.decide(LINE, state, seen, 2, POLICY, 2).actions
+        return [each for each in actions if each.target != "processor"]
 
     state = reached_exit()
     [requested] = actions(state)
@@ -526,19 +527,19 @@ def test_an_edited_comment_is_another_one_and_only_its_last_text_is_answered() -
 def test_a_run_that_fails_tells_it_once_however_the_forge_answers() -> None:
     state = at(READY)
     seen = PullRequestView("", PullRequestOptions())
-    [tell] = take_leave(state, RUN, seen, "its node failed") or []
+    [tell] = seen.take_leave(state, RUN, "its node failed") or []
     told = tell.expect(ForgeStep)
     assert f"`garrison resume {RUN} --retry-failed` tries again what failed" in told.text
-    [refused] = take_leave(at(READY, LandingChanged("failed", 1)), RUN, seen, "its gate is red") or []
+    [refused] = seen.take_leave(at(READY, LandingChanged("failed", 1)), RUN, "its gate is red") or []
     assert f"`garrison resume {RUN}` continues it" in refused.expect(ForgeStep).text
-    assert told.kind is StepKind.LEAVE and take_leave(state, RUN, replace(seen, is_busy=True), "its node failed") == []
+    assert told.kind is StepKind.LEAVE and replace(seen, is_busy=True).take_leave(state, RUN, "its node failed") == []
     for end in ({"done": told}, {"refused": told}, {"gives_up": True}):
-        [kept] = take_leave(state, RUN, replace(seen, **end), "its node failed") or []  # type: ignore[arg-type]
+        [kept] = replace(seen, **end).take_leave(state, RUN, "its node failed") or []  # type: ignore[arg-type]
         assert kept.expect(PullRequestChanged).told == told.comment
     _record(state, kept)
-    assert take_leave(state, RUN, seen, "its node failed") is None and state.pull_request.ready == "none"
-    assert take_leave(state, RUN, seen, "another reason") is not None
-    assert take_leave(at(), RUN, seen, "it failed") is None and take_leave(state, RUN, None, "it failed") is None
+    assert seen.take_leave(state, RUN, "its node failed") is None and state.pull_request.ready == "none"
+    assert seen.take_leave(state, RUN, "another reason") is not None
+    assert seen.take_leave(at(), RUN, "it failed") is None
 
 
 @pytest.mark.parametrize(("text", "calls"), [

@@ -16,7 +16,7 @@ from garrison.processes.actions import Decision, SendSignal
 from garrison.records.journal import Entry
 from garrison.records.run import Result, Task
 from garrison.run.merge_client import MergeStatus
-from garrison.run.policy import REWORKABLE
+from garrison.run.plan import REWORKABLE
 from garrison.supervise.restart import Circuit, Death
 from garrison.system.clock import iso
 from garrison.values import replace

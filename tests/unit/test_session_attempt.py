@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from garrison.agents.base import Assignment, Outcome
-from garrison.agents.claude import policy, prompts, questions
 from garrison.agents.claude.attempt import ClaudeAttempt
-from garrison.agents.claude.attempt_files import AttemptFiles
-from garrison.agents.claude.policy import Decision
 from garrison.agents.claude.settings import ClaudeSettings
+from garrison.agents.conversation import policy, prompts, questions
+from garrison.agents.conversation.files import AttemptFiles
+from garrison.agents.conversation.policy import Decision
 from garrison.agents.graph.model import AgentFailure
 from garrison.agents.session_agent import ORDER, SessionAttempt, _read_graph
 from garrison.agents.trouble import WHAT_TO_DO, TroubleKind

@@ -72,7 +72,7 @@ def test_a_seed_that_once_failed_passes(seed: int) -> None:
     (Launcher, launcher_process.Launcher, set()),
     (Guardian, guardian_process.Guardian, {
         ActionKind.CYCLE_MANAGER,  # no simulated graph has a manager loop
-        ActionKind.CHANGE_PULL_REQUEST, ActionKind.ASK_FORGE}),  # tests/forge_storm.py has a forge
+        ActionKind.CHANGE_PULL_REQUEST, ActionKind.ASK_FOLLOWER}),  # tests/forge_storm.py has a forge
     (Runner, runner_process.Runner, {ActionKind.INSPECT_CHANGE})])  # simulated work has no content
 def test_every_action_of_a_process_is_simulated(simulated: Any, real: Any, missing: set[ActionKind]) -> None:
     assert set(simulated.HANDLERS) == set(real.HANDLERS) - missing

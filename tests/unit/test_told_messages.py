@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from garrison.agents.claude import messages
-from garrison.agents.claude.attempt_files import AttemptFiles
+from garrison.agents.conversation import messages
+from garrison.agents.conversation.files import AttemptFiles
 from garrison.records.failover import Failover, add_failover, keep_earlier_sessions, read_failovers
 from garrison.records.json_io import write_json
 

@@ -10,11 +10,11 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from garrison.agents.acp.connection import classify_error
-from garrison.agents.claude import policy
-from garrison.agents.claude.attempt_files import AttemptFiles
-from garrison.agents.claude.policy import Ending, Step
-from garrison.agents.claude.trouble import was_hindered
 from garrison.agents.command_profile import CommandProfile
+from garrison.agents.conversation import policy
+from garrison.agents.conversation.files import AttemptFiles
+from garrison.agents.conversation.policy import Ending, Step
+from garrison.agents.conversation.trouble import was_hindered
 from garrison.agents.presets import Preset, find_preset
 from garrison.agents.program_stream import ClaudeStream, CodexStream, Told
 from garrison.agents.registry import find_profile

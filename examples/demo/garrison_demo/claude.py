@@ -23,7 +23,7 @@ from typing import Any
 
 import click
 
-from garrison.agents.claude.attempt_files import AttemptFiles
+from garrison.agents.conversation.files import AttemptFiles
 from garrison.cli.output import INTERRUPTED, print_table
 from garrison.config import checkout, find_home
 from garrison.errors import Refused

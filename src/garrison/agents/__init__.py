@@ -6,6 +6,7 @@ an agent as a garrison session, and `scripted` plays a YAML file for tests and d
 its own: agents that direct one another; `AgentGraph` and `AgentSessionManager` can be imported from here.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -20,6 +21,4 @@ def __getattr__(name: str) -> object:
     """
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from garrison.agents import graph
-
-    return getattr(graph, name)
+    return getattr(import_module("garrison.agents.graph"), name)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypedDict
 
 import msgspec
@@ -14,7 +16,6 @@ from garrison.system import untrusted
 from garrison.values import Value
 
 if TYPE_CHECKING:
-    from pathlib import Path
 
     from garrison.agents.briefing import Death, Progress
     from garrison.records.run import Task
@@ -186,6 +187,29 @@ class Assignment(Value):
         return (*(Mount(path, path) for path in shown), Mount(self.exchange, self.exchange, writable=True))
 
 
+MAX_REPLIES = 100_000
+"""Bytes of an attempt's answers to comments."""
+_REPLY = re.compile(r"#{1,4}\s+(?:comment\s+)?`?([\w.-]+(?::\w+)?)`?\s*:?\s*", re.IGNORECASE)
+
+
+def read_attempt_replies(folder: Path) -> dict[str, str]:
+    """Return what the agent of an attempt's folder answers to comments, by their ids; OSError, GarrisonError."""
+    return parse_replies(untrusted.read_end(folder / EXCHANGE, REPLIES, MAX_REPLIES))
+
+
+def parse_replies(text: str) -> dict[str, str]:
+    """Return an agent's answers by the comment's id: each under a heading with the id."""
+    found, current = dict[str, list[str]](), ""
+    for line in text.splitlines():
+        heading = _REPLY.fullmatch(line)
+        if heading is not None:
+            current = heading[1]
+            found[current] = []
+        elif current:
+            found[current].append(line)
+    return {name: words for name, lines in found.items() if (words := "\n".join(lines).strip())}
+
+
 def read_notes(folder: Path) -> str:
     """Return the end of the notes of an attempt's agent; earlier editions kept them in the attempt's folder itself."""
     return untrusted.read_end(folder / EXCHANGE, NOTES, MAX_NOTES) or untrusted.read_end(folder, NOTES, MAX_NOTES)
@@ -318,3 +342,26 @@ class Agent(Protocol):
     def start(self, assignment: Assignment, now: float) -> Work:
         """Start the work; GarrisonError if that is impossible."""
         ...
+
+
+class Order(Value):
+    """Order of a connection, as far as it is the same for each kind of agent: the session to begin or resume, and its
+    first message."""
+
+    home: str
+    incarnation: int = msgspec.field(name="life")
+    worktree: str = msgspec.field(name="tree")
+    folder: str
+    """Folder of the attempt."""
+    session: str
+    prompt: str
+    system_prompt: str = msgspec.field(default="", name="system")
+    """Appended to the program's own, where it has one."""
+    role: str = msgspec.field(default=WORKER, name="part")
+    """WORKER or VALIDATOR: selects garrison's tools."""
+    inside: str = ""
+    """Path of the worktree in the agent's sandbox; '' for the path outside."""
+
+    @property
+    def attempt_folder(self) -> Path:
+        return Path(self.folder)

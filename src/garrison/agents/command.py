@@ -148,8 +148,10 @@ class CommandAgent:
         form = self.profile.format
         if form is None:
             return None
-        from garrison.agents.claude.loop_detector import LoopDetector  # most agents print no stream
-        from garrison.agents.claude.settings import MAX_REPEATS
+        from garrison.agents.conversation.loop_detector import (
+            MAX_REPEATS,
+            LoopDetector,  # most agents print no stream
+        )
         from garrison.agents.program_stream import ProgramStream
         from garrison.system.stamps import ContentWatch
 
@@ -327,7 +329,7 @@ class CommandWork(Work):
         if (reports is not None and reports.result) or self._stream is None:
             return reports.result if reports is not None else {}
         from garrison.agents.acp.report_block import find_report  # most agents print no stream
-        from garrison.agents.claude.tools import to_agent_report
+        from garrison.agents.conversation.tools import to_agent_report
 
         body = find_report(self._stream.told.message, self._assignment.task.words)
         report = to_agent_report(body)

@@ -1,9 +1,9 @@
 """Attempt of a program: its runs, and the waits between them while something else keeps it from working.
 
 A program that ends for a limit, an overload, an unreachable API or because an update has just taken it away proves
-nothing about the task. How it ended is recorded as a session's endings are (`claude.attempt_files`), so whoever is
-killed meanwhile, the wait continues where it was; `claude.policy.decide_program` says until when, from the table of
-`agents.trouble`. Nothing runs while it waits, and no attempt, rework or restart is spent.
+nothing about the task. How it ended is recorded as a session's endings are (`conversation.files`), so whoever is
+killed meanwhile, the wait continues where it was; `conversation.policy.decide_program` says until when, from the table
+of `agents.trouble`. Nothing runs while it waits, and no attempt, rework or restart is spent.
 
 Only a failed run counts, and of that only how the API has answered its last call, as the run's proxy has seen it; else
 its last words, or the error event that ends its stream. A program that
@@ -20,10 +20,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from garrison.agents import template
 from garrison.agents.base import WORKER, Outcome, Trouble, Work
-from garrison.agents.claude import policy, questions
-from garrison.agents.claude.attempt import SuspendableAttempt
-from garrison.agents.claude.policy import Ending, Step
-from garrison.agents.claude.turn_end import loop_ending
+from garrison.agents.conversation import policy, questions
+from garrison.agents.conversation.attempt import SuspendableAttempt
+from garrison.agents.conversation.policy import Ending, Step
 from garrison.agents.trouble import (
     TRANSIENT,
     TroubleKind,
@@ -46,7 +45,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from garrison.agents.base import Assignment
-    from garrison.agents.claude.policy import Decision
+    from garrison.agents.conversation.policy import Decision
     from garrison.agents.program_stream import Told
     from garrison.records.api_answers import ApiAnswer
 
@@ -149,7 +148,7 @@ class CommandAttempt(SuspendableAttempt):
         if self._ran is not None and self._ran.goes_round and not (self._stopping or ended.report.get("status")):
             self._ran.forget()
             self.files.make()
-            kind, reason = loop_ending(self.files, WORKER, self._ran.goes_round)
+            kind, reason = questions.loop_ending(self.files, WORKER, self._ran.goes_round)
             self.files.add_ending(Ending(kind, self._wall(), reason))
             self.endings = self.files.read_endings()
             return None

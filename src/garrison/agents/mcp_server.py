@@ -18,7 +18,7 @@ from typing import Any, TextIO
 
 from garrison.agents import channel_client
 from garrison.agents.base import VALIDATOR, WORKER
-from garrison.agents.claude import tools
+from garrison.agents.conversation import tools
 from garrison.agents.result import KEYS, verdict_problem
 from garrison.errors import GarrisonError, UsageError
 

@@ -51,7 +51,7 @@ _SHOWN = 80
 
 
 class Ending(Protocol):
-    """How an agent's program has ended (`claude.policy.Ending`)."""
+    """How an agent's program has ended (`conversation.policy.Ending`)."""
 
     @property
     def kind(self) -> str:

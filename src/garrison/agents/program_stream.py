@@ -1,8 +1,8 @@
 """Stream of a program that prints one JSON object a line: `claude -p --output-format stream-json`, `codex exec --json`.
 
-The program's standard output is `stream/lines.jsonl` of its attempt. Each line becomes events (`claude.stream`), which
-are shown in the output; the session's id, the usage, the last message and the result are kept. What has been read, and
-the session, is in `stream/session.json`, so that a successor continues where a killed orchestrator was.
+The program's standard output is `stream/lines.jsonl` of its attempt. Each line becomes events (`conversation.stream`),
+which are shown in the output; the session's id, the usage, the last message and the result are kept. What has been
+read, and the session, is in `stream/session.json`, so that a successor continues where a killed orchestrator was.
 
 The lines are an agent's, and count as hostile: longer ones than `MAX_LINE`, and what is no object, are skipped.
 """
@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from garrison.agents.claude.stream import cut, render
+from garrison.agents.conversation.stream import cut, render
 from garrison.records import atomic
 from garrison.records.costs import STREAM, UsageRecord, append_usage, call_record, now, token_count
 from garrison.records.json_io import encode, read_json
@@ -27,7 +27,7 @@ from garrison.system.terminal_text import clean_lines
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from garrison.agents.claude.loop_detector import LoopDetector
+    from garrison.agents.conversation.loop_detector import LoopDetector
 
 MAX_LINE = 1 << 20
 _STEP = 4 << 20

@@ -2,7 +2,7 @@
 
 The orchestrator writes `build` to prompt.md at the start of each incarnation; in a successor's, the briefing has an
 interruption. A Claude session that is resumed gets a shorter message instead, and the rules as its system prompt
-(`claude.prompts`). tests/unit/golden/prompts shows each prompt whole.
+(`conversation.prompts`). tests/unit/golden/prompts shows each prompt whole.
 """
 
 from __future__ import annotations
@@ -291,7 +291,8 @@ def rework(task: Task, refusal: Refusal, reporting: Reporting = Reporting.TOOLS)
         claim=quote(refusal.claim, MAX_CLAIM // 2), base=refusal.base[:SHORT],
         landed=_changes(refusal.landed, refusal.more_landed),
         criteria="\n".join(quote(f"{each.text}\n{each.evidence}", MAX_CLAIM // 4) for each in refusal.criteria),
-        conflicts=_conflicts(refusal.conflicts), advice=_advice(refusal), start=_start(refusal), left=_left(refusal)
+        conflicts=_conflicts(refusal.conflicts), advice=_advice(refusal), start=_start(refusal), left=_left(refusal),
+        answers=_answers(refusal) if is_persons and not refusal.feedback else ""
     ).rstrip() + _feedback(refusal) + _earlier(refusal)
 
 
@@ -300,9 +301,15 @@ def _feedback(refusal: Refusal) -> str:
     if not refusal.feedback:
         return ""
     text = refusal.feedback if not refusal.feedback_file else f"{refusal.feedback[:MAX_FEEDBACK]}…"
+    return "\n\n" + fill("rework_feedback.md", feedback=text, file=refusal.feedback_file,
+                         answers=_answers(refusal)).rstrip()
+
+
+def _answers(refusal: Refusal) -> str:
+    """Return how comments are answered, '' if there are none."""
     ids = [mention(name) for name in refusal.comments]
-    return "\n\n" + fill("rework_feedback.md", feedback=text, file=refusal.feedback_file, ids=", ".join(ids),
-                         replies=refusal.replies_file if ids else "", first=refusal.comments[0] if ids else "").rstrip()
+    return fill("rework_answers.md", ids=", ".join(ids), replies=refusal.replies_file,
+                first=refusal.comments[0]).strip() if ids else ""
 
 
 def rework_message(task: Task, briefing: Briefing) -> str:

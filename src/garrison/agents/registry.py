@@ -26,28 +26,18 @@ import shlex
 import shutil
 import time
 from collections.abc import Iterable, Mapping
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from garrison import extras
 from garrison.agents.acp import settings as acp_settings
 from garrison.agents.acp.settings import AcpSettings
 from garrison.agents.base import VALIDATOR, WORKER
 from garrison.agents.briefing import Reporting
 from garrison.agents.claude.settings import ATTRIBUTES as CLAUDE_ATTRIBUTES
-from garrison.agents.claude.settings import (
-    ENVIRONMENT,
-    KEYS,
-    LIMITS,
-    MISSING,
-    PROXY,
-    TOKEN,
-    ClaudeSettings,
-    for_node,
-    has_sdk,
-)
+from garrison.agents.claude.settings import ENVIRONMENT, KEYS, LIMITS, PROXY, TOKEN, ClaudeSettings, for_node
 from garrison.agents.claude.settings import from_profile as read_claude
 from garrison.agents.command import CommandAgent, fill_variables
 from garrison.agents.command import programs_of as command_programs
@@ -61,6 +51,7 @@ from garrison.agents.success_rule import EXIT_ZERO
 from garrison.agents.variables import OWN, expand, references
 from garrison.config import PROFILE_KEYS, PROFILE_RIGHTS, AgentsConfig, config_path, parse_agent, read_config
 from garrison.errors import Refused, UsageError
+from garrison.extras import EXTRAS
 from garrison.records.budget import NO_LIMITS, Limits
 from garrison.sandbox.confine import find_hidden
 from garrison.sandbox.file_system import named_programs
@@ -154,7 +145,7 @@ def installed_agents(home: Path, path: str) -> list[str]:
     for name, profile in profiles(home).items():
         model = _model_profile(profile, home)
         if isinstance(model, ClaudeProfile):
-            if has_sdk():
+            if EXTRAS["claude"].is_installed:
                 found.append(name)
         elif isinstance(model, PluginProfile) or (name not in ("command", scripted.SCRIPTED.name)
                                                   and shutil.which(model.argv[0], path=path)):
@@ -236,6 +227,7 @@ def graph_settings(home: Path) -> tuple[ClaudeSettings, dict[str, object]]:
     from garrison.agents.claude import cli_process
     from garrison.records import atomic
 
+    extras.require("claude", "a conversation with a model")
     profile = find_profile("claude", home)
     if not isinstance(profile, ClaudeProfile):
         raise UsageError("the agent `claude` of config.toml is not a Claude agent, and chat and sessions need one")
@@ -326,7 +318,7 @@ def follower_attributes(attributes: Mapping[str, object]) -> dict[str, object]:
 def variables_of(name: str, home: Path, env: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that an agent's profile sets for its program; UsageError for one that cannot be filled in.
 
-    Of a key or base URL of a model API, by which its network is decided, the variables are filled in from `env`. Other
+    For a key or base URL of a model API, which decides its network, the variables are filled in from `env`. Other
     values may name what the network decides, so they are filled in where the agent starts.
     """
     model = _model_profile(find_profile(name, home), home)
@@ -488,11 +480,8 @@ def check_node(name: str, node: str, attributes: Mapping[str, object], home: Pat
 
 def check_library(profile: Profile, where: str) -> None:
     """Refuse an agent of a kind whose library is not installed; the refusal begins with `where`."""
-    if isinstance(profile, ClaudeProfile) and not has_sdk():
-        raise Refused(f"{where}: {MISSING}")
-    if isinstance(profile, AcpProfile) and find_spec("acp") is None:
-        raise Refused(f"{where} needs an ACP agent, but agent-client-protocol is not installed; run "
-                      "scripts/demo once, or `pip install agent-client-protocol`")
+    if isinstance(profile, (ClaudeProfile, AcpProfile)):
+        extras.require("claude" if isinstance(profile, ClaudeProfile) else "acp", where)
 
 
 def check_program(name: str, home: Path, environ: Mapping[str, str], passed: Iterable[str] | None = None) -> None:

@@ -7,10 +7,10 @@
     of = "claude"                        # the model behind it: a claude agent, or `scripted`
     initiative = 20
 
-Their options are read and checked before a run begins (`session_options`). The program
-(`processes.orchestrator.session_attempt`) gets everything in one file. When it has to wait, it ends in the middle of a
-turn and records why (`claude.policy.Ending`). The session has no process while it waits; the next one resumes the turn
-at the interrupted node. A program that ends without such a record ends the attempt.
+Their options are read and checked before a run begins (`session_options`). The program (`node.session_attempt`) gets
+everything in one file. When it has to wait, it ends in the middle of a turn and records why
+(`conversation.policy.Ending`). The session has no process while it waits; the next one resumes the turn at the
+interrupted node. A program that ends without such a record ends the attempt.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from garrison.agents.claude import prompts
-from garrison.agents.claude.attempt import SuspendableAttempt
-from garrison.agents.claude.attempt_files import AttemptFiles
-from garrison.agents.claude.cli_sandbox import session_config, session_place
+from garrison.agents.claude.attempt import SESSION, system_prompt
+from garrison.agents.claude.cli_process import session_config, session_place
 from garrison.agents.claude.settings import ClaudeSettings, for_node, without_variables
 from garrison.agents.command import CommandAgent
 from garrison.agents.command_profile import CommandProfile
+from garrison.agents.conversation.attempt import SuspendableAttempt
+from garrison.agents.conversation.files import AttemptFiles
 from garrison.agents.session_options import SessionOptions, read_options
 from garrison.errors import UsageError
 from garrison.records.json_io import write_json
@@ -39,7 +39,7 @@ from garrison.values import Value, asdict, replace
 
 if TYPE_CHECKING:
     from garrison.agents.base import Assignment, Outcome, Work
-    from garrison.agents.claude.policy import Decision
+    from garrison.agents.conversation.policy import Decision
 
 PROGRAM = (sys.executable, "-P", "-m", "garrison.node.session_attempt", "{prompt_file}")
 ORDER = "session_order.json"
@@ -93,7 +93,7 @@ class SessionAgent(CommandAgent):
             _read_graph(assignment.worktree, options.turn_graph),
             _read_graph(assignment.worktree, options.heartbeat_graph), settings,
             session_config(assignment.place, environment, files) if settings is not None else "",
-            prompts.system_prompt(assignment, settings, prompts.SESSION) if settings is not None else "")
+            system_prompt(assignment, settings, SESSION) if settings is not None else "")
         write_json(assignment.folder / ORDER, asdict(order))
         # Its program writes the result that the session's model reported by a tool.
         place = session_place(assignment.place, environment, assignment.folder / ORDER, settings)

@@ -1,9 +1,9 @@
 """What keeps agents from working: one table of classes for sessions and programs alike, and how their words are read.
 
 A class says whether its end is waited for, and with which pauses; when another agent continues instead (`failover`);
-what it means for the restart policy; and its words in `status`. Sessions (`claude.policy`) and programs (`command`) act
-on the table. The class of a failure comes from the API's answer where the run's proxy has seen it (`judge`),
-else by a status, by the name that an API or a CLI gives it, or by its text.
+what it means for the restart policy; and its words in `status`. Sessions (`conversation.policy`) and programs
+(`command`) act on the table. Which class a failure has is told by the API's own answer where the run's proxy has seen
+it (`judge`), else by a status, by the name that an API or a CLI gives it, or by its text.
 
 For a *program* only the end of its output counts, and only if it failed: its output is an agent's, which may speak
 about limits for a hundred reasons (its task is a rate limiter, a test has `429` in its name). `find_witness` therefore
@@ -64,7 +64,7 @@ class TroubleKind(StrEnum):
     CRASH = "crash"
     HANG = "hang"
     LOOP = "loop"
-    """The session goes round (`claude.loop_detector`)."""
+    """The session goes round (`conversation.loop_detector`)."""
     START = "start"
     """The program does not start."""
     PROTOCOL = "protocol"
@@ -238,7 +238,7 @@ _BY_ERROR: Mapping[str, TroubleKind] = {
 _MAX_TEXT = 4_000
 """Characters of a message that are looked at."""
 _BUDGET = _Pattern("garrison: budget used up")
-"""Of garrison's own proxy, which refuses calls beyond a budget."""
+"""Answer of garrison's proxy, which refuses calls beyond a budget."""
 
 
 def classify(status: int | None, text: str, error: str = "") -> TroubleKind:

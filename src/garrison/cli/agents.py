@@ -24,7 +24,7 @@ from garrison.records.identity import Identity
 from garrison.records.names import ROLES, Key
 from garrison.records.signals import CancelNode, KillOrchestrator, ParkNode, RetryNode, Signal, UnparkNode
 from garrison.records.store import Store
-from garrison.run.parking import find_parked
+from garrison.run.guardian_view import find_parked
 from garrison.run.person_signals import signal_by_person
 from garrison.run.state import NodeState, RunState
 

@@ -8,6 +8,8 @@ _apply` answers a gate itself (`flow_policy.answer_gate`) and forwards an agent'
 
 from __future__ import annotations
 
+import sys
+
 import click
 
 from garrison.cli import completion, resolve
@@ -18,6 +20,7 @@ from garrison.cli.signals import guardian_of, wait_until_applied
 from garrison.cli.waiting import show_waiting
 from garrison.config import find_home
 from garrison.errors import NotFound, Refused, UsageError
+from garrison.pipeline.questions import OpenGate, matching_options
 from garrison.records import signals
 from garrison.records.events import Question
 from garrison.run.person_signals import signal_by_person
@@ -39,7 +42,9 @@ _MAX_SHOWN = 80
 @click.option("--by", default="", hidden=True, help="Through what the answer came, if not through a terminal.")
 @click.option("--question", "wanted", default="", hidden=True, help="Id of the question; another one is not answered.")
 @node_options
-def answer(node: str | None, text: str | None, run: str | None, home: str | None, by: str, wanted: str) -> None:
+@click.option("--yes", is_flag=True, help="Answer with an irreversible option without being asked again.")
+def answer(node: str | None, text: str | None, run: str | None, home: str | None, by: str, wanted: str, *,
+           yes: bool) -> None:
     """Answer the question of NODE; without NODE, list the open questions.
 
     For an agent, TEXT becomes its next message. For a gate, it is the label of an edge, its key, or the node it leads
@@ -66,6 +71,8 @@ def answer(node: str | None, text: str | None, run: str | None, home: str | None
                        f"{node} of run {chosen} has no open question; `garrison status {chosen}` shows what it does")
     if wanted and question.id != wanted:
         raise NotFound(f"that question of {node} has been answered; `garrison answer` lists open questions")
+    if not yes:
+        _confirm(state, node, text)
     attempt = state.nodes[node].attempt if node in state.nodes else 0
     posted = signals.post(store.home, signal_by_person(
         guardian, signals.InputResponse(question.id, text, by[:_MAX_SHOWN]), node=node, attempt=attempt))
@@ -83,9 +90,26 @@ def _open_question(state: RunState, node: str, text: str) -> Question | None:
     Raises:
         Refused: `text` is not an option of the gate; the message lists the options.
     """
-    gate = next((gate for gate in state.gates.values() if gate.node == node), None)
+    gate = _gate_of(state, node)
     if gate is not None:
         if rejection := gate.rejection(text):
             raise Refused(rejection)
         return Question(gate.place, gate.question.text)
     return state.questions.get(node)
+
+
+def _gate_of(state: RunState, node: str) -> OpenGate | None:
+    return next((gate for gate in state.gates.values() if gate.node == node), None)
+
+
+def _confirm(state: RunState, node: str, text: str) -> None:
+    """Ask before an irreversible option is taken; Refused without a terminal to ask at, or if the answer is no."""
+    gate = _gate_of(state, node)
+    chosen = matching_options(gate.question, text) if gate is not None else ()
+    labels = " and ".join(option.label for option in chosen if option.irreversible)
+    if not labels:
+        return
+    if not sys.stdin.isatty():
+        raise Refused(f"{labels} cannot be taken back: pass --yes to answer {node} with it")
+    if not click.confirm(f"{labels} cannot be taken back. Answer {node} with it?", err=True):
+        raise Refused("nothing was answered")

@@ -24,8 +24,8 @@ from garrison.views.agent_session import open_session, why_no_keyboard
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from garrison.hosts.access import HostAccess
     from garrison.records.remote import RemoteWorkState
+    from garrison.views.remote import HostWay
 
 _PATIENCE = 120.0
 """Seconds for which a session is waited for: a set-up may come first."""
@@ -79,7 +79,7 @@ def _with_known_terminal(environ: Mapping[str, str]) -> dict[str, str]:
     return dict(environ)
 
 
-def _on_host(store: Store, key: Key) -> tuple[HostAccess, list[str], RemoteWorkState] | None:
+def _on_host(store: Store, key: Key) -> tuple[HostWay, list[str], RemoteWorkState] | None:
     """Return the way to the host that works on a node, None if none does."""
     attempt = RunFiles(store.home, key.run).latest_attempt(key.name)
     folder = RunFiles(store.home, key.run).attempt(key.name, attempt)
@@ -93,7 +93,7 @@ def _on_host(store: Store, key: Key) -> tuple[HostAccess, list[str], RemoteWorkS
     return found
 
 
-def _attach_on_host(remote: tuple[HostAccess, list[str], RemoteWorkState], node: str, *, write: bool,
+def _attach_on_host(remote: tuple[HostWay, list[str], RemoteWorkState], node: str, *, write: bool,
                     has_terminal: bool) -> NoReturn:
     """Show the session on the host; does not return."""
     access, command, state = remote

@@ -70,7 +70,7 @@ COMMANDS: Mapping[str, Authority] = {
         "rescue list", "rescue show", "agents list", "agents show", "agents graph", "signals list", "merge-queue list",
         "merge-queue show", "merge-queue log", "merge-queue conflicts", "merge-queue config", "hook-manager read",
         "hook-manager wisdom", "identity-registry list", "identity-registry show", "identity-registry find-stale",
-        "signal-protocol read", "wait", "mcp", "schedule list", "schedule history"), Authority.VIEW),
+        "signal-protocol read", "wait", "schedule list", "schedule history"), Authority.VIEW),
     **dict.fromkeys((
         "hook-manager create", "hook-manager update-phase", "hook-manager update-resumption",
         "identity-registry create", "identity-registry update-liveness", "identity-registry mark-crashed",

@@ -15,9 +15,11 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from garrison.cli.authority import require_of
+from garrison.cli.authority import require, require_of
 from garrison.cli.output import INTERRUPTED, ask, guard_terminal, print_error, print_message, run_guarded
-from garrison.errors import GarrisonError, NotFound, Refused
+from garrison.errors import GarrisonError, Refused, UsageError
+from garrison.plugins import Group as PluginGroup
+from garrison.plugins import OwnCommand, load, offered, package_of
 from garrison.system.environment import seal_path
 
 _HELP_LIMIT = 400
@@ -137,11 +139,10 @@ class Group(click.Group):
     def resolve_command(self, ctx: click.Context, args: list[str],
                         ) -> tuple[str | None, click.Command | None, list[str]]:
         """Return the command that `args` names; a usage error suggests the closest name."""
-        names = self.list_commands(ctx)
         if not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
             import difflib  # imported late: it would take a tenth of the time of `--help`
 
-            known = [name for name in names if not getattr(self.commands.get(name), "hidden", False)]
+            known = [name for name in self.list_commands(ctx) if not getattr(self.commands.get(name), "hidden", False)]
             close = difflib.get_close_matches(args[0], known, 1, 0.5)
             ctx.fail(f"No such command {args[0]!r}; " + (
                 self.hints.get(args[0]) or (f"did you mean {close[0]!r}?" if close else
@@ -150,49 +151,70 @@ class Group(click.Group):
 
 
 class LazyGroup(Group):
-    """Group whose commands are imported when called.
+    """Group whose commands are imported when called: garrison's, those of its extras, and those of packages.
 
     Args:
         sections: heading → commands, each with (module of garrison.cli, attribute, help line).
         unlisted: more commands, which neither help nor completion lists.
+        extras: commands that `plugins.load` finds, below the headings that they name.
     """
 
     def __init__(self, *arguments: Any, sections: Mapping[str, Mapping[str, tuple[str, str, str]]],
-                 unlisted: Mapping[str, tuple[str, str]] | None = None, **settings: Any) -> None:
+                 unlisted: Mapping[str, tuple[str, str]] | None = None,
+                 extras: Mapping[str, OwnCommand] | None = None, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
-        self.sections, self.unlisted = sections, unlisted or {}
+        self.unlisted, self.extras = unlisted or {}, extras or {}
         self.table = {name: row for section in sections.values() for name, row in section.items()}
+        self.lines = {heading: {
+            **{name: line for name, (_, _, line) in section.items()},
+            **{name: command.line for name, command in self.extras.items() if command.heading == heading},
+        } for heading, section in sections.items()}
+        """Heading → command → help line."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(self.table)
+        return [name for section in self._all_lines().values() for name in section]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import and return the command; None for an unknown name."""
-        if cmd_name not in self.table and cmd_name not in self.unlisted:
+        """Import and return the command; None for an unknown name, UsageError for a package's that is none."""
+        if cmd_name in self.table or cmd_name in self.unlisted:
+            module, attribute = self.unlisted.get(cmd_name) or self.table[cmd_name][:2]
+            command: click.Command = getattr(importlib.import_module(f"garrison.cli.{module}"), attribute)
+            return command
+        if cmd_name not in self.extras and cmd_name not in offered(PluginGroup.COMMANDS):
             return None
-        module, attribute = self.unlisted.get(cmd_name) or self.table[cmd_name][:2]
-        name = f"garrison.cli.{module}"
-        try:
-            command: click.Command = getattr(importlib.import_module(name), attribute)
-        except ModuleNotFoundError as error:
-            if error.name != name:
-                raise
-            raise NotFound(f"`{cmd_name}` is not part of this garrison") from error
-        return command
+        loaded = load(PluginGroup.COMMANDS, cmd_name)
+        if not isinstance(loaded, click.Command):
+            raise UsageError(f"the command {cmd_name} is no click command; repair or uninstall its package")
+        return loaded
+
+    def resolve_command(self, ctx: click.Context, args: list[str],
+                        ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command that `args` names; a package's is refused inside an agent, whatever its class."""
+        name, command, rest = super().resolve_command(ctx, args)
+        if name is not None and command is not None and not isinstance(command, (Command, Group)):
+            require(name, {}, ctx.params.get("home"))
+        return name, command, rest
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the help lines by section, importing nothing: the first, or all for `help --all`."""
-        shown = list(self.sections.items())[:None if ctx.meta.get(SHOW_ALL) else 1]
+        shown = list(self._all_lines().items()) if ctx.meta.get(SHOW_ALL) else list(self.lines.items())[:1]
         width = max(len(name) for _, section in shown for name in section)
         for heading, section in shown:
             with formatter.section(heading):
-                formatter.write_dl([(f"{name:{width}}", line) for name, (_, _, line) in section.items()])
+                formatter.write_dl([(f"{name:{width}}", line) for name, line in section.items()])
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Complete from the table, importing nothing."""
-        items = [CompletionItem(name, help=line) for name, (_, _, line) in self.table.items()
-                 if name.startswith(incomplete)]
+        items = [CompletionItem(name, help=line) for section in self._all_lines().values()
+                 for name, line in section.items() if name.startswith(incomplete)]
         return [*items, *click.Command.shell_complete(self, ctx, incomplete)]
+
+    def _all_lines(self) -> dict[str, dict[str, str]]:
+        """Return the help lines by heading, with those of packages, whose names alone are read."""
+        known = {name for section in self.lines.values() for name in section}
+        packages = {name: f"Command of the package {package_of(point)}."
+                    for name, point in offered(PluginGroup.COMMANDS).items() if name not in known}
+        return {**self.lines, **({"From packages": packages} if packages else {})}
 
 
 def run_command(command: click.Command, argv: Sequence[str] | None = None, name: str | None = None, *,

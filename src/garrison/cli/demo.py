@@ -12,11 +12,11 @@ from pathlib import Path
 
 import click
 
-from garrison.agents.claude.settings import MISSING, has_sdk
+from garrison import extras
 from garrison.cli.commands import Command
 from garrison.cli.sandbox import sandbox_option, settle_mode
 from garrison.config import find_data, find_home
-from garrison.errors import Refused, UsageError
+from garrison.errors import UsageError
 from garrison.sandbox.place import MODE_VARIABLE, Role
 from garrison.sandbox.probe import mode_here
 from garrison.sandbox.rights import read_rights
@@ -42,8 +42,8 @@ def demo(no_chaos: bool, keep: bool, terminal: str, claude: bool, live: bool) ->
     """
     if live and not claude:
         raise UsageError("--live requires --claude")
-    if claude and not has_sdk():
-        raise Refused(MISSING)
+    if claude:
+        extras.require("claude", "--claude")
     settle_mode(find_home())
     # In its own home nothing is stated; the answer that this user gave once holds there as well.
     os.environ[MODE_VARIABLE] = mode_here(read_rights(find_home(), Role.AGENT).mode)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from garrison import extras
 from garrison.cli.commands import Group
 from garrison.cli.options import home_option, output_options
 from garrison.cli.output import align_columns, confirm, print_json, print_message
@@ -61,6 +62,7 @@ def add_command(destination: str, name: str | None, slots: int | None, labels: t
     from garrison.hosts.access import check_destination
     from garrison.hosts.setup import HostSetup
 
+    extras.require("hosts", "`garrison host add`")
     where = find_home(home)
     ssh = "" if destination == "local" else check_destination(destination)
     called = check_host(name or _default_name(destination))

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import click
 
-from garrison.agents.claude.settings import INSTALL
 from garrison.agents.registry import check_variables, find_profile, installed_agents
 from garrison.cli.commands import Command
 from garrison.cli.options import output_options
@@ -22,6 +21,7 @@ from garrison.cli.output import dumps, interruptible, print_message
 from garrison.cli.sandbox import sandbox_option, settle_mode
 from garrison.config import PROJECT_FILE, LaunchConfig, config_path, find_home, trees_root
 from garrison.errors import Refused, UsageError
+from garrison.extras import install_line
 from garrison.merge.preflight import command_words
 from garrison.merge.queue import MergeQueue
 from garrison.processes.runtime import Runtime
@@ -253,8 +253,8 @@ def describe_choice(choice: Choice, agents: Sequence[str]) -> list[str]:
     """Return what was chosen, in lines. Pure."""
     lines = [f"{what}: {value}" for what, value in (("set-up", choice.setup), ("gate", choice.gate)) if value]
     lines.append(f"agents installed: {', '.join(agents)}" if agents else
-                 f"agents installed: none that garrison knows; `{INSTALL}` brings Claude, `garrison agents presets` "
-                 "lists others")
+                 f"agents installed: none that garrison knows; `{install_line('claude')}` brings Claude, "
+                 "`garrison agents presets` lists others")
     return lines
 
 

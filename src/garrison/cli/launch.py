@@ -39,6 +39,7 @@ from garrison.run.request import LaunchRequest
 from garrison.run.state import ENDED, EXIT, RunState, describe_landed
 from garrison.run.status import FINAL, read_run_state
 from garrison.system.clock import wait_until
+from garrison.system.machine import garrison_argv
 from garrison.values import fields_of
 
 _FOLLOW_POLL = 0.2
@@ -265,8 +266,7 @@ def start_detached(runtime: Runtime, launch_: Launch, options: list[str], steps:
 
 def serve_page(runtime: Runtime, run: str) -> None:
     """Start the page's server, which ends with this process (soon the launcher)."""
-    argv = [sys.executable, "-P", "-m", "garrison.cli.main", "--home", str(runtime.home), "serve", "--port", "0",
-            "--run", run, "--until", str(os.getpid())]
+    argv = garrison_argv("serve", "--port", "0", "--run", run, "--until", str(os.getpid()), home=runtime.home)
     subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=2, start_new_session=True)  # stdout is the launcher's own
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from garrison import extras
 from garrison.agents import registry
 from garrison.agents.claude import cli_process
 from garrison.agents.claude.settings import FILE, PROXY, ClaudeSettings
@@ -49,6 +50,8 @@ def login(name: str, console: bool, status: bool, where: str | None, home: str |
         path = write_setting(place, ("agents", name, "login"), where)
         click.echo(f'agent {name} has login = "{where}" in {path}; it holds for what starts from now on')
         return
+    if not profile.settings.cli:
+        extras.require("claude", "`garrison login`")
     if not status and not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise Refused("login needs a terminal; without one, set ANTHROPIC_API_KEY where you launch")
     arguments = ["auth", "status"] if status else ["auth", "login", *(["--console"] if console else [])]

@@ -32,7 +32,7 @@ from garrison.records.store import Store
 from garrison.system.terminal_text import OutputFilter
 
 if TYPE_CHECKING:
-    from garrison.hosts.access import HostAccess
+    from garrison.views.remote import HostWay
 
 _POLL = 0.25
 """Seconds between two reads while following."""
@@ -173,7 +173,7 @@ class LogPrinter:
     def print_from(self, path: Path, offset: int) -> int:
         """Copy a file from `offset` and return the end; a file that has shrunk is printed from its start.
 
-        Of what was given back to the disk (`log_retention.bound_log`), or never written, the length is shown.
+        For what was given back to the disk (`log_retention.bound_log`), or never written, the length is shown.
         """
         try:
             file = path.open("rb", buffering=0)
@@ -276,13 +276,13 @@ def _is_over(folder: Path, latest: Callable[[], Path], has_ended: Callable[[], b
     return has_ended() or latest() != folder
 
 
-def _tail_argv(home: Path, node: str, state: RemoteWorkState, *options: str) -> tuple[HostAccess, list[str]]:
-    from garrison.hosts.access import HostAccess  # few nodes are on a host
-    from garrison.records.hosts import read_host
+def _tail_argv(home: Path, node: str, state: RemoteWorkState, *options: str) -> tuple[HostWay, list[str]]:
+    from garrison.records.hosts import read_host  # few nodes are on a host
+    from garrison.views.remote import way_to
 
     host = read_host(home, state.host)
     path = f"{host.home}/runs/{state.host_run}/nodes/{node}/1/output.log"
-    return HostAccess.of(home, host), ["tail", *options, path]
+    return way_to(home, host), ["tail", *options, path]
 
 
 def _print_there(printer: LogPrinter, home: Path, node: str, state: RemoteWorkState, folder: Path,

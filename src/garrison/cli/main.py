@@ -9,6 +9,7 @@ import click
 
 from garrison.cli.commands import LazyGroup, run_command
 from garrison.cli.options import home_option, use_home
+from garrison.plugins import OWN_COMMANDS
 
 SECTIONS = {
     "Most used": {
@@ -16,7 +17,6 @@ SECTIONS = {
         "run": ("run", "run", "Let an agent do one task, given in words, and land it."),
         "launch": ("launch", "launch", "Run a pipeline on a repository."),
         "status": ("status", "status", "Show runs, their nodes, and what failed; --watch redraws."),
-        "top": ("top", "top", "Watch processes, queue, costs and deaths live, and act."),
         "logs": ("logs", "logs", "Show the output of a node's agent or of a process."),
         "attach": ("attach", "attach", "Watch a node's session, or type into it."),
         "answer": ("answer", "answer", "Answer a question of an agent or of a gate."),
@@ -28,17 +28,13 @@ SECTIONS = {
     "Runs": {
         "events": ("events", "events", "Print events as lines or JSON; -f follows."),
         "wait": ("wait", "wait", "Wait until a run is over or needs you; the exit code says which."),
-        "take": ("take", "take", "Begin runs from issues, each with a pull request."),
-        "pr": ("pull_request", "pr", "Show, sync or open the pull request of a run."),
         "tell": ("tell", "tell", "Tell a session something at its next turn."),
         "add": ("change", "add", "Add a task to a run that is at work."),
         "edit": ("change", "edit", "Change a node that has not begun: task, agent, budget."),
-        "takeover": ("takeover", "takeover", "Take over a Claude agent's session; the agent waits meanwhile."),
         "tick": ("tick", "tick", "Tick in its list of tasks what a run has landed."),
         "undo": ("undo", "undo", "Take back what a node or a run has landed."),
         "prompt": ("prompt", "prompt", "Print the prompts of a node's agent."),
         "cost": ("cost", "cost", "Show what calls of models have cost."),
-        "verify": ("verify", "verify", "Check that a run kept its promises, by git and its gate runs."),
         "timeline": ("timeline", "timeline", "Show where a run's time and money went."),
         "rescue": ("rescue", "rescue", "List, inspect and restore saved work."),
         "setup": ("setup", "setup", "List and remove what is kept of set-ups."),
@@ -53,19 +49,8 @@ SECTIONS = {
         "agents": ("agents", "agents", "List and control agents."),
         "signals": ("signals", "signals", "List and send signals."),
     },
-    "Other machines": {
-        "host": ("host", "host", "Add, list, drain, remove other machines that work on nodes."),
-    },
-    "Page and chat": {
-        "serve": ("serve", "serve", "Serve the web page: watch runs live, act on them; pair a phone."),
-        "notify": ("notify", "notify", "Send a test to all that `[notify]` and paired phones name."),
-        "ask": ("chat", "ask", "Ask the butler a question about the runs, or for an action."),
-        "chat": ("chat", "chat", "Chat with the butler."),
-        "session": ("sessions", "session", "Talk to a session whose flow is a graph."),
-        "workflow": ("workflows", "workflow", "Run tools in dependency order."),
-        "mcp": ("mcp", "mcp", "Serve runs to another agent over MCP."),
-        "metrics": ("metrics", "metrics", "Print metrics in Prometheus format."),
-    },
+    "Other machines": {},
+    "Page and chat": {},
     "Inside an agent": {
         "report": ("agent_requests", "report", "Report the result of the node whose agent calls this."),
         "note": ("agent_requests", "note", "Leave a note for the calling agent's successor."),
@@ -74,7 +59,6 @@ SECTIONS = {
     },
     "This installation": {
         "doctor": ("doctor", "doctor", "Find problems in a home; --fix repairs them."),
-        "login": ("login", "login", "Log in the home's Claude agents."),
         "import": ("import_original", "import_command", "Continue what the original's scripts recorded."),
         "config": ("configuration", "config", "Show the configuration, and where each value comes from."),
         "home": ("home", "home", "Print the state directory."),
@@ -86,7 +70,7 @@ SECTIONS = {
         "version": ("commands", "version", "Show the version."),
     },
 }
-"""Heading → command → (module of garrison.cli, attribute, help line)."""
+"""Heading → command → (module of garrison.cli, attribute, help line); those of extras are in `plugins.OWN_COMMANDS`."""
 
 SCRIPTS = {
     "identity-registry": ("identities", "identity_registry"),
@@ -142,7 +126,7 @@ Completion:
 """
 
 
-@click.group(cls=LazyGroup, sections=SECTIONS, unlisted=SCRIPTS, hints=_HINTS, epilog=EPILOG)
+@click.group(cls=LazyGroup, sections=SECTIONS, unlisted=SCRIPTS, extras=OWN_COMMANDS, hints=_HINTS, epilog=EPILOG)
 @click.version_option(package_name="garrison")
 @home_option
 def garrison(home: str | None) -> None:

@@ -348,7 +348,7 @@ def _next_attempt(home: Path, entry: MergeEntry) -> int | None:
     """Return the attempt at an entry's node with which its unfinished run continues, None for none."""
     from garrison.errors import RecordError
     from garrison.records.store import Store
-    from garrison.run.view import UNFINISHED
+    from garrison.run.guardian_view import UNFINISHED
 
     try:
         state = state_of(Store(home), entry.run)

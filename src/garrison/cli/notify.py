@@ -1,4 +1,4 @@
-"""`garrison notify test`: send one message to all that is to be told, and say what became of it at each.
+"""`garrison notify test`: send one message to every configured target and report each result.
 
 The message goes the way of a run's: the same programs with the same time limit, in processes of their own.
 """

@@ -40,15 +40,14 @@ from garrison.pipeline.parser import parse_bytes, parse_file
 from garrison.pipeline.plan import plan_run
 from garrison.pipeline.store import read_checkpoint, read_run
 from garrison.pipeline.subpipelines import load_from_run
-from garrison.pipeline.svg_drawing import to_svg
 from garrison.pipeline.transforms import apply_installed
+from garrison.plugins import Group as PluginGroup
+from garrison.plugins import load
 from garrison.records.journal import Entry, read_all
 from garrison.records.names import check_run
 from garrison.records.run import RunFiles
 from garrison.run.request import read_defaults
 from garrison.run.state import NodeOutcome, RunState, replay_run
-from garrison.session.adapters import NODES
-from garrison.session.graph_reader import TRANSLATED_TYPES, to_session_graph
 from garrison.values import Value, asdict, replace
 from garrison.views.page_view import PASSED_STATUS
 from garrison.views.run_view import RunReader
@@ -136,7 +135,8 @@ def _findings(graph: Graph, use: Use, home: str | None, agent: str | None) -> tu
     from garrison.pipeline.handlers.registry import offered
 
     graph, _ = apply_installed(graph, "")
-    findings = lint(graph, {*offered(), *TRANSLATED_TYPES} if use is Use.SESSION else offered(), own=installed_rules())
+    known = {*offered(), *(load(PluginGroup.PARTS, "session.translated_types") if use is Use.SESSION else ())}
+    findings = lint(graph, known, own=installed_rules())
     if not errors(findings):
         refusal = _refusal(graph, use, home, agent)
         findings = [*([_refused(use, refusal)] if refusal else []), *findings]
@@ -168,8 +168,9 @@ def _refusal(graph: Graph, use: Use, home: str | None, agent: str | None) -> str
             preflight.check_agents(plan, find_home(home), agent, os.environ)
             return None
         if use is Use.SESSION:
-            graph, _ = to_session_graph(graph, graph.source)
-        handlers = {f"session.{name}": str for name in NODES} if use is Use.SESSION else {}
+            graph, _ = load(PluginGroup.PARTS, "session.to_graph")(graph, graph.source)
+        nodes = load(PluginGroup.PARTS, "session.nodes") if use is Use.SESSION else ()
+        handlers = {f"session.{name}": str for name in nodes}
         build_program(graph, Registry(handlers), None, None)
         check_on_resume(graph)
     except GarrisonError as error:
@@ -508,7 +509,7 @@ def render(file: Path | None, output: Path | None, run_id: str | None, home: str
             raise UsageError(f"{output} is the graph itself; give another OUT")
     assert graph is not None
     if image_format == "svg" and not graphviz:
-        _write(output, to_svg(graph, statuses).encode())
+        _write(output, load(PluginGroup.PARTS, "drawing.svg")(graph, statuses).encode())
         return
     drawing = to_drawing(graph, statuses).encode()
     _write(output, draw(drawing, image_format) if image_format else drawing)

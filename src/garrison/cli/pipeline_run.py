@@ -1,6 +1,6 @@
 """`garrison pipeline run` and `fork`: run a graph in this process, without a queue; resume such a run.
 
-Exit code 0: the run succeeded; 1: it failed or was refused; 2: wrong usage; 3: it waits for a person or a signal and
+Exit code 0: the run succeeded; 1: it failed or was refused; 2: wrong usage; 3: it waits for the user or a signal and
 can be resumed. A run is named by its id in the home or by its directory.
 """
 

@@ -1,4 +1,4 @@
-"""`garrison prompt`: print what a node's agent was told, or would be told; or the section for who acts as a layer.
+"""`garrison prompt`: print the prompts of a node's agent; or the section for who acts as a layer.
 
 garrison's own runners and guardians are code and need no prompt. The section has the commands with which an agent in
 their place keeps the records true.
@@ -54,7 +54,7 @@ sys.exit(0 if result['success'] else 1)
 @output_options
 def prompt(node: str, name: str | None, run: str | None, attempt: int | None, branch: str | None,
            pipeline: str | None, repo_root: Path, home: str | None, *, validator: bool, as_json: bool) -> None:
-    """Print what the agent of NODE was told, message by message; if it has not started, what it would be told now.
+    """Print the prompts of NODE's agent, message by message; if it has not started, those that it would get now.
 
     The size of each text in tokens is estimated from its length. With ROLE (runner or guardian) and a NAME, the node's
     or the pipeline's: print the hook and merge-queue section of a prompt for an agent that acts as one.

@@ -1,7 +1,7 @@
 """`garrison review`: show a node's work that waits to land, and approve or reject it.
 
 An approval or a rejection is one record of the queue's journal (`merge/commands.py`). Rejected work is reworked as
-after a red gate: the reason is in the prompt of the next attempt (`guardian/policy.py _after_failure`).
+after a red gate: the reason is in the prompt of the next attempt (`run/plan.py change_after_failure`).
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from garrison.views.changes import (
     read_review,
     read_unqueued,
 )
-from garrison.views.comments import Comment, compose_reason, find_file, parse_place
-from garrison.views.diff import changed_files, read_diff
+from garrison.views.comments import CommentState, ShownComment, compose_reason, find_file, parse_comment, take_comments
+from garrison.views.diff import CONTEXT, WHOLE_FILE, changed_files, read_diff
 
 FILE_LINES = 20_000
 """Lines of one file's diff that `--file` prints."""
@@ -54,14 +54,15 @@ FILE_LINES = 20_000
 @click.option("-m", "--reason", metavar="REASON",
               help="Reason of a rejection, for the next attempt; note of an approval.")
 @click.option("--comment", "comments", nargs=2, multiple=True, metavar="FILE:LINE TEXT",
-              help="Comment on a line, for the next attempt, or kept with the approval; FILE:-LINE: on one that was "
-                   "removed. May be repeated.")
-@click.option("--file", "path", metavar="PATH", help="Show the lines of this changed file alone.")
+              help="Comment on a line of any file, for the next attempt, or kept with the approval; FILE:LINE-LINE: on "
+                   "several; FILE:-LINE: on one that was removed. May be repeated.")
+@click.option("--file", "path", metavar="PATH", help="Show the lines of this file alone.")
+@click.option("--whole", is_flag=True, help="With --file: its unchanged lines too.")
 @output_options
 def review(node: str | None, run: str | None, attempt: int | None, commit: str, reason: str | None, home: str | None,
-           comments: tuple[tuple[str, str], ...], path: str | None, *, approve: bool, reject: bool,
+           comments: tuple[tuple[str, str], ...], path: str | None, *, whole: bool, approve: bool, reject: bool,
            as_json: bool) -> None:
-    """Show the latest work of NODE: commits, changed files, diff, conflicts, checks. Approve or reject it.
+    """Show the latest work of NODE: commits, changed files, diff, conflicts, checks, comments. Approve or reject it.
 
     Without NODE: list what waits for approval. With NODE, its work is shown at any moment: while its agent works, while
     it waits, after it has landed or was refused.
@@ -78,7 +79,7 @@ def review(node: str | None, run: str | None, attempt: int | None, commit: str, 
     runtime = Runtime.real(find_home(home))
     chosen = resolve.run_of_node(runtime.store, node, run)
     if path is not None:
-        _show_file(runtime, chosen, node, attempt, path, as_json=as_json)
+        _show_file(runtime, chosen, node, attempt, path, context=WHOLE_FILE if whole else CONTEXT, as_json=as_json)
         return
     if not (approve or reject):
         found, waits = _read(runtime, chosen, node, attempt, commit)
@@ -89,16 +90,17 @@ def review(node: str | None, run: str | None, attempt: int | None, commit: str, 
         return
     queue, entries = find_entries(runtime, chosen, node)
     entry = choose_judged(entries, attempt, commit)
-    told = compose_reason(queue.git, change_of_entry(queue.git, entry), reason or "",
-                          [Comment(*parse_place(place), text) for place, text in comments])
+    taken = take_comments(queue.git, change_of_entry(queue.git, entry),
+                          [parse_comment(place, text) for place, text in comments])
+    told = compose_reason(reason or "", taken)
     if approve:
-        commands.approve(queue, entry.id, told)
+        commands.approve(queue, entry.id, told, taken)
         config = queue.state.config
         after = "it lands next" if config and config.no_gate else "it lands once it has passed the gate"
         print_message(f"{node} is approved; {after}" if entry.awaits_approval else
                       f"{node} needs no approval any more; it is {entry.landing}")
         return
-    commands.reject(queue, entry.id, told)
+    commands.reject(queue, entry.id, told, taken)
     print_message(f"{node} is rejected; its next attempt gets the reason" if entry.awaits_approval else
                   f"{node} was rejected before ({entry.reason.partition(chr(10))[0]}); nothing was changed")
 
@@ -130,12 +132,13 @@ def _read(runtime: Runtime, run: str, node: str, attempt: int | None, commit: st
     return read_review(runtime, queue, entry), entry.awaits_approval
 
 
-def _show_file(runtime: Runtime, run: str, node: str, attempt: int | None, path: str, *, as_json: bool) -> None:
-    """Print the diff of one changed file."""
+def _show_file(runtime: Runtime, run: str, node: str, attempt: int | None, path: str, *, context: int,
+               as_json: bool) -> None:
+    """Print the diff of one file."""
     queue = node_queue(runtime, runtime.launch(run), "review")
     change = find_change(runtime, run, node, attempt, queue)
-    file = find_file(changed_files(queue.git, change.base, change.head), path)
-    found = read_diff(queue.git, file, lines=FILE_LINES)
+    file = find_file(queue.git, change, changed_files(queue.git, change.base, change.head), path)
+    found = read_diff(queue.git, file, lines=FILE_LINES, context=context, big=True)
     if as_json:
         print_json(found)
         return
@@ -161,9 +164,21 @@ def _show(found: Review, *, waits: bool) -> None:
     for conflict in found.conflicts:
         lines += [f"conflict in {conflict.path}{': ' * bool(conflict.note)}{conflict.note}",
                   *(f"{line.number:>6} {line.text}" for line in conflict.lines), ""]
+    for comment in found.comments:
+        lines += [*_comment_lines(comment), ""]
     lines += found.diff.split("\n")
     if waits:
         this = f"garrison review {found.node} --run {found.run} --attempt {found.attempt}"
         lines += ["", f"{this} --approve   lets it land", f"{this} --reject -m REASON   sends it back"]
     for line in clean_lines("\n".join(lines)):
         click.echo(line)
+
+
+def _comment_lines(comment: ShownComment) -> list[str]:
+    """Return a comment with its lines, what became of it, and the answer to it."""
+    words = {CommentState.WAITING: "", CommentState.OPEN: ", open", CommentState.ANSWERED: ", answered",
+             CommentState.OUTDATED: ", outdated: its lines changed"}[comment.state]
+    answer = comment.answer.splitlines()
+    return [f"comment on attempt {comment.attempt}, {comment.path}, {comment.place}{words}",
+            *(f"  > {line}" for line in comment.quoted), *(f"  {line}" for line in comment.text.splitlines()),
+            *(f"  {'answer: ' if not number else '        '}{line}" for number, line in enumerate(answer))]

@@ -9,7 +9,6 @@ from typing import Any
 
 import click
 
-from garrison.agents.claude.settings import INSTALL
 from garrison.agents.limits import describe_limits
 from garrison.agents.registry import find_profile, installed_agents
 from garrison.cli.commands import Command
@@ -42,6 +41,7 @@ from garrison.cli.task_list import (
 from garrison.cli.tick import landed_words, tick_landed, words_under_way
 from garrison.config import find_home
 from garrison.errors import RecordError, Refused, UsageError
+from garrison.extras import install_line
 from garrison.processes.runtime import Runtime
 from garrison.records import atomic
 from garrison.records.run import list_runs
@@ -289,6 +289,6 @@ def _ask(tasks: Path, prompt: str) -> str | None:
 def _installed(runtime: Runtime) -> str:
     names = installed_agents(runtime.home, runtime.environ.get("PATH", ""))
     if not names:
-        return (f"none that garrison knows is installed here: `garrison agents presets` lists them, `{INSTALL}` brings "
-                "Claude; or pass --command CMD")
+        return ("none that garrison knows is installed here: `garrison agents presets` lists them, "
+                f"`{install_line('claude')}` brings Claude; or pass --command CMD")
     return f"pass --agent {' or --agent '.join(names)}, or --command CMD"

@@ -130,22 +130,22 @@ def run_now(name: str, home: str | None) -> None:
     print_message(f"schedule {name} starts; `garrison schedule history {name}` shows what comes of it")
 
 
-@schedule.command(cls=Command, examples=(("garrison schedule pause nightly", "until it is resumed"),))
+@schedule.command(cls=Command, examples=(("garrison schedule pause nightly", "until it is unpaused"),))
 @click.argument("name")
 @home_option
 def pause(name: str, home: str | None) -> None:
-    """Let a schedule's times pass until it is resumed."""
+    """Let a schedule's times pass until it is unpaused."""
     schedules = Schedules(find_home(home))
     with schedules.locked():
         schedules.write(replace(schedules.read(name), paused="by hand"))
-    print_message(f"schedule {name} is paused; garrison schedule resume {name}")
+    print_message(f"schedule {name} is paused; garrison schedule unpause {name}")
 
 
-@schedule.command(cls=Command, examples=(("garrison schedule resume nightly", "from its next time on"),))
+@schedule.command(cls=Command, examples=(("garrison schedule unpause nightly", "from its next time on"),))
 @click.argument("name")
 @home_option
-def resume(name: str, home: str | None) -> None:
-    """Resume a paused schedule from its next time on; what it missed meanwhile is not made up for."""
+def unpause(name: str, home: str | None) -> None:
+    """Let a paused schedule begin runs again, from its next time on; what it missed meanwhile is not made up for."""
     schedules = Schedules(find_home(home))
     with schedules.locked():
         found = schedules.read(name)

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 import click
 
+from garrison import extras
 from garrison.cli import completion
 from garrison.cli.commands import Command
 from garrison.cli.options import home_option
@@ -80,6 +81,7 @@ def serve(port: int, run: str | None, address: str, hostnames: tuple[str, ...], 
 
     The printed address contains a token, which allows everything that the page offers.
     """
+    extras.require("web", "`garrison serve`")
     from garrison.web.access import READ, WEBHOOK, WRITE, load_tokens
     from garrison.web.server import Endpoint
     from garrison.web.server import serve as serve_page
@@ -143,7 +145,8 @@ def offer_pairing(home: Path, origin: str, may: str) -> bool:
     kind = _reach(origin)
     if kind == "plain":
         topic = devices.make_topic()
-        print_message(NO_HTTPS.format(origin=origin, topic=topic, home=home))
+        for line in NO_HTTPS.format(origin=origin, topic=topic, home=home).splitlines():
+            click.echo(line, err=True)
         return False
     import segno
 

@@ -16,13 +16,14 @@ import click
 from garrison.agents import registry
 from garrison.agents.acp.settings import SESSION, AcpSettings
 from garrison.agents.base import Assignment
-from garrison.agents.claude import cli_process, policy, questions
+from garrison.agents.claude import cli_process
 from garrison.agents.claude import takeover as session
-from garrison.agents.claude.attempt_files import AttemptFiles
-from garrison.agents.claude.policy import Ending
 from garrison.agents.claude.settings import ClaudeSettings, for_node
 from garrison.agents.command import CommandAgent
 from garrison.agents.command_profile import CommandProfile
+from garrison.agents.conversation import holder, policy, questions
+from garrison.agents.conversation.files import AttemptFiles
+from garrison.agents.conversation.policy import Ending
 from garrison.agents.variables import expand
 from garrison.cli import completion, resolve
 from garrison.cli.commands import Command
@@ -75,11 +76,11 @@ def takeover(node: str, run: str | None, home: str | None) -> int:
         return _take_over_acp(runtime, key, task, worktree, acp, len(failovers))
     settings, beside = _claude_settings(runtime, task)
     files = AttemptFiles(runtime.files(key.run).attempt(node, task.attempt))
-    (session.conversation_of if beside else session.session_of)(node, files)
+    (holder.conversation_of if beside else holder.session_of)(node, files)
     lock = files.garrison_session / "session.lock" if beside else files.lock
     launch = runtime.launch(key.run)
     lent = lend_worktree(Git(Path(launch.repo), home=runtime.home), worktree, key.run, node, task.attempt)
-    with _terminal_restored(), session.taken_over(node, files, runtime.clock.utc(),
+    with _terminal_restored(), holder.taken_over(node, files, runtime.clock.utc(),
                                                   lambda: _print_pause(runtime, key), lock), lent:
         environment = _environment(runtime, launch, task, worktree, settings)
         if beside:
@@ -95,9 +96,10 @@ def _take_over_acp(runtime: Runtime, key: Key, task: Task, worktree: Path, setti
     node, launch = key.name, runtime.launch(key.run)
     opener_of(node, task.agent, settings)
     files = AttemptFiles(runtime.files(key.run).attempt(node, task.attempt))
-    session.session_of(node, files)
+    holder.session_of(node, files)
+    home_of = task.attempt - 1 if (record := files.read_session()) and record.mends else 0
     git = Git(Path(launch.repo), home=runtime.home)
-    with _terminal_restored(), session.taken_over(node, files, runtime.clock.utc(),
+    with _terminal_restored(), holder.taken_over(node, files, runtime.clock.utc(),
                                                   lambda: _print_pause(runtime, key), files.lock):
         folder = atomic.make_directory(files.attempt / "takeover")
         outside = {**worktree_environment(runtime, launch, task, worktree, ""), **git.author(worktree),
@@ -106,7 +108,7 @@ def _take_over_acp(runtime: Runtime, key: Key, task: Task, worktree: Path, setti
         assignment = Assignment(task, worktree, folder, environment)
         atomic.make_directory(assignment.exchange)
         place = node_place(runtime, launch, task, worktree, Role.AGENT, agent=task.agent, turn=turn,
-                           mounts=assignment.mounts(), home_of=task.attempt - 1 if files.mends else 0)
+                           mounts=assignment.mounts(), home_of=home_of)
         with closing(open_network(runtime, task, Role.AGENT, folder, environment, agent=task.agent,
                                   place=place)) as network:
             assignment = replace(assignment, environment=network.apply(environment),
@@ -210,13 +212,13 @@ def run_program(node: str, agent: str, files: AttemptFiles, settings: AcpSetting
         assignment: place and environment of the agent's own program, with its own folder.
         keep: called often while it runs, to serve its network.
     """
-    session_id = session.session_of(node, files)  # it may have reported while it was being suspended
-    cli_process.end_orphan(files)
+    session_id = holder.session_of(node, files)  # it may have reported while it was being suspended
+    holder.end_orphan(files)
     words = fill_session(settings.takeover, session_id, assignment.environment, f"[agents.{agent}]: takeover")
     profile = CommandProfile(agent, words, set=settings.set, tty=True)
     files.add_ending(Ending(policy.PERSON, time.time(), "a person took the session over"))
     work = CommandAgent(profile).run(replace(assignment, lends_terminal=True), time.monotonic())
-    cli_process.record_process(files, (work.process() or (0, 0))[0], 0)
+    holder.record_process(files, (work.process() or (0, 0))[0], 0)
     try:
         while (outcome := work.poll(time.monotonic())) is None:
             keep()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 
 from garrison.agents import registry
-from garrison.agents.claude import messages
-from garrison.agents.claude.attempt_files import AttemptFiles
+from garrison.agents.conversation import messages
+from garrison.agents.conversation.files import AttemptFiles
 from garrison.cli import completion, resolve
 from garrison.cli.commands import Command
 from garrison.cli.options import node_options

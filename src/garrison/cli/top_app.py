@@ -29,11 +29,11 @@ from garrison.cli import top_render
 from garrison.cli.render import Line, Span, raw, span
 from garrison.errors import GarrisonError
 from garrison.system import terminal_text
+from garrison.system.machine import garrison_argv
 from garrison.views.node_view import first_line
 from garrison.views.top_frame import Frame, FrameReader, Row
 from garrison.views.usage import next_pause
 
-PROGRAM = (sys.executable, "-P", "-m", "garrison.cli.main")
 STYLES: Mapping[str, str] = {
     "": "", "head": "bold", "dim": "dim", "good": "green", "busy": "yellow", "due": "cyan", "bad": "bold red"}
 """Styles of `render`, in the terminal's own colours: they suit light and dark ones."""
@@ -353,7 +353,7 @@ class Top(App[None]):
 
     def _command(self, action: Action, argv: Sequence[str], row: Row) -> None:
         """Run a command, in a thread; show its output over the table, or its last line above the keys."""
-        done = subprocess.run([*PROGRAM, *argv], env=self._environment(), stdin=subprocess.DEVNULL,
+        done = subprocess.run(garrison_argv(*argv), env=self._environment(), stdin=subprocess.DEVNULL,
                               capture_output=True, text=True, errors="replace", check=False)
         output = (done.stderr.strip() or done.stdout.strip()).splitlines()
         if action.text and done.returncode == 0:
@@ -368,8 +368,7 @@ class Top(App[None]):
         try:
             with self.suspend(), _ctrl_c_ignored():
                 if action.waits:
-                    sys.stdout.write(BEFORE.format(" ".join(argv)))
-                    sys.stdout.flush()
+                    print(BEFORE.format(" ".join(argv)), end="", flush=True)
                 code, failure = run_here(argv, self._environment(), keep=action.waits)
         except SuspendNotSupported:
             self.say(f"{action.word} needs a terminal", bad=True)
@@ -387,11 +386,10 @@ def run_here(argv: Sequence[str], env: Mapping[str, str], *, keep: bool) -> tupl
 
     `keep`: its output, stderr included, stays until Enter, unless Ctrl-C ended it.
     """
-    done = subprocess.run([*PROGRAM, *argv], env=dict(env), check=False, text=True, errors="replace",
+    done = subprocess.run(garrison_argv(*argv), env=dict(env), check=False, text=True, errors="replace",
                           stderr=None if keep else subprocess.PIPE)
     if keep and done.returncode not in (130, -signal.SIGINT):
-        sys.stdout.write(AFTER)
-        sys.stdout.flush()
+        print(AFTER, end="", flush=True)
         sys.stdin.readline()
         return 0, ""
     lines = (done.stderr or "").strip().splitlines()

@@ -21,7 +21,7 @@ from garrison.cli.output import print_json, print_message
 from garrison.cli.resolve import latest_run, open_store
 from garrison.config import find_home
 from garrison.errors import GarrisonError, RecordError, UsageError
-from garrison.merge.attestations import read_all
+from garrison.merge.gate import attestations_of
 from garrison.merge.queue import find_unrecorded
 from garrison.records.run import RunFiles, load_launch
 from garrison.testing.checker import (
@@ -86,7 +86,7 @@ def verify(run: str | None, events_file: Path | None, repository: Path | None, a
         root = find_home(home)
         found = _run(root, run)
         history = _history(_event_lines(root, found), root)
-        attestations = read_attestations(map(read_all, sorted((root / "merge-queue").glob("*/*"))))
+        attestations = read_attestations(map(attestations_of, sorted((root / "merge-queue").glob("*/*"))))
         spending = _spending(call_lines(root, found), root)
     try:
         launch = None

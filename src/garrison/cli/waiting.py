@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -11,44 +12,64 @@ import click
 from garrison.cli.output import print_json
 from garrison.cli.resolve import existing_run
 from garrison.ends import WaitKind
+from garrison.errors import GarrisonError
+from garrison.processes.runtime import Runtime
 from garrison.records.run import list_runs
+from garrison.system.clock import age_of
 from garrison.system.terminal_text import clean
-from garrison.values import asdict, project
+from garrison.values import Value, asdict, project
+from garrison.views.decision import Outcome, read_decision
 from garrison.views.node_view import first_line
 from garrison.views.run_view import RunReader
 from garrison.views.waits import PersonWait, ShownWait
 
 
+class Listed(Value):
+    """Something that waits in a run; of work to approve its outcome, unless that cannot be read."""
+
+    run: str
+    wait: PersonWait
+    outcome: Outcome | None = None
+
+
 def show_waiting(home: Path, run: str | None, *, approvals: bool, as_json: bool = False) -> None:
-    """Print the work to approve, or the open questions, of one run or of all."""
-    reader = RunReader(home, os.environ)
+    """Print the work to approve, or the open questions, of one run or of all, oldest first."""
+    reader, runtime = RunReader(home, os.environ), Runtime.real(home)
     runs = [existing_run(home, run)] if run is not None else list_runs(home)
-    found = [(each, [wait for wait in reader.read(each, details=False).waits if _is_meant(wait, approvals=approvals)])
-             for each in runs]
+    found = [Listed(each, wait, _outcome(runtime, each, wait.node) if approvals else None) for each in runs
+             for wait in reader.read(each, details=False).waits if is_meant(wait, approvals=approvals)]
+    found.sort(key=lambda each: each.wait.since)
     if as_json:
-        print_json([{"run_id": each, **asdict(project(ShownWait, wait))} for each, waits in found for wait in waits])
+        print_json([{"run_id": each.run, **asdict(project(ShownWait, each.wait)),
+                     **({"work": asdict(each.outcome)} if each.outcome is not None else {})} for each in found])
         return
     for line in waiting_lines(found, approvals=approvals):
-        click.echo(clean(line))
+        click.echo(f"{'  ' * line.startswith('  ')}{clean(line)}")
 
 
-def waiting_lines(runs: Iterable[tuple[str, Sequence[PersonWait]]], *, approvals: bool) -> list[str]:
-    """Return each thing that waits and the command that settles it, or that nothing does. Pure."""
+def _outcome(runtime: Runtime, run: str, node: str) -> Outcome | None:
+    with suppress(GarrisonError, OSError):
+        return next(iter(read_decision(runtime, run, "", node).outcomes), None)
+    return None
+
+
+def waiting_lines(found: Sequence[Listed], *, approvals: bool) -> list[str]:
+    """Return each thing that waits and the command that settles it, or that nothing does. Pure but for the clock."""
     lines = []
-    for run, waits in runs:
-        for wait in waits:
-            if not _is_meant(wait, approvals=approvals):
-                continue
-            if approvals:
-                lines.append(f"{wait.node} of run {run} waits for your approval: "
-                             f"garrison review {wait.node} --run {run}")
-            else:
-                lines += [f"{wait.node} of run {run} asks: {first_line(wait.text)}",
-                          f"  garrison answer {wait.node} TEXT --run {run}"]
+    for run, wait, outcome in ((each.run, each.wait, each.outcome) for each in found):
+        age = f" ({age})" if (age := age_of(wait.since)) else ""
+        if approvals:
+            size = f", {outcome.size}" if outcome is not None and outcome.size else ""
+            lines.append(f"{wait.node} of run {run} waits for your approval{age}{size}: "
+                         f"garrison review {wait.node} --run {run}")
+            lines += [f"  {each.words}" for each in (outcome.checked if outcome is not None else ())]
+        else:
+            lines += [f"{wait.node} of run {run} asks{age}: {first_line(wait.text)}",
+                      f"  garrison answer {wait.node} TEXT --run {run}"]
     nothing = "nothing waits for your approval" if approvals else "no question is open"
     return lines or [f"{nothing}; `garrison status` shows the runs"]
 
 
-def _is_meant(wait: PersonWait, *, approvals: bool) -> bool:
+def is_meant(wait: PersonWait, *, approvals: bool) -> bool:
     is_approval = wait.gate is not None and wait.gate.is_review
     return is_approval if approvals else not is_approval and wait.kind in (WaitKind.GATE, WaitKind.ASKS)

@@ -9,6 +9,7 @@ one conversation are handled one after the other.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
@@ -18,7 +19,7 @@ from garrison.agents.graph import AgentFailure, AgentGraph, Connect
 from garrison.agents.graph.graph import claude
 from garrison.delegation import confirmations, models, prompts, time_phrases
 from garrison.delegation.confirmations import Confirmations
-from garrison.delegation.conversation import Conversation
+from garrison.delegation.conversation import Conversation, with_place
 from garrison.delegation.models import (
     BUTLER,
     AgentResult,
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
     from typing import Self
 
 S = AgentState
+IDLE_SECONDS = 300.0
+"""Time after an answer for which the sessions of a conversation wait for the next message, which starts them again."""
 CANCELLED = "This was cancelled."
 """The butler's answer to a cancelled message."""
 Listener = Callable[[Event], None]
@@ -52,7 +55,8 @@ class AgentOrchestrator:
 
     `model` applies to agents whose table names none, `metadata` to every session. `tools` returns a specialist's
     functions, `preferences` the person's preferences, `known` the names (runs, nodes) that count as entities in a
-    message. `confirm` keeps what the tools propose; `on_message` is called when a message begins.
+    message. `confirm` keeps what the tools propose; `on_message` is called when a message begins. After `idle` seconds
+    without one, all sessions end; the next message starts them again, with the conversation.
     """
 
     def __init__(self, crew: Crew, conversation: Conversation | None = None, *, connect: Connect = claude,
@@ -61,7 +65,7 @@ class AgentOrchestrator:
                  model: str | None = None, confirm: Confirmations | None = None,
                  on_message: Callable[[], None] = lambda: None,
                  clock: Callable[[], datetime] = time_phrases.local_now,
-                 sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
+                 sleep: Callable[[float], Awaitable[None]] = asyncio.sleep, idle: float = IDLE_SECONDS) -> None:
         self.crew = crew
         self.conversation = conversation if conversation is not None else Conversation()
         self.states: dict[str, AgentState] = dict.fromkeys(crew.names, S.IDLE)
@@ -77,6 +81,10 @@ class AgentOrchestrator:
         self._is_built = False
         self._current: asyncio.Task[None] | None = None
         self._is_cancelled = False
+        self._idle = idle
+        self._resting: asyncio.Task[None] | None = None
+        """Waits to end the sessions."""
+        self._is_ending = False
 
     async def __aenter__(self) -> Self:
         await self.graph.__aenter__()
@@ -86,6 +94,7 @@ class AgentOrchestrator:
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None,
                         trace: TracebackType | None) -> None:
+        await self._rouse()
         await asyncio.gather(self.graph.__aexit__(kind, error, trace),
                              self._classification.__aexit__(kind, error, trace))
 
@@ -122,14 +131,17 @@ class AgentOrchestrator:
                  if event.type == "text" and event.agent == BUTLER]
         return "".join(texts)
 
-    async def stream(self, message: str) -> AsyncIterator[Event]:
+    async def stream(self, message: str, place: str = "") -> AsyncIterator[Event]:
         """Handle a message; yield its events as they occur, `done` last. The message is finished even if the
         consumer stops.
+
+        Args:
+            place: the run, or run and node, from whose page it comes.
         """
         if not message.strip():
             raise UsageError("the message is empty")
         queue: asyncio.Queue[Event | None] = asyncio.Queue()
-        work = asyncio.create_task(self._process(message, queue.put_nowait))
+        work = asyncio.create_task(self._process(message, place, queue.put_nowait))
         work.add_done_callback(lambda _: queue.put_nowait(None))
         while (event := await queue.get()) is not None:
             yield event
@@ -154,7 +166,7 @@ class AgentOrchestrator:
 
     # ---- one message
 
-    async def _process(self, message: str, put: Callable[[Event], None]) -> None:
+    async def _process(self, message: str, place: str, put: Callable[[Event], None]) -> None:
         """Handle a message; end it gracefully if it is cancelled."""
         def emit(kind: str, **fields: object) -> None:
             event = self._numbers.event(kind, self._clock(), **fields)
@@ -162,10 +174,11 @@ class AgentOrchestrator:
                 listener(event)
 
         async with self._turn:
+            await self._rouse()
             await self._build_graph()
             self._is_cancelled, self._current = False, asyncio.current_task()
             try:
-                await self._handle(message, emit)
+                await self._handle(message, place, emit)
             except asyncio.CancelledError:
                 if not self._is_cancelled:
                     raise
@@ -173,6 +186,24 @@ class AgentOrchestrator:
                 await self._end_cancelled(emit)
             finally:
                 self._current = None
+                self._resting = asyncio.create_task(self._rest())
+
+    async def _rest(self) -> None:
+        """End all sessions after a while without a message."""
+        await asyncio.sleep(self._idle)
+        self._is_ending = True
+        try:
+            await asyncio.gather(self.graph.stop_all(), self._classification.stop_all())
+        finally:
+            self._is_ending = False
+
+    async def _rouse(self) -> None:
+        """Do not end the sessions, or wait until they have ended."""
+        resting, self._resting = self._resting, None
+        if resting is not None:
+            if not self._is_ending:
+                resting.cancel()
+            await asyncio.gather(resting, return_exceptions=True)
 
     async def _end_cancelled(self, emit: Callable[..., None]) -> None:
         """End a cancelled message: its sessions, states and events, and its entry in the conversation."""
@@ -190,17 +221,18 @@ class AgentOrchestrator:
         emit("agent_complete", agent=BUTLER, success=False)
         emit("done")
 
-    async def _handle(self, message: str, emit: Callable[..., None]) -> None:
+    async def _handle(self, message: str, place: str, emit: Callable[..., None]) -> None:
         self._on_message()
         emit("agent_start", agent=BUTLER)
         turns, proposals = self.conversation.turns(), self.proposals
-        self.conversation.add(Entry(role="user", content=message, at=self._clock(), agent="user"))
+        self.conversation.add(Entry(role="user", content=message, at=self._clock(), agent="user",
+                                    about=place or None))
         if proposals and self._confirm is not None and confirmations.agrees(message):
             success = await self._carry_out(proposals, self._confirm, emit)
         elif proposals and confirmations.declines(message):
             success = self._drop(emit)
         else:
-            success = await self._respond(message, turns, emit)
+            success = await self._respond(with_place(message, place), turns, emit)
         emit("agent_complete", agent=BUTLER, success=success)
         emit("done")
 
@@ -308,6 +340,7 @@ class AgentOrchestrator:
         try:
             async with asyncio.timeout(specialist.timeout):
                 answer = await self._ask(specialist.name, prompts.delegation_prompt(given), receive)
+            stream.finish()
         except TimeoutError:
             await self.graph.stop_agent(specialist.name)
             return self._failed(specialist, f"{specialist.name} had no answer within {specialist.timeout:.0f} s")
@@ -333,7 +366,9 @@ class AgentOrchestrator:
 
         known = () if self.graph.sessions.is_running(BUTLER) else turns
         try:
-            answer = await self._ask(BUTLER, prompts.answer_prompt(message, results, known), TextStream(put).receive)
+            stream = TextStream(put)
+            answer = await self._ask(BUTLER, prompts.answer_prompt(message, results, known), stream.receive)
+            stream.finish()
         except Exception as error:  # the results are shown without it
             summaries = "\n".join(f"{result.agent_type}: {result.summary}" for result in results)
             rest = f"I could not finish my answer: {error}" + (f"\nResults:\n{summaries}" if summaries else "")
@@ -343,7 +378,7 @@ class AgentOrchestrator:
             return "".join([*texts, rest]), f"the answer failed: {error}"
         self._move(BUTLER, S.COMPLETING)
         self._move(BUTLER, S.IDLE)
-        return answer, ""
+        return prompts.readable(answer), ""
 
     # ---- helpers
 
@@ -374,11 +409,15 @@ PIECE = 40
 
 
 class TextStream:
-    """Passes on `partial` events in larger pieces, and of the `text` that follows them only what is missing."""
+    """Passes on `partial` events in larger pieces, and of the `text` that follows them only what is missing.
+
+    What may be JSON for the butler is held until the end, and passed on as people read it.
+    """
 
     def __init__(self, put: Callable[[str], None]) -> None:
         self._put = put
-        self._written = self._held = ""
+        self._written = self._held = self._data = ""
+        self._is_begun = False
 
     def receive(self, event: Mapping[str, Any]) -> None:
         """Take an event of a session; others than texts are ignored."""
@@ -394,7 +433,30 @@ class TextStream:
             self._written = ""
             self._flush()
 
-    def _flush(self) -> None:
+    def finish(self) -> None:
+        """Pass on what is left."""
+        self._flush(is_last=True)
+        data, self._data = self._data, ""
+        before = "…\n" if self._is_begun else ""  # what was said already: below it, an object at the end is left out
+        if rest := prompts.readable(before + data).removeprefix(before.rstrip()).lstrip("\n") if data else "":
+            self._put(rest)
+
+    def _flush(self, *, is_last: bool = False) -> None:
         held, self._held = self._held, ""
-        if held:
-            self._put(held)
+        line = held[held.rfind("\n") + 1:]
+        if line and not is_last and _FENCE.startswith(line):  # it may become one
+            held, self._held = held[:-len(line)], line
+        if self._data:
+            self._data += held
+            return
+        found = _DATA.search(held) if self._is_begun else _DATA_FIRST.search(held)
+        text, self._data = (held[:found.start()], held[found.start():]) if found is not None else (held, "")
+        self._is_begun |= bool(text.strip())
+        if text:
+            self._put(text)
+
+
+_FENCE = "```json"
+_DATA = re.compile(r"```json\b")
+_DATA_FIRST = re.compile(r"```json\b|\A\s*\{")
+"""Beginning of what may be for the butler; a text that begins with a brace may be nothing else."""

@@ -7,7 +7,6 @@ recorded (`records.budget.Purse`) and limited by `[chat]` of config.toml.
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -23,6 +22,7 @@ from garrison.delegation.specialists import read_crew
 from garrison.errors import Refused
 from garrison.records.budget import Allowance, Purse
 from garrison.system.command import run_to_end
+from garrison.system.machine import garrison_argv
 
 if TYPE_CHECKING:
     pass
@@ -63,7 +63,7 @@ def _command_runner(home: Path, repo_root: Path | None) -> Any:
         if argv[0] == "git":
             words = ["git", "-C", str(_repository(repo_root)), *argv[1:]]
         else:
-            words = [sys.executable, "-P", "-m", "garrison.cli.main", "--home", str(home), *argv]
+            words = garrison_argv(*argv, home=home)
         environment = {name: value for name, value in os.environ.items() if not name.startswith("ANTHROPIC_")}
         code, out, err = await run_to_end(words, COMMAND_SECONDS, environment)
         if code and not (argv[0] == "git" and code == 1):

@@ -41,7 +41,13 @@ class Conversation:
         self.entries.append(entry)
 
     def turns(self) -> tuple[Turn, ...]:
-        return tuple(Turn(role=entry.role, content=entry.content) for entry in self.entries)
+        return tuple(Turn(role=entry.role, content=with_place(entry.content, entry.about or ""))
+                     for entry in self.entries)
+
+
+def with_place(message: str, place: str) -> str:
+    """Return a message with the page from which the person asked, as agents read it."""
+    return f"{message}\n\n(asked from the page of {place})" if place else message
 
 
 def check_id(id_: str) -> str:

@@ -121,6 +121,8 @@ class Entry(Model):
     at: datetime
     agent: str = BUTLER
     delegations: tuple[Delegation, ...] = ()
+    about: str | None = None
+    """Run, or run and node, from whose page the person asked."""
     note: str = ""
     """Error, if anything went wrong."""
     proposals: tuple[Proposal, ...] = ()

@@ -1,8 +1,8 @@
 """Prompts of butler and specialists, and the parsing of their answers. Pure.
 
 The butler's classification is one JSON object, required by a schema and validated against its model and the crew; an
-unknown intent is an error that is reported to it once. If the second answer cannot be parsed either, the person is
-told, and the butler answers alone.
+unknown intent is an error that is reported to it once. If the second answer cannot be parsed either, the user is
+informed, and the butler answers alone.
 """
 
 from __future__ import annotations
@@ -118,13 +118,34 @@ def parse_result(agent: str, answer: str, tools: Sequence[str], tokens: int | No
             loaded = {}
         body = {key: loaded[key] for key in ("summary", "data", "suggestedFollowUp") if isinstance(loaded, dict)
                 and loaded.get(key)}
-    words = answer[:match.start()].strip() if match is not None and body else answer.strip()
+    words = answer[:match.start()].strip() if match is not None and body else readable(answer.strip())
     try:
         return AgentResult.model_validate({"summary": words, **body, "agentType": agent, "success": True,
                                            "toolsUsed": list(tools), "tokensUsed": tokens})
     except ValidationError:
-        return AgentResult(agent_type=agent, success=True, summary=answer.strip(), tools_used=tuple(tools),
+        return AgentResult(agent_type=agent, success=True, summary=readable(answer.strip()), tools_used=tuple(tools),
                            tokens_used=tokens)
+
+
+def readable(text: str) -> str:
+    """Return an answer for people: without a JSON object at its end, which is for the butler; of one that is nothing
+    else, its summary, or its values in words.
+    """
+    found = _FENCED.search(text)
+    try:
+        body = json.loads(found.group(1) if found is not None else text)
+    except ValueError:
+        return text
+    if not isinstance(body, dict):
+        return text
+    words = text[:found.start()].rstrip() if found is not None else ""
+    return words or str(body.get("summary") or "\n".join(f"- {key}: {_worded(value)}" for key, value in body.items()))
+
+
+def _worded(value: object) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(_worded, value))
+    return "; ".join(f"{key} {_worded(item)}" for key, item in value.items()) if isinstance(value, dict) else str(value)
 
 
 def answer_prompt(message: str, results: Sequence[AgentResult], history: Sequence[Turn] = ()) -> str:

@@ -18,8 +18,8 @@ from garrison.doctor.findings import (
     judge_session,
 )
 from garrison.errors import GarrisonError, RecordError, UsageError
-from garrison.hosts.keeper import is_running, read_state
 from garrison.launch.resume import needs_launcher
+from garrison.plugins import Group, load
 from garrison.records.hosts import list_hosts
 from garrison.records.identity import ALIVE, Identity
 from garrison.records.names import Key, launcher_key, parse_marker
@@ -177,11 +177,11 @@ def examine_hosts(scope: Scope) -> Iterator[Finding]:
     if not hosts:
         return
     try:
-        own, state = not read_config(home).hosts().temporal, read_state(home)
+        own, state = not read_config(home).hosts().temporal, load(Group.PARTS, "hosts.state")(home)
     except GarrisonError as error:
         yield Finding("hosts", Severity.ERROR, str(error))
         return
-    is_kept = is_running(home)
+    is_kept = load(Group.PARTS, "hosts.is_kept")(home)
     if not is_kept and any(host.is_set_up for host in hosts):
         yield Finding("hosts", Severity.WARNING, "the keeper of the hosts does not run",
                       advice="`garrison host list` starts it, and each run with remote nodes does")

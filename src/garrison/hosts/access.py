@@ -15,12 +15,12 @@ import signal
 import subprocess
 import sys
 import tempfile
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 from urllib.parse import quote
 
-from garrison.errors import GarrisonError, Refused, UsageError
+from garrison import extras
+from garrison.errors import GarrisonError, UsageError
 from garrison.hosts.attempts import AttemptId, Token, base_ref, check_commit, left_ref
 from garrison.pipeline.node_status import VALIDATED
 from garrison.records import atomic, names
@@ -461,9 +461,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 # there.
 
 
-INSTALL = "pip install 'garrison[hosts]'"
-
-
 REACH_SECONDS = 20.0
 _ADD_LINE = 'mkdir -p "$(dirname "$1")"; grep -qxF "$2" "$1" 2>/dev/null || printf "%s\\n" "$2" >>"$1"'
 
@@ -472,14 +469,13 @@ def check_hosts(home: Path, plan: RunPlan, default: Sequence[str],
                 report: Callable[[str], None]) -> int:
     """Return the slots of all hosts that may do a node of the plan.
 
-    Refused without the extra for hosts; NotFound for a placement without a host.
+    MissingExtra without that for hosts; NotFound for a placement without a host.
     """
     placements = {name: stated_placement(task.attrs, default) for name, task in plan.tasks.items()}
     used = {name: words for name, words in placements.items() if words and plan.initial.get(name) != VALIDATED}
     if not used:
         return 0
-    if find_spec("temporalio") is None:
-        raise Refused(f"node {next(iter(used))} is for a host, and the extra for hosts is not installed: `{INSTALL}`")
+    extras.require("hosts", f"node {next(iter(used))} is for a host, which")
     hosts = [host for host in list_hosts(home)[0] if host.is_set_up]
     slots: dict[str, int] = {}
     for words in sorted(set(used.values())):

@@ -12,8 +12,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from garrison.agents.claude import messages
-from garrison.agents.claude.attempt_files import AttemptFiles
+from garrison.agents.conversation import messages
+from garrison.agents.conversation.files import AttemptFiles
 from garrison.errors import GarrisonError, NotFound
 from garrison.hosts.access import clone_path
 from garrison.hosts.attempts import (
@@ -54,6 +54,7 @@ from garrison.system import command
 from garrison.system.command import read_tail
 from garrison.system.git import Git
 from garrison.system.git.rescues import ARCHIVE, RESCUES, rescue_message, rescue_stem
+from garrison.system.machine import garrison_argv
 from garrison.system.stamps import newest_entry
 from garrison.system.terminal_text import clean
 from garrison.values import replace
@@ -354,8 +355,7 @@ def _used_at(home: Path, run: str) -> float:
 def _remove(runtime: Runtime, run: str) -> bool:
     refs = _refs(runtime, run)
     if runtime.files(run).root.exists():
-        argv = [sys.executable, "-P", "-m", "garrison.cli.main", "clean", "--home", str(runtime.home), "--run", run,
-                "--force", "--yes"]
+        argv = garrison_argv("clean", "--run", run, "--force", "--yes", home=runtime.home)
         if not command.run(argv, _CLEAN_SECONDS, cwd=runtime.home).ok:
             return False
     if refs is not None:

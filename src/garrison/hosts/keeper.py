@@ -157,7 +157,7 @@ class Keeper:
         self.stopping = True
 
     def turn(self) -> None:
-        """See once to server, relay and tunnels; trouble is told, not raised."""
+        """See once to server, relay and tunnels; trouble is reported, not raised."""
         try:
             hosts, _ = list_hosts(self.home)
             own = not read_config(self.home).hosts().temporal

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from garrison.agents import registry
 from garrison.agents.base import WAITING, Outcome, Question, Work
-from garrison.agents.claude import messages
-from garrison.agents.claude.attempt_files import AttemptFiles
 from garrison.agents.claude.settings import ATTRIBUTES
+from garrison.agents.conversation import messages
+from garrison.agents.conversation.files import AttemptFiles
 from garrison.agents.result import parse_report
 from garrison.config import read_config
 from garrison.ends import Departure, RefusedBy

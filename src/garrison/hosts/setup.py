@@ -20,6 +20,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from garrison import extras
 from garrison.config import checkout, read_config
 from garrison.errors import GarrisonError, NotFound, Refused
 from garrison.hosts import unpack
@@ -93,7 +94,7 @@ pip=$(echo wheels/pip-*.whl)
 own=$(echo wheels/garrison-[0-9]*.whl)
 if ! "$name/bin/python" -I wheels/unpack.py wheels 2>first.log; then
     timeout 500 "$name/bin/python" "$pip/pip" --disable-pip-version-check --retries 1 --timeout 10 install \\
-        --no-compile -q --find-links wheels -c wheels/constraints.txt "$own[hosts]" pip 2>second.log || {
+        --no-compile -q --find-links wheels -c wheels/constraints.txt "$own[acp,hosts]" pip 2>second.log || {
         tail -n 1 first.log >&2  # what follows is printed; pip's last line names a package, though no index answered
         sed -n 's/.* after connection broken by /its package index does not answer: /p' second.log | grep -m 1 . >&2 ||
             tail -n 1 second.log >&2
@@ -481,7 +482,8 @@ def remove(home: Path, host: Host, say: Callable[[str], None], *, reach: bool = 
 
 
 ROOT = "garrison"
-EXTRA = "hosts"
+EXTRAS = frozenset({"hosts", "acp"})
+"""Extras that a host gets: what works on a node there. Claude's is installed on the host itself."""
 BUILD_SECONDS = 120.0
 DOWNLOAD_SECONDS = 300.0
 _REQUIREMENT = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:\[(?P<extras>[^\]]*)\])?")
@@ -493,11 +495,12 @@ def normalize(name: str) -> str:
 
 
 def list_required() -> list[metadata.Distribution]:
-    """Return the installed distributions that garrison needs on a host, itself left out; NotFound without the extra."""
+    """Return the installed distributions that garrison needs on a host, itself left out; MissingExtra without them."""
+    extras.require("hosts", "`garrison host`")
     found: dict[str, metadata.Distribution] = {}
-    queue = [(ROOT, frozenset({EXTRA}))]
+    queue = [(ROOT, EXTRAS)]
     while queue:
-        name, extras = queue.pop()
+        name, wanted = queue.pop()
         try:
             distribution = metadata.distribution(name)
         except metadata.PackageNotFoundError:
@@ -505,9 +508,7 @@ def list_required() -> list[metadata.Distribution]:
         if normalize(name) in found:
             continue
         found[normalize(name)] = distribution
-        queue += list(_requirements(distribution, extras))
-    if "temporalio" not in found:
-        raise NotFound("hosts need the extra of garrison: `pip install 'garrison[hosts]'`")
+        queue += list(_requirements(distribution, wanted))
     return [found[name] for name in sorted(found) if name != ROOT]
 
 

@@ -1,7 +1,7 @@
 """Launch claim: what a launch reserves before its pre-flight, so that of several at once only one runs the gate.
 
-A claim is a lock, which the kernel releases when the launch ends, however it ends. Claimed are the run's id, if a
-person chose one, and the pipeline on its repository, unless the launch may be one of several (`--new`). The run's
+A claim is a lock, which the kernel releases when the launch ends, however it ends. Claimed are the run's id, if the
+user chose one, and the pipeline on its repository, unless the launch may be one of several (`--new`). The run's
 folder takes over from the claim of its id (`launch.create_run`).
 """
 

@@ -5,13 +5,13 @@ How a run starts, followed through the code:
  1. `cli/launch.py` → `preflight.prepare_launch` checks graph, repository, gate and agents, and runs the gate once.
  2. `create_run` here claims the run's id and writes launch.json and graph.dot.
  3. `exec_launcher` (or `spawn_launcher`, detached) takes the launcher's lease and starts `main.py launch`.
- 4. `launcher/policy.py` finds no guardian: START. `spawn.py` starts `main.py guardian`.
- 5. `guardian/policy.py` journals the nodes and `run running`; `flow_policy.py` makes the first nodes active; each gets
-    its runner (`spawn.py`), which creates the worktree and starts the orchestrator (`runner/policy.py`).
+ 4. `run/launcher_policy.py` finds no guardian: START. `spawn.py` starts `main.py guardian`.
+ 5. `run/guardian_policy.py` journals the nodes and `run running`; `flow_policy.py` makes the first nodes active; each
+    gets its runner (`spawn.py`), which creates the worktree and starts the orchestrator (`node/policy.py`).
 
 How a run resumes: `preflight.check_resume`, then 3. with `--resume`. The request to resume is written to the guardian's
 inbox together with the launcher's lease, so that it survives this launcher; the guardian's journal decides what it
-means (`guardian/parking.py`). Guardian, runners and orchestrators that are still alive are adopted: each process finds
+means (`run/guardian_view.py`). Guardian, runners and orchestrators that are still alive are adopted: each process finds
 its children by name (`Supervisor.observe_child`) and starts only those that are missing.
 """
 
@@ -36,9 +36,10 @@ from garrison.records import atomic, log_retention, signals
 from garrison.records import run as run_records
 from garrison.records.identity import Identity
 from garrison.records.names import check_node, check_run, format_marker, launcher_key, to_run_stem
-from garrison.records.run import LAND_PR, Launch
+from garrison.records.run import Launch
 from garrison.records.signals import ResumeRun, SetBudget, Signal, resume_id
 from garrison.run import git_record
+from garrison.run.follower import follower_variables
 from garrison.run.plan import graph_hash
 from garrison.run.status import read_run_state, running_runs
 from garrison.sandbox.git_view import GitView
@@ -316,10 +317,7 @@ def launcher_command(runtime: Runtime, launch: Launch, identity: Identity,
                  "GARRISON_INCARNATION": str(identity.incarnation)}
     passed = (*SERVICE_VARIABLES, NOTIFY_URLS)
     variables |= {name: runtime.environ[name] for name in passed if runtime.environ.get(name)}
-    if launch.land == LAND_PR:
-        from garrison.pull_request.access import forge_variables
-
-        variables |= forge_variables(launch, runtime.environ)
+    variables |= follower_variables(launch, runtime.environ)
     if manager := systemd.find_manager(runtime.environ):
         variables["XDG_RUNTIME_DIR"] = manager.runtime  # cron sets none, and the tmux server gets a scope as well
     return process_argv(key, runtime.home, identity.incarnation, options), runtime.environment(launch, variables)

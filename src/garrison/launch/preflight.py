@@ -41,6 +41,7 @@ from garrison.pipeline.plan import (
 )
 from garrison.pipeline.subpipelines import load_from_source
 from garrison.pipeline.transforms import apply_installed
+from garrison.plugins import Group, load, offered
 from garrison.processes.loop import log_line
 from garrison.records import run as run_records
 from garrison.records.identity import ALIVE, Identity
@@ -50,6 +51,7 @@ from garrison.records.names import INTEGRATION, TESTED, Key, check_name, check_r
 from garrison.records.run import LAND_NODE, LAND_NONE, LAND_PR, LAND_RUN, LANDS, Launch, RunSandbox
 from garrison.run import branch as run_branch
 from garrison.run import git_record
+from garrison.run.follower import find_extra
 from garrison.run.plan import check_journal_present, read_plan, replay_with_plan, stronger_agent
 from garrison.run.request import (
     COMMAND,
@@ -153,6 +155,7 @@ def prepare_launch(runtime: Runtime, request: LaunchRequest, report: Callable[[s
         node_gate=plan.node_gate, approve=request.approve,
         failover=_stated_failover(request.failover, plan), hosts=_stated_hosts(request),
         committer=committer, signer=asdict(signer) if signer is not None else {})
+    check_by_packages(launch, plan)
     if request.terminal != "auto":
         choose_terminal(request.terminal, runtime.home)  # refused here if it is missing
     agents = used_agents(here, agent, runtime.home, launch.failover)
@@ -182,6 +185,19 @@ def prepare_launch(runtime: Runtime, request: LaunchRequest, report: Callable[[s
     return PreparedLaunch(launch, text, plan)
 
 
+def check_by_packages(launch: Launch, plan: RunPlan) -> None:
+    """Have the checks of packages look at a launch; Refused in one line for what one raises."""
+    for name in offered(Group.LAUNCH_CHECKS):
+        check: Callable[[Launch, RunPlan], None] = load(Group.LAUNCH_CHECKS, name)
+        try:
+            check(launch, plan)
+        except GarrisonError:
+            raise
+        except Exception as error:  # a package's code may raise anything
+            text = " ".join((str(error) if isinstance(error, ValueError) else repr(error)).split())[:300]
+            raise Refused(f"launch check {name}: {text}") from error
+
+
 def _stated_hosts(request: LaunchRequest) -> list[str]:
     if not request.hosts:
         return []
@@ -195,10 +211,9 @@ def _part_of_this_machine(runtime: Runtime, request: LaunchRequest, plan: RunPla
     """Return the plan with the nodes of this machine alone, and the slots of the hosts that do the others."""
     if not request.hosts and not any({"hosts", "host"} & set(task.attrs) for task in plan.tasks.values()):
         return plan, 0
-    from garrison.hosts.access import check_hosts  # few runs use hosts
-
     stated = _stated_hosts(request)
-    return tasks_here(plan, stated), check_hosts(runtime.home, plan, stated, report)
+    check: Callable[[Path, RunPlan, Sequence[str], Callable[[str], None]], int] = load(Group.PARTS, "hosts.check")
+    return tasks_here(plan, stated), check(runtime.home, plan, stated, report)
 
 
 def tasks_here(plan: RunPlan, hosts: Sequence[str]) -> RunPlan:
@@ -243,10 +258,8 @@ def _default_max_agents(report: Callable[[str], None]) -> int:
 def _base(runtime: Runtime, request: LaunchRequest, git: Git, land: str, report: Callable[[str], None],
           ) -> tuple[str, str, str]:
     """Return base, remote ('' for a branch of this repository) and the base's commit; Refused if there is none."""
-    if land == LAND_PR:
-        from garrison.pull_request.access import check_forge  # few runs have a pull request
-
-        return check_forge(runtime, git, request.base)
+    if (extra := find_extra(land)) is not None:
+        return extra.check_base(runtime, git, request.base)
     base = request.base
     if base is not None and ":" in base:
         raise Refused(f"--base {quote(base)}: only a run with a pull request (land=pr) is based on a remote's branch")
@@ -370,9 +383,7 @@ def check_agents(plan: RunPlan, home: Path, default: str | None, environ: Mappin
         for follower in _followers(task, agent, home, stated):
             registry.check_node(follower, name, registry.follower_attributes(task.attrs), home)
         if session := registry.session_options(agent, name, task.attrs, home):
-            from garrison.session.state import read_tiers, require_working_tier
-
-            require_working_tier(session.tier, read_tiers())
+            load(Group.PARTS, "session.check_tier")(session.tier)
     for agent in sorted(used):
         registry.check_program(agent, home, environ, None if passed is None else [*passed, *required])
     for kind in sorted({task.kind for task in plan.tasks.values()} - set(TASK_HANDLERS)):

@@ -23,6 +23,7 @@ from garrison.records.names import to_run_stem
 from garrison.records.record import Record
 from garrison.records.run import RunFiles
 from garrison.system.command import run as run_program
+from garrison.system.machine import garrison_argv
 from garrison.system.terminal_text import clean
 from garrison.values import replace
 
@@ -97,8 +98,8 @@ def perform(home: Path, path: Path) -> None:
     begun = record.decode(Beginning, data, path)
     if not RunFiles(home, begun.run).launch.exists():
         first, *rest = begun.words
-        argv = [sys.executable, "-P", "-m", "garrison.cli.main", "--home", str(home), first, f"--run={begun.run}"]
-        done = run_program([*argv, "--detach", "--json", *rest], SECONDS, cwd=begun.repo, text=begun.text,
+        argv = garrison_argv(first, f"--run={begun.run}", "--detach", "--json", *rest, home=home)
+        done = run_program(argv, SECONDS, cwd=begun.repo, text=begun.text,
                            env={**os.environ, "GARRISON_HOME": str(home)})
         if not done.ok:
             lines = [clean(line).removeprefix("garrison: ") for line in done.err.splitlines() if line.strip()]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,10 +25,11 @@ from garrison.records.run import RunFiles, list_runs
 from garrison.run.state import EXIT
 from garrison.run.status import read_run_state
 from garrison.system.command import run as run_program
+from garrison.system.machine import garrison_argv
 from garrison.system.terminal_text import clean
 from garrison.values import Value, asdict
 from garrison.views.run_view import RunInFull, RunReader
-from garrison.views.waits import PersonWait, describe_settling
+from garrison.views.waits import PersonWait, ShownGate, describe_settling
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -210,8 +210,8 @@ class Crew:
 
     def command(self, words: Sequence[str], *, whole: bool = False) -> str:
         """Run one of garrison's commands; return its last line, or all that it printed; Refused if it failed."""
-        done = run_program([sys.executable, "-P", "-m", "garrison.cli.main", "--home", str(self.home), *words], SECONDS,
-                           env={**os.environ, "GARRISON_HOME": str(self.home)}, cwd=str(self.home))
+        done = run_program(garrison_argv(*words, home=self.home), SECONDS, cwd=str(self.home),
+                           env={**os.environ, "GARRISON_HOME": str(self.home)})
         lines = [clean(line) for line in (done.err or done.out).splitlines() if line.strip()]
         last = (lines[-1] if lines else done.why).removeprefix("garrison: ")
         if not done.ok:
@@ -222,9 +222,9 @@ class Crew:
         return text if len(text) <= SHOWN else f"{text[:SHOWN]}\n… ({len(text) - SHOWN} characters more)"
 
 
-def is_final(gate: object) -> bool:
+def is_final(gate: ShownGate) -> bool:
     """Return whether an answer of a gate cannot be taken back."""
-    return bool(getattr(gate, "is_irreversible", False))
+    return any(choice.irreversible for choice in gate.choices)
 
 
 def _digested(seen: Seen) -> Seen:

@@ -11,7 +11,7 @@ The route of an entry:
 4. `candidates.CandidateBuilder.start_set` stacks such a set on the target's tip, by each entry's strategy and without a
    checkout: a `state` record says `candidate`. An entry that cannot be merged ends as `conflict`; `conflicts` finds
    such entries while a gate runs.
-5. `gate.GateRuns` starts the gate in a worktree (`slots`), detached: `test` is recorded before, `verdict` after.
+5. `gate_runs.GateRuns` starts the gate in a worktree (`slots`), detached: `test` is recorded before, `verdict` after.
 6. `landing.Lander.land` rehearses the landing in every open checkout of the target (`checkouts`), records `landing`,
    swaps the ref (`target`), moves the checkouts along and records `landed`.
 7. `entry.make_outcome` derives the signals to the entry's runner from the records; the processor's process sends them.

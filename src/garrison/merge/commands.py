@@ -20,6 +20,7 @@ from garrison.values import replace
 
 if TYPE_CHECKING:
     from garrison.merge.queue import MergeQueue
+    from garrison.records.comments import ReviewComment
 
 _AWAITS_APPROVAL = ("waits for approval; `garrison review {node} --run {run}` shows it, `--approve` lets it be tested "
                     "and land")
@@ -50,7 +51,7 @@ def release(queue: MergeQueue, entry_id: str) -> MergeEntry:
         return queue.entry(entry_id)
 
 
-def approve(queue: MergeQueue, entry_id: str, note: str = "") -> MergeEntry:
+def approve(queue: MergeQueue, entry_id: str, note: str = "", comments: tuple[ReviewComment, ...] = ()) -> MergeEntry:
     """Approve an entry that waits for it: it is tested and lands as any other. Repeating it changes nothing."""
     with queue.locked() as state:
         entry = state.entry(entry_id)
@@ -58,14 +59,14 @@ def approve(queue: MergeQueue, entry_id: str, note: str = "") -> MergeEntry:
             raise Refused(f"attempt {entry.attempt} of {entry.node} cannot land any more: it is {entry.landing} "
                           f"({entry.reason}); `garrison review {entry.node}` shows the latest")
         if entry.awaits_approval:
-            queue.append(StatusChanged((entry_id,), "queued", f"approved by a person{f': {note}' if note else ''}"),
-                         sync=True)
+            queue.append(StatusChanged((entry_id,), "queued", f"approved by a person{f': {note}' if note else ''}",
+                                       comments=comments), sync=True)
         elif not entry.approval:
             raise Refused(f"{entry_id} is {entry.status} and needs no approval")
         return queue.entry(entry_id)
 
 
-def reject(queue: MergeQueue, entry_id: str, reason: str) -> MergeEntry:
+def reject(queue: MergeQueue, entry_id: str, reason: str, comments: tuple[ReviewComment, ...] = ()) -> MergeEntry:
     """Reject an entry that waits for approval; the reason reaches the next attempt of its node."""
     with queue.locked() as state:
         entry = state.entry(entry_id)
@@ -73,8 +74,8 @@ def reject(queue: MergeQueue, entry_id: str, reason: str) -> MergeEntry:
             if not entry.awaits_approval:
                 raise Refused(f"attempt {entry.attempt} of {entry.node} is {entry.landing}; only an entry that waits "
                               "for approval can be rejected")
-            queue.append(StatusChanged((entry_id,), "rejected", f"rejected in review: {reason}", review=reason),
-                         sync=True)
+            queue.append(StatusChanged((entry_id,), "rejected", f"rejected in review: {reason}", review=reason,
+                                       comments=comments), sync=True)
         return queue.entry(entry_id)
 
 

@@ -475,7 +475,7 @@ def check_base(tree: str, results: Collection[str], evidence: Evidence) -> Answe
 
 
 def choose_retry(result: str, pauses: int) -> float:
-    """Return after how many seconds a paused queue tries again by itself; 0: only a person or a new target helps.
+    """Return after how many seconds a paused queue tries again by itself; 0: only the user or a new target helps.
 
     Args:
         result: of the bare target.
@@ -488,7 +488,7 @@ def choose_retry(result: str, pauses: int) -> float:
 
 # Setbacks: decide when an entry at which git keeps failing is set aside, so that it does not block the others. Pure.
 #
-# git fails for reasons that pass (a lock, a full disk, too little memory) and for others that stay with an entry. Tries
+# git fails for passing reasons (a lock, a full disk, low memory) and for others that stay with an entry. Tries
 # are counted while the same entries are at work. A git that was killed counts little: memory may have been short. One
 # that says what the machine lacks does not count.
 

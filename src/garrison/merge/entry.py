@@ -16,9 +16,10 @@ from garrison.ends import ChangeKind, Told
 from garrison.errors import ForbiddenTransition, UsageError
 from garrison.pipeline.node_status import Landing
 from garrison.plugins import Group, offered
+from garrison.records.comments import ReviewComment
 from garrison.records.names import Key
 from garrison.records.record import Record
-from garrison.values import Value, fields_of
+from garrison.values import Value, asdict, fields_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -108,6 +109,10 @@ class MergeEntry(Record):
     """What the reason says of that run in addition to how it ended."""
     review: str = ""
     """Why the person who reviewed it rejected it, in their words; '' unless one did."""
+    comments: tuple[ReviewComment, ...] = ()
+    """Comments of that person, or of the one who approved it, on its lines."""
+    gate: str = ""
+    """Command of the gate run that judged it, '' before there is one."""
     log: str = ""
     tests: int = 0
     """Gate runs started."""
@@ -166,7 +171,8 @@ class MergeEntry(Record):
         body: dict[str, object] = fields_of(self)
         return {**body, "files": list(self.files), "united": list(self.united),
                 "waits_for": list(self.waits_for), "depends_on": list(self.depends_on), "node_id": self.node,
-                "changes": [change._asdict() for change in self.changes or ()]}
+                "changes": [change._asdict() for change in self.changes or ()],
+                "comments": [asdict(comment) for comment in self.comments]}
 
 
 def entry_id(queue: str, run: str, node: str, attempt: int, oid: str) -> str:

@@ -1,83 +1,53 @@
-"""Gate runs: start set-up and gate in a slot, adopt running ones after a crash, watch them and record their verdicts.
+"""Gate run: start set-up and gate in a slot, adopt a running one after a crash, watch it, judge its end.
 
 A run is a folder with two files of one line, valid once complete: `pid` (pid, start ticks and boot id, written by the
 wrapper itself) and `verdict` (exit code, and 1 if it timed out). There the next processor finds what the last one
 started. The wrapper is sh and coreutils' timeout, so that it outlives the processor; it starts no other process, which
 would be most of the cost of a short gate. After the verdict every process that bears the run's marker, or is below the
-wrapper, is ended.
-
-Several runs may be in progress, each in its own slot. A run is identified by the tree that it tests; every step
-decides whether its verdict is still wanted, and a run that nothing needs is ended.
+wrapper, is ended. The runs of a queue, and their records in its journal, are `gate_runs.py`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import select
 import time
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from garrison.config import Timing, config_path, read_config
-from garrison.ends import RETRY_SECONDS, End, EndKind, Wait, WaitKind
-from garrison.errors import Fenced, GarrisonError, Refused, Shortage
-from garrison.merge.attestations import open_attestations
-from garrison.merge.failing_tests import MAX_NAMES, find_failures, read_reports
-from garrison.merge.gate_files import find_gate_files
-from garrison.merge.queue import Progress
-from garrison.merge.records import GateStarted, QueueHindered, VerdictGiven
-from garrison.merge.slots import Slot, acquire_slot, read_line, read_pid
-from garrison.merge.suspects import suspect
-from garrison.merge.touched import TouchedFiles
+from garrison.ends import End, EndKind
+from garrison.errors import GarrisonError, Refused
+from garrison.merge.slots import Slot, read_line, read_pid
 from garrison.merge.verdicts import UNKNOWN, Result, classify, describe_result
 from garrison.records import atomic, costs, log_retention
-from garrison.records.names import is_run_branch, parse_marker
-from garrison.records.run import RunFiles
+from garrison.records.names import parse_marker
 from garrison.sandbox import network, setups
 from garrison.sandbox.collect import find_checkout, git_mounts
-from garrison.sandbox.confine import confine, leave_session_keyring
+from garrison.sandbox.confine import confine
 from garrison.sandbox.file_system import show_named_programs
 from garrison.sandbox.network import NetworkPlace, NetworkUser
 from garrison.sandbox.place import Mode, Place, Rights, Role
 from garrison.sandbox.probe import explain_missing_file, held_mode
-from garrison.sandbox.proxy.hosts import (
-    OF_GATE,
-    REFUSED,
-    HostSettings,
-    RefusedHost,
-    describe_permission,
-    read_refused,
-    write_refused,
-)
+from garrison.sandbox.proxy.hosts import REFUSED, HostSettings, RefusedHost, describe_permission, read_refused
 from garrison.sandbox.rights import read_rights
 from garrison.sandbox.setups import SetupLayer
 from garrison.supervise.job_watch import JobWatch, LostTime
-from garrison.system import failpoint, machine, process_control, processes, untrusted, worktree_files
+from garrison.system import machine, process_control, processes, untrusted, worktree_files
 from garrison.system.command import read_tail
 from garrison.system.environment import child_environment, explain_missing_command
-from garrison.system.event_loop import FolderChanges
 from garrison.system.exit_info import quote_command
-from garrison.system.git import GitError
-from garrison.system.git.commits import literal_pattern
 from garrison.values import Value, replace
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from garrison.merge.config import QueueConfig
-    from garrison.merge.entry import MergeEntry
-    from garrison.merge.queue import QueueWriter
-    from garrison.merge.records import Subject
-    from garrison.merge.state import QueueState, RunningGate
     from garrison.supervise.hang_detector import Hang
     from garrison.system.git import Git
 
-MAX_SCRIPT = 1 << 20
-"""Bytes of a script that is read for what else it calls."""
 WRAPPER = r"""
 folder=$1 limit=$2 attestations=$3 tree=$4
 shift 4
@@ -113,12 +83,6 @@ first process may end a moment after the command, and as a zombie it is nobody's
 commit that it found checked out, for `garrison verify`, without asking what the queue believes."""
 MAX_NAMED = 5
 """Files that a verdict names."""
-MAX_STOPPED = 5
-"""Runs on one tree that were stopped and do not count; from then on they count as lost ones."""
-MAX_LOG, MAX_LINES = 256 * 1024, 20_000
-"""Bytes and lines at the end of a red run's log in which failing tests are looked for."""
-MAX_NAME = 200
-"""Characters of the name of a failing test that are recorded."""
 TAIL_LINES = 30
 """Lines of the log that are recorded with a failure."""
 PROXY_AFTER = 0.25
@@ -131,7 +95,7 @@ LIMITS = {"setup": "GARRISON_SETUP_TIMEOUT", "gate": "GARRISON_GATE_TIMEOUT"}
 CUT = "; its network had ended with the processor that started it"
 _PID_TIMEOUT = 2.0
 """Seconds that a started wrapper may take to write its pid."""
-_KILL_GRACE = 0.2
+KILL_GRACE = 0.2
 """Seconds between TERM and KILL for what a run left behind."""
 
 
@@ -230,7 +194,7 @@ class GateRun:
     def start(self, commit: str, tree: str) -> None:
         """Prepare the slot for a commit with that tree and start set-up or gate, in a fresh folder."""
         self.tree = tree
-        _remove(self.folder)
+        remove_folder(self.folder)
         (self._costs / network.FOLDER / REFUSED).unlink(missing_ok=True)
         atomic.make_directory(self.log.parent)
         try:
@@ -338,8 +302,9 @@ class GateRun:
         self._lost_time = None
         if self.network.client is not None:
             (folder / "proxy").write_text(UNSERVED)
-        self.child = processes.spawn(argv, env=confined.env,
-                                     cwd=self.slot.path, log=log, subreaper=True)
+        # Detached, and its pid is written by itself: neither the end of this processor nor a kill between the start and
+        # a record of ours may leave a gate that the next processor does not find.
+        self.child = processes.spawn(argv, env=confined.env, cwd=self.slot.path, log=log, subreaper=True)
         self.network.serve_until_end_of(self.child.id)
 
     def _open_network(self, stage: str, env: Mapping[str, str], place: Place | None) -> NetworkPlace:
@@ -430,7 +395,7 @@ class GateRun:
         if stage is None:
             reason = describe_result("lost", self.config.gate or "", End(None), self.config.timeout)
             return Verdict("lost", UNKNOWN, reason, "", self.log)
-        running = self._is_running(stage, now)
+        running = self._is_running(stage, now)  # before the verdict is read: a wrapper may write it and end in between
         if running and self.network is None:
             self._notice_cut(stage)
         elif running:
@@ -441,7 +406,7 @@ class GateRun:
                 return self._end_hung(stage, hang)
             return None if running else self._judge(stage, End(None), now)
         if stage == "setup" and end.code == 0:
-            self._kill_rest()
+            self.abandon()
             try:
                 self._record_setup()
                 self._restore_after_setup()
@@ -496,7 +461,7 @@ class GateRun:
 
     def _end_hung(self, stage: str, hang: Hang) -> Verdict:
         """End a stage that hangs. It says nothing about the tree: it is repeated, as one that a signal ended."""
-        self._kill_rest()
+        self.abandon()
         log = self.setup_log if stage == "setup" else self.log
         what, command = ("set-up", self.config.setup) if stage == "setup" else ("gate", self.config.gate)
         reason = f"the {what} {quote_command(command or '')} hung and was ended: {hang.why}"
@@ -511,7 +476,7 @@ class GateRun:
 
     def _judge(self, stage: str, end: End, now: float) -> Verdict:
         lost_time = self._describe_lost_time(end, now)
-        self._kill_rest()
+        self.abandon()  # before the log is read: what the stage left running may still write there
         is_disk_full = end.code != 0 and machine.is_full(self.slot.path)
         if is_disk_full:
             self.slot.empty()  # it may have filled the disk itself, and without room nothing can be recorded
@@ -523,6 +488,7 @@ class GateRun:
         hint = explain_missing_file(self._rights(stage, self.environment), f"sandbox.{stage}", end, tail,
                                     self.environment.get("PATH", os.defpath), command) + held_back
         hint += self._describe_refused_hosts() if end.code != 0 else ""
+        # Red is the branch's fault, lost is nobody's and is repeated: a full disk, a cut network, a killed wrapper.
         is_lost = lost_time or (end.code != 0 and (is_disk_full or self.is_cut)) or self._is_lost(end, tail)
         result: Result = "lost" if is_lost else classify(end, tail=tail, stage=stage)
         reason = describe_result(result, command, end, self._limit(stage), stage=stage,
@@ -556,11 +522,11 @@ class GateRun:
 
     # --- ending -----------------------------------------------------------------------------------------------------
 
-    def _kill_rest(self) -> None:
-        """End processes that the stage left running."""
+    def abandon(self) -> None:
+        """End all processes of the stage: those that it left running, or it, if its verdict is no longer wanted."""
         child = self.child
         process_control.kill_tree(processes.ProcessId(child.pid, child.ticks) if child else None, self.marker,
-                            grace=_KILL_GRACE)
+                            grace=KILL_GRACE)
         if child:
             processes.exit_code(child.pid)
         self.altered = self.slot.find_altered() or self.altered
@@ -569,13 +535,9 @@ class GateRun:
             self.network = None
         self.detach()
 
-    def abandon(self) -> None:
-        """End the run, whose verdict is no longer wanted."""
-        self._kill_rest()
-
     def remove(self) -> None:
         """Remove the folder of an ended run; its logs are kept, shortened."""
-        _remove(self.folder)
+        remove_folder(self.folder)
         for log in (self.log, self.setup_log):
             log_retention.shorten_log(log)
 
@@ -606,268 +568,45 @@ def gate_marker(home: Path, run: str, entry: str, number: int) -> str:
     return f"{home}:{run}:gate-{entry}#{number}"
 
 
-class GateRuns:
-    """Gate runs of one queue, in the slots below `folder`, with `environment` (without the variables `held_back`)."""
-
-    def __init__(self, writer: QueueWriter, folder: Path, environment: Mapping[str, str],
-                 held_back: Sequence[str], touched: TouchedFiles | None = None) -> None:
-        self.writer, self.queue, self.git = writer, writer.queue, writer.git
-        self.folder, self.environment, self.held_back = folder, environment, held_back
-        self.touched = touched or TouchedFiles(self.git)
-        self._runs: dict[str, GateRun] = {}
-        """Runs in progress, by job."""
-        self._idle: list[Slot] = []
-        self._stopped: dict[str, int] = {}
-        """Tree → its runs that were stopped and do not count."""
-        self._changes: FolderChanges | None = None
-        """Verdicts that are written: a wrapper with orphans stays after its own."""
-        self._watched: set[Path] = set()
-
-    @property
-    def folders(self) -> list[Path]:
-        """Return the folders in which set-ups and gates will write their verdicts."""
-        return [folder for run in self._runs.values() if (folder := run.stage_folder) is not None]
-
-    def in_progress(self, state: QueueState) -> dict[str, RunningGate]:
-        return {job: state.gates[job] for job in self._runs if job in state.gates}
-
-    def verdict_key(self, config: QueueConfig) -> str:
-        """Return the key of verdicts in this environment, on the target as it is now."""
-        files = list_targets_files(self.git, self.writer.tip() or "", config.gate_from_target)
-        return config.verdict_key(self.environment, files)
-
-    def start(self, entries: Sequence[MergeEntry], commit: str, tree: str, subject: Subject, *, base: str = "",
-              why: str = "") -> Progress | Wait:
-        """Start a gate run on a commit, for these entries merged onto `base`; wait if the disk is full."""
-        if full := self._full_disk():
-            return Wait(WaitKind.NO_ROOM,
-                        f"No space left on device: {full}; {entries[0].id} is tested when there is room")
-        if lack := self._lack_of_room():
-            return Wait(WaitKind.NO_ROOM,
-                        f"no room for a gate run: {lack}; {entries[0].id} is tested when there is room")
-        config = require_config(self.queue.state)
-        first, number = entries[0], entries[0].tests + 1
-        slot = self._idle.pop() if self._idle else acquire_slot(self.git, self.folder)
-        run = self._gate_run(config, slot, f"{first.id}.{number}", entries, number, base)
-        job, key = run.folder.name, self.verdict_key(config)
-        self._runs[job] = run
-        log_retention.remove_old_logs(run.log.parent,
-                                      [log for each in self._runs.values() for log in (each.log, each.setup_log)])
-        self.writer.append(GateStarted(tuple(entry.id for entry in entries), subject, number, job, commit, tree,
-                                       slot.number, key, str(run.log), base, why))
-        failpoint.here("test_recorded")
-        try:
-            run.start(commit, tree)
-        except GarrisonError as error:  # git could not prepare the slot: no verdict on the entries
-            self._finish(job, run)
-            self.writer.append(VerdictGiven((first.id,), subject, tree, key, "lost", str(error), str(run.log), job, -1,
-                                            uncounted=True))
-            raise
-        failpoint.here("test_started")
-        try:
-            self.writer.state()
-        except Fenced:  # the processor that took over had looked for running gates before this one began
-            run.abandon()
-            raise
-        return Progress("testing", first.id)
-
-    def check_preparing(self, commit: str) -> None:
-        """Prepare a slot for that commit as for a gate run; GitError if git cannot."""
-        config = require_config(self.queue.state)
-        slot = self._idle.pop() if self._idle else acquire_slot(self.git, self.folder)
-        self._idle.append(slot)
-        slot.prepare(commit, config.clean, config.keep)
-
-    def _full_disk(self) -> Path | None:
-        """Return the folder in which a gate could not write: that of its worktree, or of its verdict."""
-        return next((path for path in (self.folder, self.queue.folder) if machine.is_full(path)), None)
-
-    def _lack_of_room(self) -> str:
-        """Return what the machine lacks for a gate run, '' if nothing."""
-        if lack := machine.find_shortage(machine.MIN_FOR_WORK):
-            return lack
-        if read_rights(self.queue.home, Role.GATE, environ=self.environment).mode is not Mode.NONE:
-            try:  # before the journal has a gate run: it may be tried again for long
-                leave_session_keyring()
-            except Shortage as error:
-                return str(error)
-        return ""
-
-    def _gate_run(self, config: QueueConfig, slot: Slot, job: str, entries: Sequence[MergeEntry], number: int,
-                  base: str) -> GateRun:
-        marker = gate_marker(self.queue.home, entries[0].run, entries[0].id, number)
-        tip = self.writer.tip() or ""
-        return GateRun(slot, config, self.queue.folder / "tests" / job, self.queue.folder / "logs" / f"{job}.log",
-                       marker, self.environment, self.queue.home, self.held_back, target=tip,
-                       attestations=open_attestations(self.queue.folder, self.queue.clock.utc()),
-                       is_run_branch=is_run_branch(self.queue.target),
-                       from_target=(*config.gate_from_target, *self._scripts(config, entries, base, tip)))
-
-    def _scripts(self, config: QueueConfig, entries: Sequence[MergeEntry], base: str, tip: str) -> tuple[str, ...]:
-        """Return patterns of the scripts that the gate names and the target has, unless the work of these entries, or
-        of those in `base`, may change them: the user approved it, or `[guard]` lets it. A set-up, which is the
-        branch's, may not."""
-        if not (config.gate and tip and all(entry.keeps_gate for entry in entries)):
-            return ()
-
-        def read(name: str) -> bytes | None:
-            with suppress(GitError):  # it is not there, or too large for a script
-                return self.git.run("cat-file", "blob", f"{tip}:{name}", exact=True, most=MAX_SCRIPT).out.encode(
-                    errors="surrogateescape")
-            return None
-
-        scripts = find_gate_files(config.gate, read).scripts
-        is_other = bool(scripts) and base not in ("", tip) and not scripts.isdisjoint(self.git.changed_paths(tip, base))
-        return () if is_other else tuple(map(literal_pattern, sorted(scripts)))
-
-    def adopt(self, state: QueueState) -> None:
-        """Adopt the gate runs in the journal, and end those that cannot be adopted."""
-        for gate in state.gates.values():
-            if state.config is not None and gate.key == self.verdict_key(state.config):
-                self._adopt(gate, state, state.config)
-        self._end_unwanted(state)
-
-    def _adopt(self, gate: RunningGate, state: QueueState, config: QueueConfig) -> None:
-        try:
-            slot = acquire_slot(self.git, self.folder, gate.slot)
-        except Refused:
-            return  # its slot is taken: the run is ended with the others
-        run = self._gate_run(config, slot, gate.job, [state.entry(name) for name in gate.entries], gate.number,
-                             gate.base)
-        run.tree = gate.tree
-        if run.adopt(self.writer.clock.monotonic()):
-            self._runs[gate.job] = run
-        else:
-            self._idle.append(slot)
-
-    def _end_unwanted(self, state: QueueState) -> None:
-        """End runs of superseded entries, and those that could not be adopted."""
-        for folder in (self.queue.folder / "tests").glob("*.*"):
-            name, _, number = folder.name.rpartition(".")
-            if name in state.entries and folder.name not in self._runs:
-                marker = gate_marker(self.queue.home, state.entries[name].run, name, int(number))
-                if processes.find_marked(marker):
-                    process_control.kill_tree(None, marker, grace=_KILL_GRACE)
-                _remove(folder)
-
-    def keep(self, jobs: Collection[str]) -> None:
-        """End all other runs: their verdicts are no longer needed."""
-        for job, run in list(self._runs.items()):
-            if job not in jobs:
-                run.abandon()
-                self._finish(job, run)
-
-    def record_verdict(self, state: QueueState) -> Progress | None:
-        """Record the verdict of a run that has ended, before anything acts on it; None if all are in progress."""
-        if self._changes is not None:
-            self._changes.read()  # before the look: what is written after it wakes the processor again
-        for job, run in list(self._runs.items()):
-            gate = state.gates.get(job)
-            verdict = run.poll(self.writer.clock.monotonic()) if gate else None
-            if gate and verdict:
-                del self._runs[job]
-                self._idle.append(run.slot)
-                is_repeated = self._record(gate, verdict, run, state)
-                self._tell_refused_hosts(run, [state.entries[name] for name in gate.entries if name in state.entries])
-                run.remove()
-                return Progress("stopped" if is_repeated else "verdict", gate.first)
-        return None
-
-    def _record(self, gate: RunningGate, verdict: Verdict, run: GateRun, state: QueueState) -> bool:
-        """Record a verdict; return whether it does not count since the run was stopped: it is repeated, so often."""
-        failpoint.here("verdict_before")
-        is_told = verdict.tail and verdict.reason and verdict.result != "green"
-        reason = verdict.reason + (f"\n{verdict.tail}" if is_told else "")
-        failing, suspicion = self._read_failures(gate, verdict, run, state)
-        stops = self._stopped[gate.tree] = self._stopped.get(gate.tree, 0) + 1 if verdict.was_stopped else 0
-        is_repeated = 0 < stops <= MAX_STOPPED
-        self.writer.append(VerdictGiven(
-            gate.entries, gate.subject, gate.tree, gate.key, verdict.result, reason, str(verdict.log), gate.job,
-            verdict.code, verdict.note, failing=failing, suspicion=suspicion,
-            uncounted=is_repeated or (verdict.result == "lost" and self._full_disk() is not None)), sync=True)
-        failpoint.here("verdict")
-        if is_repeated:
-            self.writer.append(QueueHindered(f"{verdict.reason}; run again ({stops} of {MAX_STOPPED})"))
-        return is_repeated
-
-    def _read_failures(self, gate: RunningGate, verdict: Verdict, run: GateRun, state: QueueState,
-                       ) -> tuple[tuple[str, ...], tuple[float, ...]]:
-        """Return what failed by the log and the reports of a red run, and how suspect that makes each entry."""
-        if verdict.result != "red":
-            return (), ()
-        failures = find_failures(read_tail(verdict.log, MAX_LINES, MAX_LOG))
-        failures = failures.with_cases(read_reports(run.slot.path, run.started_at))
-        entries = [state.entries[name] for name in gate.entries if name in state.entries]
-        ratios: dict[str, float] = {}
-        if failures and gate.subject == "entry" and len(entries) == len(gate.entries):
-            touched = self.touched.of_all(entries, state.tip)
-            ratios = suspect(failures, {name: each.files for name, each in touched.items()}, state.flaky_tests)
-        named = failures.tests or failures.files
-        return (tuple(name[:MAX_NAME] for name in named[:MAX_NAMES]),
-                tuple(ratios[name] for name in gate.entries) if ratios else ())
-
-    def _tell_refused_hosts(self, run: GateRun, entries: Sequence[MergeEntry]) -> None:
-        """Tell the attempts under test which hosts their gate was refused; the folder of the gate run is removed."""
-        hosts = run.refused_hosts
-        for entry in entries if hosts else ():
-            folder = RunFiles(self.queue.home, entry.run).attempt(entry.node, entry.attempt)
-            if folder.is_dir():
-                write_refused(folder / OF_GATE, hosts)
-
-    def wait(self, state: QueueState) -> Wait:
-        """Return a wait for the runs in progress."""
-        first = next((state.gates[job].first for job in self._runs if job in state.gates), "")
-        fds = [run.pidfd for run in self._runs.values() if run.pidfd >= 0]
-        if folders := self.folders:
-            self._changes = self._changes or FolderChanges()
-            for folder in self._watched - set(folders):
-                self._changes.forget(folder)
-            for folder in folders:
-                self._changes.watch(folder)
-            self._watched = set(folders)
-            fds += [fd] if (fd := self._changes.fileno()) is not None else []
-        seconds = min((due for run in self._runs.values() if (due := run.serves_in) is not None), default=RETRY_SECONDS)
-        return Wait(WaitKind.GATE, f"the gate runs for {first}", fd=self._any_of(fds),
-                    seconds=min(seconds, RETRY_SECONDS))
-
-    def _any_of(self, fds: list[int]) -> int:
-        if len(fds) < 2:
-            return fds[0] if fds else -1
-        self._poll = select.epoll()
-        with contextlib.suppress(OSError):  # a program of the user's may hold all its watches; then the timer serves
-            for fd in fds:
-                self._poll.register(fd, select.EPOLLIN)
-            return self._poll.fileno()
-        return fds[0]
-
-    def _finish(self, job: str, run: GateRun) -> None:
-        del self._runs[job]
-        run.remove()
-        self._idle.append(run.slot)
-
-    def close(self, *, end: bool) -> None:
-        """Release all slots; the next processor adopts running gates, unless they are ended now (`end`)."""
-        for run in self._runs.values():
-            if end:
-                run.abandon()
-            else:
-                run.leave()
-            run.slot.release()
-        for slot in self._idle:
-            slot.release()
-        self._runs, self._idle = {}, []
-        if self._changes is not None:
-            self._changes.close()
-
-
-def require_config(state: QueueState) -> QueueConfig:
-    """Return the configuration of the queue; GarrisonError if nothing is recorded."""
-    if state.config is None:
-        raise GarrisonError("this queue has an entry in progress but no recorded gate; record one with --gate")
-    return state.config
-
-
-def _remove(folder: Path) -> None:
+def remove_folder(folder: Path) -> None:
     """Remove the folder of a gate run as far as that can be: what it leaves is in nobody's way."""
     with contextlib.suppress(OSError, untrusted.UnsafeFile):
         untrusted.remove(folder.parent, folder.name)
+
+
+# ---- attestations ----------------------------------------------------------------------------------------------------
+
+# The file to which every wrapper appends what it tested, for `garrison verify`.
+#
+# The first line says since when every run attests (`since TIME`). The others are `COMMIT TREE EXIT-CODE TIMED-OUT`: the
+# commit that the wrapper found checked out, the tree that the queue meant, and how the gate ended. Nothing of garrison
+# decides by them: they are the second witness alongside the queue's journal.
+
+ATTESTATIONS, FORMER = "attestations", "attestations.old"
+"""Names in a queue's folder of the present file and of the one before it."""
+LONGEST = 4 << 20
+"""Bytes from which on a new file is started, about 40,000 runs; only the last full one is kept."""
+
+
+def open_attestations(folder: Path, now: str) -> Path:
+    """Return the present file of a queue's folder, which begins at `now` (UTC) if it is new."""
+    path = atomic.make_directory(folder) / ATTESTATIONS
+    with contextlib.suppress(FileNotFoundError):
+        if path.stat().st_size > LONGEST:
+            path.replace(folder / FORMER)
+    with contextlib.suppress(FileExistsError):
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            os.write(descriptor, f"since {now}\n".encode())
+        finally:
+            os.close(descriptor)
+    return path
+
+
+def attestations_of(folder: Path) -> str:
+    """Return the text of a queue's attestations, oldest first; '' if there are none."""
+    texts = []
+    for name in (FORMER, ATTESTATIONS):
+        with contextlib.suppress(FileNotFoundError):
+            texts.append((folder / name).read_text(encoding="utf-8", errors="replace"))
+    return "".join(texts)

@@ -2,7 +2,7 @@
 
 A command is read as a shell would split it, through what only starts another program (`env`, `timeout`, `uv run` …),
 into `make` targets, the scripts of `package.json` and shell scripts, as far as files that the target has say it. Where
-a file is the runner's alone (`pytest.ini`, a script) all of it counts. Of a manifest that others share, only the
+a file is the runner's alone (`pytest.ini`, a script) all of it counts. In a manifest that others share, only the
 runner's sections count, compared as parsed values: a dependency more is no change of the gate.
 """
 

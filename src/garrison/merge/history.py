@@ -131,7 +131,7 @@ class _Replay:
 def gate_logs_of_run(home: Path, run: str) -> list[Path]:
     """Return the logs of all gates and set-ups of a run's pre-flight and final entries.
 
-    Of a queue that cannot be read, none.
+    None for a queue that cannot be read.
     """
     logs: list[Path] = []
     for path in sorted((home / "merge-queue").glob("*/*/journal.jsonl")):

@@ -57,14 +57,19 @@ class Lander:
     # --- a landing --------------------------------------------------------------------------------------------------
 
     def land(self, chain: CandidateChain, commits: LandingCommits) -> Progress | Wait:
-        """Land the chain's first entries by one swap to the commit whose tree was tested."""
+        """Land the chain's first entries by one swap to the commit whose tree was tested.
+
+        The order of writes lets a processor die between any two: lock and rehearse the open checkouts, journal
+        `landing`, swap the ref, move the checkouts and journal each, journal `landed`. Before the swap the ref is what
+        it was, and after it nobody has to remember whether it was done: `finish` asks the ref.
+        """
         landing = LandingStarted(tuple(entry.id for entry in chain.entries[:len(commits.entries)]), chain.base,
                                  commits.new, commits.entries,
                                  chain.united[:len(commits.entries)] if any(chain.united) else ())
         with CheckoutLocks(self.git, self.queue.target, landing.old, landing.new) as locks:
             paths = [checkout.path for checkout in locks.checkouts]
             blocked = locks.blocked or self._find_stale_blocker(self.queue.state, paths)
-            if blocked:
+            if blocked:  # before anything is recorded: nothing of it has to be settled later
                 return self._block(chain, landing, blocked)
             if self._swap(landing, recorded=False):
                 return Progress("swap refused", landing.first)
@@ -73,11 +78,12 @@ class Lander:
 
     def finish(self, landing: LandingStarted) -> Progress | Wait:
         """Settle a recorded landing: the ref says whether it was done."""
-        tip = self.writer.tip()
+        tip = self.writer.tip()  # read once: somebody else may move the target at any time
         if tip == landing.old and self._is_candidate_damaged(landing):
             self.writer.append(TargetMoved(landing.entries, landing.old, "its candidate was damaged; it is built again",
                                            landing.old, tip), sync=True)
             return Progress("requeued", landing.first)
+        # Not `==`: it was done, and others may have committed on top before this processor looked.
         if tip is not None and self.git.is_ancestor(landing.new, tip):
             with CheckoutLocks(self.git, self.queue.target, landing.old, landing.new) as locks:
                 stale = self._move_checkouts(landing, locks, resuming=True)

@@ -22,9 +22,8 @@ from pathlib import Path
 from urllib.parse import unquote, urlparse
 
 from garrison.errors import ForeignImports, PreflightRed, Refused
-from garrison.merge.attestations import open_attestations
 from garrison.merge.config import QueueConfig
-from garrison.merge.gate import GateRun, Verdict, gate_marker, list_targets_files
+from garrison.merge.gate import GateRun, Verdict, gate_marker, list_targets_files, open_attestations
 from garrison.merge.queue import MergeQueue
 from garrison.merge.slots import Slot, acquire_slot
 from garrison.sandbox.collect import find_checkout

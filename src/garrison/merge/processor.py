@@ -1,14 +1,22 @@
 """Merge processor: work a queue in small steps that never wait for a test.
 
-`acquire` the lock, `recover` once, then call `step` repeatedly. Each step reads the journal and the refs, does one
-thing and returns it (`Progress`), or returns what it waits for (`Wait`). In order of precedence, a step
+Theory of operation. `acquire` the lock, `recover` once, then call `step` repeatedly. Each step reads the journal and
+the refs, does one thing and returns it (`Progress`), or returns what it waits for (`Wait`). It is the first of these
+that there is anything to do for; the numbers stand in the code, in this order:
 
-1. finishes a landing that was recorded (`landing.Lander.finish`),
-2. records the verdict of a gate run that ended (`gate.GateRuns.record_verdict`),
-3. retries a landing that an open checkout blocked (`landing.Lander.retry_blocked`),
-4. waits if the queue is paused or has no gate (`_check_pause`),
-5. tests the bare target where an entry may be blamed for what is the target's fault (`decision.check_base`),
-6. does what `decision.decide` decides on the evidence: land a set of entries, reject one, end runs, test further sets.
+     1. finish a landing that was recorded (`landing.Lander.finish`): the ref may have moved already
+     2. record the verdict of a gate run that ended, before anything acts on it (`gate_runs.GateRuns.record_verdict`)
+     3. retry a landing that an open checkout blocked (`landing.Lander.retry_blocked`)
+     4. wait if the queue is paused or has no gate (`_check_pause`)
+     5. record how long turns have lasted, and which entry waits for which (`_follow_turns`)
+     6. be idle if no entry can be judged; wait for git's gc, or for a target that is gone
+     7. send back what is under test on an old tip, or waits for another entry now (`_send_back`)
+     8. land the set of entries whose tree on the tip has passed (`_land`)
+     9. test the bare target where an entry may be blamed for what is the target's fault (`_check_target`)
+    10. reject an entry, start the next gate run, or wait for those in progress (`_do`)
+
+From 8 on, `decision.decide` has weighed the evidence (`_judge`). What a candidate is built from is the tip, so 1 to 7
+make sure that the tip, what is under test and what the journal says of both agree before anything is judged.
 
 The journal is its only memory: the handles of running gates are found again by `recover`. A step raises Fenced when
 another processor has taken over. Where git fails at entries, the step is tried again; an entry at which it fails
@@ -23,37 +31,14 @@ from typing import TYPE_CHECKING
 
 from garrison.ends import RETRY_SECONDS, Wait, WaitKind
 from garrison.errors import ForbiddenTransition, GarrisonError, Hindered
-from garrison.merge import checkouts, decision, order, turns
+from garrison.merge import checkouts, decision, order, records, turns
 from garrison.merge.beliefs import TrackRecord, plain_beliefs
 from garrison.merge.candidates import CandidateBuilder, CandidateChain
 from garrison.merge.conflicts import ConflictCheck, PairConflicts
-from garrison.merge.decision import (
-    MAX_SET,
-    Beliefs,
-    Setback,
-    Waiting,
-    check_base,
-    choose_retry,
-    decide,
-    is_steady,
-    list_running,
-    list_runs,
-)
 from garrison.merge.entry import order_by_dependencies
-from garrison.merge.gate import GateRuns, require_config
+from garrison.merge.gate_runs import GateRuns, require_config
 from garrison.merge.landing import Lander
 from garrison.merge.queue import PINS, Progress, QueueWriter
-from garrison.merge.records import (
-    LeaseTaken,
-    QueueHindered,
-    QueuePaused,
-    QueueResumed,
-    StatusChanged,
-    TurnAwaited,
-    TurnEnded,
-    TurnTimed,
-    VerdictGiven,
-)
 from garrison.merge.target import describe_gone
 from garrison.merge.touched import TouchedFiles
 from garrison.records import atomic
@@ -68,7 +53,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
     from pathlib import Path
 
-    from garrison.merge.decision import Decision, Start
+    from garrison.merge.decision import Decision, Run, Start
     from garrison.merge.entry import MergeEntry, Outcome
     from garrison.merge.queue import MergeQueue
     from garrison.merge.records import QueueRecord
@@ -76,7 +61,7 @@ if TYPE_CHECKING:
 
 __all__ = ["MergeProcessor", "Progress"]
 
-MIN_ARRANGED, MAX_ARRANGED = 3, MAX_SET
+MIN_ARRANGED, MAX_ARRANGED = 3, decision.MAX_SET
 """Waiting entries from which an order is chosen (of two, either costs the other its place), and that are looked at."""
 SNAPSHOT_EVERY = 1000
 """Records between two snapshots: every command reads the records since the last one."""
@@ -117,7 +102,7 @@ class MergeProcessor:
         """Entries of the set that this step builds."""
         self.conflict_check = ConflictCheck(self.writer, self.builder)
         self._lock: LifeLock | None = None
-        self._setback = Setback()
+        self._setback = decision.Setback()
         self._one_by_one = False
         """Set while entries are judged alone, to find the one at which git fails."""
         self._worked = False
@@ -151,7 +136,7 @@ class MergeProcessor:
                 return False
             try:
                 with self.queue.locked():
-                    self.writer.epoch = self.queue.append(LeaseTaken(), take=True, sync=True).epoch
+                    self.writer.epoch = self.queue.append(records.LeaseTaken(), take=True, sync=True).epoch
             except BaseException:  # without an epoch it may write nothing: the next call tries again
                 lock.release()
                 raise
@@ -251,7 +236,7 @@ class MergeProcessor:
             if not trouble:
                 return self._set_aside(names, state, f"git fails at it, and not at {self.queue.target}: {error}")
             why = f"git fails at {self.queue.target} itself, so nothing can land there: {trouble}"
-            self._setback = Setback(names[0], self._setback.tries, retry_at=self._setback.retry_at)
+            self._setback = decision.Setback(names[0], self._setback.tries, retry_at=self._setback.retry_at)
         if self._setback.is_told:
             self._record_hindrance(why)
         return Wait(WaitKind.HINDERED, f"{why}; trying again")
@@ -291,31 +276,34 @@ class MergeProcessor:
             if result.what == "landed":
                 return result
         elif under_test := tuple(entry.id for entry in state.batch()):
-            self.writer.append(StatusChanged(under_test, "queued", why))
+            self.writer.append(records.StatusChanged(under_test, "queued", why))
         if self._one_by_one:
             return Progress("requeued", names[0])
         return self.builder.record_conflict(self.queue.entry(names[0]), self.writer.tip() or "", (), why)
 
     def _forget_setback(self) -> None:
         self._record_hindrance("")
-        self._setback = Setback()
+        self._setback = decision.Setback()
 
     def _record_hindrance(self, why: str) -> None:
         """Record what hinders the queue, '' for nothing, unless the journal says so already."""
         if self.queue.state.hindrance != why:
-            self.writer.append(QueueHindered(why))
+            self.writer.append(records.QueueHindered(why))
 
     # --- the steps --------------------------------------------------------------------------------------------------
 
     def _step(self) -> Progress | Wait:
         state = self.writer.state()
-        if state.landing:
+        if state.landing:                                 # 1
             return self.lander.finish(state.landing)
-        early = self.gates.record_verdict(state) or self.lander.retry_blocked(state) or self._check_pause(state)
+        early = (self.gates.record_verdict(state)         # 2
+                 or self.lander.retry_blocked(state)      # 3
+                 or self._check_pause(state))             # 4
         if isinstance(early, Wait):
             self.turn_clock.stop()
         if early or not self.builder.robbed:
             return early or self._work(state)
+        # A gc has removed what was built and not yet pinned: it is built again while none can begin.
         with hold_gc(self.git.common, GC_SECONDS):
             result = self._work(state)
         self.builder.robbed = False
@@ -327,7 +315,7 @@ class MergeProcessor:
             has_moved = not state.pause.is_manual and state.pause.tip != self.writer.tip()
             if has_moved or state.pause.is_retry_due(self.clock.time()):
                 why = f"{self.queue.target} moved" if has_moved else "what failed may pass now"
-                self.writer.append(QueueResumed(why), sync=True)
+                self.writer.append(records.QueueResumed(why), sync=True)
                 return Progress("resumed")
             return Wait(WaitKind.PAUSED, state.pause.describe())
         if state.unfinished() and (state.config is None or not state.config.is_ready):
@@ -336,13 +324,13 @@ class MergeProcessor:
         return None
 
     def _work(self, state: QueueState) -> Progress | Wait:
-        """Judge what waits, on the target's tip."""
+        """Take steps 5 to 10, on the target's tip."""
         under_test, waiting = state.batch(), state.waiting()
         waits = self._find_waits(state, [*under_test, *waiting]) if state.turns else {}
-        if (changed := self._follow_turns(state, waits)) is not None:
+        if (changed := self._follow_turns(state, waits)) is not None:  # 5
             return changed
         waiting = turns.free_of_turns(state, waiting, waits)
-        if not under_test and not waiting:
+        if not under_test and not waiting:                # 6
             self.gates.keep(())
             return self._idle(state)
         if is_gc_running(self.git.common):
@@ -353,20 +341,27 @@ class MergeProcessor:
         if isinstance(tip, Wait):
             return tip
         self.queue.notice_undone()
+        needs = {entry.id: [other.id for other in state.unmet_dependencies(entry)] for entry in under_test}
+        free = order_by_dependencies(under_test, needs)
+        if (back := self._send_back(state, tip, under_test, free, waits)) is not None:  # 7
+            return back
+        result = self._judge(state, tip, free, waiting)   # 8 to 10
+        if isinstance(result, Wait):  # the time of a gate run is used to find conflicts of those that wait
+            busy = {path for each in self.touched.of_all(under_test, tip).values() for path in each.files}
+            return self.conflict_check.check(tip, waiting, busy) or result
+        return result
+
+    def _send_back(self, state: QueueState, tip: str, under_test: Sequence[MergeEntry], free: Sequence[MergeEntry],
+                   waits: Mapping[str, turns.Waits]) -> Progress | None:
+        """Requeue entries under test whose verdict would not count any more; None if all may continue."""
         if under_test and tip != state.tip:
             return self._requeue(under_test, f"{self.queue.target} moved")
         for entry in under_test:
             if (wait := waits.get(entry.id)) is not None:
                 return self._requeue([entry], turns.describe_wait(wait.turn.node, wait.files))
-        needs = {entry.id: [other.id for other in state.unmet_dependencies(entry)] for entry in under_test}
-        free = order_by_dependencies(under_test, needs)
         if len(free) < len(under_test):
             return self._requeue([entry for entry in under_test if entry not in free], "it waits for another entry")
-        result = self._judge(state, tip, free, waiting)
-        if isinstance(result, Wait):
-            busy = {path for each in self.touched.of_all(under_test, tip).values() for path in each.files}
-            return self.conflict_check.check(tip, waiting, busy) or result
-        return result
+        return None
 
     def _find_tip(self) -> str | Wait:
         """Return the target's tip; if it is gone, a wait that is shown like any other hindrance of the queue."""
@@ -388,14 +383,14 @@ class MergeProcessor:
         """Record how long turns have lasted, and which waiting entry waits for which; None if nothing has changed."""
         changed: list[QueueRecord] = []
         for turn, used in self.turn_clock.measure(self.clock.monotonic(), turns.find_running(state, waits)):
-            changed.append(TurnEnded(*turn.key, turn.number, turns.TurnEnd.TIME) if used >= turn.limit
-                           else TurnTimed(*turn.key, turn.number, round(used, 3)))
+            changed.append(records.TurnEnded(*turn.key, turn.number, turns.TurnEnd.TIME) if used >= turn.limit
+                           else records.TurnTimed(*turn.key, turn.number, round(used, 3)))
         for entry in state.unfinished():
             wait = waits.get(entry.id)
             told = (entry.waits_for, entry.files if entry.waits_for else ())
             if entry.status == "queued" and told != ((wait.turn.key, wait.files) if wait is not None else ((), ())):
-                changed.append(TurnAwaited(entry.id, *wait.turn.key, wait.files) if wait is not None
-                               else TurnAwaited(entry.id))
+                changed.append(records.TurnAwaited(entry.id, *wait.turn.key, wait.files) if wait is not None
+                               else records.TurnAwaited(entry.id))
         for record in changed:
             self.writer.append(record)
             failpoint.here("turn")
@@ -405,7 +400,7 @@ class MergeProcessor:
         names = tuple(entry.id for entry in entries)
         jobs = self.gates.in_progress(self.queue.state)
         self.gates.keep([job for job, gate in jobs.items() if not set(names).intersection(gate.entries)])
-        self.writer.append(StatusChanged(names, "queued", reason))
+        self.writer.append(records.StatusChanged(names, "queued", reason))
         return Progress("requeued", names[0])
 
     def _look(self, state: QueueState, tip: str, under_test: Sequence[MergeEntry], waiting: Sequence[MergeEntry],
@@ -416,16 +411,18 @@ class MergeProcessor:
         """
         head = [*under_test, *waiting][:max(MAX_ARRANGED, len(under_test))]
         names = tuple(entry.id for entry in head)
+        # Merges of all pairs and a replay of the history: a step that only waits for a gate must not pay for them.
         known_by = (tip, *((entry.id, entry.depends_on, entry.strategy, entry.priority) for entry in head))
         if known_by == self._outlook.known_by:
             return self._outlook
+        # What did not merge, or made another tree, did so on that tip; on the next one it may fit.
         parked = self._outlook.parked if self._outlook.tip == tip else frozenset()
         unfit = self._outlook.unfit if self._outlook.tip == tip else frozenset()
         beliefs = self._beliefs(state, head, tip)
         conflicts = self.pairs.find(head, tip) if len(head) >= MIN_ARRANGED else set()
         places = [order.place_of(entry, state, names, beliefs.bad.get(entry.id, 0.0)) for entry in head]
         ordered = list(names)
-        if conflicts:
+        if conflicts:  # what is under test keeps its place: another order would throw the runs in progress away
             fixed, first = set(names[:len(under_test)]), list(names[:len(under_test)])
             ordered = first + [name for name in order.choose_order(places[len(under_test):], conflicts)
                                if name not in fixed]
@@ -436,12 +433,12 @@ class MergeProcessor:
         free = [name for name in ordered if not against.get(name)]
         entries, due = {entry.id: entry for entry in head}, {place.id for place in places if place.is_due}
         unmet = {place.id: place.needs for place in places}
-        self._outlook = _Outlook(
-            tip, known_by, tuple(Waiting(name, unmet[name], self.builder.lands_alone(entries[name]), name in due)
-                              for name in free), beliefs, parked, unfit)
+        may_begin = tuple(decision.Waiting(name, unmet[name], self.builder.lands_alone(entries[name]), name in due)
+                          for name in free)
+        self._outlook = _Outlook(tip, known_by, may_begin, beliefs, parked, unfit)
         return self._outlook
 
-    def _beliefs(self, state: QueueState, entries: Sequence[MergeEntry], tip: str) -> Beliefs:
+    def _beliefs(self, state: QueueState, entries: Sequence[MergeEntry], tip: str) -> decision.Beliefs:
         if not require_config(state).beliefs:
             return plain_beliefs(state, entries)
         return self.history.estimate(state, entries, tip)
@@ -476,44 +473,54 @@ class MergeProcessor:
 
     def _judge(self, state: QueueState, tip: str, under_test: Sequence[MergeEntry], waiting: Sequence[MergeEntry],
                ) -> Progress | Wait:
-        """Test the bare target if that is due, else do what `decision.decide` decides."""
+        """Take steps 8 to 10, as `decision.decide` decides on the evidence."""
         outlook = self._look(state, tip, under_test, waiting)
         if require_config(state).no_gate:
             return self._land(state, tip, outlook.waiting[0].id)
+        # If all that is left did not merge with others, the first is tried again: it may fit alone.
         candidates = outlook.free or outlook.unparked
         key, names = self.gates.verdict_key(require_config(state)), {each.id for each in candidates}
-        found = list(list_runs(state, key, tip, names, outlook.unfit))
-        evidence = state.verdicts.evidence(key)
+        found = list(decision.list_runs(state, key, tip, names, outlook.unfit))
         jobs = self.gates.in_progress(state)
         base_jobs = [job for job, gate in jobs.items() if gate.subject == "base"]
         set_jobs = [job for job in jobs if job not in base_jobs]
-        sets = list_running(state, key, tip, [jobs[job] for job in set_jobs])
+        sets = decision.list_running(state, key, tip, [jobs[job] for job in set_jobs])
+        # A long backlog is tested in larger sets, but not while entries that failed together are told apart.
         backlog = len(candidates) if all(entry.tests == 0 for entry in (*under_test, *waiting)) else decision.MAX_BATCH
-        chosen = decide(candidates, outlook.beliefs, [run for run, _ in found], [each for each in sets if each],
-                        self._gate_width(state) - len(base_jobs), max_set=self._max_set(state, backlog),
-                        is_steady=is_steady(state, key))
-        if chosen.land:
+        chosen = decision.decide(
+            candidates, outlook.beliefs, [run for run, _ in found], [each for each in sets if each],
+            self._gate_width(state) - len(base_jobs), max_set=self._max_set(state, backlog),
+            is_steady=decision.is_steady(state, key))
+        if chosen.land:                                   # 8
             return self._land(state, tip, *chosen.land)
+        # Not before a landing: a run in progress may still count once the entries before it have landed.
         self.gates.keep([*base_jobs, *(job for job, each in zip(set_jobs, sets, strict=True)
                                        if each is not None and each not in chosen.cancel)])
         blamed = {entry.id for entry in under_test}
         reds = [(run, record.result) for run, record in found if not run.green and blamed.intersection(run.entries)]
-        results = [result for _, result in reds]
-        answer = check_base(self.git.tree_of(tip), results, evidence) if results else "passes"
-        if answer == "test":
-            if base_jobs:
-                return self.gates.wait(state)
-            return self._test_base(state, tip, next(name for run, _ in reds for name in run.entries if name in blamed))
-        if answer != "passes":
-            self.gates.keep(())
-            return self._pause(state, tip, answer)
+        if reds and (asked := self._check_target(state, tip, blamed, reds, is_tested=bool(base_jobs))) is not None:
+            return asked
         return self._do(state, tip, chosen)
 
+    def _check_target(self, state: QueueState, tip: str, blamed: Collection[str], reds: Sequence[tuple[Run, str]], *,
+                      is_tested: bool) -> Progress | Wait | None:
+        """Ask the bare target whether red runs are its fault (9): test it, wait for that, pause; None if it passes."""
+        evidence = state.verdicts.evidence(self.gates.verdict_key(require_config(state)))
+        answer = decision.check_base(self.git.tree_of(tip), [result for _, result in reds], evidence)
+        if answer == "passes":
+            return None
+        if answer != "test":
+            self.gates.keep(())
+            return self._pause(state, tip, answer)
+        if is_tested:
+            return self.gates.wait(state)
+        return self._test_base(state, tip, next(name for run, _ in reds for name in run.entries if name in blamed))
+
     def _do(self, state: QueueState, tip: str, chosen: Decision) -> Progress | Wait:
-        """Reject an entry, or start the next run, or wait for those in progress."""
+        """Reject an entry, or start the next run, or wait for those in progress (10)."""
         if chosen.reject:
             entry = state.entry(chosen.reject)
-            self.writer.append(StatusChanged((entry.id,), "rejected", entry.reason), sync=True)
+            self.writer.append(records.StatusChanged((entry.id,), "rejected", entry.reason), sync=True)
             self.writer.drop_pins([self.queue.entry(entry.id)])
             return Progress("rejected", entry.id)
         for start in chosen.start:
@@ -527,6 +534,7 @@ class MergeProcessor:
             return again
         entries = [state.entry(name) for name in start.entries]
         is_known = all(entry.status != "queued" for entry in entries)
+        # Its candidates are journaled before a gate runs on them, each in a step that may be the last of a processor.
         chain = (self.builder.chain(tip, entries) if is_known else None) or self.builder.start_set(tip, entries)
         if not isinstance(chain, CandidateChain):
             return chain
@@ -555,7 +563,7 @@ class MergeProcessor:
                                 why=start.why)
 
     def _reuse_verdict(self, chain: CandidateChain, key: str) -> None:
-        self.writer.append(VerdictGiven(
+        self.writer.append(records.VerdictGiven(
             tuple(entry.id for entry in chain.entries), "entry", chain.trees[-1], key, "green", "",
             chain.entries[0].log, reused=True, base=chain.base), sync=True)
 
@@ -564,7 +572,7 @@ class MergeProcessor:
         return self.gates.start([state.entry(name)], tip, self.git.tree_of(tip), "base", base=tip)
 
     def _land(self, state: QueueState, tip: str, *names: str) -> Progress | Wait:
-        """Land a set whose tree on the tip has passed."""
+        """Land a set whose tree on the tip has passed (8); what lands is that tree, or it is tested again."""
         self._building, config = names, require_config(state)
         chain: CandidateChain | Progress | None
         entries = [state.entry(name) for name in names]
@@ -599,9 +607,10 @@ class MergeProcessor:
 
     def _pause(self, state: QueueState, tip: str, reason: str) -> Progress:
         names, base = tuple(entry.id for entry in state.batch()), state.base
-        self.writer.append(QueuePaused(
+        self.writer.append(records.QueuePaused(
             names, reason, f"on the bare {self.queue.target} {base.reason if base else ''}", tip,
-            base.log if base else "", choose_retry(base.result if base else "", state.retried_pauses)), sync=True)
+            base.log if base else "",
+            decision.choose_retry(base.result if base else "", state.retried_pauses)), sync=True)
         return Progress("paused", names[0] if names else "")
 
 
@@ -611,15 +620,15 @@ class _Outlook(Value):
 
     tip: str = ""
     known_by: tuple[object, ...] = ()
-    waiting: tuple[Waiting, ...] = ()
-    beliefs: Beliefs = Beliefs({})
+    waiting: tuple[decision.Waiting, ...] = ()
+    beliefs: decision.Beliefs = decision.Beliefs({})
     parked: frozenset[str] = frozenset()
     """Entries that did not merge with others: they wait until these have landed, or nothing else is left."""
     unfit: frozenset[tuple[str, ...]] = frozenset()
     """Entries which give another tree on this tip than was tested."""
 
     @property
-    def free(self) -> list[Waiting]:
+    def free(self) -> list[decision.Waiting]:
         """Return the entries that are not parked, and need none that is."""
         out = set(self.parked)
         for each in self.waiting:
@@ -628,7 +637,7 @@ class _Outlook(Value):
         return [each for each in self.waiting if each.id not in out]
 
     @property
-    def unparked(self) -> list[Waiting]:
+    def unparked(self) -> list[decision.Waiting]:
         return list(self.waiting[:1])
 
     def park(self, names: Collection[str]) -> _Outlook:

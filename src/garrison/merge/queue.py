@@ -29,16 +29,6 @@ from garrison.merge.entry import (
     ResolvedOptions,
     entry_id,
 )
-from garrison.merge.records import (
-    Configured,
-    EntryAmended,
-    EntryEnqueued,
-    LandingsUndone,
-    QueueRecord,
-    QueueResumed,
-    StatusChanged,
-    VerdictGiven,
-)
 from garrison.merge.state import QueueState, new_entry, snapshot
 from garrison.merge.target import Target, check_target_name, open_target
 from garrison.records import atomic, journal, names
@@ -120,7 +110,7 @@ def list_queues(home: Path, report: Callable[[str], None] | None = None,
     return readers
 
 
-def find_undone(git: Git, state: QueueState, tip: str) -> list[LandingsUndone]:
+def find_undone(git: Git, state: QueueState, tip: str) -> list[records.LandingsUndone]:
     """Return records of the landings that the target, now at `tip`, has no more, and of those that it has again.
 
     Commits that were written again are still there: they have the entry's trailer.
@@ -138,7 +128,7 @@ def find_undone(git: Git, state: QueueState, tip: str) -> list[LandingsUndone]:
     undone = [entry.id for entry in lost if entry.status == "landed" and entry.oid in gone and entry.id not in named]
     again = [entry.id for entry in landed if entry.status == "undone" and (entry not in lost or entry.id in named)]
     why = f"somebody moved the target to {tip[:10]}, which does not have it"
-    return [LandingsUndone(tuple(names), tip, "" if back else why, again=back)
+    return [records.LandingsUndone(tuple(names), tip, "" if back else why, again=back)
             for names, back in ((undone, False), (again, True)) if names]
 
 
@@ -236,7 +226,7 @@ class MergeQueue:
         with self.lock():
             yield self._reader.refresh()
 
-    def append(self, record: QueueRecord, *, epoch: int | None = None, take: bool = False, sync: bool = False,
+    def append(self, record: records.QueueRecord, *, epoch: int | None = None, take: bool = False, sync: bool = False,
                ) -> journal.Entry:
         """Check and append one record; the caller holds `queue.lock`. Fenced if the journal is past `epoch`.
 
@@ -249,7 +239,7 @@ class MergeQueue:
         self._reader.refresh()
         return stored
 
-    def _write(self, record: QueueRecord, *, epoch: int | None = None, take: bool = False, sync: bool = False,
+    def _write(self, record: records.QueueRecord, *, epoch: int | None = None, take: bool = False, sync: bool = False,
                ) -> journal.Entry:
         return journal.append_shared(self.path, self.token, record.kind, records.encode(record), self.clock.utc(),
                                      epoch=epoch, take=take, sync=sync)
@@ -321,7 +311,7 @@ class MergeQueue:
             default = state.config.strategy if state.config else STRATEGIES[0]
             resolved = resolve_options(state, options, run, node, default)
             approval = options.approval or needs_approval(state, run, node)
-            record = EntryEnqueued(
+            record = records.EntryEnqueued(
                 name, run, node, attempt, branch, oid, self.target, str(self.repo), recipient, resolved.priority,
                 resolved.depends_on, resolved.strategy,
                 "held" if approval or any(entry.status == "held" for entry in waiting) else "queued",
@@ -342,8 +332,8 @@ class MergeQueue:
         if entry.status == "landing":
             raise Refused(f"{entry.id} is landing; it is too late for other options")
         if entry.status in STARTED and (after.strategy, after.depends_on) != (before.strategy, before.depends_on):
-            self.append(StatusChanged((entry.id,), "queued", "its options were changed"))
-        self.append(EntryAmended(entry.id, after.priority, after.depends_on, after.strategy), sync=True)
+            self.append(records.StatusChanged((entry.id,), "queued", "its options were changed"))
+        self.append(records.EntryAmended(entry.id, after.priority, after.depends_on, after.strategy), sync=True)
         return self.entry(entry.id)
 
     def enqueue_by_hand(self, node: str, branch: str, *, run: str = "", recipient: str = "",
@@ -366,24 +356,24 @@ class MergeQueue:
                                         processor=self.is_processor_running())
             if why:
                 raise Refused(why)
-            self.append(Configured(config), sync=True)
+            self.append(records.Configured(config), sync=True)
 
     def resume_own_pause(self, reason: str) -> None:
         """Resume a queue that paused itself; the user's pause stays."""
         with self.locked() as state:
             if state.pause and not state.pause.is_manual:
-                self.append(QueueResumed(reason), sync=True)
+                self.append(records.QueueResumed(reason), sync=True)
 
     def record_green(self, tree: str, key: str, note: str = "") -> None:
         """Record that a tree passed a pre-flight, so that it is not tested again (`key`: `QueueConfig.verdict_key`)."""
         with self.locked():
-            self.append(VerdictGiven((), "preflight", tree, key, "green", note, ""), sync=True)
+            self.append(records.VerdictGiven((), "preflight", tree, key, "green", note, ""), sync=True)
 
     def seconds_since_preflight(self, tree: str, key: str) -> float | None:
         """Return how long ago a tree passed a pre-flight; None if its last verdict is another one, or has a note."""
         if (tree, key) not in self.state.green:
             return None
-        of_tree = (entry for entry in reversed(journal.read_all(self.path)) if entry.kind == VerdictGiven.kind
+        of_tree = (entry for entry in reversed(journal.read_all(self.path)) if entry.kind == records.VerdictGiven.kind
                    and (entry.data.get("tree"), entry.data.get("command")) == (tree, key))
         last = next(of_tree, None)
         if last is None or last.data.get("reason"):
@@ -502,7 +492,7 @@ class QueueWriter:
             raise Fenced(f"another processor took over the queue of {self.queue.target}; stopping without writing")
         return state
 
-    def append(self, record: QueueRecord, *, sync: bool = False) -> None:
+    def append(self, record: records.QueueRecord, *, sync: bool = False) -> None:
         """Append one record; Fenced as `state`."""
         with self.queue.locked():
             self.queue.append(record, epoch=self.epoch, sync=sync)

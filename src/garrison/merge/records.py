@@ -17,6 +17,7 @@ from garrison.ends import Told
 from garrison.merge.config import QueueConfig
 from garrison.merge.entry import STRATEGIES
 from garrison.records import earlier
+from garrison.records.comments import ReviewComment
 from garrison.records.record import Record, from_data
 from garrison.values import asdict
 
@@ -184,6 +185,8 @@ class StatusChanged(EntriesRecord):
     log: str = ""
     review: str = ""
     """With `rejected`: why the person who reviewed it rejected it, in their words."""
+    comments: tuple[ReviewComment, ...] = ()
+    """Comments of the person who rejects or approves them, on their lines."""
     turn: float = 0.0
     """With `conflict`: seconds of the turn that the entry's node has from now on; 0: none (see `turns`)."""
     moved: bool = False
@@ -259,6 +262,8 @@ class GateStarted(EntriesRecord):
     """Target's commit on which the entries were merged; early journals do not tell."""
     why: str = ""
     """Why this set was chosen, for people."""
+    gate: str = ""
+    """The command that runs; early journals tell only its key."""
 
 
 class VerdictGiven(EntriesRecord):
@@ -302,7 +307,7 @@ class LandingStarted(EntriesRecord):
     new: str
     commits: tuple[str, ...]
     united: tuple[tuple[str, ...], ...] = ()
-    """Of each entry the files of which both sides' lines were kept (see `union`); empty if there are none."""
+    """For each entry, the files in which both sides' lines were kept (see `union`); empty if there are none."""
 
 
 class EntryLanded(EntryRecord):

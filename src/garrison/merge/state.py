@@ -27,32 +27,6 @@ from garrison.merge.entry import (
     order_by_dependencies,
     rank_entries,
 )
-from garrison.merge.records import (
-    CheckoutUpdated,
-    Configured,
-    EntryAmended,
-    EntryCancelled,
-    EntryEnqueued,
-    EntryLanded,
-    GateStarted,
-    LandingBlocked,
-    LandingStarted,
-    LandingsUndone,
-    LeaseTaken,
-    PauseReason,
-    QueueHindered,
-    QueuePaused,
-    QueueRecord,
-    QueueResumed,
-    SnapshotTaken,
-    StatusChanged,
-    TargetMoved,
-    TurnAwaited,
-    TurnEnded,
-    TurnSuspended,
-    TurnTimed,
-    VerdictGiven,
-)
 from garrison.merge.verdicts import SavedVerdicts, SetRun, VerdictCache
 from garrison.records.record import Record, from_data
 from garrison.system.clock import from_iso, iso
@@ -72,7 +46,7 @@ KEPT_FAILURES = 200
 """Flaky tests, and red trees with the tests that failed on them, that are remembered."""
 
 
-class RunningGate(GateStarted):
+class RunningGate(records.GateStarted):
     """Gate run without a verdict, started `at` that time."""
 
     at: str = ""
@@ -111,7 +85,7 @@ class Pause(Value):
     @property
     def is_manual(self) -> bool:
         """Return whether the user asked for it; then only the user resumes the queue."""
-        return self.reason == PauseReason.ASKED
+        return self.reason == records.PauseReason.ASKED
 
     def describe(self) -> str:
         if self.is_manual:
@@ -182,7 +156,7 @@ class QueueState:
     """(tree, key) → tests that a red run on it named, of the last ones."""
     flaky_tests: dict[str, None] = field(default_factory=dict)
     """Tests that failed on a tree that passed the same gate another time, the latest last."""
-    landing: LandingStarted | None = None
+    landing: records.LandingStarted | None = None
     """Landing in progress, with the entries not yet recorded as landed."""
     stale_checkouts: tuple[StaleCheckout, ...] = ()
     landings: dict[str, tuple[str, tuple[str, ...]]] = field(default_factory=dict)
@@ -266,7 +240,7 @@ class QueueState:
 
     # --- replaying --------------------------------------------------------------------------------------------------
 
-    def check(self, record: QueueRecord) -> None:
+    def check(self, record: records.QueueRecord) -> None:
         """Raise what `apply` would raise, and change nothing."""
         step = _ENTRY_STEPS.get(type(record))
         for name in record.named if step else ():
@@ -280,7 +254,7 @@ class QueueState:
         if record is not None:
             self.apply_record(record, stored)
 
-    def apply_record(self, record: QueueRecord, stored: Stored) -> None:
+    def apply_record(self, record: records.QueueRecord, stored: Stored) -> None:
         """Replay one record; `stored` has its number, epoch, writer and time."""
         if type(record) in _ENTRY_STEPS:
             for name in record.named:
@@ -292,9 +266,9 @@ class QueueState:
     def _is_wanted(self, gate: RunningGate) -> bool:
         return any(self.entries[name].status == "testing" for name in gate.entries)
 
-    def _step(self, old: MergeEntry, record: QueueRecord, stored: Stored) -> None:
+    def _step(self, old: MergeEntry, record: records.QueueRecord, stored: Stored) -> None:
         new = replace(move_entry(old, record), updated_at=stored.at)
-        if isinstance(record, LandingsUndone) and new.status == old.status:
+        if isinstance(record, records.LandingsUndone) and new.status == old.status:
             return  # shown before it was recorded (`find_unrecorded`)
         check_transition(old.id, old.status, new.status)
         if new.status == "landed" and old.status != "undone":
@@ -309,70 +283,70 @@ class QueueState:
 # ---------------------------------------------------------------------------------------- effect of a record on entries
 
 
-def move_entry(entry: MergeEntry, record: QueueRecord) -> MergeEntry:
+def move_entry(entry: MergeEntry, record: records.QueueRecord) -> MergeEntry:
     """Return an entry as a record leaves it; the lifecycle is not checked."""
     return _ENTRY_STEPS[type(record)](entry, record)
 
 
-def moves_entries(record: QueueRecord) -> bool:
+def moves_entries(record: records.QueueRecord) -> bool:
     return type(record) in _ENTRY_STEPS
 
 
-def _change_status(entry: MergeEntry, record: StatusChanged) -> MergeEntry:
+def _change_status(entry: MergeEntry, record: records.StatusChanged) -> MergeEntry:
     index = record.entries.index(entry.id)
     return replace(entry, status=record.status, reason=record.reason, files=record.files,
                    base=record.base or entry.base, log=record.log or entry.log,
                    tree=record.trees[index] if record.trees else entry.tree,
                    commit=record.commits[index] if record.commits else entry.commit,
-                   moved=record.moved, review=record.review, waits_for=(),
+                   moved=record.moved, review=record.review, comments=record.comments or entry.comments, waits_for=(),
                    verdict="" if record.status in ("queued", "candidate") else entry.verdict)
 
 
-def _start_gate(entry: MergeEntry, record: GateStarted) -> MergeEntry:
+def _start_gate(entry: MergeEntry, record: records.GateStarted) -> MergeEntry:
     testing = replace(entry, status="testing", tests=entry.tests + 1)
     if record.subject == "base":
         return testing
     again = entry.reason if entry.status == "testing" and not entry.verdict else ""  # why the last run gave no verdict
-    return replace(testing, log=record.log, verdict="", reason=again)
+    return replace(testing, log=record.log, gate=record.gate, verdict="", reason=again)
 
 
-def _start_landing(entry: MergeEntry, record: LandingStarted) -> MergeEntry:
+def _start_landing(entry: MergeEntry, record: records.LandingStarted) -> MergeEntry:
     others = tuple(name for name in record.entries if name != entry.id)
     united = record.united[record.entries.index(entry.id)] if record.united else ()
     return replace(entry, status="landing", together=others, united=united)
 
 
-def _land(entry: MergeEntry, record: EntryLanded) -> MergeEntry:
+def _land(entry: MergeEntry, record: records.EntryLanded) -> MergeEntry:
     # If the target had all of it already, it did not move, and its tip is a commit of other work.
     commit = "" if record.commit == record.old else record.commit
     return replace(entry, status="landed", commit=commit, reason=record.reason, files=())
 
 
-def _undo(entry: MergeEntry, record: LandingsUndone) -> MergeEntry:
+def _undo(entry: MergeEntry, record: records.LandingsUndone) -> MergeEntry:
     return replace(entry, status="landed" if record.again else "undone", reason=record.reason)
 
 
-def _block(entry: MergeEntry, record: LandingBlocked) -> MergeEntry:
+def _block(entry: MergeEntry, record: records.LandingBlocked) -> MergeEntry:
     return replace(entry, status="landing_blocked", reason=record.reason, files=record.files, together=())
 
 
-def _requeue(entry: MergeEntry, record: TargetMoved) -> MergeEntry:
+def _requeue(entry: MergeEntry, record: records.TargetMoved) -> MergeEntry:
     return replace(entry, status="queued", verdict="", reason=record.reason, together=())
 
 
-def _cancel(entry: MergeEntry, record: EntryCancelled) -> MergeEntry:
+def _cancel(entry: MergeEntry, record: records.EntryCancelled) -> MergeEntry:
     return replace(entry, status="cancelled", reason=record.reason)
 
 
-_ENTRY_STEPS: Mapping[type[QueueRecord], Callable[[MergeEntry, Any], MergeEntry]] = {
-    StatusChanged: _change_status,
-    GateStarted: _start_gate,
-    LandingStarted: _start_landing,
-    EntryLanded: _land,
-    LandingsUndone: _undo,
-    LandingBlocked: _block,
-    TargetMoved: _requeue,
-    EntryCancelled: _cancel,
+_ENTRY_STEPS: Mapping[type[records.QueueRecord], Callable[[MergeEntry, Any], MergeEntry]] = {
+    records.StatusChanged: _change_status,
+    records.GateStarted: _start_gate,
+    records.LandingStarted: _start_landing,
+    records.EntryLanded: _land,
+    records.LandingsUndone: _undo,
+    records.LandingBlocked: _block,
+    records.TargetMoved: _requeue,
+    records.EntryCancelled: _cancel,
 }
 """Record → the step of each entry that it names."""
 
@@ -380,14 +354,14 @@ _ENTRY_STEPS: Mapping[type[QueueRecord], Callable[[MergeEntry, Any], MergeEntry]
 # -------------------------------------------------------------------------------------- effect of a record on the queue
 
 
-def _apply_configured(state: QueueState, record: Configured, stored: Stored) -> None:
+def _apply_configured(state: QueueState, record: records.Configured, stored: Stored) -> None:
     state.config = record.config
     state.verdicts.forget_runs()
     if state.pause and not state.pause.is_manual:
         state.pause = None
 
 
-def _apply_enqueued(state: QueueState, record: EntryEnqueued, stored: Stored) -> None:
+def _apply_enqueued(state: QueueState, record: records.EntryEnqueued, stored: Stored) -> None:
     for name in record.supersedes:
         old = state.entries[name]
         check_transition(name, old.status, "superseded")
@@ -400,7 +374,7 @@ def _apply_enqueued(state: QueueState, record: EntryEnqueued, stored: Stored) ->
         state.turns.pop((record.run, record.node), None)
 
 
-def new_entry(record: EntryEnqueued, stored: Stored) -> MergeEntry:
+def new_entry(record: records.EntryEnqueued, stored: Stored) -> MergeEntry:
     """Return the entry that an `enq` record begins."""
     return MergeEntry(
         record.entry, record.run, record.node, record.attempt, record.branch, record.oid, record.target, record.repo,
@@ -410,22 +384,22 @@ def new_entry(record: EntryEnqueued, stored: Stored) -> MergeEntry:
         title=record.title, changes=record.changes)
 
 
-def _reason_to_hold(record: EntryEnqueued) -> str:
+def _reason_to_hold(record: records.EntryEnqueued) -> str:
     return WAITING_FOR_APPROVAL if record.approval else "held by a person"
 
 
-def _apply_amended(state: QueueState, record: EntryAmended, stored: Stored) -> None:
+def _apply_amended(state: QueueState, record: records.EntryAmended, stored: Stored) -> None:
     state.entries[record.entry] = replace(
         state.entry(record.entry), priority=record.priority, depends_on=record.depends_on, strategy=record.strategy,
         updated_at=stored.at)
 
 
-def _apply_lease_taken(state: QueueState, record: LeaseTaken, stored: Stored) -> None:
+def _apply_lease_taken(state: QueueState, record: records.LeaseTaken, stored: Stored) -> None:
     state.holder, state.hindrance = stored.token, ""
     state.verdicts.forget_lost()
 
 
-def _apply_status_changed(state: QueueState, record: StatusChanged, stored: Stored) -> None:
+def _apply_status_changed(state: QueueState, record: records.StatusChanged, stored: Stored) -> None:
     if record.status == "candidate":
         if state.tip != record.base:
             state.verdicts.forget_base()
@@ -448,37 +422,37 @@ def _end_turns(state: QueueState, names: Iterable[str]) -> None:
         state.turns.pop(state.entries[name].key, None)
 
 
-def _apply_cancelled(state: QueueState, record: EntryCancelled, stored: Stored) -> None:
+def _apply_cancelled(state: QueueState, record: records.EntryCancelled, stored: Stored) -> None:
     _end_turns(state, record.named)
 
 
-def _apply_turn_awaited(state: QueueState, record: TurnAwaited, stored: Stored) -> None:
+def _apply_turn_awaited(state: QueueState, record: records.TurnAwaited, stored: Stored) -> None:
     entry = state.entry(record.entry)
     if entry.status == "queued":
         state.entries[entry.id] = replace(entry, waits_for=(record.run, record.node) if record.node else (),
                                           files=record.files, updated_at=stored.at)
 
 
-def _apply_turn(state: QueueState, record: TurnTimed | TurnSuspended | TurnEnded, stored: Stored) -> None:
+def _apply_turn(state: QueueState, record: records.TurnRecord, stored: Stored) -> None:
     turn = state.turns.get(record.key)
     if turn is None or turn.number != record.number:
         return
     match record:
-        case TurnTimed():
+        case records.TurnTimed():
             state.turns[turn.key] = replace(turn, used=record.used)
-        case TurnSuspended():
+        case records.TurnSuspended():
             state.turns[turn.key] = replace(turn, waits=record.waits)
-        case TurnEnded():
+        case records.TurnEnded():
             del state.turns[turn.key]
 
 
-def _apply_gate_started(state: QueueState, record: GateStarted, stored: Stored) -> None:
+def _apply_gate_started(state: QueueState, record: records.GateStarted, stored: Stored) -> None:
     state.gates = {job: gate for job, gate in state.gates.items()
                    if (gate.tree, gate.subject) != (record.tree, record.subject)}
     state.gates[record.job] = RunningGate(**fields_of(record), at=stored.at)
 
 
-def _apply_verdict_given(state: QueueState, record: VerdictGiven, stored: Stored) -> None:
+def _apply_verdict_given(state: QueueState, record: records.VerdictGiven, stored: Stored) -> None:
     gate = state.gates.pop(record.job, None)
     if record.result == "green":
         state.retried_pauses = 0
@@ -503,7 +477,7 @@ def _apply_verdict_given(state: QueueState, record: VerdictGiven, stored: Stored
                 _judge(state, entry, record, stored)
 
 
-def _note_lost(state: QueueState, record: VerdictGiven, stored: Stored) -> None:
+def _note_lost(state: QueueState, record: records.VerdictGiven, stored: Stored) -> None:
     """Record in the entries under test why a run gave no verdict: they are tested again, and people see the cause."""
     for name in record.entries if record.result == "lost" and record.subject not in ("base", "preflight") else ():
         entry = state.entries.get(name)
@@ -511,7 +485,7 @@ def _note_lost(state: QueueState, record: VerdictGiven, stored: Stored) -> None:
             state.entries[name] = replace(entry, reason=record.reason, log=record.log, updated_at=stored.at)
 
 
-def _note_failing(state: QueueState, record: VerdictGiven) -> None:
+def _note_failing(state: QueueState, record: records.VerdictGiven) -> None:
     """Learn which tests are flaky: a red run named them, and the same tree passed before or passes now."""
     place = (record.tree, record.key)
     if record.failing:
@@ -524,7 +498,7 @@ def _note_failing(state: QueueState, record: VerdictGiven) -> None:
     state.flaky_tests = dict.fromkeys(list(state.flaky_tests)[-KEPT_FAILURES:])
 
 
-def _judge(state: QueueState, entry: MergeEntry, record: VerdictGiven, stored: Stored) -> None:
+def _judge(state: QueueState, entry: MergeEntry, record: records.VerdictGiven, stored: Stored) -> None:
     """Record a verdict in one of the entries under test; red for several together is not yet a verdict on one."""
     others = len(record.entries) - 1
     if record.result != "green" and others:
@@ -539,12 +513,12 @@ def _judge(state: QueueState, entry: MergeEntry, record: VerdictGiven, stored: S
         state.outcomes.append(make_outcome(entry, GREEN_SIGNAL, stored.seq, stored.at))
 
 
-def _apply_landing_started(state: QueueState, record: LandingStarted, stored: Stored) -> None:
+def _apply_landing_started(state: QueueState, record: records.LandingStarted, stored: Stored) -> None:
     state.landing = record
     state.moves[record.new] = record.old
 
 
-def _apply_landed(state: QueueState, record: EntryLanded, stored: Stored) -> None:
+def _apply_landed(state: QueueState, record: records.EntryLanded, stored: Stored) -> None:
     _end_turns(state, record.named)
     landing = state.landing
     if landing is None or record.entry not in landing.entries:
@@ -562,21 +536,21 @@ def _apply_landed(state: QueueState, record: EntryLanded, stored: Stored) -> Non
     state.stale_checkouts += tuple(StaleCheckout(path, record.old, landing.new) for path in record.stale_checkouts)
 
 
-def _apply_landing_over(state: QueueState, record: QueueRecord, stored: Stored) -> None:
+def _apply_landing_over(state: QueueState, record: records.QueueRecord, stored: Stored) -> None:
     state.landing = None
     state.verdicts.forget_base()
 
 
-def _apply_checkout_updated(state: QueueState, record: CheckoutUpdated, stored: Stored) -> None:
+def _apply_checkout_updated(state: QueueState, record: records.CheckoutUpdated, stored: Stored) -> None:
     state.stale_checkouts = tuple(stale for stale in state.stale_checkouts if stale.path != record.path)
 
 
-def _apply_paused(state: QueueState, record: QueuePaused, stored: Stored) -> None:
+def _apply_paused(state: QueueState, record: records.QueuePaused, stored: Stored) -> None:
     for name in record.entries:
         if name in state.entries:
             state.entries[name] = replace(state.entries[name], status="queued", verdict="", reason=record.detail,
                                           updated_at=stored.at)
-    if state.pause and state.pause.is_manual and record.reason != PauseReason.ASKED:
+    if state.pause and state.pause.is_manual and record.reason != records.PauseReason.ASKED:
         return  # the queue's own pause never replaces the user's
     state.pause = Pause(record.reason, record.detail, record.tip, record.log, stored.at if record.retry_after else "",
                         record.retry_after)
@@ -585,41 +559,41 @@ def _apply_paused(state: QueueState, record: QueuePaused, stored: Stored) -> Non
     state.verdicts.forget_runs()
 
 
-def _apply_resumed(state: QueueState, record: QueueResumed, stored: Stored) -> None:
+def _apply_resumed(state: QueueState, record: records.QueueResumed, stored: Stored) -> None:
     state.pause = None
 
 
-def _apply_hindered(state: QueueState, record: QueueHindered, stored: Stored) -> None:
+def _apply_hindered(state: QueueState, record: records.QueueHindered, stored: Stored) -> None:
     state.hindrance, state.hindered_at = record.reason, stored.at if record.reason else ""
 
 
-def _apply_snapshot_taken(state: QueueState, record: SnapshotTaken, stored: Stored) -> None:
+def _apply_snapshot_taken(state: QueueState, record: records.SnapshotTaken, stored: Stored) -> None:
     restore(state, record.state)
     state.snapshot_seq = stored.seq
 
 
-_APPLY: Mapping[type[QueueRecord], Callable[[QueueState, Any, Stored], None]] = {
-    Configured: _apply_configured,
-    EntryEnqueued: _apply_enqueued,
-    EntryAmended: _apply_amended,
-    EntryCancelled: _apply_cancelled,
-    LeaseTaken: _apply_lease_taken,
-    StatusChanged: _apply_status_changed,
-    TurnAwaited: _apply_turn_awaited,
-    TurnTimed: _apply_turn,
-    TurnSuspended: _apply_turn,
-    TurnEnded: _apply_turn,
-    GateStarted: _apply_gate_started,
-    VerdictGiven: _apply_verdict_given,
-    LandingStarted: _apply_landing_started,
-    EntryLanded: _apply_landed,
-    LandingBlocked: _apply_landing_over,
-    TargetMoved: _apply_landing_over,
-    CheckoutUpdated: _apply_checkout_updated,
-    QueuePaused: _apply_paused,
-    QueueResumed: _apply_resumed,
-    QueueHindered: _apply_hindered,
-    SnapshotTaken: _apply_snapshot_taken,
+_APPLY: Mapping[type[records.QueueRecord], Callable[[QueueState, Any, Stored], None]] = {
+    records.Configured: _apply_configured,
+    records.EntryEnqueued: _apply_enqueued,
+    records.EntryAmended: _apply_amended,
+    records.EntryCancelled: _apply_cancelled,
+    records.LeaseTaken: _apply_lease_taken,
+    records.StatusChanged: _apply_status_changed,
+    records.TurnAwaited: _apply_turn_awaited,
+    records.TurnTimed: _apply_turn,
+    records.TurnSuspended: _apply_turn,
+    records.TurnEnded: _apply_turn,
+    records.GateStarted: _apply_gate_started,
+    records.VerdictGiven: _apply_verdict_given,
+    records.LandingStarted: _apply_landing_started,
+    records.EntryLanded: _apply_landed,
+    records.LandingBlocked: _apply_landing_over,
+    records.TargetMoved: _apply_landing_over,
+    records.CheckoutUpdated: _apply_checkout_updated,
+    records.QueuePaused: _apply_paused,
+    records.QueueResumed: _apply_resumed,
+    records.QueueHindered: _apply_hindered,
+    records.SnapshotTaken: _apply_snapshot_taken,
 }
 """Record → its effect on the queue as a whole."""
 
@@ -644,7 +618,7 @@ class SavedState(Value):
     tip: str
     enqueued: int = msgspec.field(name="count")
     base: BaseVerdict | None
-    landing: LandingStarted | None
+    landing: records.LandingStarted | None
     pause: Pause | None
     config: QueueConfig | None
     entries: list[MergeEntry]
@@ -663,11 +637,11 @@ class SavedState(Value):
     failing: list[tuple[str, str, tuple[str, ...]]] = msgspec.field(default_factory=list)
 
 
-def snapshot(state: QueueState) -> SnapshotTaken:
+def snapshot(state: QueueState) -> records.SnapshotTaken:
     """Return the state as a record with which a new journal can start."""
     entries = _entries_to_keep(state)
     names = {entry.id for entry in entries}
-    return SnapshotTaken(asdict(SavedState(
+    return records.SnapshotTaken(asdict(SavedState(
         state.holder, state.updated_at, state.tip, state.enqueued, state.base, state.landing, state.pause, state.config,
         entries, [state.positions[entry.id] for entry in entries], list(state.gates.values()), state.stale_checkouts,
         [_save_outcome(state, outcome) for outcome in state.outcomes if outcome.entry.id in names],

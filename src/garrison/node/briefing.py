@@ -43,6 +43,7 @@ from garrison.node.instructions import Instructions, read_instructions, read_set
 from garrison.node.worktree import CONFLICTS, MERGED
 from garrison.records import atomic, budget, journal
 from garrison.records import run as run_records
+from garrison.records.comments import comment_id
 from garrison.records.failover import read_failovers, session_holders
 from garrison.records.json_io import read_json, read_lines
 from garrison.records.names import Key, branch_name
@@ -311,7 +312,7 @@ class Briefer:
         is_anew = self.task.attributes.get("rework") == Start.FRESH
         if refusal is None or refusal.by is RefusedBy.RUN or self.failovers or is_anew:
             return None
-        from garrison.agents.claude.attempt_files import AttemptFiles
+        from garrison.agents.conversation.files import AttemptFiles
         from garrison.agents.program_stream import find_mender
 
         folder = self.files.attempt(self.task.node, refusal.attempt)
@@ -425,7 +426,7 @@ class Briefer:
         if self.task.rework == CONTINUE:
             return RefusedBy.LOST
         if kind not in _BY_KIND and "failed" in facts:
-            from garrison.agents.claude.trouble import was_hindered
+            from garrison.agents.conversation.trouble import was_hindered
 
             return RefusedBy.OUTAGE if was_hindered(self.files.attempt(self.task.node, attempt)) else RefusedBy.FAILED
         return _BY_KIND.get(kind, RefusedBy.RUN)
@@ -452,7 +453,7 @@ class Briefer:
         result, _ = _reported(self.files, self.task, attempt)
         if result is None or result.said.get("status"):
             return Ended.REPORTED
-        from garrison.agents.claude.attempt_files import AttemptFiles
+        from garrison.agents.conversation.files import AttemptFiles
 
         is_silent = AttemptFiles(self.files.attempt(self.task.node, attempt)).unreported.exists()
         return Ended.SILENT if is_silent else Ended.EXIT_CODE
@@ -565,7 +566,11 @@ class Briefer:
                      for each in listed if isinstance(each, dict)) if isinstance(listed, list) else ()
 
     def _by_review(self, refusal: Refusal, entry: MergeEntry | None) -> Refusal:
-        return replace(refusal, reason=entry.review) if entry is not None else refusal
+        if entry is None:
+            return refusal
+        ids = tuple(comment_id(number) for number in range(1, len(entry.comments) + 1))
+        return replace(refusal, reason=entry.review, comments=(*refusal.comments, *ids),
+                       replies_file=str(self.folder / EXCHANGE / REPLIES) if ids else refusal.replies_file)
 
     def _without_change(self, refusal: Refusal, _entry: MergeEntry | None) -> Refusal:
         log = self.files.attempt(self.task.node, refusal.attempt) / "output.log"

@@ -22,7 +22,7 @@ from garrison.agents import prompt, registry
 from garrison.agents.base import Assignment, Outcome, Question, Trouble, Work
 from garrison.agents.channel import open_channel
 from garrison.agents.channel_client import INSIDE, VARIABLE
-from garrison.agents.claude.attempt_files import AttemptFiles
+from garrison.agents.conversation.files import AttemptFiles
 from garrison.agents.failover import START
 from garrison.agents.reports import ValidatorReports
 from garrison.ends import End, EndKind

@@ -382,8 +382,8 @@ class Orchestrator:
     def _pass_answers(self, work: Work, now: float) -> bool:
         """Pass arrived answers to who asked: a process of the agent by its socket, or its session."""
         def deliver(question: str, text: str) -> None:
-            from garrison.agents.claude.attempt_files import AttemptFiles  # few attempts ask
-            from garrison.agents.claude.questions import keep_answer
+            from garrison.agents.conversation.files import AttemptFiles  # few attempts ask
+            from garrison.agents.conversation.questions import keep_answer
 
             asked = next((each for each in (work.question, self.reports.question)
                           if each is not None and each.id == question), Question(question, ""))

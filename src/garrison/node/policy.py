@@ -1,6 +1,15 @@
 """Runner policy: decide what a node's runner does next, from journaled facts and observations. Pure.
 
-The state of a node's work is the phase of the runner's hook, which a successor reads; each row ends with MOVE_HOOK:
+Theory of operation. `decide` is called once a turn; the first of these steps that applies decides it alone:
+
+    1. apply signals
+    2. stop, if asked to: end job and orchestrator, then the runner
+    3. end an attempt that failed, with its work saved
+    4. replace an orchestrator that the user ordered killed, or that hangs
+    5. move the hook of an earlier attempt back to where this one begins
+    6. do what the hook's phase asks for (`_PHASES`)
+
+The state of a node's work is that phase, which a successor reads; each row ends with MOVE_HOOK:
 
     phase            what the runner does                                                     next phase
     planning         begin the attempt, create the worktree, set it up, start the agent       executing
@@ -44,19 +53,6 @@ from garrison.records.events import (
 )
 from garrison.records.names import branch_name
 from garrison.records.record import from_data
-from garrison.records.signals import (
-    CancelNode,
-    InputResponse,
-    KillOrchestrator,
-    MergeReady,
-    NeedsInput,
-    NeedsReview,
-    NodeComplete,
-    OrchestratorParked,
-    RunnerExited,
-    UnparkNode,
-    find_objection,
-)
 from garrison.supervise import restart
 from garrison.supervise.death_classes import ORDER, STOP
 from garrison.supervise.decisions import (
@@ -133,7 +129,7 @@ class RunnerFacts:
     host: str = ""
     """What was journaled last of the host that works on it."""
     kill: int = 0
-    """The orchestrator's incarnation that a person ordered killed."""
+    """The orchestrator's incarnation that the user ordered killed."""
     stop_requested: int = 0
     """The orchestrator's incarnation that this runner asked to stop: its graceful end is not a death."""
 
@@ -248,23 +244,23 @@ def _has_begun(facts: RunnerFacts, view: RunnerView) -> bool:
 
 def decide(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Decision:
     """Return the actions of one turn."""
-    if actions := _apply_signals(facts, view, policy):
+    if actions := _apply_signals(facts, view, policy):  # 1
         return Decision(actions)
-    if view.stopping:
+    if view.stopping:                                   # 2
         return Decision(_stop(facts, view))
-    if facts.failed:
+    if facts.failed:                                    # 3
         return Decision(_fail(facts, view))
-    orchestrator = view.orchestrator
+    orchestrator = view.orchestrator                    # 4
     if orchestrator.living and orchestrator.identity and orchestrator.identity.incarnation == facts.kill:
         return Decision([Action(ActionKind.REPLACE, why="killed by order", payload=ReplaceChild(ORDER))])
     if orchestrator.hung:
         return Decision([_act(_decide_restart(facts, view, orchestrator, policy))])
-    if not _has_begun(facts, view):
+    if not _has_begun(facts, view):                     # 5
         if view.phase == "merged":  # it landed in an earlier attempt, and the flow returned to the node
             return Decision([Action(ActionKind.REOPEN_HOOK)])
         if view.phase in ("impl_complete", "validating"):  # rework
             return Decision([Action(ActionKind.MOVE_HOOK, "executing")])
-    return _PHASES[view.phase](facts, view, policy)
+    return _PHASES[view.phase](facts, view, policy)     # 6
 
 
 # ---- signals
@@ -280,7 +276,7 @@ def _apply_signals(facts: RunnerFacts, view: RunnerView, policy: Policy) -> list
             actions.append(_refuse(posted, posted.error))
         elif signal.id in facts.applied:
             actions.append(Action(ActionKind.APPLY_SIGNAL, payload=ApplySignal(posted)))
-        elif why := find_objection(signal, view.task.run_id, {view.task.node: view.task.attempt}, incarnations):
+        elif why := signals.find_objection(signal, view.task.run_id, {view.task.node: view.task.attempt}, incarnations):
             actions.append(_refuse(posted, why))
         else:
             event = _apply(signal, facts, view)
@@ -300,16 +296,16 @@ def _apply(signal: Signal, facts: RunnerFacts, view: RunnerView) -> RunnerSignal
     event = RunnerSignal(signal.id, signal.signal_type, signal.attempt, text=signals.describe_own(signal))
     payload = signals.parse(signal)
     match payload:
-        case KillOrchestrator():
+        case signals.KillOrchestrator():
             identity = view.orchestrator.identity
             return replace(event, kill=payload.incarnation or (identity.incarnation if identity else 0))
-        case NeedsInput():
+        case signals.NeedsInput():
             return replace(event, forward="up")
-        case InputResponse():
+        case signals.InputResponse():
             return replace(event, forward="down")
-        case UnparkNode():
+        case signals.UnparkNode():
             return replace(event, unpark=True)
-        case CancelNode() if not _is_in_merge_queue(facts, view):
+        case signals.CancelNode() if not _is_in_merge_queue(facts, view):
             return replace(event, cancel=payload.text or "it was cancelled")
     return event
 
@@ -480,7 +476,7 @@ def _report_parking(view: RunnerView, policy: Policy, facts: RunnerFacts, *, par
                     suffix: str) -> Action:
     """Return the report that the agent is parked, or no longer is; one per parked incarnation."""
     probe_at = iso(view.wall + policy.cool_down(facts.circuit.parks + 1)) if parked else ""
-    payload = OrchestratorParked(view.task.node, _branch(view), parked, _last_ended(view), why, probe_at)
+    payload = signals.OrchestratorParked(view.task.node, _branch(view), parked, _last_ended(view), why, probe_at)
     return Action(ActionKind.SEND, payload.type, payload=SendSignal(payload, suffix))
 
 
@@ -539,7 +535,7 @@ def _impl_complete(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Deci
     if view.orchestrator.living:
         return Decision([], view.now + EXIT_PAUSE)
     if facts.change == UNCHANGED:
-        return Decision([_send(NodeComplete(view.task.node, _branch(view), Landing.NO_CHANGE)),
+        return Decision([_send(signals.NodeComplete(view.task.node, _branch(view), Landing.NO_CHANGE)),
                          Action(ActionKind.MOVE_HOOK, "validating")])
     if not facts.inspected:  # a run that an earlier version began, or a damaged journal
         return Decision([Action(ActionKind.INSPECT_CHANGE)])
@@ -547,9 +543,9 @@ def _impl_complete(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Deci
     is_enqueued = view.merge is not None and view.merge.attempt == view.task.attempt
     node, branch = view.task.node, _branch(view)
     needs_person = view.task.approve or bool(with_effect(facts.changes, Effect.ASK))
-    return Decision([_send(NodeComplete(node, branch)), *([] if is_enqueued else [Action(ActionKind.ENQUEUE)]),
-                     _send(MergeReady(node, branch)),
-                     *([_send(NeedsReview(node, branch))] if needs_person else []),
+    return Decision([_send(signals.NodeComplete(node, branch)), *([] if is_enqueued else [Action(ActionKind.ENQUEUE)]),
+                     _send(signals.MergeReady(node, branch)),
+                     *([_send(signals.NeedsReview(node, branch))] if needs_person else []),
                      Action(ActionKind.MOVE_HOOK, "validating")])
 
 
@@ -581,10 +577,10 @@ def _validating(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Decisio
 
 def _merged(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Decision:
     # Sent again: no merge entry tells the guardian of it if the first one was lost; a repeated one is recognised.
-    complete = [_send(NodeComplete(view.task.node, _branch(view), Landing.NO_CHANGE))] \
+    complete = [_send(signals.NodeComplete(view.task.node, _branch(view), Landing.NO_CHANGE))] \
         if facts.change == UNCHANGED else []
     return Decision([Action(ActionKind.TIDY_UP), *complete,
-                     _send(RunnerExited(view.task.node, _branch(view), "done")),
+                     _send(signals.RunnerExited(view.task.node, _branch(view), "done")),
                      Action(ActionKind.END, Departure.DONE)])
 
 

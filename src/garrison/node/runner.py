@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from garrison.agents import registry
-from garrison.agents.claude.attempt_files import AttemptFiles
-from garrison.agents.claude.trouble import list_troubles
+from garrison.agents.conversation.files import AttemptFiles
+from garrison.agents.conversation.trouble import list_troubles
 from garrison.ends import Departure, Effect, with_effect
 from garrison.errors import Hindered
 from garrison.merge.target import describe_gone
@@ -24,6 +24,7 @@ from garrison.node.jobs import SETUP, VALIDATOR, RunnerJobs
 from garrison.node.policy import RunnerFacts, RunnerView
 from garrison.node.snapshots import Snapshotter
 from garrison.node.worktree import Worktree
+from garrison.plugins import Group, load
 from garrison.processes.actions import Action, ActionKind, ApplySignal, Decision, ReplaceChild, SendSignal
 from garrison.processes.loop import all_beating, exit_gracefully, fingerprint_of, heartbeat_limit, log_line
 from garrison.processes.spawn import close_sessions, spawn_orchestrator, worktree_path, write_runner_state
@@ -435,9 +436,7 @@ class Runner:
     def _give_up_offer(self, why: str) -> None:
         """Let no host continue with the attempt."""
         if self.task.hosts:
-            from garrison.hosts.attempts import give_up  # few nodes are a host's
-
-            give_up(self.runtime, self.launch, self.task, why)
+            load(Group.PARTS, "hosts.give_up")(self.runtime, self.launch, self.task, why)
 
     def _record_death(self, action: Action, view: RunnerView) -> None:
         """Report a death, then record it: no successor reports a recorded one."""

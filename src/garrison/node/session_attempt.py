@@ -32,9 +32,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from garrison.agents import scripted
 from garrison.agents.base import Function
-from garrison.agents.claude import cli_process, messages, policy, prompts, questions, tools
-from garrison.agents.claude.attempt_files import AttemptFiles
-from garrison.agents.claude.stream import render
+from garrison.agents.claude import cli_process
+from garrison.agents.conversation import messages, policy, prompts, questions, tools
+from garrison.agents.conversation.connection import clean
+from garrison.agents.conversation.files import AttemptFiles
+from garrison.agents.conversation.stream import render
 from garrison.agents.graph import session_manager
 from garrison.agents.graph.model import AgentFailure
 from garrison.agents.result import LANDING
@@ -53,7 +55,6 @@ from garrison.session.claude import claude_adapters, prompt_of
 from garrison.session.state import Message, Tier, ToolCall, read_tiers, require_working_tier
 from garrison.session.store import read_state
 from garrison.system import processes
-from garrison.system.terminal_text import clean_lines
 from garrison.values import replace
 from garrison.workflow.tools import Toolbox
 
@@ -284,9 +285,8 @@ def _show_result(_name: str, text: str, failed: bool) -> None:
 
 
 def _show(event: Mapping[str, object]) -> None:
-    text = render(event)
-    if text:
-        print("\n".join(clean_lines(text)), flush=True)
+    if text := render(event):
+        print(clean(text), flush=True)
 
 
 def _exit_at_once() -> None:

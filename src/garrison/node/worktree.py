@@ -183,7 +183,7 @@ def _merge_tip(git: Git, worktree: Path, tip: str, conflicts: Path, target: str)
     """Merge the target's tip into the branch and leave conflict markers, once per attempt: a later runner must not
     merge under a working agent because the target moved.
 
-    The markers name the target, unless that has moved on or its name means something else in git, too. What was merged
+    The markers name the target, unless that has moved on or its name also means something else in git. What was merged
     is written alongside the `conflicts`, with the name in the markers.
     """
     if conflicts.exists():

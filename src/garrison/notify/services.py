@@ -23,8 +23,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 from urllib.parse import quote, urlencode, urlsplit
 
+from garrison import extras
 from garrison.config import NotifyConfig, read_config
-from garrison.errors import GarrisonError, Refused, UsageError
+from garrison.errors import GarrisonError, UsageError
 from garrison.notify import buttons, devices
 from garrison.notify.push import check_endpoint, key_path, public_key
 from garrison.records.record import from_data
@@ -41,8 +42,6 @@ if TYPE_CHECKING:
 
 PUSH_SECONDS = 86_400
 """Time for which a push service keeps a message for a device that is off."""
-MISSING = ("what sends is not installed: `pip install 'garrison[notify]'` into garrison's environment, or "
-           "`pipx inject garrison apprise cryptography`")
 _SECRET = 4
 """Characters of a part of an address from which on it is taken for a secret."""
 _TEST = "test"
@@ -72,7 +71,8 @@ def read_urls(config: NotifyConfig, environ: Mapping[str, str]) -> list[tuple[st
                 raise UsageError(f"{path}: other users may read it, and it has secrets: chmod 600 {path}")
             text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise UsageError(f"{path}, the urls_file of [notify], cannot be read: {error}") from None
+            raise UsageError(f"{path}, the urls_file of [notify], cannot be read: "
+                             f"{getattr(error, 'strerror', None) or error}") from None
         found += [(f"{path}:{number}", line.strip()) for number, line in enumerate(text.splitlines(), 1)
                   if line.strip() and not line.strip().startswith("#")]
     for place, line in found:
@@ -140,9 +140,8 @@ def link_to(home: Path, config: NotifyConfig, run: str, notification: Notificati
 
 
 def path_to(run: str, notification: Notification) -> str:
-    """Return the same within the page. Pure."""
-    words = {"run": run, "node": notification.node, "notice": notification.key}
-    return f"/?{urlencode({name: value for name, value in words.items() if value}, quote_via=quote)}"
+    """Return the same within the page; a node's panel would cover its question on a phone. Pure."""
+    return f"/?{urlencode({'run': run, 'notice': notification.key}, quote_via=quote)}"
 
 
 def describe_push(notification: Notification) -> str:
@@ -182,17 +181,16 @@ def send(home: Path, config: NotifyConfig, environ: Mapping[str, str], run: str,
     """Send a notification to every service and device at once; return what became of it at each.
 
     Raises:
-        Refused: the extra is not installed, and somebody is to be told.
+        Refused: the extra is not installed, but a target is configured.
         UsageError: an address or a setting is invalid.
     """
     urls = read_urls(config, environ)
     paired = [device for device in devices.list_devices(home) if device.push is not None]
     if not urls and not paired:
         return []
-    try:
-        import apprise
-    except ImportError:
-        raise Refused(MISSING) from None
+    extras.require("notify", "a notice")
+    import apprise
+
     link = link_to(home, config, run, notification)
     actions = ntfy_actions(home, config, run, notification, link, time.time()) if urls else ""
     more = {name: value for name, value in (("click", link), ("actions", actions)) if value}
@@ -236,7 +234,7 @@ def push(home: Path, config: NotifyConfig, device: devices.Device, run: str, not
     target = device.push
     assert target is not None
     check_endpoint(target.endpoint)
-    public_key(home)  # a device subscribed with it, so it is there; one that was lost is made anew, and refused there
+    public_key(home)  # a device subscribed with it, so it is there; one that was lost is made again, and refused there
     service = Push(subscriber=config.push_contact, targets=[device.id], keyfile=str(key_path(home)), ttl=PUSH_SECONDS,
                    asset=_asset())
     service.subscriptions[device.id] = {"endpoint": target.endpoint,

@@ -83,7 +83,7 @@ async def run_async(
     own_loop: bool = False, on_step: Callable[[FlowState], None] | None = None,
     idle: Callable[[], bool] | None = None,
 ) -> RunResult:
-    """Run `graph` (a Graph, a path, or a text) until it ends or waits for a person or a signal.
+    """Run `graph` (a Graph, a path, or a text) until it ends or waits for the user or a signal.
 
     `initial` is its initial context; `handlers` maps node types to callables `handler(call) -> Outcome`; `run_dir`
     holds journal, checkpoint and files, and without it the run is in memory. `agent` executes codergen nodes,
@@ -250,7 +250,7 @@ def start_run(given: GraphLike, registry: Registry, directory: RunDirectory | No
               tree: str | Path | None, transforms: Sequence[Transform], notes: Mapping[str, Any]) -> OpenRun:
     """Return a run that starts `at`; nothing is written yet.
 
-    Of the caller's `notes`, a resume gets `agent`, `simulated` and `repository` (see RunStart).
+    From the caller's `notes`, a resume gets `agent`, `simulated` and `repository` (see RunStart).
     """
     graph, dot_text = read_graph(given)
     context = check_json(initial, "initial")

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
 
-from garrison.pipeline.graph import Edge, Graph, Node, seconds, text
+from garrison.pipeline.graph import Edge, Graph, Node, flag, seconds, text
 from garrison.pipeline.outcome import DETERMINISTIC, FAIL, RETRY, SUCCESS, Outcome
 from garrison.records.record import Record, from_data, stated
 from garrison.system.clock import iso
@@ -48,6 +48,8 @@ class Option(Value):
     target: str = ""
     written: str = ""
     """Label as written on the edge."""
+    irreversible: bool = False
+    """True if the user confirms it before it counts: nothing takes back what follows."""
 
 
 class Question(Value):
@@ -307,11 +309,14 @@ def gate_of(node: Node, edges: Iterable[Edge]) -> Gate:
     if kind == SIGNAL:
         name = text(attrs, "signal") or node.id
         return Gate(node.id, kind, Question("", node.id, node.label), name, timeout_s)
+    written = list(edges)
+    options = options_of((edge.attrs.get("label") or "", edge.target) for edge in written)
+    options = tuple(replace(option, irreversible=flag(edge.attrs, "irreversible", flag(attrs, "irreversible")))
+                    for option, edge in zip(options, written, strict=True))
     question_kind = text(attrs, "human.type") or text(attrs, "question_type") or SINGLE_SELECT
     return Gate(node.id, kind, Question(
         "", node.id, str(attrs.get("human.prompt") or attrs.get("prompt") or node.label),
-        options_of((edge.attrs.get("label") or "", edge.target) for edge in edges),
-        question_kind if question_kind in KINDS else SINGLE_SELECT,
+        options, question_kind if question_kind in KINDS else SINGLE_SELECT,
         next((str(attrs[name]) for name in _DEFAULTS if attrs.get(name)), "")), "", timeout_s)
 
 

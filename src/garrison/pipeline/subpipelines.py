@@ -3,9 +3,9 @@
 The file a `subgraph` or manager node names is read when the run is launched and stored with the run, which never reads
 the user's file again. A node `test` of the pipeline run by the node `checks` is called `checks__test` in the run.
 
-A manager (`stack.manager_loop`) polls its child every `manager.poll_interval`, at most `manager.max_cycles` times. Of
-its `manager.actions`, `observe` copies the child's state to `stack.child.*`, `steer` sends the node's prompt to the
-child's agents (`manager.steer_cooldown` apart), and `wait` waits between cycles. It ends with its child, or when
+A manager (`stack.manager_loop`) polls its child every `manager.poll_interval`, at most `manager.max_cycles` times.
+Among its `manager.actions`, `observe` copies the child's state to `stack.child.*`, `steer` sends the node's prompt to
+the child's agents (`manager.steer_cooldown` apart), and `wait` waits between cycles. It ends with its child, or when
 `manager.stop_condition` holds, which ends the child.
 """
 

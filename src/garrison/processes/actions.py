@@ -9,19 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 from garrison.values import Value
 
 if TYPE_CHECKING:
-    from garrison.merge.records import TurnEnded, TurnSuspended
-    from garrison.pull_request.facts import ForgeStep
-    from garrison.records.events import (
-        FactRecorded,
-        FlowAdvanced,
-        GateChanged,
-        GuardianSignal,
-        LandingChanged,
-        ManagerCycled,
-        NodeChanged,
-        PullRequestChanged,
-        RunnerSignal,
-    )
+    from garrison.records.events import GuardianSignal, RunnerSignal
     from garrison.records.signals import Payload, PostedSignal
     from garrison.supervise.decisions import DecisionInputs
 
@@ -66,7 +54,7 @@ class ActionKind(StrEnum):
     CHANGE_TURN = "turn"  # TurnEnded, TurnSuspended
     CHANGE_LANDING = "landing"  # LandingChanged
     CHANGE_PULL_REQUEST = "pull_request"  # PullRequestChanged
-    ASK_FORGE = "forge"  # ForgeStep
+    ASK_FOLLOWER = "forge"  # of the extra that follows the run (`run/follower.py`)
 
     # runner
     PREPARE_WORKTREE = "tree"
@@ -120,9 +108,7 @@ class Action:
     kind: ActionKind
     target: str = ""
     why: str = ""
-    payload: (ApplySignal | SendSignal | ReplaceChild | ParkChild | NodeChanged | FlowAdvanced | GateChanged
-              | ManagerCycled | TurnEnded | TurnSuspended | LandingChanged | PullRequestChanged | ForgeStep
-              | FactRecorded | None) = None
+    payload: Value | None = None
     basis: DecisionInputs | None = field(default=None, compare=False)
     """Inputs of a restart or cleanup decision; they are journaled before the action."""
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from garrison.errors import GarrisonError, NotFound, RecordCorrupt, UsageError
+from garrison.plugins import Group, load
 from garrison.processes.loop import BLOCKED_SIGNALS, FENCED_EXIT, HINDERED, OF_ATTEMPT, WAKING_SIGNALS, log_line, run
 from garrison.processes.runtime import Runtime
 from garrison.records import atomic
@@ -152,9 +153,7 @@ def _orchestrator(runtime: Runtime, options: Options) -> MakeProcess:
         task = _task(runtime, options)
         kind: type[Orchestrator] = Orchestrator
         if task.hosts:
-            from garrison.hosts.orchestrator import RemoteOrchestrator
-
-            kind = RemoteOrchestrator
+            kind = load(Group.PARTS, "hosts.orchestrator")
         return kind(runtime, incarnation, _launch(runtime, options), task)
 
     return make

@@ -16,7 +16,7 @@ from garrison.records.hook import Hook
 from garrison.records.identity import Identity
 from garrison.records.names import Key, branch_name
 from garrison.records.record import from_data
-from garrison.records.run import LAND_PR, RunnerState
+from garrison.records.run import RunnerState
 from garrison.supervise.incarnation import (
     SpawnRequest,
     kill_incarnation,
@@ -31,6 +31,8 @@ from garrison.system.terminal_choice import choose_terminal
 from garrison.values import asdict, replace
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from garrison.processes.runtime import Runtime
     from garrison.records.run import Launch, Task
 
@@ -41,8 +43,9 @@ def process_argv(key: Key, home: Path, incarnation: int, options: list[str] | No
 
 
 def spawn_process(runtime: Runtime, launch: Launch, request: SpawnRequest,
-                  options: list[str] | None = None) -> Identity:
-    """Start a process in its own session, with its output in its log; return the leased identity.
+                  options: list[str] | None = None, variables: Mapping[str, str] | None = None) -> Identity:
+    """Start a process in its own session, with its output in its log and these variables in addition to a run's; return
+    the leased identity.
 
     OSError (ENOSPC) on a full disk: the process could not register there, and would count as a death.
     """
@@ -55,12 +58,8 @@ def spawn_process(runtime: Runtime, launch: Launch, request: SpawnRequest,
         log = runtime.files(key.run).process_log(f"{key.role}-{key.name}")
         atomic.make_directory(log.parent)
         log_retention.shorten_log(log)
-        env = runtime.environment(launch, {"GARRISON_LIFE": marker,
-                                           "GARRISON_INCARNATION": str(identity.incarnation)})
-        if key.role == "guardian" and launch.land == LAND_PR:
-            from garrison.pull_request.access import forge_variables  # few runs have a pull request
-
-            env |= forge_variables(launch, runtime.environ)
+        env = {**runtime.environment(launch, {"GARRISON_LIFE": marker,
+                                              "GARRISON_INCARNATION": str(identity.incarnation)}), **(variables or {})}
         child = runtime.processes.spawn(argv, env=env, cwd=str(runtime.home), log=log)
         child.close()
         return child.id

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from garrison import extras
 from garrison.config import read_config
 from garrison.errors import Refused
 from garrison.merge.target import check_target_name, split_target
 from garrison.records.names import quote
-from garrison.records.run import LAND_PR
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,17 +23,14 @@ if TYPE_CHECKING:
     from garrison.forge.credentials import Token
     from garrison.forge.model import Location
     from garrison.processes.runtime import Runtime
-    from garrison.records.run import Launch
     from garrison.system.git import Git
 
 _HOSTS = ("GH_HOST", "GITLAB_HOST", "GITEA_HOST")
 """Variables that say which host a token is for."""
 
 
-def forge_variables(launch: Launch, environ: Mapping[str, str]) -> dict[str, str]:
+def forge_variables(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the variables with tokens that launcher and guardian of a run with a pull request get."""
-    if launch.land != LAND_PR:
-        return {}
     from garrison.forge.credentials import token_names
 
     return {name: environ[name] for name in (*sorted(token_names()), *_HOSTS) if environ.get(name)}
@@ -55,6 +52,7 @@ def connect(git: Git, remote: str, home: Path, environ: Mapping[str, str],
     """Return the forge of a remote, and the environment with which git may use it; ForgeError or UsageError."""
     from garrison.forge.credentials import find_token, git_environment
 
+    extras.require("forges", "a pull request")
     location = locate(git, remote, options)
     token = find_token(location, environ)
     return open_forge(location, token, home), git_environment(location, token)

@@ -83,8 +83,8 @@ SWIFT_SECONDS = 5.0
 KEPT_SECONDS = 60.0
 """Seconds for which a look that failed leaves what it had read to the next one."""
 REJECTED, UNANSWERED = 1, 128
-"""Exit codes of a `git push` to which the remote answered, and not; git itself ends with 1 at some broken connections,
-too."""
+"""Exit codes of a `git push` to which the remote answered, and not; git also ends with 1 at some broken
+connections."""
 MAX_TRIES = 5
 """Times that a client tries to answer a comment while the forge fails at it."""
 GENERAL, REVIEW = "comment-", "review-"

@@ -1,6 +1,6 @@
 """Facts about a run's pull request, as one look at forge and repository found them, and steps to take there. Pure.
 
-The forge is asked for everything at once; `guardian/pull_request_policy.py` decides the next step from these facts and
+The forge is asked for everything at once; `policy.py` decides the next step from these facts and
 the journal, and after each step the forge is asked again. So every step is looked for before it is taken.
 """
 

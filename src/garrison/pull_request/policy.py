@@ -1,9 +1,10 @@
 """Pull request policy: the state machine of a run's request. Pure.
 
-It begins when the flow is at its exit. The run's branch is the head; `landing_policy.py` has it tested, merged into the
-base, on its own branch. `ROWS` is the machine: the first row that fits journal and facts decides the next step,
-and says into which states it may lead (`records.pull_request` has the states). docs/generated/states.md has the table;
-a test compares the two. Nothing is remembered but the journal, so a row may be decided again after any death.
+It begins when the flow is at its exit, as the last part of the guardian's step 5 (`run/guardian_policy.py`), which has
+the run's branch tested before, merged into the base on another branch. The run's branch is the head. `ROWS` is the
+machine: the first row that fits journal and facts decides the next step, and says into which states it may lead
+(`records.pull_request` has the states). docs/generated/states.md has the table; a test compares the two. Nothing is
+remembered but the journal, so a row may be decided again after any death.
 """
 
 from __future__ import annotations
@@ -82,6 +83,35 @@ class PullRequestView(Value):
     gives_up: bool = False
     """True once the forge has not answered for so long that the end of a failed run no longer waits for it."""
 
+    def follow(self, state: RunState, run: str, max_rework: int) -> list[Action]:
+        """Return the next step of the run's pull request; [] if there is nothing to do now."""
+        if state.status != "running" or state.landing.status not in (REQUESTED, TESTED):
+            return []
+        if self.facts is not None:
+            return decide(Turn(state, run, self, self.facts, max_rework))[1]
+        turn = Turn(state, run, self, Facts(Relation.ABSENT, "", ""))
+        return turn.wait(_S.HELD_UP if self.problem else turn.current, self.problem or self.wait) \
+            if self.problem or self.wait else []
+
+    def take_leave(self, state: RunState, run: str, why: str) -> list[Action] | None:
+        """Return what tells the reviewers that the run has failed, before it ends, [] while that is under way; None
+        once it is done, or is not needed.
+
+        The request is a draft again, with one comment: until it is taken up again nobody needs to look at it.
+        """
+        known = state.pull_request
+        if not known.number or known.state in (_S.MERGED, _S.CLOSED):
+            return None
+        key = hashlib.sha256(why.encode()).hexdigest()[:12]
+        text = write_failure(why, describe_next(run, "failed", over=not state.is_unfinished))
+        step = ForgeStep(StepKind.LEAVE, text=text, comment=f"{state.landing.attempt}-{key}")
+        turn = Turn(state, run, self, Facts(Relation.ABSENT, "", "", known.number, known.url))
+        if known.told == step.comment:
+            return None
+        if step in (self.done, self.refused) or self.gives_up:
+            return turn.keep(told=step.comment, ready=NOT_READY)
+        return [] if self.is_busy else [Action(ActionKind.ASK_FOLLOWER, step.kind, payload=step)]
+
 
 _S = PullRequestState
 _OPEN = tuple(each for each in PullRequestState if each not in (_S.MERGED, _S.CLOSED, _S.REWORKING))
@@ -129,7 +159,7 @@ class Turn(Value):
         if step == self.view.refused:
             return self.wait(_S.HELD_UP, self.view.problem)
         before = self.wait(new) if new is not None else []
-        return before or [Action(ActionKind.ASK_FORGE, step.kind, payload=step)]
+        return before or [Action(ActionKind.ASK_FOLLOWER, step.kind, payload=step)]
 
     def test(self, base: str) -> list[Action]:
         return [Action(ActionKind.CHANGE_LANDING, REQUESTED, "the base has moved", LandingChanged(
@@ -149,17 +179,6 @@ class Row(Value):
     """States into which it may lead; () if it leaves the state as it is."""
     decide: Callable[[Turn], list[Action] | None]
     """Returns what to do, [] for nothing yet; None if the row does not fit."""
-
-
-def follow(state: RunState, run: str, view: PullRequestView | None, max_rework: int) -> list[Action]:
-    """Return the next step of the run's pull request; [] if there is nothing to do now."""
-    if view is None or state.status != "running" or state.landing.status not in (REQUESTED, TESTED):
-        return []
-    if view.facts is None:
-        turn = Turn(state, run, view, Facts(Relation.ABSENT, "", ""))
-        return turn.wait(_S.HELD_UP if view.problem else turn.current, view.problem or view.wait) \
-            if view.problem or view.wait else []
-    return decide(Turn(state, run, view, view.facts, max_rework))[1]
 
 
 def decide(turn: Turn) -> tuple[Row, list[Action]]:
@@ -231,26 +250,6 @@ def _closed(turn: Turn) -> list[Action] | None:
            "another one")
     return turn.change(PullRequestChanged(_S.CLOSED, facts.number, facts.url, reason="closed")) or \
         turn.end(NOT_LANDED, why)
-
-
-def take_leave(state: RunState, run: str, view: PullRequestView | None, why: str) -> list[Action] | None:
-    """Return what tells the reviewers that the run has failed, before it ends, [] while that is under way; None once it
-    is done, or is not needed.
-
-    The request is a draft again, with one comment: until it is taken up again nobody needs to look at it.
-    """
-    known = state.pull_request
-    if view is None or not known.number or known.state in (_S.MERGED, _S.CLOSED):
-        return None
-    key = hashlib.sha256(why.encode()).hexdigest()[:12]
-    text = write_failure(why, describe_next(run, "failed", over=not state.is_unfinished))
-    step = ForgeStep(StepKind.LEAVE, text=text, comment=f"{state.landing.attempt}-{key}")
-    turn = Turn(state, run, view, Facts(Relation.ABSENT, "", "", known.number, known.url))
-    if known.told == step.comment:
-        return None
-    if step in (view.done, view.refused) or view.gives_up:
-        return turn.keep(told=step.comment, ready=NOT_READY)
-    return [] if view.is_busy else [Action(ActionKind.ASK_FORGE, step.kind, payload=step)]
 
 
 # ---- what it is for --------------------------------------------------------------------------------------------------

@@ -253,9 +253,6 @@ def put_section(body: str, section: str) -> str:
     return body[:begin] + section + body[end + len(END):]
 
 
-_REPLY = re.compile(r"#{1,4}\s+(?:comment\s+)?`?([\w.-]+(?::\w+)?)`?\s*:?\s*", re.IGNORECASE)
-
-
 def is_addressed(text: str, name: str) -> bool:
     """Return whether a comment calls somebody by name (`@garrison`) in its author's own words: not in code, not in what
     it quotes, and not as a part of an address."""
@@ -270,16 +267,3 @@ def is_addressed(text: str, name: str) -> bool:
         elif not line.lstrip().startswith(">") and called.search(_CODE.sub("` `", line)):
             return True
     return False
-
-
-def parse_replies(text: str) -> dict[str, str]:
-    """Return an agent's answers by the comment's id: each under a heading with the id."""
-    found, current = dict[str, list[str]](), ""
-    for line in text.splitlines():
-        heading = _REPLY.fullmatch(line)
-        if heading is not None:
-            current = heading[1]
-            found[current] = []
-        elif current:
-            found[current].append(line)
-    return {name: words for name, lines in found.items() if (words := "\n".join(lines).strip())}

@@ -10,17 +10,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from garrison.agents.base import REPLIES
+from garrison.agents.base import read_attempt_replies
 from garrison.errors import GarrisonError
 from garrison.merge.failing_tests import count_tests
-from garrison.pull_request.texts import NodeSummary, RunSummary, parse_replies
+from garrison.pull_request.texts import NodeSummary, RunSummary
 from garrison.records import costs, journal
 from garrison.records.names import INTEGRATION
 from garrison.records.run import read_attempt_result
 from garrison.run.branch import landing_queue, node_queue
 from garrison.run.state import TESTED
-from garrison.sandbox.place import EXCHANGE
-from garrison.system import untrusted
 from garrison.system.clock import from_iso
 from garrison.system.command import read_tail
 
@@ -39,8 +37,6 @@ MAX_FILES = 400
 """Changed files that are searched for in a check's log."""
 MAX_STAT = 40
 """Files and commits that are listed."""
-MAX_REPLIES = 100_000
-"""Bytes of an attempt's answers to comments."""
 
 
 class OwnerFinder:
@@ -176,7 +172,7 @@ def read_replies(runtime: Runtime, launch: Launch, state: RunState, git: Git) ->
         said = dict[str, str]()
         for attempt in range(2, last + 1):
             with suppress(GarrisonError, OSError):
-                said |= parse_replies(untrusted.read_end(files.attempt(node, attempt) / EXCHANGE, REPLIES, MAX_REPLIES))
+                said |= read_attempt_replies(files.attempt(node, attempt))
         keys = [key for key, owner in known.owners.items() if owner == node and not key.startswith("check:")]
         latest = max((known.taken[key] for key in keys), default=0)
         result, _ = read_attempt_result(runtime.store, files, node, last) if last > 1 else (None, "")

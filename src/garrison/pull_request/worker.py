@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 from garrison.backoff import Backoff
 from garrison.config import read_config
 from garrison.errors import GarrisonError
-from garrison.pull_request.facts import CheckResult, Facts, StepKind
+from garrison.pull_request.access import check_forge, connect, forge_variables
+from garrison.pull_request.facts import CheckResult, Facts, ForgeStep, StepKind
 from garrison.pull_request.policy import PullRequestView
 from garrison.pull_request.wake import Wishes, forge_folder, read_wishes, wake_file
 from garrison.records import atomic
@@ -32,13 +33,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from garrison.pipeline.plan import RunPlan
+    from garrison.processes.actions import Action
     from garrison.processes.runtime import Runtime
     from garrison.pull_request.client import PullRequestClient
-    from garrison.pull_request.facts import ForgeStep
     from garrison.records.pull_request import PullRequest
     from garrison.records.run import Launch
+    from garrison.run.guardian_view import LandingView
     from garrison.run.state import RunState
-    from garrison.run.view import LandingView
     from garrison.system.event_loop import EventLoop
     from garrison.system.git import Git
 
@@ -283,7 +284,7 @@ def read_count(root: Path) -> ForgeCount:
 
 
 class ForgeClient:
-    """Forge of one run, as its guardian uses it."""
+    """Forge of one run, as its guardian uses it: its follower (`run/follower.py`)."""
 
     def __init__(self, runtime: Runtime, launch: Launch, plan: RunPlan, git: Git) -> None:
         self.runtime, self.launch, self.plan, self.git = runtime, launch, plan, git
@@ -305,7 +306,6 @@ class ForgeClient:
 
     def _open(self) -> PullRequestClient:
         """Open the client; in the worker's thread, which alone uses it."""
-        from garrison.pull_request.access import connect
         from garrison.pull_request.client import PullRequestClient
         from garrison.pull_request.work import OwnerFinder
         from garrison.system.git import Git
@@ -396,9 +396,9 @@ class ForgeClient:
             self._section = (key, write_section(summary), write_title(summary))
         return self._section[1], self._section[2]
 
-    def begin(self, step: ForgeStep, state: RunState) -> None:
+    def begin(self, action: Action, state: RunState) -> None:
         """Begin a step at the forge."""
-        self.worker.begin(step, state.pull_request, self._texts(state)[1])
+        self.worker.begin(action.expect(ForgeStep), state.pull_request, self._texts(state)[1])
 
     def _save(self) -> None:
         """Keep the count; losing the last one in a power cut is harmless."""
@@ -420,6 +420,10 @@ class ForgeClient:
         if not (self._is_on or self._is_leaving) or self.worker.is_busy:
             return None
         return max(0.0, self.worker.due - self.runtime.clock.time())
+
+
+variables, check_base, open_follower = forge_variables, check_forge, ForgeClient
+"""What a run asks this module for (`run/follower.py`)."""
 
 
 def _fails(state: RunState) -> bool:

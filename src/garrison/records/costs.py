@@ -44,7 +44,7 @@ PRICES: Mapping[str, Mapping[tuple[int, int], Price]] = {
         ((4, 5), (4, 6), (4, 7), (4, 8), (5, 0)), Price(5.0, 25.0, 0.5)), (5, 5): Price(4.0, 20.0, 0.2)},
     "sonnet": {**dict.fromkeys(((3, 5), (3, 7), (4, 0), (4, 5), (4, 6)), Price(3.0, 15.0, 0.3)),
                (5, 0): Price(2.0, 10.0, 0.2), (5, 5): Price(2.0, 10.0, 0.1)},
-    # Of the newest, what long prompts cost.
+    # Long prompts to the newest models cost more.
     "haiku": {(3, 5): Price(0.8, 4.0, 0.08), (4, 5): Price(1.0, 5.0, 0.1), (5, 5): Price(0.5, 2.5, 0.05)},
     "fable": {(5, 0): Price(10.0, 50.0, 1.0), (5, 1): Price(10.0, 50.0, 0.25), (5, 2): Price(8.0, 40.0, 0.2)},
     "mythos": {(5, 0): Price(10.0, 50.0, 1.0), (5, 1): Price(10.0, 50.0, 0.25), (5, 2): Price(8.0, 40.0, 0.2)}}

@@ -393,6 +393,8 @@ class Question(Record):
 
     id: str
     text: str
+    at: str = ""
+    """When it was recorded, UTC; the journal's entry has it."""
 
 
 class StuckAgent(Record):
@@ -428,7 +430,7 @@ class GuardianSignal(Record):
     answer: str = ""
     """The id of the question that was answered."""
     by: str = ""
-    """Through what a person's answer came (`signals.InputResponse`)."""
+    """Where the user's answer came from (`signals.InputResponse`)."""
     stuck: StuckAgent | None = None
     unstuck: int | None = None
     """The last incarnation of the node's agent that is no longer parked."""

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from garrison.agents.base import NOTES, WAITING
-from garrison.agents.claude.attempt_files import AttemptFiles
-from garrison.agents.claude.stream import tool_in_flight
+from garrison.agents.conversation.files import AttemptFiles
+from garrison.agents.conversation.stream import tool_in_flight
 from garrison.records.life_lock import is_held
 from garrison.sandbox.git_view import sandbox_folder
 from garrison.sandbox.network import FOLDER as NETWORK

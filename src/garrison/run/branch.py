@@ -2,7 +2,7 @@
 
 The guardian creates it where the target was at the launch. Nodes begin at its tip and merge into it through a queue of
 its own, in which every landing is journaled as in the target's: the branch is the truth of what was merged. At the exit
-its tip is an entry of the target's queue (`guardian/landing_policy.py`). Once that has landed, the branch is archived.
+its tip is an entry of the target's queue (`guardian_policy.py`, step 5). Once that has landed, the branch is archived.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def node_queue(runtime: Runtime, launch: Launch, token: str, git: Git | None = N
 def landing_queue(runtime: Runtime, launch: Launch, token: str, git: Git | None = None) -> MergeQueue | None:
     """Return the queue through which a whole run lands; None for a run that does not.
 
-    Of a run with a pull request it is that of its own branch, which is set to the base before each test.
+    For a run with a pull request it is that of its own branch, which is set to the base before each test.
     """
     if launch.land == LAND_PR:
         return MergeQueue(runtime.home, Path(launch.repo), tested_branch(launch.run_id), clock=runtime.clock,

@@ -239,7 +239,7 @@ class RunFlow:
     def upstream_of(self, name: str, place: Place, names: Iterable[str]) -> list[str]:
         """Return those of the run's tasks `names` that the task `name`, at this place, may build on, in their order.
 
-        Of a nested pipeline, these are tasks of that pipeline.
+        For a nested pipeline, these are tasks of that pipeline.
         """
         flow, located = self.locate(place)
         within, upstream = name.removesuffix(located.node), upstream_of(flow.program, flow.state, located)

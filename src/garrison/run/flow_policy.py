@@ -24,10 +24,9 @@ from garrison.pipeline.flow import Finished, Resumed, TimedOut
 from garrison.pipeline.outcome import DETERMINISTIC, FAIL, RESPONSE_CHARS, SKIPPED, Outcome
 from garrison.pipeline.transforms import expand_context
 from garrison.processes.actions import Action, ActionKind
-from garrison.records.events import FlowAdvanced, GateChanged, ManagerCycled, NodeChanged, PipelineSignal
-from garrison.records.signals import Payload, SendPipelineSignal, SetBudget
+from garrison.records.events import FlowAdvanced, GateChanged, ManagerCycled, NodeChanged
 from garrison.run.flow import step_id
-from garrison.run.view import UNFINISHED, needs_runner
+from garrison.run.guardian_view import UNFINISHED, needs_runner
 from garrison.system.clock import from_iso
 from garrison.values import asdict, replace
 
@@ -36,11 +35,10 @@ if TYPE_CHECKING:
 
     from garrison.pipeline.flow import Place
     from garrison.pipeline.plan import RunPlan
-    from garrison.records.events import GuardianSignal
     from garrison.records.run import Result
     from garrison.run.flow import RunFlow
+    from garrison.run.guardian_view import GuardianView
     from garrison.run.state import ManagerState, NodeState, RunState
-    from garrison.run.view import GuardianView
 
 RESTARTS_EXHAUSTED = "given_up"
 """Failure kind of a node whose process died too often for the restart policy."""
@@ -75,15 +73,7 @@ def _finished(place: Place, outcome: Outcome, took: str = "") -> Action:
 def _task(plan: RunPlan, state: RunState, view: GuardianView, place: Place) -> Action | None:
     node = state.nodes[place.node]
     if is_at(node, place):
-        if node.status not in ("validated", "failed"):
-            return None
-        assert state.flow is not None
-        result = view.results.get(place.node)
-        outcome = task_outcome(plan.tasks[place.node].kind, node, result)
-        if result is not None and result.session:
-            session = state.flow.session_updates(place, result.session)
-            outcome = replace(outcome, context_updates={**outcome.context_updates, **session})
-        return _finished(place, outcome)
+        return finish_task(plan, state, place, view.results.get(place.node))
     if node.status in UNFINISHED or _is_needed_elsewhere(state, node, place) or _has_leaving_runner(state, view, place):
         return None
     has_been_tried = node.status != "pending" or bool(node.step)
@@ -92,10 +82,17 @@ def _task(plan: RunPlan, state: RunState, view: GuardianView, place: Place) -> A
         step=step_id(place)))
 
 
-def finish_task(plan: RunPlan, state: RunState, view: GuardianView, place: Place) -> FlowAdvanced | None:
-    """Return the event that ends a place whose node has landed or failed; None if it has not."""
-    action = _task(plan, state, view, place)
-    return action.payload if action is not None and isinstance(action.payload, FlowAdvanced) else None
+def finish_task(plan: RunPlan, state: RunState, place: Place, result: Result | None) -> Action | None:
+    """Return what ends a place whose node has landed or failed; None if it has not."""
+    node = state.nodes[place.node]
+    if node.status not in ("validated", "failed") or not is_at(node, place):
+        return None
+    assert state.flow is not None
+    outcome = task_outcome(plan.tasks[place.node].kind, node, result)
+    if result is not None and result.session:
+        session = state.flow.session_updates(place, result.session)
+        outcome = replace(outcome, context_updates={**outcome.context_updates, **session})
+    return _finished(place, outcome)
 
 
 def _loop_reason(state: RunState, place: Place) -> str:
@@ -270,16 +267,6 @@ def repeat_answer(plan: RunPlan, place: Place, text: str, now: float) -> FlowAdv
 
 
 # ---- guidance for the flow -------------------------------------------------------------------------------------------
-
-
-def apply_flow_guidance(payload: Payload, event: GuardianSignal) -> GuardianSignal | None:
-    """Return the record of a signal by name for the pipeline, or of a new budget of steps; None for other guidance."""
-    match payload:
-        case SendPipelineSignal():
-            return replace(event, heard=PipelineSignal(payload.name, payload.value))
-        case SetBudget():
-            return replace(event, budget=payload.max_steps)
-    return None
 
 
 def retry_node(state: RunState, run: str, node: str) -> tuple[FlowAdvanced | None, str]:

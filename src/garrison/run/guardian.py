@@ -1,7 +1,7 @@
 """Guardian process: owns the run's journal, starts and supervises runners and the merge processor.
 
-It observes and acts; `policy.py` decides. If the guardian dies, runners continue; its successor replays the journal,
-adopts the living processes, and applies the signals that arrived meanwhile.
+It observes and acts; `guardian_policy.py` decides. If the guardian dies, runners continue; its successor replays the
+journal, adopts the living processes, and applies the signals that arrived meanwhile.
 """
 
 from __future__ import annotations
@@ -19,42 +19,21 @@ from garrison.processes.actions import Action, ActionKind, ApplySignal, Decision
 from garrison.processes.loop import all_beating, exit_gracefully, fingerprint_of, heartbeat_limit, log_line
 from garrison.processes.spawn import spawn_process, spawn_runner
 from garrison.processes.supervisor import START_RACES, Supervisor, perform
-from garrison.pull_request.facts import ForgeStep
-from garrison.pull_request.worker import ForgeClient
-from garrison.records import atomic, signals
+from garrison.records import atomic, events, signals
 from garrison.records import run as run_records
-from garrison.records.events import (
-    MACHINE,
-    REPAIR,
-    FlowAdvanced,
-    GateChanged,
-    GuardianSignal,
-    LandingChanged,
-    LaunchRecorded,
-    ManagerCycled,
-    NodeCancelled,
-    NodeChanged,
-    NoteWritten,
-    ProbeHealthy,
-    ProcessOpened,
-    PullRequestChanged,
-    RunChanged,
-    SignalRefused,
-    Warned,
-)
 from garrison.records.identity import Identity
 from garrison.records.journal import SNAPSHOT_EVERY, Verifier, Writer
 from garrison.records.names import INTEGRATION, Key, launcher_key
-from garrison.records.run import LAND_PR, Task, read_attempt_result
+from garrison.records.run import Task, read_attempt_result
 from garrison.records.signals import CancelNode, Escalation, PipelineComplete, StopRun, UnparkNode, Violation
 from garrison.records.store import quarantine
 from garrison.run import branch as run_branch
-from garrison.run import flow_policy, policy
+from garrison.run import flow_policy, guardian_policy
 from garrison.run.agent_places import AgentPlaces
+from garrison.run.follower import find_extra
 from garrison.run.git_record import GIT, GitWatch
-from garrison.run.launch_copy import copy_launch
+from garrison.run.guardian_view import GuardianView, LandingView, is_resting, is_suspended
 from garrison.run.merge_client import MergeStatus
-from garrison.run.parking import is_resting
 from garrison.run.plan import build_task, change_plan, is_behind, latest_attempts
 from garrison.run.state import (
     ENDED,
@@ -64,11 +43,11 @@ from garrison.run.state import (
     RUN_TRANSITIONS,
     STOPPED_BY_PERSON,
     RunState,
+    copy_launch,
     replay_run,
     to_snapshot,
 )
 from garrison.run.target_watch import GATE, GateWatch, TargetWatch
-from garrison.run.view import GuardianView, LandingView, is_suspended
 from garrison.supervise.death_classes import CRASH, SHORTAGE, STOP
 from garrison.supervise.incarnation import SpawnRequest
 from garrison.supervise.observer import STOPPED_LIMITS
@@ -86,7 +65,6 @@ if TYPE_CHECKING:
     from garrison.pipeline.plan import RunPlan
     from garrison.processes.loop import Fingerprint
     from garrison.processes.runtime import Runtime
-    from garrison.records.events import Event
     from garrison.records.run import Launch, Result
     from garrison.records.signals import Signal
     from garrison.supervise.decisions import ChildState
@@ -121,7 +99,8 @@ class Guardian:
         moves = self.state.foreign_moves
         self.target_watch = TargetWatch(run_branch.target_queue(runtime, launch, incarnation.token, self.queue.git),
                                         launch.base, moves[-1].new if moves else launch.base_oid)
-        self.forge = ForgeClient(runtime, launch, plan, self.queue.git) if launch.land == LAND_PR else None
+        extra = find_extra(launch.land)
+        self.follower = extra.open_follower(runtime, launch, plan, self.queue.git) if extra is not None else None
         self.git_watch = GitWatch(runtime.home, self.queue.git, self.files.root / "git", self._told(GIT))
         self.gate_watch = GateWatch(self.target_watch.queue, launch, self._told(GATE))
         self.policy = Policy.of(runtime.timing, launch.max_respawn)
@@ -144,9 +123,10 @@ class Guardian:
         self._watched_paths = [str(path) for path in (
             runtime.store.path(Identity, incarnation.key).parent, signals.inbox_path(runtime.home, incarnation.key),
             self.queue.path, launch.repo, self.target_watch.path,
-            *([self.target_queue.path] if self.target_queue else []), *([self.forge.wake_file] if self.forge else []))]
-        self._record(ProcessOpened(incarnation.number, incarnation.identity.pid))
-        if not any(entry.kind == LaunchRecorded.kind for entry in journal.entries):
+            *([self.target_queue.path] if self.target_queue else []),
+            *([self.follower.wake_file] if self.follower else []))]
+        self._record(events.ProcessOpened(incarnation.number, incarnation.identity.pid))
+        if not any(entry.kind == events.LaunchRecorded.kind for entry in journal.entries):
             self._record(copy_launch(self.files, launch))
         self._keep_graph()
 
@@ -162,8 +142,8 @@ class Guardian:
             signals.list_pending(self.runtime.home, self.incarnation.key), runners,
             self.supervisor.observe_child(self.processor_key), self._merges(), self._strays(runners), self.stopping,
             self._is_overdue(), self._stop_reason, self.runtime.clock.time(), self._results(), landing,
-            self.forge.observe(self.state, landing) if self.forge is not None else None, turns, self._outages(turns),
-            self.launch.auto_approve)
+            self.follower.observe(self.state, landing) if self.follower is not None else None, turns,
+            self._outages(turns), self.launch.auto_approve)
 
     @property
     def _is_leaving(self) -> bool:
@@ -240,7 +220,7 @@ class Guardian:
         for entry in entries[-1:]:
             self._note(self.launch.onto, entry.reason if entry.status in ("landing_blocked", "held") else "")
         tip = queue.git.branch_tip(self.launch.onto) or self.state.landing.oid
-        base = queue.git.rev(self.launch.base_ref) or self.launch.base_oid if self.forge is not None else ""
+        base = queue.git.rev(self.launch.base_ref) or self.launch.base_oid if self.follower is not None else ""
         return LandingView(tip, run_branch.has_own_commits(queue.git, self.launch, tip),
                            MergeStatus.of(entries[-1]) if entries else None, base,
                            pause.detail if pause and not pause.is_manual else "")
@@ -265,7 +245,7 @@ class Guardian:
             raise Hindered(describe_moved(self.launch.repo, self.run))
         is_landing = self.state.landing.status == REQUESTED
         is_waiting = is_landing or "impl_complete" in self.state.statuses.values()
-        branch = self.launch.base if is_landing and self.forge is None else self.launch.onto
+        branch = self.launch.base if is_landing and self.follower is None else self.launch.onto
         is_lost = is_waiting and not self.queue.git.branch_exists(branch)
         self._note("target", describe_gone(branch, repo) if is_lost else "")
 
@@ -277,7 +257,7 @@ class Guardian:
         for watch in (self.target_watch, self.git_watch, self.gate_watch):
             if (seen := watch.poll(at_work)) is not None:
                 self._record(seen, sync=True)
-                if isinstance(seen, Warned) and seen.about == GIT:
+                if isinstance(seen, events.Warned) and seen.about == GIT:
                     self.supervisor.send(launcher_key(self.run), Violation(seen.text, tuple(seen.at_work)))
 
     def _told(self, about: str) -> str:
@@ -298,12 +278,12 @@ class Guardian:
             return
         with contextlib.suppress(GarrisonError):
             run_branch.rebuild_queue(queue, self.launch, self.runtime.timing.gate_timeout)
-            self._record(NoteWritten(REPAIR, f"{error.path} was damaged ({error.why}) and is rebuilt"))
+            self._record(events.NoteWritten(events.REPAIR, f"{error.path} was damaged ({error.why}) and is rebuilt"))
 
     def _note(self, who: str, text: str, *, approval: bool = False) -> None:
         """Journal a note about something that waits for the user, once until the text changes."""
         if text and self._notes.get(who) != text:
-            self._record(NoteWritten(who, text, approval))
+            self._record(events.NoteWritten(who, text, approval))
         self._notes[who] = text
 
     def _runner_key(self, node: str) -> Key:
@@ -328,7 +308,8 @@ class Guardian:
                             for child in self._view.children.values() if child.living and child.identity is not None}
         allowed = self._agents_allowed(self._view)
         self._view = replace(self._view, placed=self._share_places(self._view, allowed))
-        self._decision = policy.decide(self.plan, self.state, self._view, allowed, self.policy, self.launch.max_rework)
+        self._decision = guardian_policy.decide(self.plan, self.state, self._view, allowed, self.policy,
+                                                self.launch.max_rework)
         for action in self._decision.actions:
             perform(self, action, self._view)
         if self.exit_code is None:
@@ -346,8 +327,8 @@ class Guardian:
         busy = sum(child.living for child in view.runners.values())
         self._agent_limit = self._agent_limit.after(is_short=bool(lack), busy=busy, now=view.now)
         if lack and not self._is_short:
-            self._record(NoteWritten(MACHINE, f"{lack}; {self._agent_limit.allowed} of {self.launch.max_agents} agents "
-                                              "work at once until it ends"))
+            self._record(events.NoteWritten(events.MACHINE, (
+                f"{lack}; {self._agent_limit.allowed} of {self.launch.max_agents} agents work at once until it ends")))
         self._is_short = bool(lack)
         return self._agent_limit.allowed
 
@@ -389,14 +370,14 @@ class Guardian:
                 event_loop.watch_directory(queue.path.parent)
         if self.places.is_waiting:
             event_loop.watch_directory(self.places.folder)
-        if self.forge is not None:
-            self.forge.watch(event_loop)
+        if self.follower is not None:
+            self.follower.watch(event_loop)
 
     def next_wake(self) -> float | None:
         """Return the seconds until a restart or another delay is due."""
         at = self._decision.wake_at
         due = [] if at is None else [at - self.runtime.clock.monotonic()]
-        if self.forge is not None and (look := self.forge.seconds_to_look()) is not None:
+        if self.follower is not None and (look := self.follower.seconds_to_look()) is not None:
             due.append(look)
         return min(due, default=None)
 
@@ -413,7 +394,7 @@ class Guardian:
 
     # ---- actions: journal
 
-    def _record(self, event: Event, *, sync: bool = False) -> None:
+    def _record(self, event: events.Event, *, sync: bool = False) -> None:
         entry = self.supervisor.record(event, sync=sync)
         self._since_snapshot += 1
         with contextlib.suppress(ForbiddenTransition):
@@ -422,8 +403,8 @@ class Guardian:
     def _journal(self, action: Action, view: GuardianView) -> None:
         """Journal the event that the action carries: all that it does is in the state that follows."""
         event = action.payload
-        assert isinstance(event, NodeChanged | FlowAdvanced | GateChanged | LandingChanged | PullRequestChanged
-                          | ManagerCycled)
+        assert isinstance(event, events.NodeChanged | events.FlowAdvanced | events.GateChanged | events.ManagerCycled
+                          | events.LandingChanged | events.PullRequestChanged)
         self._record(event, sync=True)
 
     def _enqueue(self, action: Action, view: GuardianView) -> None:
@@ -431,7 +412,7 @@ class Guardian:
         entry."""
         landing = self.state.landing
         assert self.target_queue is not None
-        if self.forge is not None:
+        if self.follower is not None:
             run_branch.begin_test(self.target_queue, landing.base)
         self.target_queue.enqueue(self.run, action.target, landing.attempt, self.launch.onto, oid=landing.oid)
 
@@ -442,15 +423,15 @@ class Guardian:
         with self.queue.locked():
             self.queue.append(record)
 
-    def _ask_forge(self, action: Action, view: GuardianView) -> None:
-        assert self.forge is not None
-        self.forge.begin(action.expect(ForgeStep), self.state)
+    def _ask_follower(self, action: Action, view: GuardianView) -> None:
+        assert self.follower is not None
+        self.follower.begin(action, self.state)
 
     def _cancel_node(self, action: Action, view: GuardianView) -> None:
         attempt = self.state.nodes[action.target].attempt
         self.supervisor.send(self._runner_key(action.target), CancelNode(action.why), node=action.target,
                              attempt=attempt, id_=f"{self.run}-{action.target}-{attempt}-cancel")
-        self._record(NodeCancelled(action.target, attempt, action.why), sync=True)
+        self._record(events.NodeCancelled(action.target, attempt, action.why), sync=True)
 
     def _change_run(self, action: Action, view: GuardianView) -> None:
         status = action.target
@@ -458,14 +439,14 @@ class Guardian:
             raise ForbiddenTransition(f"run {self.run}", self.state.status, status, RUN_TRANSITIONS[self.state.status])
         if self.state.status == "new":
             run_branch.create(self.queue, self.launch, self.runtime.timing.gate_timeout)
-            if self.forge is not None and self.target_queue is not None:
+            if self.follower is not None and self.target_queue is not None:
                 run_branch.create_tested(self.target_queue, self.launch, self.runtime.timing.gate_timeout)
         if status == "done" and self.state.landing.status in (LANDED, NO_CHANGE):
             run_branch.archive(self.queue.git, self.launch)
         if status in ("done", "failed"):
             self.supervisor.send(launcher_key(self.run), PipelineComplete(status, action.why),
                                  id_=f"{self.run}-complete")
-        self._record(RunChanged(status, action.why), sync=True)
+        self._record(events.RunChanged(status, action.why), sync=True)
 
     def _stop_run(self, action: Action, view: GuardianView) -> None:
         self._stop_reason = action.why
@@ -478,7 +459,7 @@ class Guardian:
         After a crash in between, the steps before it are repeated; a changed graph is rewritten from the journal."""
         applied = action.expect(ApplySignal)
         signal, event = applied.posted.signal, applied.event
-        if signal is not None and isinstance(event, GuardianSignal):
+        if signal is not None and isinstance(event, events.GuardianSignal):
             self._pass_on_parking(signal, event)
             if event.answer and signal.node_id:
                 self.supervisor.forward(self._runner_key(signal.node_id), signal)
@@ -486,8 +467,8 @@ class Guardian:
             if event.graph:
                 failpoint.here(":graph-journaled")
                 self.plan = change_plan(self.plan, event.graph)
-                if self.forge is not None:
-                    self.forge.plan = self.plan
+                if self.follower is not None:
+                    self.follower.plan = self.plan
                 self._keep_graph()
             if event.resume is not None:
                 self.stopping, self._leaving_since, self._stop_reason = False, None, STOPPED_BY_PERSON
@@ -507,7 +488,7 @@ class Guardian:
                 return
         atomic.write(path, text.encode())
 
-    def _pass_on_parking(self, signal: Signal, event: GuardianSignal) -> None:
+    def _pass_on_parking(self, signal: Signal, event: events.GuardianSignal) -> None:
         """Report a parked agent to the launcher, and send an unpark request to the runners."""
         if event.stuck is not None:
             self._escalate(f"orchestrator-{signal.node_id}", event.stuck.why, event.stuck.probe_at, signal.node_id,
@@ -521,7 +502,7 @@ class Guardian:
 
     def _refuse_signal(self, action: Action, view: GuardianView) -> None:
         path = action.expect(ApplySignal).posted.path
-        self._record(SignalRefused(path.name, action.why))
+        self._record(events.SignalRefused(path.name, action.why))
         signals.refuse(path, action.why)
 
     # ---- actions: children
@@ -573,7 +554,7 @@ class Guardian:
 
     def _close_circuit(self, action: Action, view: GuardianView) -> None:
         full = self._child_key(action.target).full
-        self._record(ProbeHealthy(full, self.state.circuit(full).probe, action.why))
+        self._record(events.ProbeHealthy(full, self.state.circuit(full).probe, action.why))
 
     def _replace(self, action: Action, view: GuardianView) -> None:
         death_class = action.payload.death_class if isinstance(action.payload, ReplaceChild) else CRASH
@@ -622,7 +603,7 @@ class Guardian:
         ActionKind.CHANGE_LANDING: _journal,
         ActionKind.ENQUEUE: _enqueue,
         ActionKind.CHANGE_PULL_REQUEST: _journal,
-        ActionKind.ASK_FORGE: _ask_forge,
+        ActionKind.ASK_FOLLOWER: _ask_follower,
         ActionKind.CHANGE_RUN: _change_run,
         ActionKind.STOP_RUN: _stop_run,
         ActionKind.START: _start,

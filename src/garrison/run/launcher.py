@@ -17,7 +17,6 @@ import math
 import os
 import select
 import signal
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -50,19 +49,21 @@ from garrison.records.names import Key
 from garrison.records.signals import Escalation, ResumeRun, StopRun, parse, resume_id
 from garrison.run import launcher_policy as policy
 from garrison.run import notifications
-from garrison.run.launch_copy import copy_launch
+from garrison.run.follower import follower_variables
 from garrison.run.launcher_policy import LauncherFacts, LauncherView
 from garrison.run.state import (
     EXIT,
     RUN_TRANSITIONS,
     STOPPED_BY_PERSON,
     RunState,
+    copy_launch,
     describe_landed,
     replay_run,
 )
 from garrison.supervise.incarnation import SpawnRequest
 from garrison.supervise.restart import Policy
 from garrison.system import machine
+from garrison.system.machine import garrison_argv
 from garrison.system.systemd import notify, notify_watchdog
 from garrison.system.terminal_choice import choose_terminal, end_lost_server
 
@@ -211,7 +212,7 @@ class Launcher:
         if not self.launch.tick or not is_over or self.stopping or self.state.status not in ("done", "failed"):
             return False
         if self._ticker is None:
-            argv = [sys.executable, "-P", "-m", "garrison.cli.main", "--home", str(self.runtime.home), "tick", self.run]
+            argv = garrison_argv("tick", self.run, home=self.runtime.home)
             self._ticker = self.runtime.processes.spawn(argv, env=self.runtime.environ, cwd=self.launch.repo,
                                                         log=self.files.process_log("tick"))
         return self._ticker.pidfd >= 0 and not select.select([self._ticker.pidfd], [], [], 0)[0]
@@ -345,7 +346,8 @@ class Launcher:
             self.supervisor.sweep(previous)
         request = SpawnRequest(self.guardian_key, self.incarnation.key, journal_incarnation=self.facts.incarnation)
         try:
-            started = spawn_process(self.runtime, self.launch, request)
+            started = spawn_process(self.runtime, self.launch, request,
+                                    variables=follower_variables(self.launch, self.runtime.environ))
         except START_RACES as error:
             log_line(str(error))
             return

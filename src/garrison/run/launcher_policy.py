@@ -1,4 +1,13 @@
-"""Launcher policy: decide what the launcher does next, from the guardian's state and the run's status. Pure."""
+"""Launcher policy: decide what the launcher does next, from the guardian's state and the run's status. Pure.
+
+Theory of operation. `decide` is called once a turn; the first of these steps that applies decides it alone:
+
+    1. apply signals, such as escalations
+    2. send the request to resume, before the status is believed: the guardian may be about to change it
+    3. stop the run, if asked to
+    4. end after the run, once its guardian is gone
+    5. supervise the guardian: restart, park
+"""
 
 from __future__ import annotations
 
@@ -9,15 +18,7 @@ import msgspec
 
 from garrison.ends import SETTLED
 from garrison.processes.actions import Action, ActionKind, ApplySignal, Decision
-from garrison.records.events import (
-    ChildDied,
-    ChildParked,
-    ChildSpawned,
-    GuardianUnparked,
-    LauncherSignal,
-    NotificationSent,
-    ProbeHealthy,
-)
+from garrison.records import events
 from garrison.records.signals import Escalation, parse_payload
 from garrison.run.state import ENDED
 from garrison.supervise import restart
@@ -75,42 +76,42 @@ class LauncherFacts:
         if handler is not None:
             handler(self, event)
 
-    def _apply_death(self, event: ChildDied) -> None:
+    def _apply_death(self, event: events.ChildDied) -> None:
         self.deaths.append(Death.of(event))
 
-    def _apply_signal(self, event: LauncherSignal) -> None:
+    def _apply_signal(self, event: events.LauncherSignal) -> None:
         self.applied.add(event.id)
         payload = parse_payload(event.type, event.payload)
         if isinstance(payload, Escalation):
             self.parked.append(Parked(event.id, payload.who, payload.why))
 
-    def _apply_notification(self, event: NotificationSent) -> None:
+    def _apply_notification(self, event: events.NotificationSent) -> None:
         self.notified.add(event.key)
 
-    def _apply_park(self, event: ChildParked) -> None:
+    def _apply_park(self, event: events.ChildParked) -> None:
         self.parked.append(Parked(f"{event.full}#{event.incarnation}", event.full, event.why))
         self._apply_circuit(event)
 
-    def _apply_unpark(self, _event: GuardianUnparked) -> None:
+    def _apply_unpark(self, _event: events.GuardianUnparked) -> None:
         self.deaths.clear()
         self.circuit = restart.reset_circuit(self.circuit, self.incarnation)
 
-    def _apply_spawn(self, event: ChildSpawned) -> None:
+    def _apply_spawn(self, event: events.ChildSpawned) -> None:
         self.incarnation = max(self.incarnation, event.incarnation)
         self._apply_circuit(event)
 
-    def _apply_circuit(self, event: ChildParked | ChildSpawned | ProbeHealthy) -> None:
+    def _apply_circuit(self, event: events.ChildParked | events.ChildSpawned | events.ProbeHealthy) -> None:
         self.circuit = restart.apply_event(self.circuit, event)
 
 
 _APPLY: Mapping[type[Any], Callable[[LauncherFacts, Any], None]] = {
-    ChildDied: LauncherFacts._apply_death,
-    LauncherSignal: LauncherFacts._apply_signal,
-    NotificationSent: LauncherFacts._apply_notification,
-    ChildParked: LauncherFacts._apply_park,
-    GuardianUnparked: LauncherFacts._apply_unpark,
-    ChildSpawned: LauncherFacts._apply_spawn,
-    ProbeHealthy: LauncherFacts._apply_circuit,
+    events.ChildDied: LauncherFacts._apply_death,
+    events.LauncherSignal: LauncherFacts._apply_signal,
+    events.NotificationSent: LauncherFacts._apply_notification,
+    events.ChildParked: LauncherFacts._apply_park,
+    events.GuardianUnparked: LauncherFacts._apply_unpark,
+    events.ChildSpawned: LauncherFacts._apply_spawn,
+    events.ProbeHealthy: LauncherFacts._apply_circuit,
 }
 
 
@@ -155,16 +156,16 @@ def resume_status(state: RunState, request: str, *, sent: bool, wanted: bool) ->
 
 def decide(view: LauncherView, policy: Policy) -> Decision:
     """Return the actions of one turn."""
-    if view.inbox:
+    if view.inbox:                                                  # 1
         return Decision([Action(ActionKind.APPLY_SIGNAL if posted.signal else ActionKind.REFUSE_SIGNAL,
                                 why=posted.error, payload=ApplySignal(posted)) for posted in view.inbox])
-    if view.to_resume:
+    if view.to_resume:                                              # 2
         return Decision([Action(ActionKind.RESUME_RUN)])
-    if view.stopping:
+    if view.stopping:                                               # 3
         return Decision(_stop(view))
-    if view.run_status in ENDED and not view.guardian.living:
+    if view.run_status in ENDED and not view.guardian.living:       # 4
         return _end(view, policy)
-    return _supervise(view, policy)
+    return _supervise(view, policy)                                 # 5
 
 
 def _supervise(view: LauncherView, policy: Policy) -> Decision:

@@ -2,15 +2,15 @@
 
 A merge entry, followed through the code:
 
-1. `runner/policy.py _impl_complete`: the node's work is accepted → ENQUEUE, then MERGE_READY to the guardian.
+1. `node/policy.py _impl_complete`: the node's work is accepted → ENQUEUE, then MERGE_READY to the guardian.
 2. `MergeClient.enqueue` → `merge/queue.py`: the entry is journaled, its commit pinned by a ref. Enqueueing the same
    work again changes nothing.
-3. `merge_processor/process.py` steps `merge/processor.py`: build the candidate (`merge/candidates.py`), run its gate
+3. `run/merge_processor.py` steps `merge/processor.py`: build the candidate (`merge/candidates.py`), run its gate
    (`merge/gate.py`), move the target branch (`merge/landing.py`); each step is journaled first.
-4. `merge_processor/process.py _report` → MERGE_COMPLETE or MERGE_FAILED to the runner.
-5. `runner/policy.py _validating` reads `read_status`. Landed → hook `merged`, clean up; conflict or red gate → the node
-   fails, and `guardian/policy.py _after_failure` begins another attempt. The guardian reads the queue's journal as well
-   (`_apply_merges`), so that neither a lost signal nor a dead runner holds the run up.
+4. `run/merge_processor.py _report` → MERGE_COMPLETE or MERGE_FAILED to the runner.
+5. `node/policy.py _validating` reads `read_status`. Landed → hook `merged`, clean up; conflict or red gate → the node
+   fails, and `plan.py change_after_failure` begins another attempt. The guardian reads the queue's journal as well
+   (`guardian_policy.py _follow_merges`), so that neither a lost signal nor a dead runner holds the run up.
 """
 
 from __future__ import annotations

@@ -134,7 +134,8 @@ def open_notifications(state: RunState, parked: Iterable[Parked], on: Collection
 def _options(gate: OpenGate) -> tuple[str, ...]:
     """Return the answers of a gate that a button may give; none if one of them cannot be taken back."""
     question = gate.question
-    is_choice = question.kind in (SINGLE_SELECT, CONFIRM)
+    is_choice = question.kind in (SINGLE_SELECT, CONFIRM) and not any(
+        option.irreversible for option in question.options)
     return tuple(option.label for option in question.options) if is_choice else ()
 
 
@@ -179,7 +180,7 @@ def find_waits(state: RunState, attempt_folder: Callable[[str, int], Path], conf
     """
     if "wait" not in config.on or not (config.command or config.webhook or services):
         return []
-    from garrison.agents.claude.trouble import current_wait  # few homes have notifications
+    from garrison.agents.conversation.trouble import current_wait  # few homes have notifications
 
     found, held_up = list[AgentWait](), dict[str, AgentWait]()
     for name, node in state.nodes.items():
@@ -274,7 +275,7 @@ class Notifier:
         environ: environment of the programs.
         log: file for their output.
         on_done: called with each notification.
-        home: whose services and devices are told, too; None for none.
+        home: its services and devices are also notified; None for none.
     """
 
     def __init__(self, config: NotifyConfig, run: str, environ: Mapping[str, str], log: Path,

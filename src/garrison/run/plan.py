@@ -1,7 +1,8 @@
 """Plan of a run, read from the graph that the run keeps, and the task of each attempt.
 
 A task holds everything that its runner and agent need, as JSON values, so that neither reads the pipeline; it is built
-once per attempt. A run that has started but whose journal is empty is damaged: it must not begin again.
+once per attempt. Plan and limits also say what follows a failed attempt. A run that has started but whose journal is
+empty is damaged: it must not begin again.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from garrison.pipeline.parser import parse, parse_file
 from garrison.pipeline.plan import plan_run
 from garrison.pipeline.subpipelines import load_from_run
 from garrison.pipeline.transforms import expand_context
+from garrison.records.events import NodeChanged
 from garrison.records.hook import Hook
 from garrison.records.names import Key
 from garrison.records.run import CONTINUE, Task
@@ -107,18 +109,6 @@ def build_task(planned: PlannedTask, launch: Launch, plan: RunPlan, node: NodeSt
         hosts="" if skip_agent else _placement(planned, launch))
 
 
-def stronger_agent(planned: PlannedTask) -> str:
-    """Return the agent that does further attempts of a node once one was refused; '' for the same one."""
-    named = planned.escalate or ""
-    return "" if named == "none" or (planned.command and not planned.agent) else named
-
-
-def is_escalated(rework: int, kind: str) -> bool:
-    """Return whether an attempt follows one whose work was refused: the `rework`th new one, since `kind` failed. Work
-    that was lost was not."""
-    return rework > (kind == RefusedBy.LOST)
-
-
 def _rework(planned: PlannedTask, node: NodeState, agent: str, launch: Launch) -> str:
     """Return where an attempt begins. Refused work is kept for an agent to mend; a node's own command, which would do
     all of it once more, begins again, and so does a host, which gets commits alone."""
@@ -181,3 +171,38 @@ def check_journal_present(store: Store, launch: Launch, state: RunState, journal
     if hook is not None and hook.phase != "planning":
         raise RecordError(f"the journal {journal} is empty, but run {launch.run_id} has begun ({hook.phase}); "
                           f"`garrison resume {launch.run_id}` rebuilds it")
+
+
+# ---- after a failed attempt ------------------------------------------------------------------------------------------
+
+REWORKABLE = frozenset({RefusedBy.ACCEPTANCE, RefusedBy.GATE, RefusedBy.CONFLICT, RefusedBy.NO_CHANGE, RefusedBy.LOST,
+                        RefusedBy.MOVED, RefusedBy.UNFINISHED, RefusedBy.GUARD, RefusedBy.HOOK})
+"""Kinds of failure that a new attempt may fix, since its agent learns what was wrong."""
+
+
+def change_after_failure(plan: RunPlan, name: str, node: NodeState, kind: str, reason: str,
+                         max_rework: int) -> NodeChanged:
+    """Return what follows a failed attempt: another one, if that may fix the failure and the limits of run and graph
+    (`rework=none`) allow it, else the node's end."""
+    task = plan.tasks.get(name)
+    is_once = task is not None and task.attrs.get("rework") == "none"
+    limit = 0 if is_once else max_rework + (kind == RefusedBy.MOVED)
+    reason = reason.strip() or "its runner gave up and reported no reason; its log may tell"
+    if kind not in REWORKABLE or node.rework >= limit:
+        return NodeChanged(name, "failed", node.attempt, reason, failure_kind=kind)
+    kept = kind if kind in (RefusedBy.LOST, RefusedBy.MOVED, *KEPT) else ""
+    rework = node.rework + (kept != RefusedBy.MOVED)
+    stronger = stronger_agent(task) if task is not None and is_escalated(rework, kept) else ""
+    return NodeChanged(name, "active", node.attempt + 1, reason, failure_kind=kept, escalated=stronger)
+
+
+def stronger_agent(planned: PlannedTask) -> str:
+    """Return the agent that does further attempts of a node once one was refused; '' for the same one."""
+    named = planned.escalate or ""
+    return "" if named == "none" or (planned.command and not planned.agent) else named
+
+
+def is_escalated(rework: int, kind: str) -> bool:
+    """Return whether an attempt follows one whose work was refused: the `rework`th new one, since `kind` failed. Work
+    that was lost was not."""
+    return rework > (kind == RefusedBy.LOST)

@@ -18,25 +18,7 @@ from garrison.errors import GarrisonError
 from garrison.merge.explanation import describe_changes
 from garrison.pipeline.node_status import Landing, shown
 from garrison.pipeline.questions import OpenGate
-from garrison.records.events import (
-    MACHINE,
-    REPAIR,
-    ChildDied,
-    ChildParked,
-    ChildSpawned,
-    FlowAdvanced,
-    ForeignMove,
-    GateChanged,
-    GuardianSignal,
-    LandingChanged,
-    ManagerCycled,
-    NodeChanged,
-    NoteWritten,
-    PullRequestChanged,
-    RunChanged,
-    Warned,
-    decode,
-)
+from garrison.records import events
 from garrison.records.json_io import encode
 from garrison.run.state import (
     DECLINED,
@@ -55,7 +37,6 @@ from garrison.values import asdict, fields_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from garrison.records.events import Event
     from garrison.records.journal import Entry
     from garrison.records.run import Launch
     from garrison.run.state import RunState
@@ -87,14 +68,14 @@ class Progress:
         if self.as_json:
             self._print(encode(asdict(entry)).decode())
             return
-        event = decode(entry)
+        event = events.decode(entry)
         line = clean(describe_event(event))
-        if self.run_branch and isinstance(event, NodeChanged) and event.status == "validated":
+        if self.run_branch and isinstance(event, events.NodeChanged) and event.status == "validated":
             line += f" on {self.run_branch}"
         if line:
             self._print(f"{entry.at[11:19]}  {line}")
 
-    def death(self, event: ChildDied) -> None:
+    def death(self, event: events.ChildDied) -> None:
         """Show the guardian's death, which the run's journal does not hold."""
         if self.watched and not self.as_json:
             self._print(f"          {clean(describe_event(event))}")
@@ -166,13 +147,13 @@ def how_to_push(state: RunState, launch: Launch) -> str:
         return ""
 
 
-def describe_event(event: Event | None) -> str:
+def describe_event(event: events.Event | None) -> str:
     """Return an event in words; '' for one that people need not see."""
     describe = _DESCRIPTIONS.get(type(event))
     return describe(event) if describe else ""
 
 
-def _node(event: NodeChanged) -> str:
+def _node(event: events.NodeChanged) -> str:
     if event.status == "pending":
         return ""  # its attempt is shown when it starts
     reason = shorten_reason(event.reason)
@@ -187,11 +168,11 @@ def _node(event: NodeChanged) -> str:
         f"; {told}" if told else "")
 
 
-def _signal(event: GuardianSignal) -> str:
+def _signal(event: events.GuardianSignal) -> str:
     if event.effect is not None:
         return _node(event.effect)
     if event.run is not None:
-        return _run(RunChanged(event.run, RESUMED))
+        return _run(events.RunChanged(event.run, RESUMED))
     if event.flow is not None:
         return _flow(event.flow)
     if event.question is not None:
@@ -202,16 +183,16 @@ def _signal(event: GuardianSignal) -> str:
     return ""
 
 
-def _manager(event: ManagerCycled) -> str:
+def _manager(event: events.ManagerCycled) -> str:
     has_steered = bool(event.steer) and event.steered == event.cycle
     return f"{event.node} tells its pipeline: {_shorten(event.steer)}" if has_steered else ""
 
 
-def _gate(event: GateChanged) -> str:
+def _gate(event: events.GateChanged) -> str:
     return "" if event.closed else f"{event.node} {_shorten(OpenGate.from_record(event.body).summary())}"
 
 
-def _flow(event: FlowAdvanced) -> str:
+def _flow(event: events.FlowAdvanced) -> str:
     """Describe an event of the flow that its nodes do not show."""
     if event.event == "timed_out":
         return "the pipeline's time is used up"
@@ -219,7 +200,7 @@ def _flow(event: FlowAdvanced) -> str:
     return f"{event.node}: {_shorten(label)}" if label else ""
 
 
-def _landing(event: LandingChanged) -> str:
+def _landing(event: events.LandingChanged) -> str:
     landed = f"landed ({event.commit[:10]})" if event.commit else "landed, all of it was there already"
     words = {REQUESTED: "queued, to land together", LANDED: landed,
              NO_CHANGE: "no change, nothing to land", NOT_LANDED: "FAILED to land",
@@ -229,20 +210,20 @@ def _landing(event: LandingChanged) -> str:
     return f"the run: {words[event.status]}"
 
 
-def _pull_request(event: PullRequestChanged) -> str:
+def _pull_request(event: events.PullRequestChanged) -> str:
     if event.flow is not None:
         return f"{shorten_reason(event.reason)}; back to {event.node}"
     name = f"pull request #{event.number}" if event.number else "the pull request"
     return f"{name}: {event.state}{f': {_shorten(event.reason)}' if event.reason else ''}"
 
 
-def _run(event: RunChanged) -> str:
+def _run(event: events.RunChanged) -> str:
     if event.status == "failed":
         return ""  # the last line says so, and why
     return f"run {event.status}" + (f": {event.reason}" if event.reason else "")
 
 
-def _spawn(event: ChildSpawned) -> str:
+def _spawn(event: events.ChildSpawned) -> str:
     return f"{_name(event.full)} restarted (incarnation {event.incarnation})" if event.is_respawn else ""
 
 
@@ -261,20 +242,21 @@ def _shorten(line: str) -> str:
     return shorten(line, _MAX_LINE)
 
 
-def _note(event: NoteWritten) -> str:
-    if event.who in (MACHINE, REPAIR):
+def _note(event: events.NoteWritten) -> str:
+    if event.who in (events.MACHINE, events.REPAIR):
         return event.text
     command = f"  (garrison review {event.who})" if event.is_for_approval else ""
     return f"{event.who} waits for you: {event.text}{command}"
 
 
 _DESCRIPTIONS: Mapping[type[Any], Callable[[Any], str]] = {
-    NodeChanged: _node, GuardianSignal: _signal, RunChanged: _run, ChildSpawned: _spawn, GateChanged: _gate,
-    FlowAdvanced: _flow, ManagerCycled: _manager, LandingChanged: _landing, PullRequestChanged: _pull_request,
-    ForeignMove: lambda event: f"warning: {event.describe()}",
-    Warned: lambda event: f"warning: {event.describe()}",
-    NoteWritten: _note,
-    ChildDied: lambda event: f"{_name(event.full)} died (incarnation {event.incarnation}): {event.why}",
-    ChildParked: lambda event: f"{_name(event.full)} is parked: {event.why}",
+    events.NodeChanged: _node, events.GuardianSignal: _signal, events.RunChanged: _run, events.ChildSpawned: _spawn,
+    events.GateChanged: _gate, events.FlowAdvanced: _flow, events.ManagerCycled: _manager,
+    events.LandingChanged: _landing, events.PullRequestChanged: _pull_request,
+    events.ForeignMove: lambda event: f"warning: {event.describe()}",
+    events.Warned: lambda event: f"warning: {event.describe()}",
+    events.NoteWritten: _note,
+    events.ChildDied: lambda event: f"{_name(event.full)} died (incarnation {event.incarnation}): {event.why}",
+    events.ChildParked: lambda event: f"{_name(event.full)} is parked: {event.why}",
 }
 """Journal record → its words."""

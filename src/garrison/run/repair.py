@@ -1,7 +1,7 @@
 """Repair of a run's damaged or lost records, from what the rest of the home and the repository show.
 
     damaged, empty or lost        rebuilt from
-    launch.json, graph.dot        their copy in the journals of guardian and launcher (`launch_copy.py`)
+    launch.json, graph.dot        their copy in the journals of guardian and launcher (`state.py`)
     journal.jsonl                 readable records, then attempts, merge entries and signals (`catch_up`)
     layers/*.jsonl                the records that can be read; the process finds the rest by its hook and its results
     an identity, a hook           the other of the two, and the journals (`supervise/incarnation.py rebuild_identity`)
@@ -70,12 +70,17 @@ from garrison.records.run import LAND_PR, LAND_RUN, Launch, Task
 from garrison.records.signals import InputResponse, NodeComplete, RunnerExited
 from garrison.records.store import quarantine
 from garrison.run import branch as run_branch
-from garrison.run import flow_policy, policy
+from garrison.run import flow_policy
 from garrison.run.flow import step_id
-from garrison.run.launch_copy import copy_launch
-from garrison.run.plan import change_plan, graph_hash, is_behind, latest_attempts, read_plan
-from garrison.run.state import LANDED, REFUSED, NodeState, RunState, replay_run, to_snapshot
-from garrison.run.view import GuardianView
+from garrison.run.plan import (
+    change_after_failure,
+    change_plan,
+    graph_hash,
+    is_behind,
+    latest_attempts,
+    read_plan,
+)
+from garrison.run.state import LANDED, REFUSED, NodeState, RunState, copy_launch, replay_run, to_snapshot
 from garrison.supervise.incarnation import rebuild_identity
 from garrison.system.clock import from_iso
 from garrison.system.git import GitError
@@ -569,9 +574,11 @@ def _take_step(plan: RunPlan, state: RunState, evidence: RunEvidence, now: str, 
         if place.node in plan.tasks:
             attempts = _attempts_of(place, evidence)
             _catch_up_node(plan, state, place, attempts, now, max_rework)
-            finished = _finish_task(plan, state, place, attempts)
+            results = {each.attempt: each.result for each in attempts}
+            ended = flow_policy.finish_task(plan, state, place, results.get(state.nodes[place.node].attempt))
+            finished = ended.expect(FlowAdvanced) if ended is not None else None
             known = _journaled(place, evidence)
-            if isinstance(finished, FlowAdvanced) and known is not None and _has_failed(known) == _has_failed(finished):
+            if finished is not None and known is not None and _has_failed(known) == _has_failed(finished):
                 finished = known
         else:
             answer = evidence.answers.get(place.id)  # it was received before the journal was damaged
@@ -630,19 +637,8 @@ def _node_after(plan: RunPlan, name: str, step: str, attempts: Sequence[AttemptE
         node = replace(node, status="validated", commit=last.landed or "", landing=landing)
     elif last.has_failed and last.report is not None:
         report = last.report
-        change = policy.change_after_failure(plan, name, node, report.failure_kind, report.reason, max_rework)
+        change = change_after_failure(plan, name, node, report.failure_kind, report.reason, max_rework)
         node = replace(node, status=change.status, attempt=change.attempt, reason=change.reason,
                        kind=change.failure_kind, moved=moved + (change.failure_kind == RefusedBy.MOVED),
                        escalated=change.escalated)
     return node
-
-
-def _finish_task(plan: RunPlan, state: RunState, place: Place, attempts: Sequence[AttemptEvidence]) -> Event | None:
-    """Return the event that ends a finished step in the flow, if its attempt is among those known."""
-    node = state.nodes[place.node]
-    if node.status not in ("validated", "failed") or not flow_policy.is_at(node, place):
-        return None
-    results = {each.attempt: each.result for each in attempts}
-    view = GuardianView(state.flow.run if state.flow is not None else "", 0.0, "",
-                        results={place.node: results.get(node.attempt)})
-    return flow_policy.finish_task(plan, state, view, place)

@@ -14,31 +14,11 @@ from typing import TYPE_CHECKING, Any
 from garrison.ends import RefusedBy
 from garrison.pipeline.node_status import VALIDATED, Landing, check_transition, is_unchanged
 from garrison.pipeline.questions import OpenGate
-from garrison.records.events import (
-    ChildDied,
-    ChildParked,
-    ChildSpawned,
-    FlowAdvanced,
-    ForeignMove,
-    GateChanged,
-    GuardianSignal,
-    LandingChanged,
-    ManagerCycled,
-    NodeCancelled,
-    NodeChanged,
-    ProbeHealthy,
-    PullRequestChanged,
-    Question,
-    RunChanged,
-    Snapshot,
-    StuckAgent,
-    Warned,
-    decode,
-)
+from garrison.records import events
 from garrison.records.names import Key
 from garrison.records.pull_request import PullRequest
 from garrison.records.pull_request import check_transition as check_pull_request
-from garrison.records.record import Record, from_data, stated
+from garrison.records.record import Record, encode, from_data, stated
 from garrison.records.run import LAND_NODE, LAND_PR, LAND_RUN
 from garrison.records.signals import NeedsReview
 from garrison.supervise import restart
@@ -50,8 +30,8 @@ if TYPE_CHECKING:
 
     from garrison.pipeline.flow.program import Program
     from garrison.pipeline.plan import RunPlan
-    from garrison.records.events import Event
     from garrison.records.journal import Entry
+    from garrison.records.run import Launch, RunFiles
     from garrison.run.flow import RunFlow
 
 RUN_TRANSITIONS: dict[str, frozenset[str]] = {
@@ -121,7 +101,7 @@ class NodeState(Value):
 
 
 class ManagerState(Value):
-    """Latest cycle of a manager of the flow, `at` its time (UTC); see `guardian/flow_policy.py`."""
+    """Latest cycle of a manager of the flow, `at` its time (UTC); see `flow_policy.py`."""
 
     place: str
     node: str
@@ -179,11 +159,11 @@ class RecordedState:
     incarnations: dict[str, int] = field(default_factory=dict)
     lifted: dict[str, int] = field(default_factory=dict)
     """Full name → its latest stopped incarnation that may have a successor."""
-    questions: dict[str, Question] = field(default_factory=dict)
+    questions: dict[str, events.Question] = field(default_factory=dict)
     """Node → its open question."""
     circuits: dict[str, Circuit] = field(default_factory=dict)
     """Full name → its circuit, if the guardian parked it in this attempt."""
-    stuck: dict[str, StuckAgent] = field(default_factory=dict)
+    stuck: dict[str, events.StuckAgent] = field(default_factory=dict)
     """Node → its agent, if its runner parked it."""
     unstuck: dict[str, int] = field(default_factory=dict)
     """Node → the last incarnation of its agent that was reported as no longer parked."""
@@ -203,9 +183,9 @@ class RecordedState:
     """Place of the flow → the manager there."""
     outcomes: dict[str, NodeOutcome] = field(default_factory=dict)
     landing: RunLanding = field(default_factory=RunLanding)
-    foreign_moves: list[ForeignMove] = field(default_factory=list)
+    foreign_moves: list[events.ForeignMove] = field(default_factory=list)
     """Moves of the target that no merge queue made."""
-    warnings: list[Warned] = field(default_factory=list)
+    warnings: list[events.Warned] = field(default_factory=list)
     """Changes of git's configuration, of hooks and of the gate since the launch."""
     ends: int = 0
     """Number of times the run has ended; a resumed run ends once more."""
@@ -242,7 +222,7 @@ class RunState(RecordedState):
         return sum(node.is_unchanged for node in self.nodes.values())
 
     @property
-    def told(self) -> list[ForeignMove | Warned]:
+    def told(self) -> list[events.ForeignMove | events.Warned]:
         """Return everything that the user is warned of: moves of the target, then the other changes."""
         return [*self.foreign_moves, *self.warnings]
 
@@ -275,12 +255,12 @@ class RunState(RecordedState):
 
     def apply(self, entry: Entry) -> RunState:
         """Apply one journal record; return self."""
-        event = decode(entry)
+        event = events.decode(entry)
         if event is not None:
             self.apply_event(event, entry.at)
         return self
 
-    def apply_event(self, event: Event, at: str) -> None:
+    def apply_event(self, event: events.Event, at: str) -> None:
         """Apply an event that was journaled `at` (UTC); one that changes no state is ignored."""
         handler = _APPLY.get(type(event))
         if handler is not None:
@@ -288,13 +268,13 @@ class RunState(RecordedState):
 
     # ---- the run, its flow, its nodes
 
-    def _apply_run(self, event: RunChanged, at: str) -> None:
+    def _apply_run(self, event: events.RunChanged, at: str) -> None:
         self.ends += event.status in ENDED and self.status not in ENDED
         self.status, self.reason = event.status, event.reason
         if self.status == "running":
             self.began = self.began or at
 
-    def _apply_flow(self, event: FlowAdvanced, _at: str) -> None:
+    def _apply_flow(self, event: events.FlowAdvanced, _at: str) -> None:
         if event.place:
             self.gates.pop(event.place, None)
             self.managers.pop(event.place, None)
@@ -304,25 +284,25 @@ class RunState(RecordedState):
         if self.flow is not None:
             self.flow.apply(event.body)
 
-    def _apply_gate(self, event: GateChanged, at: str) -> None:
+    def _apply_gate(self, event: events.GateChanged, at: str) -> None:
         self.gates.pop(event.place, None)
         if not event.closed:
             self.gates[event.place] = OpenGate.from_record(event.body, at)
 
-    def _apply_manager(self, event: ManagerCycled, at: str) -> None:
+    def _apply_manager(self, event: events.ManagerCycled, at: str) -> None:
         self.managers.pop(event.place, None)
         if not event.closed:
             self.managers[event.place] = ManagerState(event.place, event.node, event.cycle, event.steer, event.steered,
                                                       at)
 
-    def _apply_landing(self, event: LandingChanged, at: str) -> None:
+    def _apply_landing(self, event: events.LandingChanged, at: str) -> None:
         before = self.landing
         self.landing = RunLanding(event.status, event.attempt, event.oid or before.oid, event.commit, event.reason,
                                   before.refusals + (event.status == REFUSED), event.base or before.base)
         if event.flow is not None:
             self._apply_flow(event.flow, at)
 
-    def _apply_pull_request(self, event: PullRequestChanged, at: str) -> None:
+    def _apply_pull_request(self, event: events.PullRequestChanged, at: str) -> None:
         before = self.pull_request
         check_pull_request(before.state, event.state)
         taken = {**before.taken, **dict.fromkeys(event.taken, self.landing.attempt)}
@@ -340,16 +320,16 @@ class RunState(RecordedState):
             self.landing = replace(self.landing, status=REFUSED, reason=event.reason)
             self._apply_flow(event.flow, at)
 
-    def _apply_foreign(self, event: ForeignMove, _at: str) -> None:
+    def _apply_foreign(self, event: events.ForeignMove, _at: str) -> None:
         self.foreign_moves.append(event)
 
-    def _apply_warning(self, event: Warned, _at: str) -> None:
+    def _apply_warning(self, event: events.Warned, _at: str) -> None:
         self.warnings.append(event)
 
-    def _apply_cancel(self, event: NodeCancelled, _at: str) -> None:
+    def _apply_cancel(self, event: events.NodeCancelled, _at: str) -> None:
         self.cancelled.add(event.node)
 
-    def _apply_node(self, event: NodeChanged, at: str) -> None:
+    def _apply_node(self, event: events.NodeChanged, at: str) -> None:
         name, old = event.node, self.nodes.get(event.node)
         if old is not None and old.status != event.status:
             check_transition(old.status, event.status)
@@ -385,7 +365,7 @@ class RunState(RecordedState):
 
     # ---- signals
 
-    def _apply_signal(self, event: GuardianSignal, at: str) -> None:
+    def _apply_signal(self, event: events.GuardianSignal, at: str) -> None:
         self.applied.add(event.id)
         if event.graph:
             self.change_graph(event.graph)
@@ -393,7 +373,7 @@ class RunState(RecordedState):
             self._apply_node(event.effect, at)
         self._apply_to_flow(event, at)
         if event.question is not None and event.node is not None:
-            self.questions[event.node] = event.question
+            self.questions[event.node] = replace(event.question, at=at)
         if event.type == NeedsReview.type and event.node in self.nodes and event.attempt == self.attempts[event.node]:
             self.reviews[event.node] = event.attempt
         question = self.questions.get(event.node or "")
@@ -414,7 +394,7 @@ class RunState(RecordedState):
         if self.flow is not None:
             self.flow.change(text)
 
-    def _apply_to_flow(self, event: GuardianSignal, at: str) -> None:
+    def _apply_to_flow(self, event: events.GuardianSignal, at: str) -> None:
         if event.flow is not None:
             self._apply_flow(event.flow, at)
             if event.flow.event == "resumed":  # in the same record: a guardian may die right after it
@@ -424,7 +404,7 @@ class RunState(RecordedState):
         if event.budget:
             self.budget = int(event.budget)
 
-    def _apply_parking(self, event: GuardianSignal) -> None:
+    def _apply_parking(self, event: events.GuardianSignal) -> None:
         node = event.node or ""
         if event.stuck is not None:
             self.stuck[node] = event.stuck
@@ -450,16 +430,16 @@ class RunState(RecordedState):
 
     # ---- children
 
-    def _apply_spawn(self, event: ChildSpawned, at: str) -> None:
+    def _apply_spawn(self, event: events.ChildSpawned, at: str) -> None:
         self.incarnations[event.full] = max(self.incarnations.get(event.full, 0), event.incarnation)
         self._apply_circuit(event, at)
 
-    def _apply_circuit(self, event: ChildSpawned | ChildParked | ProbeHealthy, _at: str) -> None:
+    def _apply_circuit(self, event: events.ChildSpawned | events.ChildParked | events.ProbeHealthy, _at: str) -> None:
         before = self.circuit(event.full)
         if (after := restart.apply_event(before, event)) != before:
             self.circuits[event.full] = after
 
-    def _apply_death(self, event: ChildDied, _at: str) -> None:
+    def _apply_death(self, event: events.ChildDied, _at: str) -> None:
         deaths = self.deaths.setdefault(event.full, [])
         self.buried[event.full] = max(self.buried.get(event.full, 0), event.incarnation)
         if all(death.incarnation != event.incarnation for death in deaths):  # count an incarnation once
@@ -467,7 +447,7 @@ class RunState(RecordedState):
 
     # ---- snapshots
 
-    def _apply_snapshot(self, event: Snapshot, _at: str) -> None:
+    def _apply_snapshot(self, event: events.Snapshot, _at: str) -> None:
         restored = from_snapshot(event.state)
         restored.flow = self.flow
         if self.flow is not None and event.state.get("flow"):
@@ -476,22 +456,22 @@ class RunState(RecordedState):
 
 
 _APPLY: Mapping[type[Any], Callable[[RunState, Any, str], None]] = {
-    RunChanged: RunState._apply_run,
-    FlowAdvanced: RunState._apply_flow,
-    GateChanged: RunState._apply_gate,
-    ManagerCycled: RunState._apply_manager,
-    NodeCancelled: RunState._apply_cancel,
-    LandingChanged: RunState._apply_landing,
-    PullRequestChanged: RunState._apply_pull_request,
-    ForeignMove: RunState._apply_foreign,
-    Warned: RunState._apply_warning,
-    NodeChanged: RunState._apply_node,
-    GuardianSignal: RunState._apply_signal,
-    ChildSpawned: RunState._apply_spawn,
-    ChildParked: RunState._apply_circuit,
-    ProbeHealthy: RunState._apply_circuit,
-    ChildDied: RunState._apply_death,
-    Snapshot: RunState._apply_snapshot,
+    events.RunChanged: RunState._apply_run,
+    events.FlowAdvanced: RunState._apply_flow,
+    events.GateChanged: RunState._apply_gate,
+    events.ManagerCycled: RunState._apply_manager,
+    events.NodeCancelled: RunState._apply_cancel,
+    events.LandingChanged: RunState._apply_landing,
+    events.PullRequestChanged: RunState._apply_pull_request,
+    events.ForeignMove: RunState._apply_foreign,
+    events.Warned: RunState._apply_warning,
+    events.NodeChanged: RunState._apply_node,
+    events.GuardianSignal: RunState._apply_signal,
+    events.ChildSpawned: RunState._apply_spawn,
+    events.ChildParked: RunState._apply_circuit,
+    events.ProbeHealthy: RunState._apply_circuit,
+    events.ChildDied: RunState._apply_death,
+    events.Snapshot: RunState._apply_snapshot,
 }
 """Journal record → the method that applies it. All others matter only to people and to the processes that wrote
 them."""
@@ -539,6 +519,13 @@ def describe_landed(state: RunState, land: str, base: str, branch: str, total: i
     return f"{nodes} on {branch}" + (f", nothing on {base}" if land in (LAND_RUN, LAND_PR) else "")
 
 
+def copy_launch(files: RunFiles, launch: Launch) -> events.LaunchRecorded:
+    """Return a copy of launch.json and the graphs for a journal, from which `repair.py` restores them; as they are: a
+    launcher parses no graph."""
+    nested = {path.stem: path.read_text(encoding="utf-8") for path in sorted(files.graphs.glob("*.dot"))}
+    return events.LaunchRecorded(encode(launch).decode(), files.launched_graph.read_text(encoding="utf-8"), nested)
+
+
 def to_snapshot(state: RunState) -> dict[str, object]:
     """Return the state as JSON values, for a journal snapshot."""
     recorded = RecordedState(**{name: getattr(state, name) for name in field_names(RecordedState)})
@@ -557,7 +544,7 @@ def from_snapshot(data: Mapping[str, object]) -> RunState:
     return RunState(**fields_of(recorded))
 
 
-def outcome_summary(event: FlowAdvanced, before: NodeOutcome | None) -> NodeOutcome:
+def outcome_summary(event: events.FlowAdvanced, before: NodeOutcome | None) -> NodeOutcome:
     """Return the outcome of a finished step, for people; `before` is that of the node's previous step."""
     outcome = event.outcome
     return NodeOutcome(outcome.status, outcome.preferred_label, outcome.failure_reason.partition("\n")[0], event.place,

@@ -3,8 +3,8 @@
 `decide_status` is the only function that decides it, and is pure. Everything that shows or asks for the status of a
 run calls it: `status`, `top`, the page and metrics (`views/run_view.py`), `clean`, `doctor` and `up` (`RunStatus`).
 
-The guardian journals `run` records (`guardian/process.py _change_run`; without a guardian `launcher/process.py
-_write_status`), `run_state.py RunState` replays them. A journal cannot say that all its writers are dead; so the
+The guardian journals `run` records (`guardian.py _change_run`; without a guardian `launcher.py _write_status`),
+`state.py RunState` replays them. A journal cannot say that all its writers are dead; so the
 status is the journal's only as long as something of the run is alive, or the run has ended.
 """
 
@@ -105,7 +105,7 @@ def decide_status(state: RunState, processes: Sequence[ProcessFacts] | None, *, 
         adhoc: True for one node without a guardian: the status is that of its runner.
         failure: why the runner of such a node gave it up.
         corrupt: why its records cannot be read, '' if they can.
-        waits_for: what it waits for, if only a person or a signal from outside can make it continue.
+        waits_for: what it waits for, if only the user or a signal from outside can make it continue.
     """
     if corrupt:
         return StatusReason(Status.CORRUPT, corrupt)

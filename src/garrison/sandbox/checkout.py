@@ -3,7 +3,7 @@ of the commands of sessions and workflows, which work in such a folder.
 
 In a worktree they see a private git view of its repository. A folder of the person's is theirs to change, but not its
 git directory: a hook or a setting would run as the person.
-Of garrison's own folders a command may write one, the attempt's exchange: what it says there is read as `untrusted`
+A command may write one of garrison's own folders, the attempt's exchange: what it says there is read as `untrusted`
 does, and everything that garrison writes lies elsewhere.
 """
 

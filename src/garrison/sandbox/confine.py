@@ -8,6 +8,7 @@ import json
 import os
 import re
 import resource
+import shlex
 import stat
 import sys
 from collections.abc import Mapping, Sequence
@@ -84,6 +85,13 @@ def confine(argv: Sequence[str], env: Mapping[str, str], place: Place | None) ->
     home = str(file_system.home_inside(around.user_home))
     return Confined((*place.entry, *overlay_words(layers, place.private), *words),
                     _environment(_inside(env, place), {"HOME": home}), mode)
+
+
+def launcher_script(outside: Mapping[str, str], inside: Mapping[str, str], argv: tuple[str, ...]) -> str:
+    """Return a script that changes the environment from one to the other and becomes the command. Pure."""
+    unset = [f"unset {name}" for name in outside if name not in inside]
+    changed = [f"export {name}={shlex.quote(value)}" for name, value in inside.items() if outside.get(name) != value]
+    return "\n".join(["#!/bin/sh", *unset, *changed, f'exec {shlex.join(argv)} "$@"', ""])
 
 
 def _write_calls(place: Place) -> Path | None:

@@ -285,7 +285,8 @@ class GitView:
         settings = []
         for key, default in (("core.excludesfile", "ignore"), ("core.attributesfile", "attributes")):
             named = paths.get(key, "")
-            source = Path(named) if named else _config_home() / "git" / default
+            config = os.environ.get("XDG_CONFIG_HOME") or Path(os.environ.get("HOME", "/"), ".config")
+            source = Path(named) if named else Path(config, "git", default)
             copy = f"garrison-{default}"
             if source.is_absolute():
                 is_copied = _copy_file(source, common / "info" / copy)
@@ -530,7 +531,3 @@ def _files_below(folder: Path) -> Iterable[Path]:
         for name in sorted(names):
             if not name.endswith(".sample"):
                 yield Path(path, name)
-
-
-def _config_home() -> Path:
-    return Path(os.environ.get("XDG_CONFIG_HOME") or Path(os.environ.get("HOME", "/"), ".config"))

@@ -240,7 +240,7 @@ def may_begin(schedule: Schedule, start: Start, starts: Sequence[Start], spent: 
 
 
 def find_pause(schedule: Schedule, starts: Sequence[Start]) -> str:
-    """Return why a schedule is to be paused, '' if it goes on: its last three starts since it was resumed failed."""
+    """Return why a schedule is to be paused, '' if it continues: its last three starts since it was resumed failed."""
     ended = sorted((start for start in starts if (start.outcome or start.stage is Stage.FAILED)
                     and start.at >= schedule.since), key=lambda start: (start.due, start.at))[-PATIENCE:]
     if len(ended) < PATIENCE or not all(start.is_failure for start in ended):

@@ -34,6 +34,7 @@ from garrison.system import systemd
 from garrison.system.clock import iso
 from garrison.system.command import run as run_program
 from garrison.system.git import Git
+from garrison.system.machine import garrison_argv
 from garrison.system.terminal_text import clean
 from garrison.values import Value, replace
 
@@ -248,7 +249,7 @@ def announce(home: Path, schedule: Schedule) -> None:
     notifier = Notifier(read_config(home).notify(), "", os.environ, home / FOLDER / schedule.name / "notify.log",
                         lambda _: None, home)
     notifier.add(Notification(f"schedule:{schedule.name}:{schedule.since}", "failed", f"schedule {schedule.name} is "
-                              f"paused: {schedule.paused}; garrison schedule resume {schedule.name}"))
+                              f"paused: {schedule.paused}; garrison schedule unpause {schedule.name}"))
     notifier.finish()
 
 
@@ -346,8 +347,7 @@ def runs_in(out: str) -> list[str]:
 def _command(home: Path, words: Sequence[str], environ: Mapping[str, str], repo: str, seconds: float,
              ) -> tuple[int | None, str, str]:
     """Run one of garrison's commands; return exit code, output and its last message."""
-    done = run_program([sys.executable, "-P", "-m", "garrison.cli.main", "--home", str(home), *words], seconds,
-                       env=environ, cwd=repo)
+    done = run_program(garrison_argv(*words, home=home), seconds, env=environ, cwd=repo)
     lines = [clean(line).removeprefix("garrison: ") for line in done.err.splitlines() if line.strip()]
     return done.code, done.out, done.why or (lines[-1][:500] if lines else "")
 
@@ -431,7 +431,7 @@ def arm(schedules: Schedules, now: float, environ: Mapping[str, str] | None = No
     if not due:
         return False
     systemd.call(manager, [manager.systemctl, "--user", "stop", f"{systemd.alarm_unit(schedules.home)}.timer"])
-    argv = [sys.executable, "-P", "-m", "garrison.cli.main", "--home", str(schedules.home), "up"]
+    argv = garrison_argv("up", home=schedules.home)
     return systemd.call(manager, systemd.alarm_words(manager, schedules.home, min(due), argv)) is not None
 
 

@@ -186,6 +186,11 @@ def require_working_tier(name: str, tiers: dict[str, Tier]) -> Tier:
     return tier
 
 
+def check_working_tier(name: str) -> None:
+    """Refuse a session with a task whose trust tier could not report on it, before a run begins."""
+    require_working_tier(name, read_tiers())
+
+
 def find_tier(name: str, tiers: dict[str, Tier]) -> Tier:
     """Return the tier of that name; UsageError with the existing names."""
     if name not in tiers:

@@ -36,7 +36,7 @@ CLASSES: Mapping[str, Ruling] = {
     MEMORY: Ruling(True, "backoff", 0.2),  # killed by the kernel for lack of memory: seldom its own fault alone
     HOST: Ruling(True, "backoff", 0.2),  # the host that did its work was lost: seldom its own fault, either
     CHURN: Ruling(False, "at once"),  # its context window was used up; a new session continues
-    ORDER: Ruling(False, "at once"),  # killed by a person or a supervisor, to start over
+    ORDER: Ruling(False, "at once"),  # killed by the user or a supervisor, to start over
     REBOOT: Ruling(False, "at once"),  # a reboot is not the fault of the process
     TERMINAL: Ruling(False, "at once"),  # its terminal server died, which counts against another of its sessions
     SHORTAGE: Ruling(False, "pause"),  # the machine had no room for its start: not its fault

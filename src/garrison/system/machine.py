@@ -405,6 +405,11 @@ def module_argv(module: str, patience: float = PATIENCE) -> tuple[str, ...]:
     return (sys.executable, "-P", "-c", FIRST_LINES, f"{patience:g}", module)
 
 
+def garrison_argv(*words: str, home: Path | None = None) -> list[str]:
+    """Return the words that run a command of this installation of garrison, on a home."""
+    return [sys.executable, "-P", "-m", "garrison.cli.main", *(("--home", str(home)) if home else ()), *words]
+
+
 def begin_again() -> None:
     """Replace this process by one that begins again, since a module is missing and it has done nothing yet; return once
     its patience is over, or if it was not started by `FIRST_LINES`."""

@@ -60,7 +60,8 @@ def _copy_included(git: Git, tree: Path) -> list[str]:
         return []
     listed = git.run("ls-files", "--others", "--ignored", "-z", f"--exclude-from={git.root / INCLUDE}", cwd=git.root)
     matching = [name for name in listed.out.split("\0") if name and not name.endswith("/")]
-    names = [name for name in matching if not _is_behind_link(tree, name)]  # git check-ignore fails for the others
+    names = [name for name in matching  # git check-ignore fails for those behind a link in the worktree
+             if not any((tree / parent).is_symlink() for parent in Path(name).parents)]
     ignored = set(git.run("check-ignore", "-z", "--stdin", cwd=tree, check=False,
                           text="".join(f"{name}\0" for name in names)).out.split("\0"))
     notes = [f"{INCLUDE}: {name} is left out: git does not ignore it, so it could be committed; add it to .gitignore"
@@ -68,11 +69,6 @@ def _copy_included(git: Git, tree: Path) -> list[str]:
     notes += [f"{INCLUDE}: {name} is left out: the worktree has a link in its way" for name in matching
               if name not in names]
     return notes + [note for name in names if name in ignored for note in _copy(git.root, tree, name)]
-
-
-def _is_behind_link(tree: Path, name: str) -> bool:
-    """Return whether a directory on the way to `name` is a link in the worktree."""
-    return any((tree / parent).is_symlink() for parent in Path(name).parents)
 
 
 def _copy(root: Path, tree: Path, name: str) -> list[str]:
@@ -98,11 +94,7 @@ def _copy(root: Path, tree: Path, name: str) -> list[str]:
 def count_lfs_pointers(git: Git, tree: Path) -> int:
     """Return how many files of the worktree are LFS pointers instead of the files they refer to."""
     names = git.run("ls-files", "-z", "--", ":(attr:filter=lfs)", cwd=tree).out.split("\0")
-    return sum(1 for name in names if name and _is_pointer(tree / name))
-
-
-def _is_pointer(path: Path) -> bool:
-    return _read_plain(path, len(_POINTER)) == _POINTER
+    return sum(1 for name in names if name and _read_plain(tree / name, len(_POINTER)) == _POINTER)
 
 
 def _read_plain(path: Path, limit: int) -> bytes | None:

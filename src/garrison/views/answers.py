@@ -1,4 +1,4 @@
-"""Answers: what became of a question that somebody was told of. It may have been answered elsewhere meanwhile."""
+"""Answers: what became of a question that somebody was notified of. It may have been answered elsewhere meanwhile."""
 
 from __future__ import annotations
 

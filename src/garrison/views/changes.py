@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from garrison.agents.base import read_attempt_replies
 from garrison.errors import GarrisonError, NotFound, Refused
 from garrison.merge.explanation import describe_change
 from garrison.records import run as run_records
@@ -22,12 +23,14 @@ from garrison.run.branch import node_queue
 from garrison.system.git import GitError
 from garrison.system.terminal_text import clean_lines, spell_hidden, spell_name
 from garrison.system.untrusted import read_end
-from garrison.values import Value, fields_of, project
+from garrison.values import Value, fields_of, project, replace
+from garrison.views.comments import ShownComment, show_comments
 from garrison.views.diff import (
     BIG_FILE,
     FILES,
     SECONDS,
     SUMMARISE_BIG_FILES,
+    Change,
     FileChange,
     ShownFile,
     changed_files,
@@ -36,7 +39,7 @@ from garrison.views.diff import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from garrison.merge.entry import MergeEntry
     from garrison.merge.queue import MergeQueue
@@ -86,30 +89,12 @@ class Artefact(Value):
     bytes: int
 
 
-class Change(Value):
-    """Range of commits of one attempt: what differs between `base` and `head` is its work."""
-
-    run: str
-    node: str
-    attempt: int
-    base: str
-    head: str
-    target: str
-    commit: str
-    """Its last commit; `head` is another one while there is work that was not committed."""
-    landing: str = ""
-    entry: str = ""
-    awaits_approval: bool = False
-
-    @property
-    def is_uncommitted(self) -> bool:
-        return self.head != self.commit
-
-
 class ListedFile(ShownFile, kw_only=True):
     """A changed file in a list, with its place there, its names spelled out."""
 
     number: int
+    content: str = ""
+    """Id of what it holds: a file with another one has to be looked at again."""
 
 
 class Changes(Change, kw_only=True):
@@ -124,7 +109,7 @@ class Changes(Change, kw_only=True):
     added: int
     removed: int
     files: list[ListedFile]
-    """Of many some, at most `diff.FILES`."""
+    """At most `diff.FILES` of them."""
     next: int | None
     """Number of the first file after these; None after the last."""
     conflicts: list[ConflictedFile]
@@ -136,6 +121,8 @@ class Changes(Change, kw_only=True):
     """Why it has not landed, as its queue says."""
     attempts: list[int]
     """Attempts at the node, oldest first."""
+    comments: list[ShownComment]
+    """Comments of people on this attempt and the earlier ones, with what became of them, the latest attempt first."""
 
 
 # ---- which commits --------------------------------------------------------------------------------------------------
@@ -216,7 +203,7 @@ def read_changes(runtime: Runtime, queue: MergeQueue, change: Change, changed: S
     folder = files.attempt(change.node, change.attempt)
     span = f"{change.base}..{change.commit}"
     added, removed = totals(changed)
-    listed = [ListedFile(**fields_of(project(ShownFile, file.spelled())), number=number)
+    listed = [ListedFile(**fields_of(project(ShownFile, file.spelled())), number=number, content=file.new_blob)
               for number, file in list(enumerate(changed))[begin:begin + FILES]]
     why = entry.reason if entry is not None and not entry.awaits_approval else ""
     return Changes(
@@ -227,7 +214,44 @@ def read_changes(runtime: Runtime, queue: MergeQueue, change: Change, changed: S
         evidence=[*(f"it {describe_change(each)}" for each in (entry.changes if entry is not None else None) or ()),
                   *read_evidence(folder, change.run, change.node, change.attempt)],
         artefacts=_artefacts(folder), folder=str(folder), reason=spell_hidden(why),
-        attempts=list(range(1, files.latest_attempt(change.node) + 1)))
+        attempts=list(range(1, files.latest_attempt(change.node) + 1)), comments=read_comments(runtime, queue, change))
+
+
+def since_attempt(git: Git, change: Change, earlier: Change) -> tuple[Change, list[FileChange]]:
+    """Return what an attempt changed since an earlier one, with the files: those that either of them changed, so that
+    what the target brought in between is left out. GitError if commits are gone.
+    """
+    own = {path for each in (change, earlier) for file in changed_files(git, each.base, each.head)
+           for path in (file.path, file.old_path)}
+    found = [file for file in changed_files(git, earlier.head, change.head) if {file.path, file.old_path} & own]
+    return replace(change, base=earlier.head, since=earlier.attempt), found
+
+
+def read_comments(runtime: Runtime, queue: MergeQueue, change: Change) -> list[ShownComment]:
+    """Return the comments on an attempt's work and on the earlier ones, the latest attempt first."""
+    changes = {entry.attempt: change_of_entry(queue.git, entry)
+               for entry in queue.state.entries_of(change.run, change.node)}
+    changes.setdefault(change.attempt, change)
+    found: list[ShownComment] = []
+    for entry in reversed(queue.state.entries_of(change.run, change.node)):
+        if entry.comments and entry.attempt <= change.attempt:
+            found += _comments_on(runtime, queue.git, entry, changes)
+    return found
+
+
+def _comments_on(runtime: Runtime, git: Git, entry: MergeEntry, changes: Mapping[int, Change]) -> list[ShownComment]:
+    """Return the comments on an entry; without what became of them if git has not the commits any more."""
+    following = next((changes[attempt] for attempt in sorted(changes) if attempt > entry.attempt), None)
+    if following is not None and following.head == entry.oid:
+        following = None  # the next attempt continues from this one, and has done nothing yet
+    answers = dict[str, str]()
+    if following is not None:
+        with suppress(GarrisonError, OSError):
+            answers = read_attempt_replies(runtime.files(entry.run).attempt(entry.node, following.attempt))
+    try:
+        return show_comments(git, changes[entry.attempt], entry.comments, following, answers)
+    except GitError:
+        return show_comments(git, changes[entry.attempt], entry.comments, None, answers)
 
 
 def read_commits(git: Git, span: str) -> list[CommitLine]:
@@ -255,7 +279,7 @@ def _conflicts(git: Git, entry: MergeEntry | None) -> list[ConflictedFile]:
 def read_checks(queue: MergeQueue, entry: MergeEntry | None, files: RunFiles, node: str, attempt: int) -> list[Check]:
     """Return what judged an attempt: its acceptance command, and the gate."""
     folder = files.attempt(node, attempt)
-    task = _load_task(folder)
+    task = read_task(folder)
     checks = []
     if task is not None and task.acceptance:
         log = folder / "acceptance.log"
@@ -267,14 +291,15 @@ def read_checks(queue: MergeQueue, entry: MergeEntry | None, files: RunFiles, no
         checks.append(Check("acceptance", task.acceptance, result, code, spell_tail(log),
                             str(log) if log.exists() else ""))
     config = queue.state.config
-    if entry is not None and config is not None and not config.no_gate and config.gate:
+    gate = (entry.gate if entry is not None else "") or (config.gate or "" if config and not config.no_gate else "")
+    if entry is not None and gate and (entry.status != "conflict" or entry.verdict):
         gate_log = Path(entry.log) if entry.log else None
         is_green = entry.verdict == "green" or entry.status == "landed"
         result = "passed" if is_green else entry.reason if entry.status == "rejected" else "not run yet"
         result = result.partition("\n")[0]
         has_code = entry.status == "rejected" and entry.verdict != "lost"
         gate_code = 0 if is_green else entry.code if has_code else None
-        checks.append(Check("gate", config.gate, spell_hidden(result), gate_code,
+        checks.append(Check("gate", gate, spell_hidden(result), gate_code,
                             spell_tail(gate_log), entry.log if gate_log is not None and gate_log.exists() else ""))
     return checks
 
@@ -287,7 +312,8 @@ def spell_tail(log: Path | None) -> str:
     return "\n".join(lines[-TAIL_LINES:])
 
 
-def _load_task(folder: Path) -> Task | None:
+def read_task(folder: Path) -> Task | None:
+    """Return the task of an attempt's folder; None if it has none, or cannot be read."""
     with suppress(GarrisonError):
         return run_records.load(Task, folder / "task.json")
     return None
@@ -295,7 +321,7 @@ def _load_task(folder: Path) -> Task | None:
 
 def read_evidence(folder: Path, run: str, node: str, attempt: int) -> list[str]:
     """Return what else speaks for the work: what it answers, how its agent ended, its notes."""
-    task, lines = _load_task(folder), []
+    task, lines = read_task(folder), []
     result: Result | None = read_result(folder / "result.json", run, node, attempt)[0]
     if task is not None and (asked := task.rework_reason.strip()):
         lines.append(f"this attempt answers: {asked.splitlines()[0]}")
@@ -448,6 +474,7 @@ class Review(Value):
     artefacts: list[Artefact]
     uncommitted: bool
     """Set if the agent still works, and not all of it is committed."""
+    comments: list[ShownComment]
 
 
 def find_entries(runtime: Runtime, run: str, node: str) -> tuple[MergeQueue, list[MergeEntry]]:
@@ -511,7 +538,7 @@ def _review(runtime: Runtime, queue: MergeQueue, change: Change, status: str) ->
         git.run("diff", "--stat=100", "-O/dev/null", change.base, change.head, "--", extra=SUMMARISE_BIG_FILES,
                 timeout=SECONDS).out.rstrip(),
         spell_hidden(diff[:DIFF_CHARACTERS]) + cut, _evidence(found), found.files, found.count, found.added,
-        found.removed, found.conflicts, found.checks, found.artefacts, found.uncommitted)
+        found.removed, found.conflicts, found.checks, found.artefacts, found.uncommitted, found.comments)
 
 
 def _evidence(found: Changes) -> list[str]:

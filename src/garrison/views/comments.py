@@ -1,74 +1,193 @@
-"""Comments of the user on lines of a change, as the reason of its rejection.
+"""Comments of the user on lines of an attempt's work: taken with a judgement, and what the next attempt made of them.
 
-The next attempt gets file, line, the line's text as git has it, and the comment. The text was written by an agent,
-so it is quoted; file and line are looked up, never taken from whoever sends the comment.
+The next attempt gets file, lines, their text as git has it, and the comment. The text was written by an agent, so it
+is quoted; file and lines are looked up, never taken from whoever sends the comment. `judge` decides what became of a
+comment, from the lines that the next attempt changed and the answer that its agent wrote.
 """
 
 from __future__ import annotations
 
+import re
+from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from garrison.agents.quotation import mention, path_name
 from garrison.errors import NotFound, UsageError
-from garrison.values import Value
-from garrison.views.diff import changed_files, read_line
+from garrison.records.comments import ReviewComment, comment_id
+from garrison.system.terminal_text import spell_hidden, spell_name
+from garrison.values import Value, replace
+from garrison.views.diff import Change, FileChange, changed_files, changed_ranges, is_absent, read_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from garrison.system.git import Git
-    from garrison.views.changes import Change
-    from garrison.views.diff import FileChange
 
 MAX_COMMENTS = 50
-"""Most comments of one rejection."""
+"""Most comments of one judgement."""
 REASON_CHARACTERS = 12_000
 """Longest reason with its comments."""
-QUOTED = 200
-"""Characters of a line that are quoted."""
+QUOTED, QUOTED_LINES = 200, 12
+"""Characters of a line that are quoted, and lines of a comment."""
+_PLACE = re.compile(r"(?P<path>.+):(?P<sign>-?)(?P<line>[1-9]\d{0,8})(?:-(?P<last>[1-9]\d{0,8}))?", re.DOTALL)
 
 
-class Comment(Value):
-    """A comment on a line of the newer file, or with a negative number on one of the older file."""
-
-    path: str
-    line: int
-    text: str
+# ---- taken with a judgement -----------------------------------------------------------------------------------------
 
 
-def parse_place(place: str) -> tuple[str, int]:
-    """Return file and line of `FILE:LINE`; UsageError."""
-    path, _, number = place.rpartition(":")
-    if not path or not number.removeprefix("-").isdecimal() or int(number) == 0:
-        raise UsageError(f"{place!r:.80} names no line: pass FILE:LINE, or FILE:-LINE for a line that was removed")
-    return path, int(number)
-
-
-def find_file(files: Sequence[FileChange], path: str) -> FileChange:
-    """Return the changed file of a path, the old one of a renamed file too; NotFound."""
-    found = next((file for file in files if path in (file.path, file.old_path)), None)
+def parse_comment(place: str, text: str) -> ReviewComment:
+    """Return the comment on `FILE:LINE`, `FILE:LINE-LINE`, or with `FILE:-LINE` on removed ones; UsageError."""
+    found = _PLACE.fullmatch(place)
     if found is None:
-        raise NotFound(f"{path!r:.120} was not changed; `garrison review` lists the changed files")
-    return found
+        raise UsageError(f"{place!r:.80} names no line: pass FILE:LINE or FILE:LINE-LINE, or FILE:-LINE for a line "
+                         "that was removed")
+    sign = -1 if found["sign"] else 1
+    first, last = sorted((int(found["line"]), int(found["last"] or found["line"])))
+    return ReviewComment(found["path"], sign * first, text, sign * last if last > first else 0)
 
 
-def compose_reason(git: Git, change: Change, note: str, comments: Sequence[Comment]) -> str:
-    """Return the reason of a rejection: the note, then each comment with its line; UsageError, NotFound."""
-    if not comments:
-        return note.strip()
-    if len(comments) > MAX_COMMENTS:
-        raise UsageError(f"a rejection has at most {MAX_COMMENTS} comments")
-    files = changed_files(git, change.base, change.head)
-    parts = [note.strip() or f"see {'the comment' if len(comments) == 1 else f'the {len(comments)} comments'}", ""]
-    for comment in comments:
+def find_file(git: Git, change: Change, files: Sequence[FileChange], path: str) -> FileChange:
+    """Return the file of a path: a changed one, the old one of a renamed file too, or another of the attempt's tree;
+    NotFound.
+    """
+    found = next((file for file in files if path in (file.path, file.old_path)), None)
+    if found is not None:
+        return found
+    listed = git.run("--literal-pathspecs", "ls-tree", "-z", change.head, "--", path, check=False).out.split("\0")[0]
+    facts, _, name = listed.partition("\t")
+    if name != path or facts.split(" ")[1:2] != ["blob"]:
+        raise NotFound(f"attempt {change.attempt} of {change.node} has no file {path!r:.120}; `garrison review "
+                       f"{change.node}` lists the changed files")
+    blob = facts.split(" ")[2]
+    return FileChange(path, "unchanged", old_blob=blob, new_blob=blob)
+
+
+def take_comments(git: Git, change: Change, given: Sequence[ReviewComment]) -> tuple[ReviewComment, ...]:
+    """Return the comments with their lines as git has them; UsageError, NotFound for a file or line that is not there.
+    """
+    if len(given) > MAX_COMMENTS:
+        raise UsageError(f"a judgement has at most {MAX_COMMENTS} comments")
+    files = changed_files(git, change.base, change.head) if given else ()
+    taken = []
+    for comment in given:
         if not comment.text.strip():
             raise UsageError(f"the comment on {comment.path}:{comment.line} is empty")
-        file = find_file(files, comment.path)
-        quoted = mention(read_line(git, file, comment.line), QUOTED) or "(an empty line)"
-        where = f"line {abs(comment.line)}" + (" before the change" if comment.line < 0 else "")
-        text = comment.text.strip().replace("\n", "\n  ")
-        parts.append(f"- {path_name(file.path)}, {where}: {quoted}\n  {text}")
+        file = find_file(git, change, files, comment.path)
+        lines = read_lines(git, file, comment.line, comment.last or comment.line)
+        quoted = tuple(line[:QUOTED] for line in lines[:QUOTED_LINES])
+        taken.append(replace(comment, path=file.path, text=comment.text.strip(), quoted=quoted))
+    return tuple(taken)
+
+
+def compose_reason(note: str, comments: Sequence[ReviewComment]) -> str:
+    """Return what the next attempt is told: the note, then each comment with its lines; UsageError if it is too long.
+    """
+    if not comments:
+        return note.strip()
+    parts = [note.strip() or f"see {'the comment' if len(comments) == 1 else f'the {len(comments)} comments'}", ""]
+    parts += [_told(number, comment) for number, comment in enumerate(comments, 1)]
     reason = "\n".join(parts)
     if len(reason) > REASON_CHARACTERS:
         raise UsageError(f"the reason with its comments has {len(reason)} characters; at most {REASON_CHARACTERS}")
     return reason
+
+
+def describe_lines(comment: ReviewComment) -> str:
+    """Return the comment's lines in words."""
+    lines = comment.lines
+    words = f"line {lines[0]}" if len(lines) == 1 else f"lines {lines[0]} to {lines[-1]}"
+    return words + (" before the change" if comment.line < 0 else "")
+
+
+def _told(number: int, comment: ReviewComment) -> str:
+    quoted = [mention(line, QUOTED) or "(an empty line)" for line in comment.quoted]
+    more = len(comment.lines) - len(quoted)
+    quoted += [f"(and {more} more)"] if more > 0 else []
+    at = f"- {comment_id(number)}, {path_name(comment.path)}, {describe_lines(comment)}:"
+    lines = [f"{at} {quoted[0]}"] if len(quoted) == 1 else [at, *(f"  {line}" for line in quoted)]
+    return "\n".join([*lines, *(f"  {line}" for line in comment.text.split("\n"))])
+
+
+# ---- what became of them --------------------------------------------------------------------------------------------
+
+
+class CommentState(StrEnum):
+    """What the next attempt made of a comment."""
+
+    WAITING = "waiting"
+    """There is no work of a next attempt."""
+    OPEN = "open"
+    """Its lines are as they were, and the agent has not answered."""
+    OUTDATED = "outdated"
+    """Its lines were changed."""
+    ANSWERED = "answered"
+    """The agent has answered it, whether or not it changed the lines."""
+
+
+class ShownComment(Value):
+    """A comment as people see it, its names and lines spelled out."""
+
+    id: str
+    """Its own among those of the node: attempt and number."""
+    attempt: int
+    path: str
+    line: int
+    last: int
+    place: str
+    """Its lines in words."""
+    quoted: list[str]
+    text: str
+    state: CommentState
+    answer: str = ""
+    """What the next attempt's agent answered."""
+
+
+def judge(comment: ReviewComment, changed: Sequence[range] | None, answer: str) -> CommentState:
+    """Decide what became of a comment. Pure.
+
+    Args:
+        changed: lines that differ between the file it stands in and the next attempt's, in the numbers of the former,
+            an insertion as the empty range at the line that it follows; None without a next attempt.
+        answer: what the next attempt's agent wrote to it.
+    """
+    if changed is None:
+        return CommentState.WAITING
+    if answer.strip():
+        return CommentState.ANSWERED
+    own = comment.lines
+    if comment.line < 0:  # a removed line: it is changed by being put back
+        removed = {number for span in changed for number in span}
+        return CommentState.OPEN if removed.issuperset(own) else CommentState.OUTDATED
+    hit = any(span.start < own.stop and own.start < span.stop if span else own.start <= span.start < own.stop - 1
+              for span in changed)
+    return CommentState.OUTDATED if hit else CommentState.OPEN
+
+
+def show_comments(git: Git, change: Change, comments: Sequence[ReviewComment], following: Change | None,
+                  answers: Mapping[str, str]) -> list[ShownComment]:
+    """Return the comments on an attempt, and what the `following` one made of them; GitError if commits are gone.
+
+    Args:
+        answers: what the agent of the following attempt wrote, by `comment_id`.
+    """
+    now = {file.old_path or file.path: file for file in changed_files(git, change.head, following.head)} \
+        if following is not None and comments else {}
+    before = {file.path: file for file in changed_files(git, change.base, change.head)} if comments else {}
+    shown = []
+    for number, comment in enumerate(comments, 1):
+        answer = answers.get(comment_id(number), "") if following is not None else ""
+        changed = None if following is None else _changed(git, comment, before.get(comment.path), now.get(comment.path))
+        shown.append(ShownComment(
+            f"{change.attempt}-{number}", change.attempt, spell_name(comment.path), comment.line, comment.last,
+            describe_lines(comment), [spell_hidden(line) for line in comment.quoted], comment.text,
+            judge(comment, changed, answer), spell_hidden(answer)))
+    return shown
+
+
+def _changed(git: Git, comment: ReviewComment, before: FileChange | None, now: FileChange | None) -> list[range]:
+    """Return what differs between the file of a comment and the following attempt's."""
+    if comment.line > 0:
+        return [] if now is None else changed_ranges(git, now.old_blob, now.new_blob)
+    if before is None or is_absent(before.old_blob):
+        return []
+    return changed_ranges(git, before.old_blob, now.new_blob if now is not None else before.new_blob)

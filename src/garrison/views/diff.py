@@ -8,6 +8,7 @@ browser would act upon or hide are spelled out. A file that is too large, or not
 from __future__ import annotations
 
 import re
+import sys
 from typing import TYPE_CHECKING
 
 from garrison.errors import NotFound
@@ -28,17 +29,44 @@ LINE_CHARACTERS = 500
 """Longest line that is shown whole; of a longer one the beginning, and how much follows."""
 BIG_FILE = 2 << 20
 """Bytes from which a file is summarised, not compared line by line."""
+BIGGEST_FILE = 32 << 20
+"""Bytes up to which it is compared where somebody asks for it."""
 CONTEXT = 3
 """Unchanged lines around each change."""
+WHOLE_FILE = 100_000_000
+"""Context that is all of a file."""
 SECONDS = 20.0
 """Time limit of a call of git."""
 _NUL_WITHIN = 8000
 """Characters within which git looks for a NUL to tell data from text."""
 SUMMARISE_BIG_FILES = {"GIT_CONFIG_PARAMETERS": f"'core.bigfilethreshold={BIG_FILE}'"}
 """Variable by which git compares no larger file line by line."""
+_RANGE = re.compile(r"@@ -(\d+)(?:,(\d+))? \+\d+(?:,(\d+))? @@")
 _HUNK = re.compile(r"@@ -(\d+)(?:,\d+)? \+(\d+)(?:,\d+)? @@ ?(.*)")
 _SUBMODULE, _LINK = "160000", "120000"
 _STATUS = {"A": "added", "D": "deleted", "M": "modified", "R": "renamed", "C": "copied", "T": "changed its type"}
+
+
+class Change(Value):
+    """Range of commits of one attempt: what differs between `base` and `head` is its work."""
+
+    run: str
+    node: str
+    attempt: int
+    base: str
+    head: str
+    target: str
+    commit: str
+    """Its last commit; `head` is another one while there is work that was not committed."""
+    landing: str = ""
+    entry: str = ""
+    awaits_approval: bool = False
+    since: int = 0
+    """The attempt whose work `base` is, 0 where it is of the target."""
+
+    @property
+    def is_uncommitted(self) -> bool:
+        return self.head != self.commit
 
 
 class ShownFile(Value):
@@ -86,6 +114,8 @@ class FileDiff(Value):
     note: str = ""
     """Reason why no lines are shown, such as `data, 12,345 bytes`."""
     next: int | None = None
+    can_load: bool = False
+    """True for a big file that can be compared line by line if it is asked for."""
 
 
 def changed_files(git: Git, base: str, head: str) -> list[FileChange]:
@@ -140,31 +170,64 @@ def file_at(files: Sequence[FileChange], number: int) -> FileChange:
     return files[number]
 
 
-def read_diff(git: Git, file: FileChange, begin: int = 0, lines: int = LINES) -> FileDiff:
-    """Return lines of one file's diff, from line `begin` of it on."""
+def read_diff(git: Git, file: FileChange, begin: int = 0, lines: int = LINES, *, context: int = CONTEXT,
+              big: bool = False) -> FileDiff:
+    """Return lines of one file's diff, from line `begin` of it on.
+
+    Args:
+        context: unchanged lines around each change; `WHOLE_FILE` for all.
+        big: compare a file above `BIG_FILE` line by line too, up to `BIGGEST_FILE`.
+    """
     shown = file.spelled()
     if _SUBMODULE in file.mode or _is_submodule(git, file):
         return FileDiff(shown, (), f"a submodule: {_short(file.old_blob)} → {_short(file.new_blob)}")
     sizes = _sizes(git, file)
-    if max(sizes) > BIG_FILE:
-        return FileDiff(shown, (), f"too large to show: {_describe_sizes(*sizes)}")
+    if max(sizes) > (BIGGEST_FILE if big else BIG_FILE):
+        can_load = max(sizes) <= BIGGEST_FILE
+        note = f"{'a big file' if can_load else 'too large to show'}: {_describe_sizes(*sizes)}"
+        return FileDiff(shown, (), note, can_load=can_load)
     texts = [_read(git, blob) for blob in (file.old_blob, file.new_blob)]
     if any("\0" in text[:_NUL_WITHIN] for text in texts):
         return FileDiff(shown, (), f"data, not text: {_describe_sizes(*sizes)}")
-    found = list(_take(_all_lines(git, file, *texts), begin, lines + 1))
+    found = list(_take(_all_lines(git, file, context, *texts), begin, lines + 1))
     note = "" if found or begin else "no line of it changed" if sizes[0] or sizes[1] else "empty"
     return FileDiff(shown, found[:lines], note, begin + lines if len(found) > lines else None)
 
 
-def read_line(git: Git, file: FileChange, number: int) -> str:
-    """Return one line of the newer file, or with `-number` of the older one; NotFound if it has none of that number."""
-    blob = file.new_blob if number > 0 else file.old_blob
-    sizes = _sizes(git, file)
-    lines = _split(_read(git, blob)) if max(sizes) <= BIG_FILE else []
-    if not 0 < abs(number) <= len(lines):
-        raise NotFound(f"{spell_name(file.path)} has no line {abs(number)}"
-                       + (" in the version before the change" if number < 0 else ""))
-    return lines[abs(number) - 1]
+def read_lines(git: Git, file: FileChange, first: int, last: int) -> list[str]:
+    """Return lines of the newer file, or with negative numbers of the older one; NotFound if it has not so many."""
+    blob = file.new_blob if first > 0 else file.old_blob
+    lines = _split(_read(git, blob)) if max(_sizes(git, file)) <= BIGGEST_FILE else []
+    if not 0 < abs(first) <= abs(last) <= len(lines):
+        raise NotFound(f"{spell_name(file.path)} has no line {abs(first if abs(first) > len(lines) else last)}"
+                       + (" in the version before the change" if first < 0 else ""))
+    return lines[abs(first) - 1:abs(last)]
+
+
+def changed_ranges(git: Git, old: str, new: str) -> list[range]:
+    """Return the lines of one blob that another one does not have, an insertion as the empty range at the line that
+    it follows; all lines, if there is nothing to compare line by line.
+    """
+    if old == new:
+        return []
+    if is_absent(new) or max(_size(git, old), _size(git, new)) > BIGGEST_FILE:
+        return [range(1, sys.maxsize)]
+    output = git.run("diff", "--no-color", "--text", "-U0", "-O/dev/null", old, new, "--", timeout=SECONDS).out
+    return parse_ranges(output)
+
+
+def parse_ranges(output: str) -> list[range]:
+    """Return the changed lines of the older file, of a diff without context. Pure."""
+    found = []
+    left = 0
+    for row in _split(output):
+        if left and row[:1] in ("-", "+"):
+            left -= 1
+        elif not left and (hunk := _RANGE.match(row)) is not None:
+            first, count, added = int(hunk[1]), int(hunk[2] or 1), int(hunk[3] or 1)
+            left = count + added
+            found.append(range(first, first + count))
+    return found
 
 
 def show_line(text: str) -> tuple[str, int]:
@@ -197,14 +260,16 @@ def _line(kind: str, old: int, new: int, text: str) -> Line:
     return Line(kind, old, new, shown, more)
 
 
-def _all_lines(git: Git, file: FileChange, old: str, new: str) -> Iterator[Line]:
-    if _is_absent(file.old_blob):
+def _all_lines(git: Git, file: FileChange, context: int, old: str, new: str) -> Iterator[Line]:
+    if is_absent(file.old_blob):
         yield from (_line("+", 0, at, text) for at, text in enumerate(_split(new), 1))
-    elif _is_absent(file.new_blob):
+    elif is_absent(file.new_blob):
         yield from (_line("-", at, 0, text) for at, text in enumerate(_split(old), 1))
+    elif file.old_blob == file.new_blob and context >= WHOLE_FILE:
+        yield from (_line(" ", at, at, text) for at, text in enumerate(_split(new), 1))
     elif file.old_blob != file.new_blob:
         # by blobs, as text: attributes of the repository decide neither what is compared nor whether it is shown
-        yield from parse_hunks(git.run("diff", "--no-color", "--text", f"-U{CONTEXT}", "-O/dev/null", file.old_blob,
+        yield from parse_hunks(git.run("diff", "--no-color", "--text", f"-U{context}", "-O/dev/null", file.old_blob,
                                        file.new_blob, "--", timeout=SECONDS).out)
 
 
@@ -222,12 +287,12 @@ def _split(text: str) -> list[str]:
     return lines[:-1] if lines[-1] == "" else lines
 
 
-def _is_absent(blob: str) -> bool:
+def is_absent(blob: str) -> bool:
     return not blob.strip("0")
 
 
 def _is_submodule(git: Git, file: FileChange) -> bool:
-    blob = file.old_blob if _is_absent(file.new_blob) else file.new_blob
+    blob = file.old_blob if is_absent(file.new_blob) else file.new_blob
     return git.run("cat-file", "-t", blob, check=False).out.strip() != "blob"
 
 
@@ -236,7 +301,7 @@ def _sizes(git: Git, file: FileChange) -> tuple[int, int]:
 
 
 def _size(git: Git, blob: str) -> int:
-    if _is_absent(blob):
+    if is_absent(blob):
         return 0
     answer = git.run("cat-file", "-s", blob, check=False)
     if answer.code:
@@ -245,11 +310,11 @@ def _size(git: Git, blob: str) -> int:
 
 
 def _read(git: Git, blob: str) -> str:
-    return "" if _is_absent(blob) else git.run("cat-file", "blob", blob, timeout=SECONDS).out
+    return "" if is_absent(blob) else git.run("cat-file", "blob", blob, timeout=SECONDS).out
 
 
 def _short(blob: str) -> str:
-    return "none" if _is_absent(blob) else blob[:10]
+    return "none" if is_absent(blob) else blob[:10]
 
 
 def _describe_sizes(old: int, new: int) -> str:

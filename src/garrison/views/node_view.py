@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, TypeVar, cast
 import msgspec
 
 from garrison.agents.base import NO_REPORT
-from garrison.agents.claude.attempt_files import AttemptFiles
-from garrison.agents.claude.trouble import current_trouble
+from garrison.agents.conversation.files import AttemptFiles
+from garrison.agents.conversation.trouble import current_trouble
 from garrison.agents.outages import Outage, read_outage
 from garrison.config import config_path
 from garrison.ends import Effect, with_effect
@@ -34,7 +34,7 @@ from garrison.records.remote import look_remote
 from garrison.records.run import Launch, Result, RunFiles, Task
 from garrison.run.agent_activity import AgentActivity, is_taken_over, read_waiting
 from garrison.run.agent_places import RunPlaces, read_own, record_of
-from garrison.run.parking import find_parked
+from garrison.run.guardian_view import find_parked
 from garrison.run.state import NodeState
 from garrison.run.status import UNFINISHED
 from garrison.sandbox.place import Role

@@ -1,4 +1,4 @@
-"""Prompts of an attempt as the user reads them: what its agent was told, or would be told if it began now."""
+"""Prompts of an attempt as the user reads them: what its agent got, or would get if it began now."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from garrison.agents import registry
 from garrison.agents.acp import prompts as acp_prompts
 from garrison.agents.base import VALIDATOR, WORKER, Assignment
-from garrison.agents.claude import prompts as claude_prompts
-from garrison.agents.claude.attempt_files import AttemptFiles
+from garrison.agents.claude.attempt import SESSION, system_prompt
 from garrison.agents.claude.settings import for_node
+from garrison.agents.conversation.files import AttemptFiles
 from garrison.agents.prompt import estimate_tokens
 from garrison.errors import NotFound
 from garrison.node.briefing import Briefer
@@ -45,7 +45,7 @@ class Part(Value):
 
 
 class AttemptPrompts(Value):
-    """Everything that an attempt's agent was told, in order; `sent` is False if it has not started."""
+    """All prompts of an attempt's agent, in order; `sent` is False if it has not started."""
 
     run: str
     node: str
@@ -75,7 +75,7 @@ def read_prompts(runtime: Runtime, run: str, node: str, attempt: int | None, *, 
 
 
 def _sent(folder: Path) -> list[Part]:
-    """Return what the agent of an attempt's folder was told; nothing if it has not started."""
+    """Return the prompts of the agent of an attempt's folder; nothing if it has not started."""
     files, task = AttemptFiles(folder), folder / "prompt.md"
     parts: list[Part] = []
     for line in read_lines(files.prompts):
@@ -93,7 +93,7 @@ def _sent(folder: Path) -> list[Part]:
 
 
 def _would_send(runtime: Runtime, launch: Launch, node: str, folder: Path) -> list[Part]:
-    """Return what the agent of an attempt that has not started would be told now."""
+    """Return the prompts that the agent of an attempt that has not started would get now."""
     task = run_records.load(Task, folder / "task.json") or _next_task(runtime, launch, node)
     worktree = worktree_path(launch, node)
     git = Git(Path(launch.repo), home=runtime.home)
@@ -106,8 +106,7 @@ def _would_send(runtime: Runtime, launch: Launch, node: str, folder: Path) -> li
     if found is None:
         return [Part.of("prompt", text)]
     is_session = registry.session_options(task.agent, node, task.attributes, runtime.home) is not None
-    system = claude_prompts.system_prompt(assignment, for_node(found, node, task.attributes),
-                                          claude_prompts.SESSION if is_session else WORKER)
+    system = system_prompt(assignment, for_node(found, node, task.attributes), SESSION if is_session else WORKER)
     return [Part.of(SYSTEM, system), Part.of("message (task)", text)]
 
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from garrison.errors import GarrisonError, NotFound, Refused
+from garrison.plugins import Group, load
 from garrison.records.placement import describe
 from garrison.records.remote import RemotePhase, RemoteWorkState, look_remote
+from garrison.system.machine import garrison_argv
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from garrison.hosts.access import HostAccess
+    from garrison.records.hosts import Host
 
 NO_TROUBLE: Mapping[str, str] = MappingProxyType({})
 _DOING = {"": "preparing", "preparing": "preparing", "planning": "preparing", "executing": "its agent is working",
@@ -45,16 +48,48 @@ def describe_remote(state: RemoteWorkState | None, cut_off: Mapping[str, str] = 
 
 def hosts_cut_off(home: Path) -> dict[str, str]:
     """Return the hosts to which the keeper has no tunnel now, each with since when, as words."""
-    from garrison.hosts.keeper import read_state  # few runs use hosts
-
     try:
-        state = read_state(home)
+        state = load(Group.PARTS, "hosts.state")(home)
     except GarrisonError:
         return {}
     return {name: f" since {state.seen[name][11:16]} UTC" if name in state.seen else "" for name in state.troubles}
 
 
-def on_host(home: Path, folder: Path, node: str) -> tuple[HostAccess, list[str], RemoteWorkState] | None:
+class Ended(Protocol):
+    """A command that ended on a host."""
+
+    @property
+    def code(self) -> int: ...
+    @property
+    def out(self) -> bytes: ...
+    @property
+    def last_error(self) -> str: ...
+
+
+class HostWay(Protocol):
+    """The way to a host, by which commands run there."""
+
+    @property
+    def ssh(self) -> str:
+        """Destination for ssh, '' for this machine."""
+
+    def run(self, argv: Sequence[str], *, timeout: float) -> Ended:
+        """Run a command to its end, for `timeout` seconds at most."""
+
+    def popen(self, argv: Sequence[str], *, stdin: int | None = None, stdout: int | None = None,
+              stderr: int | None = None) -> subprocess.Popen[bytes]:
+        """Start a command; the streams are as for Popen."""
+
+    def command_line(self, argv: Sequence[str], *, tty: bool = False) -> list[str]:
+        """Return the command here that runs one there."""
+
+
+def way_to(home: Path, host: Host) -> HostWay:
+    way: HostWay = load(Group.PARTS, "hosts.access").of(home, host)
+    return way
+
+
+def on_host(home: Path, folder: Path, node: str) -> tuple[HostWay, list[str], RemoteWorkState] | None:
     """Return the way to the host of an attempt, the beginning of garrison's command there, and the state of the work;
     None if no host has the attempt.
 
@@ -63,20 +98,17 @@ def on_host(home: Path, folder: Path, node: str) -> tuple[HostAccess, list[str],
     state = look_remote(folder)
     if state is None or not state.host:
         return None
-    from garrison.hosts.access import HostAccess  # few nodes are on a host
-    from garrison.records.hosts import read_host
+    from garrison.records.hosts import read_host  # few nodes are on a host
 
     try:
         host = read_host(home, state.host)
     except NotFound as error:
         raise Refused(f"{node} was on {state.host}, which is no longer a host: {error}") from None
-    return HostAccess.of(home, host), [*host_command(host.command), "--home", host.home], state
+    return way_to(home, host), [*host_command(host.command), "--home", host.home], state
 
 
 def host_command(command: str) -> Sequence[str]:
     """Return the words that run garrison on a host."""
     if command:
         return [command]
-    import sys  # this machine itself, in a test: the same installation
-
-    return [sys.executable, "-P", "-m", "garrison.cli.main"]
+    return garrison_argv()  # this machine itself, in a test: the same installation

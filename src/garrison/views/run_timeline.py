@@ -18,7 +18,7 @@ from types import MappingProxyType
 
 import msgspec
 
-from garrison.agents.claude.policy import NEEDS_PERSON
+from garrison.agents.conversation.policy import NEEDS_PERSON
 from garrison.errors import GarrisonError, NotFound
 from garrison.merge import records as queue_records
 from garrison.merge.records import EntryEnqueued, EntryLanded, GateStarted, StatusChanged, VerdictGiven
@@ -31,7 +31,7 @@ from garrison.records.events import ChildDied, ChildSpawned, GuardianSignal
 from garrison.records.json_io import read_lines
 from garrison.records.names import Key
 from garrison.records.run import Launch, RunFiles
-from garrison.run.parking import find_parked
+from garrison.run.guardian_view import find_parked
 from garrison.run.plan import read_plan
 from garrison.run.state import ENDED, NodeState
 from garrison.run.status import Status

@@ -24,7 +24,7 @@ from garrison.records.hook import Hook
 from garrison.records.identity import Identity
 from garrison.records.names import ROLES, Key
 from garrison.records.run import LAND_NODE, Launch, RunFiles, RunSandbox
-from garrison.run.parking import find_parked
+from garrison.run.guardian_view import find_parked
 from garrison.run.plan import change_plan, check_journal_present, read_plan
 from garrison.run.state import (
     DECLINED,
@@ -475,7 +475,7 @@ def _changed_at(path: Path) -> float:
 
 
 def waits_for(model: RunModel, asking: Collection[str]) -> list[str]:
-    """Return what a run waits for, if only a person or a signal from outside can make it continue; else nothing. Pure.
+    """Return what a run waits for, if only the user or a signal from outside can make it continue; else nothing. Pure.
 
     `asking` are the nodes whose agent has an open question.
     """

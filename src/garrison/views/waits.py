@@ -17,7 +17,7 @@ from garrison.merge.entry import MergeEntry
 from garrison.merge.explanation import describe_changes
 from garrison.pipeline.questions import FREE_TEXT, SIGNAL, OpenGate
 from garrison.pipeline.subpipelines import NAME_SEPARATOR
-from garrison.run.parking import find_parked
+from garrison.run.guardian_view import find_parked
 from garrison.run.state import TESTED
 from garrison.run.status import FINAL, Status
 from garrison.values import Value
@@ -33,11 +33,13 @@ SHOWN_TEXT = 600
 """Characters of a text that JSON has."""
 
 
-class Choice(Value):
+class Choice(Value, omit_defaults=True):
     """An answer that a gate offers."""
 
     label: str
     key: str
+    irreversible: bool = False
+    """True if the user confirms it before it counts."""
 
 
 class ShownGate(Value, omit_defaults=True):
@@ -73,6 +75,8 @@ class PersonWait(Value):
     gate: ShownGate | None = None
     retriable: bool = False
     """True for a failed node that can be tried again while its run continues."""
+    since: str = ""
+    """UTC; '' where nothing tells it."""
 
     @property
     def key(self) -> str:
@@ -92,6 +96,7 @@ class ShownWait(Value, omit_defaults=True):
     node: str
     shown_text: str = msgspec.field(name="text")
     gate: ShownGate | None = None
+    since: str = ""
 
 
 def describe_wait(wait: PersonWait, run: str) -> str:
@@ -153,18 +158,20 @@ def waits_of(model: RunModel, status: str, *, asking: Collection[str], hint: str
     own = [PersonWait(WaitKind.RUN, text=corrupt or hint)] if corrupt or (hint and needs_person) else []
     if state.pull_request.needs_person and state.status == "running" and state.landing.status == TESTED:
         own.append(PersonWait(WaitKind.RUN, text=f"{state.pull_request.describe()} {state.pull_request.url}".rstrip()))
-    gates = [] if is_over else [*(show_gate(gate) for gate in state.gates.values() if gate.kind != SIGNAL),
-                                *map(show_review, entries_to_approve(model))]
-    asked = {gate.node for gate in gates}
+    gates = [] if is_over else [
+        *((show_gate(gate), gate.at) for gate in state.gates.values() if gate.kind != SIGNAL),
+        *((show_review(entry), entry.enqueued_at) for entry in entries_to_approve(model))]
+    asked = {gate.node for gate, _ in gates}
     nodes = {} if is_over else state.nodes
     may_be_parked = nodes if state.held or state.stuck or state.circuits else ()  # mostly none, of a thousand nodes
-    parked = [PersonWait(WaitKind.PARKED, why, name) for name in may_be_parked
+    parked = [PersonWait(WaitKind.PARKED, why, name, since=nodes[name].since) for name in may_be_parked
               if (why := _parked(model, name)) is not None]
     return [*own, *(PersonWait(WaitKind.HINDERED, why, name) for why, name in (hindrances or {}).items()),
-            *(PersonWait(WaitKind.GATE, gate.question, gate.node, gate) for gate in gates),
-            *(PersonWait(WaitKind.ASKS, state.questions[name].text, name) for name in asking
-              if name in state.questions and name not in asked), *parked,
-            *(PersonWait(WaitKind.FAILED, node.reason, name, retriable=retriable and NAME_SEPARATOR not in name)
+            *(PersonWait(WaitKind.GATE, gate.question, gate.node, gate, since=at) for gate, at in gates),
+            *(PersonWait(WaitKind.ASKS, state.questions[name].text, name, since=state.questions[name].at)
+              for name in asking if name in state.questions and name not in asked), *parked,
+            *(PersonWait(WaitKind.FAILED, node.reason, name, since=node.since,
+                         retriable=retriable and NAME_SEPARATOR not in name)
               for name, node in nodes.items() if node.status == "failed")]
 
 
@@ -186,7 +193,7 @@ def show_gate(gate: OpenGate) -> ShownGate:
     question = gate.question
     return ShownGate(gate.place, gate.node, gate.kind, question.text, gate.signal, gate.deadline or None,
                      question.kind == FREE_TEXT, question.default,
-                     [Choice(option.label, option.key) for option in question.options])
+                     [Choice(option.label, option.key, option.irreversible) for option in question.options])
 
 
 def show_review(entry: MergeEntry) -> ShownGate:

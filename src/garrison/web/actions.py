@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 from garrison.errors import Refused, UsageError
 from garrison.records.names import check_node
+from garrison.records.record import from_data
 from garrison.system.command import run_to_end
+from garrison.system.machine import garrison_argv
 from garrison.system.terminal_text import clean
+from garrison.values import Value
 from garrison.views.comments import MAX_COMMENTS
 
 SECONDS = 120.0
@@ -51,7 +53,7 @@ ENTRY: Mapping[str, Callable[[str], list[str]]] = {
 SCHEDULE: Mapping[str, Callable[[str], list[str]]] = {
     "run-now": lambda name: ["schedule", "run-now", "--", name],
     "pause": lambda name: ["schedule", "pause", "--", name],
-    "resume": lambda name: ["schedule", "resume", "--", name],
+    "unpause": lambda name: ["schedule", "unpause", "--", name],
 }
 QUEUE: Mapping[str, Sequence[str]] = {"pause": ["merge-queue", "pause"], "resume": ["merge-queue", "unpause"]}
 """Action → the words of its command."""
@@ -80,7 +82,8 @@ def node_command_words(run: str, node: str, body: Mapping[str, object]) -> list[
 def gate_command_words(run: str, node: str, body: Mapping[str, object]) -> list[str]:
     """Return the command that answers a gate: with the label of a choice, or in words."""
     text = text_of(body, "choice", required=False) or text_of(body, "text", required=True)
-    return NODE["answer"](run, node, text)
+    confirmed = ["--yes"] if body.get("confirmed") is True else []
+    return ["answer", "--run", run, *confirmed, "--", node, text]
 
 
 def answered_through(words: Sequence[str], by: str, question: str = "") -> list[str]:
@@ -105,17 +108,37 @@ def review_command_words(run: str, node: str, body: Mapping[str, object], attemp
         "--comment", place, text)), "--", node]
 
 
-def comments_of(body: Mapping[str, object], path_of: Callable[[int], str]) -> list[tuple[str, str]]:
-    """Return the comments of a request as places and texts; `path_of` gives the path of a changed file's number."""
+def comments_of(body: Mapping[str, object], path_of: Callable[[int, int], str]) -> list[tuple[str, str]]:
+    """Return the comments of a request as places and texts.
+
+    Args:
+        path_of: gives the path of a changed file, from its number and the attempt with which the work was compared.
+    """
     given = body.get("comments", [])
     if not isinstance(given, list) or len(given) > MAX_COMMENTS:
         raise UsageError(f"comments must be a list of at most {MAX_COMMENTS}")
-    found = []
-    for each in given:
-        if not isinstance(each, dict) or not isinstance(each.get("file"), int) or not isinstance(each.get("line"), int):
-            raise UsageError("a comment has file and line, both numbers, and text")
-        found.append((f"{path_of(each['file'])}:{each['line']}", text_of(each, "text", required=True)))
-    return found
+    return [_comment_of(each, path_of) for each in given]
+
+
+def _comment_of(given: object, path_of: Callable[[int, int], str]) -> tuple[str, str]:
+    try:
+        comment = from_data(GivenComment, given)
+    except ValueError as error:
+        raise UsageError(f"a comment has file and line, both numbers, and text ({error})") from None
+    last = f"-{abs(comment.last)}" if comment.last else ""
+    return (f"{path_of(comment.file, comment.since)}:{comment.line}{last}",
+            text_of({"text": comment.text}, "text", required=True))
+
+
+class GivenComment(Value):
+    """A comment as the page sends it: the number of a changed file, its line, the last of several, and the attempt
+    with which the work was compared."""
+
+    file: int
+    line: int
+    text: str
+    last: int = 0
+    since: int = 0
 
 
 def entry_command_words(entry: str, body: Mapping[str, object]) -> list[str]:
@@ -155,8 +178,7 @@ def text_of(body: Mapping[str, object], key: str, *, required: bool) -> str:
 
 def program(home: Path, words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     """Return the words and the environment with which one of our commands works on a home."""
-    return ([sys.executable, "-P", "-m", "garrison.cli.main", "--home", str(home), *words],
-            {**os.environ, "GARRISON_HOME": str(home)})
+    return (garrison_argv(*words, home=home), {**os.environ, "GARRISON_HOME": str(home)})
 
 
 async def run_command(home: Path, words: Sequence[str], text: str = "") -> str:

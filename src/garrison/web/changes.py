@@ -1,97 +1,24 @@
-"""Changes of a node for the page: what `garrison review` shows, in pieces (`views/changes.py`), and what a
-person decides at a gate."""
+"""Changes of a node for the page: what `garrison review` shows, in pieces (`views/changes.py`), and what the
+user decides at a gate (`views/decision.py`)."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from contextlib import suppress
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from garrison.errors import GarrisonError, NotFound, Refused, UsageError
-from garrison.pipeline.node_status import shown
 from garrison.processes.runtime import Runtime
-from garrison.records import journal
 from garrison.run.branch import node_queue
-from garrison.run.plan import read_plan
-from garrison.run.state import replay_run
 from garrison.system.terminal_text import spell_hidden
 from garrison.system.untrusted import read_end
-from garrison.values import Value
-from garrison.views.changes import Change, Changes, change_of_entry, find_change, read_changes
-from garrison.views.diff import FileChange, FileDiff, changed_files, file_at, read_diff, totals
-from garrison.views.usage import CostReader
+from garrison.values import Value, replace
+from garrison.views.changes import Changes, find_change, read_changes, since_attempt
+from garrison.views.decision import Decision, read_decision
+from garrison.views.diff import WHOLE_FILE, Change, FileChange, FileDiff, changed_files, file_at, read_diff
 
 if TYPE_CHECKING:
-
     from garrison.merge.queue import MergeQueue
-    from garrison.run.state import NodeState
-    from garrison.views.usage import RunCosts
-
-NODES = 8
-"""Nodes that are shown of those before a gate."""
-REASON_CHARACTERS = 300
-"""Longest reason of an outcome."""
-
-
-class Outcome(Value):
-    """Last outcome of a node before the gate. `files` is None for one whose change git does not have."""
-
-    node: str
-    state: str
-    attempt: int
-    reason: str = ""
-    files: int | None = None
-    added: int = 0
-    removed: int = 0
-    usd: float | None = None
-
-
-class Decision(Value):
-    """What is decided at a gate."""
-
-    outcomes: list[Outcome]
-    more: int
-    """Further nodes before it, which are not shown."""
-    usd: float | None
-    """Costs of the whole run so far."""
-    files: int = 0
-    """With the lines that were added and removed: of all outcomes."""
-    added: int = 0
-    removed: int = 0
-
-
-def read_decision(runtime: Runtime, run: str, gate: str, node: str = "") -> Decision:
-    """Read what is decided at a gate of the pipeline, or, with `node`, about the work of that node."""
-    launch = runtime.launch(run)
-    state = replay_run(journal.read_all(runtime.files(run).journal))
-    names = [node] if node else []
-    if not node:
-        with suppress(GarrisonError):
-            plan = read_plan(runtime.files(run), launch)
-            names = [name for name in plan.nearest_before(gate, plan.tasks.__contains__) if name in state.nodes]
-    queue = node_queue(runtime, launch, "review")
-    costs = CostReader(runtime.home).read(datetime.now(UTC).date().isoformat()).of_run(run)
-    outcomes = [_outcome(queue, costs, run, name, state.nodes[name]) for name in names[:NODES] if name in state.nodes]
-    return Decision(outcomes, max(0, len(names) - NODES), costs.usd, sum(each.files or 0 for each in outcomes),
-                    sum(each.added for each in outcomes), sum(each.removed for each in outcomes))
-
-
-def _outcome(queue: MergeQueue, costs: RunCosts, run: str, name: str, node: NodeState) -> Outcome:
-    entries = queue.state.entries_of(run, name)
-    files, added, removed = None, 0, 0
-    word = shown(node.status, node.landing)
-    if entries:
-        word = entries[-1].landing
-        with suppress(GarrisonError):
-            change = change_of_entry(queue.git, entries[-1])
-            found = changed_files(queue.git, change.base, change.head)
-            files, (added, removed) = len(found), totals(found)
-    spent = costs.nodes.get(name)
-    return Outcome(name, word, node.attempt, spell_hidden(node.reason[:REASON_CHARACTERS]), files, added, removed,
-                   spent.usd if spent is not None else None)
-
 
 KEPT = 32
 """Changes that are remembered with their files: the user looks at one file after the other."""
@@ -104,6 +31,15 @@ class Listed(Value):
 
     change: Change
     files: list[FileChange]
+
+
+class Look(Value):
+    """One work that the user looks at: an attempt at a node, and with which earlier one it is compared, if not 0."""
+
+    run: str
+    node: str
+    attempt: int | None
+    since: int = 0
 
 
 class NoChanges(Value):
@@ -124,30 +60,29 @@ class ChangeReader:
 
     def __init__(self, home: Path) -> None:
         self.home = home
-        self._listed: OrderedDict[tuple[str, str, int, str], Listed] = OrderedDict()
+        self._listed: OrderedDict[tuple[Look, str], Listed] = OrderedDict()
 
-    def read(self, run: str, node: str, attempt: int | None, begin: int) -> Changes | NoChanges:
+    def read(self, look: Look, begin: int) -> Changes | NoChanges:
         """Return everything about the work of an attempt, and its files from `begin` on."""
         runtime = Runtime.real(self.home)
-        queue = node_queue(runtime, runtime.launch(run), "review")
+        queue = node_queue(runtime, runtime.launch(look.run), "review")
         try:
-            change = find_change(runtime, run, node, attempt, queue)
+            listed = self._list(runtime, queue, look)
         except NotFound as absent:
             return NoChanges(str(absent))
-        files = changed_files(queue.git, change.base, change.head)
-        self._remember(Listed(change, files))
-        return read_changes(runtime, queue, change, files, begin)
+        self._remember(look, listed)
+        return read_changes(runtime, queue, listed.change, listed.files, begin)
 
-    def diff(self, run: str, node: str, attempt: int, head: str, number: int, begin: int) -> FileDiff:
+    def diff(self, look: Look, head: str, number: int, begin: int, *, context: int, big: bool) -> FileDiff:
         """Return lines of one changed file; Refused if the attempt's work is another by now."""
         runtime = Runtime.real(self.home)
-        listed = self._find(runtime, run, node, attempt, head)
-        git = node_queue(runtime, runtime.launch(run), "review").git
-        return read_diff(git, file_at(listed.files, number), max(0, begin))
+        file = file_at(self._find(runtime, look, head).files, number)
+        git = node_queue(runtime, runtime.launch(look.run), "review").git
+        return read_diff(git, file, max(0, begin), context=min(max(0, context), WHOLE_FILE), big=big)
 
-    def path(self, run: str, node: str, attempt: int, head: str, number: int) -> str:
-        file = file_at(self._find(Runtime.real(self.home), run, node, attempt, head).files, number)
-        return file.path
+    def path(self, look: Look, head: str, number: int) -> str:
+        """Return the path of a changed file, as git has it."""
+        return file_at(self._find(Runtime.real(self.home), look, head).files, number).path
 
     def artefact(self, run: str, node: str, attempt: int, name: str) -> ArtefactEnd:
         """Return the end of a file that an attempt left; NotFound for any other."""
@@ -167,20 +102,23 @@ class ChangeReader:
         except (GarrisonError, OSError):
             return Decision([], 0, None)
 
-    def _remember(self, listed: Listed) -> None:
-        change = listed.change
-        self._listed[change.run, change.node, change.attempt, change.head] = listed
+    def _list(self, runtime: Runtime, queue: MergeQueue, look: Look) -> Listed:
+        change = find_change(runtime, look.run, look.node, look.attempt, queue)
+        if not look.since:
+            return Listed(change, changed_files(queue.git, change.base, change.head))
+        return Listed(*since_attempt(queue.git, change, find_change(runtime, look.run, look.node, look.since, queue)))
+
+    def _remember(self, look: Look, listed: Listed) -> None:
+        self._listed[replace(look, attempt=listed.change.attempt), listed.change.head] = listed
         while len(self._listed) > KEPT:
             self._listed.popitem(last=False)
 
-    def _find(self, runtime: Runtime, run: str, node: str, attempt: int, head: str) -> Listed:
-        listed = self._listed.get((run, node, attempt, head))
+    def _find(self, runtime: Runtime, look: Look, head: str) -> Listed:
+        listed = self._listed.get((look, head))
         if listed is not None:
             return listed
-        change = find_change(runtime, run, node, attempt)
-        if change.head != head:
-            raise Refused(f"the work of {node} has changed since it was shown; look at it again")
-        git = node_queue(runtime, runtime.launch(run), "review").git
-        listed = Listed(change, changed_files(git, change.base, change.head))
-        self._remember(listed)
+        listed = self._list(runtime, node_queue(runtime, runtime.launch(look.run), "review"), look)
+        if listed.change.head != head:
+            raise Refused(f"the work of {look.node} has changed since it was shown; look at it again")
+        self._remember(look, listed)
         return listed

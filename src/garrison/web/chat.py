@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any
 from garrison.delegation.conversation import check_id
 from garrison.delegation.models import BUTLER, Proposal
 from garrison.delegation.specialists import read_crew
-from garrison.errors import GarrisonError, NotFound, Refused
+from garrison.errors import GarrisonError, NotFound, Refused, UsageError
 from garrison.records import run as run_records
 from garrison.records.json_io import read_lines
+from garrison.records.names import check_node, check_run
 from garrison.records.run import Launch, RunFiles
 from garrison.values import Value, fields_of
 from garrison.web.connections import Overloaded
@@ -39,15 +40,30 @@ READ_TRIES = 5
 """Readings of a conversation in which messages begin and end meanwhile."""
 MESSAGE = 16_000
 """Longest message, in characters."""
-OpenButler = Callable[[Path, str], "AgentOrchestrator"]
-"""Opens the butler of a home for a conversation."""
+OpenButler = Callable[[Path, str, str], "AgentOrchestrator"]
+"""Opens the butler of a home for a conversation that comes from the page of a run, '' for none."""
 
 
-def claude_butler(home: Path, conversation: str) -> AgentOrchestrator:
-    """Open the home's own crew, which searches the repository of the latest run."""
+class Place(Value):
+    """Run, and its node, from whose page a message comes; '' for none."""
+
+    run: str = ""
+    node: str = ""
+
+    @property
+    def words(self) -> str:
+        return f"run {self.run}{f', node {self.node}' if self.node else ''}" if self.run else ""
+
+
+NO_PLACE = Place()
+
+
+def claude_butler(home: Path, conversation: str, run: str = "") -> AgentOrchestrator:
+    """Open the home's own crew, which searches the repository of that run, by default of the latest."""
     from garrison.delegation.chat_service import open_chat  # the SDK costs a second
 
-    launch = next((launch for run in reversed(run_records.list_runs(home)) if (
+    runs = [run] if run else reversed(run_records.list_runs(home))
+    launch = next((launch for run in runs if (
         launch := run_records.load(Launch, RunFiles(home, run).launch)) is not None), None)
     return open_chat(home, conversation, Path(launch.repo) if launch is not None else None)
 
@@ -64,6 +80,8 @@ class Conversation:
         self._askers: set[Client] = set()
         """Listeners whose streams end with the answer."""
         self._butler: AgentOrchestrator | None = None
+        self._run = ""
+        """The run whose repository the butler searches, '' for the latest one's."""
         self._turn: asyncio.Task[None] | None = None
         self._size = -1
 
@@ -80,11 +98,12 @@ class Conversation:
     def last_id(self) -> str:
         return f"{self.server}-{self._number}"
 
-    def send(self, message: str, shown: list[str] | None = None) -> Client:
+    def send(self, message: str, shown: list[str] | None = None, place: Place = NO_PLACE) -> Client:
         """Start to answer a message; return a listener to the answer. Refused while another is being answered.
 
         Args:
             shown: the proposal that the message answers; Refused if another one waits by now.
+            place: from whose page it comes.
         """
         if self.busy:
             raise Refused("the butler is answering another message; wait for the answer, or cancel it")
@@ -96,13 +115,13 @@ class Conversation:
         client = self.join(self.last_id)
         self._turn_began = self._number
         self._askers.add(client)
-        self._turn = asyncio.create_task(self._answer(message))
+        self._turn = asyncio.create_task(self._answer(message, place))
         return client
 
-    async def _answer(self, message: str) -> None:
+    async def _answer(self, message: str, place: Place) -> None:
         try:
-            butler = await self._current_butler()
-            async for event in butler.stream(message):
+            butler = await self._current_butler(place.run or self._run)
+            async for event in butler.stream(message, place.words):
                 self._put(event.model_dump_json(by_alias=True, exclude_none=True))
         except Exception as error:  # listeners must learn of any failure
             await self._close_butler()
@@ -116,12 +135,15 @@ class Conversation:
                 client.finish()
             self._askers.clear()
 
-    async def _current_butler(self) -> AgentOrchestrator:
-        """Return the butler; a new one if the conversation was continued elsewhere (`garrison chat`)."""
-        if self._butler is not None and _size(self._path) != self._size:
+    async def _current_butler(self, run: str) -> AgentOrchestrator:
+        """Return the butler; a new one if the conversation was continued elsewhere (`garrison chat`), or on the page of
+        another run.
+        """
+        if self._butler is not None and (_size(self._path) != self._size or run != self._run):
             await self._close_butler()
         if self._butler is None:
-            self._butler = await asyncio.to_thread(self._open_butler, self.home, self.name)
+            self._run = run
+            self._butler = await asyncio.to_thread(self._open_butler, self.home, self.name, run)
         return self._butler
 
     async def cancel(self) -> bool:
@@ -262,6 +284,14 @@ def message_of(body: Mapping[str, object]) -> tuple[str, str]:
     return message, name
 
 
+def place_of(body: Mapping[str, object]) -> Place:
+    """Return from whose page a request comes; UsageError for no name of a run or node."""
+    run, node = body.get("run", ""), body.get("node", "")
+    if not isinstance(run, str) or not isinstance(node, str):
+        raise UsageError("run and node must be names")
+    return Place(check_run(run), check_node(node) if node else "") if run else NO_PLACE
+
+
 def agreed_to(body: Mapping[str, object]) -> list[str] | None:
     """Return the commands that the person saw as the butler's proposal when they answered; None if they name none."""
     shown = body.get("proposals")
@@ -300,6 +330,8 @@ class ConversationEntry(Value):
     role: str
     content: str
     at: str
+    about: str
+    """Run and node from whose page it was asked, in words."""
     note: str
     proposals: list[str]
     delegations: list[Delegated]
@@ -326,7 +358,8 @@ def _entry_of(line: Mapping[str, Any], number: int) -> ConversationEntry:
     results = [each.get("result", {}) for each in line.get("delegations", ()) if isinstance(each, dict)]
     return ConversationEntry(
         f"{number:08}", line.get("role", ""), str(line.get("content", "")), str(line.get("at", "")),
-        line.get("note", ""), [str(Proposal.model_validate(proposal)) for proposal in line.get("proposals", ())],
+        str(line.get("about") or ""), line.get("note", ""),
+        [str(Proposal.model_validate(proposal)) for proposal in line.get("proposals", ())],
         [Delegated(result.get("agent_type", result.get("agentType", "")), result.get("success"),
                    result.get("summary", "")) for result in results])
 

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from garrison.agents.claude.attempt_files import AttemptFiles
+from garrison.agents.conversation.files import AttemptFiles
 from garrison.errors import GarrisonError, NotFound, UsageError
 from garrison.pipeline.node_status import shown
 from garrison.processes.runtime import Runtime

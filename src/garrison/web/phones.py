@@ -70,7 +70,7 @@ class Phones:
         return json_answer({"ok": True, "device": made.id, "name": made.name, "may": made.may})
 
     async def challenge(self, request: Request) -> Response:
-        """Give a device what it has to sign; whether it is paired is told only for the signature."""
+        """Give a device what it has to sign; it learns whether it is paired only for the signature."""
         device = _text(await body_of(request), "device")
         made = secrets.token_urlsafe(24)
         self._challenges[made] = (device, time.monotonic() + CHALLENGE_SECONDS)

@@ -23,7 +23,7 @@ from garrison.schedules.starts import Schedules, show_all
 from garrison.values import replace
 from garrison.views.answers import find_answer
 from garrison.views.changes import Changes
-from garrison.views.diff import FileDiff
+from garrison.views.diff import CONTEXT, FileDiff
 from garrison.views.waits import REVIEW
 from garrison.web import access, actions, changes, chat, connections, node, responses
 from garrison.web.begin import Beginnings, Offer, Order, order_added, order_again, order_edited, order_of, read_offer
@@ -183,13 +183,14 @@ class Page:
 
     def read_changes(self, request: Request) -> Changes | changes.NoChanges:
         """Return the changes of an attempt at a node, by default the latest."""
-        return self.changes.read(run_of(request), node_of(request), query_number(request, "attempt", 0) or None,
-                                 max(0, query_number(request, "from", 0)))
+        return self.changes.read(look_of(request), max(0, query_number(request, "from", 0)))
 
     def read_diff(self, request: Request) -> FileDiff:
+        """Return lines of one changed file, with as many unchanged ones around them as the request wants."""
         return self.changes.diff(
-            run_of(request), node_of(request), query_number(request, "attempt", 1),
-            request.query_params.get("head", ""), query_number(request, "file", 0), query_number(request, "from", 0))
+            look_of(request), request.query_params.get("head", ""), query_number(request, "file", 0),
+            query_number(request, "from", 0), context=query_number(request, "context", CONTEXT),
+            big=request.query_params.get("big", "") == "1")
 
     def read_artefact(self, request: Request) -> changes.ArtefactEnd:
         return self.changes.artefact(run_of(request), node_of(request), query_number(request, "attempt", 1),
@@ -278,8 +279,8 @@ class Page:
             entry = queue.entries.get(place.removeprefix(REVIEW)) if queue is not None else None
             if entry is None or entry.run != run:
                 raise NotFound(f"nothing waits for approval as {place!r:.60}; it has been decided")
-            comments = await asyncio.to_thread(actions.comments_of, body, lambda number: self.changes.path(
-                run, entry.node, entry.attempt, entry.oid, number))
+            comments = await asyncio.to_thread(actions.comments_of, body, lambda number, since: self.changes.path(
+                changes.Look(run, entry.node, entry.attempt, since), entry.oid, number))
             return await self._command(actions.review_command_words(run, entry.node, body, entry.attempt, entry.oid,
                                                                     comments))
         gate = stream.page.model.state.gates.get(place)
@@ -337,7 +338,7 @@ class Page:
         body = await body_of(request)
         message, name = chat.message_of(body)
         conversation = self.conversations.get(name)
-        client = conversation.send(message, chat.agreed_to(body))
+        client = conversation.send(message, chat.agreed_to(body), chat.place_of(body))
         return as_response(EventStream(client.events(), lambda: conversation.part(client)))
 
     async def conversation_events(self, request: Request) -> Response:
@@ -373,7 +374,7 @@ class Guard:
                 own = {name for name, _ in message["headers"]}
                 message = {**message, "headers": [*message["headers"],
                                                   *((name, value) for name, value in _HEADERS if name not in own)]}
-            if device and not self.rules.scope_of_device(device):
+            if device and message.get("more_body") and not self.rules.scope_of_device(device):
                 raise ConnectionAbortedError("the device was revoked")
             await send(message)
 
@@ -448,6 +449,12 @@ def cursors_of(request: Request) -> dict[str, str]:
 
 def may_write(request: Request) -> bool:
     return bool(request.scope["garrison.scope"] == access.WRITE)
+
+
+def look_of(request: Request) -> changes.Look:
+    """Return which work a request looks at."""
+    return changes.Look(run_of(request), node_of(request), query_number(request, "attempt", 0) or None,
+                        query_number(request, "since", 0))
 
 
 def run_of(request: Request) -> str:

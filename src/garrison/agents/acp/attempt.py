@@ -1,6 +1,6 @@
 """ACP attempt: an attempt's session with an ACP agent; each of its programs is a `connection`.
 
-It is suspended and resumed as a Claude session is, and `claude.policy` decides what follows an ending. Two things
+It is suspended and resumed as a Claude session is, and `conversation.policy` decides what follows an ending. Two things
 differ: an agent that ends twice without a report is judged by its commits and acceptance alone, since nothing obliges
 it to have tools; and one that refuses to continue its session begins a new one at once, with the hand-over. A validator
 without a verdict has failed, and its runner has it repeated.
@@ -13,26 +13,23 @@ import time
 from typing import TYPE_CHECKING
 
 from garrison.agents.acp import prompts
-from garrison.agents.acp.job import MAX_LOST_SESSIONS, AcpJob, SessionRecord
-from garrison.agents.acp.settings import AcpSettings, for_node, read_only
-from garrison.agents.base import NO_REPORT, VALIDATOR, WORKER, AgentReport, Assignment, Question, Work
+from garrison.agents.acp.settings import MAX_LOST_SESSIONS, AcpJob, AcpSettings, for_node, read_only
+from garrison.agents.base import NO_REPORT, VALIDATOR, WORKER, AgentReport, Assignment, Question
 from garrison.agents.channel_client import VARIABLE
-from garrison.agents.claude import cli_process, policy, questions
-from garrison.agents.claude.attempt import ConnectedAttempt
-from garrison.agents.claude.attempt_files import AttemptFiles
-from garrison.agents.claude.cli_sandbox import launcher_script
-from garrison.agents.claude.policy import Decision, Prompt, Step
-from garrison.agents.claude.tools import to_agent_report
+from garrison.agents.conversation import policy, questions
+from garrison.agents.conversation.attempt import ConnectedAttempt
+from garrison.agents.conversation.files import SessionRecord
+from garrison.agents.conversation.policy import Decision, Prompt, Step
 from garrison.agents.trouble import WHAT_TO_DO, TroubleKind
 from garrison.agents.variables import expand
 from garrison.records import atomic
 from garrison.records.json_io import read_json
-from garrison.sandbox.confine import confine
+from garrison.sandbox.confine import confine, launcher_script
 from garrison.system.machine import LONG_PATIENCE, module_argv
 from garrison.values import replace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 CONNECTION = module_argv("garrison.agents.acp.connection", LONG_PATIENCE)
 MCP_SERVER = (sys.executable, "-P", "-m", "garrison.agents.mcp_server")
@@ -60,15 +57,11 @@ class AcpAttempt(ConnectedAttempt):
 
     def __init__(self, name: str, assignment: Assignment, settings: AcpSettings, now: float, *, role: str = WORKER,
                  wall: Callable[[], float] = time.time, argv: Sequence[str] = CONNECTION) -> None:
-        self._name, self.role = name, role
-        self.settings = settle(settings, f"[agents.{name}]", assignment)
         if assignment.reports is not None:
             assignment.reports.takes_result = True
             assignment.reports.ask_later = self._ask
-        super().__init__(assignment, now, argv, wall=wall)
-
-    def _model(self) -> str:
-        return self.settings.model or ""
+        self.settings = settle(settings, f"[agents.{name}]", assignment)
+        super().__init__(name, assignment, now, argv, model=settings.model, role=role, wall=wall)
 
     @property
     def question(self) -> Question | None:
@@ -101,41 +94,31 @@ class AcpAttempt(ConnectedAttempt):
             return Decision(Step.FINISH, reason=f"its session was lost {self._lost()} times: {last.reason}")
         return decision
 
-    def _start(self, decision: Decision, now: float) -> Work:
-        """Start a connection; an orphaned program on the same session is ended first."""
-        cli_process.end_orphan(self.files)
-        task, environment = self.assignment.task, self.assignment.environment
-        record = SessionRecord.read(self.files.session)
-        mends = record is None and self.role == WORKER and self._take_refused()
-        record = SessionRecord.read(self.files.session) if mends else record
-        session = "" if record is None or (decision.fresh and not mends) else record.id
+    def _order(self, decision: Decision) -> tuple[AcpJob, Mapping[str, str]]:
+        task, assignment, files = self.assignment.task, self.assignment, self.files
+        if mender := self._find_mender():
+            files.write_session(SessionRecord(mender, mends=True))
+        record = files.read_session()
+        session = "" if record is None or (decision.fresh and not mender) else record.id
         program, mcp_environment = self._prepare_program()
+        prompt = Prompt.REWORK if mender else decision.prompt
+        knows_task = record is not None and (record.answered or bool(mender)) and bool(session)
+        has_past = record is not None and (not session or record.earlier > 0)
         words = task.words
-        job = AcpJob(
-            environment["GARRISON_HOME"], self.assignment.incarnation, str(self.assignment.worktree),
-            str(self.assignment.folder), session, len(self.endings) + 1,
-            prompts.first_message(Prompt.REWORK if mends else decision.prompt, self.assignment, self.files,
-                                  knows_task=mends or (bool(session) and record is not None and record.answered),
-                                  has_past=record is not None and (not session or record.earlier > 0),
-                                  role=self.role),
-            prompts.first_message(decision.prompt, self.assignment, self.files, knows_task=False, has_past=not mends,
-                                  role=self.role) if session else "",
-            self._lost(), program, (*MCP_SERVER, self.role) if mcp_environment else (), mcp_environment,
-            tuple(words) if isinstance(words, (list, tuple, set, frozenset)) else None, self.settings, self.role,
-            str(self.assignment.tree))
-        return self._connect(decision, job, now)
-
-    def _take_refused(self) -> bool:
-        """Take over the session of the refused attempt before, if it can continue; return whether it was."""
-        refused = self.assignment.refused
-        if refused is None or not (session := AttemptFiles(refused).find_mender()):
-            return False
-        SessionRecord(session, 1, mends=True).write(self.files.session)
-        return True
+        return AcpJob(
+            assignment.environment["GARRISON_HOME"], assignment.incarnation, str(assignment.worktree),
+            str(assignment.folder), session,
+            prompts.first_message(prompt, assignment, files, knows_task=knows_task, has_past=has_past, role=self.role),
+            role=self.role, inside=str(assignment.tree), begun=len(self.endings) + 1,
+            prompt_anew=prompts.first_message(decision.prompt, assignment, files, knows_task=False,
+                                              has_past=not mender, role=self.role) if session else "",
+            lost=self._lost(), program=program, mcp=(*MCP_SERVER, self.role) if mcp_environment else (),
+            mcp_environment=mcp_environment, settings=self.settings,
+            words=tuple(words) if isinstance(words, (list, tuple, set, frozenset)) else None), {}
 
     def _lost(self) -> int:
         """Return how many sessions the agent did not continue: in the program that should have, or in the next one."""
-        record = SessionRecord.read(self.files.session)
+        record = self.files.read_session()
         ended = sum(1 for ending in self.endings if ending.kind == TroubleKind.UNKNOWN_SESSION)
         return ended + (record.lost if record is not None else 0)
 
@@ -153,13 +136,9 @@ class AcpAttempt(ConnectedAttempt):
         return ("/bin/sh", str(launcher)), inside if VARIABLE in inside else {}
 
     def _report(self) -> AgentReport:
-        """Return a worker's report; without one, its last words. A verdict is not for the pipeline."""
-        if self.role == VALIDATOR:
-            return {}
-        last = self.endings[-1].kind if self.endings else ""
-        if last == policy.REPORTED:
-            return to_agent_report(read_json(self.files.report))
-        return {"notes": self.endings[-1].reason} if last == policy.SILENT else {}
+        """Return a worker's report; without one, its last words."""
+        last = self.endings[-1] if self.endings and self.role == WORKER else None
+        return {"notes": last.reason} if last is not None and last.kind == policy.SILENT else super()._report()
 
 
 def _what_to_do(name: str, kind: str) -> str:

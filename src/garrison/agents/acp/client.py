@@ -1,7 +1,7 @@
 """ACP client: one agent's program, and the protocol with it; the only module that loads the protocol's library.
 
 It starts the program, begins or resumes a session, sends prompts, and calls its listener with the events of each turn
-(`claude.stream`). It decides neither about permissions nor about what a failure means.
+(`conversation.stream`). It decides neither about permissions nor about what a failure means.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ from acp.schema import (
 
 from garrison.agents.acp.permissions import Option
 from garrison.agents.acp.transport import MAX_LINE, AgentTransport, Breach
-from garrison.agents.claude.stream import cut
+from garrison.agents.conversation.stream import cut
 from garrison.system.processes import die_with_parent
 from garrison.values import Value
 
 if TYPE_CHECKING:
-    from garrison.agents.claude.stream import Event
+    from garrison.agents.conversation.stream import Event
 
 __all__ = ["AcpClient", "AgentEnded", "Breach", "CannotStart", "Listener", "McpServer", "NoAnswer", "RequestError",
            "Silence"]
@@ -308,7 +308,7 @@ class AcpClient:
                     end()
             else:
                 break
-        # Of a pipe that is full, asyncio does not notice the end; it would print a traceback at the exit.
+        # asyncio does not notice the end of a full pipe; it would print a traceback at the exit.
         getattr(self._process, "_transport").close()  # noqa: B009  # asyncio has no public name for it
 
     # ---- waiting

@@ -1,8 +1,7 @@
 """Connection to an ACP agent: a process that runs one agent's program for one prompt of a session.
 
-`python -P -m garrison.agents.acp.connection ORDER_FILE`. It records what happens in the attempt's files
-(`claude.attempt_files`) and decides nothing about the attempt: it writes how it ended to `endings.jsonl` and exits, and
-the orchestrator decides what follows. It dies with its orchestrator, and the program with it.
+`python -P -m garrison.agents.acp.connection ORDER_FILE`. `conversation.connection` tells how a connection goes; here is
+what is the protocol's: how a session is opened or continued, requests for leave, and reports without garrison's tools.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ import contextlib
 import json
 import logging
 import os
-import signal
 import sys
 import time
 from collections.abc import Awaitable, Mapping, Sequence
@@ -30,32 +28,28 @@ from garrison.agents.acp.client import (
     RequestError,
     Silence,
 )
-from garrison.agents.acp.job import MAX_LOST_SESSIONS, AcpJob, SessionRecord
 from garrison.agents.acp.permissions import Option, Ruling
 from garrison.agents.acp.report_block import find_report, find_verdict, to_report
+from garrison.agents.acp.settings import MAX_LOST_SESSIONS, AcpJob
 from garrison.agents.base import VALIDATOR, WORKER
-from garrison.agents.claude import cli_process, messages, policy, questions
-from garrison.agents.claude.attempt_files import AttemptFiles
-from garrison.agents.claude.loop_detector import LoopDetector
-from garrison.agents.claude.messages import Told
-from garrison.agents.claude.policy import Ending
-from garrison.agents.claude.session_connection import SessionConnection, clean, run_to_ending
-from garrison.agents.claude.settings import MAX_REPEATS
-from garrison.agents.claude.start_watch import POLL, StartWatch, start_slot
-from garrison.agents.claude.stream import cut
-from garrison.agents.claude.tools import SERVER
-from garrison.agents.claude.turn_end import MAX_LAST, admits_failure, loop_ending, plain_question
+from garrison.agents.conversation import holder, messages, policy, questions
+from garrison.agents.conversation.connection import SessionConnection, clean, run_connection
+from garrison.agents.conversation.files import SessionRecord
+from garrison.agents.conversation.loop_detector import MAX_REPEATS, LoopDetector
+from garrison.agents.conversation.messages import Told
+from garrison.agents.conversation.policy import Ending
+from garrison.agents.conversation.start_watch import POLL, StartWatch
+from garrison.agents.conversation.stream import cut
+from garrison.agents.conversation.tools import SERVER
 from garrison.agents.reports import RESULT
 from garrison.agents.trouble import OUTAGES, TroubleKind, classify, classify_text
-from garrison.ends import End, EndKind
+from garrison.ends import End
 from garrison.records.json_io import read_json, write_json
-from garrison.records.record import from_data
-from garrison.system.processes import die_with_parent
 from garrison.system.stamps import ContentWatch
 from garrison.values import replace
 
 if TYPE_CHECKING:
-    from garrison.agents.claude.stream import Event
+    from garrison.agents.conversation.stream import Event
 
 _POLL = 0.2
 """Seconds between two looks at what the orchestrator writes: reports, questions, answers."""
@@ -65,66 +59,44 @@ MAX_QUESTIONS = 200
 """Requests for leave in one connection about which the user is asked."""
 
 
-class Connection(SessionConnection):
-    """One connection."""
+class Connection(SessionConnection[AcpJob]):
+    """One connection to an ACP agent."""
+
+    program = "the agent's program"
+    failures = (Breach, NoAnswer, Silence, AgentEnded, RequestError, CannotStart)
 
     def __init__(self, job: AcpJob) -> None:
-        super().__init__(job.attempt_folder, job.incarnation)
-        self.job, self.settings = job, job.settings
+        self.settings = settings = job.settings
+        super().__init__(job, settings.starts, LoopDetector(MAX_REPEATS, None, ContentWatch(Path(job.worktree)).state),
+                         settings.argv[0], settings.set.get("PATH"))
         self._client = AcpClient(job.program, {**os.environ, **self.settings.set}, job.worktree, self,
                                  stale=self.settings.stale, inside=job.inside)
-        self._loops = LoopDetector(MAX_REPEATS, None, ContentWatch(Path(job.worktree)).state)
         self._round = ""
         """Why the session goes round; '' while it does not."""
-        self._goes_round = asyncio.Event()
+        self._goes_on = asyncio.Event()
+        """Set once it goes round."""
         self._question = asyncio.Lock()
         self._asked = 0
         self._has_answered = False
-        self._prompt = job.prompt
-        self._told: Told | None = None
-        """The user's message sent with the current prompt; None once the agent has answered."""
 
     @property
     def _answered(self) -> bool:
         return self._client.turn_state.answered
 
-    async def run(self) -> Ending:
-        """Run the connection to its end."""
-        self._stop_on_signals()
-        self._show_trouble("")
-        if report := self._take_report():  # its predecessor died before it had recorded that
-            return self._reported(report)
-        if ending := await self._lock_session():
-            return ending
-        try:
-            return await self._connect()
-        except Breach as breach:
-            return self._ending(PROTOCOL, f"the agent breaks the protocol: {breach}")
-        except (NoAnswer, Silence) as error:
-            return self._ending(TroubleKind.HANG, str(error))
-        except AgentEnded as error:
-            return await self._agent_ended(error)
-        except RequestError as error:
-            return self._ending(*classify_error(error.code, str(error), error.data))
-        except CannotStart as error:
-            return self._gone(was_run=False) or self._ending(TroubleKind.INVALID, str(error))
+    # ---- start
 
-    async def _connect(self) -> Ending:
-        async with start_slot(Path(self.job.home), self.settings.starts, self._show_wait, self._stop) as started:
-            self.files.waiting.unlink(missing_ok=True)
-            if self._stop.is_set():
-                return self._ending(policy.STOPPED)
-            try:
-                ending = await self._until_stopped(self._open_watched())
-                started.set()
-                return ending or await self._turn()
-            finally:
-                await self._client.close()
+    async def _open(self) -> Ending | None:
+        ending = await self._until_stopped(self._open_watched())
+        self._started.set()
+        return ending
+
+    async def _close(self) -> None:
+        await self._client.close()
 
     async def _open_watched(self) -> Ending | None:
         """Open the session, unless the program hangs while it starts."""
         watched = StartWatch(self._show_trouble, waits_for_helpers=bool(self.settings.mcp_servers))
-        opening = asyncio.ensure_future(self._open())
+        opening = asyncio.ensure_future(self._open_session())
         try:
             while not (await asyncio.wait({opening}, timeout=POLL))[0]:
                 if watched.look():
@@ -135,10 +107,10 @@ class Connection(SessionConnection):
             opening.cancel()
             watched.end()
 
-    async def _open(self) -> Ending | None:
+    async def _open_session(self) -> Ending | None:
         """Start the program and its session; return the ending if the session cannot be continued or set up."""
         await self._client.start()
-        cli_process.record_process(self.files, self._client.pid, self.job.incarnation)
+        holder.record_process(self.files, self._client.pid, self.job.incarnation)
         if self.settings.auth:
             await self._client.authenticate(self.settings.auth)
         servers = self._servers()
@@ -187,10 +159,11 @@ class Connection(SessionConnection):
 
     async def _begin(self, servers: Sequence[McpServer], *, lost: int = 0) -> None:
         """Begin a session; `lost` counts the one in whose place it is."""
-        before = SessionRecord.read(self.files.session)
+        before = self.files.read_session()
         session = await self._client.new_session(servers)
-        SessionRecord(session, self.job.begun, earlier=before.earlier + 1 if before else 0,
-                      lost=(before.lost if before else 0) + lost).write(self.files.session)
+        self.files.write_session(SessionRecord(
+            session, self.job.begun, earlier=before.earlier + 1 if before else 0,
+            lost=(before.lost if before else 0) + lost))
 
     def _servers(self) -> list[McpServer]:
         own = [McpServer(SERVER, self.job.mcp[0], tuple(self.job.mcp[1:]), self.job.mcp_environment)] \
@@ -200,19 +173,14 @@ class Connection(SessionConnection):
             str(given.get("url", "")), str(given.get("type", "http")), given.get("headers", {}))
             for name, given in self.settings.mcp_servers.items())]
 
-    async def _turn(self) -> Ending:
-        """Send the prompt, and another one for what the user has said meanwhile; return how the last turn ended."""
-        told = messages.pending(self.files)
-        ending = await self._send(f"{self._prompt}\n\n{told.text}" if told else self._prompt, told)
-        while ending.kind == policy.SILENT and (told := messages.pending(self.files)):
-            text = prompts.told(told.text, had_reported=bool(self._reported_to_socket()))
-            ending = await self._send(text, told)
-        return ending
+    # ---- a turn
 
-    async def _send(self, prompt: str, told: Told | None) -> Ending:
-        """Send one prompt; return how its turn ended. What the user said counts as delivered at the first answer."""
-        self._told = told
-        if told is not None:  # a report from before is set aside
+    def _text_of(self, told: Told) -> str:
+        return prompts.told(told.text, had_reported=bool(self._reported_to_socket()))
+
+    async def _turn(self, prompt: str) -> Ending:
+        """Send one prompt; return how its turn ended."""
+        if self._told is not None:  # a report from before is set aside
             (self.job.attempt_folder / RESULT).unlink(missing_ok=True)
             self._note("receives the user's message")
         watch = asyncio.ensure_future(self._until_reported())
@@ -223,12 +191,7 @@ class Connection(SessionConnection):
             watch.cancel()
             turn.cancel()
             self._withdraw_question()
-        return ending if ending is not None else self._turn_ended("end_turn")
-
-    def _confirm(self) -> None:
-        if self._told is not None:
-            messages.confirm(self.files, self._told)
-            self._told = None
+        return ending if ending is not None else self._stopped_by("end_turn")
 
     async def _first(self, turn: asyncio.Future[str], watch: asyncio.Future[None]) -> Ending:
         """Wait for the turn, or until it continues for too long after a report or a question."""
@@ -239,8 +202,8 @@ class Connection(SessionConnection):
             await asyncio.wait({turn}, timeout=5.0)
         if not turn.done():
             turn.cancel()
-            return self._turn_ended("end_turn")
-        return self._turn_ended(turn.result())
+            return self._stopped_by("end_turn")
+        return self._stopped_by(turn.result())
 
     async def _until_stopped(self, work: Awaitable[Ending | None]) -> Ending | None:
         """Return what the work returns; if we are to stop first, end the agent's turn."""
@@ -261,39 +224,30 @@ class Connection(SessionConnection):
         """Return when the agent goes round, or on for too long after it has reported or asked."""
         while not (self._reported_to_socket() or self._open_question()):
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._goes_round.wait(), _POLL)
+                await asyncio.wait_for(self._goes_on.wait(), _POLL)
                 return
         await asyncio.sleep(_AFTER_REPORT)
 
-    def _turn_ended(self, why: str) -> Ending:
+    def _stopped_by(self, why: str) -> Ending:
+        """Return how a turn ended, for the reason that the agent gives."""
         self._confirm()
         if self._round:
-            return self._ending(*loop_ending(self.files, self.job.role, self._round))
-        message = self._client.turn_state.message
-        kind = BY_STOP.get(why, "")
+            return self._goes_round(self._round)
+        message, kind = self._client.turn_state.message, BY_STOP.get(why, "")
         self._write({"kind": "result", "subtype": why, "error": bool(kind), "said": cut(message), "usd": None,
                      "turns": 1, "status": None, "terminal_reason": None})
-        unreadable = ""
-        try:
-            if report := self._take_report(message):
-                return self._reported(report)
-        except ValueError as error:
-            self._note(unreadable := str(error))
-        if kind:
-            return self._ending(kind, f"the agent ended its turn: {why}")
-        if question := self._open_question():
-            return self._ending(policy.QUESTION, question)
-        if self.job.role == WORKER and (question := plain_question(message)):
-            questions.ask(self.files, question)
-            return self._ending(policy.QUESTION, question)
+        return self._turn_ended(message, self._ending(kind, f"the agent ended its turn: {why}") if kind else None)
+
+    def _asks(self, said: str) -> str:
+        """Return also what a worker that makes no report says of its failure: its commits alone would be judged."""
+        if question := super()._asks(said):
+            return question
         before = self.files.read_endings()[-1:]
-        if self.job.role == WORKER and before and before[0].kind == policy.SILENT and (
-                words := admits_failure(message) or admits_failure(before[0].reason)):
-            questions.ask(self.files, f"it made no report, though it was asked for one, and its last words say that "
-                                      f"something was not done; what should it do?\n\n{words}")
-            return self._ending(policy.QUESTION, questions.unanswered(self.files))
-        silent = self._ending(policy.SILENT, message.strip()[-MAX_LAST:] or "it said nothing")
-        return replace(silent, unreadable=unreadable) if silent.kind == policy.SILENT else silent
+        if self.job.role != WORKER or not before or before[0].kind != policy.SILENT:
+            return ""
+        words = questions.admits_failure(said) or questions.admits_failure(before[0].reason)
+        return f"it made no report, though it was asked for one, and its last words say that something was not done; " \
+               f"what should it do?\n\n{words}" if words else ""
 
     # ---- the listener of the client
 
@@ -301,13 +255,13 @@ class Connection(SessionConnection):
         """Write an event of the turn; the first one proves that the session knows its task."""
         if not self._has_answered:
             self._has_answered = True
-            if (record := SessionRecord.read(self.files.session)) and not record.answered:
-                replace(record, answered=True).write(self.files.session)
+            if (record := self.files.read_session()) and not record.answered:
+                self.files.write_session(replace(record, answered=True))
         self._confirm()
         self._write(event)
-        self._round = self._round or self._loops.observe(event)
+        self._round = self._round or self._observe(event)
         if self._round:
-            self._goes_round.set()
+            self._goes_on.set()
 
     async def on_permission(self, kind: str, title: str, options: Sequence[Option]) -> Option | None:
         """Answer a request for leave by the profile, or ask the user and wait."""
@@ -372,59 +326,32 @@ class Connection(SessionConnection):
     def _reported_to_socket(self) -> Mapping[str, object]:
         return read_json(self.job.attempt_folder / RESULT) or {}
 
-    def _open_question(self) -> str:
-        """Return the question that ends the turn; '' for none."""
-        question = read_json(self.files.question)
-        return questions.unanswered(self.files) if question and not question.get("call") else ""
-
     def _withdraw_question(self) -> None:
         """Withdraw a request for leave whose agent no longer waits, unless its death ended the wait."""
         question = read_json(self.files.question)
         if question and question.get("call") and self._client.turn_state.ended:
             self.files.question.unlink(missing_ok=True)
 
-    # ---- endings
+    # ---- failures
 
-    def _ending(self, kind: str, reason: str = "", *, resets_at: float | None = None) -> Ending:
-        if kind not in (policy.STOPPED, TroubleKind.CRASH) and (report := self._take_report()):
-            return self._reported(report)  # a failure after the report is no reason to repeat the work
-        return super()._ending(kind, reason, resets_at=resets_at)
-
-    def _gone(self, *, was_run: bool) -> Ending | None:
-        return self._vanished(self.settings.argv[0], self.settings.set.get("PATH"), was_run=was_run)
-
-    async def _agent_ended(self, error: AgentEnded) -> Ending:
-        end = End(error.code)
-        if end.signal == signal.SIGTERM:  # a stop signals the agent and us; ours may arrive later
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stop.wait(), 0.5)
-        if self._stop.is_set():
-            return self._ending(policy.STOPPED)
-        if end.kind not in (EndKind.SIGNAL, EndKind.LOST) and not self._answered and (
-                gone := self._gone(was_run=end.kind is not EndKind.NOT_RUN)):
-            return gone
-        if end.kind is EndKind.NOT_RUN:
-            return self._ending(TroubleKind.INVALID, f"the agent's program cannot be started: {error.stderr}")
-        if end.kind is EndKind.LOST:
-            return self._ending(TroubleKind.CRASH, "the agent closed its output")
-        if end.kind is EndKind.SIGNAL:
-            return self._ending(TroubleKind.CRASH, f"the agent was killed (exit code {end.code})")
-        kind = classify(None, error.stderr)
-        return self._ending(kind if kind in policy.NEEDS_PERSON else TroubleKind.CRASH,
-                            f"the agent's program ended with exit code {end.code}: {error.stderr or 'it said nothing'}")
-
-
-async def _run(job: AcpJob) -> Ending:
-    return await Connection(job).run()
+    async def _failed(self, error: Exception) -> Ending:
+        if isinstance(error, AgentEnded):
+            kind = classify(None, error.stderr)  # agents write much else to their error output
+            return await self._program_ended(End(error.code), error.stderr,
+                                             kind if kind in policy.NEEDS_PERSON else TroubleKind.CRASH)
+        if isinstance(error, RequestError):
+            return self._ending(*classify_error(error.code, str(error), error.data))
+        if isinstance(error, Breach):
+            return self._ending(PROTOCOL, f"the agent breaks the protocol: {error}")
+        if isinstance(error, CannotStart):
+            return self._vanished(was_run=False) or self._ending(TroubleKind.INVALID, str(error))
+        return self._ending(TroubleKind.HANG, str(error))
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run the connection of a job; exit 0 once its ending is on disk."""
-    path = Path((sys.argv[1:] if argv is None else argv)[0])
     logging.disable(logging.CRITICAL)  # the library would print every malformed message with a traceback
-    die_with_parent()
-    job = from_data(AcpJob, read_json(path))
-    return run_to_ending(AttemptFiles(job.attempt_folder), lambda: _run(job))
+    return run_connection(Connection, AcpJob, argv)
 
 
 # ---- failures --------------------------------------------------------------------------------------------------------

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from garrison.agents import prompt as task_prompt
 from garrison.agents.acp.report_block import LANGUAGE
 from garrison.agents.base import VALIDATOR, WORKER
-from garrison.agents.claude.policy import Prompt
-from garrison.agents.claude.prompts import (
+from garrison.agents.conversation.policy import Prompt
+from garrison.agents.conversation.prompts import (
     answer_alone,
     answer_of,
     choices_block,
@@ -25,7 +25,7 @@ from garrison.agents.template import fill
 
 if TYPE_CHECKING:
     from garrison.agents.base import Assignment
-    from garrison.agents.claude.attempt_files import AttemptFiles
+    from garrison.agents.conversation.files import AttemptFiles
 
 
 def first_message(prompt: Prompt, assignment: Assignment, files: AttemptFiles, *, knows_task: bool,

@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from garrison.agents.claude.tools import FOR_THE_PIPELINE
+from garrison.agents.conversation.tools import FOR_THE_PIPELINE
 from garrison.agents.result import parse_report, verdict_problem
 from garrison.agents.result import to_report as to_verdict
 

@@ -13,6 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
+from garrison.agents.base import Order
 from garrison.agents.claude import extensions
 from garrison.agents.claude.settings import LIMITS, values_of
 from garrison.config import PROFILE_KEYS, PROFILE_RIGHTS
@@ -48,7 +51,7 @@ def _opener(value: object) -> tuple[str, ...]:
 
 
 def _servers(table: Table) -> dict[str, dict[str, Any]]:
-    from garrison.agents.claude.tools import SERVER  # late: few profiles have servers
+    from garrison.agents.conversation.tools import SERVER  # late: few profiles have servers
 
     servers = extensions.mcp_servers(table)
     if SERVER in servers:
@@ -117,3 +120,29 @@ def read_only(profile: AcpSettings, *, can_run: bool = False) -> AcpSettings:
     may = (*READING, *((RUNNING,) if can_run else ()))
     return replace(profile, allow=may, mcp_servers={}, deny=tuple({*profile.deny, *(kind for kind in KINDS
                                                                      if kind not in (*may, "other"))}))
+
+
+# ---- job of a connection, in order.json
+
+
+MAX_LOST_SESSIONS = 5
+"""Sessions that an attempt may lose because its agent does not continue them."""
+
+
+class AcpJob(Order, frozen=True, kw_only=True):
+    """One connection to an ACP agent, whose protocol knows no system prompt; without a session it begins one."""
+
+    begun: int
+    """Which connection of the attempt begins the session."""
+    prompt_anew: str
+    """Prompt of the session that is started if the agent does not continue its own; '' if there is none to continue."""
+    lost: int
+    """Sessions of the attempt that were not continued."""
+    program: tuple[str, ...]
+    """Words that start the agent's program, in its sandbox if it has one."""
+    mcp: tuple[str, ...] = ()
+    """Words that start garrison's MCP server where the agent is; none if it cannot be reached from there."""
+    mcp_environment: Mapping[str, str] = msgspec.field(default_factory=dict)
+    words: tuple[str, ...] | None = None
+    """Words that edges of the node ask for, as `result.parse_report` takes them."""
+    settings: AcpSettings = msgspec.field(default_factory=AcpSettings)

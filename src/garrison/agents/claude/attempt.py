@@ -1,34 +1,25 @@
-"""Attempt whose session can be suspended: its programs, started one after the other, and the waits in between.
-
-The program of a `SuspendableAttempt` ends whenever the session has to wait (a question, a rate limit, a refused key)
-and records why. `policy` decides what follows; the session has no process while it waits. The user may take the session
-over meanwhile: the program is stopped, and restarted when they leave.
-
-`ClaudeAttempt` runs connections to Claude, resumed by session id. `session_agent.SessionAttempt` runs a garrison
-session, which resumes at the node in progress.
-"""
+"""Attempt by Claude: each program of its session is a `connection`, resumed by the session's id."""
 
 from __future__ import annotations
 
-import math
 import time
 import uuid
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from garrison.agents.base import VALIDATOR, WORKER, AgentReport, Assignment, Outcome, Question, Trouble, Work
-from garrison.agents.claude import cli_process, cli_sandbox, policy, prompts, questions, takeover
-from garrison.agents.claude.attempt_files import AttemptFiles, ConnectionJob
-from garrison.agents.claude.policy import Decision, Ending, Step
-from garrison.agents.claude.settings import PROXY, ClaudeSettings, for_node, read_only, without_variables
-from garrison.agents.claude.tools import to_agent_report
-from garrison.agents.outages import SharedOutages
-from garrison.agents.trouble import LIMITS, OUTAGES, TABLE, TroubleKind
+from garrison.agents import prompt as task_prompt
+from garrison.agents.base import VALIDATOR, WORKER, Assignment
+from garrison.agents.claude import cli_process
+from garrison.agents.claude.settings import PROXY, ClaudeSettings, ConnectionJob, for_node, read_only, without_variables
+from garrison.agents.conversation import prompts
+from garrison.agents.conversation.attempt import ConnectedAttempt
+from garrison.agents.conversation.files import SessionRecord
+from garrison.agents.conversation.policy import Decision, Step
+from garrison.agents.template import fill
+from garrison.agents.trouble import TroubleKind
 from garrison.records import atomic
-from garrison.records.json_io import read_json, write_json
-from garrison.system.command import Job, read_tail
 from garrison.system.machine import LONG_PATIENCE, module_argv
-from garrison.values import asdict, replace
+from garrison.values import replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -36,239 +27,9 @@ if TYPE_CHECKING:
 CONNECTION = module_argv("garrison.agents.claude.connection", LONG_PATIENCE)
 BUILT_IN = "claude"
 """Name of the profile that there is without a configuration."""
-
-
-class SuspendableAttempt(Work):
-    """An attempt's session in one incarnation of its orchestrator."""
-
-    makes_files = True
-    """False if it has files only once it has waited."""
-    shares_outages = True
-    """False for a program that calls no model's API itself."""
-
-    def __init__(self, assignment: Assignment, now: float, *, wall: Callable[[], float] = time.time) -> None:
-        self.assignment, self._wall = assignment, wall
-        self.files = AttemptFiles(assignment.folder)
-        if self.makes_files:
-            self.files.make()
-        self.endings = self.files.read_endings()
-        self.program: Work | None = None
-        self.outcome: Outcome | None = None
-        self._stopping = self._taken_over = False
-        self._held = ""
-        """What it waits for, if that blocks other agents of its account as well."""
-        self.outages = SharedOutages(Path(assignment.environment["GARRISON_HOME"]), assignment.account, self._model(),
-                                     assignment.task.node, wall) if assignment.account and self.shares_outages else None
-        # A new incarnation means that the user has resolved the failure; if not, the CLI refuses again.
-        resolved = bool(self.endings) and self.endings[-1].kind in policy.NEEDS_PERSON
-        self.decision = policy.RESUME if resolved else self._decide()
-        self._step(now)
-
-    # ---- implemented by each kind of session
-
-    def _start(self, decision: Decision, now: float) -> Work:
-        """Start the session's program."""
-        raise NotImplementedError
-
-    def _conclude(self, ended: Outcome, *, recorded: bool) -> Outcome | None:
-        """Return the attempt's outcome after its program ended; None if the policy decides from the endings.
-
-        Args:
-            recorded: the program has recorded an ending.
-        """
-        raise NotImplementedError
-
-    def _report(self) -> AgentReport:
-        return {}
-
-    def _model(self) -> str:
-        return str(self.assignment.task.attributes.get("model", ""))
-
-    def _is_of_api(self) -> bool:
-        return True
-
-    # ---- the protocol `Work`
-
-    def poll(self, now: float) -> Outcome | None:
-        """Do one step; return the outcome once there is one and no process of the session is left."""
-        if self.program is not None:
-            if self.outages is not None:
-                self.outages.look(self.assignment.folder)
-            if not self._taken_over and takeover.holder(self.files) is not None:
-                self._taken_over = True
-                self.program.stop(now)
-            ended = self.program.poll(now)
-            if ended is None:
-                return None
-            self.program = None
-            self._program_ended(ended)
-        if self.outcome is None:
-            self._step(now)
-        return self.outcome
-
-    def stop(self, now: float) -> None:
-        """End the program; the session continues in a later incarnation."""
-        self._stopping = True
-        if self.program is not None:
-            self.program.stop(now)
-
-    def process(self) -> tuple[int, int] | None:
-        """Return the program's process, or that of the takeover by the user who works in its place."""
-        return self.program.process() if self.program is not None else takeover.process(self.files)
-
-    def wake_at(self) -> float | None:
-        """Return the program's timeout, or the end of a wait."""
-        if self.program is not None:
-            due = self.program.wake_at()
-            is_trial = self.outages is not None and self.outages.is_trying
-            return min(due or math.inf, time.monotonic() + 1.0) if is_trial else due
-        if self.outages is not None and self._held:
-            return time.monotonic() + self.outages.wake_after()
-        return questions.wake_at(self.decision, self._wall())
-
-    @property
-    def question(self) -> Question | None:
-        """Return the open question: the agent's, or one about a failure that only the user can resolve."""
-        return questions.open_question(self.files, self.endings, self.decision, over=self.outcome is not None)
-
-    @property
-    def trouble(self) -> Trouble | None:
-        """Return what keeps the agent from working, once its program has ended for it."""
-        if self.program is not None or self._taken_over:
-            return None
-        seen = self.outages.seen if self.outages is not None and self._held and self.outcome is None else None
-        if seen is not None:
-            return Trouble(seen.kind, seen.reason, seen.since, max(seen.until, self.decision.until),
-                           seen.until if seen.kind in LIMITS else None)
-        return policy.find_trouble(self.endings, self.decision)
-
-    def answer(self, question: str, text: str) -> None:
-        """Record the user's answer."""
-        questions.save_answer(self.files, question, text)
-
-    # ---- steps
-
-    def _decide(self) -> Decision:
-        if not self.endings:
-            return policy.first_decision(self.session)
-        return policy.decide(self.endings, questions.is_answered(self.files))
-
-    def _program_ended(self, ended: Outcome) -> None:
-        before, self.endings = len(self.endings), self.files.read_endings()
-        recorded = len(self.endings) > before
-        self.outcome = self._conclude(ended, recorded=recorded)
-        # Its own ending counts even if the user takes over: a session that has just reported is finished.
-        if self.outcome is None and (recorded or not self._taken_over):
-            self.decision = self._decide()
-        if self.outages is not None:
-            self._tell_others(self.outages, self.endings[-1] if len(self.endings) > before else None)
-
-    def _tell_others(self, outages: SharedOutages, ending: Ending | None) -> None:
-        """Tell the other agents of the account how the program ended."""
-        if ending is not None and ending.kind in OUTAGES and self.decision.step is Step.WAIT and self._is_of_api():
-            outages.record(ending, self.decision.until)
-        elif self._stopping or (ending is not None and not ending.progress and (
-                ending.kind == policy.STOPPED or ending.kind in TABLE)):
-            outages.release()  # it has proven nothing: the API has not answered it
-        else:
-            outages.end()
-
-    def _waiting_for(self) -> str:
-        """Return what it waits for before its program may begin, '' for nothing."""
-        own = questions.waiting_for(self.files, self.endings, self.decision, self._wall())
-        self._held, step = "", self.decision.step
-        is_own = step is Step.WAIT and self.endings[-1].kind in OUTAGES
-        if self.outages is None or not (is_own or step is Step.CONNECT):
-            return own
-        waiting = self.outages.hold_up(own, self.decision.until if is_own else 0.0)
-        if self.outages.seen is not None:
-            self._held = waiting
-        return waiting
-
-    def _step(self, now: float) -> None:
-        """Act on the decision, or wait for what it waits for."""
-        person = takeover.holder(self.files)
-        if self._taken_over and person is None:  # the takeover has recorded its own ending
-            self._taken_over, self.endings = False, self.files.read_endings()
-            self.decision = self._decide()
-        if self._stopping:
-            self.outcome = Outcome("fail", "stopped")
-        elif self.decision.step is Step.FINISH:
-            self._show_waiting("")
-            success = self.decision.success
-            self.outcome = Outcome("success" if success else "fail", "" if success else self.decision.reason,
-                                   report=self._report())
-        elif person is not None:
-            self._taken_over = True
-            self._show_waiting(person.describe())
-        elif waiting := self._waiting_for():
-            self._show_waiting(waiting)
-        else:
-            if self.decision.step is not Step.CONNECT:  # the wait is over
-                self.decision = self._decide() if self.decision.step is Step.ASK else policy.RESUME
-            self._show_waiting("")
-            self.program = self._start(self.decision, now)
-
-    def _show_waiting(self, what: str) -> None:
-        if self.outages is not None and self._held and what:
-            self.files.make()
-            self.outages.show(self.files.outage)
-        else:
-            self.files.outage.unlink(missing_ok=True)
-        questions.show_waiting(self.files, self.assignment.output, what)
-
-
-class SessionJob(Protocol):
-    """Order to a connection, as order.json has it."""
-
-    @property
-    def prompt(self) -> str:
-        """Return the message to send."""
-
-    @property
-    def incarnation(self) -> int:
-        """Return the orchestrator's incarnation."""
-
-
-class ConnectedAttempt(SuspendableAttempt):
-    """An attempt's session whose programs are connections: processes that record their own ending."""
-
-    def __init__(self, assignment: Assignment, now: float, argv: Sequence[str], *,
-                 wall: Callable[[], float] = time.time) -> None:
-        self._argv = argv
-        self._connection: ConnectionProcess | None = None
-        super().__init__(assignment, now, wall=wall)
-
-    @property
-    def session(self) -> str | None:
-        body = read_json(self.files.session)
-        return str(body["id"]) if body else None
-
-    def _connect(self, decision: Decision, job: SessionJob, now: float, *, system_prompt: str = "",
-                 variables: Mapping[str, str] | None = None) -> Work:
-        """Record a connection's order and its prompt, and start it; `variables` are set for it alone."""
-        self.files.add_prompt(decision.prompt.value, job.prompt, system_prompt, incarnation=job.incarnation,
-                              at=self._wall())
-        write_json(self.files.order, asdict(job))
-        assignment = self.assignment
-        self._connection = ConnectionProcess(Job.start(
-            [*self._argv, str(self.files.order)], env={**assignment.environment, **(variables or {})},
-            cwd=assignment.worktree, log=assignment.output, timeout_s=assignment.task.timeout_s, now=now),
-            assignment.output)
-        return self._connection
-
-    def _conclude(self, ended: Outcome, *, recorded: bool) -> Outcome | None:
-        if self._stopping:
-            return None
-        if self._connection is not None and self._connection.timed_out:
-            return ended
-        if not recorded:
-            kind = policy.STOPPED if takeover.holder(self.files) is not None else TroubleKind.CRASH
-            self.endings.append(Ending(kind, self._wall(), ended.reason))
-            self.files.add_ending(self.endings[-1])
-        if self.endings[-1].kind == TroubleKind.CRASH:
-            return Outcome("fail", self.endings[-1].reason, ended.exit_code, killed=True)
-        return None
+SESSION = "session"
+"""Role of an agent that runs as a garrison session."""
+_SYSTEM = {WORKER: "claude_system.md", VALIDATOR: "claude_validator.md", SESSION: "session_system.md"}
 
 
 class ClaudeAgent:
@@ -291,14 +52,9 @@ class ClaudeAttempt(ConnectedAttempt):
 
     def __init__(self, assignment: Assignment, settings: ClaudeSettings, now: float, *, role: str = WORKER,
                  name: str = BUILT_IN, wall: Callable[[], float] = time.time, argv: Sequence[str] = CONNECTION) -> None:
-        self._name = name
-        self.settings = without_variables(settings, assignment.network_variables)
-        self.role = role
         atomic.make_directory(cli_process.config_folder(Path(assignment.environment["GARRISON_HOME"])))
-        super().__init__(assignment, now, argv, wall=wall)
-
-    def _model(self) -> str:
-        return self.settings.model or ""
+        self.settings = without_variables(settings, assignment.network_variables)
+        super().__init__(name, assignment, now, argv, model=settings.model, role=role, wall=wall)
 
     def _decide(self) -> Decision:
         decision = super()._decide()
@@ -309,67 +65,36 @@ class ClaudeAttempt(ConnectedAttempt):
                            f"{agent}` gives further agents a copy of it")
         return decision
 
-    def _start(self, decision: Decision, now: float) -> Work:
-        """Start a connection; an orphaned CLI on the same session is ended first."""
-        cli_process.end_orphan(self.files)
-        task, environment = self.assignment.task, self.assignment.environment
+    def _order(self, decision: Decision) -> tuple[ConnectionJob, Mapping[str, str]]:
+        task, environment, files = self.assignment.task, self.assignment.environment, self.files
         resume = not decision.fresh and self.session is not None
-        session = self.session if resume else str(uuid.uuid4())
-        assert session is not None
         if not resume:
-            is_first = self.role == WORKER and self.session is None
-            mender = AttemptFiles(refused).find_mender() if is_first and (refused := self.assignment.refused) else ""
-            parent = (mender or task.continues) if is_first else ""
-            write_json(self.files.session, {"id": session, "begun": len(self.endings) + 1, "past": parent,
-                                            **({"mends": True} if mender else {})})
-        sandbox, config = cli_sandbox.prepare(self.assignment.place, environment, self.settings, self.files)
-        job = ConnectionJob(
-            environment["GARRISON_HOME"], task.run_id, task.node, task.attempt, self.assignment.incarnation,
-            str(self.assignment.worktree), str(self.assignment.folder), session, resume,
-            prompts.first_message(decision.prompt, self.assignment, self.files, fresh=not resume,
-                                  role=self.role),
-            prompts.system_prompt(self.assignment, self.settings, self.role), self.settings, self.role,
-            self.files.parent_session(), str(self.assignment.attempts or self.assignment.folder), config,
-            str(self.assignment.tree),
-            self.assignment.folder_instructions if self.settings.instructions and self.role == WORKER else {},
-            self.assignment.read_repository() if self.settings.repository else {},
-            self.outages.files if self.outages is not None else ())
-        return self._connect(decision, job, now, system_prompt=job.system_prompt, variables=sandbox)
-
-    def _report(self) -> AgentReport:
-        """Return a worker's report; a validator's verdict is not for the pipeline."""
-        reported = bool(self.endings) and self.endings[-1].kind == policy.REPORTED
-        return to_agent_report(read_json(self.files.report)) if reported and self.role == WORKER else {}
+            mender = self._find_mender()
+            parent = mender or (task.continues if self.role == WORKER and self.session is None else "")
+            files.write_session(SessionRecord(str(uuid.uuid4()), len(self.endings) + 1, parent, mends=bool(mender)))
+        session = files.read_session()
+        assert session is not None
+        variables, config = cli_process.prepare(self.assignment.place, environment, self.settings, files)
+        assignment, settings, is_worker = self.assignment, self.settings, self.role == WORKER
+        return ConnectionJob(
+            environment["GARRISON_HOME"], assignment.incarnation, str(assignment.worktree), str(assignment.folder),
+            session.id, prompts.first_message(decision.prompt, assignment, files, fresh=not resume, role=self.role),
+            system_prompt(assignment, settings, self.role), self.role, str(assignment.tree),
+            run=task.run_id, node=task.node, attempt=task.attempt, resume=resume, settings=settings,
+            parent_session=session.past, attempts=str(assignment.attempts or assignment.folder), config=config,
+            folders=assignment.folder_instructions if settings.instructions and is_worker else {},
+            repository=assignment.read_repository() if settings.repository else {},
+            outages=self.outages.files if self.outages is not None else ()), variables
 
 
-class ConnectionProcess(Work):
-    """Process of one connection. Its outcome says only how it exited; its ending is in the attempt's files."""
-
-    def __init__(self, process: Job, output: Path) -> None:
-        self._job, self._output = process, output
-        self.timed_out = False
-
-    def poll(self, now: float) -> Outcome | None:
-        """Return how it exited."""
-        result = self._job.poll(now)
-        if result is None:
-            return None
-        self.timed_out = result.timed_out
-        if result.timed_out:
-            reason = f"timed out after {result.seconds:.0f} s"
-        elif result.killed:
-            reason = "the session's process was killed"
-        else:
-            reason = f"the session's process ended with exit code {result.code}: {read_tail(self._output, 3)}"
-        return Outcome("fail", reason, result.code)
-
-    def stop(self, now: float) -> None:
-        """End it."""
-        self._job.kill(now)
-
-    def process(self) -> tuple[int, int]:
-        """Return its pid and start ticks."""
-        return self._job.pid, self._job.ticks
-
-    def wake_at(self) -> float | None:
-        return self._job.wake_at
+def system_prompt(assignment: Assignment, settings: ClaudeSettings, role: str = WORKER) -> str:
+    """Return what garrison appends to the CLI's own system prompt."""
+    task = assignment.task
+    can_run = role == VALIDATOR and "Bash" in settings.tools
+    text = fill(
+        _SYSTEM[role], run=task.run_id, node=task.node, attempt=str(task.attempt),
+        setting=task_prompt.setting(assignment.lands, assignment.confinement),
+        ways=prompts.choices_block(task.ways), instructions=assignment.instructions if settings.instructions else "",
+        verdict=fill("claude_validator_verdict.md").strip(), **task_prompt.rules(),
+        **prompts.means_of_proof(can_run=can_run))
+    return f"{text}\n{settings.system_prompt}" if settings.system_prompt else text

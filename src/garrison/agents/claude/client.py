@@ -15,11 +15,11 @@ from contextlib import aclosing
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, cast
 
+from garrison import extras
 from garrison.agents.claude import cli_process
-from garrison.agents.claude.settings import MISSING
-from garrison.agents.claude.start_watch import POLL, StartWatch
-from garrison.agents.claude.stream import Event, Usage, cut
-from garrison.errors import GarrisonError, Refused
+from garrison.agents.conversation.start_watch import POLL, StartWatch
+from garrison.agents.conversation.stream import Event, Usage, cut
+from garrison.errors import GarrisonError
 
 try:
     from claude_agent_sdk import (
@@ -47,7 +47,7 @@ try:
         project_key_for_directory,
     )
 except ModuleNotFoundError as error:
-    raise Refused(MISSING) from error
+    raise extras.explain(error) or error from error
 
 if TYPE_CHECKING:
     from garrison.agents.base import Function

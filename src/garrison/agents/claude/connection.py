@@ -1,17 +1,13 @@
 """Connection to Claude: a process that runs one CLI for one prompt of a session and records what happens.
 
-`python -P -m garrison.agents.claude.connection ORDER_FILE`. It decides nothing about the attempt: it writes how it
-ended to `endings.jsonl` and exits, and the orchestrator decides what follows. It dies with its orchestrator, and the
-CLI with it.
+`python -P -m garrison.agents.claude.connection ORDER_FILE`. `conversation.connection` tells how a connection goes; here
+is what is Claude's: its transcripts, its log-in, what each response costs, and how the CLI fails.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import json
 import shutil
-import signal
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -22,17 +18,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from garrison.agents.base import NOTES, WORKER
-from garrison.agents.claude import (
-    cli_process,
-    cli_sandbox,
-    log_in,
-    messages,
-    policy,
-    questions,
-    tools,
-    transcripts,
-)
-from garrison.agents.claude.attempt_files import AttemptFiles, ConnectionJob
+from garrison.agents.claude import cli_process, log_in, transcripts
 from garrison.agents.claude.client import (
     ClaudeClient,
     ClaudeSDKError,
@@ -45,24 +31,22 @@ from garrison.agents.claude.client import (
     to_permission,
 )
 from garrison.agents.claude.extensions import EVENTS, cli_settings, tool_of
-from garrison.agents.claude.loop_detector import LoopDetector
-from garrison.agents.claude.messages import FolderInstructions
-from garrison.agents.claude.policy import Ending
-from garrison.agents.claude.questions import Permissions
-from garrison.agents.claude.session_connection import SessionConnection, run_to_ending
-from garrison.agents.claude.settings import ASK
-from garrison.agents.claude.start_watch import StartWatch, start_slot
-from garrison.agents.claude.stream import Begin, Event, RateLimit, Result, Retry, Usage, cut
-from garrison.agents.claude.tools import SERVER
-from garrison.agents.claude.turn_end import MAX_LAST, TurnEnd, loop_ending, plain_question
+from garrison.agents.claude.settings import ASK, ConnectionJob
+from garrison.agents.conversation import holder, messages, policy, questions, tools
+from garrison.agents.conversation.connection import SessionConnection, run_connection
+from garrison.agents.conversation.files import AttemptFiles
+from garrison.agents.conversation.loop_detector import LoopDetector
+from garrison.agents.conversation.messages import FolderInstructions
+from garrison.agents.conversation.policy import Ending
+from garrison.agents.conversation.questions import Permissions
+from garrison.agents.conversation.start_watch import StartWatch
+from garrison.agents.conversation.stream import Begin, Event, RateLimit, Result, Retry, Usage, cut
+from garrison.agents.conversation.tools import SERVER, TurnEnd
 from garrison.agents.trouble import OUTAGES, TroubleKind, classify
-from garrison.ends import End, EndKind
+from garrison.ends import End
 from garrison.records import atomic, budget, costs
 from garrison.records.budget import Reservation
-from garrison.records.json_io import read_json
-from garrison.records.record import from_data
 from garrison.sandbox.place import EXCHANGE
-from garrison.system.processes import die_with_parent
 from garrison.system.stamps import ContentWatch
 from garrison.values import Value
 
@@ -73,29 +57,27 @@ if TYPE_CHECKING:
 
     from garrison.agents.claude.settings import ClaudeSettings
 
-_MAX_RETRY_DELAY = 15.0
-"""Seconds of the API's own retry delay beyond which the connection ends instead of waiting."""
 _SERVER_FAILURES = frozenset(("failed", "needs-auth"))
 """Statuses of an MCP server in which the agent lacks its tools."""
-_SHOWN_REPEATS = 4
-"""Identical calls in a row from which on `status` shows them."""
 _STREAMED = ("kind", "subtype", "error", "said", "usd", "turns", "status", "terminal_reason")
 """Keys of a result in `stream.jsonl`."""
 
 
-class Connection(SessionConnection):
-    """One connection."""
+class Connection(SessionConnection[ConnectionJob]):
+    """One connection to Claude."""
+
+    program = "the CLI"
+    failures = (ClaudeSDKError, Silence)
 
     def __init__(self, job: ConnectionJob) -> None:
-        super().__init__(job.attempt_folder, job.incarnation)
-        self.job, self.settings = job, job.settings
-        self._meter = budget.Meter(Path(job.home), job.run, job.node, budget.Limits(
-            self.settings.budget, self.settings.budget_run, self.settings.budget_day))
+        settings = job.settings
+        super().__init__(job, settings.starts, LoopDetector(
+            settings.max_repeats, settings.max_idle if job.role == WORKER else None,
+            ContentWatch(Path(job.worktree)).state), cli_process.find_cli(settings))
         self._stderr: list[str] = []
-        self._make_client(self.settings.max_turns)
-        self._reservation = Reservation(self._meter, self.files.folder)
-        self._loops = LoopDetector(self.settings.max_repeats, self.settings.max_idle if job.role == WORKER else None,
-                                   ContentWatch(Path(job.worktree)).state)
+        self._make_client(settings.max_turns)
+        self._reservation = Reservation(budget.Meter(Path(job.home), job.run, job.node, budget.Limits(
+            settings.budget, settings.budget_run, settings.budget_day)), self.files.folder)
         self._usage_log = costs.UsageLog(self.files.usage, job.session)
         self._turn_end = TurnEnd(self.files)
         self._resets_at: float | None = None
@@ -105,49 +87,36 @@ class Connection(SessionConnection):
     def _answered(self) -> bool:
         return self._client.answered
 
-    async def run(self) -> Ending:
-        """Run the connection to its end."""
-        self._stop_on_signals()
-        if ending := self._left_over():
-            return ending
-        if ending := await self._lock_session():
-            return ending
+    @property
+    def _is_in_call(self) -> bool:
+        return self._client.tool_running
+
+    # ---- start
+
+    def _prepare(self) -> Ending | None:
         if ending := self._enter_limits():
             return ending
-        if not self._prepare_transcript():
-            return self._ending(TroubleKind.UNKNOWN_SESSION, f"there is no transcript of session "
-                                f"{self.job.parent_session}, which this one was to continue")
-        try:
-            return await self._connect()
-        except ProcessError as error:
-            return await self._process_ended(error)
-        except Silence as error:
-            return self._ending(TroubleKind.HANG, f"{error} {self._stderr_tail()}".strip())
-        except ClaudeSDKError as error:
-            return self._ending(*_start_failure(f"{error} {self._stderr_tail()}"))
-
-    def _left_over(self) -> Ending | None:
-        """Return the ending that its predecessor died before it had recorded."""
-        self._show_trouble("")
-        if report := read_json(self.files.report):
-            return self._reported(report)
-        question = questions.unanswered(self.files)
-        return self._ending(policy.QUESTION, question) if question else None
+        if self._prepare_transcript():
+            return None
+        return self._ending(TroubleKind.UNKNOWN_SESSION, f"there is no transcript of session "
+                            f"{self.job.parent_session}, which this one was to continue")
 
     def _enter_limits(self) -> Ending | None:
         """Reserve the first call, and leave the client as many turns as the attempt has left; return the ending if a
         limit is reached."""
+        most = self.job.settings.max_turns
         records = costs.read_usage(self.files.usage) if self.files.usage.exists() else []
-        turns = budget.remaining_turns(self.settings.max_turns, records)
+        turns = budget.remaining_turns(most, records)
         if turns == 0:
-            return self._ending(TroubleKind.MAX_TURNS, f"after {self.settings.max_turns} turns")
-        if turns != self.settings.max_turns:
+            return self._ending(TroubleKind.MAX_TURNS, f"after {most} turns")
+        if turns != most:
             self._make_client(turns)
         return self._reserve(budget.last_cost(records))
 
     def _make_client(self, turns: int | None) -> None:
+        settings = self.job.settings
         self._client = ClaudeClient(options_of(self.job, self.files, self._stderr.append, turns),
-                                    stale=self.settings.stale, max_response=self.settings.max_response)
+                                    stale=settings.stale, max_response=settings.max_response)
 
     def _reserve(self, usd: float) -> Ending | None:
         """Reserve what the next call may cost; return the ending if it may not start."""
@@ -165,53 +134,37 @@ class Connection(SessionConnection):
         state = transcripts.prepare(config, self.files.transcripts, job.session, project)
         if state != "unknown" or not job.parent_session:
             return True
-        forked = transcripts.fork(config, Path(job.attempts), job.parent_session, job.session,
-                                  project)
+        forked = transcripts.fork(config, Path(job.attempts), job.parent_session, job.session, project)
         if forked:
             self._note(f"continues session {job.parent_session}")
         return forked
 
-    async def _connect(self) -> Ending:
-        async with start_slot(Path(self.job.home), self.settings.starts, self._show_wait, self._stop) as started:
-            self.files.waiting.unlink(missing_ok=True)
-            if self._stop.is_set():
-                return self._ending(policy.STOPPED)
-            try:
-                await self._client.connect(self._start_watch())
-                pid = await self._client.pid()
-                if pid is not None:
-                    cli_process.record_process(self.files, cli_sandbox.find_outer_pid(pid), self.job.incarnation)
-                return await self._turn(started)
-            finally:
-                await self._client.close()
-                self._reservation.release()
-                if self.job.config:
-                    self._take_log_in_back()
-
-    def _start_watch(self) -> StartWatch:
-        settings = self.settings
+    async def _open(self) -> Ending | None:
+        settings = self.job.settings
         starts_others = settings.mcp_servers or settings.hooks or settings.plugins or self.job.repository
-        return StartWatch(self._show_trouble, waits_for_helpers=bool(starts_others))
+        await self._client.connect(StartWatch(self._show_trouble, waits_for_helpers=bool(starts_others)))
+        pid = await self._client.pid()
+        if pid is not None:
+            holder.record_process(self.files, cli_process.find_outer_pid(pid), self.job.incarnation)
+        return None
 
-    def _take_log_in_back(self) -> None:
-        why = log_in.take_back(self._config, cli_process.config_folder(Path(self.job.home)))
-        if why:
-            self._note(f"the log-in that it leaves is not taken back: {why}")
+    async def _close(self) -> None:
+        await self._client.close()
+        self._reservation.release()
+        if self.job.config:
+            why = log_in.take_back(self._config, cli_process.config_folder(Path(self.job.home)))
+            if why:
+                self._note(f"the log-in that it leaves is not taken back: {why}")
 
-    async def _turn(self, started: asyncio.Event) -> Ending:
-        """Run the turn, and another one for what the user has said meanwhile."""
-        said = messages.take(self.files)
-        ending = await self._run_turn(f"{self.job.prompt}\n\n{said}" if said else self.job.prompt, started)
-        while ending.kind == policy.SILENT and (said := messages.take(self.files)):
-            ending = await self._run_turn(said, started)
-        return ending
+    # ---- a turn
 
-    async def _run_turn(self, prompt: str, started: asyncio.Event) -> Ending:
+    async def _turn(self, prompt: str) -> Ending:
         """Record the turn's events until its result, or an event after which it is not continued."""
         try:
             async with aclosing(self._client.turn(prompt, self._stop)) as events:
                 async for event in events:
-                    started.set()
+                    self._started.set()
+                    self._confirm()
                     ending = self._record(event)
                     if ending is not None:
                         if event["kind"] != "result":
@@ -219,30 +172,19 @@ class Connection(SessionConnection):
                         return ending
         except Interrupted:
             return self._ending(policy.STOPPED)
-        except Silence as error:
-            return self._ending(TroubleKind.HANG, str(error))
         except NoResult as error:
             return self._ending(TroubleKind.CRASH, str(error))
         raise AssertionError("a turn ends with its result")
-
-    # ---- events
 
     def _record(self, event: Event) -> Ending | None:
         """Write an event to the stream or the usage file; return the ending if it is one."""
         handler = _HANDLERS.get(event["kind"])
         if handler is None:
             self._write(event)
-        ending = handler(self, event) if handler is not None else None
-        return ending or self._observe(event)
-
-    def _observe(self, event: Event) -> Ending | None:
-        """Return the ending if the session goes round; show what repeats."""
-        reason = self._loops.observe(event)
-        if event["kind"] == "tool_result" and (again := self._loops.repeated) >= _SHOWN_REPEATS:
-            self._show_trouble(f"the last {again} calls brought nothing new")
-        elif event["kind"] == "usage" and event["final"] and self._loops.repeated < _SHOWN_REPEATS:
-            self._show_trouble("")
-        return self._ending(*loop_ending(self.files, self.job.role, reason)) if reason else None
+        elif ending := handler(self, event):
+            return ending
+        reason = self._observe(event)
+        return self._goes_round(reason) if reason else None
 
     def _begin(self, event: Begin) -> None:
         self._write({**event, "session": event["session"] or self.job.session, "resumed": self.job.has_transcript})
@@ -260,6 +202,8 @@ class Connection(SessionConnection):
             return self._ending(TroubleKind.CONTEXT, "the last response has filled its context")
         usd = costs.estimate(event["model"], event["usage"])
         if event["final"]:
+            if not self._shows_repeats:  # the API has answered
+                self._show_trouble("")
             return self._reserve(usd)
         self._reservation.reduce(usd)
         return None
@@ -274,7 +218,7 @@ class Connection(SessionConnection):
                            f"(attempt {event['attempt']})")
         told = classify(event["status"], event["error"])
         ending = self._ending(told, f"{event['status'] or ''} {event['error']}", resets_at=time.time() + event["delay"])
-        is_long = ending.resets_at is not None and ending.resets_at - time.time() > _MAX_RETRY_DELAY
+        is_long = ending.resets_at is not None and ending.resets_at - time.time() > policy.MAX_RETRY_DELAY
         is_known = ending.kind in OUTAGES and any(Path(name).exists() for name in self.job.outages)
         return ending if {told, ending.kind} & policy.NEEDS_PERSON or is_long or is_known else None
 
@@ -285,52 +229,31 @@ class Connection(SessionConnection):
             self._resets_at = float(event["resets_at"]) if event["resets_at"] else None
 
     def _result(self, event: Result) -> Ending:
-        text = event["said"]
-        self._write({key: event[key] for key in _STREAMED} | {"said": cut(text)})  # type: ignore[literal-required]
+        self._write({key: event[key] for key in _STREAMED} | {"said": cut(event["said"])})  # type: ignore[literal-required]
         self._usage_log.record(event)
-        if report := read_json(self.files.report):
-            return self._reported(report)
-        if question := questions.unanswered(self.files):
-            return self._ending(policy.QUESTION, question)
+        return self._turn_ended(event["said"], self._failure(event))
+
+    def _failure(self, event: Result) -> Ending | None:
+        """Return the ending of a turn that has failed."""
         if event["subtype"] == "error_max_turns":
             return self._ending(TroubleKind.MAX_TURNS, f"after {event['turns']} turns")
-        if event["error"]:
-            kind = TroubleKind.REFUSED if event["refused"] else classify(
-                event["status"], text, self._client.last_error)
-            return self._ending(kind, text, resets_at=self._resets_at if kind == TroubleKind.RATE_LIMIT else None)
-        if self.job.role == WORKER and (question := plain_question(text)):
-            questions.ask(self.files, question)
-            return self._ending(policy.QUESTION, question)
-        return self._ending(policy.SILENT, text.strip()[-MAX_LAST:] or "it said nothing")
+        if not event["error"]:
+            return None
+        kind = TroubleKind.REFUSED if event["refused"] else classify(
+            event["status"], event["said"], self._client.last_error)
+        return self._ending(kind, event["said"], resets_at=self._resets_at if kind == TroubleKind.RATE_LIMIT else None)
 
-    # ---- endings
+    # ---- failures
 
-    def _ending(self, kind: str, reason: str = "", *, resets_at: float | None = None) -> Ending:
-        """Return how the connection ends: by its report, if there is one that no tool call may change."""
-        report = read_json(self.files.report)
-        if report and not self._client.tool_running and kind not in (policy.STOPPED, TroubleKind.CRASH):
-            return self._reported(report)  # a failure after the report is no reason to repeat the work
-        return super()._ending(kind, reason, resets_at=resets_at)
-
-    async def _process_ended(self, error: ProcessError) -> Ending:
-        end = End(error.exit_code or 0)
-        if end.signal == signal.SIGTERM:  # a stop signals the CLI and us; ours may arrive later
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stop.wait(), 0.5)
-            if self._stop.is_set():
-                return self._ending(policy.STOPPED)
-        if end.kind is not EndKind.SIGNAL and not self._answered and (
-                gone := self._vanished(cli_process.find_cli(self.settings), was_run=end.kind is not EndKind.NOT_RUN)):
-            return gone
-        if end.kind is EndKind.NOT_RUN:
-            return self._ending(TroubleKind.INVALID, f"the CLI cannot be started: {self._stderr_tail()}")
-        if end.kind is EndKind.SIGNAL:
-            return Ending(TroubleKind.CRASH, time.time(), f"the CLI was killed (exit code {end.code})",
-                          progress=self._answered)
-        return self._ending(*_start_failure(f"exit code {end.code}: {self._stderr_tail() or error}"))
-
-    def _stderr_tail(self) -> str:
-        return " ".join("".join(self._stderr).split())[-600:]
+    async def _failed(self, error: Exception) -> Ending:
+        said = " ".join("".join(self._stderr).split())[-600:]
+        if isinstance(error, Silence):
+            return self._ending(TroubleKind.HANG, f"{error} {said}".strip())
+        kind = classify(None, f"{error} {said}")
+        kind = kind if kind != TroubleKind.SERVER else TroubleKind.CRASH  # without a known cause it crashed
+        if isinstance(error, ProcessError):
+            return await self._program_ended(End(error.exit_code or 0), said or str(error), kind)
+        return self._ending(kind, f"{error} {said}")
 
 
 _HANDLERS: Mapping[str, Callable[[Connection, Any], Ending | None]] = {
@@ -363,22 +286,9 @@ def options_of(job: ConnectionJob, files: AttemptFiles, stderr: Callable[[str], 
         include_partial_messages=True, stderr=stderr)
 
 
-def _start_failure(text: str) -> tuple[str, str]:
-    """Classify a failure of the CLI itself by its text; without a known cause the CLI crashed."""
-    kind = classify(None, text)
-    return (kind if kind != TroubleKind.SERVER else TroubleKind.CRASH), text
-
-
-async def _run(job: ConnectionJob) -> Ending:
-    return await Connection(job).run()
-
-
 def main(argv: list[str] | None = None) -> int:
     """Run the connection of a job; exit 0 once its ending is on disk."""
-    path = Path((sys.argv[1:] if argv is None else argv)[0])
-    die_with_parent()
-    job = from_data(ConnectionJob, read_json(path))
-    return run_to_ending(AttemptFiles(job.attempt_folder), lambda: _run(job))
+    return run_connection(Connection, ConnectionJob, argv)
 
 
 # ---- extension options -----------------------------------------------------------------------------------------------
@@ -434,16 +344,11 @@ def repository_options(files: Mapping[str, str], config: str) -> RepositoryOptio
         return RepositoryOptions()
     servers, own = (_table(files.get(name, "")) for name in (".mcp.json", ".claude/settings.json"))
     rules, hooks = _dict(own.get("permissions")), _dict(own.get("hooks"))
-    plugin = Path(config) / "repository"
-    shutil.rmtree(plugin, ignore_errors=True)
     parts = {name.removeprefix(".claude/"): text for name, text in files.items() if name.count("/") > 1}
+    plugin = _make_plugin(Path(config) / "repository", "repository", "The repository's own")
     for name, text in parts.items():
         atomic.make_directory((plugin / name).parent)
         (plugin / name).write_text(text)
-    if parts:
-        manifest = atomic.make_directory(plugin / ".claude-plugin") / "plugin.json"
-        about = {"name": "repository", "version": "1.0.0", "description": "The repository's own"}
-        manifest.write_text(json.dumps(about))
     return RepositoryOptions(
         {name: table for name, table in _dict(servers.get("mcpServers")).items()
          if isinstance(table, dict) and name != SERVER},
@@ -468,13 +373,18 @@ def _words(value: object) -> tuple[str, ...]:
 
 def link_skills(config: Path, skills: tuple[str, ...]) -> str:
     """Make a plugin of folders with skills; return its folder."""
-    plugin = config / "garrison-skills"
-    shutil.rmtree(plugin, ignore_errors=True)
+    plugin = _make_plugin(config / "garrison-skills", SKILLS, "Skills of this agent")
     for skill in map(Path, skills):  # copied: a sandbox does not have the original
         shutil.copytree(skill, plugin / "skills" / skill.name)
-    manifest = atomic.make_directory(plugin / ".claude-plugin") / "plugin.json"
-    manifest.write_text(json.dumps({"name": SKILLS, "version": "1.0.0", "description": "Skills of this agent"}))
     return str(plugin)
+
+
+def _make_plugin(folder: Path, name: str, description: str) -> Path:
+    """Make the folder of a plugin again, with its manifest alone."""
+    shutil.rmtree(folder, ignore_errors=True)
+    manifest = atomic.make_directory(folder / ".claude-plugin") / "plugin.json"
+    manifest.write_text(json.dumps({"name": name, "version": "1.0.0", "description": description}))
+    return folder
 
 
 def _thinking(wanted: str | int | None) -> dict[str, object] | None:

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import Any
 
+import msgspec
+
+from garrison.agents.base import Order
 from garrison.agents.claude import extensions
+from garrison.agents.conversation.loop_detector import MAX_REPEATS
 from garrison.config import PROFILE_KEYS, PROFILE_RIGHTS
 from garrison.tables import (
     Nested,
@@ -39,8 +42,6 @@ RUNNING = ("Bash",)
 ASK = "ask"
 """Permission mode in which the person is asked before a tool call that is not allowed."""
 MODES = ("dontAsk", ASK, "acceptEdits", "default", "bypassPermissions", "auto")
-MAX_REPEATS = 12
-"""Times in a row that the same call may bring nothing new, where an agent has no setting of its own."""
 EFFORTS = ("low", "medium", "high", "xhigh", "max")
 KEYS = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN")
 """Variables with which the CLI needs no log-in of the home; the last one is what `claude setup-token` prints."""
@@ -173,17 +174,32 @@ def without_variables(settings: ClaudeSettings, names: Collection[str]) -> Claud
     return replace(settings, set={name: value for name, value in settings.set.items() if name not in names})
 
 
-# ---- extra -----------------------------------------------------------------------------------------------------------
-
-# The extra `garrison[claude]`: the SDK, with its CLI ten times as large as all the rest, is installed on request.
+# ---- job of a connection, in order.json
 
 
-INSTALL = "pipx inject garrison claude-agent-sdk"
-"""Command that most users need."""
-MISSING = ("Claude agents need claude-agent-sdk, which is not installed (about 380 MB, the extra garrison[claude]): "
-           f"type `{INSTALL}`, `uv tool install --with claude-agent-sdk garrison`, or "
-           "`pip install claude-agent-sdk`; in a clone, `scripts/demo --claude` adds it to .venv")
+class ConnectionJob(Order, frozen=True, kw_only=True):
+    """One connection to Claude."""
 
+    run: str
+    node: str
+    attempt: int
+    resume: bool
+    """Whether the session is resumed, not begun."""
+    settings: ClaudeSettings = msgspec.field(default_factory=ClaudeSettings)
+    parent_session: str = msgspec.field(default="", name="past")
+    """Session of an earlier node that this one continues as its own session."""
+    attempts: str = ""
+    """Folder below which the parent session's transcript was kept."""
+    config: str = ""
+    """The CLI's configuration folder; '' for the home's, where earlier editions had it."""
+    folders: Mapping[str, str] = msgspec.field(default_factory=dict)
+    """Folder of the repository → its instructions, which the session gets once it looks into it."""
+    repository: Mapping[str, str] = msgspec.field(default_factory=dict)
+    """Files of the repository's `.claude/`, and its `.mcp.json`, where the profile takes them: path → text."""
+    outages: tuple[str, ...] = ()
+    """Files of which one exists while an outage of the account is known."""
 
-def has_sdk() -> bool:
-    return find_spec("claude_agent_sdk") is not None
+    @property
+    def has_transcript(self) -> bool:
+        """Return whether the CLI resumes a transcript: the session's own, or one forked from the parent session."""
+        return self.resume or bool(self.parent_session)

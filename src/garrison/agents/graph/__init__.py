@@ -8,47 +8,26 @@
 
 `control` (which agent directs which) and `model` (data, status transitions, the protocol `Session`) are pure.
 `session_manager` starts, retries and ends sessions, each in its own task; `claude_session` implements them with
-Claude. Names are imported on first use: asyncio, and with the first agent the SDK.
+Claude, and is imported, with the SDK, by the first agent.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from garrison.agents.base import Function
-    from garrison.agents.graph.control import ControlGraph, effective_prompt
-    from garrison.agents.graph.graph import AgentGraph, load_graph, save_graph
-    from garrison.agents.graph.model import (
-        AgentFailure,
-        AgentGraphError,
-        AgentStatus,
-        Connect,
-        Edge,
-        Message,
-        Node,
-        NodeNotFoundError,
-        Session,
-        SessionSpec,
-    )
-    from garrison.agents.graph.session_manager import AgentSessionManager
+from garrison.agents.base import Function
+from garrison.agents.graph.control import ControlGraph, effective_prompt
+from garrison.agents.graph.graph import AgentGraph, load_graph, save_graph
+from garrison.agents.graph.model import (
+    AgentFailure,
+    AgentGraphError,
+    AgentStatus,
+    Connect,
+    Edge,
+    Message,
+    Node,
+    NodeNotFoundError,
+    Session,
+    SessionSpec,
+)
+from garrison.agents.graph.session_manager import AgentSessionManager
 
 __all__ = ["AgentFailure", "AgentGraph", "AgentGraphError", "AgentSessionManager", "AgentStatus", "Connect",
            "ControlGraph", "Edge", "Function", "Message", "Node", "NodeNotFoundError", "Session", "SessionSpec",
            "effective_prompt", "load_graph", "save_graph"]
-
-_MODULES = {
-    "base": ("Function",),
-    "graph.control": ("ControlGraph", "effective_prompt"),
-    "graph.graph": ("AgentGraph", "load_graph", "save_graph"),
-    "graph.model": ("AgentFailure", "AgentGraphError", "AgentStatus", "Connect", "Edge", "Message", "Node",
-                    "NodeNotFoundError", "Session", "SessionSpec"),
-    "graph.session_manager": ("AgentSessionManager",),
-}
-"""Module of `garrison.agents` → names of this package that it defines."""
-_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
-
-
-def __getattr__(name: str) -> object:
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"garrison.agents.{_MODULE_OF[name]}"), name)

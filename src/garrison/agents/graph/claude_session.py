@@ -14,10 +14,10 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from garrison.agents.claude import policy
 from garrison.agents.claude.cli_process import cli_environment
 from garrison.agents.claude.client import ClaudeClient, NoResult, ProcessError, Silence, build_options
 from garrison.agents.claude.settings import ClaudeSettings
+from garrison.agents.conversation import policy
 from garrison.agents.graph.model import AgentFailure
 from garrison.agents.trouble import WHAT_TO_DO, classify
 from garrison.errors import UsageError
@@ -27,7 +27,7 @@ from garrison.system import processes
 if TYPE_CHECKING:
     from claude_agent_sdk import ClaudeAgentOptions
 
-    from garrison.agents.claude.stream import Event
+    from garrison.agents.conversation.stream import Event
     from garrison.agents.graph.model import SessionSpec
     from garrison.records.budget import Purse
 
@@ -43,8 +43,6 @@ _STDERR_LINES, _STDERR_LOOKS, _STDERR_PAUSE = 20, 20, 0.02
 """Lines that are kept; looks for the first one when the CLI could not be started, and seconds between them."""
 _LOOK_AGAIN = 0.2
 """Seconds after which a session that waits for the money that others have reserved looks again."""
-MAX_RETRY_DELAY = 15.0
-"""Seconds of the API's own retry delay beyond which a turn fails instead of waiting."""
 
 
 class ClaudeSession:
@@ -129,7 +127,7 @@ class ClaudeSession:
             reason = f"{kind}: the API answered {event['status'] or ''} {event['error']}".strip()
             if kind in policy.NEEDS_PERSON:
                 return AgentFailure(f"{reason}; {WHAT_TO_DO[kind]}", event["status"], needs_person=True)
-            if event["delay"] > MAX_RETRY_DELAY:
+            if event["delay"] > policy.MAX_RETRY_DELAY:
                 return AgentFailure(f"{reason}; it asks to wait {event['delay']:.0f} s", event["status"],
                                     wait=event["delay"])
         return None

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from garrison import extras
 from garrison.agents.graph.control import ControlGraph, effective_prompt
 from garrison.agents.graph.model import (
     SUPERVISOR,
@@ -30,7 +31,7 @@ from garrison.agents.graph.model import (
     check_name,
 )
 from garrison.agents.graph.session_manager import START_TIMEOUT, AgentSessionManager, Listener
-from garrison.errors import NotFound, RecordCorrupt, Refused, UsageError
+from garrison.errors import NotFound, RecordCorrupt, UsageError
 from garrison.records import atomic
 from garrison.records.record import decode, to_dict
 from garrison.values import Value
@@ -312,6 +313,6 @@ class _Saved(Value):
 def _networkx() -> Any:
     try:
         networkx = import_module("networkx")
-    except ImportError as error:
-        raise Refused("networkx is not installed; `pip install 'garrison[graph]'` brings it") from error
+    except ModuleNotFoundError as error:
+        raise extras.explain(error) or error from error
     return networkx

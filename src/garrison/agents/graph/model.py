@@ -8,7 +8,7 @@
     error -> stopped              stop_agent
 
 A model, program or test that serves as an agent's session implements `Session`. A session is connected, asked and
-closed by the same task, one question at a time. It yields the events of `agents.claude.stream` (those of kind `text`
+closed by the same task, one question at a time. It yields the events of `conversation.stream` (those of kind `text`
 carry `text`), and raises an exception when a turn fails. A session with its own process implements `LiveSession`.
 """
 

@@ -258,13 +258,9 @@ class AgentSessionManager:
             raise AgentGraphError(f"agent {node.id!r} was stopped before it had answered")
         try:
             return question.answer.result()
-        except AgentGraphError as error:
-            if not isinstance(error, AgentFailure):
-                raise
-            await self._drop_failed(node, running, message, error)
-            raise
         except Exception as error:  # cleans up after any failure, and passes it on
-            await self._drop_failed(node, running, message, error)
+            if not is_refusal(error):
+                await self._drop_failed(node, running, message, error)
             raise
 
     async def _drop_failed(self, node: Node, running: _Running, message: _Message, error: Exception) -> None:
@@ -283,14 +279,14 @@ class AgentSessionManager:
             try:
                 result = await once()
             except Exception as error:  # the client and the model may fail in any way
-                if isinstance(error, AgentGraphError) and not isinstance(error, AgentFailure):
-                    raise  # a refusal, not a failure
+                if is_refusal(error):
+                    raise
                 latest = describe(error)
                 first = first or latest
                 node.last_error = latest if latest == first else f"{latest} (first: {first})"
                 node.move(AgentStatus.ERROR)
                 logger.warning("agent %s, try %d: %s", node.id, attempt, node.last_error)
-                if node.id in self._resumable and is_unknown_session(error):
+                if node.id in self._resumable and classify(None, str(error)) == TroubleKind.UNKNOWN_SESSION:
                     del self._resumable[node.id]
                     continue  # its transcript is gone: begin a new session at once
                 delay = delay_after(attempt, error)
@@ -369,6 +365,11 @@ _MISTAKES = (AgentGraphError, UsageError, Refused, TypeError, ValueError, KeyErr
 """Mistakes of the caller or the installation, which the same call would repeat."""
 
 
+def is_refusal(error: BaseException) -> bool:
+    """Return whether the graph has refused the call: no session has failed."""
+    return isinstance(error, AgentGraphError) and not isinstance(error, AgentFailure)
+
+
 def is_transient(error: BaseException) -> bool:
     """Return whether another try may succeed."""
     if isinstance(error, AgentFailure):
@@ -378,11 +379,6 @@ def is_transient(error: BaseException) -> bool:
     if isinstance(error, TimeoutError | OSError):
         return True
     return classify(None, str(error)) not in PERMANENT
-
-
-def is_unknown_session(error: BaseException) -> bool:
-    """Return whether a session could not be resumed because there is no transcript of it."""
-    return classify(None, str(error)) == TroubleKind.UNKNOWN_SESSION
 
 
 def delay_after(attempt: int, error: BaseException) -> float | None:

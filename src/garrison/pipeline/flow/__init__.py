@@ -71,7 +71,7 @@ class Restarted(Record, tag_field="event", tag="restarted"):
 
 
 class Suspended(Record, tag_field="event", tag="suspended"):
-    """Everything in flight waits for a person or a signal, and the driver exits; the run is `waiting`."""
+    """Everything in flight waits for the user or a signal, and the driver exits; the run is `waiting`."""
 
     reason: str = ""
 
@@ -188,7 +188,7 @@ def advance(program: Program, state: FlowState, event: Event) -> Change:
 def extend(program: Program, state: FlowState, before: Program) -> Change:
     """Go on with a program that has gained nodes and, behind the edges of `before`, edges; return the effects.
 
-    Of a dag only: in a walk a new edge counts when its node is left.
+    Only for a dag: in a walk a new edge counts when its node is left.
     """
     turn = Turn(program, state, Change())
     state.digest = program.digest

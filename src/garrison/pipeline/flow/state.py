@@ -4,7 +4,7 @@ The state is plain data, lossless as JSON. It holds everything the next decision
 from the program. Nothing in it depends on the order of a mapping. `completed` is history: it is displayed, but never
 used in a decision. Places, moves and steps are values: they are replaced, never changed.
 
-    running -> waiting                      everything in flight waits for a person or a signal
+    running -> waiting                      everything in flight waits for the user or a signal
     waiting -> running                      something finished, or the run was resumed
     running | waiting -> done | failed
     failed  -> running                      resumed, as `resumable` allows

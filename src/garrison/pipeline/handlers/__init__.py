@@ -2,6 +2,6 @@
 
 * A handler is a callable, plain or async: `handler(call) -> Outcome`. It knows its `Call`, not the machine.
 * It reports its outcome; routing is decided elsewhere. It never writes the run's journal or checkpoint.
-* A handler that waits for a person or a signal returns `Waiting` when the run may be suspended.
+* A handler that waits for the user or a signal returns `Waiting` when the run may be suspended.
 * An exception becomes a failed outcome; cancelling a handler ends everything it started.
 """

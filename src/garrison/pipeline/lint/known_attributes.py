@@ -87,7 +87,7 @@ NODE_TYPES: Mapping[str, Reader] = {
     "max_retries": count, "max_node_visits": count, "max_visits": count, "max_same_failures": count,
     "manager.max_cycles": count,
     "approve": flag, "goal_gate": flag, "auto_status": flag, "allow_partial": flag, "side_effecting": flag,
-    "allow_empty": flag, "instructions": flag, "retry_jitter": flag,
+    "allow_empty": flag, "instructions": flag, "retry_jitter": flag, "irreversible": flag,
     "stack.child_autostart": flag, "retry_policy": _word(*PRESETS),
     # what a node is, and its task
     **_texts("label", "shape", "type", "handler", "class", "status", "prompt", "agent", "worker_type", "command",
@@ -114,7 +114,8 @@ BRANCH_TYPES: Mapping[str, Reader] = {
 }
 """Attributes that only a parallel reads."""
 EDGE_TYPES: Mapping[str, Reader] = {
-    "weight": number, "loop_restart": flag, **_texts("label", "condition", "fidelity", "thread_id"),
+    "weight": number, "loop_restart": flag, "irreversible": flag,
+    **_texts("label", "condition", "fidelity", "thread_id"),
 }
 KNOWN: Mapping[Level, frozenset[str]] = {
     Level.GRAPH: frozenset(GRAPH_TYPES), Level.NODE: frozenset({*NODE_TYPES, *BRANCH_TYPES}),

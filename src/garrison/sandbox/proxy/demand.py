@@ -118,7 +118,8 @@ def limited_body(api: ApiName, path: str, demand: Demand, output: int) -> bytes:
         else:
             body = options
         thinking = body.get("thinking")
-        if isinstance(thinking, dict) and _is_above(thinking.get("budget_tokens"), output):
+        if isinstance(thinking, dict) and isinstance(tokens := thinking.get("budget_tokens"), int | float) \
+                and tokens >= output:
             # A thought counts as output, has at least 1,024 tokens, and must leave some to the answer.
             body["thinking"] = {**thinking, "budget_tokens": output // 2} if output >= 2 * FLOOR else {
                 "type": "disabled"}
@@ -212,10 +213,6 @@ def _number(value: object) -> int:
     if number < 0:
         raise ValueError("the request has a limit that is no number")
     return number
-
-
-def _is_above(value: object, limit: int) -> bool:
-    return isinstance(value, int | float) and value >= limit
 
 
 def _decode(body: bytes, encoding: str) -> bytes:

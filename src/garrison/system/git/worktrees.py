@@ -290,7 +290,7 @@ class Worktrees(Commits):
     def is_dirty(self, path: Path) -> bool:
         """Return whether the worktree has uncommitted changes, including untracked (not ignored) files.
 
-        Of a repository inside it, only the commit counts that it has checked out.
+        For a nested repository only its checked-out commit counts.
         """
         links = self.links(path)
         if any(head != links[name] for name, head in self._heads(path, links).items()):
@@ -576,7 +576,7 @@ def _is_folder(tree: Path, name: str) -> bool:
 #
 # An agent in the worktree chooses where they lead and what their configuration names: a `.git` file, a link or a
 # `commondir` that names the user's repository would have garrison move the user's branches, a link inside would
-# have it write anywhere, and a filter would run. So git works only in git directories that garrison made. Of a
+# have it write anywhere, and a filter would run. So git works only in git directories that garrison made. In a
 # repository that lies in the worktree itself, files are read as `untrusted.py` does: the commit of its HEAD, and
 # objects that are copied into a mirror of garrison's own.
 

@@ -3,18 +3,18 @@
 
 import { get, part } from "./api.js";
 import { ask } from "./ask.js";
+import { Comments, draftOf, forgetDraft, isViewed, keepComments, keepNote, sent } from "./comments.js";
+import { Checks, Commits, Conflicts, Evidence } from "./change_facts.js";
 import { Act } from "./controls.js";
 import { ChangedFile } from "./diff.js";
-import { Component, createRef, Empty, html, Skeleton, useState } from "./view.js";
-import { clock, count } from "./words.js";
+import { Component, createRef, Empty, html, Skeleton } from "./view.js";
+import { count } from "./words.js";
 
 const OPENED = 8; // files that are open at first, if
 const OPENED_LINES = 400; // they have at most so many changed lines in all
 const NARROW = 900; // pixels below which there is one column
 const SPLIT = "garrison.diff.split";
 const SHORT = 10;
-
-const sent = ({ file, line, text }) => ({ file, line, text });
 
 /**
  * The view. What is shown already stays until there is something else.
@@ -37,10 +37,14 @@ export class Changes extends Component {
       next: null,
       trouble: "",
       split: localStorage.getItem(SPLIT) === "1",
+      since: 0, // the attempt with which it is compared; 0: the target
+      all: null, // that all files were opened or closed
+      seen: 0, // times that a file was marked
     };
     this.note = createRef();
     this.asked = 0;
     this.comment = this.comment.bind(this);
+    this.viewed = () => this.setState(({ seen }) => ({ seen: seen + 1 }));
   }
 
   componentDidMount() {
@@ -62,11 +66,14 @@ export class Changes extends Component {
   async load() {
     const mine = ++this.asked;
     const { change } = this.state;
-    if (change?.node !== this.props.node || change?.attempt !== this.props.attempt)
-      this.setState({ change: null, told: "" });
+    let { since } = this.state;
+    if (change?.node !== this.props.node || change?.attempt !== this.props.attempt) {
+      since = 0;
+      this.setState({ change: null, told: "", since, all: null });
+    }
     let found;
     try {
-      found = await get(`${this.path}/changes?attempt=${this.props.attempt || 0}`);
+      found = await get(`${this.path}/changes?attempt=${this.props.attempt || 0}&since=${since}`);
     } catch (problem) {
       if (mine === this.asked) this.setState({ change: null, told: problem.message });
       return;
@@ -77,7 +84,7 @@ export class Changes extends Component {
     else if (this.state.change?.key !== key)
       this.setState({
         change: { ...found, key },
-        comments: kept(found),
+        comments: draftOf(found).comments,
         more: [],
         next: found.next,
         trouble: "",
@@ -88,7 +95,7 @@ export class Changes extends Component {
   async moreFiles() {
     const { change, next } = this.state;
     try {
-      const found = await get(`${this.path}/changes?attempt=${change.attempt}&from=${next}`);
+      const found = await get(`${this.path}/changes?attempt=${change.attempt}&since=${change.since}&from=${next}`);
       if (this.state.change === change)
         this.setState(({ more }) => ({ more: [...more, ...found.files], next: found.next, trouble: "" }));
     } catch (problem) {
@@ -96,16 +103,19 @@ export class Changes extends Component {
     }
   }
 
-  /** Keep a comment on a line, or remove it. */
-  comment(file, line, text) {
+  /** Keep a comment on lines, or remove it. */
+  comment(file, { line, last, text }) {
     const { change, comments } = this.state;
-    const others = comments.filter(one => one.file !== file.number || one.line !== line);
-    this.remember(change, text ? [...others, { file: file.number, line, text, path: file.path }] : others);
+    const others = comments.filter(one => one.path !== file.path || one.line !== line);
+    const one = { file: file.number, since: change.since, path: file.path, line, last, text };
+    const now = text ? [...others, one] : others;
+    keepComments(change, now);
+    this.setState({ comments: now });
   }
 
-  remember(change, comments) {
-    sessionStorage.setItem(storage(change), JSON.stringify(comments));
-    this.setState({ comments });
+  /** Compare with the target, or with the work of an earlier attempt. */
+  compare(since) {
+    this.setState({ since, all: null }, () => this.load());
   }
 
   turn() {
@@ -116,7 +126,7 @@ export class Changes extends Component {
 
   async send(change, data) {
     if (!(await this.props.act(`gates/${part(`review:${change.entry}`)}`, data))) return;
-    sessionStorage.removeItem(storage(change));
+    forgetDraft(change);
     if (this.note.current) this.note.current.value = "";
   }
 
@@ -148,53 +158,57 @@ export class Changes extends Component {
     await this.send(change, { text, comments: comments.map(sent) });
   }
 
-  render({ run, write }, { change, told, comments, more, next, trouble, split }) {
+  render({ run, write }, { change, told, comments, more, next, trouble, split, since, all }) {
     if (!change)
       return html`<div class="changes">${told ? html`<${Empty}>${told}<//>` : html`<${Skeleton} lines=${6} />`}</div>`;
     const may = change.awaits_approval && write;
     const few = change.count <= OPENED && change.added + change.removed <= OPENED_LINES;
-    const columns = split && window.innerWidth >= NARROW;
     const files = [...change.files, ...more];
     return html`<div class="changes">
-      <${Head} change=${change} split=${split} turn=${() => this.turn()} />
+      <${Head}
+        change=${change}
+        split=${split}
+        turn=${() => this.turn()}
+        since=${since}
+        compare=${attempt => this.compare(attempt)}
+      />
       ${
         may &&
-        html`<div class="verdict">
-          <textarea
-            rows="2"
-            ref=${this.note}
-            aria-label="Note, or reason for its next attempt"
-            placeholder="Note, or reason for its next attempt"
-          />
-          <div class="row">
-            <${Act} class="primary" does=${() => this.approve()}>Approve<//>
-            <${Act} class="danger" does=${() => this.reject()}
-              >${comments.length ? `Reject with ${count(comments.length, "comment")}` : "Reject"}<//
-            >
-            <span class="kind">${!comments.length && "Select a line's number to comment on it."}</span>
-          </div>
-        </div>`
+        html`<${Judgement}
+          key=${change.commit}
+          change=${change}
+          note=${this.note}
+          comments=${comments}
+          approve=${() => this.approve()}
+          reject=${() => this.reject()}
+        />`
       }
+      <${Comments} comments=${change.comments} />
       <${Conflicts} change=${change} /><${Checks} checks=${change.checks} /><${Commits} change=${change} />
-      <h3>${count(change.count, "changed file")}</h3>
+      <${Files} change=${change} files=${files} turn=${open => this.setState({ all: { open } })} />
       ${
         change.count
           ? html`<div class="files">
               ${files.map(
                 file =>
                   html`<${ChangedFile}
-                    key="${change.attempt} ${file.number} ${file.path}"
+                    key="${change.attempt} ${change.since} ${file.number} ${file.path}"
                     change=${change}
                     file=${file}
                     open=${few}
-                    split=${columns}
+                    all=${all}
+                    split=${split && window.innerWidth >= NARROW}
                     may=${may}
-                    comments=${linesOf(comments, file)}
+                    comments=${onFile(comments, file)}
+                    recorded=${madeOn(change, file)}
                     comment=${this.comment}
+                    viewed=${this.viewed}
                   />`,
               )}
             </div>`
-          : html`<${Empty}>It changed no file.<//>`
+          : html`<${Empty}
+              >${change.since ? `Nothing differs from attempt ${change.since}.` : "It changed no file."}<//
+            >`
       }
       ${
         next !== null &&
@@ -202,117 +216,87 @@ export class Changes extends Component {
           ${trouble || `More files (${next} of ${change.count} shown)`}
         <//>`
       }
-      ${
-        change.evidence.length > 0 &&
-        html`<section>
-          <h3>Evidence</h3>
-          <ul class="evidence">
-            ${change.evidence.map(line => html`<li>${line}</li>`)}
-          </ul>
-        </section>`
-      }
-      ${
-        change.artefacts.length > 0 &&
-        html`<section>
-          <h3>Files of the attempt</h3>
-          ${change.artefacts.map(
-            file =>
-              html`<${Artefact}
-                key=${file.name}
-                file=${file}
-                path="runs/${part(run)}/nodes/${part(change.node)}/artefact?attempt=${change.attempt}&name=${part(file.name)}"
-              />`,
-          )}
-          <p class="kind">${change.folder}</p>
-        </section>`
-      }
+      <${Evidence} change=${change} run=${run} />
     </div>`;
   }
 }
 
-const storage = change => `garrison.comments ${change.run} ${change.node} ${change.head}`;
-const kept = change => JSON.parse(sessionStorage.getItem(storage(change)) ?? "[]");
-
-/** The comments on a file: line → text; undefined without any, so that its lines are not drawn again. */
-function linesOf(comments, file) {
-  const own = comments.filter(one => one.file === file.number);
-  return own.length ? new Map(own.map(one => [one.line, one.text])) : undefined;
+/** By the last of their lines; undefined without any, so that a file's lines are not drawn again. */
+function byLine(comments) {
+  const found = new Map();
+  for (const one of comments) {
+    const line = one.last || one.line;
+    found.set(line, [...(found.get(line) ?? []), one]);
+  }
+  return found.size ? found : undefined;
 }
 
-function Head({ change, split, turn }) {
+/** The comments on a file that were not sent yet. Old lines are others where another attempt stands for the target. */
+const onFile = (comments, file) => byLine(comments.filter(one => one.path === file.path));
+
+/** The comments on a file of this attempt that were made on it. */
+const madeOn = (change, file) =>
+  byLine(
+    change.comments.filter(
+      one => one.attempt === change.attempt && one.path === file.path && (one.line > 0 || !change.since),
+    ),
+  );
+
+/** What decides about the work: a note, and two buttons. */
+const Judgement = ({ change, note, comments, approve, reject }) =>
+  html`<div class="verdict">
+    <textarea
+      rows="2"
+      ref=${note}
+      aria-label="Note, or reason for its next attempt"
+      placeholder="Note, or reason for its next attempt"
+      defaultValue=${draftOf(change).note}
+      onInput=${event => keepNote(change, event.currentTarget.value)}
+    />
+    <div class="row">
+      <${Act} class="primary" does=${approve}>Approve<//>
+      <${Act} class="danger" does=${reject}
+        >${comments.length ? `Reject with ${count(comments.length, "comment")}` : "Reject"}<//
+      >
+      <span class="kind">${!comments.length && "Select a line's number to comment on it."}</span>
+    </div>
+  </div>`;
+
+/** The head of the files: how many, how many of them were looked at, and what opens all. */
+function Files({ change, files, turn }) {
+  const seen = files.filter(isViewed).length;
+  return html`<div class="row between files-head">
+    <h3>${count(change.count, "changed file")}${seen > 0 && `, ${seen} viewed`}</h3>
+    ${
+      change.count > 0 &&
+      html`<span>
+        <button type="button" class="quiet" onClick=${() => turn(true)}>Open all</button>
+        <button type="button" class="quiet" onClick=${() => turn(false)}>Close all</button>
+      </span>`
+    }
+  </div>`;
+}
+
+function Head({ change, split, turn, since, compare }) {
   const state = change.landing || (change.uncommitted ? "not all of it is committed yet" : "not in the merge queue");
+  const earlier = change.attempts.filter(attempt => attempt < change.attempt);
   return html`<div class="changes-head">
     <p>
       <strong>${count(change.count, "file")} </strong><span class="plus">+${change.added} </span
       ><span class="minus">−${change.removed}</span>
       ${` · attempt ${change.attempt} at ${change.commit.slice(0, SHORT)}, onto ${change.target}: ${state}`}
     </p>
+    ${
+      earlier.length > 0 &&
+      html`<select
+        aria-label="Compared with"
+        value=${since}
+        onChange=${event => compare(Number(event.currentTarget.value))}
+      >
+        <option value="0">All of its changes</option>
+        ${earlier.map(attempt => html`<option key=${attempt} value=${attempt}>Since attempt ${attempt}</option>`)}
+      </select>`
+    }
     <button type="button" class="quiet" aria-pressed=${String(split)} onClick=${turn}>Two columns</button>
   </div>`;
-}
-
-const Conflicts = ({ change: { conflicts, reason } }) =>
-  conflicts.length > 0 &&
-  html`<section>
-    <h3>Conflicts: ${reason}</h3>
-    ${conflicts.map(
-      file =>
-        html` <details key=${file.path} class="conflict" open=${conflicts.length < OPENED}>
-          <summary>${file.path}${file.note ? ` (${file.note})` : ""}</summary>
-          <pre tabindex="0">
-${file.lines.map(line => html`<span class="side-${line.side}">${`${String(line.number).padStart(5)}  ${line.text}\n`}</span>`)}</pre>
-        </details>`,
-    )}
-  </section>`;
-
-const Checks = ({ checks }) =>
-  checks.length > 0 &&
-  html`<section>
-    <h3>Checks</h3>
-    ${checks.map((check, at) => {
-      const state =
-        check.result === "passed" ? "landed" : /not (run|decided)/.test(check.result) ? "waiting" : "failed";
-      return html`<details key=${at} class="check s-${state}" open=${state === "failed"}>
-        <summary>
-          <span class="sign" aria-hidden="true">${{ landed: "✓", waiting: "○", failed: "✕" }[state]}</span>
-          ${check.what}: ${check.result}${check.exit_code === null ? "" : `, exit code ${check.exit_code}`}
-        </summary>
-        <pre class="wrap command">$ ${check.command}</pre>
-        <pre class="wrap tail" tabindex="0">${check.tail || "It printed nothing."}</pre>
-        ${check.log && html`<p class="kind">All of it: ${check.log}</p>`}
-      </details>`;
-    })}
-  </section>`;
-
-const Commits = ({ change: { commits, more_commits: more } }) =>
-  commits.length > 0 &&
-  html`<section>
-    <h3>${count(commits.length + more, "commit")}</h3>
-    <ol class="commits">
-      ${more > 0 && html`<li class="kind">… ${more} earlier</li>`}
-      ${commits.map(
-        one =>
-          html`<li key=${one.oid}>
-            <code>${one.oid.slice(0, SHORT)}</code> ${one.subject}
-            <span class="kind"> ${one.author}, ${clock(one.at)}</span>
-          </li>`,
-      )}
-    </ol>
-  </section>`;
-
-/** A file that the attempt left, read when it is opened. */
-function Artefact({ file, path }) {
-  const [text, show] = useState("Reading…");
-  const turned = async event => {
-    if (!event.currentTarget.open) return;
-    try {
-      show((await get(path)).text || "It is empty.");
-    } catch (problem) {
-      show(problem.message);
-    }
-  };
-  return html`<details onToggle=${turned}>
-    <summary>${file.name} (${file.bytes.toLocaleString()} bytes)</summary>
-    <pre class="wrap tail" tabindex="0">${text}</pre>
-  </details>`;
 }

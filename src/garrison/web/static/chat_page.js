@@ -1,11 +1,13 @@
 // Page of the chat with the butler and its crew. The server answers a message whether or not this page is open; a page that
 // opens a conversation shows all of it, with the answer that is under way.
 
+import { addressWith, inAddress } from "./address.js";
 import { act, get, part, posted, replayed } from "./api.js";
 import { BUTLER, ChatRail } from "./chat_rail.js";
 import { HistoryPager } from "./history_pager.js";
 import { Markdown } from "./markdown.js";
-import { announce, link, skipTo, tab, toast } from "./notice.js";
+import { Turn } from "./chat_turn.js";
+import { link, skipTo, tab, toast } from "./notice.js";
 import { Component, createRef, html, memo, Panel, render, Skeleton } from "./view.js";
 import { clock, count, zone } from "./words.js";
 
@@ -20,11 +22,12 @@ export async function begin(main) {
   const chat = createRef();
   main.className = "chat-page";
   skipTo("#talk-title", "Skip to the conversation");
-  const named = new URLSearchParams(location.search).get("conversation");
+  const named = inAddress("conversation");
+  const place = { run: inAddress("run") ?? "", node: inAddress("node") ?? "" }; // from where it was opened
   const draw = props => render(html`<${Chat} handle=${chat} ...${props} />`, main);
-  draw({ crew: null, kept: null, conversation: named });
+  draw({ crew: null, kept: null, conversation: named, place });
   const [crew, kept] = await Promise.all([get("crew"), get("conversations")]);
-  draw({ crew, kept, conversation: named ?? kept[0]?.id ?? "default" });
+  draw({ crew, kept, conversation: named ?? kept[0]?.id ?? "default", place });
   link("live");
   tab("chat", 0);
   await chat.current.remember();
@@ -34,7 +37,7 @@ export async function begin(main) {
       "r",
       "go to the run",
       () => {
-        location.href = "/";
+        location.href = place.run ? `/?run=${part(place.run)}` : "/";
       },
     ],
     ["Escape", "stop the answer", () => chat.current.stop()],
@@ -42,9 +45,10 @@ export async function begin(main) {
 }
 
 /** An entry of the conversation's file as a bubble. */
-const bubbleOf = ({ id, role, content, note, delegations, at }) => ({
+const bubbleOf = ({ id, role, content, note, delegations, at, about }) => ({
   id,
   at,
+  about,
   who: role === "user" ? YOU : BUTLER,
   text: content || note,
   asked: (delegations ?? []).map(one => `${one.agent.replaceAll("_", " ")}${one.success === false ? " (failed)" : ""}`),
@@ -55,11 +59,23 @@ const entryText = ({ role, content, note, at }) =>
   `## ${role === "user" ? "You" : "Butler"}, ${at}\n\n${content || note}\n`;
 
 const go = conversation => {
-  location.href = `/chat?conversation=${part(conversation)}`;
+  location.href = addressWith({ conversation });
 };
 
 /** The conversations that are kept, the open one among them. */
 const withOpen = (kept, open) => (kept.some(one => one.id === open) ? kept : [{ id: open, first: "" }, ...kept]);
+
+/** A run and node in words; "" for none. */
+const placeWords = ({ run, node }) => (run ? `run ${run}${node ? `, node ${node}` : ""}` : "");
+
+/** From where the chat was opened, with the way back. */
+const From = ({ place }) =>
+  place.run &&
+  html`<p class="from">
+    About
+    <a href="/?${new URLSearchParams(place.node ? { ...place } : { run: place.run })}">${placeWords(place)}</a>
+    <a class="kind" href=${addressWith({ run: null, node: null })}>about all runs instead</a>
+  </p>`;
 
 /** What stands above the bubbles: that there are none, or that there are earlier ones. */
 function Above({ shown, sought, earlier }) {
@@ -82,6 +98,7 @@ function Above({ shown, sought, earlier }) {
  * @param {Array<Object>|null} props.crew null: not known yet
  * @param {Array<Object>|null} props.kept the conversations of this home
  * @param {string|null} props.conversation
+ * @param {{run: string, node: string}} props.place the page from which it was opened
  * @param {{current: Chat}} props.handle gets the conversation
  */
 class Chat extends Component {
@@ -145,8 +162,12 @@ class Chat extends Component {
     if (this.turn) return;
     // whatever is sent takes the buttons away, and goes back to the end
     this.setState(({ pager }) => ({ proposals: [], page: null, pager: pager + 1 }));
-    this.change(bubbles => [...bubbles, { who: YOU, text: message, at: new Date().toISOString() }]);
-    this.follow(signal => posted("chat", { message, conversation: this.props.conversation, proposals }, signal), "");
+    const { conversation, place } = this.props;
+    this.change(bubbles => [
+      ...bubbles,
+      { who: YOU, text: message, at: new Date().toISOString(), about: placeWords(place) },
+    ]);
+    this.follow(signal => posted("chat", { message, conversation, proposals, ...place }, signal), "");
   }
 
   /** Show an answer as it arrives. `begin` opens its events; `last` is the id of the last event seen. */
@@ -191,7 +212,7 @@ class Chat extends Component {
     if (this.turn) act(`chat/${this.path}/cancel`, {}).catch(problem => toast(problem.message, true));
   }
 
-  render({ crew, kept, conversation }, { bubbles, earlier, busy, proposals, page, pager }) {
+  render({ crew, kept, conversation, place }, { bubbles, earlier, busy, proposals, page, pager }) {
     const shown = page ? page.entries.map(bubbleOf) : bubbles;
     const choice = !page && proposals.length ? proposals : null;
     const above =
@@ -245,6 +266,7 @@ class Chat extends Component {
             this.send();
           }}
         >
+          <${From} place=${place} />
           <textarea
             rows="2"
             ref=${this.input}
@@ -264,13 +286,13 @@ class Chat extends Component {
 
 /** What one of them said; `choice`: proposed commands, with the buttons that answer them. */
 const Bubble = memo(
-  ({ who, text, at, asked = [], bad, complete, choice, say }) =>
+  ({ who, text, at, about, asked = [], bad, complete, choice, say }) =>
     html` <li
       class="bubble ${who === YOU ? "you" : who === BUTLER ? "butler" : "crew"}${bad ? " bad" : ""}"
       data-testid=${complete ? "message-complete" : null}
     >
       <p class="kind">
-        ${who === YOU ? "You" : who.replaceAll("_", " ")}${at && html` <time datetime=${at}>${clock(at)}</time>`}
+        ${who === YOU ? "You" : who.replaceAll("_", " ")}${at && html` <time datetime=${at}>${clock(at)}</time>`}${about && ` · ${about}`}
       </p>
       ${who === YOU ? html`<p class="words">${text}</p>` : html`<${Markdown} text=${text} />`}
       ${asked.length > 0 && html`<p class="kind">asked: ${asked.join(", ")}</p>`}
@@ -283,63 +305,3 @@ const Bubble = memo(
       }
     </li>`,
 );
-
-/** One answer: its events become bubbles and changes of the rail. */
-class Turn {
-  constructor(chat, rail) {
-    this.chat = chat;
-    this.rail = rail;
-    this.before = null; // bubbles that are not of this answer
-    this.said = []; // its bubbles
-    this.open = new Map(); // who speaks → its bubble
-    this.drawing = 0;
-    this.done = false;
-    this.proposals = [];
-  }
-
-  handle(event) {
-    if (event.type === "text") this.add(event.agent ?? BUTLER, event.content ?? "");
-    else if (event.type === "error") this.bad(event.message ?? "Something went wrong.");
-    else if (event.type === "done") this.done = true;
-    else this.rail.moved(event);
-    if (event.proposals) this.proposals = event.proposals;
-    if (event.type === "agent_complete") this.open.delete(event.agent);
-  }
-
-  add(who, text) {
-    if (!this.open.has(who)) this.begin(who);
-    const one = this.open.get(who);
-    one.text += text;
-    if (!this.drawing) this.drawing = requestAnimationFrame(() => this.draw());
-  }
-
-  begin(who) {
-    this.said.push({ who, text: "" });
-    this.open.set(who, this.said.at(-1));
-  }
-
-  /** Draw what was said since the last frame. */
-  draw() {
-    cancelAnimationFrame(this.drawing);
-    this.drawing = 0;
-    this.before ??= this.chat.state.bubbles ?? [];
-    this.chat.change(() => [...this.before, ...this.said.map(one => ({ ...one }))]);
-  }
-
-  async ended() {
-    this.draw();
-    await this.rail.seen();
-    this.rail.rest();
-    if (!this.done) return this.bad("The answer was interrupted.");
-    if (!this.said.length) this.begin(BUTLER);
-    this.said.at(-1).complete = true;
-    this.draw();
-    this.chat.setState({ proposals: this.proposals });
-    announce(this.proposals.length ? "The butler asks for your word." : "The butler has answered.");
-  }
-
-  bad(text) {
-    this.said.push({ who: BUTLER, text, bad: true });
-    this.draw();
-  }
-}

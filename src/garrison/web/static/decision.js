@@ -5,6 +5,8 @@ import { amount } from "./diff.js";
 import { html, memo, useEffect, useState } from "./view.js";
 import { count } from "./words.js";
 
+const MARKS = { passed: "✓", failed: "✕", open: "○" };
+
 /** The outcomes, once they are read; nothing if they cannot be. */
 export const Decision = memo(({ run, gate }) => {
   const [found, take] = useState(null);
@@ -25,6 +27,15 @@ export const Decision = memo(({ run, gate }) => {
         html`<li key=${at}>
           <strong>${one.node}</strong> ${one.state}
           ${one.files === null ? "" : ` · ${count(one.files, "file")} ${amount(one)}`}${one.usd ? ` · $${one.usd.toFixed(2)}` : ""}
+          ${
+            one.checked.length > 0 &&
+            html`<span class="checked"
+              >${one.checked.map(
+                (each, at) =>
+                  html`<span key=${at} class="k-${each.verdict}">${MARKS[each.verdict]} ${each.words}</span>`,
+              )}</span
+            >`
+          }
           ${one.reason && one.state !== "landed" && html`<span class="kind"> ${one.reason.split("\n")[0]}</span>`}
         </li>`,
     )}

@@ -1,6 +1,7 @@
 // Panel of one node: what happened to it and why, its attempts and incarnations, its log and its transcript. All of it is
 // requested again whenever something happened to the node.
 
+import { inAddress, keepInAddress } from "./address.js";
 import { get, part } from "./api.js";
 import { Changes } from "./changes.js";
 import { legibleName } from "./legible.js";
@@ -8,11 +9,12 @@ import { answer, NodeAction, possible, TextForm } from "./node_actions.js";
 import { Log, Transcript } from "./node_files.js";
 import { shown } from "./state.js";
 import { Tabs, TabPanel } from "./tabs.js";
+import { Tail } from "./tail.js";
 import { TerminalView } from "./terminal.js";
 import { Empty, html, memo, sameDrawing, Skeleton, useEffect, useLayoutEffect, useRef, useState } from "./view.js";
 import { changedSoFar, clock, count, dollarsOf, nodeWord, signOf, stateOf, tokens, usually, wordOf } from "./words.js";
 
-const TABS = [
+export const TABS = [
   ["story", "Why"],
   ["changes", "Changes"],
   ["log", "Log"],
@@ -41,12 +43,16 @@ const AT_WORK = new Set(["working", "asking"]);
  * @param {() => void} props.close called by the close button
  */
 export function Detail({ place, run, node, tab: wanted, opened, state, happened, act, close }) {
-  const [tab, turn] = useState(wanted ?? "story");
+  const [tab, show] = useState(wanted ?? "story");
+  const turn = name => {
+    show(name);
+    keepInAddress({ tab: name === "story" ? null : name, comment: null, at: null });
+  };
   const title = useRef(null),
     before = useRef(null),
     last = useRef(null);
   useLayoutEffect(() => {
-    if (node && wanted) turn(wanted);
+    if (node && wanted) show(wanted);
   }, [opened]);
   useLayoutEffect(() => {
     if (node && !last.current) before.current = document.activeElement;
@@ -66,6 +72,7 @@ export function Detail({ place, run, node, tab: wanted, opened, state, happened,
         key=${node}
         run=${run}
         node=${node}
+        reached=${Boolean(state.nodes[node].agent || state.nodes[node].status)}
         now=${shown(state, state.nodes[node])}
         write=${state.write !== false}
         happened=${happened}
@@ -139,14 +146,13 @@ const Top = memo(
     sameDrawing(["gates", "status", "next", "costs", "write"], one, other),
 );
 
-const attemptInAddress = () => Number(new URLSearchParams(location.search).get("attempt")) || null;
-
 /** What the server says of a node, asked again each time that something `happened` to it. */
-function useNode(run, node, happened, current, pick) {
-  const [known, know] = useState(null);
+function useNode(run, node, reached, happened, current, pick) {
+  const [known, know] = useState(reached ? null : { attempts: [], why: [] });
   const [trouble, fail] = useState("");
   const [version, renew] = useState(0);
   useEffect(() => {
+    if (!reached) return undefined; // a start, an exit: no record names it
     let wanted = true;
     const timer = setTimeout(
       async () => {
@@ -167,23 +173,20 @@ function useNode(run, node, happened, current, pick) {
       wanted = false;
       clearTimeout(timer);
     };
-  }, [happened]);
+  }, [happened, reached]);
   return { known, trouble, version };
 }
 
 /** Its tabs; all that is requested of a node. */
-function Bodies({ run, node, now, write, happened, tab, turn, act }) {
-  const [picked, choosePicked] = useState(attemptInAddress); // an attempt; null: the latest
+function Bodies({ run, node, reached, now, write, happened, tab, turn, act }) {
+  const [picked, choosePicked] = useState(() => Number(inAddress("attempt")) || null); // an attempt; null: the latest
   const pick = attempt => {
     choosePicked(attempt);
-    const address = new URLSearchParams(location.search);
-    if (attempt) address.set("attempt", String(attempt));
-    else address.delete("attempt");
-    history.replaceState(history.state, "", `/?${address}`);
+    keepInAddress({ attempt, comment: null, at: null });
   };
   /** @type {Object<string, any>} */
   const current = useRef({}).current; // for what asks while something is followed
-  const { known, trouble, version } = useNode(run, node, happened, current, pick);
+  const { known, trouble, version } = useNode(run, node, reached, happened, current, pick);
   // once shown they stay, with place and note; out of sight they ask for nothing
   const changes = useRef({ met: false }).current;
   const attempts = known?.attempts ?? [];
@@ -265,7 +268,6 @@ const Story = memo(
       </details>`,
 );
 
-/** Its prompt or command. */
 const Task = memo(({ known }) => {
   const parts = [
     ["Prompt", known.prompt],
@@ -316,7 +318,7 @@ function Attempt({ one, next }) {
       ${one.started && html`<time> ${clock(one.started)}${one.ended ? ` – ${clock(one.ended)}` : ""}</time>`}
     </p>
     ${reason && html`<p class="reason">${reason}</p>`}
-    ${one.tail && one.status === "failed" && html`<pre class="wrap tail">${one.tail.slice(-TAIL)}</pre>`}
+    ${one.tail && one.status === "failed" && html`<${Tail} text=${one.tail.slice(-TAIL)} />`}
     ${one.branch && html`<p class="mono">${[legibleName(one.branch), one.commit?.slice(0, 10)].filter(Boolean).join(" @ ")}</p>`}
     ${
       lives.length > 0 &&

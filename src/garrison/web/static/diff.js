@@ -1,9 +1,11 @@
-// One changed file: its name, and its lines once it is opened, in one column or in two. What it shows was written by an
-// agent; the server has spelled out what hides, cut long lines, and sends a long diff in pieces.
+// One changed file: its name, and its lines once it is opened, in one column or in two, with as many unchanged ones around
+// them as are asked for. What it shows was written by an agent; the server has spelled out what hides, cut long lines, and
+// sends a long diff in pieces.
 
 import { get, part } from "./api.js";
+import { CommentForm, CommentState, isViewed, linesOf, markViewed, Said } from "./comments.js";
 import { languageOf, pieces } from "./highlight.js";
-import { Component, Empty, html, memo, useLayoutEffect, useRef, useState } from "./view.js";
+import { Component, createRef, Empty, html, memo, useState } from "./view.js";
 import { count } from "./words.js";
 
 const SIGNS = { added: "+", deleted: "−", modified: "±", renamed: "→", copied: "→", "changed its type": "±" };
@@ -11,6 +13,10 @@ const KINDS = { added: "add", deleted: "del" };
 const CLASSES = { "+": "add", "-": "del", " ": "same", "@": "hunk" };
 const MODES = { 100644: "plain file", 100755: "executable", 120000: "symbolic link", 160000: "submodule" };
 const COLUMNS = 4;
+const CONTEXT = 3; // unchanged lines around each change at first,
+const MORE_CONTEXT = 25; // and when more is asked for
+const WHOLE_FILE = 100000000;
+const WHOLE = new Set(["added", "deleted"]); // nothing of such a file is left out
 
 /** "+3 −1", or what takes its place for data. */
 export const amount = file => (file.added === null ? "data" : `+${file.added} −${file.removed}`);
@@ -18,25 +24,31 @@ export const amount = file => (file.added === null ? "data" : `+${file.added} �
 /**
  * A changed file.
  * @param {Object} props
- * @param {Object} props.change the change that it belongs to: run, node, attempt, head
+ * @param {Object} props.change the change that it belongs to: run, node, attempt, head, since
  * @param {Object} props.file as the server lists it
  * @param {boolean} props.open whether it is open at first
+ * @param {{open: boolean}|null} props.all that all files were opened or closed; another object each time
  * @param {boolean} props.split in two columns
  * @param {boolean} props.may whether lines may be commented
- * @param {Map<number, string>|undefined} props.comments line → comment
- * @param {(a: Object, b: number, c: string) => void} props.comment keeps a comment on a line, or removes it (an empty one)
+ * @param {Map<number, Array<Object>>|undefined} props.comments last line → comments that were not sent yet
+ * @param {Map<number, Array<Object>>|undefined} props.recorded last line → comments that were made on this attempt
+ * @param {(a: Object, b: Object) => void} props.comment keeps a comment on lines, or removes it (an empty one)
+ * @param {() => void} props.viewed called when it is marked
  */
 export class ChangedFile extends Component {
   constructor(props) {
     super(props);
-    this.state = { read: [], next: 0, reading: false, trouble: "" };
+    this.state = { read: [], next: 0, reading: false, trouble: "", context: CONTEXT, viewed: isViewed(props.file) };
+    this.big = false; // whether a big file was asked for
+    this.details = createRef();
   }
 
   componentDidUpdate(before) {
-    const { change } = this.props;
-    if (change.head === before.change.head && change.attempt === before.change.attempt) return;
+    const { change, all } = this.props;
+    if (all && all !== before.all) this.details.current.open = all.open;
+    if (["head", "attempt", "since"].every(name => change[name] === before.change[name])) return;
     this.head = null; // its lines are others by now
-    this.setState({ read: [], next: 0 });
+    this.setState({ read: [], next: 0, viewed: isViewed(this.props.file) });
     if (this.open) this.more(0);
   }
 
@@ -45,93 +57,135 @@ export class ChangedFile extends Component {
     if (this.open && this.head !== this.props.change.head) this.more(0);
   }
 
-  async more(from) {
+  async more(from, context = this.state.context) {
     const { change, file } = this.props;
+    const mine = (this.asked = {});
     this.head = change.head;
-    this.setState({ reading: true, trouble: "" });
+    this.setState({ reading: true, trouble: "", context });
     try {
       const found = await get(
-        `runs/${part(change.run)}/nodes/${part(change.node)}/diff` +
-          `?attempt=${change.attempt}&head=${part(change.head)}&file=${file.number}&from=${from}`,
+        `runs/${part(change.run)}/nodes/${part(change.node)}/diff?attempt=${change.attempt}&since=${change.since}` +
+          `&head=${part(change.head)}&file=${file.number}&from=${from}&context=${context}${this.big ? "&big=1" : ""}`,
       );
-      if (this.head === change.head)
+      if (this.asked === mine)
         this.setState(({ read }) => ({ read: [...(from ? read : []), found], next: found.next, reading: false }));
     } catch (problem) {
-      if (this.head === change.head) this.setState({ trouble: problem.message, reading: false });
+      if (this.asked === mine) this.setState({ trouble: problem.message, reading: false });
     }
   }
 
-  render({ file, open, split, may, comments, comment }, { read, next, reading, trouble }) {
-    return html`<details
-      class="file"
-      data-file=${file.number}
-      open=${open}
-      onToggle=${event => this.turned(event.currentTarget)}
-    >
-      <summary>
-        <span class="did k-${KINDS[file.status] ?? ""}" title=${file.status}>${SIGNS[file.status] ?? "±"}</span>
-        <span class="path">${file.old_path ? `${file.old_path} → ${file.path}` : file.path}</span>${
-          file.mode &&
-          html`<span class="kind"
-            >${file.mode
-              .split(" ")
-              .map(mode => MODES[mode] ?? mode)
-              .join(" ")}</span
-          >`
-        } <span class="amount">${amount(file)}</span>
-      </summary>
-      <div class="diff-body" tabindex="0" role="region" aria-label="Lines of ${file.path}">
-        ${read.map(
-          (found, at) =>
-            html`${found.note && html`<${Empty}>${found.note}<//>`}
-            ${
-              found.lines.length > 0 &&
-              html`<${Lines}
-                key=${at}
-                lines=${found.lines}
-                file=${file}
-                split=${split}
-                may=${may}
-                comments=${comments}
-                comment=${comment}
-              />`
-            }`,
-        )}
-        ${(reading || trouble) && html`<${Empty}>${trouble || "Reading…"}<//>`}
-        ${
-          read.length > 0 &&
-          next !== null &&
-          !reading &&
-          html`<button type="button" class="more" onClick=${() => this.more(next)}>More lines</button>`
-        }
-      </div>
-    </details>`;
+  mark(yes) {
+    markViewed(this.props.file, yes);
+    this.setState({ viewed: yes });
+    if (yes) this.details.current.open = false;
+    this.props.viewed();
+  }
+
+  render({ file, open, split, may, comments, recorded, comment }, { read, next, reading, trouble, context, viewed }) {
+    const shown = read.some(found => found.lines.length);
+    const big = read.at(-1)?.can_load;
+    return html`<div class="file-box${viewed ? " viewed" : ""}">
+      <label class="seen"
+        ><input type="checkbox" checked=${viewed} onChange=${event => this.mark(event.currentTarget.checked)} />
+        Viewed<span class="visually-hidden"> ${file.path}</span></label
+      >
+      <details
+        class="file"
+        data-file=${file.number}
+        ref=${this.details}
+        open=${open && !isViewed(file)}
+        onToggle=${event => this.turned(event.currentTarget)}
+      >
+        <${Name} file=${file} />
+        <div class="diff-body" tabindex="0" role="region" aria-label="Lines of ${file.path}">
+          ${read.map(
+            (found, at) =>
+              html`${found.note && html`<${Empty}>${found.note}<//>`}
+              ${
+                found.lines.length > 0 &&
+                html`<${Lines}
+                  key=${at}
+                  lines=${found.lines}
+                  file=${file}
+                  split=${split}
+                  may=${may}
+                  comments=${comments}
+                  recorded=${recorded}
+                  comment=${comment}
+                />`
+              }`,
+          )}
+          ${(reading || trouble) && html`<${Empty}>${trouble || "Reading…"}<//>`}
+          ${!reading && html`<${MoreOf} file=${this} shown=${shown} big=${big} next=${next} context=${context} />`}
+        </div>
+      </details>
+    </div>`;
   }
 }
 
-/** A piece of the diff. One line at most is being commented. */
-const Lines = memo(({ lines, file, split, may, comments, comment }) => {
-  const [edited, edit] = useState(null);
+/** Its name and size. */
+const Name = ({ file }) =>
+  html`<summary>
+    <span class="did k-${KINDS[file.status] ?? ""}" title=${file.status}>${SIGNS[file.status] ?? "±"}</span>
+    <span class="path">${file.old_path ? `${file.old_path} → ${file.path}` : file.path}</span>${
+      file.mode &&
+      html`<span class="kind"
+        >${file.mode
+          .split(" ")
+          .map(mode => MODES[mode] ?? mode)
+          .join(" ")}</span
+      >`
+    } <span class="amount">${amount(file)}</span>
+  </summary>`;
+
+/** What shows more of a file. */
+function MoreOf({ file, shown, big, next, context }) {
+  const load = () => {
+    file.big = true;
+    file.more(0);
+  };
+  const more = shown && !WHOLE.has(file.props.file.status) && context < WHOLE_FILE;
+  return html`<div class="row more-of">
+    ${shown && next !== null && html`<button type="button" class="more" onClick=${() => file.more(next)}>More lines</button>`}
+    ${
+      more &&
+      context < MORE_CONTEXT &&
+      html`<button type="button" class="quiet" onClick=${() => file.more(0, MORE_CONTEXT)}>More context</button>`
+    }
+    ${more && html`<button type="button" class="quiet" onClick=${() => file.more(0, WHOLE_FILE)}>Whole file</button>`}
+    ${big && html`<button type="button" onClick=${load}>Show it</button>`}
+  </div>`;
+}
+
+/** A piece of the diff. One comment at most is being written. */
+const Lines = memo(({ lines, file, split, may, comments, recorded, comment }) => {
+  const [edited, edit] = useState(null); // {line, last, text}
   const language = languageOf(file.path);
-  const said = (line, text) => {
-    edit(null);
-    comment(file, line, text);
+  const most = Math.max(...lines.map(line => Math.max(line[1], line[2])));
+  /** Begin a comment on a line; with the shift key, extend the one that is being written to it. */
+  const begin = (line, extend) => {
+    const on = extend && edited && line * edited.line > 0 && Math.abs(line) > Math.abs(edited.line);
+    edit(on ? { ...edited, last: line } : { line, last: 0, text: "" });
   };
   const below = line => [
-    edited === line &&
-      html`<${CommentForm}
-        key="form ${line}"
-        line=${line}
-        text=${comments?.get(line) ?? ""}
-        done=${text => said(line, text)}
-        close=${() => edit(null)}
-      />`,
-    comments?.has(line) &&
-      html`<tr key="said ${line}" class="comment">
-        <td colspan=${COLUMNS}><p>${comments.get(line)}</p></td>
+    edited?.line === line &&
+      html`<tr key="form" class="editing">
+        <td colspan=${COLUMNS}>
+          <${CommentForm}
+            ...${edited}
+            most=${most}
+            done=${(text, last) => {
+              edit(null);
+              comment(file, { ...edited, last, text });
+            }}
+            close=${() => edit(null)}
+          />
+        </td>
       </tr>`,
+    ...(comments?.get(line) ?? []).map(one => html`<${Written} key="written ${one.line}" one=${one} edit=${edit} />`),
+    ...(recorded?.get(line) ?? []).map(one => html`<${Recorded} key=${one.id} one=${one} />`),
   ];
-  const look = { path: file.path, language, may, edit };
+  const look = { path: file.path, language, may, edit: begin };
   const rows = split
     ? pairs(lines).map((pair, at) => html`<${Pair} key=${at} pair=${pair} look=${look} />${shownOf(pair).map(below)}`)
     : lines.map(
@@ -151,40 +205,24 @@ const Lines = memo(({ lines, file, split, may, comments, comment }) => {
   </table>`;
 });
 
-/** A form for a comment below a line. */
-function CommentForm({ line, text, done, close }) {
-  const field = useRef(null);
-  useLayoutEffect(() => {
-    const control = /** @type {HTMLElement|null} */ (document.activeElement);
-    field.current.focus();
-    return () => {
-      if (control?.isConnected) control.focus();
-    };
-  }, []);
-  const finish = () => done(field.current.value.trim());
-  const pressed = event => {
-    if (event.key === "Escape") {
-      event.stopPropagation();
-      close();
-    } else if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) finish();
-  };
-  return html`<tr class="editing">
+/** A comment that was not sent yet. */
+const Written = ({ one, edit }) =>
+  html`<tr class="comment">
     <td colspan=${COLUMNS}>
-      <textarea
-        rows="2"
-        ref=${field}
-        aria-label="Comment on line ${Math.abs(line)}"
-        defaultValue=${text}
-        onKeyDown=${pressed}
-      />
-      <div class="row">
-        <button type="button" class="primary" onClick=${finish}>Comment</button
-        ><button type="button" onClick=${() => close()}>Not now</button>
-        ${text && html`<button type="button" onClick=${() => done("")}>Remove</button>`}
-      </div>
+      ${one.last !== 0 && html`<p class="kind">${linesOf(one)}</p>`}
+      <p class="words">${one.text}</p>
+      <button type="button" class="quiet" onClick=${() => edit(one)}>Edit</button>
     </td>
   </tr>`;
-}
+
+/** A comment that was made on this attempt. */
+const Recorded = ({ one }) =>
+  html`<tr class="comment recorded">
+    <td colspan=${COLUMNS}>
+      <p class="kind">${one.place} <${CommentState} state=${one.state} /></p>
+      <${Said} one=${one} />
+    </td>
+  </tr>`;
 
 /** The number of a line for comments: a removed one has the negative of its old number. */
 const numberOf = line => (line[0] === "-" ? -line[1] : line[2]);
@@ -205,7 +243,7 @@ function LineNumber({ line, side, may, look }) {
     <button
       type="button"
       aria-label="Comment on line ${at}${signed < 0 ? " before the change" : ""} of ${look.path}"
-      onClick=${() => look.edit(signed)}
+      onClick=${event => look.edit(signed, event.shiftKey)}
     >
       ${at}
     </button>

@@ -1,6 +1,7 @@
 // View of a file that an agent writes, however long it is: it follows the end, goes back piece by piece to the beginning,
 // is searched by the server, copied and downloaded. What a piece looks like is its user's business.
 
+import { inAddress, keepInAddress } from "./address.js";
 import { get } from "./api.js";
 import { Tool } from "./controls.js";
 import { follower } from "./follower.js";
@@ -10,6 +11,7 @@ import { Component, createRef, Empty, html, memo, Skeleton } from "./view.js";
 const PIECE = 256 * 1024; // bytes of a piece
 const END = 400000; // bytes at the end that are shown first
 const KEPT = 2000000; // characters on the page; more is let go at the other end
+const BAR = 44; // pixels of the bar that stays above what is shown
 const NEAR = 40; // pixels from the end within which the view stays at it
 
 /**
@@ -38,7 +40,33 @@ export class FileView extends Component {
   }
 
   componentDidMount() {
-    this.follow();
+    const at = Number(inAddress("at"));
+    if (at > 0) this.goTo(at);
+    else this.follow();
+  }
+
+  /** Show the line that begins at this byte, marked. */
+  async goTo(at) {
+    const found = await this.piece(at);
+    if (this.stopped) return;
+    if (!found?.text) return this.follow();
+    this.setState({ read: true });
+    this.unfollow();
+    this.put(found, false, found.text.split("\n")[0] || null, () => this.toMark());
+    this.say("the linked line");
+  }
+
+  toMark() {
+    (this.box.current.querySelector("mark") ?? this.box.current.firstElementChild)?.scrollIntoView({ block: "center" });
+  }
+
+  /** Copy the address of the selected line, else of the first one in sight. */
+  async link() {
+    const at = lineInSight(this.box.current, this.place, this.pieces);
+    if (at === null) return;
+    keepInAddress({ at });
+    await navigator.clipboard?.writeText(location.href).catch(() => {});
+    this.say("the address is that of this line");
   }
 
   componentWillUnmount() {
@@ -164,11 +192,7 @@ export class FileView extends Component {
     this.hit = at;
     this.unfollow();
     this.pieces = [];
-    this.put(around, false, words, () =>
-      (this.box.current.querySelector("mark") ?? this.box.current.firstElementChild)?.scrollIntoView({
-        block: "center",
-      }),
-    );
+    this.put(around, false, words, () => this.toMark());
     this.say(`at ${size ? Math.floor((100 * at) / size) : 0} %`);
   }
 
@@ -213,6 +237,12 @@ export class FileView extends Component {
           html`<${Tool} key="later" label="Later: show what came after" does=${() => this.forth()}>Later<//>
             <${Tool} key="latest" label="Latest: follow the end" does=${() => this.follow()}>Latest<//>`
         }
+        ${
+          box === "pre" &&
+          html`<${Tool} label="Copy a link to the selected line, or to the first one in sight" does=${() => this.link()}
+            >Link<//
+          >`
+        }
         <${Tool} label="Copy what is shown" does=${() => copy(this.pieces.map(one => text(one.found)).join(""))}
           >Copy<//
         >
@@ -223,6 +253,31 @@ export class FileView extends Component {
         >${pieces.map(one => html`<${Drawn} key=${one.key} Piece=${Piece} shown=${one.shown} />`)}<//
       >`;
   }
+}
+
+/** The byte at which the selected line begins, else the first one in sight; null if nothing is shown. */
+function lineInSight(box, place, pieces) {
+  const selection = getSelection();
+  const selected = selection.rangeCount > 0 && !selection.isCollapsed && box.contains(selection.anchorNode);
+  const edge = place.getBoundingClientRect();
+  const range = selected
+    ? selection.getRangeAt(0)
+    : document.caretRangeFromPoint(
+        box.getBoundingClientRect().left + 2,
+        Math.max(edge.top, box.getBoundingClientRect().top) + BAR,
+      );
+  if (!range || !box.contains(range.startContainer)) return pieces[0]?.found.from ?? null;
+  const before = document.createRange();
+  before.setStart(box, 0);
+  before.setEnd(range.startContainer, range.startOffset);
+  let lines = before.toString().split("\n").length - 1;
+  for (const { found } of pieces) {
+    const texts = found.text.split("\n");
+    if (lines < texts.length - 1 || found === pieces.at(-1).found)
+      return found.from + new TextEncoder().encode(texts.slice(0, lines).join("\n") + (lines ? "\n" : "")).length;
+    lines -= texts.length - 1;
+  }
+  return null;
 }
 
 const Drawn = memo(({ Piece, shown }) => html`<${Piece} ...${shown} />`);

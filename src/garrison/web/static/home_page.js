@@ -13,7 +13,6 @@ import { Card } from "./waits.js";
 import { count } from "./words.js";
 
 const SHOWN = 20; // cards at once; the table has the others
-const AT = { run: 0, gate: 1, asks: 1, parked: 2, failed: 3 }; // the most urgent first
 
 /**
  * Build the page into `main`.
@@ -90,12 +89,15 @@ function step(main, by) {
 /** What a card shows of a node; only one with an agent can fail. */
 const nodeOf = wait => (wait.node ? { node: wait.node, asks: wait.text, agent: wait.kind === "failed" } : null);
 
+const order = (one, other) => (one < other ? -1 : Number(one > other));
+
+/** Everything that waits in any run, the oldest first; what holds a whole run up has no time, and comes before. */
 const waitsOf = runs =>
   runs
     .flatMap(({ run, status, waits = [] }) =>
       waits.map(wait => ({ run, status, wait: { ...wait, node: nodeOf(wait) } })),
     )
-    .sort((one, other) => AT[one.wait.kind] - AT[other.wait.kind]);
+    .sort((one, other) => order(one.wait.since ?? "", other.wait.since ?? ""));
 
 /** The panel of what waits in any run; null: not known yet. */
 const Waiting = ({ waits, write }) =>

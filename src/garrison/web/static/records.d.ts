@@ -66,6 +66,7 @@ export interface ChangedSoFar {
 export interface Choice {
   label: string;
   key: string;
+  irreversible?: boolean;
 }
 
 export interface LogPiece {
@@ -293,6 +294,7 @@ export interface ShownWait {
   node: string;
   text: string;
   gate?: ShownGate | null;
+  since?: string;
 }
 
 export interface SignalEntry {

@@ -1,10 +1,11 @@
 // Page of a run: its state, and the panels that draw it. There is one state, changed by events only; the page is drawn from
 // it at most once a frame, and a panel only when a part that it shows has changed.
 
+import { inAddress, keepInAddress } from "./address.js";
 import { act, get, part } from "./api.js";
 import { Costs } from "./costs.js";
 import { desktopNotices } from "./desktop.js";
-import { Detail } from "./detail.js";
+import { Detail, TABS } from "./detail.js";
 import { NoSuchRun } from "./empty_home.js";
 import { Gantt } from "./gantt.js";
 import { Graph } from "./graph.js";
@@ -27,6 +28,7 @@ const VIEWS = [
   ["time", "Time and cost", "gantt"],
 ]; // in the same place; the first one unless the address names another
 const VIEW = "view"; // in the address
+const PLACES = ["attempt", "comment", "at"]; // in the address: of one node
 
 /**
  * Build the page into `main`, or that of the home if the address names no run.
@@ -49,7 +51,7 @@ class Run {
     this.gone = "";
     this.wanted = address.get("node"); // opened as soon as it is known
     this.node = null; // the one that is open
-    this.tab = address.get("tab") === "changes" ? "changes" : undefined;
+    this.tab = tabOf(address);
     this.opened = 0;
     this.happened = 0;
     this.due = false;
@@ -76,7 +78,10 @@ class Run {
       link,
       full,
     });
-    window.addEventListener("popstate", () => this.show(new URLSearchParams(location.search).get("node")));
+    window.addEventListener("popstate", () => {
+      const now = new URLSearchParams(location.search);
+      this.show(now.get("node"), tabOf(now));
+    });
     window.addEventListener("pagehide", () => this.stream.close());
     window.addEventListener("pageshow", event => event.persisted && location.reload());
   }
@@ -167,6 +172,7 @@ class Run {
       />`,
       place,
     );
+    document.querySelector('[data-page="chat"]')?.setAttribute("href", this.chat);
     if (!state) return;
     if (state.notices !== this.told) this.desktop.show((this.told = state.notices));
     tab(state.run, waits);
@@ -178,7 +184,7 @@ class Run {
     address.set("run", this.run);
     if (name) address.set("node", name);
     else address.delete("node");
-    address.delete("attempt");
+    for (const place of PLACES) address.delete(place);
     if (name && tab) address.set("tab", tab);
     else address.delete("tab");
     history.pushState(null, "", `/?${address}`);
@@ -194,6 +200,11 @@ class Run {
     this.node = name && this.state?.nodes[name] ? name : null;
     this.tab = tab;
     this.opened += 1;
+  }
+
+  /** The address of the chat, which then knows from where it is asked. */
+  get chat() {
+    return `/chat?${new URLSearchParams({ run: this.run, ...(this.node ? { node: this.node } : {}) })}`;
   }
 
   /** @returns {Array<[string, string, (event?: KeyboardEvent) => void]>} keys, what they do, the doing */
@@ -217,7 +228,7 @@ class Run {
         "c",
         "go to the chat",
         () => {
-          location.href = "/chat";
+          location.href = this.chat;
         },
       ],
       ["Escape", "close the node", () => this.node && this.open(null)],
@@ -253,15 +264,16 @@ function Panels({ page: { run, node, elsewhere, graph, act, choose, load, read }
     </div>`;
 }
 
+/** The tab that an address names; undefined for none. */
+function tabOf(address) {
+  const wanted = address.get("tab");
+  return TABS.some(([name]) => name === wanted) ? wanted : undefined;
+}
+
 function viewOfAddress() {
-  const wanted = new URLSearchParams(location.search).get(VIEW);
+  const wanted = inAddress(VIEW);
   return VIEWS.some(([name]) => name === wanted) ? wanted : VIEWS[0][0];
 }
 
 /** Keep the view in the address, so that it can be sent. */
-function keep(view) {
-  const address = new URLSearchParams(location.search);
-  if (view === VIEWS[0][0]) address.delete(VIEW);
-  else address.set(VIEW, view);
-  history.replaceState(null, "", `${location.pathname}?${address}`);
-}
+const keep = view => keepInAddress({ [VIEW]: view === VIEWS[0][0] ? null : view });

@@ -48,7 +48,7 @@ const Row = ({ one, write, does }) =>
         <${Act}
           class="quiet"
           aria-label="${one.paused ? "Resume" : "Pause"} ${one.name}"
-          does=${() => does(one.name, one.paused ? "resume" : "pause")}
+          does=${() => does(one.name, one.paused ? "unpause" : "pause")}
           >${one.paused ? "Resume" : "Pause"}<//
         >
       </div>`

@@ -65,9 +65,9 @@ export function Card({ one, run, write, over, choose, act, beside }) {
   return html`<li class="card w-${one.kind}" data-key=${one.key} tabindex="-1">
     <div class="card-head">
       <span class="sign" aria-hidden="true">${SIGNS[one.kind]}</span
-      ><span class="kind">${TITLES[one.kind]}</span>
+      ><span class="kind">${one.gate?.kind === "review" ? "Approval" : TITLES[one.kind]}</span>
       ${name && html`<button type="button" class="link-like name" onClick=${() => choose(name)}>${name}</button>`}<${Age}
-        time=${one.node?.since}
+        time=${one.since || one.node?.since}
       />${beside}
     </div>
     <p class="question">${question(one)}</p>
@@ -85,7 +85,8 @@ export function Card({ one, run, write, over, choose, act, beside }) {
 function question({ kind, text, gate, node }) {
   if (kind === "run" || (kind === "parked" && text)) return text;
   if (gate) return gate.question + until(gate);
-  return (typeof node.asks === "string" && node.asks) || node.reason || node.doing || "";
+  const why = (typeof node.asks === "string" && node.asks) || node.reason || node.doing || "";
+  return kind === "asks" ? why : why.split("\n")[0]; // which ends with the last line of an output; "See why" has all
 }
 
 function until({ deadline, default: chosen }) {
@@ -109,23 +110,37 @@ function Answers({ one, name, run, over, choose, act }) {
 function Choices({ gate, name, choose, act, send }) {
   const review = gate.kind === "review";
   const [busy, run] = useBusy(
-    async label => (!review || (await landing(name, gate))) && act(`gates/${part(gate.gate)}`, { choice: label }),
+    async ({ label, irreversible }) =>
+      (await agreed(name, gate, label, irreversible)) &&
+      act(`gates/${part(gate.gate)}`, { choice: label, ...(irreversible ? { confirmed: true } : {}) }),
   );
   const see = html`<button key="changes" type="button" onClick=${() => choose(name, "changes")}>See changes</button>`;
   return html`${review && see}
   ${gate.choices.map(
-    ({ label }, at) =>
+    (choice, at) =>
       html`<button
-        key="choice ${label}"
+        key="choice ${choice.label}"
         type="button"
         class=${at === 0 ? "choice primary" : "choice"}
         disabled=${busy}
-        onClick=${() => run(label)}
+        onClick=${() => run(choice)}
       >
-        ${label}
+        ${choice.label}${choice.irreversible && "…"}
       </button>`,
   )}
   ${review && html`<${TextForm} key="reject" label="Reject" hint="Reason for its next attempt" kind="" send=${send} />`}`;
+}
+
+/** Whether a person means an answer: asked where work lands, or where nothing takes it back. */
+async function agreed(name, gate, label, irreversible) {
+  if (gate.kind === "review") return landing(name, gate);
+  if (!irreversible) return true;
+  return ask({
+    title: `${label}?`,
+    yes: label,
+    kind: "danger",
+    lines: [gate.question, `This cannot be taken back once ${name} has gone on.`],
+  });
 }
 
 const landing = (name, gate) =>

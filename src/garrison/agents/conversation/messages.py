@@ -13,7 +13,7 @@ import os
 from collections.abc import Mapping
 from pathlib import PurePosixPath
 
-from garrison.agents.claude.attempt_files import AttemptFiles
+from garrison.agents.conversation.files import AttemptFiles
 from garrison.agents.quotation import path_name
 from garrison.records.failover import session_holders
 from garrison.records.json_io import encode, read_json, read_lines, write_json
@@ -52,14 +52,14 @@ def pending(files: AttemptFiles) -> Told | None:
     messages = [str(line["text"]) for folder in session_holders(files.attempt)
                 for line in read_lines(AttemptFiles(folder).messages)]
     record = (read_json(files.delivered) or {}) if messages else {}
-    is_known = "session" not in record or record["session"] == _session_of(files)  # 0.1 recorded no session
+    is_known = "session" not in record or record["session"] == files.session_id  # 0.1 recorded no session
     delivered = int(record.get("count", 0)) if is_known else 0
     return Told(tuple(messages[delivered:]), len(messages)) if len(messages) > delivered else None
 
 
 def confirm(files: AttemptFiles, told: Told) -> None:
     """Count messages as delivered to the present session."""
-    write_json(files.delivered, {"count": told.count, "session": _session_of(files)})
+    write_json(files.delivered, {"count": told.count, "session": files.session_id})
 
 
 def take(files: AttemptFiles) -> str:
@@ -88,7 +88,3 @@ class FolderInstructions:
         entered = sorted(self._left.keys() & set(above), key=len)
         return "\n\n".join(f"Instructions of the repository for files in {path_name(folder)}/:\n\n"
                            f"{self._left.pop(folder)}" for folder in entered)
-
-
-def _session_of(files: AttemptFiles) -> str:
-    return str((read_json(files.session) or {}).get("id", ""))

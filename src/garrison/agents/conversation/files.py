@@ -2,8 +2,8 @@
 
 | file | content | written by |
 |---|---|---|
-| `session.json` | the session's id, how many were started, and which other one it continues; of an ACP agent also those
-  before it (`acp.session_record`) | orchestrator; an ACP agent's connection |
+| `session.json` | the session, those before it, and which other one it continues (`SessionRecord`) | orchestrator; an
+  ACP agent's connection |
 | `order.json` | the job of the present connection | orchestrator |
 | `prompts.jsonl` | each connection's first message, with the system prompt if that is another one | orchestrator |
 | `process.json` | pid and start ticks of the CLI | connection |
@@ -26,27 +26,24 @@
 | `transcripts/` | a copy of the CLI's transcripts (`transcripts`) | connection, `garrison takeover` |
 | `session.lock` | held while a CLI runs on the session | connection, `garrison takeover` |
 | `conversation.txt`, `answers.json` | of an agent that runs as a garrison session: the model's last prompt; the answers
-  its calls of `ask_guardian` were given | `processes.orchestrator.session_attempt` |
-| `../session/` | of such an agent: the garrison session | `processes.orchestrator.session_attempt` |
+  its calls of `ask_guardian` were given | `node.session_attempt` |
+| `../session/` | of such an agent: the garrison session | `node.session_attempt` |
 | `../takeover.json` | the person who took the session over, locked meanwhile; there its change wakes the orchestrator |
   `garrison takeover` |
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
-import msgspec
-
-from garrison.agents.base import MESSAGES, WAITING, WORKER
-from garrison.agents.claude import policy
-from garrison.agents.claude.policy import Ending
-from garrison.agents.claude.settings import ClaudeSettings
+from garrison.agents.base import MESSAGES, WAITING
+from garrison.agents.conversation import policy
+from garrison.agents.conversation.policy import Ending
 from garrison.records import atomic
 from garrison.records.budget import SESSION_LOCK
 from garrison.records.costs import read_usage
-from garrison.records.json_io import append_line, read_json, read_lines
+from garrison.records.json_io import append_line, read_json, read_lines, write_json
+from garrison.records.record import from_data
 from garrison.values import Value, fields_of
 
 
@@ -58,6 +55,24 @@ class _File:
 
     def __get__(self, files: AttemptFiles, _kind: type[AttemptFiles]) -> Path:
         return files.attempt / self.name
+
+
+class SessionRecord(Value):
+    """Current session of an attempt, with counts of its earlier ones."""
+
+    id: str
+    begun: int = 1
+    """Which connection of the attempt began it."""
+    past: str = ""
+    """Session of an earlier node that this one continues as its own session."""
+    answered: bool = False
+    """Set once it has said or done anything: one that died before may not have got its prompt."""
+    earlier: int = 0
+    """Sessions of the attempt before it."""
+    lost: int = 0
+    """Earlier sessions that the agent failed to continue."""
+    mends: bool = False
+    """Set if it is that of the refused attempt before, which continues."""
 
 
 class AttemptFiles:
@@ -98,23 +113,29 @@ class AttemptFiles:
         """Create the folder."""
         atomic.make_directory(self.folder)
 
-    def parent_session(self) -> str:
-        """Return the id of the earlier node's session that this attempt's continues; '' for none."""
-        return str((read_json(self.session) or {}).get("past", ""))
+    def read_session(self) -> SessionRecord | None:
+        """Return the present session; None if none has begun."""
+        body = read_json(self.session)
+        return from_data(SessionRecord, body) if body else None
+
+    def write_session(self, record: SessionRecord) -> None:
+        """Record the present session."""
+        write_json(self.session, fields_of(record))
 
     @property
-    def mends(self) -> bool:
-        """Return whether the present session is that of the refused attempt before, which continues."""
-        return bool((read_json(self.session) or {}).get("mends"))
+    def session_id(self) -> str:
+        """Return the id of the present session; '' for none."""
+        record = self.read_session()
+        return record.id if record is not None else ""
 
     def find_mender(self) -> str:
         """Return the id of the session that can continue with the refusal of its work; '' if a fresh one should."""
-        kept = read_json(self.session) or {}
-        calls = [record for record in read_usage(self.usage) if record.kind == "call"] if self.usage.exists() else []
+        record = self.read_session()
+        calls = [each for each in read_usage(self.usage) if each.kind == "call"] if self.usage.exists() else []
         last = calls[-1] if calls else None
         tokens = last.input + last.cache_read + last.cache_write + last.output if last is not None else 0
-        can_mend = policy.can_mend(self.read_endings(), tokens=tokens, is_resumed=bool(kept.get("mends")))
-        return str(kept.get("id", "")) if can_mend else ""
+        can_mend = record is not None and policy.can_mend(self.read_endings(), tokens=tokens, is_resumed=record.mends)
+        return record.id if record is not None and can_mend else ""
 
     def add_prompt(self, kind: str, message: str, system: str, *, incarnation: int, at: float) -> None:
         """Record what a connection is about to send; the system prompt only if it changed."""
@@ -129,50 +150,3 @@ class AttemptFiles:
     def add_ending(self, ending: Ending) -> None:
         """Record how a connection ended."""
         append_line(self.endings, fields_of(ending))
-
-
-class ConnectionJob(Value):
-    """One connection: the session to begin or resume, and its first message."""
-
-    home: str
-    run: str
-    node: str
-    attempt: int
-    incarnation: int = msgspec.field(name="life")
-    worktree: str = msgspec.field(name="tree")
-    folder: str
-    """Folder of the attempt."""
-    session: str
-    resume: bool
-    prompt: str
-    system_prompt: str = msgspec.field(name="system")
-    """Appended to the CLI's own."""
-    settings: ClaudeSettings = msgspec.field(default_factory=ClaudeSettings)
-    role: str = msgspec.field(default=WORKER, name="part")
-    """WORKER or VALIDATOR: selects garrison's tools."""
-    parent_session: str = msgspec.field(default="", name="past")
-    """Session of an earlier node that this one continues as its own session."""
-    attempts: str = ""
-    """Folder below which the parent session's transcript was kept."""
-    config: str = ""
-    """The CLI's configuration folder; '' for the home's, where earlier editions had it."""
-    inside: str = ""
-    """Path of the worktree in the CLI's sandbox; '' for the path outside."""
-
-    folders: Mapping[str, str] = msgspec.field(default_factory=dict)
-    """Folder of the repository → its instructions, which the session gets once it looks into it."""
-
-    repository: Mapping[str, str] = msgspec.field(default_factory=dict)
-    """Files of the repository's `.claude/`, and its `.mcp.json`, where the profile takes them: path → text."""
-
-    outages: tuple[str, ...] = ()
-    """Files of which one exists while an outage of the account is known."""
-
-    @property
-    def has_transcript(self) -> bool:
-        """Return whether the CLI resumes a transcript: the session's own, or one forked from the parent session."""
-        return self.resume or bool(self.parent_session)
-
-    @property
-    def attempt_folder(self) -> Path:
-        return Path(self.folder)

@@ -18,11 +18,13 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from garrison.agents.claude.stream import describe_call
+from garrison.agents.conversation.stream import describe_call
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+MAX_REPEATS = 12
+"""Times in a row that the same call may bring nothing new, where an agent has no setting of its own."""
 MAX_LINES = 200_000
 """Lines of results that are remembered; what a session has said before them is forgotten."""
 _CHECKS = 4

@@ -1,8 +1,13 @@
-"""Guardian view: everything a guardian observes in one turn, and predicates on single nodes and their runners. Pure."""
+"""Guardian view: everything a guardian observes in one turn, and what that says of single nodes. Pure.
+
+A node is parked by its runner (its agent's restart window is used up), by the guardian (its runner's or the merge
+processor's window is used up), or by the user. It keeps its status and attempt, occupies no agent, and continues
+after a probe or when the user unparks it.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -16,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from garrison.merge.state import Turn
-    from garrison.pull_request.policy import PullRequestView
+    from garrison.processes.actions import Action
     from garrison.records.run import Result
     from garrison.records.signals import PostedSignal
     from garrison.run.merge_client import MergeStatus
@@ -24,6 +29,8 @@ if TYPE_CHECKING:
 
 UNFINISHED = frozenset({"active", "impl_complete"})
 """Statuses of a node that is under way."""
+
+PARKED_BY_PERSON = "parked by a person"
 
 FINISHED = frozenset({Departure.DONE, Departure.FAILED})
 """Reasons of a runner that ended by itself, after it had reported the outcome of its node."""
@@ -42,6 +49,16 @@ class LandingView(Value):
     """Commit of the pull request's base, as it was fetched last; '' for a run without one."""
     pause: str = ""
     """Why the target's queue is paused until its target moves, such as a gate that is red there; '' if it is not."""
+
+
+class FollowerView(Protocol):
+    """Observations of what follows a run to its target (`follower.py`) in one turn, and what comes next. Pure."""
+
+    def follow(self, state: RunState, run: str, max_rework: int) -> list[Action]:
+        """Return the next step towards the target; [] if there is nothing to do now."""
+
+    def take_leave(self, state: RunState, run: str, why: str) -> list[Action] | None:
+        """Return what is to be done before a run ends as failed, [] while that is under way; None once it is done."""
 
 
 class GuardianView(Value):
@@ -67,8 +84,8 @@ class GuardianView(Value):
     """The results of nodes that have landed or failed."""
     landing: LandingView | None = None
     """None while the flow continues, and in a run that does not land as a whole."""
-    pull_request: PullRequestView | None = None
-    """None as `landing`, and in a run without one."""
+    follower: FollowerView | None = None
+    """None as `landing`, and in a run without a follower."""
     turns: dict[str, Turn] = msgspec.field(default_factory=dict)
     """Nodes that lost to a moved target and have their turn in the merge queue."""
     outages: frozenset[str] = frozenset()
@@ -141,3 +158,53 @@ def has_lost_report(state: RunState, view: GuardianView, node: str) -> bool:
     if identity is None or identity.departure not in FINISHED:
         return False
     return state.nodes[node].status in UNFINISHED and runner.attempt == state.nodes[node].attempt
+
+
+# ---- who is parked, and why ------------------------------------------------------------------------------------------
+
+
+class Parked(Value):
+    """Reason why the restart policy parked a name; `probe_at` is in UTC, '' if only the user can unpark it."""
+
+    why: str
+    probe_at: str = ""
+
+
+def find_parked(state: RunState, name: str) -> Parked | None:
+    """Return why a node under way (or `processor`) is parked; None if it is not, or only by the user."""
+    if name == "processor":
+        return _open_circuit(state, "processor-", "the merge processor")
+    node = state.nodes.get(name)
+    if node is None or node.status not in UNFINISHED:
+        return None
+    if node.status == "impl_complete":
+        by_hand = Parked(f"the merge processor is {PARKED_BY_PERSON}") if "processor" in state.held else None
+        return by_hand or find_parked(state, "processor")
+    agent = state.stuck.get(name)
+    stuck = Parked(f"its agent keeps failing: {agent.why}", agent.probe_at) if agent else None
+    return _open_circuit(state, f"runner-{name}@", "its runner") or stuck
+
+
+def _open_circuit(state: RunState, prefix: str, who: str) -> Parked | None:
+    return next((Parked(f"{who} keeps failing: {circuit.why}", circuit.probe_at)
+                 for full, circuit in state.circuits.items() if full.startswith(prefix) and circuit.parked), None)
+
+
+_SETTLED = frozenset({"landed", "undone", "conflict", "rejected", "cancelled"})
+"""Statuses of a merge entry that need nothing more from the processor."""
+
+
+def is_resting(state: RunState, view: GuardianView, name: str) -> bool:
+    """Return whether a node under way is parked, or waits for a parked queue; it occupies no agent then."""
+    node, merge = state.nodes[name], view.merges.get(name)
+    if node.status not in UNFINISHED:
+        return False
+    if name in state.held:
+        return True
+    is_settled = merge is not None and merge.attempt == node.attempt and merge.status in _SETTLED
+    return not (node.status == "impl_complete" and is_settled) and find_parked(state, name) is not None
+
+
+def awaits_person(state: RunState, name: str) -> bool:
+    """Return whether the user parked a node, or the processor it waits for: the run then waits for the user."""
+    return name in state.held or (state.nodes[name].status == "impl_complete" and "processor" in state.held)

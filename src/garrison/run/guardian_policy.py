@@ -1,62 +1,76 @@
-"""Guardian policy: decide from plan, journaled state and observations what the guardian does next. Pure.
+"""Guardian policy: what the guardian does next, from plan, journaled state and observations. Pure: no clock, no disk.
 
-The rules apply in this order, and the first with anything to do decides the turn alone; then the loop observes again:
+Theory of operation. `decide` is called once a turn, and its steps stand below in this order, each under its number. A
+step returns its actions, and the first step that has any decides the turn alone: the guardian carries them out, which
+changes journal or processes, and observes again. So a later step may rely on all before it having nothing to do: no
+step sees a signal that is not applied, or a node whose landing is not journaled.
 
-    1. apply signals (also a dead sender's)
-    2. follow the merge journal about nodes that landed or failed to; finish those with nothing to land
-    3. bring flow and nodes into agreement (`flow_policy.py`), then follow the landing of the whole run
-       (`landing_policy.py`), and its pull request (`pull_request_policy.py`)
-    4. in a run that is stopped or over: stop all children, then end
-    5. supervise runners and the merge processor: restart, park, record deaths
-    6. stop parked nodes; start new ones as agents are free
-    7. end the run when nothing is left to do
+     1. apply signals: reports of runners and agents, guidance of users. One that changes anything ends the step
+     2. follow the merge journal: what landed or was refused there, also where the runner's report was lost
+     3. follow the turns of nodes that lost to a moved target
+     4. bring flow and nodes into agreement (`flow_policy.reconcile`)
+     5. follow the landing of the run as a whole, then whatever follows it to its target, such as a pull request
+     6. begin a new run; in one that is stopped or over, stop all processes, then end
+     7. supervise runners and merge processor: record deaths, restart, park
+     8. stop what the user parked; start new nodes as agents are free
+     9. end the run, or have it land, when nothing is left to do
+
+Everything is decided from the state, never from the last event, so that a guardian may die between any two records:
+its successor replays the journal and decides the same. For that reason one action is one record wherever the second
+would depend on the first. Two things are easily got wrong here. A signal is observed after its sender's end, so what a
+dead runner reported counts, and a report that is missing is looked for in the merge journal (2) or counted as a death
+(7, `has_lost_report`). And a run is called stopped or over only once nothing of it is alive (6): whoever sees that in
+its journal may start it again.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from garrison.ends import KEPT, RefusedBy
-from garrison.merge import entry
+from garrison.ends import Departure, RefusedBy
+from garrison.merge.entry import FINAL, HAS_LANDED
 from garrison.merge.records import TurnEnded, TurnSuspended
 from garrison.merge.turns import TurnEnd
+from garrison.pipeline.flow import SentBack
 from garrison.pipeline.node_status import Landing
 from garrison.pipeline.plan import first_status
 from garrison.processes.actions import Action, ActionKind, ApplySignal, Decision, ParkChild, ReplaceChild
-from garrison.pull_request import policy as pull_request_policy
 from garrison.records import signals
-from garrison.records.events import GuardianSignal, NodeChanged, Question, StuckAgent
-from garrison.records.signals import (
-    AddNode,
-    EditNode,
-    InputResponse,
-    NeedsInput,
-    NodeComplete,
-    OrchestratorCrashed,
-    OrchestratorHung,
-    OrchestratorParked,
-    RetryNode,
-    RunnerExited,
-    find_objection,
+from garrison.records.events import (
+    FlowAdvanced,
+    GuardianSignal,
+    LandingChanged,
+    NodeChanged,
+    PipelineSignal,
+    Question,
+    StuckAgent,
 )
-from garrison.run import flow_policy, graph_policy, landing_policy
-from garrison.run.parking import (
+from garrison.records.names import INTEGRATION, integration_branch
+from garrison.records.pull_request import PullRequestState
+from garrison.run import flow_policy, graph_policy
+from garrison.run.guardian_view import (
     PARKED_BY_PERSON,
-    apply_guidance,
-    awaits_person,
-    failure_summary,
-    find_parked,
-    is_resting,
-)
-from garrison.run.plan import is_escalated, stronger_agent
-from garrison.run.state import DECLINED, ENDED, LANDED, NO_CHANGE, NOT_LANDED, REQUESTED, TESTED
-from garrison.run.view import (
     UNFINISHED,
+    awaits_person,
+    find_parked,
     has_lost_report,
+    is_resting,
     is_suspended,
     lacks_place,
     may_start_again,
     needs_runner,
+)
+from garrison.run.plan import change_after_failure
+from garrison.run.state import (
+    DECLINED,
+    ENDED,
+    HOLDABLE,
+    LANDED,
+    NO_CHANGE,
+    NOT_LANDED,
+    REFUSED,
+    REQUESTED,
+    TESTED,
 )
 from garrison.supervise.death_classes import STOP
 from garrison.supervise.decisions import (
@@ -67,50 +81,37 @@ from garrison.supervise.decisions import (
     describe_graceful_end,
 )
 from garrison.supervise.restart import Policy
-from garrison.values import replace
+from garrison.system.terminal_text import shorten
+from garrison.values import asdict, replace
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
     from garrison.pipeline.plan import RunPlan
     from garrison.records.identity import Identity
     from garrison.records.signals import PostedSignal, Signal
+    from garrison.run.guardian_view import GuardianView, LandingView
     from garrison.run.merge_client import MergeStatus
     from garrison.run.state import NodeState, RunState
-    from garrison.run.view import GuardianView
-
-REWORKABLE = frozenset({RefusedBy.ACCEPTANCE, RefusedBy.GATE, RefusedBy.CONFLICT, RefusedBy.NO_CHANGE, RefusedBy.LOST,
-                        RefusedBy.MOVED, RefusedBy.UNFINISHED, RefusedBy.GUARD, RefusedBy.HOOK})
-"""Kinds of failure that a new attempt may fix, since its agent learns what was wrong."""
 
 
 def decide(plan: RunPlan, state: RunState, view: GuardianView, max_agents: int, policy: Policy,
            max_rework: int = 0) -> Decision:
     """Return the actions of one turn."""
-    actions = (_apply_signals(plan, state, view, max_rework) or _apply_merges(plan, state, view, max_rework)
-               or _follow_turns(state, view)
-               or flow_policy.reconcile(plan, state, view)
-               or landing_policy.follow(state, view, max_rework)
-               or ([] if view.stopping
-                   else pull_request_policy.follow(state, view.run, view.pull_request, max_rework)))
+    actions = (_apply_signals(plan, state, view, max_rework)       # 1
+               or _follow_merges(plan, state, view, max_rework)    # 2
+               or _follow_turns(state, view)                       # 3
+               or flow_policy.reconcile(plan, state, view)         # 4
+               or follow_landing(state, view, max_rework)          # 5
+               or _follow_follower(state, view, max_rework))       # 5
     if actions:
         return Decision(actions)
-    if state.status == "new":
-        return Decision(_begin_run(plan, state))
-    if state.status == "stopped":
-        return _stop_first(state, view, Action(ActionKind.END, why="it is stopped; `garrison resume` continues it"))
-    if state.status in ("done", "failed"):
-        return _stop_first(state, view, Action(ActionKind.END, why=state.status))
-    if view.stopping:
-        return _stop_first(state, view, Action(ActionKind.CHANGE_RUN, "stopped", why=view.stop_reason))
-    if state.status == "parked":  # this guardian is the probe, or a launcher was resumed
-        return Decision([Action(ActionKind.CHANGE_RUN, "running", why="its guardian is alive again")])
-    actions, restart_at = _supervise(state, view, policy)
-    if not actions:
-        actions = [*_stop_parked(state, view), *_start_nodes(plan, state, view, max_agents)]
-    if not actions:
-        actions = _finish(plan, state, view)
-        if actions and (actions[0].kind, actions[0].target) == (ActionKind.CHANGE_RUN, "failed"):
-            leave = pull_request_policy.take_leave(state, view.run, view.pull_request, actions[0].why)
-            actions = actions if leave is None else leave
+    if (decision := _begin_or_end(plan, state, view)) is not None:  # 6
+        return decision
+    actions, restart_at = _supervise(state, view, policy)           # 7
+    actions = (actions
+               or [*_stop_parked(state, view), *_start_nodes(plan, state, view, max_agents)]  # 8
+               or _finish(plan, state, view))                       # 9
     due = [at for at in (restart_at, flow_policy.wake_at(plan, state, view)) if at is not None]
     return Decision(actions, min(due, default=None))
 
@@ -130,7 +131,7 @@ def _apply_signals(plan: RunPlan, state: RunState, view: GuardianView, max_rewor
             actions.append(_refuse(posted, posted.error))
         elif signal.id in state.applied:
             actions.append(Action(ActionKind.APPLY_SIGNAL, payload=ApplySignal(posted)))
-        elif why := find_objection(signal, view.run, state.attempts, incarnations):
+        elif why := signals.find_objection(signal, view.run, state.attempts, incarnations):
             actions.append(_refuse(posted, why))
         else:
             return [*actions, _apply(plan, state, view, posted, signal, max_rework)]
@@ -145,24 +146,23 @@ def _apply(plan: RunPlan, state: RunState, view: GuardianView, posted: PostedSig
            max_rework: int) -> Action:
     """Return the action that applies a signal, with the record of its effects, or its refusal."""
     payload, node = signals.parse(signal), state.nodes.get(signal.node_id or "")
-    if isinstance(payload, InputResponse) and signal.node_id in plan.gates:
+    if isinstance(payload, signals.InputResponse) and signal.node_id in plan.gates:
         flow, objection = flow_policy.answer_gate(state, str(signal.node_id), payload.question_id, payload.text)
         if flow is None:
             return _refuse(posted, objection or f"{signal.node_id} is not waiting for an answer")
         event = replace(_event(signal), flow=flow, by=payload.by)
-    elif isinstance(payload, RetryNode):
+    elif isinstance(payload, signals.RetryNode):
         flow, objection = flow_policy.retry_node(state, view.run, payload.who)
         if flow is None:
             return _refuse(posted, objection)
         event = replace(_event(signal), flow=flow)
-    elif isinstance(payload, AddNode | EditNode):
+    elif isinstance(payload, signals.AddNode | signals.EditNode):
         changed = graph_policy.change_graph(plan, state, view.run, payload)
         if isinstance(changed, str):
             return _refuse(posted, changed)
         event = replace(_event(signal), graph=changed.text, effect=changed.node)
     elif payload is not None and payload.action:
-        event = _event(signal)
-        event = flow_policy.apply_flow_guidance(payload, event) or apply_guidance(state, view, payload, event)
+        event = apply_guidance(state, view, payload, _event(signal))
     else:
         event = _apply_report(plan, state, signal, payload, node, max_rework) if node is not None else _event(signal)
     return Action(ActionKind.APPLY_SIGNAL, payload=ApplySignal(posted, event))
@@ -178,29 +178,29 @@ def _apply_report(plan: RunPlan, state: RunState, signal: Signal, payload: signa
     """Return the record of a report by a node's runner or agent."""
     event, name = _event(signal), str(signal.node_id)
     match payload:
-        case NodeComplete() if node.status == "active":
+        case signals.NodeComplete() if node.status == "active":
             return replace(event, effect=NodeChanged(name, "impl_complete", node.attempt, landing=payload.landing))
-        case RunnerExited() if node.status in UNFINISHED and payload.status == "failed":
+        case signals.RunnerExited() if node.status in UNFINISHED and payload.status == "failed":
             reason = payload.reason
             others = [other for other, each in state.nodes.items() if each.status == "active" and other != name]
             if payload.failure_kind == RefusedBy.LOST and others:
                 reason += f"; at work then: {', '.join(others)}"
             return replace(event, effect=change_after_failure(plan, name, node, payload.failure_kind, reason,
                                                               max_rework))
-        case OrchestratorParked() if node.status == "active" and signal.attempt == node.attempt:
+        case signals.OrchestratorParked() if node.status == "active" and signal.attempt == node.attempt:
             return _apply_parked(state, replace(event, why=payload.why), payload)
-        case OrchestratorCrashed():
+        case signals.OrchestratorCrashed():
             return replace(event, why=payload.why, departure=payload.departure)
-        case OrchestratorHung() | OrchestratorParked():
+        case signals.OrchestratorHung() | signals.OrchestratorParked():
             return replace(event, why=payload.why)
-        case NeedsInput():
+        case signals.NeedsInput():
             return replace(event, question=Question(payload.question_id, payload.question))
-        case InputResponse():
+        case signals.InputResponse():
             return replace(event, answer=payload.question_id, by=payload.by)
     return event
 
 
-def _apply_parked(state: RunState, event: GuardianSignal, payload: OrchestratorParked) -> GuardianSignal:
+def _apply_parked(state: RunState, event: GuardianSignal, payload: signals.OrchestratorParked) -> GuardianSignal:
     """Return the record that an agent is parked, or no longer is. The two reports may arrive in either order: signals
     are sorted by wall clock."""
     incarnation = payload.last_incarnation
@@ -211,34 +211,43 @@ def _apply_parked(state: RunState, event: GuardianSignal, payload: OrchestratorP
     return replace(event, stuck=StuckAgent(payload.why, payload.probe_at, incarnation))
 
 
-_NEVER = -1
-"""Limit of rework of a node that gets no second attempt, whatever the reason."""
+def apply_guidance(state: RunState, view: GuardianView, payload: signals.Payload,
+                   event: GuardianSignal) -> GuardianSignal:
+    """Return the record of the user's guidance for the run, or for one node (or `processor`) of it."""
+    match payload:
+        case signals.SendPipelineSignal():
+            return replace(event, heard=PipelineSignal(payload.name, payload.value))
+        case signals.SetBudget():
+            return replace(event, budget=payload.max_steps)
+        case signals.StopRun():
+            return replace(event, stop=True)
+        case signals.ResumeRun():
+            return _resume(state, view, payload, event)
+        case signals.ParkNode() if payload.who == "processor" or _is_holdable(state, payload.who):
+            return replace(event, hold=payload.who, text=payload.text)
+        case signals.UnparkNode() if payload.who == "processor" or payload.who in state.nodes:
+            return replace(event, unhold=payload.who, lives=_stopped_runners(view, {payload.who}))
+    return event
 
 
-def _max_rework(plan: RunPlan, name: str, max_rework: int) -> int:
-    """Return how often a node may be reworked; `rework=none` in the graph says never."""
-    task = plan.tasks.get(name)
-    return _NEVER if task is not None and task.attrs.get("rework") == "none" else max_rework
+def _is_holdable(state: RunState, node: str) -> bool:
+    return node in state.nodes and state.nodes[node].status in HOLDABLE
 
 
-def _after_failure(name: str, node: NodeState, kind: str, reason: str, max_rework: int) -> NodeChanged:
-    """Return the record of a new attempt, if one may fix the failure and the limit allows it, else of the node's
-    end."""
-    reason = reason.strip() or "its runner gave up and reported no reason; its log may tell"
-    if kind in REWORKABLE and node.rework < max_rework + (kind == RefusedBy.MOVED):
-        return NodeChanged(name, "active", node.attempt + 1, reason,
-                           failure_kind=kind if kind in (RefusedBy.LOST, RefusedBy.MOVED, *KEPT) else "")
-    return NodeChanged(name, "failed", node.attempt, reason, failure_kind=kind)
+def _resume(state: RunState, view: GuardianView, payload: signals.ResumeRun, event: GuardianSignal) -> GuardianSignal:
+    """Return the record of a resume; in a run that had ended it also unparks all nodes, in a running one it does
+    not."""
+    had_ended = state.status in ("stopped", "failed", "parked")
+    unparked = sorted({name for name in (*state.nodes, "processor") if had_ended and find_parked(state, name)})
+    flow = flow_policy.resume_flow(state, retry_failed=bool(payload.retry_failed), nodes=payload.nodes)
+    return replace(event, resume=_stopped_runners(view, set(state.nodes) - set(state.held)), unparked=unparked,
+                   flow=flow,
+                   run="running" if had_ended and (flow is not None or not state.over) else None)
 
 
-def change_after_failure(plan: RunPlan, name: str, node: NodeState, kind: str, reason: str,
-                         max_rework: int) -> NodeChanged:
-    """Return what follows a failed attempt: another one, if the limits of run and graph allow it, else the node's
-    end."""
-    change = _after_failure(name, node, kind, reason, _max_rework(plan, name, max_rework))
-    stronger = stronger_agent(plan.tasks[name]) if change.status == "active" and name in plan.tasks else ""
-    rework = node.rework + (change.failure_kind != RefusedBy.MOVED)
-    return replace(change, escalated=stronger) if stronger and is_escalated(rework, change.failure_kind) else change
+def _stopped_runners(view: GuardianView, nodes: Collection[str]) -> dict[str, int]:
+    return {child.identity.key.full: child.identity.incarnation for name, child in view.runners.items()
+            if name in nodes and child.identity and child.identity.departure is Departure.STOPPED}
 
 
 # ---- 2. the merge journal --------------------------------------------------------------------------------------------
@@ -247,7 +256,7 @@ _NOT_LANDED = frozenset({"conflict", "rejected", "cancelled"})
 """Final statuses of an entry whose node has not landed."""
 
 
-def _apply_merges(plan: RunPlan, state: RunState, view: GuardianView, max_rework: int) -> list[Action]:
+def _follow_merges(plan: RunPlan, state: RunState, view: GuardianView, max_rework: int) -> list[Action]:
     actions = [_change(NodeChanged(name, "validated", node.attempt, landing=node.landing))
                for name, node in state.nodes.items()
                if node.status == "impl_complete" and node.landing == Landing.NO_CHANGE]
@@ -255,10 +264,10 @@ def _apply_merges(plan: RunPlan, state: RunState, view: GuardianView, max_rework
         node = state.nodes.get(name)
         if node is None or node.status not in UNFINISHED or merge.attempt != node.attempt:
             continue
-        if node.status == "active" and (merge.status in entry.HAS_LANDED or merge.status not in entry.FINAL):
+        if node.status == "active" and (merge.status in HAS_LANDED or merge.status not in FINAL):
             # It reports that its work is complete before it enqueues it: that signal was lost.
             actions.append(_change(NodeChanged(name, "impl_complete", node.attempt)))
-        elif merge.status in entry.HAS_LANDED:
+        elif merge.status in HAS_LANDED:
             actions.append(_change(NodeChanged(name, "validated", node.attempt, commit=merge.commit,
                                                landing="" if merge.commit else Landing.NO_CHANGE,
                                                changes=merge.changes)))
@@ -266,6 +275,18 @@ def _apply_merges(plan: RunPlan, state: RunState, view: GuardianView, max_rework
             actions.append(_change(change_after_failure(plan, name, node, merge.failure_kind,
                                                         merge.reason or merge.status, max_rework)))
     return actions
+
+
+def _has_parked_runner(view: GuardianView, name: str) -> bool:
+    identity = view.runner(name).identity
+    return identity is not None and identity.status == "parked"
+
+
+def _change(event: NodeChanged) -> Action:
+    return Action(ActionKind.CHANGE_NODE, event.node, payload=event)
+
+
+# ---- 3. turns in the merge queue -------------------------------------------------------------------------------------
 
 
 def _follow_turns(state: RunState, view: GuardianView) -> list[Action]:
@@ -292,16 +313,129 @@ def _turn_end(state: RunState, view: GuardianView, name: str) -> TurnEnd | None:
     return TurnEnd.ASKS if node.status == "active" and name in state.questions else None
 
 
-def _has_parked_runner(view: GuardianView, name: str) -> bool:
-    identity = view.runner(name).identity
-    return identity is not None and identity.status == "parked"
+# ---- 4. flow and nodes: flow_policy.py -------------------------------------------------------------------------------
+
+# ---- 5. the landing of the run ---------------------------------------------------------------------------------------
+
+NOTHING_TO_LAND = "the run changed nothing, so there was nothing to land"
+
+_REFUSED = ("conflict", "rejected")
+_WITHDRAWN = ("cancelled", "superseded")
 
 
-def _change(event: NodeChanged) -> Action:
-    return Action(ActionKind.CHANGE_NODE, event.node, payload=event)
+def follow_landing(state: RunState, view: GuardianView, max_rework: int) -> list[Action]:
+    """Return the record of a landing that the queue has decided.
+
+    The nodes of such a run merge into the run's own branch; the target gets nothing before the exit. Journaled
+    `RunLanding` and the branch's entry in the target's queue decide together (rows without an entry: step 9):
+
+    landing                    entry                  action
+    not requested, refused     -                      CHANGE_LANDING: declined, if a gate was answered with No and so
+                                                      led to the exit; the run is done
+    not requested, refused     -                      CHANGE_LANDING: requested, with the tip of the run's branch
+    requested                  none of this attempt   ENQUEUE that commit; a repeated one is the same entry
+    requested                  landed                 CHANGE_LANDING: landed; the run is done. With a follower:
+                                                      tested, and the follower continues
+    requested                  conflict, red gate     CHANGE_LANDING: refused, and the flow returns to a node with the
+                                                      reason; failed if there is none, or it was sent back too often
+    requested                  either, but its pull   CHANGE_LANDING: failed
+                               request is merged
+    requested                  withdrawn              CHANGE_LANDING: failed
+    """
+    landing, observed = state.landing, view.landing
+    if observed is None or landing.status != REQUESTED or state.status != "running":
+        return []
+    entry = _entry_of(state, observed)
+    if entry is None:
+        return []
+    if entry.status in HAS_LANDED and observed.base:
+        status = TESTED if entry.commit else NO_CHANGE
+        return [_change_landing(LandingChanged(status, landing.attempt, commit=entry.commit))]
+    if entry.status in HAS_LANDED:
+        return [_change_landing(LandingChanged(LANDED, landing.attempt, commit=entry.commit))]
+    if entry.status in _REFUSED:
+        return [_change_landing(_refusal(state, view.run, entry, max_rework,
+                                         landing.base if observed.base else ""))]
+    if entry.status in _WITHDRAWN:
+        return [_change_landing(_fail_landing(state, view.run, f"its landing was withdrawn: {entry.reason}"))]
+    return []
 
 
-# ---- 4. begin and end ------------------------------------------------------------------------------------------------
+def _entry_of(state: RunState, view: LandingView) -> MergeStatus | None:
+    return view.merge if view.merge is not None and view.merge.attempt == state.landing.attempt else None
+
+
+def _refusal(state: RunState, run: str, entry: MergeStatus, max_rework: int, base: str) -> LandingChanged:
+    """Return the record that sends the run back, if there is a node to return to and the limit allows it."""
+    landing = state.landing
+    assert state.flow is not None
+    node = state.flow.node_to_return_to()
+    reason = explain_refusal(entry, run, base or None)
+    if state.pull_request.state == PullRequestState.MERGED:
+        return LandingChanged(NOT_LANDED, landing.attempt, reason=(
+            f"pull request #{state.pull_request.number} is merged, but its gate is red on what was merged, so nothing "
+            f"is called landed; mend or revert it on the base. {reason}"))
+    if not node:
+        return _fail_landing(state, run, f"{reason}; the graph has no node to return to (retry_target=)")
+    if landing.refusals >= max_rework:
+        times = f"; the run was sent back {landing.refusals} time{'s' * (landing.refusals != 1)}" if max_rework else ""
+        return _fail_landing(state, run, f"{reason}{times}")
+    flow = FlowAdvanced(asdict(SentBack(node, reason)))
+    return LandingChanged(REFUSED, landing.attempt, reason=reason, failure_kind=entry.status, flow=flow)
+
+
+def explain_refusal(entry: MergeStatus, run: str, base: str | None = None) -> str:
+    """Return why a run did not land, in the words for its next agent.
+
+    Args:
+        base: commit of the base with which its pull request was tested; None for a run without one.
+    """
+    reason = entry.reason or entry.status
+    if base is not None and entry.status != "conflict":
+        return f"the pull request is not ready: merged with its base, {reason}"
+    if base is not None:
+        return (f"the pull request conflicts with its base: {reason.replace(entry.target, 'the base')}\n"
+                f"`git merge {base}` in your worktree shows both sides; this merge is wanted: resolve the conflict and "
+                "commit it")
+    if entry.status != "conflict":
+        return f"the run did not land: {reason}"
+    return (f"the run did not land: its branch {integration_branch(run)} conflicts with {entry.target}: {reason}\n"
+            f"`git merge heads/{entry.target}` in your worktree shows both sides; resolve the conflict and commit the "
+            "merge")  # heads/: a tag of that name would go first
+
+
+def _fail_landing(state: RunState, run: str, reason: str) -> LandingChanged:
+    first, _, rest = reason.partition("\n")
+    kept = (f"; its branch {integration_branch(run)} is kept: `garrison resume {run}` tries again, "
+            "`git merge` lands it by hand")
+    return LandingChanged(NOT_LANDED, state.landing.attempt, reason="\n".join(filter(None, (first + kept, rest))))
+
+
+def _follow_follower(state: RunState, view: GuardianView, max_rework: int) -> list[Action]:
+    """Return the next step of what brings the tested branch to its target; a run that stops takes none."""
+    return [] if view.follower is None or view.stopping else view.follower.follow(state, view.run, max_rework)
+
+
+def _change_landing(event: LandingChanged) -> Action:
+    return Action(ActionKind.CHANGE_LANDING, event.status, event.reason.partition("\n")[0], event)
+
+
+# ---- 6. begin and end ------------------------------------------------------------------------------------------------
+
+
+def _begin_or_end(plan: RunPlan, state: RunState, view: GuardianView) -> Decision | None:
+    """Return what a run does that is not under way; None for one that continues."""
+    if state.status == "new":
+        return Decision(_begin_run(plan, state))
+    if state.status == "stopped":
+        return _stop_first(state, view, Action(ActionKind.END, why="it is stopped; `garrison resume` continues it"))
+    if state.status in ("done", "failed"):
+        return _stop_first(state, view, Action(ActionKind.END, why=state.status))
+    if view.stopping:
+        return _stop_first(state, view, Action(ActionKind.CHANGE_RUN, "stopped", why=view.stop_reason))
+    if state.status == "parked":  # this guardian is the probe, or a launcher was resumed
+        return Decision([Action(ActionKind.CHANGE_RUN, "running", why="its guardian is alive again")])
+    return None
 
 
 def _begin_run(plan: RunPlan, state: RunState) -> list[Action]:
@@ -356,7 +490,7 @@ def _act(decision: RestartDecision, name: str) -> Action:
     return Action(ActionKind(decision.kind), name, decision.why, basis=decision.basis)
 
 
-# ---- 5. supervise ----------------------------------------------------------------------------------------------------
+# ---- 7. supervision --------------------------------------------------------------------------------------------------
 
 
 def _supervise(state: RunState, view: GuardianView, policy: Policy) -> tuple[list[Action], float | None]:
@@ -391,7 +525,7 @@ def _has_lost_landing(node: NodeState, merge: MergeStatus | None) -> bool:
     before it was synced, and synced its own. Only a processor records the landing again, and the runner waits for it.
     """
     return (node.status == "validated" and merge is not None and merge.attempt == node.attempt
-            and merge.status not in entry.FINAL)
+            and merge.status not in FINAL)
 
 
 def _restart(state: RunState, view: GuardianView, name: str, child: ChildState, policy: Policy) -> RestartDecision:
@@ -437,7 +571,7 @@ def _fail_without_runner(state: RunState, view: GuardianView, name: str, why: st
                                 failure_kind=flow_policy.RESTARTS_EXHAUSTED))]
 
 
-# ---- 6. parked and new nodes -----------------------------------------------------------------------------------------
+# ---- 8. parked and new nodes -----------------------------------------------------------------------------------------
 
 
 def _stop_parked(state: RunState, view: GuardianView) -> list[Action]:
@@ -463,7 +597,7 @@ def _start_nodes(plan: RunPlan, state: RunState, view: GuardianView, max_agents:
             for name in ready[: max(0, max_agents - busy)]]
 
 
-# ---- 7. the end of the run -------------------------------------------------------------------------------------------
+# ---- 9. the end of the run -------------------------------------------------------------------------------------------
 
 
 def _finish(plan: RunPlan, state: RunState, view: GuardianView) -> list[Action]:
@@ -479,23 +613,20 @@ def _finish(plan: RunPlan, state: RunState, view: GuardianView) -> list[Action]:
     if flow is None or flow.over == "done":
         return _land(state, view)
     if flow.over and flow.state.resumable == "budget":
-        return [_stop_run(f"{flow.why}; garrison resume {view.run} --max-steps N continues it")]
+        return [Action(ActionKind.STOP_RUN,
+                       why=f"{flow.why}; garrison resume {view.run} --max-steps N continues it")]
     if flow.over:
-        return [_end_run("failed", failure_summary(state, view, resting, flow.why))]
+        return _fail_run(state, view, _failure_summary(state, view, resting, flow.why))
     suspended = [name for name in state.nodes if is_suspended(state, view, name)]
     if flow_policy.can_progress(plan, state, view if suspended else None):
         return []
     if suspended:
-        return [_stop_run(f"a signal stopped the runner of {', '.join(suspended)}, and nothing else is left to do; "
-                          f"garrison resume {view.run} continues it")]
+        return [Action(ActionKind.STOP_RUN, why=(
+            f"a signal stopped the runner of {', '.join(suspended)}, and nothing else is left to do; "
+            f"garrison resume {view.run} continues it"))]
     if not any(awaits_person(state, name) for name in resting):
-        return [_end_run("failed", failure_summary(state, view, resting))]
+        return _fail_run(state, view, _failure_summary(state, view, resting))
     return []
-
-
-def _stop_run(why: str) -> Action:
-    """Return the action that begins a graceful stop, by which the run becomes `stopped` once nothing of it is alive."""
-    return Action(ActionKind.STOP_RUN, why=why)
 
 
 def _land(state: RunState, view: GuardianView) -> list[Action]:
@@ -503,16 +634,59 @@ def _land(state: RunState, view: GuardianView) -> list[Action]:
     if view.landing is None:
         return [_end_run("done")]
     landing = state.landing
-    if landing.status in (LANDED, NO_CHANGE):
-        return [_end_run("done", landing_policy.NOTHING_TO_LAND if landing.status == NO_CHANGE else "")]
-    if landing.status == DECLINED:
-        return [_end_run("done", landing.reason)]
+    done = {LANDED: "", NO_CHANGE: NOTHING_TO_LAND, DECLINED: landing.reason}
+    if landing.status in done:
+        return [_end_run("done", done[landing.status])]
     if landing.status == NOT_LANDED:
-        return [_end_run("failed", landing.reason)]
-    if landing.status == TESTED:  # its pull request is not merged yet
+        return _fail_run(state, view, landing.reason)
+    if landing.status == TESTED:  # its follower has not brought it to its target yet
         return []
-    return landing_policy.request(state, view.run, view.landing)
+    return request_landing(state, view.run, view.landing)
+
+
+def _fail_run(state: RunState, view: GuardianView, why: str) -> list[Action]:
+    """End a run as failed; its follower takes leave before."""
+    leave = view.follower.take_leave(state, view.run, why) if view.follower is not None else None
+    return [_end_run("failed", why)] if leave is None else leave
 
 
 def _end_run(status: str, why: str = "") -> Action:
     return Action(ActionKind.CHANGE_RUN, status, why)
+
+
+def request_landing(state: RunState, run: str, view: LandingView) -> list[Action]:
+    """Return the next step of a landing that the queue has not decided."""
+    landing = state.landing
+    if landing.status == REQUESTED:
+        return [] if _entry_of(state, view) is not None else [
+            Action(ActionKind.ENQUEUE, INTEGRATION, f"attempt {landing.attempt}")]
+    gate = state.flow.declined_at() if state.flow is not None else ""
+    if gate:
+        return [_change_landing(LandingChanged(DECLINED, landing.attempt, reason=(
+            f"{gate} was answered with No, so nothing landed; the branch {integration_branch(run)} is kept: "
+            "`git merge` lands it by hand")))]
+    if not view.is_new:
+        return [_change_landing(LandingChanged(NO_CHANGE, landing.attempt))]
+    return [_change_landing(LandingChanged(REQUESTED, landing.attempt + 1, oid=view.tip, base=view.base))]
+
+
+_LONG = 200
+"""Characters of one node's reason in that of its run."""
+
+
+def _failure_summary(state: RunState, view: GuardianView, resting: Sequence[str], flow: str = "") -> str:
+    """Return why a run failed: the nodes that failed or are parked, and how the parked ones can continue.
+
+    `flow` is why the flow ended; it is included if no node has failed.
+    """
+    reasons = [f"{name}: {_first_line(node.reason)}" for name, node in state.nodes.items() if node.status == "failed"]
+    reasons += [_first_line(flow)] if flow and not reasons else []
+    reasons += [f"{name}: parked: {_first_line(parked.why)}" for name in resting
+                if (parked := find_parked(state, name))]
+    if resting:
+        reasons.append(f"all work is kept; fix the cause, then: garrison resume {view.run}")
+    return "; ".join(reasons) or "nothing left to start"
+
+
+def _first_line(reason: str) -> str:
+    return shorten(reason.strip().partition("\n")[0], _LONG)

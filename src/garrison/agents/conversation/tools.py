@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from garrison.agents.base import VALIDATOR, WORKER, AgentReport, Function
-from garrison.agents.claude import questions
+from garrison.agents.conversation import questions
 from garrison.agents.result import NOTHING_TO_DO, parse_report, to_report, verdict_problem
 from garrison.errors import UsageError
 from garrison.records import atomic
@@ -19,7 +19,7 @@ from garrison.records.json_io import read_json, write_json
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from garrison.agents.claude.attempt_files import AttemptFiles
+    from garrison.agents.conversation.files import AttemptFiles
 
 SERVER = "garrison"
 STATUSES = ("success", "partial_success", NOTHING_TO_DO, "retry", "failure")
@@ -49,7 +49,7 @@ def tools_of(role: str, files: AttemptFiles, notes: Path, output: Mapping[str, o
 
 def descriptions(role: str = WORKER) -> list[Function]:
     """Return the tools of a role for their names and schemas; their calls are made elsewhere (`mcp_server`)."""
-    from garrison.agents.claude.attempt_files import AttemptFiles
+    from garrison.agents.conversation.files import AttemptFiles
 
     return tools_of(role, AttemptFiles(Path()), Path())
 
@@ -180,3 +180,41 @@ def to_agent_report(report: object) -> AgentReport:
         return {}
     fields = {name: report[name] for name in ("status", *FOR_THE_PIPELINE) if name in report}
     return parse_report({**fields, "notes": str(report.get("summary", ""))[:_MAX_NOTES]})
+
+
+# ---- end of a turn ---------------------------------------------------------------------------------------------------
+
+# After a report or a question, a session does nothing more until it has an answer. A model may continue for minutes,
+# and do what it had asked leave for. So each tool call after that is refused, and the turn ends once the tools of the
+# response have run: no further request is made.
+
+
+_AFTER_QUESTION = frozenset(f"mcp__{SERVER}__{name}" for name in ("ask_guardian", "save_notes"))
+"""Tools that may follow a question in its turn."""
+
+
+class TurnEnd:
+    """Whether an attempt's session has reported or asked, as its files tell."""
+
+    def __init__(self, files: AttemptFiles) -> None:
+        self._files = files
+
+    @property
+    def reached(self) -> str:
+        """Return why the turn is over; '' while it is not."""
+        if read_json(self._files.report):
+            return "the report is made"
+        return "the question is asked" if questions.unanswered(self._files) else ""
+
+    def refuse(self, tool: str, _arguments: Mapping[str, Any]) -> str:
+        """Return why a tool call is refused; '' if it may be made."""
+        if report := read_json(self._files.report):
+            return f"refused: you have reported already ({report['status']}). The first report stands; end your turn."
+        if tool not in _AFTER_QUESTION and questions.unanswered(self._files):
+            return ("refused: you have asked a question and its answer is not there yet. End your turn now; the answer "
+                    "will be your next message.")
+        return ""
+
+    def end_after(self, tool: str) -> str:
+        """Return why the turn ends after a call of this tool; '' if it continues."""
+        return self.reached if tool.startswith(f"mcp__{SERVER}__") else ""

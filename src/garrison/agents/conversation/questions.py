@@ -1,7 +1,7 @@
 """Questions of an attempt to the user, and what the attempt waits for; every kind of session stores them here.
 
-A question is open until there is an answer with its id. A failure that only the user can resolve becomes a question,
-too; its answer resolves it and has its own file, so that it does not replace an answer to the agent.
+A question is open until there is an answer with its id. A failure that only the user can resolve also becomes
+a question; its answer resolves it and has its own file, so that it does not replace an answer to the agent.
 """
 
 from __future__ import annotations
@@ -9,15 +9,17 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import re
 import time
 import uuid
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from garrison.agents.base import ANSWERED, Question
-from garrison.agents.claude.policy import Decision, Step
-from garrison.agents.claude.stream import describe_call
-from garrison.agents.trouble import describe_moment
+from garrison.agents.base import ANSWERED, VALIDATOR, Question
+from garrison.agents.conversation import policy
+from garrison.agents.conversation.policy import Decision, Step
+from garrison.agents.conversation.stream import describe_call
+from garrison.agents.trouble import TroubleKind, describe_moment
 from garrison.records import atomic
 from garrison.records.json_io import append_line, read_json, read_lines, write_json
 from garrison.system import untrusted
@@ -26,8 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from garrison.agents.claude.attempt_files import AttemptFiles
-    from garrison.agents.claude.policy import Ending
+    from garrison.agents.conversation.files import AttemptFiles
+    from garrison.agents.conversation.policy import Ending
 
 _FAILURE = "trouble-"
 """Prefix of the ids of garrison's own questions, about failures; the id of an agent's question has no dash."""
@@ -141,6 +143,54 @@ def show_waiting(files: AttemptFiles, output: Path, what: str) -> None:
     atomic.write(files.waiting, what.encode(), durable=False)
     with contextlib.suppress(OSError), output.open("a") as log:
         log.write(f"── waits {what}\n")
+
+
+# ---- what is asked without the tool
+
+# A question in plain text, at the end of a turn without a report, counts as asked; so does a session that goes round.
+
+
+_FENCED = re.compile(r"```.*?(?:```|\Z)", re.DOTALL)
+_QUESTION_MARK = re.compile(r"[?？](?=[\s\"'”’»)*_`]|\Z)")
+_COULD_NOT = re.compile(r"\b(?:could(?:n['’]t| not)|can(?:['’]t|not| not)|unable to|not able to|"
+                        r"did(?:n['’]t| not) manage|failed to|gave up|give up|giving up|not possible)\b", re.IGNORECASE)
+_MAX_AFTER = 500
+"""Characters that may follow the last question of a message, such as its options."""
+_MAX_SHOWN = 1500
+MAX_LAST = 400
+"""Characters of an agent's last words that are kept where it made no report."""
+
+
+def loop_ending(files: AttemptFiles, role: str, reason: str) -> tuple[str, str]:
+    """Return the ending of a looping session: it is warned once; after that the user is asked about a worker."""
+    was_told = any(ending.kind == TroubleKind.LOOP for ending in files.read_endings())
+    if not was_told or role == VALIDATOR:
+        return TroubleKind.LOOP, reason
+    ask(files, f"it repeats itself despite a warning: {reason}. What should it do?")
+    return policy.QUESTION, unanswered(files)
+
+
+def admits_failure(text: str) -> str:
+    """Return the end of a message in which its author says what it could not do; '' if it says no such thing. Pure."""
+    prose = _FENCED.sub("", text).strip()[-_MAX_SHOWN:]
+    return prose if _COULD_NOT.search(prose[-_MAX_AFTER:]) else ""
+
+
+def plain_question(text: str) -> str:
+    """Return what a message asks its reader, '' if it asks nothing: the question's line, then the message. Pure.
+
+    What follows the question, such as its options, may be a few lines; code is not searched.
+    """
+    prose = _FENCED.sub("", text).strip()
+    marks = [match.end() for match in _QUESTION_MARK.finditer(prose)]
+    if not marks or len(prose) - marks[-1] > _MAX_AFTER:
+        return ""
+    line = prose[prose.rfind("\n", 0, marks[-1]) + 1:].partition("\n")[0].strip()
+    whole = text.strip()
+    if not any(map(str.isalnum, line)):
+        return ""
+    shown = whole if len(whole) <= _MAX_SHOWN else f"…{whole[-_MAX_SHOWN:]}"
+    return shown if shown.startswith(line) else f"{line}\n\n{shown}"
 
 
 # ---- permissions -----------------------------------------------------------------------------------------------------

@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING
 
-from garrison.agents.claude.attempt_files import AttemptFiles
-from garrison.agents.claude.policy import REPORTED, SILENT
+from garrison.agents.conversation.files import AttemptFiles
+from garrison.agents.conversation.policy import REPORTED, SILENT
 from garrison.agents.outages import read_outage
 from garrison.agents.trouble import TABLE, TRANSIENT, TroubleKind
 from garrison.records.failover import session_holders
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from garrison.agents.claude.policy import Ending
+    from garrison.agents.conversation.policy import Ending
 
 _WORDS: Mapping[str, str] = {**{kind: each.words for kind, each in TABLE.items() if each.words}, SILENT: "no report"}
 """Ending of a connection that is trouble → its words."""

@@ -1,6 +1,7 @@
-"""Event stream of a Claude session (`stream.jsonl`): the events, their terminal rendering, the tool call in flight.
+"""Event stream of a session (`stream.jsonl`): the events, their terminal rendering, the tool call in flight.
 
-Only `client` translates the SDK's messages into events; readers of a stream need no SDK.
+Each kind of agent translates its program's messages into events (`claude.client`, `acp.client`, `program_stream`), so
+readers of a stream need no SDK.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Prompts of Claude sessions: system prompt and first message of each connection, from `agents/prompts/*.md`.
+"""Prompts of sessions: the first message of each connection, from `agents/prompts/*.md`.
 
 After a death, the first message to the resumed session is `_continue`; a new session gets the whole task, which
 `agents.prompt` wrote to prompt.md.
@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from garrison.agents import prompt as task_prompt
 from garrison.agents.base import VALIDATOR, WORKER
 from garrison.agents.briefing import Interruption
-from garrison.agents.claude import policy, questions, stream
-from garrison.agents.claude.policy import Prompt
+from garrison.agents.conversation import policy, questions, stream
+from garrison.agents.conversation.policy import Prompt
 from garrison.agents.quotation import mention, quote
 from garrison.agents.template import fill
 from garrison.agents.trouble import TroubleKind
@@ -23,13 +23,9 @@ if TYPE_CHECKING:
 
     from garrison.agents.base import Assignment
     from garrison.agents.briefing import Death
-    from garrison.agents.claude.attempt_files import AttemptFiles
-    from garrison.agents.claude.policy import Ending
-    from garrison.agents.claude.settings import ClaudeSettings
+    from garrison.agents.conversation.files import AttemptFiles
+    from garrison.agents.conversation.policy import Ending
 
-SESSION = "session"
-"""Role of an agent that runs as a garrison session."""
-_SYSTEM = {WORKER: "claude_system.md", VALIDATOR: "claude_validator.md", SESSION: "session_system.md"}
 MAX_CONVERSATION = 100_000
 """Bytes of a conversation that are passed to the user's CLI: Linux limits a program's argument to 128 KiB."""
 _CAUSES: Mapping[str, str] = {
@@ -44,18 +40,6 @@ _CAUSES: Mapping[str, str] = {
     policy.STOPPED: "the run was stopped, and has been resumed",
 }
 """Ending of a connection → what interrupted the session, as a clause."""
-
-
-def system_prompt(assignment: Assignment, settings: ClaudeSettings, role: str = WORKER) -> str:
-    """Return what garrison appends to the CLI's own system prompt."""
-    task = assignment.task
-    can_run = role == VALIDATOR and "Bash" in settings.tools
-    text = fill(
-        _SYSTEM[role], run=task.run_id, node=task.node, attempt=str(task.attempt),
-        setting=task_prompt.setting(assignment.lands, assignment.confinement),
-        ways=choices_block(task.ways), instructions=assignment.instructions if settings.instructions else "",
-        verdict=fill("claude_validator_verdict.md").strip(), **task_prompt.rules(), **means_of_proof(can_run=can_run))
-    return f"{text}\n{settings.system_prompt}" if settings.system_prompt else text
 
 
 def means_of_proof(*, can_run: bool) -> dict[str, str]:
@@ -95,17 +79,19 @@ def choices_block(ways: Sequence[str]) -> str:
 
 
 def _task(assignment: Assignment, files: AttemptFiles) -> str:
-    if files.mends:
+    session = files.read_session()
+    if session is not None and session.mends:
         return assignment.rework + answer_of(files)
     text = task_prompt.without_run_so_far(assignment.task, assignment.read_prompt())
-    if not files.parent_session():
+    if session is None or not session.past:
         text = task_prompt.with_run_so_far(assignment.task, assignment.read_prompt())
     return text + answer_of(files)
 
 
 def _continue(assignment: Assignment, files: AttemptFiles) -> str:
     """Repeat the task if the session has a parent: it may have been interrupted before it received the task."""
-    task = _task(assignment, files) + "\n" if files.parent_session() else ""
+    session = files.read_session()
+    task = _task(assignment, files) + "\n" if session is not None and session.past else ""
     interruption = interruption_of(assignment, files)
     crash = fill("claude_crash.md").strip() if interruption.in_flight else ""
     text = fill("claude_continue.md", resume=task_prompt.resumption(interruption, "This session"), crash=crash,

@@ -1,8 +1,8 @@
-"""Session policy: decide what follows when a connection to Claude has ended.
+"""Session policy: decide what follows when a connection of a session has ended.
 
-A session has as many connections as it needs, each to one CLI process. How they ended is recorded in the attempt's
-folder, so the successor of a dead orchestrator makes the same decision. Deaths are not handled here: a connection that
-was killed ends the orchestrator's incarnation, and its runner's restart policy counts it.
+A session has as many connections as it needs, each with one process of its agent's program. How they ended is recorded
+in the attempt's folder, so the successor of a dead orchestrator makes the same decision. Deaths are not handled here: a
+connection that was killed ends the orchestrator's incarnation, and its runner's restart policy counts it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Ending(Value):
     """End of one connection; a line of `endings.jsonl`."""
 
     kind: str
-    """A class of `failures`, or an ending of this module."""
+    """A class of `agents.trouble`, or an ending of this module."""
     at: float
     """Seconds since 1970."""
     reason: str = ""
@@ -89,6 +89,8 @@ _COUNTED = frozenset(kind for kind in TRANSIENT if ruling(kind).counts)
 """Failures that lengthen each other's pauses."""
 NEEDS_PERSON = frozenset(kind for kind in CLASSES if ruling(kind).follows == "person")
 """Failures that only the user can resolve."""
+MAX_RETRY_DELAY = 15.0
+"""Seconds of the API's own retry delay beyond which a turn ends instead of waiting."""
 MAX_CRASHES = 3
 """Deaths of an agent's program in a row, without any progress, after which another agent may continue."""
 MAX_HAND_OVERS = 5

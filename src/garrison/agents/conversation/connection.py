@@ -1,0 +1,343 @@
+"""Connection: a process that runs an agent's program for one prompt of a session, and records what becomes of it.
+
+It decides nothing about the attempt: it writes how it ended to `endings.jsonl` and exits, and the orchestrator decides
+what follows (`attempt`). It dies with its orchestrator, and the program with it. What holds for every kind of agent is
+told here, in this order:
+
+1. `run` records what a dead predecessor has left, waits until no other process runs the session and until a start slot
+   is free, and has the program opened.
+2. `_converse` sends the prompt, and another one for what the user has said meanwhile. The kind passes each event to
+   `_write` (or, for usage, to `usage.jsonl`) and to `_observe`, which notices a session that goes round.
+3. `_turn_ended` finds out how a turn has ended: by a report, a question, a failure, or without a word about its task.
+4. `_ending` names the end of the connection, by the API's own answer if the run's proxy has seen it;
+   `run_connection` records it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
+
+from garrison.agents.base import WORKER, Order
+from garrison.agents.conversation import messages, policy, questions
+from garrison.agents.conversation.files import AttemptFiles
+from garrison.agents.conversation.policy import Ending
+from garrison.agents.conversation.start_watch import start_slot
+from garrison.agents.conversation.stream import render
+from garrison.agents.result import LANDING
+from garrison.agents.trouble import LIMITS, TRANSIENT, TroubleKind, judge, local_zone, read_reset
+from garrison.ends import End, EndKind
+from garrison.records import atomic, costs
+from garrison.records.api_answers import NETWORK, read_answer
+from garrison.records.json_io import append_line, read_json
+from garrison.records.life_lock import LifeLock
+from garrison.records.record import from_data
+from garrison.system.processes import die_with_parent
+from garrison.system.terminal_text import clean_lines
+from garrison.values import replace
+
+if TYPE_CHECKING:
+    from garrison.agents.conversation.loop_detector import LoopDetector
+    from garrison.agents.conversation.messages import Told
+    from garrison.agents.conversation.stream import Event
+
+_LOCK_TIMEOUT = 30.0
+"""Seconds to wait for an earlier incarnation's connection to release the session."""
+_STOP_TIMEOUT = 0.5
+"""Seconds by which our signal to stop may arrive later than that of the program."""
+_MAX_REASON = 2000
+_MAX_LAST = 400
+"""Characters of an agent's last words that are kept where it made no report."""
+_SHOWN_REPEATS = 4
+"""Identical calls in a row from which on `status` shows them."""
+
+
+_EARLIER = {"incarnation": "life", "worktree": "tree", "role": "part"}
+"""Names in the order of an ACP agent by an orchestrator that runs since before an update."""
+OrderT = TypeVar("OrderT", bound=Order)
+
+
+class SessionConnection(Generic[OrderT]):
+    """One connection to a session."""
+
+    program: ClassVar[str]
+    """What people call the agent's program."""
+    failures: ClassVar[tuple[type[Exception], ...]]
+    """Errors of the program, which `_failed` names."""
+
+    def __init__(self, job: OrderT, starts: int, loops: LoopDetector, executable: str, path: str | None = None) -> None:
+        self.job, self.files, self._starts = job, AttemptFiles(job.attempt_folder), starts
+        self._executable, self._path = executable, path
+        """The program, and the PATH on which it is looked for."""
+        self._prompt, self._loops = job.prompt, loops
+        self._stop, self._started = asyncio.Event(), asyncio.Event()
+        self._began = time.time()
+        self._told: Told | None = None
+        """The user's message sent with the current prompt; None once the agent has answered."""
+        self._shows_repeats = False
+        self._lock: LifeLock | None = None
+        """Held until this process ends: no other may run the session."""
+
+    # ---- implemented by each kind of agent
+
+    @property
+    def _answered(self) -> bool:
+        """Return whether the model has answered in this connection."""
+        raise NotImplementedError
+
+    async def _open(self) -> Ending | None:
+        """Start the program and its session; return the ending if they cannot begin."""
+        raise NotImplementedError
+
+    async def _turn(self, prompt: str) -> Ending:
+        """Send a prompt, and record the events of its turn; return how that ended."""
+        raise NotImplementedError
+
+    async def _close(self) -> None:
+        """End the program."""
+        raise NotImplementedError
+
+    async def _failed(self, error: Exception) -> Ending:
+        """Return the ending that an error of the program means."""
+        raise NotImplementedError
+
+    def _prepare(self) -> Ending | None:
+        """Return the ending if the program may not start."""
+        return None
+
+    @property
+    def _is_in_call(self) -> bool:
+        """Return whether a tool call is under way, which may change the report."""
+        return False
+
+    def _take_report(self, _message: str = "") -> Mapping[str, object] | None:
+        """Return the agent's report, which is in report.json then; ValueError if what it gave for one cannot be read.
+
+        Args:
+            message: its last words, which may hold the report.
+        """
+        report: Mapping[str, object] | None = read_json(self.files.report)
+        return report
+
+    def _text_of(self, told: Told) -> str:
+        """Return the prompt that tells what the user has said during the last turn."""
+        return told.text
+
+    def _asks(self, said: str) -> str:
+        """Return what a worker asks the user with its last words; '' for nothing."""
+        return questions.plain_question(said) if self.job.role == WORKER else ""
+
+    # ---- from start to end
+
+    async def run(self) -> Ending:
+        """Run the connection to its end."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, self._stop.set)
+        self._show_trouble("")
+        if ending := self._left_over() or await self._lock_session() or self._prepare():
+            return ending
+        try:
+            return await self._connect()
+        except self.failures as error:
+            return await self._failed(error)
+
+    def _left_over(self) -> Ending | None:
+        """Return the ending that a predecessor died before it had recorded."""
+        if report := self._take_report():
+            return self._reported(report)
+        question = self._open_question()
+        return self._ending(policy.QUESTION, question) if question else None
+
+    async def _lock_session(self) -> Ending | None:
+        """Wait until no other process runs the session; return the ending if that takes too long, or we are to stop."""
+        until = time.monotonic() + _LOCK_TIMEOUT
+        while not self._stop.is_set() and time.monotonic() < until:
+            self._lock = LifeLock.try_acquire(self.files.lock)
+            if self._lock is not None:
+                return None
+            await asyncio.sleep(0.05)
+        return self._ending(policy.STOPPED) if self._stop.is_set() else self._ending(
+            TroubleKind.CRASH, "another process still runs the session")
+
+    async def _connect(self) -> Ending:
+        async with start_slot(Path(self.job.home), self._starts, self._show_wait, self._stop) as self._started:
+            self.files.waiting.unlink(missing_ok=True)
+            if self._stop.is_set():
+                return self._ending(policy.STOPPED)
+            try:
+                return await self._open() or await self._converse()
+            finally:
+                await self._close()
+
+    async def _converse(self) -> Ending:
+        """Send the prompt, and another one for what the user has said meanwhile; return how the last turn ended."""
+        self._told = told = messages.pending(self.files)
+        ending = await self._turn(f"{self._prompt}\n\n{told.text}" if told else self._prompt)
+        while ending.kind == policy.SILENT and (told := messages.pending(self.files)):
+            self._told = told
+            ending = await self._turn(self._text_of(told))
+        return ending
+
+    def _confirm(self) -> None:
+        """Count what the user said as delivered, once the agent has answered."""
+        if self._told is not None:
+            messages.confirm(self.files, self._told)
+            self._told = None
+
+    def _observe(self, event: Event) -> str:
+        """Return why the session goes round, '' while it does not; show what repeats."""
+        reason = self._loops.observe(event)
+        if event["kind"] == "tool_result" and (self._loops.repeated >= _SHOWN_REPEATS or self._shows_repeats):
+            self._shows_repeats = self._loops.repeated >= _SHOWN_REPEATS
+            self._show_trouble(f"the last {self._loops.repeated} calls brought nothing new"
+                               if self._shows_repeats else "")
+        return reason
+
+    def _goes_round(self, reason: str) -> Ending:
+        return self._ending(*questions.loop_ending(self.files, self.job.role, reason))
+
+    def _turn_ended(self, said: str, failure: Ending | None = None) -> Ending:
+        """Return how a turn ended: by a report, a question or a failure, or without any of them.
+
+        Args:
+            said: its last words.
+        """
+        unreadable = ""
+        try:
+            if report := self._take_report(said):
+                return self._reported(report)
+        except ValueError as error:
+            self._note(unreadable := str(error))
+        if question := self._open_question():
+            return self._ending(policy.QUESTION, question)
+        if failure is not None:
+            return failure
+        if question := self._asks(said):
+            questions.ask(self.files, question)
+            return self._ending(policy.QUESTION, question)
+        silent = self._ending(policy.SILENT, said.strip()[-_MAX_LAST:] or "it said nothing")
+        return replace(silent, unreadable=unreadable) if silent.kind == policy.SILENT else silent
+
+    def _open_question(self) -> str:
+        """Return the question that ends the turn; '' for none, or for one for whose answer the program waits."""
+        question = read_json(self.files.question)
+        return questions.unanswered(self.files) if question and not question.get("call") else ""
+
+    # ---- endings
+
+    def _ending(self, kind: str, reason: str = "", *, resets_at: float | None = None) -> Ending:
+        """Return how the connection ends: by its report, by the API's own answer if the proxy has seen it, else as the
+        program says. A failure after the report is no reason to repeat the work."""
+        if kind not in (policy.STOPPED, TroubleKind.CRASH) and not self._is_in_call and (report := self._take_report()):
+            return self._reported(report)
+        now, status, answer = time.time(), None, read_answer(self.files.attempt / NETWORK, self._began)
+        if answer is not None and (seen := judge(kind, answer)) is not None:
+            reason = reason if kind == seen and reason else answer.describe()
+            kind, status, resets_at = seen, answer.status, answer.resets_at or resets_at
+        if kind not in LIMITS:
+            resets_at = resets_at if kind in TRANSIENT else None
+        elif resets_at is None:
+            resets_at = read_reset(reason, now, local_zone())
+        return Ending(kind, now, shorten(reason), False, resets_at, self._answered, status)
+
+    def _reported(self, report: Mapping[str, object]) -> Ending:
+        return Ending(policy.REPORTED, time.time(), shorten(str(report["summary"])), report["status"] in LANDING, None,
+                      self._answered)
+
+    async def _program_ended(self, end: End, said: str, kind: str) -> Ending:
+        """Return the ending of a program that has ended by itself.
+
+        Args:
+            said: the end of its error output.
+            kind: class of an exit with an error, by these words.
+        """
+        if end.signal == signal.SIGTERM:  # a stop signals the program and us; ours may arrive later
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stop.wait(), _STOP_TIMEOUT)
+        if self._stop.is_set():
+            return self._ending(policy.STOPPED)
+        if end.kind is EndKind.SIGNAL:
+            return Ending(TroubleKind.CRASH, time.time(), f"{self.program} was killed (exit code {end.code})",
+                          progress=self._answered)
+        if end.kind is EndKind.LOST:
+            return self._ending(TroubleKind.CRASH, f"{self.program} closed its output")
+        if not self._answered and (gone := self._vanished(was_run=end.kind is not EndKind.NOT_RUN)):
+            return gone
+        if end.kind is EndKind.NOT_RUN:
+            return self._ending(TroubleKind.INVALID, f"{self.program} cannot be started: {said}")
+        return self._ending(kind, f"{self.program} ended with exit code {end.code}: {said or 'it said nothing'}")
+
+    def _vanished(self, *, was_run: bool) -> Ending | None:
+        """Return the ending of a program that has failed at its start and is gone, None if it is there: an update
+        replaces it, so it is waited for."""
+        program = self._executable
+        if shutil.which(program, path=self._path) is None:
+            return self._ending(TroubleKind.VANISHED, f"{program} is not there any more; waiting until it is back")
+        before = self.files.read_endings()[-1:]
+        if not was_run and before and before[0].kind == TroubleKind.VANISHED:  # it was gone when we were started
+            return self._ending(TroubleKind.VANISHED, f"{program} cannot be run yet; waiting until it can")
+        return None
+
+    # ---- what is recorded and shown
+
+    def _write(self, event: Mapping[str, object]) -> None:
+        """Append an event to the stream, and show it in the output."""
+        append_line(self.files.stream, {"at": costs.now(), "life": self.job.incarnation, **event})
+        if text := render(event):
+            print(clean(text), flush=True)
+
+    def _note(self, text: str) -> None:
+        self._write({"kind": "note", "text": text})
+
+    def _show_wait(self, what: str) -> None:
+        """Show what the session waits for, in the output and in `status`."""
+        self._note(f"waits {what}")
+        atomic.write(self.files.waiting, what.encode(), durable=False)
+
+    def _show_trouble(self, what: str) -> None:
+        """Show in `status` what goes wrong while the session works; '' for nothing."""
+        if what:
+            atomic.write(self.files.trouble, what.encode(), durable=False)
+        else:
+            self.files.trouble.unlink(missing_ok=True)
+
+
+def run_connection(connection: Callable[[OrderT], SessionConnection[OrderT]], order: type[OrderT],
+                   argv: list[str] | None) -> int:
+    """Run a connection by the order in the file that the command line names; exit 0 once its ending is on disk."""
+    path = Path((sys.argv[1:] if argv is None else argv)[0])
+    die_with_parent()
+    job = from_data(order, {_EARLIER.get(name, name): value for name, value in (read_json(path) or {}).items()})
+
+    async def run() -> Ending:
+        return await connection(job).run()
+
+    return run_to_ending(AttemptFiles(job.attempt_folder), run)
+
+
+def run_to_ending(files: AttemptFiles, run: Callable[[], Coroutine[object, object, Ending]]) -> int:
+    """Run a connection and record how it ended; return the process's exit code."""
+    try:
+        files.add_ending(asyncio.run(run()))
+    except OSError as error:  # such as a full disk: a later connection continues
+        with contextlib.suppress(OSError):
+            os.write(1, f"the connection ends: {error}\n".encode(errors="replace"))
+        os._exit(1)  # what is not flushed would print a traceback
+    return 0
+
+
+def clean(text: str) -> str:
+    """Remove escape sequences and control characters: an agent's text must not steer the terminal."""
+    return "\n".join(clean_lines(text))
+
+
+def shorten(reason: str) -> str:
+    return clean(reason).strip()[:_MAX_REASON]

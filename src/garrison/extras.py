@@ -1,0 +1,123 @@
+"""Extras: the parts of garrison whose libraries are installed on request, and the line that installs one.
+
+The core needs few libraries. What an extra registers is in `plugins.OWN`; here is which libraries it needs. They are
+imported where they are used, so a missing one is noticed by whoever asks for the part: `require` refuses before
+anything begins, and `explain` turns the import error of any other place into the same line.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from garrison.errors import Refused
+from garrison.values import Value
+
+
+class Extra(Value):
+    """A part that `pip install 'garrison[NAME]'` brings."""
+
+    brings: str
+    libraries: tuple[str, ...]
+    """Packages that it imports; the first is the one that it is for."""
+
+    @property
+    def is_installed(self) -> bool:
+        return find_spec(self.libraries[0]) is not None
+
+
+EXTRAS = {
+    "claude": Extra("Claude agents, sessions and the butler",
+                    ("claude_agent_sdk", "dateparser", "jsonschema", "pydantic")),
+    "acp": Extra("agents that speak the Agent Client Protocol", ("acp",)),
+    "mcp": Extra("`garrison mcp`, and tools of MCP servers", ("mcp",)),
+    "web": Extra("the page of `garrison serve`, and metrics",
+                 ("starlette", "uvicorn", "cryptography", "prometheus_client", "pydantic", "segno")),
+    "forges": Extra("GitHub, GitLab, Gitea and Forgejo", ("httpx2",)),
+    "hosts": Extra("work on other machines", ("temporalio",)),
+    "top": Extra("the live screen of `garrison top`", ("textual",)),
+    "notify": Extra("notices by services such as ntfy, Slack or mail, and on phones", ("apprise", "cryptography")),
+    "graph": Extra("conversion of agent graphs to networkx", ("networkx",)),
+}
+
+
+class MissingExtra(Refused):
+    """Refusal of what needs an extra that is not installed; the message has the line that installs it."""
+
+
+def require(name: str, what: str) -> None:
+    """Raise MissingExtra unless an extra is installed; its message begins with `what`, the thing that needs it."""
+    if not EXTRAS[name].is_installed:
+        raise MissingExtra(_message(name, what))
+
+
+def explain(error: ImportError) -> MissingExtra | None:
+    """Return the refusal for an import that failed because an extra is not installed; None for any other."""
+    package = (error.name or "").partition(".")[0]
+    names = [name for name, extra in EXTRAS.items() if package in extra.libraries]
+    if not names or not isinstance(error, ModuleNotFoundError) or find_spec(package) is not None:
+        return None
+    name = next((name for name in names if not EXTRAS[name].is_installed), names[0])
+    return MissingExtra(_message(name, "this"))
+
+
+def _message(name: str, what: str) -> str:
+    size = ", about 380 MB" if name == "claude" else ""
+    return f"{what} needs the extra `{name}` ({EXTRAS[name].brings}{size}); install it: `{install_line(name)}`"
+
+
+def install_line(name: str, prefix: Path = Path(sys.prefix), source: Mapping[str, Any] | None = None) -> str:
+    """Return the command that adds an extra to an installation, in the way in which it was installed.
+
+    pipx and uv install a tool again, so their lines name the extras that are there already as well.
+
+    Args:
+        prefix: the environment's folder.
+        source: what its `direct_url.json` says (default: what this installation's does).
+    """
+    is_pipx, is_uv_tool = (prefix / "pipx_metadata.json").is_file(), (prefix / "uv-receipt.toml").is_file()
+    is_tool = is_pipx or is_uv_tool
+    wanted = sorted({name, *(each for each, extra in EXTRAS.items() if is_tool and extra.is_installed)})
+    requirement, is_editable = _requirement(",".join(wanted), _read_source() if source is None else source)
+    words = [*(["--editable"] if is_editable else []), requirement]
+    if is_pipx:
+        return shlex.join(["pipx", "install", "--force", *words])
+    if is_uv_tool:
+        return shlex.join(["uv", "tool", "install", "--force", *words])
+    if "\nuv = " in _read(prefix / "pyvenv.cfg"):  # it has no pip
+        return shlex.join(["uv", "pip", "install", "--python", sys.executable, *words])
+    is_active = os.environ.get("VIRTUAL_ENV") == sys.prefix
+    return shlex.join([*(["pip"] if is_active else [sys.executable, "-m", "pip"]), "install", *words])
+
+
+def _read_source() -> Mapping[str, Any]:
+    from importlib.metadata import PackageNotFoundError, distribution  # 15 ms, which only this refusal needs
+
+    try:
+        return dict(json.loads(distribution("garrison").read_text("direct_url.json") or "{}"))
+    except (PackageNotFoundError, ValueError):
+        return {}
+
+
+def _requirement(extras: str, source: Mapping[str, Any]) -> tuple[str, bool]:
+    """Return garrison with these extras as installers take it, from where it came, and whether it is editable."""
+    url = str(source.get("url", ""))
+    if "dir_info" in source:
+        return f"{unquote(urlsplit(url).path)}[{extras}]", bool(source["dir_info"].get("editable"))
+    if revision := source.get("vcs_info"):
+        return f"garrison[{extras}] @ {revision['vcs']}+{url}@{revision['commit_id']}", False
+    return f"garrison[{extras}] @ {url}" if url else f"garrison[{extras}]", False
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

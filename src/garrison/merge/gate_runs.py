@@ -1,0 +1,324 @@
+"""Gate runs of a queue: start them in slots, record their verdicts, end those that nothing needs.
+
+Several runs may be in progress, each in its own slot. A run (`gate.py`) is identified by the tree that it tests;
+every step decides whether its verdict is still wanted, and a run that nothing needs is ended. `test` is journaled
+before a run starts, so that the next processor finds it, and `verdict` before anything acts on it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from garrison.ends import RETRY_SECONDS, Wait, WaitKind
+from garrison.errors import Fenced, GarrisonError, Refused, Shortage
+from garrison.merge.failing_tests import MAX_NAMES, find_failures, read_reports
+from garrison.merge.gate import (
+    KILL_GRACE,
+    GateRun,
+    gate_marker,
+    list_targets_files,
+    open_attestations,
+    remove_folder,
+)
+from garrison.merge.gate_files import find_gate_files
+from garrison.merge.queue import Progress
+from garrison.merge.records import GateStarted, QueueHindered, VerdictGiven
+from garrison.merge.slots import Slot, acquire_slot
+from garrison.merge.suspects import suspect
+from garrison.merge.touched import TouchedFiles
+from garrison.records import log_retention
+from garrison.records.names import is_run_branch
+from garrison.records.run import RunFiles
+from garrison.sandbox.confine import leave_session_keyring
+from garrison.sandbox.place import Mode, Role
+from garrison.sandbox.proxy.hosts import OF_GATE, write_refused
+from garrison.sandbox.rights import read_rights
+from garrison.system import failpoint, machine, process_control, processes
+from garrison.system.command import read_tail
+from garrison.system.event_loop import FolderChanges
+from garrison.system.git import GitError
+from garrison.system.git.commits import literal_pattern
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+    from pathlib import Path
+
+    from garrison.merge.config import QueueConfig
+    from garrison.merge.entry import MergeEntry
+    from garrison.merge.gate import Verdict
+    from garrison.merge.queue import QueueWriter
+    from garrison.merge.records import Subject
+    from garrison.merge.state import QueueState, RunningGate
+
+MAX_SCRIPT = 1 << 20
+"""Bytes of a script that is read for what else it calls."""
+MAX_STOPPED = 5
+"""Runs on one tree that were stopped and do not count; from then on they count as lost ones."""
+MAX_LOG, MAX_LINES = 256 * 1024, 20_000
+"""Bytes and lines at the end of a red run's log in which failing tests are looked for."""
+MAX_NAME = 200
+"""Characters of the name of a failing test that are recorded."""
+
+
+class GateRuns:
+    """Gate runs of one queue, in the slots below `folder`, with `environment` (without the variables `held_back`)."""
+
+    def __init__(self, writer: QueueWriter, folder: Path, environment: Mapping[str, str],
+                 held_back: Sequence[str], touched: TouchedFiles | None = None) -> None:
+        self.writer, self.queue, self.git = writer, writer.queue, writer.git
+        self.folder, self.environment, self.held_back = folder, environment, held_back
+        self.touched = touched or TouchedFiles(self.git)
+        self._runs: dict[str, GateRun] = {}
+        """Runs in progress, by job."""
+        self._idle: list[Slot] = []
+        self._stopped: dict[str, int] = {}
+        """Tree → its runs that were stopped and do not count."""
+        self._changes: FolderChanges | None = None
+        """Verdicts that are written: a wrapper with orphans stays after its own."""
+        self._watched: set[Path] = set()
+
+    @property
+    def folders(self) -> list[Path]:
+        """Return the folders in which set-ups and gates will write their verdicts."""
+        return [folder for run in self._runs.values() if (folder := run.stage_folder) is not None]
+
+    def in_progress(self, state: QueueState) -> dict[str, RunningGate]:
+        return {job: state.gates[job] for job in self._runs if job in state.gates}
+
+    def verdict_key(self, config: QueueConfig) -> str:
+        """Return the key of verdicts in this environment, on the target as it is now."""
+        files = list_targets_files(self.git, self.writer.tip() or "", config.gate_from_target)
+        return config.verdict_key(self.environment, files)
+
+    def start(self, entries: Sequence[MergeEntry], commit: str, tree: str, subject: Subject, *, base: str = "",
+              why: str = "") -> Progress | Wait:
+        """Start a gate run on a commit, for these entries merged onto `base`; wait if the disk is full."""
+        if full := self._full_disk():
+            return Wait(WaitKind.NO_ROOM,
+                        f"No space left on device: {full}; {entries[0].id} is tested when there is room")
+        if lack := self._lack_of_room():
+            return Wait(WaitKind.NO_ROOM,
+                        f"no room for a gate run: {lack}; {entries[0].id} is tested when there is room")
+        config = require_config(self.queue.state)
+        first, number = entries[0], entries[0].tests + 1
+        slot = self._idle.pop() if self._idle else acquire_slot(self.git, self.folder)
+        run = self._gate_run(config, slot, f"{first.id}.{number}", entries, number, base)
+        job, key = run.folder.name, self.verdict_key(config)
+        self._runs[job] = run
+        log_retention.remove_old_logs(run.log.parent,
+                                      [log for each in self._runs.values() for log in (each.log, each.setup_log)])
+        self.writer.append(GateStarted(tuple(entry.id for entry in entries), subject, number, job, commit, tree,
+                                       slot.number, key, str(run.log), base, why, config.gate or ""))
+        failpoint.here("test_recorded")
+        try:
+            run.start(commit, tree)
+        except GarrisonError as error:  # git could not prepare the slot: no verdict on the entries
+            self._finish(job, run)
+            self.writer.append(VerdictGiven((first.id,), subject, tree, key, "lost", str(error), str(run.log), job, -1,
+                                            uncounted=True))
+            raise
+        failpoint.here("test_started")
+        try:
+            self.writer.state()
+        except Fenced:  # the processor that took over had looked for running gates before this one began
+            run.abandon()
+            raise
+        return Progress("testing", first.id)
+
+    def check_preparing(self, commit: str) -> None:
+        """Prepare a slot for that commit as for a gate run; GitError if git cannot."""
+        config = require_config(self.queue.state)
+        slot = self._idle.pop() if self._idle else acquire_slot(self.git, self.folder)
+        self._idle.append(slot)
+        slot.prepare(commit, config.clean, config.keep)
+
+    def _full_disk(self) -> Path | None:
+        """Return the folder in which a gate could not write: that of its worktree, or of its verdict."""
+        return next((path for path in (self.folder, self.queue.folder) if machine.is_full(path)), None)
+
+    def _lack_of_room(self) -> str:
+        """Return what the machine lacks for a gate run, '' if nothing."""
+        if lack := machine.find_shortage(machine.MIN_FOR_WORK):
+            return lack
+        if read_rights(self.queue.home, Role.GATE, environ=self.environment).mode is not Mode.NONE:
+            try:  # before the journal has a gate run: it may be tried again for long
+                leave_session_keyring()
+            except Shortage as error:
+                return str(error)
+        return ""
+
+    def _gate_run(self, config: QueueConfig, slot: Slot, job: str, entries: Sequence[MergeEntry], number: int,
+                  base: str) -> GateRun:
+        marker = gate_marker(self.queue.home, entries[0].run, entries[0].id, number)
+        tip = self.writer.tip() or ""
+        return GateRun(slot, config, self.queue.folder / "tests" / job, self.queue.folder / "logs" / f"{job}.log",
+                       marker, self.environment, self.queue.home, self.held_back, target=tip,
+                       attestations=open_attestations(self.queue.folder, self.queue.clock.utc()),
+                       is_run_branch=is_run_branch(self.queue.target),
+                       from_target=(*config.gate_from_target, *self._scripts(config, entries, base, tip)))
+
+    def _scripts(self, config: QueueConfig, entries: Sequence[MergeEntry], base: str, tip: str) -> tuple[str, ...]:
+        """Return patterns of the scripts that the gate names and the target has, unless the work of these entries, or
+        of those in `base`, may change them: the user approved it, or `[guard]` lets it. A set-up, which is the
+        branch's, may not."""
+        if not (config.gate and tip and all(entry.keeps_gate for entry in entries)):
+            return ()
+
+        def read(name: str) -> bytes | None:
+            with suppress(GitError):  # it is not there, or too large for a script
+                return self.git.run("cat-file", "blob", f"{tip}:{name}", exact=True, most=MAX_SCRIPT).out.encode(
+                    errors="surrogateescape")
+            return None
+
+        scripts = find_gate_files(config.gate, read).scripts
+        is_other = bool(scripts) and base not in ("", tip) and not scripts.isdisjoint(self.git.changed_paths(tip, base))
+        return () if is_other else tuple(map(literal_pattern, sorted(scripts)))
+
+    def adopt(self, state: QueueState) -> None:
+        """Adopt the gate runs in the journal, and end those that cannot be adopted."""
+        for gate in state.gates.values():
+            if state.config is not None and gate.key == self.verdict_key(state.config):
+                self._adopt(gate, state, state.config)
+        self._end_unwanted(state)
+
+    def _adopt(self, gate: RunningGate, state: QueueState, config: QueueConfig) -> None:
+        try:
+            slot = acquire_slot(self.git, self.folder, gate.slot)
+        except Refused:
+            return  # its slot is taken: the run is ended with the others
+        run = self._gate_run(config, slot, gate.job, [state.entry(name) for name in gate.entries], gate.number,
+                             gate.base)
+        run.tree = gate.tree
+        if run.adopt(self.writer.clock.monotonic()):
+            self._runs[gate.job] = run
+        else:
+            self._idle.append(slot)
+
+    def _end_unwanted(self, state: QueueState) -> None:
+        """End runs of superseded entries, and those that could not be adopted."""
+        for folder in (self.queue.folder / "tests").glob("*.*"):
+            name, _, number = folder.name.rpartition(".")
+            if name in state.entries and folder.name not in self._runs:
+                marker = gate_marker(self.queue.home, state.entries[name].run, name, int(number))
+                if processes.find_marked(marker):
+                    process_control.kill_tree(None, marker, grace=KILL_GRACE)
+                remove_folder(folder)
+
+    def keep(self, jobs: Collection[str]) -> None:
+        """End all other runs: their verdicts are no longer needed."""
+        for job, run in list(self._runs.items()):
+            if job not in jobs:
+                run.abandon()
+                self._finish(job, run)
+
+    def record_verdict(self, state: QueueState) -> Progress | None:
+        """Record the verdict of a run that has ended, before anything acts on it; None if all are in progress."""
+        if self._changes is not None:
+            self._changes.read()  # before the look: what is written after it wakes the processor again
+        for job, run in list(self._runs.items()):
+            gate = state.gates.get(job)
+            verdict = run.poll(self.writer.clock.monotonic()) if gate else None
+            if gate and verdict:
+                del self._runs[job]
+                self._idle.append(run.slot)
+                is_repeated = self._record(gate, verdict, run, state)
+                self._tell_refused_hosts(run, [state.entries[name] for name in gate.entries if name in state.entries])
+                run.remove()
+                return Progress("stopped" if is_repeated else "verdict", gate.first)
+        return None
+
+    def _record(self, gate: RunningGate, verdict: Verdict, run: GateRun, state: QueueState) -> bool:
+        """Record a verdict; return whether it does not count since the run was stopped: it is repeated, so often."""
+        failpoint.here("verdict_before")
+        is_told = verdict.tail and verdict.reason and verdict.result != "green"
+        reason = verdict.reason + (f"\n{verdict.tail}" if is_told else "")
+        failing, suspicion = self._read_failures(gate, verdict, run, state)
+        stops = self._stopped[gate.tree] = self._stopped.get(gate.tree, 0) + 1 if verdict.was_stopped else 0
+        is_repeated = 0 < stops <= MAX_STOPPED
+        self.writer.append(VerdictGiven(
+            gate.entries, gate.subject, gate.tree, gate.key, verdict.result, reason, str(verdict.log), gate.job,
+            verdict.code, verdict.note, failing=failing, suspicion=suspicion,
+            uncounted=is_repeated or (verdict.result == "lost" and self._full_disk() is not None)), sync=True)
+        failpoint.here("verdict")
+        if is_repeated:
+            self.writer.append(QueueHindered(f"{verdict.reason}; run again ({stops} of {MAX_STOPPED})"))
+        return is_repeated
+
+    def _read_failures(self, gate: RunningGate, verdict: Verdict, run: GateRun, state: QueueState,
+                       ) -> tuple[tuple[str, ...], tuple[float, ...]]:
+        """Return what failed by the log and the reports of a red run, and how suspect that makes each entry."""
+        if verdict.result != "red":
+            return (), ()
+        failures = find_failures(read_tail(verdict.log, MAX_LINES, MAX_LOG))
+        failures = failures.with_cases(read_reports(run.slot.path, run.started_at))
+        entries = [state.entries[name] for name in gate.entries if name in state.entries]
+        ratios: dict[str, float] = {}
+        if failures and gate.subject == "entry" and len(entries) == len(gate.entries):
+            touched = self.touched.of_all(entries, state.tip)
+            ratios = suspect(failures, {name: each.files for name, each in touched.items()}, state.flaky_tests)
+        named = failures.tests or failures.files
+        return (tuple(name[:MAX_NAME] for name in named[:MAX_NAMES]),
+                tuple(ratios[name] for name in gate.entries) if ratios else ())
+
+    def _tell_refused_hosts(self, run: GateRun, entries: Sequence[MergeEntry]) -> None:
+        """Tell the attempts under test which hosts their gate was refused; the folder of the gate run is removed."""
+        hosts = run.refused_hosts
+        for entry in entries if hosts else ():
+            folder = RunFiles(self.queue.home, entry.run).attempt(entry.node, entry.attempt)
+            if folder.is_dir():
+                write_refused(folder / OF_GATE, hosts)
+
+    def wait(self, state: QueueState) -> Wait:
+        """Return a wait for the runs in progress."""
+        first = next((state.gates[job].first for job in self._runs if job in state.gates), "")
+        fds = [run.pidfd for run in self._runs.values() if run.pidfd >= 0]
+        if folders := self.folders:
+            self._changes = self._changes or FolderChanges()
+            for folder in self._watched - set(folders):
+                self._changes.forget(folder)
+            for folder in folders:
+                self._changes.watch(folder)
+            self._watched = set(folders)
+            fds += [fd] if (fd := self._changes.fileno()) is not None else []
+        seconds = min((due for run in self._runs.values() if (due := run.serves_in) is not None), default=RETRY_SECONDS)
+        return Wait(WaitKind.GATE, f"the gate runs for {first}", fd=self._any_of(fds),
+                    seconds=min(seconds, RETRY_SECONDS))
+
+    def _any_of(self, fds: list[int]) -> int:
+        if len(fds) < 2:
+            return fds[0] if fds else -1
+        self._poll = select.epoll()
+        with contextlib.suppress(OSError):  # a program of the user's may hold all its watches; then the timer serves
+            for fd in fds:
+                self._poll.register(fd, select.EPOLLIN)
+            return self._poll.fileno()
+        return fds[0]
+
+    def _finish(self, job: str, run: GateRun) -> None:
+        del self._runs[job]
+        run.remove()
+        self._idle.append(run.slot)
+
+    def close(self, *, end: bool) -> None:
+        """Release all slots; the next processor adopts running gates, unless they are ended now (`end`)."""
+        for run in self._runs.values():
+            if end:
+                run.abandon()
+            else:
+                run.leave()
+            run.slot.release()
+        for slot in self._idle:
+            slot.release()
+        self._runs, self._idle = {}, []
+        if self._changes is not None:
+            self._changes.close()
+
+
+def require_config(state: QueueState) -> QueueConfig:
+    """Return the configuration of the queue; GarrisonError if nothing is recorded."""
+    if state.config is None:
+        raise GarrisonError("this queue has an entry in progress but no recorded gate; record one with --gate")
+    return state.config

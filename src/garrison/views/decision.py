@@ -1,0 +1,145 @@
+"""What the user decides at a gate, or about work to approve: last outcomes, their size, what was checked, costs.
+
+The same for the cards of the page and for the list of `garrison review`.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from garrison.ends import ChangeKind
+from garrison.errors import GarrisonError
+from garrison.merge.explanation import describe_change
+from garrison.pipeline.node_status import shown
+from garrison.records import journal
+from garrison.run.branch import node_queue
+from garrison.run.plan import read_plan
+from garrison.run.state import replay_run
+from garrison.system.terminal_text import spell_hidden
+from garrison.values import Value
+from garrison.views.changes import change_of_entry, read_checks, read_task
+from garrison.views.diff import changed_files, totals
+from garrison.views.usage import CostReader
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from garrison.merge.entry import MergeEntry
+    from garrison.merge.queue import MergeQueue
+    from garrison.processes.runtime import Runtime
+    from garrison.records.run import Task
+    from garrison.run.state import NodeState
+    from garrison.views.changes import Check
+
+NODES = 8
+"""Nodes that are shown of those before a gate."""
+REASON_CHARACTERS = 300
+"""Longest reason of an outcome."""
+
+
+class Verdict(StrEnum):
+    """How something that was checked ended."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    OPEN = "open"
+    """It has not ended, or asks for the user's look."""
+
+
+class Checked(Value):
+    """Something that was checked before the user looks: acceptance, gate, and the files that the node was to change."""
+
+    what: str
+    verdict: Verdict
+    words: str
+    """All of it on one line."""
+
+
+class Outcome(Value):
+    """Last outcome of a node before the gate. `files` is None for one whose change git does not have."""
+
+    node: str
+    state: str
+    attempt: int
+    reason: str = ""
+    files: int | None = None
+    added: int = 0
+    removed: int = 0
+    usd: float | None = None
+    checked: tuple[Checked, ...] = ()
+
+    @property
+    def size(self) -> str:
+        """Return files and lines in words; '' where git does not have them."""
+        if self.files is None:
+            return ""
+        return f"{self.files} {'file' if self.files == 1 else 'files'} +{self.added} −{self.removed}"
+
+
+class Decision(Value):
+    """What is decided at a gate."""
+
+    outcomes: list[Outcome]
+    more: int
+    """Further nodes before it, which are not shown."""
+    usd: float | None
+    """Costs of the whole run so far."""
+    files: int = 0
+    """With the lines that were added and removed: of all outcomes."""
+    added: int = 0
+    removed: int = 0
+
+
+def read_decision(runtime: Runtime, run: str, gate: str, node: str = "") -> Decision:
+    """Read what is decided at a gate of the pipeline, or, with `node`, about the work of that node."""
+    launch = runtime.launch(run)
+    state = replay_run(journal.read_all(runtime.files(run).journal))
+    names = [node] if node else []
+    if not node:
+        with suppress(GarrisonError):
+            plan = read_plan(runtime.files(run), launch)
+            names = [name for name in plan.nearest_before(gate, plan.tasks.__contains__) if name in state.nodes]
+    queue = node_queue(runtime, launch, "review")
+    costs = CostReader(runtime.home).read(datetime.now(UTC).date().isoformat()).of_run(run)
+    outcomes = [_outcome(runtime, queue, run, name, state.nodes[name],
+                         spent.usd if (spent := costs.nodes.get(name)) is not None else None)
+                for name in names[:NODES] if name in state.nodes]
+    return Decision(outcomes, max(0, len(names) - NODES), costs.usd, sum(each.files or 0 for each in outcomes),
+                    sum(each.added for each in outcomes), sum(each.removed for each in outcomes))
+
+
+def _outcome(runtime: Runtime, queue: MergeQueue, run: str, name: str, node: NodeState, usd: float | None) -> Outcome:
+    entries = queue.state.entries_of(run, name)
+    files, added, removed = None, 0, 0
+    word, entry = shown(node.status, node.landing), entries[-1] if entries else None
+    checks: Sequence[Check] = ()
+    if entry is not None:
+        word = entry.landing
+        with suppress(GarrisonError, OSError):
+            change = change_of_entry(queue.git, entry)
+            found = changed_files(queue.git, change.base, change.head)
+            files, (added, removed) = len(found), totals(found)
+            checks = read_checks(queue, entry, runtime.files(run), name, entry.attempt)
+    task = read_task(runtime.files(run).attempt(name, entry.attempt if entry is not None else node.attempt))
+    return Outcome(name, word, node.attempt, spell_hidden(node.reason[:REASON_CHARACTERS]), files, added, removed, usd,
+                   tuple(summarise_checks(checks, entry, task)))
+
+
+def summarise_checks(checks: Sequence[Check], entry: MergeEntry | None, task: Task | None) -> list[Checked]:
+    """Return what was checked of an entry's work, and the files outside those that its node names. Pure."""
+    found = [Checked(check.what, Verdict.PASSED if check.result == "passed" else
+                     Verdict.OPEN if check.result in ("not run yet", "not decided") else Verdict.FAILED,
+                     f"{check.what} {check.result}") for check in checks]
+    told = entry.changes if entry is not None else None
+    if told is None:
+        return found
+    outside = next((change for change in told if change.kind == ChangeKind.OUTSIDE), None)
+    if outside is not None:
+        found.append(Checked("files", Verdict.OPEN, describe_change(outside)))
+    elif task is not None and task.attributes.get("files"):
+        found.append(Checked("files", Verdict.PASSED, "changes only files that its node names"))
+    others = [describe_change(change) for change in told if change.kind != ChangeKind.OUTSIDE]
+    return [*found, *(Checked("change", Verdict.OPEN, words) for words in others)]

@@ -185,7 +185,7 @@ venv_has() { [ "$(rank "$(venv_level)")" -ge "$(rank "$1")" ]; }
 # cost FROM TO : prints what a set-up takes: measured with pip, which takes more time and room than uv.
 cost() {
     case "$1-$2" in
-    none-base) echo "about 20 MB to download, 120 MB on disk, half a minute" ;;
+    none-base) echo "about 25 MB to download, 130 MB on disk, half a minute" ;;
     none-claude) echo "about 180 MB to download, 480 MB on disk, a minute" ;;
     base-claude) echo "about 160 MB to download, 370 MB on disk, a minute" ;;
     claude-test) echo "about 150 MB to download, 500 MB on disk, a minute" ;;

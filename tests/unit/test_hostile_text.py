@@ -31,7 +31,7 @@ from garrison.system.terminal_text import OutputFilter, clean, clean_lines, spel
 
 BOUND = 64 * 1024
 """Characters of a line that a reader is given at most."""
-LIMIT, FACTOR = 0.05, 20.0
+LIMIT, FACTOR = 0.1, 20.0
 """Seconds of CPU for a line at the bound; and how much longer ten times the text may take: ten in proportion, fifteen
 where it outgrows the caches, a hundred for what backtracks; more than fifteen for what other processes do to those."""
 OF_LINES = 0.2

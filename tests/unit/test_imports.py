@@ -1,4 +1,4 @@
-"""What processes load: only an agent loads the SDK, only the screen Textual, only the page a server."""
+"""What processes load: only an agent loads the SDK, only the screen Textual, only the page and `garrison mcp` a server."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import garrison
 for found in pkgutil.walk_packages(garrison.__path__, "garrison."):
     dear = found.name.startswith(("garrison.agents.acp.c", "garrison.agents.claude",
                                   "garrison.agents.graph.claude_session", "garrison.delegation", "garrison.cli.top_app",
-                                  "garrison.hosts.temporal", "garrison.web"))
+                                  "garrison.hosts.temporal", "garrison.mcp", "garrison.web"))
     if not dear and not found.name.endswith("__main__"):
         importlib.import_module(found.name)
 print(len([name for name in sys.modules if name.startswith("garrison.")]))

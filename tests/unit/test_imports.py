@@ -1,4 +1,4 @@
-"""What processes load: only an agent loads the SDK, only the screen Textual, only the page and `garrison mcp` a server."""
+"""What processes load: only an agent loads the SDK, only the screen Textual, only servers their libraries."""
 
 from __future__ import annotations
 

@@ -136,7 +136,7 @@ def test_a_validator_that_cannot_judge_is_no_verdict(place: Place, answer: str) 
     assert place.finish(child) == 0, place.logs()
     assert git(place.repo, "show", "main:made.txt") == "made"
     assert (place.root / "attempts").read_text() == "1\n"
-    assert (answer == "land") == ("lands without a verdict, as a person decided" in place.logs())
+    assert (answer == "land") == ("lands without a verdict, as the user decided" in place.logs())
 
 
 def test_a_stronger_agent_goes_on_once_an_attempt_was_refused(place: Place) -> None:

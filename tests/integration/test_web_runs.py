@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from garrison.cli.metrics import run_metrics
 from garrison.records import run as run_records
 from garrison.records.journal import Writer
 from garrison.records.run import RunFiles
@@ -17,6 +16,7 @@ from garrison.values import replace
 from garrison.views.page_view import HomeObserver
 from garrison.views.run_view import RunReader
 from garrison.web import broadcaster, routes
+from garrison.web.metrics import run_metrics
 from top_support import HomeBuilder, home_builder
 from web_support import ServerEvent, Site, Stream, site
 

@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 from cooperbench_data import SUITES, Feature, TaskRepository, git
 
-from garrison.merge.attestations import read_all
+from garrison.merge.gate import attestations_of
 from garrison.testing.checker import Repository, check, read_attestations, read_events
 from support import Place, checkout_in, processes, stat
 
@@ -212,7 +212,7 @@ class Crew:
         """Judge the ended run."""
         repo = checkout_in(self.root)
         history = read_events(self._events())
-        attestations = read_attestations(map(read_all, sorted((self.place.home / "merge-queue").glob("*/*"))))
+        attestations = read_attestations(map(attestations_of, sorted((self.place.home / "merge-queue").glob("*/*"))))
         findings = [str(one) for one in check(history, Repository(repo), attestations, home=self.place.home)]
         base = git(repo, "rev-parse", "refs/cooperbench/base")
         line = git(repo, "rev-list", "--first-parent", f"{base}..main").splitlines()

@@ -292,10 +292,13 @@ class HostsLab:
 
     def close(self) -> None:
         """Remove everything that it made."""
-        from garrison.hosts.keeper import stop_keeper
+        from garrison.hosts.keeper import is_running, read_state
+        from garrison.system import processes
 
-        if self.home.is_dir():
-            stop_keeper(self.home)
+        if self.home.is_dir() and is_running(self.home):
+            state = read_state(self.home)
+            processes.send(state.pid, state.ticks, signal.SIGTERM)
+            wait_for("the keeper's end", lambda: not is_running(self.home), 15)
         for host in self.hosts.values():
             host.remove()
         subprocess.run(["ip", "netns", "del", self.space], capture_output=True, check=False)

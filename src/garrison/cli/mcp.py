@@ -12,6 +12,7 @@ from pathlib import Path
 
 import click
 
+from garrison import extras
 from garrison.cli.authority import find_caller
 from garrison.cli.commands import Command, Group
 from garrison.cli.options import home_option
@@ -43,6 +44,7 @@ def mcp(context: click.Context, repos: tuple[Path, ...], allowed: tuple[str, ...
     """
     if context.invoked_subcommand is not None:
         return
+    extras.require("mcp", "`garrison mcp`")
     from garrison.mcp.server import serve  # the protocol's library takes a second
 
     caller = find_caller()

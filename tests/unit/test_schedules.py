@@ -12,10 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from garrison.errors import UsageError
+from garrison.launch.own_command import runs_in
 from garrison.records.names import check_run
 from garrison.schedules import plan
 from garrison.schedules.plan import DAY, Go, Overlap, Schedule, Stage, Start, due_times, read_times
-from garrison.schedules.starts import Schedules, command_words, runs_in, stem_of, word_of
+from garrison.schedules.starts import Schedules, command_words, stem_of, word_of
 from garrison.values import replace
 
 BERLIN = ZoneInfo("Europe/Berlin")

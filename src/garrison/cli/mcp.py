@@ -56,7 +56,8 @@ def mcp(context: click.Context, repos: tuple[Path, ...], allowed: tuple[str, ...
     ("garrison mcp install --client claude", "print the command that adds it to Claude Code"),
     ("garrison mcp install --client codex", "print the lines of ~/.codex/config.toml"),
 ))
-@click.option("--client", type=click.Choice(CLIENTS), required=True, help="For whom; json: for any other client.")
+@click.option("--client", type=click.Choice(CLIENTS), required=True,
+              help="The client; json prints the lines for any other.")
 @click.option("--write", is_flag=True, help="Do it, after asking (claude).")
 def install(client: str, *, write: bool) -> None:
     """Print what a client needs to start the server."""

@@ -33,7 +33,7 @@ RUN = "test"
 
 @click.group(cls=Group)
 def notify() -> None:
-    """Tell somebody: services, a command, a webhook, paired phones."""
+    """Send messages by services, a command, a webhook and to paired phones."""
 
 
 @notify.command("test", cls=Command, examples=(("garrison notify test", "a line for each; exit code 1 if one failed"),))

@@ -9,22 +9,18 @@ nothing new.
 from __future__ import annotations
 
 import hashlib
-import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
-
+from garrison.launch.own_command import last_message, run_command
 from garrison.records import atomic, record
 from garrison.records.life_lock import LifeLock, is_held
 from garrison.records.names import to_run_stem
 from garrison.records.record import Record
 from garrison.records.run import RunFiles
-from garrison.system.command import run as run_program
-from garrison.system.machine import garrison_argv
-from garrison.system.terminal_text import clean
 from garrison.values import replace
 
 if TYPE_CHECKING:
@@ -78,15 +74,9 @@ def find(home: Path, run: str) -> Beginning | None:
             begun = record.decode(Beginning, data, path)
             if begun.run == run:
                 lost = not begun.problem and not RunFiles(home, run).launch.exists() and not is_held(
-                    path.with_suffix(".life")) and path.stat().st_mtime < _now() - 60
+                    path.with_suffix(".life")) and path.stat().st_mtime < time.time() - 60
                 return replace(begun, problem="the command that was to begin it has died") if lost else begun
     return None
-
-
-def _now() -> float:
-    from garrison.system.clock import SystemClock
-
-    return SystemClock().time()
 
 
 def perform(home: Path, path: Path) -> None:
@@ -98,13 +88,11 @@ def perform(home: Path, path: Path) -> None:
     begun = record.decode(Beginning, data, path)
     if not RunFiles(home, begun.run).launch.exists():
         first, *rest = begun.words
-        argv = garrison_argv(first, f"--run={begun.run}", "--detach", "--json", *rest, home=home)
-        done = run_program(argv, SECONDS, cwd=begun.repo, text=begun.text,
-                           env={**os.environ, "GARRISON_HOME": str(home)})
+        done = run_command(home, [first, f"--run={begun.run}", "--detach", "--json", *rest], SECONDS, cwd=begun.repo,
+                           text=begun.text)
         if not done.ok:
-            lines = [clean(line).removeprefix("garrison: ") for line in done.err.splitlines() if line.strip()]
-            problem = done.why or (lines[-1][:500] if lines else f"exit code {done.code} and no message")
-            atomic.write(path, record.encode(msgspec.structs.replace(begun, problem=problem)))
+            problem = done.why or last_message(done.err) or f"exit code {done.code} and no message"
+            atomic.write(path, record.encode(replace(begun, problem=problem)))
     lock.release()
 
 

@@ -17,6 +17,7 @@ import msgspec
 
 from garrison.ends import WaitKind
 from garrison.errors import NotFound, Refused, UsageError
+from garrison.launch.own_command import last_message, run_command
 from garrison.mcp import beginnings
 from garrison.notify.devices import read_serving
 from garrison.processes.runtime import Runtime
@@ -24,8 +25,6 @@ from garrison.records.names import check_node, check_run
 from garrison.records.run import RunFiles, list_runs
 from garrison.run.state import EXIT
 from garrison.run.status import read_run_state
-from garrison.system.command import run as run_program
-from garrison.system.machine import garrison_argv
 from garrison.system.terminal_text import clean
 from garrison.values import Value, asdict
 from garrison.views.run_view import RunInFull, RunReader
@@ -124,7 +123,7 @@ class Crew:
 
     # ---- look
 
-    def look(self, run: str, *, nodes: bool = True) -> Seen:
+    def look(self, run: str) -> Seen:
         """Return a run as it is; the latest one of these repositories without an id."""
         run = check_run(run) if run else self._latest()
         if not RunFiles(self.home, run).launch.exists():
@@ -135,12 +134,13 @@ class Crew:
             return _digested(Seen(run, status, "", "", bool(begun.problem), begun.problem or "its target is tested"))
         view = self._reader.read(run, details=True)
         assert isinstance(view, RunInFull)
-        questions = read_run_state(Runtime.real(self.home), run).questions
+        asks = any(wait.kind is WaitKind.ASKS for wait in view.waits)  # else no journal is read for their ids
+        questions = read_run_state(Runtime.real(self.home), run).questions if asks else {}
         waits = [self._wait(run, wait, {node: each.id for node, each in questions.items()},
                             {node.node: node.attempt for node in view.nodes}) for wait in view.waits]
         return _digested(Seen(
             run, view.status, view.progress, "", view.status in EXIT, view.reason, view.hint,
-            [SeenNode(node.node, node.state, node.doing) for node in view.nodes] if nodes else [], waits, view.usd))
+            [SeenNode(node.node, node.state, node.doing) for node in view.nodes], waits, view.usd))
 
     def _latest(self) -> str:
         for run in reversed(list_runs(self.home)):
@@ -210,10 +210,8 @@ class Crew:
 
     def command(self, words: Sequence[str], *, whole: bool = False) -> str:
         """Run one of garrison's commands; return its last line, or all that it printed; Refused if it failed."""
-        done = run_program(garrison_argv(*words, home=self.home), SECONDS, cwd=str(self.home),
-                           env={**os.environ, "GARRISON_HOME": str(self.home)})
-        lines = [clean(line) for line in (done.err or done.out).splitlines() if line.strip()]
-        last = (lines[-1] if lines else done.why).removeprefix("garrison: ")
+        done = run_command(self.home, words, SECONDS, cwd=str(self.home))
+        last = last_message(done.err, done.out) or done.why
         if not done.ok:
             raise Refused(last or f"exit code {done.code} and no message")
         if not whole:

@@ -9,7 +9,6 @@ schedule and time: a start that is tried again begins no second run.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
@@ -23,6 +22,7 @@ from typing import TYPE_CHECKING
 from garrison.agents.trouble import local_zone
 from garrison.errors import GarrisonError, NotFound, RecordError, Refused, UsageError
 from garrison.launch.claim import is_being_launched
+from garrison.launch.own_command import last_message, run_command, runs_in
 from garrison.processes.runtime import Runtime
 from garrison.records import atomic, costs, record
 from garrison.records.life_lock import LifeLock, is_held
@@ -35,11 +35,10 @@ from garrison.system.clock import iso
 from garrison.system.command import run as run_program
 from garrison.system.git import Git
 from garrison.system.machine import garrison_argv
-from garrison.system.terminal_text import clean
 from garrison.values import Value, replace
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
     from datetime import tzinfo
 
 FOLDER, STARTS, HISTORY = "schedules", "starts", "history"
@@ -178,17 +177,12 @@ def zone_of(schedule: Schedule) -> tzinfo:
 # --------------------------------------------------------------------------------------------------------------- tick
 
 
-def tick(home: Path, now: float | None = None, *, spawn: bool = True) -> list[tuple[str, Start]]:
-    """Record what is due, start what is open, note what has ended; return the starts that were recorded as due.
-
-    Args:
-        now: seconds since 1970 (default: the clock's).
-        spawn: start processes for open starts; tests look at the records alone.
-    """
-    schedules, now = Schedules(home), time.time() if now is None else now
+def tick(home: Path) -> None:
+    """Record what is due, start what is open, note what has ended."""
+    schedules, now = Schedules(home), time.time()
     names = schedules.names()
     if not names:
-        return []
+        return
     recorded = list[tuple[str, Start]]()
     for name in names:
         with suppress(RecordError, NotFound), schedules.locked():
@@ -196,13 +190,11 @@ def tick(home: Path, now: float | None = None, *, spawn: bool = True) -> list[tu
     late = [(name, start) for name, start in recorded if start.is_late]
     for (name, _), start in zip(late, plan.stagger([start for _, start in late], now), strict=True):
         schedules.write_start(name, start)
-    if spawn:
-        for name in names:
-            for start in schedules.open_starts(name):
-                if start.stage in OPEN and not is_held(schedules.life(name, start)):
-                    spawn_start(home, name, start)
-        arm(schedules, now)
-    return recorded
+    for name in names:
+        for start in schedules.open_starts(name):
+            if start.stage in OPEN and not is_held(schedules.life(name, start)):
+                spawn_start(home, name, start)
+    arm(schedules, now)
 
 
 def _record_due(schedules: Schedules, name: str, now: float) -> list[Start]:
@@ -296,34 +288,36 @@ def _settle(schedules: Schedules, schedule: Schedule, start: Start) -> Start:
         return replace(start, stage=Stage.QUEUED, why=why)
     if go is Go.SKIP:
         return replace(start, stage=Stage.SKIPPED, why=why)
-    environ = {**os.environ, "GARRISON_HOME": str(schedules.home), **({"PATH": schedule.path} if schedule.path else {})}
+    variables = {"PATH": schedule.path} if schedule.path else {}
     if not Path(schedule.repo).is_dir():
         return replace(start, stage=Stage.FAILED, why=f"{schedule.repo} is gone")
     if schedule.only_if:
-        done = run_program(["/bin/sh", "-c", schedule.only_if], CONDITION_SECONDS, env=environ, cwd=schedule.repo)
+        done = run_program(["/bin/sh", "-c", schedule.only_if], CONDITION_SECONDS, cwd=schedule.repo,
+                           env={**os.environ, "GARRISON_HOME": str(schedules.home), **variables})
         if not done.ok:
             why = "took too long" if done.timed_out else f"exit code {done.code}"
             return replace(start, stage=Stage.SKIPPED, why=f"nothing to do: `{schedule.only_if}` says so ({why})")
     if go is Go.STOP_FIRST:
         for other in (run for each in others if not each.outcome for run in each.runs):
-            _command(schedules.home, ["stop", other], environ, schedule.repo, STOP_SECONDS)
+            run_command(schedules.home, ["stop", other], STOP_SECONDS, cwd=schedule.repo, variables=variables)
     start = replace(start, note=fetch(Path(schedule.repo)))
-    return _begin(schedules, schedule, start, run, environ)
+    return _begin(schedules, schedule, start, run, variables)
 
 
-def _begin(schedules: Schedules, schedule: Schedule, start: Start, run: str, environ: Mapping[str, str]) -> Start:
+def _begin(schedules: Schedules, schedule: Schedule, start: Start, run: str, variables: Mapping[str, str]) -> Start:
     """Run a schedule's command; return the start with the runs that it began."""
-    code, out, err = _command(schedules.home, command_words(schedule, run), environ, schedule.repo, COMMAND_SECONDS)
-    runs = runs_in(out)
-    if runs:
+    done = run_command(schedules.home, command_words(schedule, run), COMMAND_SECONDS, cwd=schedule.repo,
+                       variables=variables)
+    if runs := runs_in(done.out):
         return replace(start, stage=Stage.STARTED, runs=runs, why="")
-    if code == 0:
+    if done.ok:
         return replace(start, stage=Stage.SKIPPED, why="there was nothing to take")
     if RunFiles(schedules.home, run).launch.exists():
         return replace(start, stage=Stage.STARTED, runs=[run])
     if is_being_launched(schedules.home, run):  # by the command of a predecessor of this process, which died
         return start
-    return replace(start, stage=Stage.FAILED, why=err or f"exit code {code} and no message")
+    return replace(start, stage=Stage.FAILED, why=done.why or last_message(done.err)
+                   or f"exit code {done.code} and no message")
 
 
 def command_words(schedule: Schedule, run: str) -> list[str]:
@@ -332,24 +326,6 @@ def command_words(schedule: Schedule, run: str) -> list[str]:
     own = [] if first == "take" else ["--detach", f"--run={run}", "--new"]
     return [first, "--json", f"--target-dir={schedule.repo}", *own, *(["--yes"] if first == "run" and any(
         word == "--tasks" or word.startswith("--tasks=") for word in rest) else []), *rest]
-
-
-def runs_in(out: str) -> list[str]:
-    """Return the runs that a command's JSON says it began."""
-    try:
-        found = json.loads(out)
-    except ValueError:
-        return []
-    return [str(each["run"]) for each in (found if isinstance(found, list) else [found])
-            if isinstance(each, dict) and each.get("run")]
-
-
-def _command(home: Path, words: Sequence[str], environ: Mapping[str, str], repo: str, seconds: float,
-             ) -> tuple[int | None, str, str]:
-    """Run one of garrison's commands; return exit code, output and its last message."""
-    done = run_program(garrison_argv(*words, home=home), seconds, env=environ, cwd=repo)
-    lines = [clean(line).removeprefix("garrison: ") for line in done.err.splitlines() if line.strip()]
-    return done.code, done.out, done.why or (lines[-1][:500] if lines else "")
 
 
 def fetch(repo: Path) -> str:
@@ -418,12 +394,12 @@ def word_of(start: Start) -> str:
 # ---------------------------------------------------------------------------------------------------------------- alarm
 
 
-def arm(schedules: Schedules, now: float, environ: Mapping[str, str] | None = None) -> bool:
+def arm(schedules: Schedules, now: float) -> bool:
     """Let systemd call `garrison up` at the next due time, to the second; return whether it will.
 
     Without a user manager nothing is armed: cron calls once a minute.
     """
-    manager = systemd.find_manager(os.environ if environ is None else environ)
+    manager = systemd.find_manager(os.environ)
     if manager is None:
         return False
     due = [at for name in schedules.names() if (at := plan.next_due(

@@ -6,18 +6,16 @@ that the page can do nothing that the terminal cannot.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 from garrison.errors import Refused, UsageError
+from garrison.launch.own_command import last_message, program
 from garrison.records.names import check_node
 from garrison.records.record import from_data
 from garrison.system.command import run_to_end
-from garrison.system.machine import garrison_argv
-from garrison.system.terminal_text import clean
 from garrison.values import Value
 from garrison.views.comments import MAX_COMMENTS
 
@@ -176,11 +174,6 @@ def text_of(body: Mapping[str, object], key: str, *, required: bool) -> str:
     return text
 
 
-def program(home: Path, words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """Return the words and the environment with which one of our commands works on a home."""
-    return (garrison_argv(*words, home=home), {**os.environ, "GARRISON_HOME": str(home)})
-
-
 async def run_command(home: Path, words: Sequence[str], text: str = "") -> str:
     """Run one of our commands and return its last line; Refused, with that line, if it failed.
 
@@ -189,12 +182,7 @@ async def run_command(home: Path, words: Sequence[str], text: str = "") -> str:
     """
     argv, environment = program(home, words)
     code, out, err = await run_to_end(argv, SECONDS, environment, cwd=str(home), text=text)
-    message = (_last_line(err) or _last_line(out)).removeprefix("garrison: ")
+    message = last_message(err, out)
     if code:
         raise Refused(message or f"the command failed with exit code {code} and no message")
     return message if message and "--json" not in words else "done"
-
-
-def _last_line(text: str) -> str:
-    lines = [line for line in text.splitlines() if line.strip()]
-    return clean(lines[-1])[:500] if lines else ""

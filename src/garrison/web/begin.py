@@ -8,7 +8,6 @@ it is. Only repositories that the home knows, or in which the server was started
 from __future__ import annotations
 
 import asyncio
-import json
 import shlex
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -17,12 +16,13 @@ from pathlib import Path
 
 from garrison.agents.registry import installed_agents
 from garrison.errors import NotFound, RecordError, Refused, UsageError
+from garrison.launch.own_command import program, runs_in
 from garrison.records.run import RunFiles, list_runs, load_launch
 from garrison.run.request import read_defaults
 from garrison.system.git import validate_repository
 from garrison.system.terminal_text import clean
 from garrison.values import Value, replace
-from garrison.web.actions import program, text_of
+from garrison.web.actions import text_of
 
 REPOSITORIES = 20
 """Most repositories that are offered."""
@@ -241,7 +241,7 @@ class Beginnings:
         except TimeoutError:
             code, out = 1, ""
         begun = self._found[begun.id]
-        run, told = _run_in(out), begun.line.removeprefix("garrison: ")
+        run, told = next(iter(runs_in(out)), ""), begun.line.removeprefix("garrison: ")
         problem = "" if run else told or f"it ended with exit code {code} and no message"
         self._found[begun.id] = replace(begun, run=run, problem=problem)
 
@@ -259,13 +259,3 @@ class Beginnings:
             if told := clean(line.decode(errors="replace")).strip():
                 self._found[begun.id] = replace(begun, line=told[:500])
         return await process.wait(), (await out).decode(errors="replace")
-
-
-def _run_in(out: str) -> str:
-    """Return the run that a command's JSON says it began, '' for none."""
-    try:
-        found = json.loads(out)
-    except ValueError:
-        return ""
-    first = found[0] if isinstance(found, list) and found else found
-    return str(first.get("run", "")) if isinstance(first, dict) else ""

@@ -208,7 +208,6 @@ def create(runtime: Runtime, request: LaunchRequest, *, dry_run: bool, as_json: 
         with interruptible():  # a pre-flight ends its gate and removes its worktree
             prepared = preflight.prepare_launch(runtime, request, print_message, None if dry_run else claim)
         _print_foreign_entries(runtime, prepared.launch)
-        _print_sub_folder(Path(prepared.launch.repo))
         if dry_run:
             _print_plan(prepared, as_json=as_json)
             return None
@@ -221,14 +220,6 @@ def create(runtime: Runtime, request: LaunchRequest, *, dry_run: bool, as_json: 
     print_message(f"run {created.run_id}: {nodes} node{'s' * (nodes != 1)} onto {created.base} of {created.repo}"
                   + LANDING_NOTES[created.land].format(branch=created.onto, remote=created.remote))
     return created
-
-
-def _print_sub_folder(repo: Path) -> None:
-    """Say where agents begin, for a user who is in a folder of the repository."""
-    here = Path.cwd()
-    if here != repo and here.is_relative_to(repo):
-        print_message(f"note: agents, set-up and gate begin at the top of the repository, not in "
-                      f"{here.relative_to(repo)}; name that folder in the task if it is meant")
 
 
 def _print_foreign_entries(runtime: Runtime, launch_: Launch) -> None:

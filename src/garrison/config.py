@@ -31,6 +31,7 @@ from garrison.tables import (
     as_count,
     as_flag,
     as_strings,
+    as_subfolder,
     as_text,
     matching,
     member,
@@ -399,6 +400,8 @@ class LaunchConfig:
     """The table `[launch]`: options of launches, for what neither the command line nor the graph states."""
 
     gate: str | None = setting(None, as_text)
+    gate_path: str | None = setting(None, as_subfolder)
+    """Folder of the merged tree in which the gate begins; None: its top."""
     setup: str | None = setting(None, as_text)
     agent: str | None = setting(None, as_text)
     """Agent of the nodes that name none."""

@@ -113,7 +113,8 @@ launch_options = combined(
     click.option("--dry-run", is_flag=True, help="Check graph, repository and gate; print the plan, start nothing."),
     click.option("--new", is_flag=True,
                  help="Start another run although one of this pipeline and repository is unfinished."),
-    click.option("--auto-approve", is_flag=True, help="Answer every gate for people with its default or first option."),
+    click.option("--auto-approve", is_flag=True,
+                 help="Answer every gate for people with its default or first option, unless it is irreversible."),
     click.option("--allow-foreign-imports", is_flag=True,
                  help="Launch although the gate imports from another checkout."),
     click.option("--serve", "serve", is_flag=True, help="Also serve the run's web page while its launcher is alive."),
@@ -207,7 +208,6 @@ def create(runtime: Runtime, request: LaunchRequest, *, dry_run: bool, as_json: 
         with interruptible():  # a pre-flight ends its gate and removes its worktree
             prepared = preflight.prepare_launch(runtime, request, print_message, None if dry_run else claim)
         _print_foreign_entries(runtime, prepared.launch)
-        _print_sub_folder(Path(prepared.launch.repo))
         if dry_run:
             _print_plan(prepared, as_json=as_json)
             return None
@@ -220,14 +220,6 @@ def create(runtime: Runtime, request: LaunchRequest, *, dry_run: bool, as_json: 
     print_message(f"run {created.run_id}: {nodes} node{'s' * (nodes != 1)} onto {created.base} of {created.repo}"
                   + LANDING_NOTES[created.land].format(branch=created.onto, remote=created.remote))
     return created
-
-
-def _print_sub_folder(repo: Path) -> None:
-    """Say where agents begin, for a user who is in a folder of the repository."""
-    here = Path.cwd()
-    if here != repo and here.is_relative_to(repo):
-        print_message(f"note: agents, set-up and gate begin at the top of the repository, not in "
-                      f"{here.relative_to(repo)}; name that folder in the task if it is meant")
 
 
 def _print_foreign_entries(runtime: Runtime, launch_: Launch) -> None:

@@ -105,6 +105,7 @@ class Tasks(Extension):
         self._crew, self._show = crew, show
 
     def methods(self) -> Sequence[MethodBinding]:
+        """Return the requests about tasks that the server answers."""
         versions = frozenset({MODERN})
         return (MethodBinding("tasks/get", TaskParams, self._get, versions),
                 MethodBinding("tasks/update", UpdateParams, self._update, versions),

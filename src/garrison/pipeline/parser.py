@@ -147,8 +147,9 @@ class _PlainText:
         """Return the statement that `_STATEMENT` found."""
         if found["key"]:
             return Assignment(str(self.value(found, "key")), self.value(found, "value"))
-        attributes = {sys.intern(str(self.value(pair, 1))): self.value(pair, 2)
-                      for pair in self._each(_PAIR, *found.span("attributes"))}
+        attributes: Attributes = {
+            sys.intern(str(self.value(pair, 1))): self.value(pair, 2)
+            for pair in self._each(_PAIR, *found.span("attributes"))}
         if found["defaults"]:
             return Defaults(found["defaults"].lower(), attributes)
         ends = [self.value(each, 1) for each in self._each(_ID, *found.span("ids"))]

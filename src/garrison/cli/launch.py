@@ -24,6 +24,7 @@ from garrison.errors import AlreadyAlive, GarrisonError, Refused, UsageError
 from garrison.launch import launch as launching
 from garrison.launch import preflight
 from garrison.launch.claim import LaunchClaim
+from garrison.launch.disk import keep_within_limit
 from garrison.launch.launch import foreign_entries_note, tell_changed_defaults
 from garrison.launch.preflight import PreparedLaunch
 from garrison.plugins import Group
@@ -210,6 +211,8 @@ def resume_run(run: str, home: str | None, *, detach: bool, serve: bool, retry_f
 def create(runtime: Runtime, request: LaunchRequest, *, dry_run: bool, as_json: bool) -> Launch | None:
     """Check a launch and make its run durable; with `dry_run`, print the plan and return None."""
     settle_mode(runtime.home)
+    if not dry_run:
+        keep_within_limit(runtime, print_message)
     with LaunchClaim(runtime.home) as claim:
         with interruptible():  # a pre-flight ends its gate and removes its worktree
             prepared = preflight.prepare_launch(runtime, request, print_message, None if dry_run else claim)
@@ -357,6 +360,7 @@ def up(home: str | None, as_json: bool) -> None:
 
     state = find_home(home)
     results = resume_all(state)
+    keep_within_limit(Runtime.real(state), print_message)
     if (state / "schedules").is_dir():
         from garrison.schedules.starts import tick  # a home without schedules pays nothing
 

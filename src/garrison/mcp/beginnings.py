@@ -78,6 +78,13 @@ def find(home: Path, run: str) -> Beginning | None:
     return None
 
 
+def unfinished(home: Path) -> Iterator[tuple[float, Beginning]]:
+    """Yield what has begun no run (yet), with the time of its last change in seconds since 1970."""
+    for path, begun in _read_all(home):
+        if not RunFiles(home, begun.run).launch.exists():
+            yield path.stat().st_mtime, begun
+
+
 def cancel(home: Path, run: str) -> bool:
     """Let a run that has not begun yet be stopped once it has; return whether there is such a one."""
     with atomic.locked(atomic.make_directory(home / FOLDER) / "lock"):

@@ -156,10 +156,16 @@ class Crew:
         return run
 
     def _latest(self) -> str:
+        """Return the run that began last, or is about to."""
+        begun = [each for each in beginnings.unfinished(self.home) if each[1].repo in self.repos or not self.repos]
+        found = max(begun, key=lambda each: each[0], default=None)
         for run in reversed(list_runs(self.home)):
             if self._reader.read(run, details=False).repo in self.repos or not self.repos:
-                return run
-        raise NotFound("there is no run yet")
+                is_last = found is None or found[0] <= RunFiles(self.home, run).launch.stat().st_mtime
+                return run if is_last or found is None else found[1].run
+        if found is None:
+            raise NotFound("there is no run yet; begin one with `run`")
+        return found[1].run
 
     def _wait(self, run: str, wait: PersonWait, questions: Mapping[str, str], attempts: Mapping[str, int]) -> SeenWait:
         gate, question = wait.gate, ""

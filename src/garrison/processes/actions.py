@@ -51,6 +51,7 @@ class ActionKind(StrEnum):
     CHANGE_GATE = "gate"  # GateChanged
     CYCLE_MANAGER = "manager"  # ManagerCycled
     CANCEL_NODE = "cancel"
+    RANK_CANDIDATES = "choice"  # CandidatesRanked
     CHANGE_TURN = "turn"  # TurnEnded, TurnSuspended
     CHANGE_LANDING = "landing"  # LandingChanged
     CHANGE_PULL_REQUEST = "pull_request"  # PullRequestChanged

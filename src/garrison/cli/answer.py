@@ -22,7 +22,7 @@ from garrison.config import find_home
 from garrison.errors import NotFound, Refused, UsageError
 from garrison.pipeline.questions import OpenGate, matching_options
 from garrison.records import signals
-from garrison.records.events import Question
+from garrison.records.events import AgentQuestion
 from garrison.run.person_signals import signal_by_person
 from garrison.run.state import RunState
 from garrison.system.terminal_text import clean
@@ -84,7 +84,7 @@ def answer(node: str | None, text: str | None, run: str | None, home: str | None
         "" if is_living else f"; {node} gets it when the run is resumed: `garrison resume {chosen}`"))
 
 
-def _open_question(state: RunState, node: str, text: str) -> Question | None:
+def _open_question(state: RunState, node: str, text: str) -> AgentQuestion | None:
     """Return the node's open question: its gate's (the longest waiting one), else its agent's.
 
     Raises:
@@ -94,7 +94,7 @@ def _open_question(state: RunState, node: str, text: str) -> Question | None:
     if gate is not None:
         if rejection := gate.rejection(text):
             raise Refused(rejection)
-        return Question(gate.place, gate.question.text)
+        return AgentQuestion(gate.place, gate.question.text)
     return state.questions.get(node)
 
 

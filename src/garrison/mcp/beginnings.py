@@ -31,7 +31,7 @@ SECONDS = 7200.0
 """Time limit of a command: its pre-flight may run a set-up and a gate."""
 
 
-class Beginning(Record):
+class RequestedRun(Record):
     """A run that a client asked for."""
 
     request: str
@@ -45,7 +45,7 @@ class Beginning(Record):
     """Why it began nothing."""
 
 
-def begin(home: Path, request: str, words: Sequence[str], text: str, repo: str, name: str) -> Beginning:
+def begin(home: Path, request: str, words: Sequence[str], text: str, repo: str, name: str) -> RequestedRun:
     """Begin a run for a request, unless there is one already; return its record.
 
     Args:
@@ -57,8 +57,8 @@ def begin(home: Path, request: str, words: Sequence[str], text: str, repo: str, 
     path = atomic.make_directory(home / FOLDER) / f"{digest[:24]}.json"
     with atomic.locked(home / FOLDER / "lock"):
         if (data := atomic.read(path)) is not None:
-            return record.decode(Beginning, data, path)
-        begun = Beginning(request, f"{to_run_stem(name)}-{digest[:6]}", list(words), repo, text)
+            return record.decode(RequestedRun, data, path)
+        begun = RequestedRun(request, f"{to_run_stem(name)}-{digest[:6]}", list(words), repo, text)
         atomic.write(path, record.encode(begun))
     with path.with_suffix(".log").open("ab") as log:
         subprocess.Popen([sys.executable, "-P", "-m", "garrison.mcp.beginnings", str(home), str(path)], cwd="/",
@@ -66,12 +66,12 @@ def begin(home: Path, request: str, words: Sequence[str], text: str, repo: str, 
     return begun
 
 
-def find(home: Path, run: str) -> Beginning | None:
+def find(home: Path, run: str) -> RequestedRun | None:
     """Return what began a run, or is about to; None if no client asked for it."""
     for name in atomic.list_names(home / FOLDER):
         path = home / FOLDER / name
         if name.endswith(".json") and (data := atomic.read(path)) is not None:
-            begun = record.decode(Beginning, data, path)
+            begun = record.decode(RequestedRun, data, path)
             if begun.run == run:
                 lost = not begun.problem and not RunFiles(home, run).launch.exists() and not is_held(
                     path.with_suffix(".life")) and path.stat().st_mtime < time.time() - 60
@@ -85,7 +85,7 @@ def perform(home: Path, path: Path) -> None:
     data = atomic.read(path)
     if lock is None or data is None:
         return
-    begun = record.decode(Beginning, data, path)
+    begun = record.decode(RequestedRun, data, path)
     if not RunFiles(home, begun.run).launch.exists():
         first, *rest = begun.words
         done = run_command(home, [first, f"--run={begun.run}", "--detach", "--json", *rest], SECONDS, cwd=begun.repo,

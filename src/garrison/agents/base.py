@@ -116,6 +116,11 @@ class Assignment(Value):
         return self.worktree if self.place is None else self.place.inside
 
     @property
+    def start(self) -> Path:
+        """Return the folder of the worktree in which the agent's program begins."""
+        return self.worktree / self.task.subfolder
+
+    @property
     def context_file(self) -> Path:
         """Return the file with the pipeline's context as a JSON object; it exists if the run has a context."""
         return self.folder / "context.json"
@@ -361,6 +366,18 @@ class ConnectionOrder(Value):
     """WORKER or VALIDATOR: selects garrison's tools."""
     inside: str = ""
     """Path of the worktree in the agent's sandbox; '' for the path outside."""
+    subfolder: str = ""
+    """Folder of the worktree in which the program begins, '' for its top."""
+
+    @property
+    def start(self) -> str:
+        """Return the path outside the sandbox at which the program begins."""
+        return str(Path(self.worktree) / self.subfolder)
+
+    @property
+    def start_inside(self) -> str:
+        """Return the same path as the program sees it."""
+        return str(Path(self.inside or self.worktree) / self.subfolder)
 
     @property
     def attempt_folder(self) -> Path:

@@ -184,7 +184,7 @@ class CommandAgent:
             confined = replace(confined, argv=(*launcher, *confined.argv))
         text = (message or assignment.read_prompt()) if self.profile.stdin == PROMPT else None
         with _standard_input(text) as stdin:
-            job = Job.start(confined.argv, env=confined.env, cwd=assignment.worktree, log=assignment.output,
+            job = Job.start(confined.argv, env=confined.env, cwd=assignment.start, log=assignment.output,
                             timeout_s=assignment.task.timeout_s, now=now, stdin=stdin, extra_fds=descriptors,
                             stdout=stream.files.lines if stream is not None else None)
         if terminal is not None:

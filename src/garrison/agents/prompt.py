@@ -167,6 +167,8 @@ def _task(task: Task, briefing: Briefing) -> str:
     text = task.prompt or task.label
     label = task.label if task.label not in (text, task.node) else ""
     return fill("task.md", node=task.node, label=label, prompt=text, goal=_unless_in(task.goal, text),
+                start=f"You begin in `{task.subfolder}`, a folder of your worktree; all of the repository is there."
+                if task.subfolder else "",
                 prd_ref=task.prd_ref, conditions=_conditions(task, briefing), landed=_landed(briefing),
                 siblings=_siblings(briefing), attempt=str(task.attempt),
                 attempts=str(max(briefing.attempts, task.attempt)) if briefing.attempts else "", left=briefing.left)
@@ -186,7 +188,8 @@ def _conditions(task: Task, briefing: Briefing) -> str:
     if not task.allow_empty:
         lines.append(f"the branch holds a change; if nothing has to be changed, {_nothing(briefing.reporting)}")
     if task.acceptance:
-        lines.append(f"this command, run in your worktree after you have ended, succeeds: {code(task.acceptance)}")
+        where = f"`{task.subfolder}` of your worktree" if task.subfolder else "your worktree"
+        lines.append(f"this command, run in {where} after you have ended, succeeds: {code(task.acceptance)}")
     if briefing.validated:
         lines.append("another agent, which did not see you work, finds that the branch does all of this task")
     if landing.approval:

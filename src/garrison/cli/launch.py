@@ -24,6 +24,7 @@ from garrison.errors import AlreadyAlive, GarrisonError, Refused, UsageError
 from garrison.launch import launch as launching
 from garrison.launch import preflight
 from garrison.launch.claim import LaunchClaim
+from garrison.launch.disk import keep_within_limit
 from garrison.launch.launch import foreign_entries_note, tell_changed_defaults
 from garrison.launch.preflight import PreparedLaunch
 from garrison.plugins import PluginGroup
@@ -113,7 +114,8 @@ launch_options = combined(
     click.option("--dry-run", is_flag=True, help="Check graph, repository and gate; print the plan, start nothing."),
     click.option("--new", is_flag=True,
                  help="Start another run although one of this pipeline and repository is unfinished."),
-    click.option("--auto-approve", is_flag=True, help="Answer every gate for people with its default or first option."),
+    click.option("--auto-approve", is_flag=True,
+                 help="Answer every gate for people with its default or first option, unless it is irreversible."),
     click.option("--allow-foreign-imports", is_flag=True,
                  help="Launch although the gate imports from another checkout."),
     click.option("--serve", "serve", is_flag=True, help="Also serve the run's web page while its launcher is alive."),
@@ -203,11 +205,12 @@ def resume_run(run: str, home: str | None, *, detach: bool, serve: bool, retry_f
 def create(runtime: Runtime, request: LaunchRequest, *, dry_run: bool, as_json: bool) -> Launch | None:
     """Check a launch and make its run durable; with `dry_run`, print the plan and return None."""
     settle_mode(runtime.home)
+    if not dry_run:
+        keep_within_limit(runtime, print_message)
     with LaunchClaim(runtime.home) as claim:
         with interruptible():  # a pre-flight ends its gate and removes its worktree
             prepared = preflight.prepare_launch(runtime, request, print_message, None if dry_run else claim)
         _print_foreign_entries(runtime, prepared.launch)
-        _print_sub_folder(Path(prepared.launch.repo))
         if dry_run:
             _print_plan(prepared, as_json=as_json)
             return None
@@ -220,14 +223,6 @@ def create(runtime: Runtime, request: LaunchRequest, *, dry_run: bool, as_json: 
     print_message(f"run {created.run_id}: {nodes} node{'s' * (nodes != 1)} onto {created.base} of {created.repo}"
                   + LANDING_NOTES[created.land].format(branch=created.onto, remote=created.remote))
     return created
-
-
-def _print_sub_folder(repo: Path) -> None:
-    """Say where agents begin, for a user who is in a folder of the repository."""
-    here = Path.cwd()
-    if here != repo and here.is_relative_to(repo):
-        print_message(f"note: agents, set-up and gate begin at the top of the repository, not in "
-                      f"{here.relative_to(repo)}; name that folder in the task if it is meant")
 
 
 def _print_foreign_entries(runtime: Runtime, launch_: Launch) -> None:
@@ -359,6 +354,7 @@ def up(home: str | None, as_json: bool) -> None:
 
     state = find_home(home)
     results = resume_all(state)
+    keep_within_limit(Runtime.real(state), print_message)
     if (state / "schedules").is_dir():
         from garrison.schedules.starts import tick  # a home without schedules pays nothing
 

@@ -134,7 +134,8 @@ incarnation_option = click.option("--incarnation", type=click.IntRange(1), metav
 gate_options = combined(
     click.option("--answer", "answers", metavar="GATE=LABEL", multiple=True,
                  help="Answer a gate with LABEL every time it asks (repeatable)."),
-    click.option("--auto-approve", is_flag=True, help="Answer every other gate with its first option."),
+    click.option("--auto-approve", is_flag=True,
+                 help="Answer every other gate with its first option, unless it is irreversible."),
     click.option("--wait", "stay", is_flag=True, help="Wait at gates and signals instead of ending with code 3."))
 
 

@@ -463,9 +463,10 @@ def _engine_statuses(folder: RunDirectory) -> dict[str, str]:
 @click.argument("node")
 @click.argument("label")
 @home_option
-def answer(run: str, node: str, label: str, home: str | None) -> None:
+@click.option("--yes", is_flag=True)
+def answer(run: str, node: str, label: str, home: str | None, *, yes: bool) -> None:
     """Answer the gate NODE of RUN, as `garrison answer NODE LABEL --run RUN` does."""
-    answer_gate(find_run_directory(run, home), node, label)
+    answer_gate(find_run_directory(run, home), node, label, yes=yes)
 
 
 @pipeline.command(hidden=True)

@@ -111,7 +111,7 @@ def run(words: tuple[str, ...], file: Path | None, tasks: Path | None, section: 
             return None
         name = task_name(tasks.stem if tasks.stem != "-" else "tasks")
     text = task_graph(texts, command, acceptance, waits, name, allow_empty=allow_empty, budget=budget)
-    created = create(runtime, make_request(Path(name), target, text=text, agent=agent,
+    created = create(runtime, make_request(Path(name), target_dir, text=text, agent=agent,
                                            tick=str(tasks.absolute()) if tasks and tick else "", **options),
                      dry_run=dry_run, as_json=as_json)
     if created is None:

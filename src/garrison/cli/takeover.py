@@ -83,11 +83,12 @@ def takeover(node: str, run: str | None, home: str | None) -> int:
     with _terminal_restored(), holder.taken_over(node, files, runtime.clock.utc(),
                                                   lambda: _print_pause(runtime, key), lock), lent:
         environment = _environment(runtime, launch, task, worktree, settings)
+        begins = worktree / task.subfolder
         if beside:
-            code = session.run_beside(node, files, settings, environment, worktree, session.run_in_terminal)
+            code = session.run_beside(node, files, settings, environment, begins, session.run_in_terminal)
         else:
             code = session.resume_cli(node, files, cli_process.config_folder(runtime.home), settings, environment,
-                                      worktree, session.run_in_terminal)
+                                      begins, session.run_in_terminal)
     return _print_end(runtime, key, code)
 
 

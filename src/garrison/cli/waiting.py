@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -12,7 +13,8 @@ import click
 from garrison.cli.output import print_json
 from garrison.cli.resolve import existing_run
 from garrison.ends import WaitKind
-from garrison.errors import GarrisonError
+from garrison.errors import GarrisonError, Refused
+from garrison.pipeline.questions import Question
 from garrison.processes.runtime import Runtime
 from garrison.records.run import list_runs
 from garrison.system.clock import age_of
@@ -73,3 +75,17 @@ def waiting_lines(found: Sequence[ListedWait], *, approvals: bool) -> list[str]:
 def is_meant(wait: PersonWait, *, approvals: bool) -> bool:
     is_approval = wait.gate is not None and wait.gate.is_review
     return is_approval if approvals else not is_approval and wait.kind in (WaitKind.GATE, WaitKind.ASKS)
+
+
+def confirm_irreversible(question: Question, text: str, *, yes: bool) -> None:
+    """Ask before an irreversible option is taken; Refused without a terminal to ask at, or if the answer is no.
+
+    `yes`: it is confirmed already.
+    """
+    labels = question.irreversible_labels(text)
+    if not labels or yes:
+        return
+    if not sys.stdin.isatty():
+        raise Refused(f"{labels} cannot be taken back: pass --yes to answer {question.node} with it")
+    if not click.confirm(f"{labels} cannot be taken back. Answer {question.node} with it?", err=True):
+        raise Refused("nothing was answered")

@@ -580,7 +580,8 @@ def make_job(home: Path, launch: Launch, task: Task, offer: int, git: Git, promp
         silence_s=task.silence_s, allow_empty=task.allow_empty, goal=task.goal, prd_ref=task.prd_ref,
         failover=task.failover, words=task.words or [], env=list(launch.env), max_respawn=launch.max_respawn,
         author=author,
-        attributes={name: value for name, value in task.attributes.items() if name in PASSED})
+        attributes={name: value for name, value in task.attributes.items() if name in PASSED}
+        | ({"path": task.subfolder} if task.subfolder else {}))
 
 
 # ---- Keeping: what a run at home needs of the keeper of its hosts.

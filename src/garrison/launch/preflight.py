@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
@@ -147,6 +148,7 @@ def prepare_launch(runtime: Runtime, request: LaunchRequest, report: Callable[[s
         held_back=list_withheld(runtime.environ, request.env), agent=agent,
         max_agents=request.max_agents or _default_max_agents(report) + slots, max_respawn=request.max_respawn,
         max_rework=request.max_rework,
+        subfolder=_subfolder(git, request.target, base, base_oid, report),
         terminal=request.terminal, path=runtime.environ.get("PATH", os.defpath),
         locale={name: runtime.environ[name] for name in LOCALE if name in runtime.environ},
         graph_source=str(request.pipeline.resolve()) if request.text is None else "", prd_ref=plan.prd_ref or "",
@@ -183,6 +185,20 @@ def prepare_launch(runtime: Runtime, request: LaunchRequest, report: Callable[[s
         report(f"note: {note}")
     launch = _with_gate(runtime, launch, git, request, defaults, report)
     return PreparedLaunch(launch, text, plan)
+
+
+def _subfolder(git: Git, target: Path, base: str, base_oid: str, report: Callable[[str], None]) -> str:
+    """Return the folder of the repository that the launch names or was given in, '' for the top."""
+    here, top = target.resolve(), git.root.resolve()
+    if here == top or not here.is_relative_to(top):
+        return ""
+    folder = str(here.relative_to(top))
+    if git.run("cat-file", "-t", f"{base_oid}:{folder}", check=False).out.strip() == "tree":
+        report(f"agents and acceptance begin in {folder}; to begin at the top: "
+               f"--target-dir {shlex.quote(str(git.root))}")
+        return folder
+    report(f"note: agents begin at the top of the repository, since {base} has no folder {folder}")
+    return ""
 
 
 def check_by_packages(launch: Launch, plan: RunPlan) -> None:

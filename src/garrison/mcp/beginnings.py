@@ -24,7 +24,7 @@ from garrison.records.run import RunFiles
 from garrison.values import replace
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 FOLDER = "mcp"
 SECONDS = 7200.0
@@ -43,6 +43,8 @@ class RequestedRun(Record):
     """Standard input of the command."""
     problem: str = ""
     """Why it began nothing."""
+    is_cancelled: bool = False
+    """True if the run is to be stopped as soon as it has begun."""
 
 
 def begin(home: Path, request: str, words: Sequence[str], text: str, repo: str, name: str) -> RequestedRun:
@@ -68,15 +70,22 @@ def begin(home: Path, request: str, words: Sequence[str], text: str, repo: str, 
 
 def find(home: Path, run: str) -> RequestedRun | None:
     """Return what began a run, or is about to; None if no client asked for it."""
-    for name in atomic.list_names(home / FOLDER):
-        path = home / FOLDER / name
-        if name.endswith(".json") and (data := atomic.read(path)) is not None:
-            begun = record.decode(RequestedRun, data, path)
-            if begun.run == run:
-                lost = not begun.problem and not RunFiles(home, run).launch.exists() and not is_held(
-                    path.with_suffix(".life")) and path.stat().st_mtime < time.time() - 60
-                return replace(begun, problem="the command that was to begin it has died") if lost else begun
+    for path, begun in _read_all(home):
+        if begun.run == run:
+            lost = not begun.problem and not RunFiles(home, run).launch.exists() and not is_held(
+                path.with_suffix(".life")) and path.stat().st_mtime < time.time() - 60
+            return replace(begun, problem="the command that was to begin it has died") if lost else begun
     return None
+
+
+def cancel(home: Path, run: str) -> bool:
+    """Let a run that has not begun yet be stopped once it has; return whether there is such a one."""
+    with atomic.locked(atomic.make_directory(home / FOLDER) / "lock"):
+        for path, begun in _read_all(home):
+            if begun.run == run and not begun.problem and not RunFiles(home, run).launch.exists():
+                atomic.write(path, record.encode(replace(begun, is_cancelled=True)))
+                return True
+    return False
 
 
 def perform(home: Path, path: Path) -> None:
@@ -85,15 +94,27 @@ def perform(home: Path, path: Path) -> None:
     data = atomic.read(path)
     if lock is None or data is None:
         return
-    begun = record.decode(RequestedRun, data, path)
+    begun, problem = record.decode(RequestedRun, data, path), ""
     if not RunFiles(home, begun.run).launch.exists():
         first, *rest = begun.words
         done = run_command(home, [first, f"--run={begun.run}", "--detach", "--json", *rest], SECONDS, cwd=begun.repo,
                            text=begun.text)
         if not done.ok:
             problem = done.why or last_message(done.err) or f"exit code {done.code} and no message"
+    with atomic.locked(home / FOLDER / "lock"):
+        begun = record.decode(RequestedRun, atomic.read(path) or data, path)
+        if problem:
             atomic.write(path, record.encode(replace(begun, problem=problem)))
+    if begun.is_cancelled and not problem:
+        run_command(home, ["stop", begun.run], SECONDS, cwd=begun.repo)
     lock.release()
+
+
+def _read_all(home: Path) -> Iterator[tuple[Path, RequestedRun]]:
+    for name in atomic.list_names(home / FOLDER):
+        path = home / FOLDER / name
+        if name.endswith(".json") and (data := atomic.read(path)) is not None:
+            yield path, record.decode(RequestedRun, data, path)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import time
 from pathlib import Path
@@ -28,7 +29,7 @@ from garrison.agents.reports import ValidatorReports
 from garrison.ends import End, EndKind
 from garrison.errors import GarrisonError, Shortage
 from garrison.node.agents_in_turn import AgentsInTurn
-from garrison.node.places import git_variables, node_place, open_network
+from garrison.node.places import git_variables, is_there, node_place, open_network
 from garrison.node.worktree import remove_validator_worktree, validator_worktree
 from garrison.processes.loop import log_line
 from garrison.processes.spawn import worktree_environment
@@ -179,9 +180,15 @@ class RunnerJobs:
         env = self.environment
         place = node_place(self.runtime, self.launch, self.task, self.worktree, _ROLES[name])
         self._network = open_network(self.runtime, self.task, _ROLES[name], self.folder, env, place=place)
-        confined = confine(["/bin/sh", "-c", self.command(name)], self._network.apply(env),
-                           self._network.open_in(place))
-        return Job.start(confined.argv, env=confined.env, cwd=self.worktree, log=self.log(name), now=now,
+        command, begins = self.command(name), self.worktree
+        if name == ACCEPTANCE and self.task.subfolder:
+            if is_there(self.worktree, self.task.subfolder):
+                begins /= self.task.subfolder
+            else:
+                place = None if place is None else replace(place, subfolder="")
+                command = f"echo {shlex.quote(f'{self.task.subfolder} is no folder of the branch')} >&2; exit 1"
+        confined = confine(["/bin/sh", "-c", command], self._network.apply(env), self._network.open_in(place))
+        return Job.start(confined.argv, env=confined.env, cwd=begins, log=self.log(name), now=now,
                          timeout_s=timing.setup_timeout if name == SETUP else timing.acceptance_timeout)
 
     def poll(self, now: float) -> JobFact | None:

@@ -28,7 +28,7 @@ from garrison.merge.target import describe_moved
 from garrison.node.agents_in_turn import AgentsInTurn
 from garrison.node.briefing import Briefer
 from garrison.node.commit_hooks import HookJob, find_hooks
-from garrison.node.places import git_variables, node_place, open_network, read_hooks_mode
+from garrison.node.places import git_variables, is_there, node_place, open_network, read_hooks_mode
 from garrison.node.unfinished import WorkInspector, describe
 from garrison.node.worktree import (
     adopt_commits,
@@ -323,6 +323,9 @@ class Orchestrator:
     def _start(self, now: float) -> Work:
         """Start the agent; GarrisonError if that is impossible."""
         chosen = agent(self.task.agent, self.runtime.home, attributes=self.task.attributes)
+        if not is_there(self.worktree, self.task.subfolder):
+            raise Refused(f"its path {self.task.subfolder} is no folder of the branch that it begins with: correct "
+                          "path=, or make that folder before it starts")
         self._open_network()
         return chosen.start(self.assignment, now)
 

@@ -15,6 +15,7 @@ from graphlib import CycleError, TopologicalSorter
 from typing import NoReturn, TypeVar, overload
 
 from garrison.errors import GarrisonError
+from garrison.tables import as_subfolder
 from garrison.values import replace
 
 T = TypeVar("T")
@@ -354,6 +355,18 @@ def is_too_long(attrs: Mapping[str, str], key: str) -> bool:
     """Return whether a duration is longer than MAX_SECONDS; raise TypeConflict if it is none."""
     value = attrs.get(key)
     return _parse_seconds(key, value) > MAX_SECONDS if value else False
+
+
+def subfolder(attrs: Mapping[str, str], key: str) -> str | None:
+    """Return a folder below the top of the repository, '' for the top itself; None if the attribute is absent; raise
+    TypeConflict for a path that leads out."""
+    value = attrs.get(key)
+    if not value:
+        return None
+    try:
+        return as_subfolder(value)
+    except ValueError as error:
+        raise TypeConflict(key, value, str(error)) from None
 
 
 def _parse_seconds(key: str, value: str) -> float:

@@ -24,7 +24,7 @@ import msgspec
 from garrison.errors import Refused, UsageError
 from garrison.pipeline.fidelity import next_steps
 from garrison.pipeline.flow.program import AUTOMATIC, Program, compile_graph, statuses_in
-from garrison.pipeline.graph import Graph, Located, Node, find_cycle, flag, is_known_handler, seconds, text
+from garrison.pipeline.graph import Graph, Located, Node, find_cycle, flag, is_known_handler, seconds, subfolder, text
 from garrison.pipeline.lint import command_of, errors, flow_of, lint
 from garrison.pipeline.lint.attributes import nearest_type
 from garrison.pipeline.node_status import FAILED, PENDING, VALIDATED
@@ -76,6 +76,8 @@ class PlannedTask:
     """Agent that continues once an attempt was refused; the node's own word, else the graph's."""
     allow_empty: bool | None = None
     """Whether an attempt without a change succeeds; the node's own word, else the graph's."""
+    subfolder: str | None = None
+    """Folder of the worktree in which its agent and acceptance begin, as its `path` says; '' for the top."""
     attrs: Mapping[str, str] = field(default_factory=dict)
     words: tuple[str, ...] = ()
     """Words in addition to the statuses that its agent may report (`Unit.words`)."""
@@ -107,6 +109,8 @@ class RunPlan(Value):
     setup: str | None = None
     land: str | None = None
     """Rule for what lands on the target, and when; None: as its flow implies."""
+    gate_path: str | None = None
+    """Folder of the merged tree in which the gate begins, '' for its top."""
     node_gate: str | None = None
     """Gate of the run's own branch, if nodes do not land on the target."""
     failover: str | None = None
@@ -173,6 +177,7 @@ def plan_run(graph: Graph, *, max_steps: int | None = None, load: Loader = load_
         gate=text(graph.attrs, "gate"),
         setup=text(graph.attrs, "setup"),
         land=_land(graph),
+        gate_path=subfolder(graph.attrs, "gate_path"),
         node_gate=text(graph.attrs, "node_gate"),
         failover=text(graph.attrs, "failover"),
         setup_key=tuple(re.findall(r"[^\s,]+", text(graph.attrs, "setup_key", ""))),
@@ -233,6 +238,7 @@ def plan_task(node: Node, steps: tuple[str, ...] = (), graph_attrs: Mapping[str,
         failover=text(attrs, "failover"),
         escalate=text(attrs, "escalate") or text(graph_attrs, "escalate"),
         allow_empty=next((flag(own, "allow_empty") for own in (attrs, graph_attrs) if text(own, "allow_empty")), None),
+        subfolder=subfolder(attrs, "path"),
         attrs=attrs,
         next_steps=steps,
     )

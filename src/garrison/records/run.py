@@ -118,6 +118,8 @@ class Launch(Value):
     programs: list[str] = msgspec.field(default_factory=list)
     """Programs of its agents and of its nodes' commands that were on the PATH at the launch: one that is gone later is
     waited for, since an update puts it back."""
+    subfolder: str = ""
+    """Folder of the repository in which agents and acceptance begin where a node has no `path`, '' for the top."""
 
     @property
     def claimed_attempt(self) -> str:
@@ -216,6 +218,8 @@ class Task(Value):
     """Upstream nodes whose work has landed, oldest first: `node`, `task` (its label) and `commit`."""
     hosts: str = ""
     """Where it is done (`records.placement`), '' for this machine."""
+    subfolder: str = ""
+    """Folder of the worktree in which its agent and acceptance begin, '' for the top."""
 
     @property
     def may_change(self) -> tuple[str, ...]:

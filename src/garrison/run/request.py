@@ -6,6 +6,7 @@ recorded of earlier launches.
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -106,7 +107,8 @@ def complete(request: LaunchRequest, plan: RunPlan, defaults: LaunchConfig) -> L
     """Return the request with the defaults for what neither it nor the graph states. Pure."""
     return replace(
         request, agent=request.agent or defaults.agent or COMMAND,
-        gate=request.gate or plan.gate or (None if request.no_gate else defaults.gate),
+        gate=begin_in(defaults.gate_path if plan.gate_path is None else plan.gate_path,
+                      request.gate or plan.gate or (None if request.no_gate else defaults.gate)),
         setup=request.setup if request.setup is not None else plan.setup or defaults.setup,
         setup_key=request.setup_key or list(plan.setup_key or defaults.setup_key),
         gate_from_target=request.gate_from_target or list(defaults.gate_from_target),
@@ -115,6 +117,14 @@ def complete(request: LaunchRequest, plan: RunPlan, defaults: LaunchConfig) -> L
         max_agents=request.max_agents or defaults.max_agents,
         failover=next((stated for stated in (request.failover, plan.failover, defaults.failover) if stated is not None),
                       None))
+
+
+def begin_in(folder: str | None, command: str | None) -> str | None:
+    """Return a shell line that runs a command in a folder of the tree; verdicts and messages name the whole line.
+
+    The command itself may be several, so that `cd ... &&` would only guard the first.
+    """
+    return f"cd {shlex.quote(folder)} || exit 1; {command}" if folder and command else command
 
 
 def report_land(plan: RunPlan, land: str, defaults: LaunchConfig, report: Callable[[str], None]) -> None:

@@ -305,7 +305,7 @@ def _capture(git: Git, worktree: Path, home: Path, before: Iterable[str], layer:
     atomic.make_directory(new / _HOME)
     folder = parent / name
     done = SetupLayer(str(folder), layer.digest, layer.command, made, shown, changed, time.time(), layer.seconds,
-                      _size_of(new), layer.kept, layer.commit)
+                      size_of(new), layer.kept, layer.commit)
     atomic.write(new / _RECORD, encode(done))
     failpoint.here("setup:recorded")
     done = _put(new, folder, done, store)
@@ -409,7 +409,8 @@ def _remove_empty(home: Path, name: str) -> None:
             os.unlink(last, dir_fd=directory)
 
 
-def _size_of(folder: Path) -> int:
+def size_of(folder: Path) -> int:
+    """Return the bytes that a folder takes on its disk, 0 if there is none."""
     total = 0
     for path, _, names in os.walk(folder):
         for name in names:

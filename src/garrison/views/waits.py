@@ -192,7 +192,7 @@ def show_gate(gate: OpenGate) -> ShownGate:
     """Return an open gate for the page."""
     question = gate.question
     return ShownGate(gate.place, gate.node, gate.kind, question.text, gate.signal, gate.deadline or None,
-                     question.kind == FREE_TEXT, question.default,
+                     question.kind == FREE_TEXT, question.own_answer,
                      [OfferedChoice(option.label, option.key, option.irreversible) for option in question.options])
 
 

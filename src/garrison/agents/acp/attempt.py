@@ -109,7 +109,7 @@ class AcpAttempt(ConnectedAttempt):
             assignment.environment["GARRISON_HOME"], assignment.incarnation, str(assignment.worktree),
             str(assignment.folder), session,
             prompts.first_message(prompt, assignment, files, knows_task=knows_task, has_past=has_past, role=self.role),
-            role=self.role, inside=str(assignment.tree), begun=len(self.endings) + 1,
+            role=self.role, inside=str(assignment.tree), subfolder=task.subfolder, begun=len(self.endings) + 1,
             prompt_anew=prompts.first_message(decision.prompt, assignment, files, knows_task=False,
                                               has_past=not mender, role=self.role) if session else "",
             lost=self._lost(), program=program, mcp=(*MCP_SERVER, self.role) if mcp_environment else (),

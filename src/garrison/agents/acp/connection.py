@@ -69,8 +69,8 @@ class AcpConnection(SessionConnection[AcpJob]):
         self.settings = settings = job.settings
         super().__init__(job, settings.starts, LoopDetector(MAX_REPEATS, None, ContentWatch(Path(job.worktree)).state),
                          settings.argv[0], settings.set.get("PATH"))
-        self._client = AcpClient(job.program, {**os.environ, **self.settings.set}, job.worktree, self,
-                                 stale=self.settings.stale, inside=job.inside)
+        self._client = AcpClient(job.program, {**os.environ, **self.settings.set}, job.start, self,
+                                 stale=self.settings.stale, inside=job.start_inside)
         self._round = ""
         """Why the session goes round; '' while it does not."""
         self._goes_on = asyncio.Event()

@@ -79,7 +79,7 @@ class ClaudeAttempt(ConnectedAttempt):
         return ConnectionJob(
             environment["GARRISON_HOME"], assignment.incarnation, str(assignment.worktree), str(assignment.folder),
             session.id, prompts.first_message(decision.prompt, assignment, files, fresh=not resume, role=self.role),
-            system_prompt(assignment, settings, self.role), self.role, str(assignment.tree),
+            system_prompt(assignment, settings, self.role), self.role, str(assignment.tree), subfolder=task.subfolder,
             run=task.run_id, node=task.node, attempt=task.attempt, resume=resume, settings=settings,
             parent_session=session.past, attempts=str(assignment.attempts or assignment.folder), config=config,
             folders=assignment.folder_instructions if settings.instructions and is_worker else {},

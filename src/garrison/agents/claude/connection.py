@@ -130,7 +130,7 @@ class ClaudeConnection(SessionConnection[ConnectionJob]):
         job, config = self.job, self._config
         if not job.has_transcript:
             return True
-        project = transcripts.project_of(Path(job.inside or job.worktree))
+        project = transcripts.project_of(Path(job.start_inside))
         state = transcripts.prepare(config, self.files.transcripts, job.session, project)
         if state != "unknown" or not job.parent_session:
             return True
@@ -270,7 +270,7 @@ def options_of(job: ConnectionJob, files: AttemptFiles, stderr: Callable[[str], 
     config = {"CLAUDE_CONFIG_DIR": job.config} if job.config else {}
     asks = settings.permission_mode == ASK
     return build_options(
-        cwd=job.worktree, environment={**cli_process.cli_environment(settings, Path(job.home)), **config},
+        cwd=job.start, environment={**cli_process.cli_environment(settings, Path(job.home)), **config},
         functions=tools.tools_of(job.role, files, job.attempt_folder / EXCHANGE / NOTES, settings.output_schema),
         server=tools.SERVER,
         system_prompt={"type": "preset", "preset": "claude_code", "append": job.system_prompt}, model=settings.model,

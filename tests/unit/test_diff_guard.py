@@ -176,6 +176,7 @@ def told(before: Files, after: Files, gate: str = "sh run.sh", *, links: Sequenc
     (SCRIPT, {"run.sh": None}, {"gate": ("run.sh",)}),
     ({**SCRIPT, "ci/lint.sh": b"ruff check\n"}, {**SCRIPT, "ci/lint.sh": b"true\n"}, {"gate": ("ci/lint.sh",)}),
     ({**SCRIPT, "lint.sh": b"a"}, {**SCRIPT, "lint.sh": b"b"}, {}),
+    ({}, {"sub/a/garrison.toml": b"[launch]\ngate = 'true'\n"}, {"gate": ("sub/a/garrison.toml",)}),
     ({}, {"garrison.toml": b"[launch]\ngate = 'true'\n"}, {"gate": ("garrison.toml",)}),
     ({"garrison.toml": b"[launch]\nagent = 'a'\n"}, {"garrison.toml": b"[launch]\nagent = 'a'\n[x_note]\na = 1\n"}, {}),
     # the rest by names

@@ -58,6 +58,7 @@ from garrison.run.request import (
     COMMAND,
     LaunchRequest,
     complete,
+    find_subfolder,
     read_defaults,
     report_land,
     report_sources,
@@ -121,7 +122,7 @@ def prepare_launch(runtime: Runtime, request: LaunchRequest, report: Callable[[s
     plan = plan_launch(graph, request.max_steps)
     _report_findings(graph, report)
     repo = validate_repository(request.target)
-    defaults = read_defaults(runtime.home, repo)
+    defaults = read_defaults(runtime.home, repo, find_subfolder(request.target, repo))
     request = complete(request, plan, defaults)
     agent = request.agent or COMMAND
     if request.run is not None:
@@ -189,10 +190,9 @@ def prepare_launch(runtime: Runtime, request: LaunchRequest, report: Callable[[s
 
 def _subfolder(git: Git, target: Path, base: str, base_oid: str, report: Callable[[str], None]) -> str:
     """Return the folder of the repository that the launch names or was given in, '' for the top."""
-    here, top = target.resolve(), git.root.resolve()
-    if here == top or not here.is_relative_to(top):
+    folder = find_subfolder(target, git.root)
+    if not folder:
         return ""
-    folder = str(here.relative_to(top))
     if git.run("cat-file", "-t", f"{base_oid}:{folder}", check=False).out.strip() == "tree":
         report(f"agents and acceptance begin in {folder}; to begin at the top: "
                f"--target-dir {shlex.quote(str(git.root))}")

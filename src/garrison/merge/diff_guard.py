@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from garrison.ends import ChangeKind, LandingNote
-from garrison.merge.gate_files import GateFiles, is_same_section
+from garrison.merge.gate_files import OWN_SETTINGS, GateFiles, is_same_section
 from garrison.system.git.commits import ChangedPath
 from garrison.system.terminal_text import format_size
-from garrison.values import Value
+from garrison.values import Value, replace
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -345,13 +345,14 @@ def _gate(changes: Sequence[ChangedPath], diff: Diff) -> list[str]:
     for change in changes:
         if change.name in diff.gate.files or any(fnmatchcase(change.name, pattern) for pattern in patterns):
             found.append(change.name)
-        elif change.name in manifests:
+        elif change.name in manifests or change.name.endswith(f"/{OWN_SETTINGS.file}"):
             shared[change.name] = change
         elif change.mode in (_LINK, _NESTED):  # in place of a folder with files of the gate
             above = f"{change.name}/"
             found += [change.name for name in (*diff.gate.files, *manifests) if name.startswith(above)][:1]
     blobs = diff.read({oid for change in shared.values() for oid in (change.blob, change.old_blob)}) if shared else {}
-    for section in sorted(diff.gate.sections, key=lambda each: (each.file, each.form)):
+    nested = {replace(OWN_SETTINGS, file=name) for name in shared if name.endswith(f"/{OWN_SETTINGS.file}")}
+    for section in sorted(diff.gate.sections | nested, key=lambda each: (each.file, each.form)):
         if section.file not in shared:
             continue
         change = shared[section.file]

@@ -361,7 +361,7 @@ class RunFiles:
         return self.root / "layers" / f"{stem}.log"
 
     def attempt(self, node: str, attempt: int) -> Path:
-        return self.root / "nodes" / node / str(attempt)
+        return self.root / f"nodes/{node}/{attempt}"
 
     def latest_attempt(self, node: str) -> int:
         """Return the number of a node's latest attempt that has a folder, 0 if there is none."""

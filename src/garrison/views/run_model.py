@@ -134,7 +134,8 @@ class RunModel:
         event = lifecycle_of(record)
         key = Key.parse(event.agent) if event else None  # an invalid name is reported, not stored
         if record.journal == GUARDIAN:
-            self.state.apply(record.entry)
+            if record.event is not None:
+                self.state.apply_event(record.event, record.entry.at)
             self._measure(record.entry.data)
         else:
             self._apply_process(record)

@@ -22,7 +22,7 @@ from garrison.config import (
     trees_root,
 )
 from garrison.ends import ChangeKind
-from garrison.run.request import read_project_file
+from garrison.run.request import read_nested_files, read_project, read_project_file
 from garrison.sandbox.place import MODE_VARIABLE, Role
 from garrison.sandbox.rights import SandboxConfig, rights_of, rights_tables
 from garrison.tables import Table, is_secret, readers_of
@@ -53,14 +53,18 @@ class ShownSetting(Value):
         return "none" if self.value is None else json.dumps(self.value, ensure_ascii=False)
 
 
-def read_settings(home: Path, environ: Mapping[str, str], repo: Path | None) -> Iterator[ShownSetting]:
-    """Yield all settings of a home, and of a repository's garrison.toml; UsageError for a malformed file."""
+def read_settings(home: Path, environ: Mapping[str, str], repo: Path | None,
+                  subfolder: str = "") -> Iterator[ShownSetting]:
+    """Yield all settings of a home, and of the garrison.toml of a repository and of its folders down to `subfolder`;
+    UsageError for a malformed file."""
     config, project = read_config(home), Table(PROJECT_FILE, {}) if repo is None else read_project_file(repo)
     yield ShownSetting("home", str(home), "GARRISON_HOME" if environ.get("GARRISON_HOME") else DEFAULT)
     yield ShownSetting("trees", str(trees_root(environ)),
                        "GARRISON_TREES" if environ.get("GARRISON_TREES") else DEFAULT)
-    launch = LaunchConfig.of(project.below("launch")).over(config.launch())
-    yield from _of_record(launch, project.below("launch"), config.table.below("launch"))
+    stated = LaunchConfig.of(project.below("launch")) if repo is None else read_project(repo, subfolder)
+    nested = [] if repo is None else [file.below("launch") for _, file in read_nested_files(repo, subfolder)]
+    yield from _of_record(stated.over(config.launch()), *reversed(nested), project.below("launch"),
+                          config.table.below("launch"))
     for name, record in RECORDS.items():
         if name not in PROJECT_TABLES:
             yield from _of_record(config.table.below(name).read(record), config.table.below(name))

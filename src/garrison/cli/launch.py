@@ -16,7 +16,7 @@ import click
 
 from garrison.cli import completion, resolve
 from garrison.cli.commands import Command
-from garrison.cli.options import PluginChoice, combined, home_option
+from garrison.cli.options import PluginChoice, combined, home_option, run_budget_option
 from garrison.cli.output import INTERRUPTED, dumps, interruptible, print_message
 from garrison.cli.sandbox import sandbox_option, settle_mode
 from garrison.config import find_home, read_config
@@ -30,6 +30,7 @@ from garrison.launch.preflight import PreparedLaunch
 from garrison.plugins import PluginGroup
 from garrison.processes.runtime import Runtime
 from garrison.records import run as run_records
+from garrison.records.budget import limit_run
 from garrison.records.identity import Identity
 from garrison.records.journal import Reader
 from garrison.records.names import Key, check_run, launcher_key
@@ -57,7 +58,8 @@ OPTION_GROUPS = {
     "Worktrees, tests and landing": ("setup", "setup_key", "fresh_setup", "gate", "no_gate", "gate_from_target",
                                      "with_hooks", "land", "approve", "allow_foreign_imports", "trust_git_config"),
     "Flow": ("auto_approve", "max_steps"),
-    "Agents": ("agent", "failover", "hosts", "env", "max_agents", "max_respawn", "max_rework", "terminal", "sandbox"),
+    "Agents": ("agent", "failover", "hosts", "env", "max_agents", "max_respawn", "max_rework", "budget_run",
+               "terminal", "sandbox"),
 }
 """Heading of the help → parameters."""
 
@@ -107,6 +109,7 @@ launch_options = combined(
     click.option("--terminal", type=PluginChoice(["auto", "tmux", "process"], PluginGroup.TERMINALS),
                  default="auto", show_default=True,
                  help="Where agents work: in tmux sessions (`garrison attach` shows them), or as plain processes."),
+    run_budget_option,
     sandbox_option,
     home_option,
     click.option("--detach", is_flag=True,
@@ -178,7 +181,8 @@ def launch(pipeline: Path | None, target_dir: Path | None, resume: str | None, h
 
 def resume_run(run: str, home: str | None, *, detach: bool, serve: bool, retry_failed: bool, original_graph: bool,
                accept_rewritten_target: bool, as_json: bool, max_steps: int | None,
-               retry_nodes: tuple[str, ...] = (), target_dir: Path | None = None) -> None:
+               retry_nodes: tuple[str, ...] = (), target_dir: Path | None = None,
+               budget_run: str | None = None) -> None:
     """Resume a launched run with the options it was launched with; one that is over only gives its exit code."""
     if serve and detach:
         raise UsageError("--serve ends with this terminal; with --detach, run `garrison serve` afterwards")
@@ -192,6 +196,8 @@ def resume_run(run: str, home: str | None, *, detach: bool, serve: bool, retry_f
         launching.move_run(runtime, run, moved)
     resumed = preflight.check_resume(runtime, run, accept_rewritten_target=accept_rewritten_target,
                                      retry_failed=again, retry_nodes=retry_nodes)
+    if budget_run is not None:
+        limit_run(runtime.home, run, budget_run)
     if resumed.sandbox:
         print_message(resumed.sandbox)
     if not original_graph:

@@ -18,7 +18,7 @@ from click.core import ParameterSource
 from garrison.cli import completion, resolve
 from garrison.cli.authority import require
 from garrison.cli.commands import Command
-from garrison.cli.options import gate_options, home_option
+from garrison.cli.options import gate_options, home_option, run_budget_option
 from garrison.cli.sandbox import sandbox_option
 from garrison.config import find_home
 from garrison.errors import UsageError
@@ -37,7 +37,7 @@ class WorkKind(Enum):
     WORKFLOW = "a workflow session"
 
 
-_OF_LAUNCHED = ("retry_nodes", "target_dir", "accept_rewritten_target", "detach", "serve")
+_OF_LAUNCHED = ("retry_nodes", "budget_run", "target_dir", "accept_rewritten_target", "detach", "serve")
 _OF_PIPELINE = ("changed_graph", "answers", "auto_approve", "stay", "agent", "quiet")
 _OF_BOTH = ("retry_failed", "original_graph", "max_steps")
 _OPTIONS: dict[WorkKind, frozenset[str]] = {
@@ -63,6 +63,7 @@ _OPTIONS: dict[WorkKind, frozenset[str]] = {
               help="Try this failed node again; the others stay failed (repeatable).")
 @click.option("--original-graph", is_flag=True, help="Keep the graph as it was started although its file has changed.")
 @click.option("--max-steps", type=click.IntRange(1), metavar="N", help="Nodes the flow may visit.")
+@run_budget_option
 @click.option("--accept-rewritten-target", is_flag=True, help="Continue although the target branch was rewritten.")
 @click.option("--target-dir", metavar="DIR", type=click.Path(path_type=Path),
               help="Folder to which the run's repository has moved.")

@@ -99,6 +99,8 @@ class PreparedLaunch(Value):
     launch: Launch
     text: str
     plan: RunPlan
+    budget_run: str | None = None
+    """US dollars that the whole run may cost; None or `none`: what its agents' profiles say."""
 
 
 def _report_findings(graph: Graph, report: Callable[[str], None]) -> None:
@@ -180,12 +182,19 @@ def prepare_launch(runtime: Runtime, request: LaunchRequest, report: Callable[[s
     report(launch.sandbox)
     launch = replace(launch, terminal=_terminal_beside_landlock(runtime, launch, git))
     working = [(name, task.agent or agent, task.attrs) for name, task in here.tasks.items() if task.command is None]
-    for line in (*describe_limits(working, runtime.home), *small_budgets(working, runtime.home)):
+    for line in (*describe_limits(working, runtime.home), *small_budgets(working, runtime.home), *_own_limit(request)):
         report(line)
     for note in missing_path_notes(runtime.home, agents, runtime.environ):
         report(f"note: {note}")
     launch = _with_gate(runtime, launch, git, request, defaults, report)
-    return PreparedLaunch(launch, text, plan)
+    return PreparedLaunch(launch, text, plan, request.budget_run)
+
+
+def _own_limit(request: LaunchRequest) -> list[str]:
+    """Return what the whole run may cost, as a line."""
+    if request.budget_run in (None, "none"):
+        return []
+    return [f"the run may cost ${request.budget_run}; then its agents wait for you"]
 
 
 def _subfolder(git: Git, target: Path, base: str, base_oid: str, report: Callable[[str], None]) -> str:

@@ -40,6 +40,8 @@ SECONDS, RESUME_SECONDS = 120.0, 15.0
 """Time limits of a command, and of a resumed run until its journal says so."""
 LONGEST = 60_000
 """Characters of a task, a list of tasks or a graph."""
+_OPTIONS = {"agent": "agent", "gate": "gate", "acceptance": "acceptance", "budget": "budget-run"}
+"""Argument of `run` → option of the command."""
 SHOWN = 30_000
 """Characters of a diff or log."""
 
@@ -109,8 +111,9 @@ class ClientRuns:
             raise UsageError(f"{kinds[0]} has more than {LONGEST} characters")
         if not request:
             raise UsageError("give request_id, such as a UUID: the same one never begins a second run")
-        options = [f"--{name}={value}" for name in ("agent", "gate", "acceptance", "budget")
-                   if (value := given.get(name, "").strip())]
+        options = [f"--{option}={value}" for name, option in _OPTIONS.items() if (value := given.get(name, "").strip())]
+        if kinds[0] == "graph" and given.get("acceptance"):
+            raise UsageError("a graph states the acceptance of its nodes itself; give acceptance with task or tasks")
         words = {"task": ["run", *options, "--file=-"], "tasks": ["run", *options, "--tasks=-", "--yes"],
                  "graph": ["launch", *options, "/dev/stdin"]}[kinds[0]]
         first_line = next((line for line in text.splitlines() if line.strip()), "")

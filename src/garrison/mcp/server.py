@@ -58,7 +58,7 @@ def make_server(crew: ClientRuns, version: str) -> MCPServer:
                   agent: Annotated[str, Field(description="Agent; '' for the configured one.")] = "",
                   gate: Annotated[str, Field(description="Command that tests the merged tree.")] = "",
                   acceptance: Annotated[str, Field(description="Command that accepts a node's work.")] = "",
-                  budget: Annotated[str, Field(description="US dollars of the task.")] = "",
+                  budget: Annotated[str, Field(description="US dollars of the whole run.")] = "",
                   repo: Annotated[str, Field(description="Repository, if the server has several.")] = "",
                   ) -> CallToolResult:
         """Begin a run with one of task, tasks and graph; returns its id at once. Follow it with wait."""

@@ -333,6 +333,11 @@ class RunFiles:
         return self.root / "sandbox.json"
 
     @property
+    def budget(self) -> Path:
+        """What the whole run may cost (`budget.RunLimit`); absent without a limit of its own."""
+        return self.root / "budget.json"
+
+    @property
     def launched_graph(self) -> Path:
         return self.root / "graph.dot"
 

@@ -154,6 +154,7 @@ class CostReader:
                 calls, of_run = self._usage.read(path), nodes.setdefault(run, {})
                 of_run[node] = add_up([of_run.get(node, costs.Spent()), costs.total(calls)])
                 if (found := self._limits_beside(path)) is not None:
+                    found = budget.within_run(self.home, run, found)
                     limits.setdefault(run, {})[node] = found  # the latest attempt comes last, and its limits apply
                 today += costs.total_of_day(calls, day)
                 if path.with_name(costs.WINDOWS_FILE).exists():
@@ -239,6 +240,7 @@ def cost_rows(home: Path, run: str | None, by: str) -> list[CostRow]:
     limits: dict[str, list[float | None]] = {}
     for name, node, path in costs.usage_files(home, run):
         if (found := read_limits(path.parent)) is not None:  # the proxy has none of a session's
+            found = budget.within_run(home, name, found)
             limits[f"{name}/{node}"] = [found.node]  # the latest attempt comes last, and its limits apply
             limits.setdefault(name, []).append(found.run)
             limits.setdefault("", []).append(found.day)

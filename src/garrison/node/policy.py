@@ -38,10 +38,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from garrison.agents.result import NOTHING_TO_DO
-from garrison.ends import Departure, Effect, RefusedBy, Told, with_effect
+from garrison.ends import Departure, Effect, LandingNote, RefusedBy, with_effect
 from garrison.merge.entry import HAS_LANDED
 from garrison.merge.explanation import describe_refused
-from garrison.pipeline.node_status import Landing
+from garrison.pipeline.node_status import LandingWord
 from garrison.processes.actions import Action, ActionKind, ApplySignal, Decision, ReplaceChild, SendSignal
 from garrison.records import signals
 from garrison.records.events import (
@@ -114,7 +114,7 @@ class RunnerFacts:
     inspected: str = ""
     """Commit of the branch that was looked at, '' before; `changes` is what the user should know of it, `lines` how
     many a candidate adds and removes."""
-    changes: tuple[Told, ...] = ()
+    changes: tuple[LandingNote, ...] = ()
     lines: int = 0
     judge: str = ""
     """Result of the judge's command, as of the set-up; `score` is the number that it printed."""
@@ -184,7 +184,7 @@ class RunnerFacts:
                 self.judge, self.score = str(event.value), float(event.said) if event.said else None
             case "changes":
                 found = json.loads(str(event.value))
-                self.inspected, self.changes = found["tip"], from_data(tuple[Told, ...], found["changes"])
+                self.inspected, self.changes = found["tip"], from_data(tuple[LandingNote, ...], found["changes"])
                 self.lines = int(found.get("lines", 0))
             case "tree":
                 self.has_worktree = bool(event.value)
@@ -563,10 +563,10 @@ def _impl_complete(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Deci
 def _without_landing(facts: RunnerFacts, view: RunnerView) -> signals.NodeComplete | None:
     """Return the report of work that is not enqueued: nothing is changed, or it is that of a candidate."""
     if view.task.candidate:
-        return signals.NodeComplete(view.task.node, _branch(view), Landing.KEPT, facts.inspected, facts.lines,
+        return signals.NodeComplete(view.task.node, _branch(view), LandingWord.KEPT, facts.inspected, facts.lines,
                                     facts.score)
     if facts.change == UNCHANGED:
-        return signals.NodeComplete(view.task.node, _branch(view), Landing.NO_CHANGE)
+        return signals.NodeComplete(view.task.node, _branch(view), LandingWord.NO_CHANGE)
     return None
 
 

@@ -22,7 +22,7 @@ from garrison.errors import ForbiddenTransition
 PENDING, ACTIVE, IMPL_COMPLETE, VALIDATED, FAILED = "pending", "active", "impl_complete", "validated", "failed"
 SKIPPED = "skipped"
 
-class Landing(StrEnum):
+class LandingWord(StrEnum):
     """Every word for the landing of a node's work, wherever it is shown."""
 
     QUEUED = "queued"
@@ -67,12 +67,12 @@ def shown(status: str, landing: str = "") -> str:
 
 
 def is_unchanged(status: str, landing: str) -> bool:
-    return status == VALIDATED and landing == Landing.NO_CHANGE
+    return status == VALIDATED and landing == LandingWord.NO_CHANGE
 
 
 def lands_nothing(status: str, landing: str) -> bool:
     """Return whether a task succeeded without a landing."""
-    return status == VALIDATED and landing in (Landing.NO_CHANGE, Landing.KEPT)
+    return status == VALIDATED and landing in (LandingWord.NO_CHANGE, LandingWord.KEPT)
 
 
 TRANSITIONS: Mapping[str, frozenset[str]] = {

@@ -118,6 +118,8 @@ class Launch(Value):
     programs: list[str] = msgspec.field(default_factory=list)
     """Programs of its agents and of its nodes' commands that were on the PATH at the launch: one that is gone later is
     waited for, since an update puts it back."""
+    subfolder: str = ""
+    """Folder of the repository in which agents and acceptance begin where a node has no `path`, '' for the top."""
 
     @property
     def claimed_attempt(self) -> str:
@@ -222,6 +224,8 @@ class Task(Value):
     """Command that prints how good a candidate's work is, '' for none."""
     work: str = ""
     """Commit of the chosen candidate, with which the branch begins and which lands; '' for an attempt of an agent."""
+    subfolder: str = ""
+    """Folder of the worktree in which its agent and acceptance begin, '' for the top."""
 
     @property
     def may_change(self) -> tuple[str, ...]:
@@ -335,6 +339,11 @@ class RunFiles:
         return self.root / "sandbox.json"
 
     @property
+    def budget(self) -> Path:
+        """What the whole run may cost (`budget.RunLimit`); absent without a limit of its own."""
+        return self.root / "budget.json"
+
+    @property
     def launched_graph(self) -> Path:
         return self.root / "graph.dot"
 
@@ -363,7 +372,7 @@ class RunFiles:
         return self.root / "layers" / f"{stem}.log"
 
     def attempt(self, node: str, attempt: int) -> Path:
-        return self.root / "nodes" / node / str(attempt)
+        return self.root / f"nodes/{node}/{attempt}"
 
     def latest_attempt(self, node: str) -> int:
         """Return the number of a node's latest attempt that has a folder, 0 if there is none."""

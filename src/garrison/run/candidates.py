@@ -21,7 +21,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from garrison.pipeline.best_of import COMMAND, FIRST, MAX_LANDED, Passed, order
-from garrison.pipeline.node_status import Landing
+from garrison.pipeline.node_status import LandingWord
 from garrison.processes.actions import Action, ActionKind
 from garrison.records.events import CandidatesRanked, NodeChanged
 from garrison.run.flow import step_id
@@ -92,7 +92,7 @@ def _decide(state: RunState, view: GuardianView, place: Place, best: BestOf) -> 
 def passed_of(state: RunState, best: BestOf, view: GuardianView) -> list[Passed]:
     """Return the candidates that have passed their checks, in the order in which they did."""
     passed = [(node.since, place, name, node.kept) for place, name in enumerate(best.names)
-              if (node := state.nodes[name]).landing == Landing.KEPT and node.status == "validated"]
+              if (node := state.nodes[name]).landing == LandingWord.KEPT and node.status == "validated"]
     return [Passed(name, kept, view.costs.get(name)) for _, _, name, kept in sorted(passed, key=lambda each: each[:2])
             if kept is not None]
 

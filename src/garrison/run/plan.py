@@ -110,6 +110,7 @@ def build_task(planned: PlannedTask, launch: Launch, plan: RunPlan, node: NodeSt
         preamble=carried.preamble or carried.history if carried else "",
         continues=carried.session if carried else "", step=node.step, landed=list(landed),
         hosts="" if skip_agent else _placement(planned, launch), candidate=is_candidate,
+        subfolder=launch.subfolder if planned.subfolder is None else planned.subfolder,
         judge=text(planned.attrs, "judge_command", "") if is_candidate else "")
 
 

@@ -63,7 +63,7 @@ ON_DISK: list[tuple[events.Event, dict[str, Any]]] = [
      {"place": "g#1", "node": "g", "kind": "human"}),
     (ManagerCycled("m#1", "m", 2, "go on", 1),
      {"place": "m#1", "node": "m", "cycle": 2, "steer": "go on", "steered": 1}),
-    (events.CandidatesRanked("a", "a#1:1", ("a__b", "a__a"), "7 and 5"),
+    (events.CandidatesRanked("a", "a#1:1", ["a__b", "a__a"], "7 and 5"),
      {"node": "a", "step": "a#1:1", "order": ["a__b", "a__a"], "why": "7 and 5"}),
     (NodeChanged("a__b", "impl_complete", landing="kept", kept=events.Kept("c0ffee", 3, 7.0)),
      {"node": "a__b", "status": "impl_complete", "attempt": 1, "landing": "kept",

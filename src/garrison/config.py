@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from garrison.ends import ChangeKind, Effect
 from garrison.errors import RecordUnreadable, Refused, UsageError
-from garrison.plugins import Group, offered
+from garrison.plugins import PluginGroup, offered
 from garrison.spelling import nearest
 from garrison.tables import (
     Table,
@@ -566,7 +566,7 @@ def parse_agent(table: Table) -> AgentConfig:
     if not isinstance(table.values, dict) and (near := nearest(name, AGENTS_KEYS)):
         raise UsageError(f"{table.place()}: [agents] {name} is not a setting; did you mean {near}?")
     kind = kind_of(name, table.require(("kind", "argv", "env", "success")))
-    if kind not in AGENT_KINDS and kind not in (kinds := offered(Group.AGENTS)):
+    if kind not in AGENT_KINDS and kind not in (kinds := offered(PluginGroup.AGENTS)):
         kind = table.value("kind", one_of(*AGENT_KINDS, *kinds), kind)
     return AgentConfig(name, str(kind), table, table.value("env", as_strings, ()), table.values.get("failover"))
 

@@ -47,7 +47,7 @@ ON_DISK: list[tuple[events.Event, dict[str, Any]]] = [
     (events.ChildParked("runner-a@r", 6, "six deaths", 5.0, "b1", 1, "2026-01-31T12:00:00Z"),
      {"full": "runner-a@r", "incarnation": 6, "why": "six deaths", "monotonic": 5.0, "boot_id": "b1", "attempt": 1,
       "probe_at": "2026-01-31T12:00:00Z"}),
-    (events.ProbeHealthy("runner-a@r", 7, "healthy"), {"full": "runner-a@r", "incarnation": 7, "why": "healthy"}),
+    (events.ChildHealed("runner-a@r", 7, "healthy"), {"full": "runner-a@r", "incarnation": 7, "why": "healthy"}),
     (events.SignalRefused("f.json", "stale"), {"file": "f.json", "why": "stale"}),
     (events.RunChanged("running"), {"status": "running", "reason": ""}),
     (NodeChanged("a", "active"), {"node": "a", "status": "active", "attempt": 1}),

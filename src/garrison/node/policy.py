@@ -46,10 +46,10 @@ from garrison.processes.actions import Action, ActionKind, ApplySignal, Decision
 from garrison.records import signals
 from garrison.records.events import (
     ChildDied,
+    ChildHealed,
     ChildParked,
     ChildSpawned,
     FactRecorded,
-    ProbeHealthy,
     RunnerSignal,
     decode,
 )
@@ -165,7 +165,7 @@ class RunnerFacts:
         self.incarnation = max(self.incarnation, event.incarnation)
         self._apply_circuit(event, attempt)
 
-    def _apply_circuit(self, event: ChildSpawned | ChildParked | ProbeHealthy, attempt: int) -> None:
+    def _apply_circuit(self, event: ChildSpawned | ChildParked | ChildHealed, attempt: int) -> None:
         if event.attempt == attempt:
             self.circuit = restart.apply_event(self.circuit, event)
 
@@ -206,7 +206,7 @@ _APPLY: Mapping[type[Any], Callable[[RunnerFacts, Any, int], None]] = {
     RunnerSignal: RunnerFacts._apply_signal,
     ChildSpawned: RunnerFacts._apply_spawn,
     ChildParked: RunnerFacts._apply_circuit,
-    ProbeHealthy: RunnerFacts._apply_circuit,
+    ChildHealed: RunnerFacts._apply_circuit,
     ChildDied: RunnerFacts._apply_death,
     FactRecorded: RunnerFacts._apply_fact,
 }

@@ -32,9 +32,9 @@ from garrison.processes.supervisor import START_RACES, Parent, Supervisor, perfo
 from garrison.records import failover, signals
 from garrison.records import hook as hooks
 from garrison.records.events import (
+    ChildHealed,
     FactRecorded,
     JobStarted,
-    ProbeHealthy,
     ProcessOpened,
     RunnerSignal,
     SignalRefused,
@@ -419,8 +419,8 @@ class Runner:
         self._record(self.supervisor.start_record(started, view.orchestrator, action.why, self.task.attempt,
                                                   probe=action.kind is ActionKind.PROBE))
 
-    def _close_circuit(self, action: Action, view: RunnerView) -> None:
-        self._record(ProbeHealthy(self.orchestrator_key.full, self.facts.circuit.probe, action.why, self.task.attempt))
+    def _heal(self, action: Action, view: RunnerView) -> None:
+        self._record(ChildHealed(self.orchestrator_key.full, self.facts.circuit.probe, action.why, self.task.attempt))
 
     def _replace(self, action: Action, view: RunnerView) -> None:
         child = view.orchestrator
@@ -529,7 +529,7 @@ class Runner:
         ActionKind.STOP_JOB: _stop_job,
         ActionKind.START: _start,
         ActionKind.PROBE: _start,
-        ActionKind.CLOSE_CIRCUIT: _close_circuit,
+        ActionKind.HEAL: _heal,
         ActionKind.REPLACE: _replace,
         ActionKind.RECORD_DEATH: _record_death,
         ActionKind.PARK: _park,

@@ -30,7 +30,7 @@ class ActionKind(StrEnum):
     # children: start, watch, end them
     START = "start"
     PROBE = "probe"
-    CLOSE_CIRCUIT = "heal"
+    HEAL = "heal"
     REPLACE = "replace"  # ReplaceChild
     REPLACE_STRAY = "stray"
     RECORD_DEATH = "record"

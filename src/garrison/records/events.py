@@ -156,7 +156,7 @@ class ChildParked(Record):
     probe_at: str = stated("")
 
 
-class ProbeHealthy(Record):
+class ChildHealed(Record):
     """A probe stayed healthy: the circuit is closed."""
 
     kind: ClassVar[str] = "heal"
@@ -424,7 +424,7 @@ class StuckAgent(Record):
 
     why: str
     probe_at: str = stated("")
-    life: int = stated(0)
+    incarnation: int = msgspec.field(default_factory=int, name="life")
 
 
 class PipelineSignal(Record):
@@ -460,14 +460,14 @@ class GuardianSignal(Record):
     """Node or `processor` that the user parked, with `text` as the reason."""
     text: str = ""
     unhold: str | None = None
-    lives: dict[str, int] = msgspec.field(default_factory=dict)
+    stopped: dict[str, int] = msgspec.field(default_factory=dict, name="lives")
     """Full name → stopped incarnation that may have a successor."""
     flow: FlowAdvanced | None = None
     heard: PipelineSignal | None = None
     budget: int | None = None
     """Steps that the flow may take from the next resume on."""
     resume: dict[str, int] | None = None
-    """As `lives`, in a run that is resumed."""
+    """As `stopped`, in a run that is resumed."""
     run: str | None = None
     """The run's new status."""
     graph: str = ""
@@ -603,7 +603,7 @@ class QueueStepDone(Record):
     entry: str
 
 
-Event = (ProcessOpened | DecisionMade | ChildFenced | ChildSwept | ChildDied | ChildSpawned | ChildParked | ProbeHealthy
+Event = (ProcessOpened | DecisionMade | ChildFenced | ChildSwept | ChildDied | ChildSpawned | ChildParked | ChildHealed
          | SignalRefused | RunChanged | NodeChanged | FlowAdvanced | GateChanged | ManagerCycled | NodeCancelled
          | LandingChanged | PullRequestChanged | ForeignMove | Warned | NoteWritten | GuardianSignal | JournalSnapshot
          | LauncherSignal | NotificationSent | GuardianUnparked | LauncherDetached | LauncherEnded | RunnerSignal

@@ -567,9 +567,9 @@ class Guardian:
             run_records.save(path, task)
         return task
 
-    def _close_circuit(self, action: Action, view: GuardianView) -> None:
+    def _heal(self, action: Action, view: GuardianView) -> None:
         full = self._child_key(action.target).full
-        self._record(events.ProbeHealthy(full, self.state.circuit(full).probe, action.why))
+        self._record(events.ChildHealed(full, self.state.circuit(full).probe, action.why))
 
     def _replace(self, action: Action, view: GuardianView) -> None:
         death_class = action.payload.death_class if isinstance(action.payload, ReplaceChild) else CRASH
@@ -624,7 +624,7 @@ class Guardian:
         ActionKind.STOP_RUN: _stop_run,
         ActionKind.START: _start,
         ActionKind.PROBE: _start,
-        ActionKind.CLOSE_CIRCUIT: _close_circuit,
+        ActionKind.HEAL: _heal,
         ActionKind.REPLACE: _replace,
         ActionKind.REPLACE_STRAY: _replace_stray,
         ActionKind.RECORD_DEATH: _record_death,

@@ -231,7 +231,7 @@ def apply_guidance(state: RunState, view: GuardianView, payload: signals.Payload
         case signals.ParkNode() if payload.who == "processor" or _is_holdable(state, payload.who):
             return replace(event, hold=payload.who, text=payload.text)
         case signals.UnparkNode() if payload.who == "processor" or payload.who in state.nodes:
-            return replace(event, unhold=payload.who, lives=_stopped_runners(view, {payload.who}))
+            return replace(event, unhold=payload.who, stopped=_stopped_runners(view, {payload.who}))
     return event
 
 

@@ -418,13 +418,13 @@ class RunState(RecordedState):
             self.stuck[node] = event.stuck
         if event.unstuck is not None:
             latest = self.unstuck[node] = max(event.unstuck, self.unstuck.get(node, 0))
-            if node in self.stuck and self.stuck[node].life <= latest:
+            if node in self.stuck and self.stuck[node].incarnation <= latest:
                 del self.stuck[node]
         if event.hold is not None:
             self.held[event.hold] = event.text
         if event.unhold is not None:
             self.held.pop(event.unhold, None)
-            self._unpark([event.unhold], event.lives)
+            self._unpark([event.unhold], event.stopped)
 
     def _unpark(self, names: list[str], stopped: Mapping[str, int]) -> None:
         """Empty the restart windows of these nodes' runners (or of the processor), which the user unparked."""
@@ -442,7 +442,7 @@ class RunState(RecordedState):
         self.incarnations[event.full] = max(self.incarnations.get(event.full, 0), event.incarnation)
         self._apply_circuit(event, at)
 
-    def _apply_circuit(self, event: events.ChildSpawned | events.ChildParked | events.ProbeHealthy, _at: str) -> None:
+    def _apply_circuit(self, event: events.ChildSpawned | events.ChildParked | events.ChildHealed, _at: str) -> None:
         before = self.circuit(event.full)
         if (after := restart.apply_event(before, event)) != before:
             self.circuits[event.full] = after
@@ -478,7 +478,7 @@ _APPLY: Mapping[type[Any], Callable[[RunState, Any, str], None]] = {
     events.GuardianSignal: RunState._apply_signal,
     events.ChildSpawned: RunState._apply_spawn,
     events.ChildParked: RunState._apply_circuit,
-    events.ProbeHealthy: RunState._apply_circuit,
+    events.ChildHealed: RunState._apply_circuit,
     events.ChildDied: RunState._apply_death,
     events.JournalSnapshot: RunState._apply_snapshot,
 }

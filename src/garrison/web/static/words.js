@@ -13,6 +13,7 @@ const STATES = {
   stopped: ["■", "stopped"], // its run does not go on, and with it the node
   skipped: ["–", "skipped"],
   unchanged: ["=", "no change"],
+  kept: ["+", "kept"], // a candidate that passed its checks
 };
 const ALSO = {
   pending: "waiting",

@@ -23,7 +23,7 @@ digraph web {
   flow=dag; goal="count money in cents GOAL"
   start [shape=Mdiamond]; exit [shape=Msquare]
   fast [shape=box, label="HOSTILE", command="echo 'HOSTILE'; printf 'TERMINAL'; touch fast.txt"]
-  slow [shape=box, label="Money in cents", command="echo begun; HOLD; echo m > m.txt; git add -A; git commit -qm m"]
+  slow [shape=box, label="Money in cents", command="echo begun; python3 -m http.server 3000 & HOLD; echo m > m.txt; git add -A; git commit -qm m"]
   bad  [shape=box, label="Audit", command="echo it is red; exit 3"]
   ask  [shape=hexagon, label="Land the rounding rule?"]
   land [shape=box, label="Rounding", command="touch land.txt"]

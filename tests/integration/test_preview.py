@@ -287,6 +287,8 @@ def test_a_preview_waits_for_a_late_server_serves_it_and_ends_with_the_node(node
     told: list[str] = []
     subject = Fake(node)
     node.serve("127.0.0.1", 3000, delay=1.0)
+    while node.look() is None:
+        time.sleep(0.01)
 
     async def scenario() -> None:
         opened = asyncio.Event()

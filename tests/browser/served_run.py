@@ -23,7 +23,7 @@ digraph web {
   flow=dag; goal="count money in cents GOAL"
   start [shape=Mdiamond]; exit [shape=Msquare]
   fast [shape=box, label="HOSTILE", command="echo 'HOSTILE'; printf 'TERMINAL'; touch fast.txt"]
-  slow [shape=box, label="Money in cents", command="echo begun; SERVE & HOLD; echo m > m.txt; git add -A; git commit -qm m"]
+  slow [shape=box, label="Money in cents", command="echo begun; HOLD; echo m > m.txt; git add -A; git commit -qm m"]
   bad  [shape=box, label="Audit", command="echo it is red; exit 3"]
   ask  [shape=hexagon, label="Land the rounding rule?"]
   land [shape=box, label="Rounding", command="touch land.txt"]
@@ -72,9 +72,9 @@ class Served:
     def begin(self) -> None:
         """Launch the run, wait until it stands as described, and serve it."""
         graph = self.place.root / "web.dot"
-        hold = self.place.hold("slow")
+        hold = f"python3 -m http.server 3000 & {self.place.hold('slow')}"
         terminal = r"\\033[31mred\\033[0m \\033]8;;javascript:alert(1)\\007link\\n"
-        graph.write_text(GRAPH.replace("HOSTILE", HOSTILE).replace("GOAL", HOSTILE).replace("HOLD", hold).replace("SERVE", "python3 -m http.server 3000").replace(
+        graph.write_text(GRAPH.replace("HOSTILE", HOSTILE).replace("GOAL", HOSTILE).replace("HOLD", hold).replace(
             "TERMINAL", terminal))
         self.place.launch(graph, "r1", "--max-rework", "0", gate="true")
         wait_for("a run to serve", self.place.journal)

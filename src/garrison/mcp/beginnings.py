@@ -24,7 +24,7 @@ from garrison.records.run import RunFiles
 from garrison.values import replace
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 FOLDER = "mcp"
 SECONDS = 7200.0
@@ -68,15 +68,25 @@ def begin(home: Path, request: str, words: Sequence[str], text: str, repo: str, 
 
 def find(home: Path, run: str) -> Beginning | None:
     """Return what began a run, or is about to; None if no client asked for it."""
+    for path, begun in _read_all(home):
+        if begun.run == run:
+            lost = not begun.problem and not RunFiles(home, run).launch.exists() and not is_held(
+                path.with_suffix(".life")) and path.stat().st_mtime < time.time() - 60
+            return replace(begun, problem="the command that was to begin it has died") if lost else begun
+    return None
+
+
+def begun_by(home: Path, prefix: str) -> list[Beginning]:
+    """Return what was begun by requests with a prefix, oldest first."""
+    found = [(path.stat().st_mtime_ns, begun) for path, begun in _read_all(home) if begun.request.startswith(prefix)]
+    return [begun for _, begun in sorted(found, key=lambda each: each[0])]
+
+
+def _read_all(home: Path) -> Iterator[tuple[Path, Beginning]]:
     for name in atomic.list_names(home / FOLDER):
         path = home / FOLDER / name
         if name.endswith(".json") and (data := atomic.read(path)) is not None:
-            begun = record.decode(Beginning, data, path)
-            if begun.run == run:
-                lost = not begun.problem and not RunFiles(home, run).launch.exists() and not is_held(
-                    path.with_suffix(".life")) and path.stat().st_mtime < time.time() - 60
-                return replace(begun, problem="the command that was to begin it has died") if lost else begun
-    return None
+            yield path, record.decode(Beginning, data, path)
 
 
 def perform(home: Path, path: Path) -> None:

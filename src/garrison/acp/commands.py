@@ -36,7 +36,7 @@ COMMANDS: Mapping[str, SlashCommand] = {
 }
 
 
-class Typed(Value):
+class TypedCommand(Value):
     """A slash command that was typed."""
 
     name: str
@@ -61,7 +61,7 @@ class Typed(Value):
         return UsageError(f"type /{self.name} {COMMANDS[self.name].hint}")
 
 
-def read(text: str) -> Typed | None:
+def read(text: str) -> TypedCommand | None:
     """Return the slash command in a message, None for a message without; UsageError for an unknown one.
 
     A path such as `/etc/hosts is wrong` is no command.
@@ -74,7 +74,7 @@ def read(text: str) -> Typed | None:
         guess = nearest(name, COMMANDS)
         raise UsageError(f"there is no command {first}{f'; did you mean /{guess}?' if guess else ''}; "
                          f"there are /{', /'.join(COMMANDS)}")
-    return Typed(name, rest.strip())
+    return TypedCommand(name, rest.strip())
 
 
 def read_run(rest: str) -> dict[str, str]:

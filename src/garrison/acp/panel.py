@@ -29,18 +29,18 @@ from acp.schema import ToolCallStart
 from garrison.acp import commands, rail
 from garrison.delegation import confirmations
 from garrison.delegation.confirmations import Confirmations
-from garrison.delegation.models import BUTLER, Entry, Proposal
+from garrison.delegation.models import BUTLER, ChatEntry, Proposal
 from garrison.ends import WaitKind
 from garrison.errors import GarrisonError, NotFound, Refused
-from garrison.mcp.crew import Seen
+from garrison.mcp.crew import SeenRun
 from garrison.run.status import Status
 
 if TYPE_CHECKING:
-    from garrison.acp.commands import Typed
-    from garrison.acp.sessions import Session, Sessions
+    from garrison.acp.commands import TypedCommand
+    from garrison.acp.sessions import PanelSession, PanelSessions
     from garrison.delegation.butler import AgentOrchestrator
     from garrison.delegation.conversation import Conversation
-    from garrison.mcp.crew import Crew, SeenWait
+    from garrison.mcp.crew import ClientRuns, SeenWait
 
 POLL = 1.0
 """Seconds between two looks at a run."""
@@ -74,7 +74,7 @@ class Panel:
         open_butler: opens the butler of the session; None without one.
     """
 
-    def __init__(self, session: Session, sessions: Sessions, screen: Screen, crew: Crew, by: str,
+    def __init__(self, session: PanelSession, sessions: PanelSessions, screen: Screen, crew: ClientRuns, by: str,
                  open_butler: Callable[[], AgentOrchestrator] | None) -> None:
         self.session, self._sessions, self._screen, self._crew, self._by = session, sessions, screen, crew, by
         self._open_butler = open_butler
@@ -88,7 +88,7 @@ class Panel:
         """What the turn has said, for the conversation; None outside of turns."""
         self._begun = 0
         self._runs = list[str]()
-        self._seen = dict[str, Seen]()
+        self._seen = dict[str, SeenRun]()
         self._shown = set[str]()
         """Ids of the tool calls that the editor has."""
         self._plan: object = None
@@ -155,7 +155,7 @@ class Panel:
             except GarrisonError as error:
                 act = partial(self._say, str(error))
             self._said = []
-            self._add(Entry(role="user", content=text, at=datetime.now(UTC), agent="user"))
+            self._add(ChatEntry(role="user", content=text, at=datetime.now(UTC), agent="user"))
             try:
                 await act()
             except GarrisonError as error:
@@ -163,7 +163,7 @@ class Panel:
             finally:
                 said, self._said = self._said, None
                 if said:
-                    self._add(Entry(role="assistant", content="\n\n".join(said), at=datetime.now(UTC)))
+                    self._add(ChatEntry(role="assistant", content="\n\n".join(said), at=datetime.now(UTC)))
 
     async def _choose(self, text: str) -> Act | None:
         """Return what a message is to do; None to ask the butler."""
@@ -207,7 +207,7 @@ class Panel:
             return self._butler.conversation
         return self._sessions.conversation(self.session)
 
-    def _add(self, entry: Entry) -> None:
+    def _add(self, entry: ChatEntry) -> None:
         conversation = self._conversation()
         conversation.add(entry)
         if self._butler is not None and conversation is self._butler.conversation:
@@ -255,7 +255,7 @@ class Panel:
                         await self._say(f"{run} is not followed any more: {error}")
                 await asyncio.sleep(POLL)
 
-    async def _look(self, run: str, *, asks: bool = True) -> Seen:
+    async def _look(self, run: str, *, asks: bool = True) -> SeenRun:
         """Look at a run: show what has changed, and ask what needs somebody."""
         async with self._looking:
             new = await asyncio.to_thread(self._crew.look, run)
@@ -275,7 +275,7 @@ class Panel:
 
     # ---- questions
 
-    async def _ask_open(self, run: str, seen: Seen) -> None:
+    async def _ask_open(self, run: str, seen: SeenRun) -> None:
         """Ask what waits in a run, each once; withdraw what was settled elsewhere."""
         waits = {f"{run} {wait.key}": wait for wait in seen.waits}
         for call in [call for call in self._asked if call.startswith(f"{run} ") and call not in waits]:
@@ -324,7 +324,7 @@ class Panel:
         text = f"{label} for {wait.node} counts once you say so.{confirmations.request(proposals)}"
         async with contextlib.nullcontext() if self._said is not None else self._turn:
             await self._screen.show(update_agent_message_text(f"{text}\n\n"))
-            self._add(Entry(role="assistant", content=text, at=datetime.now(UTC), proposals=proposals))
+            self._add(ChatEntry(role="assistant", content=text, at=datetime.now(UTC), proposals=proposals))
 
     async def _settle(self, run: str, wait: SeenWait, text: str) -> None:
         told = await asyncio.to_thread(self._crew.answer, run, wait.node, text, self._by, wait.question)
@@ -362,9 +362,9 @@ class Panel:
                 self._said = []
                 await (self._carry_out(proposals) if chosen == RUN_IT else self._say(confirmations.DROPPED))
                 said_now, self._said = self._said, None
-                self._add(Entry(role="user", content="yes" if chosen == RUN_IT else "no", at=datetime.now(UTC),
+                self._add(ChatEntry(role="user", content="yes" if chosen == RUN_IT else "no", at=datetime.now(UTC),
                                 agent="user"))
-                self._add(Entry(role="assistant", content="\n\n".join(said_now), at=datetime.now(UTC)))
+                self._add(ChatEntry(role="assistant", content="\n\n".join(said_now), at=datetime.now(UTC)))
             await self._screen.show(update_tool_call(call.tool_call_id, status="completed"))
 
     async def _current_butler(self) -> AgentOrchestrator:
@@ -391,7 +391,7 @@ class Panel:
                 return run
         return (await asyncio.to_thread(self._crew.look, "")).run
 
-    async def _chosen(self, typed: Typed) -> str:
+    async def _chosen(self, typed: TypedCommand) -> str:
         """Return the run that a command names, else the latest; follow it."""
         run = typed.one() if typed.rest else await self._run_of("")
         await asyncio.to_thread(self._crew.look, run)  # NotFound for an unknown one
@@ -399,10 +399,10 @@ class Panel:
             self._runs.append(run)
         return run
 
-    async def _do_run(self, typed: Typed) -> None:
+    async def _do_run(self, typed: TypedCommand) -> None:
         await self._begin(commands.read_run(typed.rest))
 
-    async def _do_status(self, typed: Typed) -> None:
+    async def _do_status(self, typed: TypedCommand) -> None:
         run = await self._chosen(typed)
         await self._say(rail.fence(await asyncio.to_thread(self._crew.command, ["status", run], whole=True)))
         for call in [call for call in self._asked if call.startswith(f"{run} ")]:
@@ -410,26 +410,26 @@ class Panel:
                 task.cancel()
         await self._look(run)
 
-    async def _do_follow(self, typed: Typed) -> None:
+    async def _do_follow(self, typed: TypedCommand) -> None:
         run = await self._chosen(typed)
         while not ((seen := await self._look(run)).waits or seen.is_over):
             await asyncio.sleep(POLL)
 
-    async def _do_why(self, typed: Typed) -> None:
+    async def _do_why(self, typed: TypedCommand) -> None:
         run = await self._run_of(typed.rest)
         is_node = any(node.node == typed.rest for node in (await self._look(run)).nodes)
         run, node = (run, typed.rest) if is_node or not typed.rest else (typed.one(), "")
         await self._say(rail.fence(await asyncio.to_thread(self._crew.why, run, node)))
 
-    async def _do_diff(self, typed: Typed) -> None:
+    async def _do_diff(self, typed: TypedCommand) -> None:
         node = typed.one()
         await self._say(rail.fence(await asyncio.to_thread(self._crew.show, await self._run_of(node), node, "diff")))
 
-    async def _do_tell(self, typed: Typed) -> None:
+    async def _do_tell(self, typed: TypedCommand) -> None:
         node, text = typed.two()
         await self._say(await asyncio.to_thread(self._crew.tell, await self._run_of(node), node, text))
 
-    async def _do_answer(self, typed: Typed) -> None:
+    async def _do_answer(self, typed: TypedCommand) -> None:
         node, text = typed.two()
         run = await self._run_of(node)
         wait = next((wait for wait in (await self._look(run, asks=False)).waits if wait.node == node), None)
@@ -437,20 +437,20 @@ class Panel:
             raise NotFound(f"{node} has no open question")
         await self._take(run, wait, text)
 
-    async def _do_reject(self, typed: Typed) -> None:
+    async def _do_reject(self, typed: TypedCommand) -> None:
         node, reason = typed.two()
         told = await asyncio.to_thread(self._crew.decide, await self._run_of(node), node, "reject",
                                        f"{reason} (through {self._by})", self._by)
         await self._say(told)
 
-    async def _do_retry(self, typed: Typed) -> None:
+    async def _do_retry(self, typed: TypedCommand) -> None:
         node = typed.one()
         await self._control(await self._run_of(node), "retry", node)
 
-    async def _do_stop(self, typed: Typed) -> None:
+    async def _do_stop(self, typed: TypedCommand) -> None:
         await self._control(await self._chosen(typed), "stop")
 
-    async def _do_resume(self, typed: Typed) -> None:
+    async def _do_resume(self, typed: TypedCommand) -> None:
         await self._control(await self._chosen(typed), "resume")
 
     async def _control(self, run: str, action: str, node: str = "") -> None:
@@ -459,7 +459,7 @@ class Panel:
         await self._say(told or f"{action}: {run}")
 
 
-_HANDLERS: Mapping[str, Callable[[Panel, Typed], Awaitable[None]]] = {
+_HANDLERS: Mapping[str, Callable[[Panel, TypedCommand], Awaitable[None]]] = {
     name: getattr(Panel, f"_do_{name}") for name in commands.COMMANDS}
 
 

@@ -10,28 +10,28 @@ from acp.helpers import plan_entry, start_tool_call, text_block, tool_content, u
 from acp.schema import ToolCallProgress, ToolCallStart
 
 from garrison.delegation.models import BUTLER
-from garrison.pipeline.node_status import Landing
+from garrison.pipeline.node_status import LandingWord
 
 if TYPE_CHECKING:
     from acp.schema import AgentPlanUpdate, PlanEntryStatus, ToolCallStatus
 
-    from garrison.delegation.models import Event
-    from garrison.mcp.crew import Seen, SeenNode
+    from garrison.delegation.models import ChatEvent
+    from garrison.mcp.crew import SeenNode, SeenRun
 
 NODES = 100
 """Most nodes of a run that are shown: a panel is no place for a thousand."""
-_ENDED = frozenset({"landed", Landing.NO_CHANGE.value, Landing.UNDONE.value, "skipped", "failed"})
+_ENDED = frozenset({"landed", LandingWord.NO_CHANGE.value, LandingWord.UNDONE.value, "skipped", "failed"})
 _NOT_BEGUN = frozenset({"waiting", "stopped", "parked"})
 
 
-def to_plan(runs: Sequence[Seen]) -> AgentPlanUpdate:
+def to_plan(runs: Sequence[SeenRun]) -> AgentPlanUpdate:
     """Return the plan of the runs that a panel follows: each node as an entry, with its run's name if there are
     several."""
     return update_plan([plan_entry(f"{f'{seen.run}: ' * (len(runs) > 1)}{_describe(node)}", status=_progress(node))
                         for seen in runs for node in seen.nodes[:NODES]])
 
 
-def to_calls(old: Seen | None, new: Seen, shown: Collection[str]) -> list[ToolCallStart | ToolCallProgress]:
+def to_calls(old: SeenRun | None, new: SeenRun, shown: Collection[str]) -> list[ToolCallStart | ToolCallProgress]:
     """Return what tells an editor about the nodes that have changed between two looks at a run.
 
     Args:
@@ -49,7 +49,7 @@ def to_calls(old: Seen | None, new: Seen, shown: Collection[str]) -> list[ToolCa
     return calls
 
 
-def describe_end(seen: Seen) -> str:
+def describe_end(seen: SeenRun) -> str:
     """Return what became of a run that is over, and what to do now."""
     if not seen.nodes:
         return f"Run `{seen.run}` did not begin: {seen.reason}."
@@ -63,7 +63,7 @@ def fence(text: str) -> str:
     return f"{ticks}\n{text}\n{ticks}"
 
 
-def specialist_call(event: Event, said: str, turn: str) -> ToolCallStart | ToolCallProgress | None:
+def specialist_call(event: ChatEvent, said: str, turn: str) -> ToolCallStart | ToolCallProgress | None:
     """Return the tool call of a specialist that begins or ends its work for the butler; None for any other event.
 
     Args:

@@ -48,9 +48,9 @@ from acp.schema import (
 from garrison.acp.commands import COMMANDS
 from garrison.acp.panel import Panel
 from garrison.acp.rail import fence
-from garrison.acp.sessions import Session, Sessions
+from garrison.acp.sessions import PanelSession, PanelSessions
 from garrison.errors import GarrisonError, NotFound
-from garrison.mcp.crew import Crew
+from garrison.mcp.crew import ClientRuns
 
 if TYPE_CHECKING:
     from acp.interfaces import Client
@@ -87,7 +87,7 @@ class EditorScreen:
         return next((option.name for option in options if option.option_id == chosen), None)
 
 
-class Server:
+class AcpServer:
     """The agent that an editor talks to; its methods are those of `acp.interfaces.Agent`.
 
     Args:
@@ -97,7 +97,7 @@ class Server:
 
     def __init__(self, home: Path, *, inside: str = "", open_butler: OpenButler | None = None) -> None:
         self._home, self._inside, self._open_butler = home, inside, open_butler
-        self._sessions, self._panels = Sessions(home), dict[str, Panel]()
+        self._sessions, self._panels = PanelSessions(home), dict[str, Panel]()
         self._by = "an ACP client"
         self._client: Client | None = None
         self._later = set[asyncio.Task[None]]()
@@ -155,14 +155,14 @@ class Server:
             await panel.close()
         return CloseSessionResponse()
 
-    async def _open(self, session: Session, *, replay: bool = False) -> None:
+    async def _open(self, session: PanelSession, *, replay: bool = False) -> None:
         await self.close_session(session.id)
         repo = await asyncio.to_thread(lambda: session.repo)
         opens = self._open_butler
         assert self._client is not None
         self._panels[session.id] = panel = Panel(
             session, self._sessions, EditorScreen(self._client, session.id),
-            Crew(self._home, [repo] if repo else [], may_decide=True, inside=self._inside), self._by,
+            ClientRuns(self._home, [repo] if repo else [], may_decide=True, inside=self._inside), self._by,
             partial(opens, self._home, session.id, repo) if opens is not None else None)
         await panel.open(replay=replay)
         task = asyncio.create_task(self._advertise(session.id))
@@ -251,7 +251,7 @@ def _to_request_error(error: GarrisonError) -> RequestError:
 def serve(home: Path, *, inside: str, open_butler: OpenButler | None) -> None:
     """Serve until the editor closes standard input."""
     async def until_closed() -> None:
-        server = Server(home, inside=inside, open_butler=open_butler)
+        server = AcpServer(home, inside=inside, open_butler=open_butler)
         try:
             await run_agent(cast("Any", server), use_unstable_protocol=True,  # which close and resume were, once
                             stdio_buffer_limit_bytes=LINE)

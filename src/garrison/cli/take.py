@@ -110,7 +110,7 @@ def take(number: int | None, label: str | None, at_most: int, home: str | None, 
             if not issue.open:
                 raise UsageError(f"issue {issue.number} is closed; reopen it, or take another")
             text = task_graph([write_task(issue, forge.location)])
-            request = make_request(Path(f"issue_{issue.number}"), target, text=text, run=name, land=LAND_PR,
+            request = make_request(Path(f"issue_{issue.number}"), target_dir, text=text, run=name, land=LAND_PR,
                                    base=f"{remote}:{branch}", issue=issue.number,
                                    issue_label=label or "",
                                    issue_text=hash_words(f"{issue.title}\n\n{issue.text}"), **{**options, "new": True})

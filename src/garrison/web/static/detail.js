@@ -310,15 +310,16 @@ function reasonOf(one, next, state) {
 function Attempt({ one, next }) {
   const lives = one.lives ?? [];
   const state = next ? "failed" : stateOf(one.status);
-  const reason = reasonOf(one, next, state);
+  const tail = one.status === "failed" && one.tail;
+  const [first, ...rest] = (reasonOf(one, next, state) ?? "").split("\n");
+  const reason = tail ? first : [first, ...rest].join("\n"); // the log's end has the rest
   return html`<li class="s-${state}">
     <p>
       <span class="sign" aria-hidden="true">${signOf(state)}</span><strong> Attempt ${one.attempt} </strong
       ><span>${wordOf(state)}</span>
       ${one.started && html`<time> ${clock(one.started)}${one.ended ? ` – ${clock(one.ended)}` : ""}</time>`}
     </p>
-    ${reason && html`<p class="reason">${reason}</p>`}
-    ${one.tail && one.status === "failed" && html`<${Tail} text=${one.tail.slice(-TAIL)} />`}
+    ${reason && html`<p class="reason">${reason}</p>`} ${tail && html`<${Tail} text=${tail.slice(-TAIL)} />`}
     ${one.branch && html`<p class="mono">${[legibleName(one.branch), one.commit?.slice(0, 10)].filter(Boolean).join(" @ ")}</p>`}
     ${
       lives.length > 0 &&

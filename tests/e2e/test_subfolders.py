@@ -13,7 +13,10 @@ def test_work_begins_in_the_folder_of_its_launch_or_of_its_path(place) -> None:
         (place.repo / folder).mkdir(parents=True)
         (place.repo / folder / "kept").touch()
     (place.repo / "out").symlink_to("/")
-    (place.repo / "garrison.toml").write_text('[launch]\ngate_path = "packages/c"\ngate = "test -f kept; ls"\n')
+    (place.repo / "garrison.toml").write_text('[launch]\ngate = "false"\n')
+    (place.repo / "packages/garrison.toml").write_text(
+        '[launch]\ngate_path = "c"\ngate = "false; test -f kept"\nsetup = "echo x > ../set-up"\n')
+    (place.repo / ".gitignore").write_text("set-up\n")
     git(place.repo, "add", ".")
     git(place.repo, "commit", "-qm", "packages")
     stand = 'echo "$(git rev-parse --show-prefix)" > here-{name}'
@@ -33,5 +36,8 @@ def test_work_begins_in_the_folder_of_its_launch_or_of_its_path(place) -> None:
     reasons = {name: node["reason"] for name, node in place.nodes().items() if node["status"] == "failed"}
     assert {name: "is no folder of the branch that it begins with" in said for name, said in reasons.items()} == {
         "link": True, "absent": True}
+    shown = subprocess.run([*PROGRAM, "config", "show", "launch"], cwd=place.repo / "packages/c", env=place.env,
+                           text=True, capture_output=True, check=True).stdout
+    assert f"{place.repo}/packages/garrison.toml:3" in shown and "cd packages || exit 1; echo x" in shown
     refused = place.command("pipeline", "validate", place.graph(Node("a", attributes="path=\"../x\""), name="wrong"))
     assert refused.returncode == 1 and "a folder of the repository" in refused.stdout + refused.stderr

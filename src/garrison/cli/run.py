@@ -45,7 +45,7 @@ from garrison.extras import install_line
 from garrison.processes.runtime import Runtime
 from garrison.records import atomic
 from garrison.records.run import list_runs
-from garrison.run.request import read_defaults
+from garrison.run.request import find_subfolder, read_defaults
 from garrison.spelling import nearest
 from garrison.system.git import validate_repository
 
@@ -93,8 +93,10 @@ def run(words: tuple[str, ...], file: Path | None, tasks: Path | None, section: 
     if serve and detach:
         raise UsageError("--serve ends with this command; with --detach, run `garrison serve` afterwards")
     runtime = Runtime.real(find_home(home))
-    target = validate_repository(target_dir or Path.cwd())
-    who = "command" if command else agent or read_defaults(runtime.home, target).agent or "command"
+    here = target_dir or Path.cwd()
+    target = validate_repository(here)
+    who = "command" if command else agent or (
+        read_defaults(runtime.home, target, find_subfolder(here, target)).agent or "command")
     if who == "command" and agent is None and command is None:
         raise Refused(f"which agent? {_installed(runtime)}; `garrison init` keeps your choice")
     find_profile(who, runtime.home)  # a misspelt one is said before the questions

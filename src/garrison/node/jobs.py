@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from garrison.agents import prompt, registry
-from garrison.agents.base import Assignment, Outcome, Question, Trouble, Work
+from garrison.agents.base import Assignment, Question, Trouble, Work, WorkResult
 from garrison.agents.channel import open_channel
 from garrison.agents.channel_client import INSIDE, VARIABLE
 from garrison.agents.conversation.files import AttemptFiles
@@ -467,9 +467,9 @@ class Unstarted(Work):
     def __init__(self, reason: str) -> None:
         self._reason = reason
 
-    def poll(self, now: float) -> Outcome:
+    def poll(self, now: float) -> WorkResult:
         del now
-        return Outcome("fail", self._reason)
+        return WorkResult("fail", self._reason)
 
     def stop(self, now: float) -> None:
         """Do nothing."""
@@ -569,7 +569,7 @@ class ValidatorJob:
         for path in (files.session, files.question, files.answer, files.lifted, files.waiting):
             path.unlink(missing_ok=True)
 
-    def _hand_over(self, outcome: Outcome | None) -> bool:
+    def _hand_over(self, outcome: WorkResult | None) -> bool:
         """Record that the next agent judges if this one cannot and nothing of it runs; return whether one does."""
         trouble = self._work.trouble
         if trouble is None or self._is_stopping or (outcome is not None and outcome.status == "success"):
@@ -622,7 +622,7 @@ class ValidatorJob:
         if self.channel is not None:
             self.channel.close()
         if outcome is None:
-            outcome = Outcome("fail", self.handed_over)
+            outcome = WorkResult("fail", self.handed_over)
         remove_validator_worktree(self._git, self._node_worktree, self._task,
                                   keeps_home=outcome.killed or self._is_stopping or is_handed_over)
         self.reason = outcome.reason

@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Container, ItemsView, Iterable, Iterator, Mapping, ValuesView
 from dataclasses import dataclass, field
+from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
 from typing import NoReturn, TypeVar, overload
 
@@ -112,7 +113,7 @@ class Node:
     declared: bool = field(default=True, compare=False)
     """False if only edges mention it."""
 
-    @property
+    @cached_property
     def handler(self) -> str:
         """Return its handler: `type`, its alias `handler`, then the shape, else ids such as start and exit."""
         named = self.attrs.get("type") or self.attrs.get("handler")
@@ -157,7 +158,7 @@ class ReadOnly(dict[str, T]):
         return dict, (dict(self),)
 
 
-class Snapshot(ReadOnly[object]):
+class ContextView(ReadOnly[object]):
     """Context as it is now, which cannot be changed. A list or mapping in it is copied when it is first read.
 
     So a call does not pay for what thousands of nodes have written, of which it reads a little. The copy is that of the

@@ -36,14 +36,14 @@ from garrison.pipeline.subpipelines import (
     NAME_SEPARATOR,
     SUBGRAPH,
     Loader,
-    Manager,
+    ManagerSettings,
     inner_name,
     load_from_source,
     manager_of,
     pipeline_file,
 )
 from garrison.pipeline.transforms import apply_installed, prepare
-from garrison.plugins import Group, offered
+from garrison.plugins import PluginGroup, offered
 from garrison.values import Value, replace
 
 TASK_HANDLERS = ("codergen", "tool")
@@ -121,7 +121,7 @@ class RunPlan(Value):
     """Compiled graph; None where only the tasks matter."""
     gates: Mapping[str, Gate] = msgspec.field(default_factory=dict)
     """Node → its gate."""
-    managers: Mapping[str, Manager] = msgspec.field(default_factory=dict)
+    managers: Mapping[str, ManagerSettings] = msgspec.field(default_factory=dict)
     """Node → its settings as a manager."""
     children: Mapping[str, RunPlan] = msgspec.field(default_factory=dict)
     """Node → the plan of the pipeline it runs. `tasks`, `gates`, `managers` and `predecessors` include those of the
@@ -209,7 +209,7 @@ def _land(graph: Graph) -> str | None:
 
 def is_task(handler: str) -> bool:
     """Return whether nodes of a handler become tasks of a run: garrison's own, and those of installed packages."""
-    return handler in TASK_HANDLERS or (not is_known_handler(handler) and handler in offered(Group.HANDLERS))
+    return handler in TASK_HANDLERS or (not is_known_handler(handler) and handler in offered(PluginGroup.HANDLERS))
 
 
 def _call_of_handler(node: Node, goal: str) -> str:
@@ -298,7 +298,7 @@ def _unsupported_nodes(graph: Graph) -> Iterator[Located]:
         elif handler in (*AUTOMATIC, *GATE_KINDS, SUBGRAPH) or is_task(handler):
             problem = ""
         elif not is_known_handler(handler):
-            meant = nearest_type(handler, tuple(sorted({*_SUPPORTED, *offered(Group.HANDLERS)})))
+            meant = nearest_type(handler, tuple(sorted({*_SUPPORTED, *offered(PluginGroup.HANDLERS)})))
             problem = f"has the unknown type {handler!r:.40}; " + (
                 f"did you mean {meant}?" if meant else f"a run knows {', '.join(_SUPPORTED)}")
         else:

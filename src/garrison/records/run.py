@@ -333,6 +333,11 @@ class RunFiles:
         return self.root / "sandbox.json"
 
     @property
+    def budget(self) -> Path:
+        """What the whole run may cost (`budget.RunLimit`); absent without a limit of its own."""
+        return self.root / "budget.json"
+
+    @property
     def launched_graph(self) -> Path:
         return self.root / "graph.dot"
 
@@ -361,7 +366,7 @@ class RunFiles:
         return self.root / "layers" / f"{stem}.log"
 
     def attempt(self, node: str, attempt: int) -> Path:
-        return self.root / "nodes" / node / str(attempt)
+        return self.root / f"nodes/{node}/{attempt}"
 
     def latest_attempt(self, node: str) -> int:
         """Return the number of a node's latest attempt that has a folder, 0 if there is none."""

@@ -142,7 +142,7 @@ class Place(Value):
 # ---- Machine: its abilities to confine processes, as the probe found them. Pure data.
 
 
-class Machine(Value):
+class Abilities(Value):
     """Abilities of this machine to confine this user's processes."""
 
     bubblewrap: str = ""

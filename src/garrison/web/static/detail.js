@@ -311,15 +311,15 @@ function Attempt({ one, next }) {
   const lives = one.lives ?? [];
   const state = next ? "failed" : stateOf(one.status);
   const tail = one.status === "failed" && one.tail;
-  const [first, ...rest] = (reasonOf(one, next, state) ?? "").split("\n");
-  const reason = tail ? first : [first, ...rest].join("\n"); // the log's end has the rest
+  const reason = reasonOf(one, next, state);
   return html`<li class="s-${state}">
     <p>
       <span class="sign" aria-hidden="true">${signOf(state)}</span><strong> Attempt ${one.attempt} </strong
       ><span>${wordOf(state)}</span>
       ${one.started && html`<time> ${clock(one.started)}${one.ended ? ` – ${clock(one.ended)}` : ""}</time>`}
     </p>
-    ${reason && html`<p class="reason">${reason}</p>`} ${tail && html`<${Tail} text=${tail.slice(-TAIL)} />`}
+    ${reason && html`<p class="reason">${tail ? reason.split("\n")[0] : reason}</p>`}
+    ${tail && html`<${Tail} text=${tail.slice(-TAIL)} />`}
     ${one.branch && html`<p class="mono">${[legibleName(one.branch), one.commit?.slice(0, 10)].filter(Boolean).join(" @ ")}</p>`}
     ${
       lives.length > 0 &&

@@ -308,7 +308,7 @@ function reasonOf(one, next, state) {
 
 /** One attempt; the `next` one, if there is one, has the reason why it was not good enough. */
 function Attempt({ one, next }) {
-  const lives = one.lives ?? [];
+  const { lives = [] } = one;
   const state = next ? "failed" : stateOf(one.status);
   const tail = one.status === "failed" && one.tail;
   const reason = reasonOf(one, next, state);

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+import msgspec
 from msgspec import UNSET, UnsetType
 
 from garrison.config import NotifyConfig
@@ -24,12 +25,12 @@ from garrison.merge.turns import describe_wait
 from garrison.pipeline.node_status import IMPL_COMPLETE, LandingWord, is_unchanged, shown
 from garrison.records.events import (
     ChildDied,
+    ChildHealed,
     ChildSpawned,
     Follows,
     GateChanged,
     GuardianSignal,
     NodeChanged,
-    ProbeHealthy,
     PullRequestChanged,
     RunChanged,
     WorkSaved,
@@ -128,7 +129,7 @@ class PageProcess(Value):
     status: str
     living: bool
     phase: str
-    life: int
+    incarnation: int = msgspec.field(name="life")
     pid: int | None
     why: str
     beat_age_s: float | None
@@ -691,7 +692,7 @@ _RECORD_KINDS: Mapping[type[Any], Callable[[Any], str]] = {
     NodeChanged: _node_kind,
     GuardianSignal: _signal_kind,
     GateChanged: lambda record: "" if record.closed else "asks",
-    ProbeHealthy: lambda record: "healed",
+    ChildHealed: lambda record: "healed",
     PullRequestChanged: lambda record: "pull_request",
     WorkSaved: lambda record: "rescued",
 }

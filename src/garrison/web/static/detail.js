@@ -12,7 +12,19 @@ import { Tabs, TabPanel } from "./tabs.js";
 import { Tail } from "./tail.js";
 import { TerminalView } from "./terminal.js";
 import { Empty, html, memo, sameDrawing, Skeleton, useEffect, useLayoutEffect, useRef, useState } from "./view.js";
-import { changedSoFar, clock, count, dollarsOf, nodeWord, signOf, stateOf, tokens, usually, wordOf } from "./words.js";
+import {
+  changedSoFar,
+  clock,
+  count,
+  dollarsOf,
+  lifeWords,
+  nodeWord,
+  signOf,
+  stateOf,
+  tokens,
+  usually,
+  wordOf,
+} from "./words.js";
 
 export const TABS = [
   ["story", "Why"],
@@ -297,9 +309,6 @@ function Attempts({ all }) {
       </details>`
     }`;
 }
-
-const lifeWords = ({ who, incarnation, started, ended, how }) =>
-  `${who} incarnation ${incarnation}: ${[clock(started), ended && `ended ${clock(ended)}`, how].filter(Boolean).join(", ")}`;
 
 /** Why an attempt was not good enough: the `next` one has the reason, if there is one. */
 function reasonOf(one, next, state) {

@@ -12,7 +12,19 @@ import { Tabs, TabPanel } from "./tabs.js";
 import { Tail } from "./tail.js";
 import { TerminalView } from "./terminal.js";
 import { Empty, html, memo, sameDrawing, Skeleton, useEffect, useLayoutEffect, useRef, useState } from "./view.js";
-import { changedSoFar, clock, count, dollarsOf, nodeWord, signOf, stateOf, tokens, usually, wordOf } from "./words.js";
+import {
+  changedSoFar,
+  clock,
+  count,
+  dollarsOf,
+  lifeWords,
+  nodeWord,
+  signOf,
+  stateOf,
+  tokens,
+  usually,
+  wordOf,
+} from "./words.js";
 
 export const TABS = [
   ["story", "Why"],
@@ -298,9 +310,6 @@ function Attempts({ all }) {
     }`;
 }
 
-const lifeWords = ({ who, incarnation, started, ended, how }) =>
-  `${who} incarnation ${incarnation}: ${[clock(started), ended && `ended ${clock(ended)}`, how].filter(Boolean).join(", ")}`;
-
 /** Why an attempt was not good enough: the `next` one has the reason, if there is one. */
 function reasonOf(one, next, state) {
   return next?.why_again || (state === "failed" || !one.why_again ? one.reason : `retry: ${one.why_again}`);
@@ -308,8 +317,9 @@ function reasonOf(one, next, state) {
 
 /** One attempt; the `next` one, if there is one, has the reason why it was not good enough. */
 function Attempt({ one, next }) {
-  const lives = one.lives ?? [];
+  const { lives = [] } = one;
   const state = next ? "failed" : stateOf(one.status);
+  const tail = one.status === "failed" && one.tail;
   const reason = reasonOf(one, next, state);
   return html`<li class="s-${state}">
     <p>
@@ -317,8 +327,8 @@ function Attempt({ one, next }) {
       ><span>${wordOf(state)}</span>
       ${one.started && html`<time> ${clock(one.started)}${one.ended ? ` – ${clock(one.ended)}` : ""}</time>`}
     </p>
-    ${reason && html`<p class="reason">${reason}</p>`}
-    ${one.tail && one.status === "failed" && html`<${Tail} text=${one.tail.slice(-TAIL)} />`}
+    ${reason && html`<p class="reason">${tail ? reason.split("\n")[0] : reason}</p>`}
+    ${tail && html`<${Tail} text=${tail.slice(-TAIL)} />`}
     ${one.branch && html`<p class="mono">${[legibleName(one.branch), one.commit?.slice(0, 10)].filter(Boolean).join(" @ ")}</p>`}
     ${
       lives.length > 0 &&

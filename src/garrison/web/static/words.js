@@ -161,7 +161,3 @@ export function nodeLine(node, state = stateOf(node.status)) {
   if (node.doing || node.reason) parts.push(node.doing || node.reason);
   return parts.join(", ");
 }
-
-/** An incarnation of a process: when it began, and how it ended. */
-export const lifeWords = ({ who, incarnation, started, ended, how }) =>
-  `${who} incarnation ${incarnation}: ${[clock(started), ended && `ended ${clock(ended)}`, how].filter(Boolean).join(", ")}`;

@@ -521,11 +521,11 @@ def archive_landed_branch(git: Git, task: Task, branch: str, tip: str) -> None:
 
 # ---- worktrees that runs left behind ---------------------------------------------------------------------------------
 
-_NAME = re.compile(r"(?P<node>[A-Za-z_][A-Za-z0-9_-]{0,47})(?:\.(?P<what>validator|left-\d+))?\Z")
+_NAME = re.compile(r"(?P<node>[A-Za-z_][A-Za-z0-9_-]{0,47})(?:\.(?P<what>validator|preview-\d+|left-\d+))?\Z")
 
 
 class OrphanedWorktree(Value):
-    """A worktree left by a run; `what` is tree, validator or directory (no longer a worktree)."""
+    """A worktree left by a run; `what` is tree, validator (also of a preview) or directory (no longer a worktree)."""
 
     path: Path
     run: str
@@ -552,7 +552,8 @@ def find_worktrees(git: Git, launch: Launch) -> list[OrphanedWorktree]:
         if match is None or path.is_symlink() or not path.is_dir():
             continue
         is_worktree = folder.resolve() / path.name in registered and _has_git_dir(git, path)
-        what = "directory" if not is_worktree else "validator" if match["what"] == "validator" else "tree"
+        is_own = (match["what"] or "left").startswith("left")
+        what = "directory" if not is_worktree else "tree" if is_own else "validator"
         orphans.append(OrphanedWorktree(path, launch.run_id, match["node"], what))
     return orphans
 

@@ -29,7 +29,7 @@ const KINDS = {
   landing: ["▸", "landing"],
   state: ["·", "changed"],
   cancel: ["–", "cancelled"],
-  rejected: ["✕", "gate red"],
+  rejected: ["✕", "rejected"],
   held: ["‖", "held"],
   rescued: ["✓", "snapshot"],
   pull_request: ["▸", "pull request"],

@@ -126,6 +126,7 @@ class ShownNode(Value, omit_defaults=True, kw_only=True):
     """Agents of this attempt that could not continue, each with the one that did."""
     kept: Kept | None = None
     """Work of a candidate that passed."""
+    candidate_of: str = ""
 
 
 class NodeView(ShownNode, kw_only=True):

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from garrison.ends import ChangeKind, Effect
 from garrison.errors import RecordUnreadable, Refused, UsageError
-from garrison.plugins import Group, offered
+from garrison.plugins import PluginGroup, offered
 from garrison.spelling import nearest
 from garrison.tables import (
     Table,
@@ -31,6 +31,7 @@ from garrison.tables import (
     as_count,
     as_flag,
     as_strings,
+    as_subfolder,
     as_text,
     matching,
     member,
@@ -334,12 +335,27 @@ class MergeConfig:
     """Seconds of work for which others wait at most for a node that lost to a moved target (`merge.turns`)."""
 
 
+_UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
+
+
+def _size(value: object) -> int:
+    """Read a number of bytes, which may have a unit."""
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value
+    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?([A-Za-z]*)", value) if isinstance(value, str) else None
+    if found is None or found[2].lower() not in _UNITS:
+        raise ValueError('a size such as "10 MB"')
+    return int(float(found[1]) * _UNITS[found[2].lower()])
+
+
 @dataclass(frozen=True)
 class LimitsConfig:
     """The table `[limits]`: limits over all runs of the home."""
 
     agents: int | None = setting(None, or_none(whole(1, 10_000)))
     """Agents at work at once; None: as many as the runs allow."""
+    disk: int | None = setting(None, or_none(_size))
+    """Bytes that worktrees, kept set-ups, gate slots and records may take together; None: as many as there are."""
 
 
 class MergeRule(StrEnum):
@@ -399,6 +415,8 @@ class LaunchConfig:
     """The table `[launch]`: options of launches, for what neither the command line nor the graph states."""
 
     gate: str | None = setting(None, as_text)
+    gate_path: str | None = setting(None, as_subfolder)
+    """Folder of the merged tree in which the gate begins; None: its top."""
     setup: str | None = setting(None, as_text)
     agent: str | None = setting(None, as_text)
     """Agent of the nodes that name none."""
@@ -442,19 +460,6 @@ DEFAULT_EFFECTS: Mapping[ChangeKind, Effect] = {
     ChangeKind.PARTIAL: Effect.ASK,
     ChangeKind.SECRETS: Effect.REFUSE, ChangeKind.SIZE: Effect.REFUSE, ChangeKind.NESTED: Effect.REFUSE}
 """What happens to a change of each kind where `[guard]` does not say it."""
-
-
-_UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
-
-
-def _size(value: object) -> int:
-    """Read a number of bytes, which may have a unit."""
-    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
-        return value
-    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?([A-Za-z]*)", value) if isinstance(value, str) else None
-    if found is None or found[2].lower() not in _UNITS:
-        raise ValueError('a size such as "10 MB"')
-    return int(float(found[1]) * _UNITS[found[2].lower()])
 
 
 @dataclass(frozen=True)
@@ -578,7 +583,7 @@ def parse_agent(table: Table) -> AgentConfig:
     if not isinstance(table.values, dict) and (near := nearest(name, AGENTS_KEYS)):
         raise UsageError(f"{table.place()}: [agents] {name} is not a setting; did you mean {near}?")
     kind = kind_of(name, table.require(("kind", "argv", "env", "success")))
-    if kind not in AGENT_KINDS and kind not in (kinds := offered(Group.AGENTS)):
+    if kind not in AGENT_KINDS and kind not in (kinds := offered(PluginGroup.AGENTS)):
         kind = table.value("kind", one_of(*AGENT_KINDS, *kinds), kind)
     return AgentConfig(name, str(kind), table, table.value("env", as_strings, ()), table.values.get("failover"))
 

@@ -238,6 +238,19 @@ def as_text(value: object) -> str:
     return value
 
 
+def as_subfolder(value: object) -> str:
+    """Read a path of a folder below the top of the repository, without what says nothing in it; '' for the top."""
+    if not isinstance(value, str) or not value.strip() or value.lstrip().startswith(("/", "~")) or "\0" in value:
+        raise ValueError(_SUBFOLDER)
+    parts = [part for part in value.strip().split("/") if part not in ("", ".")]
+    if ".." in parts:
+        raise ValueError(_SUBFOLDER)
+    return "/".join(parts)
+
+
+_SUBFOLDER = 'a folder of the repository, such as "packages/a" ("." is its top)'
+
+
 def as_flag(value: object) -> bool:
     """Read true or false, also as a node's attribute has it."""
     word = str(value).strip().lower()

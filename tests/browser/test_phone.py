@@ -90,11 +90,16 @@ def test_a_paired_phone_keeps_its_access_until_it_is_revoked(home: Any, opened: 
         page = context.new_page()
         page.goto(f"{address}/?run=r1")
         expect(page.locator("#waits")).to_contain_text("Ship it?")
+        tab = context.new_page()
+        tab.goto(address)
+        expect(tab.locator("#link")).to_have_text("Live")
         devices.revoke(root, "Phone")
         opened.made[-1][1].allowed += ["401", "404", "ERR_"]
         page.reload()
-        expect(page.get_by_role("heading", name="No access")).to_be_visible()
-        assert page.evaluate("sessionStorage.length") == 0
+        for each in (page, tab):
+            expect(each.get_by_role("heading", name="No access")).to_be_visible()
+            expect(each.locator("body")).not_to_contain_text("Ship it?")
+            assert each.evaluate("sessionStorage.length") == 0
         page.get_by_text("Pair this device with a code").click()
         code = devices.make_offer(root, devices.WATCH, time.time())
         page.get_by_label("Code").fill(devices.spell(code).lower())

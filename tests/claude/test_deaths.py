@@ -10,7 +10,7 @@ import pytest
 
 from claude_scripts import again, report, work
 from garrison.testing.turn import Fault, Turn
-from support import DEADLINE, processes, wait_for
+from support import DEADLINE, git, processes, wait_for
 
 
 def sleepers(place) -> list[int]:
@@ -31,7 +31,11 @@ def test_a_death_during_a_tool_call_is_resumed_with_its_history(scene, who):
     in test_transcripts too, where its files are lost besides."""
     place = scene.place
     scene.players["a"] = again(work("a", before="sleep 987;"), after=(work("a"), report(), "Done."))
-    child = scene.launch(scene.graph(a=""))
+    (place.repo / "docs").mkdir()
+    (place.repo / "docs/kept").touch()
+    git(place.repo, "add", ".")
+    git(place.repo, "commit", "-qm", "docs")
+    child = scene.launch(scene.graph(a='path="docs"'))  # where its session is found again
     wait_for("the tool runs", lambda: sleepers(place))
     wait_for("its call is in the transcript, which the CLI writes in its own time", lambda: any(
         "I write a." in path.read_text() for path in place.folder.rglob("projects/**/*.jsonl")))
@@ -55,6 +59,7 @@ def test_a_death_during_a_tool_call_is_resumed_with_its_history(scene, who):
     messages = json.loads(place.command("prompt", "a", "--json").stdout)["parts"]
     assert messages[-1]["text"].strip() == told.strip(), "it is printed as it was sent"
     assert place.finished_work() == [("a", 1, 2)]
+    assert "docs/a" in git(place.repo, "ls-tree", "-r", "--name-only", "main")
     assert len(place.deaths()["orchestrator-a"]) == 1
     place.check_nothing_left()
 

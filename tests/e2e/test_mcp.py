@@ -6,12 +6,25 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from mcp.client import Client
+from mcp.client.extension import ClientExtension, ResultClaim
 from mcp.client.stdio import StdioServerParameters, stdio_client
-from mcp_types import ElicitRequestFormParams, ElicitResult, Implementation
+from mcp.shared.exceptions import MCPError
+from mcp_types import (
+    CallToolResult,
+    ElicitRequestFormParams,
+    ElicitResult,
+    EmptyResult,
+    Implementation,
+    Request,
+    RequestParams,
+    Result,
+    TextContent,
+)
+from pydantic import Field
 
 from support import PROGRAM, Node, Place
 
@@ -23,7 +36,8 @@ GRAPH = """digraph asked { flow=dag; goal="g"; start [shape=Mdiamond]; exit [sha
 
 
 @asynccontextmanager
-async def client(place: Place, era: str, *words: str, answer: str = "") -> AsyncIterator[Any]:
+async def client(place: Place, era: str, *words: str, answer: str = "",
+                 extensions: tuple[ClientExtension, ...] = ()) -> AsyncIterator[Any]:
     """Yield a client of a server for the place's repository; `answer` is what its user says to every form."""
     async def elicit(_context: object, params: object) -> ElicitResult:
         assert isinstance(params, ElicitRequestFormParams)
@@ -32,8 +46,60 @@ async def client(place: Place, era: str, *words: str, answer: str = "") -> Async
     argv = [*PROGRAM, "mcp", f"--repo={place.repo}", *words]
     server = StdioServerParameters(command=argv[0], args=argv[1:], env=place.env)
     async with Client(stdio_client(server), mode=era, elicitation_callback=elicit if answer else None,
-                      client_info=Implementation(name="a test", version="1")) as found:
+                      extensions=extensions, client_info=Implementation(name="a test", version="1")) as found:
         yield found
+
+
+class Created(Result):
+    """What a server answers instead of a call's result."""
+
+    result_type: Literal["task"] = "task"
+    task_id: str
+    status: str
+
+
+class Detailed(Result):
+    task_id: str
+    status: str
+    created_at: str
+    ttl_ms: int | None
+    poll_interval_ms: int
+    status_message: str = ""
+    input_requests: dict[str, Any] = Field(default_factory=dict)
+    result: dict[str, Any] = Field(default_factory=dict)
+
+
+class AboutTask(RequestParams):
+    task_id: str
+    input_responses: dict[str, Any] | None = None
+
+
+class TaskRequest(Request[AboutTask, str]):
+    method: str
+    params: AboutTask
+
+
+class KnowsTasks(ClientExtension):
+    """A client's side of the extension; it polls by itself."""
+
+    identifier = "io.modelcontextprotocol/tasks"
+
+    def claims(self) -> list[ResultClaim[Any]]:
+        async def resolve(created: Created, _context: object) -> CallToolResult:
+            return CallToolResult(content=[TextContent(text=created.task_id)])
+
+        return [ResultClaim(result_type="task", model=Created, resolve=resolve)]
+
+
+async def ask(found: Any, method: str, task: str, kind: Any = EmptyResult, **more: Any) -> Any:
+    params = AboutTask(task_id=task, **more)
+    return await found.session.send_request(TaskRequest(method=method, params=params), kind)
+
+
+async def until_status(found: Any, task: str, *statuses: str) -> Detailed:
+    while (got := await ask(found, "tasks/get", task, Detailed)).status not in statuses:
+        await asyncio.sleep(0.2)
+    return got
 
 
 async def said(found: Any, tool: str, **arguments: object) -> str:
@@ -106,3 +172,66 @@ def test_who_shows_no_forms_is_told_the_command_and_wait_says_so_by_its_exit_cod
     assert place.command("wait", run, "--over", "--timeout", "0.5").returncode == 124
     assert place.command("answer", "ask", "Red", "--run", run).returncode == 0
     assert place.command("wait", run).returncode == 0
+
+
+def test_a_run_is_a_task_for_a_client_that_knows_tasks_also_over_a_restart(place: Place) -> None:
+    """A question is answered by `tasks/update`, `tasks/cancel` stops, and a run that is resumed is another task."""
+    async def play() -> None:
+        async with client(place, ERAS[1], answer="never asked", extensions=(KnowsTasks(),)) as found:
+            task = await said(found, "run", request_id="t", graph=GRAPH, gate="true")
+            assert await said(found, "run", request_id="t", graph=GRAPH, gate="true") == task, "one task"
+            assert task.endswith(".1")
+            await ask(found, "tasks/update", task, input_responses={"ask/0/ask#1": accept("Blue")})  # not asked yet
+            asked = await until_status(found, task, "input_required")
+            [(key, request)] = asked.input_requests.items()
+            assert key == "ask/0/ask#1", "node, attempt and question"
+            assert request["params"]["requestedSchema"]["properties"]["answer"]["enum"] == ["Red", "Blue"]
+        async with client(place, ERAS[1], answer="never asked", extensions=(KnowsTasks(),)) as found:  # another server
+            with pytest.raises(MCPError, match="Green"):
+                await ask(found, "tasks/update", task, input_responses={key: accept("Green")})
+            await ask(found, "tasks/update", task, input_responses={key: {"action": "decline"},
+                                                                    "no/1/such": accept("a")})
+            assert (await until_status(found, task, "input_required")).input_requests.keys() == {key}
+            await ask(found, "tasks/cancel", task)
+            assert (await until_status(found, task, "cancelled", "completed")).status == "cancelled"
+            await ask(found, "tasks/cancel", task)  # again: it is over
+            run = task.removesuffix(".1")
+            second = await said(found, "control", run=run, action="resume")
+            assert second == f"{run}.2"
+            [key] = (await until_status(found, second, "input_required")).input_requests
+            for word in ("Blue", "Red"):  # the second answer comes too late, and changes nothing
+                await ask(found, "tasks/update", second, input_responses={key: accept(word)})
+            done = await until_status(found, second, "completed")
+            assert not done.result["isError"], done
+            assert f"run {run}: done" in done.result["content"][0]["text"]
+            assert (await ask(found, "tasks/get", task, Detailed)).status == "cancelled", "an end stays"
+            for wrong in ("no-such.1", "../../x", f"{run}.9"):
+                with pytest.raises(MCPError, match="there is no task"):
+                    await ask(found, "tasks/get", wrong, Detailed)
+        async with client(place, ERAS[1]) as found:
+            with pytest.raises(MCPError, match="extension"):
+                await ask(found, "tasks/get", task, Detailed)
+
+    asyncio.run(play())
+    assert place.command("status", "--json").returncode == 0
+
+
+def test_a_failed_run_is_a_completed_task_with_an_error_and_one_that_begins_nothing_as_well(place: Place) -> None:
+    async def play() -> None:
+        async with client(place, ERAS[1], extensions=(KnowsTasks(),)) as found:
+            failing = place.graph(Node("broken", command="exit 3")).read_text()
+            tasks = [await said(found, "run", request_id=name, graph=graph, gate="true")
+                     for name, graph in (("f", failing), ("g", "digraph nothing {"))]
+            for task in tasks:
+                ended = await until_status(found, task, "completed", "failed", "cancelled")
+                assert (ended.status, ended.result["isError"]) == ("completed", True)
+        async with client(place, ERAS[0], extensions=(KnowsTasks(),)) as found:  # the extension is not of this era
+            assert "begins; wait tells" in await said(found, "run", request_id="f", graph=failing, gate="true")
+            with pytest.raises(MCPError):
+                await ask(found, "tasks/get", tasks[0], Detailed)
+
+    asyncio.run(play())
+
+
+def accept(answer: str) -> dict[str, object]:
+    return {"action": "accept", "content": {"answer": answer}}

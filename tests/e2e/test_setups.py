@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from support import Node, Place, git
 
 
@@ -39,6 +41,13 @@ def test_a_set_up_runs_once_for_all_worktrees_and_again_when_asked(place: Place)
     assert len(stamps(place, "r3") | stamps(place, "r1")) == 2
     assert "set-up: kept from" in (place.root / "out").read_text()
     assert ".venv" not in git(place.repo, "ls-tree", "--name-only", "main")
+    shown = json.loads(place.command("cost", "--disk", "--json").stdout)
+    assert {(each["what"], each["removable"]) for each in shown if each["bytes"]} == {
+        ("set-up", True), ("records", False), ("gate slots and other", False)}
+    (place.home / "config.toml").write_text('[limits]\ndisk = "1 kB"\n')
+    said = place.command("up").stderr
+    assert "disk: removed 2 kept set-ups, " in said and "more than [limits] disk (1 kB)" in said
+    assert not [each for each in json.loads(place.command("cost", "--disk", "--json").stdout) if each["removable"]]
 
 
 def test_what_a_branch_makes_its_set_up_do_reaches_no_other_node_and_no_gate(place: Place) -> None:

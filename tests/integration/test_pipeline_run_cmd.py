@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -18,6 +19,8 @@ from garrison.cli.commands import run_command
 from garrison.cli.main import garrison
 from garrison.config import find_home
 from garrison.errors import NotFound, Refused, UsageError
+from garrison.pipeline import Console, run
+from garrison.pipeline.parser import parse_file
 from garrison.pipeline.store import RunDirectory
 from garrison.sandbox.probe import machine
 from support import PROGRAM, UserWorld, git, is_gone, wait_for
@@ -145,6 +148,19 @@ def test_a_run_that_has_ended_prints_the_same_result_again(call: Call, loop: Pat
 def test_answers_may_be_given_beforehand(call: Call, gate: Path) -> None:
     assert call("run", gate, "--answer", "gate=A").exit_code == 0
     assert call("run", gate, "--auto-approve").exit_code == 0
+
+
+def test_what_cannot_be_taken_back_is_confirmed_at_every_way_to_answer(
+        call: Call, gate: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A gate is asked at a terminal again after a no; a program has to say `--yes`; nothing else answers it."""
+    gate.write_text(GATE.replace('label="[A] Approve"', 'label="[A] Approve", irreversible=true'))
+    assert call("run", gate, "--simulate").exit_code == 0, "a simulation does nothing that stays"
+    assert call("run", gate, "--auto-approve", "--run-dir", "r").exit_code == 3
+    call("answer", "r", "gate", "A", fails=Refused)
+    call("answer", "r", "gate", "A", "--yes")
+    assert call("resume", "r").exit_code == 0
+    monkeypatch.setattr("sys.stdin", io.StringIO("a\nn\nf\na\ny\n"))
+    assert run(parse_file(gate), answerer=Console()).completed_nodes[-4:] == ["gate", "fix", "gate", "x"]
 
 
 def test_a_signal_lets_a_run_go_on(call: Call, tmp_path: Path) -> None:

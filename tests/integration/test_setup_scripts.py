@@ -273,9 +273,9 @@ class TestLevels:
     """A .venv is as large as its user needs: base < claude < test."""
 
     def test_a_lower_level_is_completed_and_a_higher_one_serves(self, checkout: Path) -> None:
-        assert "making .venv with uv from requirements.lock: about 20 MB to download, 120 MB on" in set_up(checkout)
-        assert "adding the Claude SDK to .venv: about 160 MB" in set_up(checkout, "claude")
-        assert "adding what tests need to .venv: about 150 MB" in set_up(checkout, "test")
+        assert "making .venv with uv from requirements.lock: about " in set_up(checkout)
+        assert "adding the Claude SDK to .venv: about " in set_up(checkout, "claude")
+        assert "adding what tests need to .venv: about " in set_up(checkout, "test")
         assert set_up(checkout, "base") == set_up(checkout, "claude") == set_up(checkout, "test") == ""
         assert steps(checkout) == ["made base", "added base claude", "added claude test"]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,7 +14,6 @@ from typing import Any
 import pytest
 from textual import events
 
-from garrison.cli import top_app
 from garrison.cli.main import main
 from garrison.cli.top_app import Top
 from garrison.errors import RecordError
@@ -184,11 +184,11 @@ def test_actions_run_commands_and_show_their_output(home: HomeBuilder, monkeypat
                                                                  tmp_path: Path) -> None:
     build_busy_run(home)
     fake = tmp_path / "fake"
-    fake.write_text('#!/bin/sh\necho "$GARRISON_HOME $*" >> "' + str(tmp_path / "said") + '"\n'
+    fake.write_text('#!/bin/sh\nshift 3\necho "$GARRISON_HOME $*" >> "' + str(tmp_path / "said") + '"\n'
                     'case "$1" in why) printf "because of\\n  this\\n"; exit;; esac\n'
                     'echo "garrison: cannot $2" >&2; exit 1\n')
     fake.chmod(0o755)
-    monkeypatch.setattr(top_app, "PROGRAM", (str(fake),))
+    monkeypatch.setattr(sys, "executable", str(fake))
 
     async def play(pilot: Any, app: Top) -> None:
         await pilot.press("home", "a")

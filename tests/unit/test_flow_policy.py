@@ -298,6 +298,18 @@ def test_time_and_the_launch_answer_for_a_person() -> None:
     assert with_default("").auto_approved().preferred_label == "Yes"
 
 
+def test_only_a_person_answers_with_an_irreversible_option() -> None:
+    story = Story(plan_run(parse(f"""digraph {{ {ENDS} ask [shape=hexagon, timeout=1h, human.default_choice=Yes] no
+        start -> ask; ask -> exit [label="[Y] Yes", irreversible=true]; ask -> no [label="[N] No"]; no -> exit }}""")
+                           )).settle()
+    gate = story.state.gates["ask#1"]
+    assert gate.summary().endswith("UTC: asked again")
+    assert story.act(auto_approve=True) is None, "it waits for the user"
+    assert gate.timed_out().failure_reason == "ask was not answered in time, and its default Yes cannot be taken back"
+    assert gate.auto_approved() is None
+    assert replace(gate, question=replace(gate.question, default="No")).auto_approved().status == "success"
+
+
 def test_a_signal_is_kept_for_the_first_node_that_waits_for_it() -> None:
     story = asked()
     story.record(guardian_policy.apply_guidance(story.state, story.view(), SendPipelineSignal("ready", 7), GUIDANCE))

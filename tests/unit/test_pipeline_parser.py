@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,26 @@ def test_a_value_has_its_position_however_it_is_written() -> None:
     attrs = parse('digraph {\n a [one=1,two =\n  "2";three="3" + "3" four\n=4 five/**/=5] }').nodes["a"].attrs
     assert attrs == {"one": "1", "two": "2", "three": "33", "four": "4", "five": "5"}
     assert [position(value) for value in attrs.values()] == [(2, 9), (3, 3), (3, 13), (4, 2), (4, 13)]
+
+
+@pytest.mark.parametrize("text", [
+    'digraph g { goal="a \\"b\\"" a.b=-1; node [shape=box, x="1\n2"]; a\n[ b = "c" ,d=e;f=g node=1 ] a -> b -> "c d" }',
+    "digraph { /* x -> y */ graph [a=b /* c=d */] # [e=f]\n a -> // z\n b [x=1 // y=2\n] subgraph s { label=q; c -> d }"
+    " {e f}; }",
+    "# one\r\nDIGRAPH \"a b\" {\r\n\tedge [w=1]\r\n\tN1 -> n2 [label=\"é\"]\r\n\tn2 x=5 n3\r\n}\r\n",
+])
+def test_a_text_that_uses_little_of_the_dialect_is_read_as_the_grammar_reads_it(text: str) -> None:
+    plain = parse(text)
+    joined = parse(text[:(end := text.rindex("}"))] + ' last=""+"" ' + text[end:])  # only the grammar joins strings
+
+    def show(attrs: Mapping[str, str]) -> list[object]:
+        return [(key, value, position(value)) for key, value in attrs.items() if key != "last"]
+
+    assert show(plain.attrs) == show(joined.attrs)
+    assert [(node, show(node.attrs), node.line, node.column) for node in plain.nodes.values()] == [
+        (node, show(node.attrs), node.line, node.column) for node in joined.nodes.values()]
+    assert [(str(edge), show(edge.attrs), edge.line, edge.column) for edge in plain.edges] == [
+        (str(edge), show(edge.attrs), edge.line, edge.column) for edge in joined.edges]
 
 
 def test_joined_strings_outside_of_brackets() -> None:

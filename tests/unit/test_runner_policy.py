@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from garrison.agents.result import parse_report
-from garrison.ends import Told
+from garrison.ends import LandingNote
 from garrison.node import policy as runner_policy
 from garrison.node.policy import RunnerFacts, RunnerView
 from garrison.node.runner import Runner
@@ -36,8 +36,8 @@ from policy_support import (
 TASK = Task(RUN, "a", 1)
 DONE = Result(RUN, "a", 1, 1, "success", AT)
 LOOKED_AT, ASKED, REFUSED = (RunnerFacts(change="yes", inspected="c0ffee", changes=changes) for changes in (
-    (), (Told("gate", "ask", 1, ("run.sh",)), Told("tests", "tell", 1, ("test_a.py",))),
-    (Told("secrets", "refuse", 1, (".env",)),)))
+    (), (LandingNote("gate", "ask", 1, ("run.sh",)), LandingNote("tests", "tell", 1, ("test_a.py",))),
+    (LandingNote("secrets", "refuse", 1, (".env",)),)))
 
 
 def run(facts: RunnerFacts | None = None, phase: str = "executing", job: Task = TASK, **seen: Any) -> Decision:

@@ -19,6 +19,7 @@ from garrison.tables import (
     as_mapping,
     as_names,
     as_strings,
+    as_subfolder,
     as_text,
     empty_table,
     is_secret,
@@ -103,6 +104,8 @@ def test_no_error_shows_what_may_be_a_secret(key: str) -> None:
 
 @pytest.mark.parametrize(("read", "good", "made", "bad", "expected"), [
     (as_text, " a", " a", " ", "a text"), (as_flag, "True", True, 1, "true or false"),
+    (as_subfolder, " ./packages//a/ ", "packages/a", ["", "/etc", "a/../..", "~/x", 3, "a\0"],
+     'a folder of the repository, such as "packages/a" ("." is its top)'),
     (as_names, "a, b c", ("a", "b", "c"), [""], "a list of names"),
     (as_strings, ["a"], ("a",), "a", "a list of strings"),
     (as_count, "7", 7, 1.5, "a whole number above 0"), (as_count, 7, 7, True, "a whole number above 0"),

@@ -17,7 +17,7 @@ from garrison.values import Value
 
 if TYPE_CHECKING:
 
-    from garrison.agents.briefing import Death, Progress
+    from garrison.agents.briefing import EarlierDeath, WorkState
     from garrison.records.run import Task
     from garrison.sandbox.place import Place
 
@@ -58,7 +58,7 @@ WORKER, VALIDATOR = "worker", "validator"
 """Roles of an agent: it does a node's work, or judges it."""
 
 
-def look_nowhere() -> Progress:
+def look_nowhere() -> WorkState:
     from garrison.agents.briefing import NO_PROGRESS  # 15 records that a guardian, which imports this, never makes
 
     return NO_PROGRESS
@@ -73,9 +73,9 @@ class Assignment(Value):
     """Folder of the attempt: prompt.md, context.json, output.log, result.json, and `exchange`."""
     environment: Mapping[str, str]
     incarnation: int = 1
-    deaths: tuple[Death, ...] = ()
+    deaths: tuple[EarlierDeath, ...] = ()
     """How earlier incarnations of this attempt died, oldest first."""
-    look: Callable[[], Progress] = look_nowhere
+    look: Callable[[], WorkState] = look_nowhere
     """Look at what is committed and uncommitted in the worktree now."""
     can_run: bool = False
     """Set if it may run commands although it only judges: nothing that they write is kept."""
@@ -114,6 +114,11 @@ class Assignment(Value):
     def tree(self) -> Path:
         """Return the path of the worktree for the agent's own program: the one inside its sandbox."""
         return self.worktree if self.place is None else self.place.inside
+
+    @property
+    def start(self) -> Path:
+        """Return the folder of the worktree in which the agent's program begins."""
+        return self.worktree / self.task.subfolder
 
     @property
     def context_file(self) -> Path:
@@ -229,7 +234,7 @@ class AgentReport(TypedDict, total=False):
     """Word that an edge asks for, reported in place of a status."""
 
 
-class Outcome(Value):
+class WorkResult(Value):
     """Result of the work; `status` is success or fail, `reason` is empty on success."""
 
     status: str
@@ -283,7 +288,7 @@ class Function(Value):
 class Work(Protocol):
     """Work in progress, polled until it has an outcome."""
 
-    def poll(self, now: float) -> Outcome | None:
+    def poll(self, now: float) -> WorkResult | None:
         """Return the outcome once the work has ended and left nothing running; `now` is in monotonic seconds."""
         ...
 
@@ -344,7 +349,7 @@ class Agent(Protocol):
         ...
 
 
-class Order(Value):
+class ConnectionOrder(Value):
     """Order of a connection, as far as it is the same for each kind of agent: the session to begin or resume, and its
     first message."""
 
@@ -361,6 +366,18 @@ class Order(Value):
     """WORKER or VALIDATOR: selects garrison's tools."""
     inside: str = ""
     """Path of the worktree in the agent's sandbox; '' for the path outside."""
+    subfolder: str = ""
+    """Folder of the worktree in which the program begins, '' for its top."""
+
+    @property
+    def start(self) -> str:
+        """Return the path outside the sandbox at which the program begins."""
+        return str(Path(self.worktree) / self.subfolder)
+
+    @property
+    def start_inside(self) -> str:
+        """Return the same path as the program sees it."""
+        return str(Path(self.inside or self.worktree) / self.subfolder)
 
     @property
     def attempt_folder(self) -> Path:

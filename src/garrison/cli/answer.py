@@ -8,8 +8,6 @@ _apply` answers a gate itself (`flow_policy.answer_gate`) and forwards an agent'
 
 from __future__ import annotations
 
-import sys
-
 import click
 
 from garrison.cli import completion, resolve
@@ -17,12 +15,12 @@ from garrison.cli.commands import Command
 from garrison.cli.options import node_options
 from garrison.cli.output import print_message
 from garrison.cli.signals import guardian_of, wait_until_applied
-from garrison.cli.waiting import show_waiting
+from garrison.cli.waiting import confirm_irreversible, show_waiting
 from garrison.config import find_home
 from garrison.errors import NotFound, Refused, UsageError
-from garrison.pipeline.questions import OpenGate, matching_options
+from garrison.pipeline.questions import OpenGate
 from garrison.records import signals
-from garrison.records.events import Question
+from garrison.records.events import AgentQuestion
 from garrison.run.person_signals import signal_by_person
 from garrison.run.state import RunState
 from garrison.system.terminal_text import clean
@@ -59,7 +57,7 @@ def answer(node: str | None, text: str | None, run: str | None, home: str | None
         from garrison.cli.pipeline_run import answer_gate, find_engine_run
 
         if (engine_run := find_engine_run(run, home)) is not None:
-            answer_gate(engine_run, node, text)
+            answer_gate(engine_run, node, text, yes=yes)
             return
     store = resolve.open_store(home)
     chosen = resolve.run_of_node(store, node, run)
@@ -71,8 +69,8 @@ def answer(node: str | None, text: str | None, run: str | None, home: str | None
                        f"{node} of run {chosen} has no open question; `garrison status {chosen}` shows what it does")
     if wanted and question.id != wanted:
         raise NotFound(f"that question of {node} has been answered; `garrison answer` lists open questions")
-    if not yes:
-        _confirm(state, node, text)
+    if (gate := _gate_of(state, node)) is not None:
+        confirm_irreversible(gate.question, text, yes=yes)
     attempt = state.nodes[node].attempt if node in state.nodes else 0
     posted = signals.post(store.home, signal_by_person(
         guardian, signals.InputResponse(question.id, text, by[:_MAX_SHOWN]), node=node, attempt=attempt))
@@ -84,7 +82,7 @@ def answer(node: str | None, text: str | None, run: str | None, home: str | None
         "" if is_living else f"; {node} gets it when the run is resumed: `garrison resume {chosen}`"))
 
 
-def _open_question(state: RunState, node: str, text: str) -> Question | None:
+def _open_question(state: RunState, node: str, text: str) -> AgentQuestion | None:
     """Return the node's open question: its gate's (the longest waiting one), else its agent's.
 
     Raises:
@@ -94,22 +92,9 @@ def _open_question(state: RunState, node: str, text: str) -> Question | None:
     if gate is not None:
         if rejection := gate.rejection(text):
             raise Refused(rejection)
-        return Question(gate.place, gate.question.text)
+        return AgentQuestion(gate.place, gate.question.text)
     return state.questions.get(node)
 
 
 def _gate_of(state: RunState, node: str) -> OpenGate | None:
     return next((gate for gate in state.gates.values() if gate.node == node), None)
-
-
-def _confirm(state: RunState, node: str, text: str) -> None:
-    """Ask before an irreversible option is taken; Refused without a terminal to ask at, or if the answer is no."""
-    gate = _gate_of(state, node)
-    chosen = matching_options(gate.question, text) if gate is not None else ()
-    labels = " and ".join(option.label for option in chosen if option.irreversible)
-    if not labels:
-        return
-    if not sys.stdin.isatty():
-        raise Refused(f"{labels} cannot be taken back: pass --yes to answer {node} with it")
-    if not click.confirm(f"{labels} cannot be taken back. Answer {node} with it?", err=True):
-        raise Refused("nothing was answered")

@@ -6,6 +6,7 @@ a `LazyGroup` imports none of them, so `garrison --help` stays fast.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import selectors
 import sys
@@ -18,8 +19,7 @@ from click.shell_completion import CompletionItem
 from garrison.cli.authority import require, require_of
 from garrison.cli.output import INTERRUPTED, ask, guard_terminal, print_error, print_message, run_guarded
 from garrison.errors import GarrisonError, Refused, UsageError
-from garrison.plugins import Group as PluginGroup
-from garrison.plugins import OwnCommand, load, offered, package_of
+from garrison.plugins import OwnCommand, PluginGroup, load, offered, package_of
 from garrison.system.environment import seal_path
 
 _HELP_LIMIT = 400
@@ -231,6 +231,7 @@ def run_command(command: click.Command, argv: Sequence[str] | None = None, name:
     arguments = list(sys.argv[1:] if argv is None else argv)
     # For every asyncio loop: a user has a number of epoll's watches, and an agent may have taken them all.
     selectors.DefaultSelector = selectors.PollSelector  # type: ignore[assignment,misc]
+    gc.set_threshold(50_000)  # while a large run is read, a tenth of the time went to looking for garbage
     seal_path()
     guard_terminal()
     click.termui.visible_prompt_func = ask  # readline writes a prompt itself

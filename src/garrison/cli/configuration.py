@@ -40,17 +40,20 @@ def show_command(prefix: str, repo_root: str | None, home: str | None, *, origin
     On a conflict an option of the command line wins, then the graph, then garrison.toml, then config.toml. Values of
     variables that look like secrets are hidden.
     """
+    from garrison.run.request import find_subfolder
     from garrison.system.git import validate_repository
     from garrison.views.settings import read_settings
 
     place = find_home(home)
-    repo = None
+    repo, here = None, Path(repo_root or os.curdir)
     try:
-        repo = validate_repository(Path(repo_root or os.curdir))
+        repo = validate_repository(here)
     except GarrisonError:
         if repo_root is not None:
             raise
-    settings = [setting for setting in read_settings(place, os.environ, repo) if setting.key.startswith(prefix)]
+    subfolder = find_subfolder(here, repo) if repo else ""
+    settings = [setting for setting in read_settings(place, os.environ, repo, subfolder)
+                if setting.key.startswith(prefix)]
     if as_json:
         print_json([{"key": each.key, "value": each.value, "origin": each.origin} for each in settings])
         return

@@ -428,8 +428,9 @@ def new_run_directory(home: Path, graph: str | None, file: Path) -> Path:
             return directory
 
 
-def answer_gate(folder: RunDirectory, node: str, label: str) -> None:
+def answer_gate(folder: RunDirectory, node: str, label: str, *, yes: bool) -> None:
     """Answer an open gate of a run; NotFound if it asks nothing, UsageError for what is not one of its options."""
+    from garrison.cli.waiting import confirm_irreversible
     from garrison.pipeline.store import open_questions
 
     questions = open_questions(folder)
@@ -440,6 +441,7 @@ def answer_gate(folder: RunDirectory, node: str, label: str) -> None:
             f"open gates: {', '.join(gates)}" if gates else f"`garrison status {folder.root}` shows what it does"))
     if rejection := gate_question.question.rejection(label):
         raise UsageError(rejection)
+    confirm_irreversible(gate_question.question, label, yes=yes)
     gate_question.run.write_answer(gate_question.question.id, label)
     print_recorded(folder, "answer recorded")
 

@@ -64,7 +64,7 @@ _PLAN = {"Goal": ("file", "issue", "answer"), "Plan": ("planner", "command", "ch
 @click.command(cls=Command, option_groups={**_PLAN, **OPTION_GROUPS}, everyday=(
     "file", "issue", "planner", "check", "out", "edit", "yes", "again", "agent", "gate", "detach",
 ), examples=(
-    ('garrison plan "move the settings to TOML and migrate old ones"', "shows the tasks, and asks before anything begins"),
+    ('garrison plan "move the settings to TOML and migrate old ones"', "shows the tasks, and asks before they begin"),
     ('garrison plan "split the parser" --out split.dot', "keeps the plan as a graph: edit it, then `garrison launch`"),
     ("garrison plan --continue split-the-parser-3fa9 --yes", "approves a plan that waits, and runs it"),
 ))
@@ -106,12 +106,13 @@ def plan(words: tuple[str, ...], file: Path | None, issue: int | None, answer: t
         if words or file is not None or issue is not None:
             raise UsageError("--continue PLAN takes no goal: the plan has its own")
         made = plans.read(again)
-        target = validate_repository(Path(made.repo))
+        validate_repository(Path(made.repo))
         made = plans.write(replace(made, check=check or made.check, agent=agent or made.agent))
     else:
-        target = validate_repository(target_dir or Path.cwd())
-        goal = _read_issue(runtime, target, issue, options["base"]) if issue is not None else read_task(words, file)
-        made = plans.begin(_new(runtime, target, goal, planner, command, check, agent))
+        here = target_dir or Path.cwd()
+        goal = read_task(words, file) if issue is None else _read_issue(
+            runtime, validate_repository(here), issue, options["base"])
+        made = plans.begin(_new(runtime, here, goal, planner, command, check, agent))
     with plans.held(made.id), interruptible():
         session = Session(runtime, plans, made, answer, yes=yes or dry_run, edit=edit, as_json=as_json)
         try:
@@ -121,10 +122,10 @@ def plan(words: tuple[str, ...], file: Path | None, issue: int | None, answer: t
             return WAITING
         if not text:
             return session.code
-        return session.carry_out(text, target, detach=detach, dry_run=dry_run, serve=serve, options=options)
+        return session.carry_out(text, detach=detach, dry_run=dry_run, serve=serve, options=options)
 
 
-def make_plan(runtime: Runtime, target: Path, goal: str, run: str, agent: str | None) -> str:
+def make_plan(runtime: Runtime, here: Path, goal: str, run: str, agent: str | None) -> str:
     """Return the graph of a goal that the user has approved in this terminal; '' if they have not.
 
     An interrupted plan of the same run is continued. Refused where nobody can be asked.
@@ -134,7 +135,7 @@ def make_plan(runtime: Runtime, target: Path, goal: str, run: str, agent: str | 
     """
     plans = Plans(runtime.home)
     known = next((each for each in plans.list() if each.runs == (run,)), None)
-    made = known or plans.begin(replace(_new(runtime, target, goal, None, None, None, agent), runs=(run,)))
+    made = known or plans.begin(replace(_new(runtime, here, goal, None, None, None, agent), runs=(run,)))
     with plans.held(made.id), interruptible():
         session = Session(runtime, plans, made, (), yes=False, edit=False, as_json=False)
         try:
@@ -147,12 +148,12 @@ def make_plan(runtime: Runtime, target: Path, goal: str, run: str, agent: str | 
         return text
 
 
-def _new(runtime: Runtime, target: Path, goal: str, planner: str | None, command: str | None, check: str | None,
+def _new(runtime: Runtime, here: Path, goal: str, planner: str | None, command: str | None, check: str | None,
          agent: str | None) -> PlanRecord:
     """Return the record of a new plan; Refused or UsageError if nobody can plan it or do it."""
     if planner and command:
         raise UsageError("name a --planner or give a --command, not both")
-    doer = choose_agent(runtime, target, agent)
+    target, doer = validate_repository(here), choose_agent(runtime, here, agent)
     who = "" if command else planner or read_config(runtime.home).plan().agent or doer
     if who:
         registry.find_profile(who, runtime.home)
@@ -162,7 +163,8 @@ def _new(runtime: Runtime, target: Path, goal: str, planner: str | None, command
     commit = git.rev("HEAD")
     if commit is None:
         raise Refused(f"{target} has no commit yet, which a planner could read; commit first")
-    return PlanRecord("", goal, str(target), commit, who, runtime.clock.utc(), command or "", check or "", doer)
+    return PlanRecord("", goal, str(target), commit, who, runtime.clock.utc(), str(here.resolve()), command or "",
+                      check or "", doer)
 
 
 def _read_issue(runtime: Runtime, target: Path, number: int, base: str | None) -> str:
@@ -387,7 +389,7 @@ class Session:
 
     # ---- the run
 
-    def carry_out(self, text: str, target: Path, *, detach: bool, dry_run: bool, serve: bool,
+    def carry_out(self, text: str, *, detach: bool, dry_run: bool, serve: bool,
                   options: dict[str, Any]) -> int | None:
         """Launch an approved graph and follow it; mend it while that is allowed. Return the exit code."""
         while True:
@@ -395,7 +397,7 @@ class Session:
             if not dry_run:
                 self.plans.write_graph(self.plan.id, text)
                 self.record_launch(run)
-            request = make_request(Path(plan_graph.plan_name(self.plan.goal)), target, text=text,
+            request = make_request(Path(plan_graph.plan_name(self.plan.goal)), Path(self.plan.here), text=text,
                                    agent=self.plan.agent, **{**options, "run": run})
             created = create(self.runtime, request, dry_run=dry_run, as_json=self.as_json)
             if created is None:

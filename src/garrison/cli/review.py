@@ -21,7 +21,7 @@ from garrison.run.branch import node_queue
 from garrison.system.terminal_text import clean, clean_lines, spell_name
 from garrison.views.changes import (
     SHORT,
-    Review,
+    AttemptReview,
     change_of_entry,
     choose_judged,
     choose_shown,
@@ -117,7 +117,7 @@ def _check_options(reason: str | None, comments: tuple[tuple[str, str], ...], *,
         raise UsageError("--comment is part of a judgement: also pass --reject or --approve")
 
 
-def _read(runtime: Runtime, run: str, node: str, attempt: int | None, commit: str) -> tuple[Review, bool]:
+def _read(runtime: Runtime, run: str, node: str, attempt: int | None, commit: str) -> tuple[AttemptReview, bool]:
     """Return the work that is shown, and whether it waits for approval."""
     try:
         queue, entries = find_entries(runtime, run, node)
@@ -151,7 +151,7 @@ def _show_file(runtime: Runtime, run: str, node: str, attempt: int | None, path:
         click.echo(f"… more than {FILE_LINES} lines; `git diff {change.base[:SHORT]} {change.head[:SHORT]}` shows all")
 
 
-def _show(found: Review, *, waits: bool) -> None:
+def _show(found: AttemptReview, *, waits: bool) -> None:
     earlier = [f"  … and {found.more_commits} earlier"] * bool(found.more_commits)
     state = found.landing or ("not committed yet" if found.uncommitted else "not in the merge queue")
     lines = [f"{found.node} of run {found.run}, attempt {found.attempt} at {found.commit[:SHORT]}: {state}, "

@@ -45,7 +45,7 @@ from garrison.extras import install_line
 from garrison.processes.runtime import Runtime
 from garrison.records import atomic
 from garrison.records.run import list_runs
-from garrison.run.request import read_defaults
+from garrison.run.request import find_subfolder, read_defaults
 from garrison.spelling import nearest
 from garrison.system.git import validate_repository
 
@@ -93,8 +93,9 @@ def run(words: tuple[str, ...], file: Path | None, tasks: Path | None, section: 
     if serve and detach:
         raise UsageError("--serve ends with this command; with --detach, run `garrison serve` afterwards")
     runtime = Runtime.real(find_home(home))
-    target = validate_repository(target_dir or Path.cwd())
-    who = "command" if command else choose_agent(runtime, target, agent)
+    here = target_dir or Path.cwd()
+    target = validate_repository(here)
+    who = "command" if command else choose_agent(runtime, here, agent)
     texts, waits, name = [task], list[tuple[int, ...]](), task_name(task)
     if tasks:
         texts, waits, options["new"] = _choose_open(runtime, target, listed, _name_of(tasks), in_order=in_order,
@@ -108,7 +109,7 @@ def run(words: tuple[str, ...], file: Path | None, tasks: Path | None, section: 
             return None
         name = task_name(tasks.stem if tasks.stem != "-" else "tasks")
     text = task_graph(texts, command, acceptance, waits, name, allow_empty=allow_empty, budget=budget)
-    created = create(runtime, make_request(Path(name), target, text=text, agent=agent,
+    created = create(runtime, make_request(Path(name), target_dir, text=text, agent=agent,
                                            tick=str(tasks.absolute()) if tasks and tick else "", **options),
                      dry_run=dry_run, as_json=as_json)
     if created is None:
@@ -123,9 +124,14 @@ def run(words: tuple[str, ...], file: Path | None, tasks: Path | None, section: 
     return follow_run(runtime, created, as_json=as_json)
 
 
-def choose_agent(runtime: Runtime, target: Path, agent: str | None) -> str:
-    """Return the agent of tasks that name none; Refused if nobody has said which, UsageError for one that is not."""
-    who = agent or read_defaults(runtime.home, target).agent
+def choose_agent(runtime: Runtime, here: Path, agent: str | None) -> str:
+    """Return the agent of tasks that name none; Refused if nobody has said which, UsageError for one that is not.
+
+    Args:
+        here: the repository, or a folder of it.
+    """
+    target = validate_repository(here)
+    who = agent or read_defaults(runtime.home, target, find_subfolder(here, target)).agent
     if who in (None, "command") and agent is None:
         raise Refused(f"which agent? {_installed(runtime)}; `garrison init` keeps your choice")
     find_profile(str(who), runtime.home)  # a misspelt one is said before the questions

@@ -26,8 +26,7 @@ from garrison.cli.output import print_json, print_message
 from garrison.cli.task_list import task_graph
 from garrison.config import find_home, read_config
 from garrison.errors import GarrisonError, UsageError
-from garrison.plugins import Group as PluginGroup
-from garrison.plugins import load
+from garrison.plugins import PluginGroup, load
 from garrison.processes.runtime import Runtime
 from garrison.records.atomic import locked, make_directory
 from garrison.records.run import LAND_PR, list_runs
@@ -113,8 +112,8 @@ def take(number: int | None, label: str | None, at_most: int, home: str | None, 
             if not issue.open:
                 raise UsageError(f"issue {issue.number} is closed; reopen it, or take another")
             task = write_task(issue, forge.location)
-            text = _plan(runtime, target, task, name, options["agent"]) if planned else task_graph([task])
-            request = make_request(Path(f"issue_{issue.number}"), target, text=text, run=name, land=LAND_PR,
+            text = _plan(runtime, target_dir or target, task, name, options["agent"]) if planned else task_graph([task])
+            request = make_request(Path(f"issue_{issue.number}"), target_dir, text=text, run=name, land=LAND_PR,
                                    base=f"{remote}:{branch}", issue=issue.number,
                                    issue_label=label or "",
                                    issue_text=hash_words(f"{issue.title}\n\n{issue.text}"), **{**options, "new": True})
@@ -134,10 +133,10 @@ def take(number: int | None, label: str | None, at_most: int, home: str | None, 
         click.echo(f"issue {each.issue}: run {each.run}")
 
 
-def _plan(runtime: Runtime, target: Path, goal: str, run: str, agent: str | None) -> str:
+def _plan(runtime: Runtime, here: Path, goal: str, run: str, agent: str | None) -> str:
     """Return the graph of a goal that the user has approved; '' if they have not."""
     make: Callable[..., str] = load(PluginGroup.PARTS, "plan.make")
-    return make(runtime, target, goal, run, agent)
+    return make(runtime, here, goal, run, agent)
 
 
 def find_forge(runtime: Runtime, target: Path, base: str | None) -> tuple[Forge, str, str]:

@@ -23,7 +23,7 @@ from garrison.agents.command import CommandAgent
 from garrison.agents.command_profile import CommandProfile
 from garrison.agents.conversation import holder, policy, questions
 from garrison.agents.conversation.files import AttemptFiles
-from garrison.agents.conversation.policy import Ending
+from garrison.agents.conversation.policy import ConnectionEnd
 from garrison.agents.variables import expand
 from garrison.cli import completion, resolve
 from garrison.cli.commands import Command
@@ -83,11 +83,12 @@ def takeover(node: str, run: str | None, home: str | None) -> int:
     with _terminal_restored(), holder.taken_over(node, files, runtime.clock.utc(),
                                                   lambda: _print_pause(runtime, key), lock), lent:
         environment = _environment(runtime, launch, task, worktree, settings)
+        begins = worktree / task.subfolder
         if beside:
-            code = session.run_beside(node, files, settings, environment, worktree, session.run_in_terminal)
+            code = session.run_beside(node, files, settings, environment, begins, session.run_in_terminal)
         else:
             code = session.resume_cli(node, files, cli_process.config_folder(runtime.home), settings, environment,
-                                      worktree, session.run_in_terminal)
+                                      begins, session.run_in_terminal)
     return _print_end(runtime, key, code)
 
 
@@ -216,7 +217,7 @@ def run_program(node: str, agent: str, files: AttemptFiles, settings: AcpSetting
     holder.end_orphan(files)
     words = fill_session(settings.takeover, session_id, assignment.environment, f"[agents.{agent}]: takeover")
     profile = CommandProfile(agent, words, set=settings.set, tty=True)
-    files.add_ending(Ending(policy.PERSON, time.time(), "a person took the session over"))
+    files.add_ending(ConnectionEnd(policy.PERSON, time.time(), "a person took the session over"))
     work = CommandAgent(profile).run(replace(assignment, lends_terminal=True), time.monotonic())
     holder.record_process(files, (work.process() or (0, 0))[0], 0)
     try:

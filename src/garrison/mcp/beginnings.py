@@ -24,14 +24,14 @@ from garrison.records.run import RunFiles
 from garrison.values import replace
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 FOLDER = "mcp"
 SECONDS = 7200.0
 """Time limit of a command: its pre-flight may run a set-up and a gate."""
 
 
-class Beginning(Record):
+class RequestedRun(Record):
     """A run that a client asked for."""
 
     request: str
@@ -43,9 +43,11 @@ class Beginning(Record):
     """Standard input of the command."""
     problem: str = ""
     """Why it began nothing."""
+    is_cancelled: bool = False
+    """True if the run is to be stopped as soon as it has begun."""
 
 
-def begin(home: Path, request: str, words: Sequence[str], text: str, repo: str, name: str) -> Beginning:
+def begin(home: Path, request: str, words: Sequence[str], text: str, repo: str, name: str) -> RequestedRun:
     """Begin a run for a request, unless there is one already; return its record.
 
     Args:
@@ -57,8 +59,8 @@ def begin(home: Path, request: str, words: Sequence[str], text: str, repo: str, 
     path = atomic.make_directory(home / FOLDER) / f"{digest[:24]}.json"
     with atomic.locked(home / FOLDER / "lock"):
         if (data := atomic.read(path)) is not None:
-            return record.decode(Beginning, data, path)
-        begun = Beginning(request, f"{to_run_stem(name)}-{digest[:6]}", list(words), repo, text)
+            return record.decode(RequestedRun, data, path)
+        begun = RequestedRun(request, f"{to_run_stem(name)}-{digest[:6]}", list(words), repo, text)
         atomic.write(path, record.encode(begun))
     with path.with_suffix(".log").open("ab") as log:
         subprocess.Popen([sys.executable, "-P", "-m", "garrison.mcp.beginnings", str(home), str(path)], cwd="/",
@@ -66,17 +68,24 @@ def begin(home: Path, request: str, words: Sequence[str], text: str, repo: str, 
     return begun
 
 
-def find(home: Path, run: str) -> Beginning | None:
+def find(home: Path, run: str) -> RequestedRun | None:
     """Return what began a run, or is about to; None if no client asked for it."""
-    for name in atomic.list_names(home / FOLDER):
-        path = home / FOLDER / name
-        if name.endswith(".json") and (data := atomic.read(path)) is not None:
-            begun = record.decode(Beginning, data, path)
-            if begun.run == run:
-                lost = not begun.problem and not RunFiles(home, run).launch.exists() and not is_held(
-                    path.with_suffix(".life")) and path.stat().st_mtime < time.time() - 60
-                return replace(begun, problem="the command that was to begin it has died") if lost else begun
+    for path, begun in _read_all(home):
+        if begun.run == run:
+            lost = not begun.problem and not RunFiles(home, run).launch.exists() and not is_held(
+                path.with_suffix(".life")) and path.stat().st_mtime < time.time() - 60
+            return replace(begun, problem="the command that was to begin it has died") if lost else begun
     return None
+
+
+def cancel(home: Path, run: str) -> bool:
+    """Let a run that has not begun yet be stopped once it has; return whether there is such a one."""
+    with atomic.locked(atomic.make_directory(home / FOLDER) / "lock"):
+        for path, begun in _read_all(home):
+            if begun.run == run and not begun.problem and not RunFiles(home, run).launch.exists():
+                atomic.write(path, record.encode(replace(begun, is_cancelled=True)))
+                return True
+    return False
 
 
 def perform(home: Path, path: Path) -> None:
@@ -85,15 +94,27 @@ def perform(home: Path, path: Path) -> None:
     data = atomic.read(path)
     if lock is None or data is None:
         return
-    begun = record.decode(Beginning, data, path)
+    begun, problem = record.decode(RequestedRun, data, path), ""
     if not RunFiles(home, begun.run).launch.exists():
         first, *rest = begun.words
         done = run_command(home, [first, f"--run={begun.run}", "--detach", "--json", *rest], SECONDS, cwd=begun.repo,
                            text=begun.text)
         if not done.ok:
             problem = done.why or last_message(done.err) or f"exit code {done.code} and no message"
+    with atomic.locked(home / FOLDER / "lock"):
+        begun = record.decode(RequestedRun, atomic.read(path) or data, path)
+        if problem:
             atomic.write(path, record.encode(replace(begun, problem=problem)))
+    if begun.is_cancelled and not problem:
+        run_command(home, ["stop", begun.run], SECONDS, cwd=begun.repo)
     lock.release()
+
+
+def _read_all(home: Path) -> Iterator[tuple[Path, RequestedRun]]:
+    for name in atomic.list_names(home / FOLDER):
+        path = home / FOLDER / name
+        if name.endswith(".json") and (data := atomic.read(path)) is not None:
+            yield path, record.decode(RequestedRun, data, path)
 
 
 if __name__ == "__main__":

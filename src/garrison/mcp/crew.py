@@ -21,10 +21,13 @@ from garrison.launch.own_command import last_message, run_command
 from garrison.mcp import beginnings
 from garrison.notify.devices import read_serving
 from garrison.processes.runtime import Runtime
+from garrison.records import journal
+from garrison.records.events import RunChanged
 from garrison.records.names import check_node, check_run
-from garrison.records.run import RunFiles, list_runs
+from garrison.records.run import Launch, RunFiles, list_runs, load
 from garrison.run.state import EXIT
 from garrison.run.status import read_run_state
+from garrison.system.clock import wait_until
 from garrison.system.terminal_text import clean
 from garrison.values import Value, asdict
 from garrison.views.run_view import RunInFull, RunReader
@@ -33,10 +36,12 @@ from garrison.views.waits import PersonWait, ShownGate, describe_settling
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-SECONDS = 120.0
-"""Time limit of a command."""
+SECONDS, RESUME_SECONDS = 120.0, 15.0
+"""Time limits of a command, and of a resumed run until its journal says so."""
 LONGEST = 60_000
 """Characters of a task, a list of tasks or a graph."""
+_OPTIONS = {"agent": "agent", "gate": "gate", "acceptance": "acceptance", "budget": "budget-run"}
+"""Argument of `run` → option of the command."""
 SHOWN = 30_000
 """Characters of a diff or log."""
 
@@ -65,7 +70,7 @@ class SeenWait(Value, omit_defaults=True):
     url: str = ""
 
 
-class Seen(Value, omit_defaults=True):
+class SeenRun(Value, omit_defaults=True):
     """A run as a client sees it."""
 
     run: str
@@ -81,7 +86,7 @@ class Seen(Value, omit_defaults=True):
     usd: float | None = None
 
 
-class Crew:
+class ClientRuns:
     """The runs of a home, for the repositories that the server was started for."""
 
     def __init__(self, home: Path, repos: Sequence[Path], *, may_decide: bool = False, inside: str = "") -> None:
@@ -106,8 +111,9 @@ class Crew:
             raise UsageError(f"{kinds[0]} has more than {LONGEST} characters")
         if not request:
             raise UsageError("give request_id, such as a UUID: the same one never begins a second run")
-        options = [f"--{name}={value}" for name in ("agent", "gate", "acceptance", "budget")
-                   if (value := given.get(name, "").strip())]
+        options = [f"--{option}={value}" for name, option in _OPTIONS.items() if (value := given.get(name, "").strip())]
+        if kinds[0] == "graph" and given.get("acceptance"):
+            raise UsageError("a graph states the acceptance of its nodes itself; give acceptance with task or tasks")
         words = {"task": ["run", *options, "--file=-"], "tasks": ["run", *options, "--tasks=-", "--yes"],
                  "graph": ["launch", *options, "/dev/stdin"]}[kinds[0]]
         first_line = next((line for line in text.splitlines() if line.strip()), "")
@@ -123,24 +129,31 @@ class Crew:
 
     # ---- look
 
-    def look(self, run: str) -> Seen:
+    def look(self, run: str) -> SeenRun:
         """Return a run as it is; the latest one of these repositories without an id."""
-        run = check_run(run) if run else self._latest()
+        run = self._own(run) if run else self._latest()
         if not RunFiles(self.home, run).launch.exists():
             begun = beginnings.find(self.home, run)
             if begun is None:
                 raise NotFound(f"there is no run {run}")
             status = "failed" if begun.problem else "starting"
-            return _digested(Seen(run, status, "", "", bool(begun.problem), begun.problem or "its target is tested"))
+            return _digested(SeenRun(run, status, "", "", bool(begun.problem), begun.problem or "its target is tested"))
         view = self._reader.read(run, details=True)
         assert isinstance(view, RunInFull)
         asks = any(wait.kind is WaitKind.ASKS for wait in view.waits)  # else no journal is read for their ids
         questions = read_run_state(Runtime.real(self.home), run).questions if asks else {}
         waits = [self._wait(run, wait, {node: each.id for node, each in questions.items()},
                             {node.node: node.attempt for node in view.nodes}) for wait in view.waits]
-        return _digested(Seen(
+        return _digested(SeenRun(
             run, view.status, view.progress, "", view.status in EXIT, view.reason, view.hint,
             [SeenNode(node.node, node.state, node.doing) for node in view.nodes], waits, view.usd))
+
+    def _own(self, run: str) -> str:
+        """Return a run's id; Refused for one of a repository that the server is not for."""
+        launch = load(Launch, RunFiles(self.home, check_run(run)).launch)
+        if launch is not None and self.repos and launch.repo not in self.repos:
+            raise Refused(f"run {run} is of {launch.repo}; this server is for {', '.join(self.repos)} (--repo)")
+        return run
 
     def _latest(self) -> str:
         for run in reversed(list_runs(self.home)):
@@ -157,7 +170,7 @@ class Crew:
         serving = read_serving(self.home)
         url = f"{serving.origin}/?run={run}&node={wait.node}" if serving is not None and not question else ""
         text = gate.question if gate is not None else wait.text
-        key = f"{run}/{wait.node}/{attempts.get(wait.node, 0)}/{question or wait.kind}"
+        key = f"{wait.node}/{attempts.get(wait.node, 0)}/{question or wait.kind}"
         return SeenWait(key, wait.kind, clean(text), describe_settling(wait, run), wait.node,
                         [choice.label for choice in gate.choices] if gate is not None else [], question, url)
 
@@ -179,26 +192,38 @@ class Crew:
             found = next((wait for wait in self.look(run).waits if wait.node == node), None)
             how = "nothing waits there" if found is None else f"{found.how}{f' or {found.url}' if found.url else ''}"
             raise Refused(f"this server does not decide (--allow decide); {how}")
+        of = f"--run={self._own(run)}"
         if choice in ("approve", "reject"):
-            return self.command(["review", f"--run={run}", f"--{choice}", *([f"--reason={reason}"] if reason else []),
+            return self.command(["review", of, f"--{choice}", *([f"--reason={reason}"] if reason else []),
                                  "--", check_node(node)])
-        return self.command(["answer", f"--run={run}", f"--by={by}", "--", check_node(node), choice])
+        return self.command(["answer", of, f"--by={by}", "--", check_node(node), choice])
 
     def control(self, run: str, action: str, node: str = "") -> str:
         """Stop or resume a run, or put a node's work into the queue again."""
-        words = {"stop": ["stop", check_run(run)], "resume": ["resume", check_run(run), "--detach", "--json"],
+        words = {"stop": ["stop", self._own(run)], "resume": ["resume", run, "--detach", "--json"],
                  "retry": ["agents", "retry", f"--run={run}", "--", check_node(node or "_")]}.get(action)
         if words is None or (action == "retry" and not node):
             raise UsageError("action is stop, resume, or retry with a node")
-        return self.command(words)
+        if action == "stop" and beginnings.cancel(self.home, run):
+            return f"run {run} is stopped as soon as it has begun"
+        ends = self._ends(run) if action == "resume" else 0
+        told = self.command(words)
+        if action == "resume":  # the launcher is there before the journal says so, and until then the run looks ended
+            wait_until(lambda: not self.look(run).is_over or self._ends(run) > ends, RESUME_SECONDS)
+        return told
+
+    def _ends(self, run: str) -> int:
+        """Return the number of the journal's last record that changed the run's status, 0 for none."""
+        entries = journal.read_all(RunFiles(self.home, run).journal)
+        return max((entry.seq for entry in entries if entry.kind == RunChanged.kind), default=0)
 
     def tell(self, run: str, node: str, text: str) -> str:
         """Tell a node's session something at its next turn."""
-        return self.command(["tell", f"--run={run}", "--", check_node(node), text])
+        return self.command(["tell", f"--run={self._own(run)}", "--", check_node(node), text])
 
     def why(self, run: str, node: str) -> str:
         """Explain what happened to a node, or to a run."""
-        of = [f"--run={run}", "--", check_node(node)] if node else [check_run(run)]
+        of = [f"--run={self._own(run)}", "--", check_node(node)] if node else [self._own(run)]
         return self.command(["why", *of], whole=True)
 
     def show(self, run: str, node: str, what: str) -> str:
@@ -206,7 +231,7 @@ class Crew:
         if what not in ("diff", "log"):
             raise UsageError("what is diff or log")
         words = ["review"] if what == "diff" else ["logs", "--tail=200"]
-        return self.command([*words, f"--run={run}", "--", check_node(node)], whole=True)
+        return self.command([*words, f"--run={self._own(run)}", "--", check_node(node)], whole=True)
 
     def command(self, words: Sequence[str], *, whole: bool = False) -> str:
         """Run one of garrison's commands; return its last line, or all that it printed; Refused if it failed."""
@@ -225,7 +250,7 @@ def is_final(gate: ShownGate) -> bool:
     return any(choice.irreversible for choice in gate.choices)
 
 
-def _digested(seen: Seen) -> Seen:
+def _digested(seen: SeenRun) -> SeenRun:
     told = {**asdict(seen), "nodes": [[node.node, node.status] for node in seen.nodes], "usd": None}
     digest = hashlib.sha256(json.dumps(told, sort_keys=True).encode(errors="surrogatepass")).hexdigest()
     return msgspec.structs.replace(seen, since=digest[:12])

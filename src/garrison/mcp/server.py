@@ -12,38 +12,25 @@ import asyncio
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.shared.message import ServerMessageMetadata
-from mcp_types import (
-    CallToolResult,
-    ElicitRequest,
-    ElicitRequestFormParams,
-    ElicitRequestURLParams,
-    ElicitResult,
-    InputRequiredResult,
-    TextContent,
-    ToolAnnotations,
-)
-from mcp_types.version import is_version_at_least
+from mcp_types import CallToolResult, ElicitResult, InputRequiredResult, TextContent, ToolAnnotations
 from pydantic import Field
 
 from garrison.errors import GarrisonError
-from garrison.mcp.crew import Crew, Seen, SeenWait
+from garrison.mcp.crew import ClientRuns, SeenRun
+from garrison.mcp.questions import answer_in, can_ask, client_of, is_modern, request_for
+from garrison.mcp.tasks import BEGUN, Tasks
 from garrison.values import asdict
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 T = TypeVar("T")
 
 NAME = "garrison-crew"
 POLL, PROGRESS, LONGEST = 0.5, 15.0, 110.0
 """Seconds between two looks of `wait`, between two reports of its progress, and until it answers at the latest."""
-MODERN = "2026-07-28"
-"""First version in which a question is the result of a call."""
 INSTRUCTIONS = """\
 garrison runs coding agents on a git repository: each task in a worktree, landed by a queue that tests the merged tree.
 `run` begins work and returns at once. `wait` returns when something changed or needs somebody; `garrison wait RUN` in a
@@ -57,9 +44,10 @@ Run = Annotated[str, Field(description="Id of the run; '' for the latest one.")]
 Node = Annotated[str, Field(description="Name of the node.")]
 
 
-def make_server(crew: Crew, version: str) -> MCPServer:
+def make_server(crew: ClientRuns, version: str) -> MCPServer:
     """Return the server of a crew."""
-    server = MCPServer(NAME, instructions=INSTRUCTIONS, version=version, log_level="ERROR")
+    server = MCPServer(NAME, instructions=INSTRUCTIONS, version=version, log_level="ERROR",
+                       extensions=[Tasks(crew, _shown)])
 
     @server.tool(annotations=_BEGIN, structured_output=False)
     async def run(request_id: Annotated[str, Field(description="Your id for this request, such as a UUID: given twice, "
@@ -70,13 +58,15 @@ def make_server(crew: Crew, version: str) -> MCPServer:
                   agent: Annotated[str, Field(description="Agent; '' for the configured one.")] = "",
                   gate: Annotated[str, Field(description="Command that tests the merged tree.")] = "",
                   acceptance: Annotated[str, Field(description="Command that accepts a node's work.")] = "",
-                  budget: Annotated[str, Field(description="US dollars of the task.")] = "",
-                  repo: Annotated[str, Field(description="Repository, if the server has several.")] = "") -> str:
+                  budget: Annotated[str, Field(description="US dollars of the whole run.")] = "",
+                  repo: Annotated[str, Field(description="Repository, if the server has several.")] = "",
+                  ) -> CallToolResult:
         """Begin a run with one of task, tasks and graph; returns its id at once. Follow it with wait."""
         given = {"task": task, "tasks": tasks, "graph": graph, "agent": agent, "gate": gate, "acceptance": acceptance,
                  "budget": budget, "repo": repo}
         begun = await _call(crew.begin, given, request_id)
-        return f"run {begun} begins; wait tells what comes of it, and `garrison wait {begun}` in a terminal"
+        return _begun(begun, f"run {begun} begins; wait tells what comes of it, and `garrison wait {begun}` in a "
+                             "terminal")
 
     @server.tool(annotations=_LOOK, structured_output=False)
     async def status(run: Run = "") -> CallToolResult:
@@ -108,20 +98,21 @@ def make_server(crew: Crew, version: str) -> MCPServer:
     @server.tool(annotations=_ACT, structured_output=False)
     async def answer(ctx: Context, run: str, node: Node, text: str) -> str:
         """Answer the open question of a node's agent or gate."""
-        return await _call(crew.answer, run, node, text, client_of(ctx))
+        return await _call(crew.answer, run, node, text, client_of(ctx.session))
 
     @server.tool(annotations=_ACT, structured_output=False)
     async def decide(ctx: Context, run: str, node: Node,
                      choice: Annotated[str, Field(description="approve, reject, or the option of a gate.")],
                      reason: str = "") -> str:
         """Approve or reject work that waits to land, where the server may; else says who decides, and where."""
-        return await _call(crew.decide, run, node, choice, reason, client_of(ctx))
+        return await _call(crew.decide, run, node, choice, reason, client_of(ctx.session))
 
     @server.tool(annotations=_ACT, structured_output=False)
     async def control(run: str, action: Annotated[str, Field(description="stop, resume or retry (a node).")],
-                      node: str = "") -> str:
+                      node: str = "") -> CallToolResult:
         """Stop or resume a run, or try a failed node again."""
-        return await _call(crew.control, run, action, node)
+        told = await _call(crew.control, run, action, node)
+        return _begun(run, told) if action == "resume" else CallToolResult(content=[TextContent(text=told)])
 
     return server
 
@@ -134,7 +125,11 @@ async def _call(function: Callable[..., T], *arguments: object) -> T:
         raise ToolError(str(error)) from error
 
 
-def _shown(seen: Seen) -> CallToolResult:
+def _begun(run: str, text: str) -> CallToolResult:
+    return CallToolResult(content=[TextContent(text=text)], structured_content={BEGUN: run})
+
+
+def _shown(seen: SeenRun) -> CallToolResult:
     data: dict[str, Any] = asdict(seen)
     lines = [f"run {seen.run}: {seen.status}{f', {seen.progress}' if seen.progress else ''}"
              f"{f'; {seen.reason}' if seen.reason else ''}",
@@ -142,23 +137,23 @@ def _shown(seen: Seen) -> CallToolResult:
              *(f"waits for somebody: {wait.node or seen.run}: {wait.text} — {wait.how}"
                f"{f' or {wait.url}' if wait.url else ''}" for wait in seen.waits),
              *([f"next: {seen.next}"] if seen.next else []), f"since: {seen.since}"]
-    return CallToolResult(content=[TextContent(type="text", text="\n".join(lines))], structured_content=data)
+    return CallToolResult(content=[TextContent(text="\n".join(lines))], structured_content=data)
 
 
 # --------------------------------------------------------------------------------------------------------------- wait
 
 
-async def _wait(crew: Crew, ctx: Context, run: str, since: str) -> CallToolResult | InputRequiredResult:
+async def _wait(crew: ClientRuns, ctx: Context, run: str, since: str) -> CallToolResult | InputRequiredResult:
     for key, given in (ctx.input_responses or {}).items():  # the client calls again with the answers
         await _settle(crew, ctx, key, given)
     asked, begun, told = set[str](), time.monotonic(), time.monotonic()
     seen = await _call(crew.look, run)
     since = since or seen.since
     while True:
-        open_ = [wait for wait in seen.waits if wait.key not in asked and _can_ask(ctx, wait)]
-        if open_ and not ctx.input_responses:
-            requests = {wait.key: _request(ctx, wait) for wait in open_}
-            if _is_modern(ctx):
+        open_ = {f"{seen.run}/{wait.key}": wait for wait in seen.waits if can_ask(ctx.client_capabilities, wait)}
+        if (open_ := {key: wait for key, wait in open_.items() if key not in asked}) and not ctx.input_responses:
+            requests = {key: request_for(wait, ctx.protocol_version) for key, wait in open_.items()}
+            if is_modern(ctx.protocol_version):
                 return InputRequiredResult(input_requests=dict(requests), request_state=seen.since)
             for key, request in requests.items():
                 asked.add(key)
@@ -175,47 +170,17 @@ async def _wait(crew: Crew, ctx: Context, run: str, since: str) -> CallToolResul
         seen = await _call(crew.look, seen.run)
 
 
-async def _settle(crew: Crew, ctx: Context, key: str, given: object) -> None:
+async def _settle(crew: ClientRuns, ctx: Context, key: str, given: object) -> None:
     """Record the answer to a question; one that was declined, or is settled by now, changes nothing."""
-    content = given.content if isinstance(given, ElicitResult) and given.action == "accept" else None
-    run, node, _, question = [*key.split("/", 3), "", "", ""][:4]
-    if content and isinstance(text := content.get("answer"), str) and text.strip():
-        await _call(crew.answer, run, node, text, client_of(ctx), question)
-
-
-def _can_ask(ctx: Context, wait: SeenWait) -> bool:
-    """Return whether the client shows forms, or addresses, for what waits."""
-    capabilities = ctx.client_capabilities
-    can = capabilities.elicitation if capabilities is not None else None
-    if can is None:
-        return False
-    return (can.form is not None or can.url is None) if wait.question else (can.url is not None and bool(wait.url))
-
-
-def _request(ctx: Context, wait: SeenWait) -> ElicitRequest:
-    if not wait.question:
-        return ElicitRequest(params=ElicitRequestURLParams(
-            message=f"{wait.node} waits for your decision: {wait.text}", url=wait.url,
-            elicitation_id=None if _is_modern(ctx) else wait.key))
-    choice = {"enum": wait.options} if wait.options else {}
-    answer: Mapping[str, object] = {"type": "string", "title": "Answer", **choice}
-    return ElicitRequest(params=ElicitRequestFormParams(
-        message=f"{wait.node} asks: {wait.text}",
-        requested_schema={"type": "object", "properties": {"answer": dict(answer)}, "required": ["answer"]}))
-
-
-def _is_modern(ctx: Context) -> bool:
-    return ctx.protocol_version is not None and is_version_at_least(ctx.protocol_version, MODERN)
-
-
-def client_of(ctx: Context) -> str:
-    """Return the client's name and version, through which an answer comes."""
-    info = getattr(ctx.session, "client_info", None) or getattr(getattr(ctx.session, "client_params", None),
-                                                                "client_info", None)
-    return f"{info.name} {info.version}"[:80] if info is not None else "an MCP client"
+    run, _, of_run = key.partition("/")
+    if not (text := answer_in(given)):
+        return
+    for wait in (await _call(crew.look, run)).waits:
+        if wait.key == of_run and wait.question:
+            await _call(crew.answer, run, wait.node, text, client_of(ctx.session), wait.question)
 
 
 def serve(home: Path, repos: list[Path], version: str, *, may_decide: bool, inside: str) -> None:
     """Serve until the client closes standard input."""
-    make_server(Crew(home, repos, may_decide=may_decide, inside=inside), version).run()
+    make_server(ClientRuns(home, repos, may_decide=may_decide, inside=inside), version).run()
 

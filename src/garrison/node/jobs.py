@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from garrison.agents import prompt, registry
-from garrison.agents.base import Assignment, Outcome, Question, Trouble, Work
+from garrison.agents.base import Assignment, Question, Trouble, Work, WorkResult
 from garrison.agents.channel import open_channel
 from garrison.agents.channel_client import INSIDE, VARIABLE
 from garrison.agents.conversation.files import AttemptFiles
@@ -28,7 +29,7 @@ from garrison.agents.reports import ValidatorReports
 from garrison.ends import End, EndKind
 from garrison.errors import GarrisonError, Shortage
 from garrison.node.agents_in_turn import AgentsInTurn
-from garrison.node.places import git_variables, node_place, open_network
+from garrison.node.places import git_variables, is_there, node_place, open_network
 from garrison.node.worktree import remove_validator_worktree, validator_worktree
 from garrison.processes.loop import log_line
 from garrison.processes.spawn import worktree_environment
@@ -179,9 +180,15 @@ class RunnerJobs:
         env = self.environment
         place = node_place(self.runtime, self.launch, self.task, self.worktree, _ROLES[name])
         self._network = open_network(self.runtime, self.task, _ROLES[name], self.folder, env, place=place)
-        confined = confine(["/bin/sh", "-c", self.command(name)], self._network.apply(env),
-                           self._network.open_in(place))
-        return Job.start(confined.argv, env=confined.env, cwd=self.worktree, log=self.log(name), now=now,
+        command, begins = self.command(name), self.worktree
+        if name == ACCEPTANCE and self.task.subfolder:
+            if is_there(self.worktree, self.task.subfolder):
+                begins /= self.task.subfolder
+            else:
+                place = None if place is None else replace(place, subfolder="")
+                command = f"echo {shlex.quote(f'{self.task.subfolder} is no folder of the branch')} >&2; exit 1"
+        confined = confine(["/bin/sh", "-c", command], self._network.apply(env), self._network.open_in(place))
+        return Job.start(confined.argv, env=confined.env, cwd=begins, log=self.log(name), now=now,
                          timeout_s=timing.setup_timeout if name == SETUP else timing.acceptance_timeout)
 
     def poll(self, now: float) -> JobFact | None:
@@ -460,9 +467,9 @@ class Unstarted(Work):
     def __init__(self, reason: str) -> None:
         self._reason = reason
 
-    def poll(self, now: float) -> Outcome:
+    def poll(self, now: float) -> WorkResult:
         del now
-        return Outcome("fail", self._reason)
+        return WorkResult("fail", self._reason)
 
     def stop(self, now: float) -> None:
         """Do nothing."""
@@ -562,7 +569,7 @@ class ValidatorJob:
         for path in (files.session, files.question, files.answer, files.lifted, files.waiting):
             path.unlink(missing_ok=True)
 
-    def _hand_over(self, outcome: Outcome | None) -> bool:
+    def _hand_over(self, outcome: WorkResult | None) -> bool:
         """Record that the next agent judges if this one cannot and nothing of it runs; return whether one does."""
         trouble = self._work.trouble
         if trouble is None or self._is_stopping or (outcome is not None and outcome.status == "success"):
@@ -615,7 +622,7 @@ class ValidatorJob:
         if self.channel is not None:
             self.channel.close()
         if outcome is None:
-            outcome = Outcome("fail", self.handed_over)
+            outcome = WorkResult("fail", self.handed_over)
         remove_validator_worktree(self._git, self._node_worktree, self._task,
                                   keeps_home=outcome.killed or self._is_stopping or is_handed_over)
         self.reason = outcome.reason

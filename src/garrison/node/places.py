@@ -47,6 +47,15 @@ def read_hooks_mode(home: Path) -> GuardHooks:
         return GuardHooks.AGENT
 
 
+def is_there(worktree: Path, subfolder: str) -> bool:
+    """Return whether a folder is in a worktree, and no link leads to it: outside the sandbox it would be followed."""
+    try:
+        with untrusted.open_directory(worktree, subfolder) as directory:
+            return directory is not None
+    except untrusted.UnsafeFile:
+        return False
+
+
 def node_place(runtime: Runtime, launch: Launch, task: Task, worktree: Path, role: Role, *, agent: str = "",
                mounts: Iterable[Mount] = (), turn: int = 0, home_of: int = 0) -> Place | None:
     """Return the place of a process in a node's worktree; None where nothing is confined.
@@ -71,6 +80,7 @@ def node_place(runtime: Runtime, launch: Launch, task: Task, worktree: Path, rol
     shown = git_mounts(git, worktree, rights, role, str(task.attempt), checkout,
                        hooks=read_hooks_mode(runtime.home) is GuardHooks.AGENT)
     return Place(role, rights, worktree, private, (*shown, *mounts), worktree_writable=role is not Role.VALIDATOR,
+                 subfolder="" if role is Role.SETUP else task.subfolder,
                  under_home=() if role is Role.SETUP else (setup / "home" if layer is None else layer.home,),
                  under_worktree=() if layer is None else (layer.tree,), caches=read_config(runtime.home).setup().caches,
                  under_caches=None if layer is None else layer.caches, checkout=checkout,

@@ -36,10 +36,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from garrison.agents.result import NOTHING_TO_DO
-from garrison.ends import Departure, Effect, RefusedBy, Told, with_effect
+from garrison.ends import Departure, Effect, LandingNote, RefusedBy, with_effect
 from garrison.merge.entry import HAS_LANDED
 from garrison.merge.explanation import describe_refused
-from garrison.pipeline.node_status import Landing
+from garrison.pipeline.node_status import LandingWord
 from garrison.processes.actions import Action, ActionKind, ApplySignal, Decision, ReplaceChild, SendSignal
 from garrison.records import signals
 from garrison.records.events import (
@@ -111,7 +111,7 @@ class RunnerFacts:
     """Result of the comparison with the target: '' (not compared), or one of `CHANGED` and `UNCHANGED`."""
     inspected: str = ""
     """Commit of the branch that was looked at, '' before; `changes` is what the user should know of it."""
-    changes: tuple[Told, ...] = ()
+    changes: tuple[LandingNote, ...] = ()
     has_worktree: bool = False
     """True if a later attempt has its own worktree; until then an existing one is the earlier attempt's."""
     has_begun: bool = False
@@ -175,7 +175,7 @@ class RunnerFacts:
                 setattr(self, event.name, str(event.value))
             case "changes":
                 found = json.loads(str(event.value))
-                self.inspected, self.changes = found["tip"], from_data(tuple[Told, ...], found["changes"])
+                self.inspected, self.changes = found["tip"], from_data(tuple[LandingNote, ...], found["changes"])
             case "tree":
                 self.has_worktree = bool(event.value)
             case "begun":
@@ -535,7 +535,7 @@ def _impl_complete(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Deci
     if view.orchestrator.living:
         return Decision([], view.now + EXIT_PAUSE)
     if facts.change == UNCHANGED:
-        return Decision([_send(signals.NodeComplete(view.task.node, _branch(view), Landing.NO_CHANGE)),
+        return Decision([_send(signals.NodeComplete(view.task.node, _branch(view), LandingWord.NO_CHANGE)),
                          Action(ActionKind.MOVE_HOOK, "validating")])
     if not facts.inspected:  # a run that an earlier version began, or a damaged journal
         return Decision([Action(ActionKind.INSPECT_CHANGE)])
@@ -577,7 +577,7 @@ def _validating(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Decisio
 
 def _merged(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Decision:
     # Sent again: no merge entry tells the guardian of it if the first one was lost; a repeated one is recognised.
-    complete = [_send(signals.NodeComplete(view.task.node, _branch(view), Landing.NO_CHANGE))] \
+    complete = [_send(signals.NodeComplete(view.task.node, _branch(view), LandingWord.NO_CHANGE))] \
         if facts.change == UNCHANGED else []
     return Decision([Action(ActionKind.TIDY_UP), *complete,
                      _send(signals.RunnerExited(view.task.node, _branch(view), "done")),

@@ -23,8 +23,8 @@ from garrison.node.diff_check import inspect_branch
 from garrison.node.jobs import SETUP, VALIDATOR, RunnerJobs
 from garrison.node.policy import RunnerFacts, RunnerView
 from garrison.node.snapshots import Snapshotter
-from garrison.node.worktree import Worktree
-from garrison.plugins import Group, load
+from garrison.node.worktree import AttemptWorktree
+from garrison.plugins import PluginGroup, load
 from garrison.processes.actions import Action, ActionKind, ApplySignal, Decision, ReplaceChild, SendSignal
 from garrison.processes.loop import all_beating, exit_gracefully, fingerprint_of, heartbeat_limit, log_line
 from garrison.processes.spawn import close_sessions, spawn_orchestrator, worktree_path, write_runner_state
@@ -105,7 +105,7 @@ class Runner:
         self.activity = AgentActivity(self.folder, path, task)
         self.jobs = RunnerJobs(runtime, incarnation, launch, task, self.git, path)
         self.snapshotter = Snapshotter(runtime, incarnation, launch, task, path)
-        self.worktree = Worktree(self.git, launch, task, path, self.branch, self.folder, self._record_saved)
+        self.worktree = AttemptWorktree(self.git, launch, task, path, self.branch, self.folder, self._record_saved)
         self._asked = ""
         self.stopping = False
         self.exit_code: int | None = None
@@ -436,7 +436,7 @@ class Runner:
     def _give_up_offer(self, why: str) -> None:
         """Let no host continue with the attempt."""
         if self.task.hosts:
-            load(Group.PARTS, "hosts.give_up")(self.runtime, self.launch, self.task, why)
+            load(PluginGroup.PARTS, "hosts.give_up")(self.runtime, self.launch, self.task, why)
 
     def _record_death(self, action: Action, view: RunnerView) -> None:
         """Report a death, then record it: no successor reports a recorded one."""

@@ -1,6 +1,6 @@
 """Worktrees: a node's worktree and branch, from creation to removal, and those that runs left behind.
 
-A worktree, followed through the code: the runner's action PREPARE_WORKTREE calls `Worktree.prepare` (`create_worktree`
+A worktree in the code: the runner's action PREPARE_WORKTREE calls `AttemptWorktree.prepare` (`create_worktree`
 at the target's tip; rework saves the earlier attempt's first), then the set-up job runs in it. The orchestrator's agent
 works there; `Snapshotter` (snapshots.py) saves it at intervals. A confined agent commits in its own git view:
 `collect_commits` brings its commits to the branch before anything else looks at that. At the end `adopt_commits` brings
@@ -277,7 +277,7 @@ def remove_validator_worktree(git: Git, worktree: Path, task: Task, *, keeps_hom
 # ---- one attempt's worktree ------------------------------------------------------------------------------------------
 
 
-class Worktree:
+class AttemptWorktree:
     """Worktree of one attempt, as its runner uses it; `folder` is the attempt's folder in the home.
 
     `on_saved` is called with each rescue ref that is written.

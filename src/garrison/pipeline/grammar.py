@@ -99,7 +99,6 @@ Explanation = tuple[int, str]
 
 def explain_dot(text: str, error: UnexpectedInput) -> Explanation:
     stop = stop_of(text, error)
-    stop = stop._replace(expected=stop.expected - {"PAIR"})  # an abbreviation of the lexer, no word of the dialect
     return next(found for explain in _DOT_EXPLANATIONS if (found := explain(stop)) is not None)
 
 

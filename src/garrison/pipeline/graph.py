@@ -11,10 +11,12 @@ import math
 import re
 from collections.abc import Container, ItemsView, Iterable, Iterator, Mapping, ValuesView
 from dataclasses import dataclass, field
+from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
 from typing import NoReturn, TypeVar, overload
 
 from garrison.errors import GarrisonError
+from garrison.tables import as_subfolder
 from garrison.values import replace
 
 T = TypeVar("T")
@@ -111,7 +113,7 @@ class Node:
     declared: bool = field(default=True, compare=False)
     """False if only edges mention it."""
 
-    @property
+    @cached_property
     def handler(self) -> str:
         """Return its handler: `type`, its alias `handler`, then the shape, else ids such as start and exit."""
         named = self.attrs.get("type") or self.attrs.get("handler")
@@ -156,7 +158,7 @@ class ReadOnly(dict[str, T]):
         return dict, (dict(self),)
 
 
-class Snapshot(ReadOnly[object]):
+class ContextView(ReadOnly[object]):
     """Context as it is now, which cannot be changed. A list or mapping in it is copied when it is first read.
 
     So a call does not pay for what thousands of nodes have written, of which it reads a little. The copy is that of the
@@ -354,6 +356,18 @@ def is_too_long(attrs: Mapping[str, str], key: str) -> bool:
     """Return whether a duration is longer than MAX_SECONDS; raise TypeConflict if it is none."""
     value = attrs.get(key)
     return _parse_seconds(key, value) > MAX_SECONDS if value else False
+
+
+def subfolder(attrs: Mapping[str, str], key: str) -> str | None:
+    """Return a folder below the top of the repository, '' for the top itself; None if the attribute is absent; raise
+    TypeConflict for a path that leads out."""
+    value = attrs.get(key)
+    if not value:
+        return None
+    try:
+        return as_subfolder(value)
+    except ValueError as error:
+        raise TypeConflict(key, value, str(error)) from None
 
 
 def _parse_seconds(key: str, value: str) -> float:

@@ -21,7 +21,7 @@ from garrison.errors import ForbiddenTransition
 PENDING, ACTIVE, IMPL_COMPLETE, VALIDATED, FAILED = "pending", "active", "impl_complete", "validated", "failed"
 SKIPPED = "skipped"
 
-class Landing(StrEnum):
+class LandingWord(StrEnum):
     """Every word for the landing of a node's work, wherever it is shown."""
 
     QUEUED = "queued"
@@ -60,11 +60,11 @@ SHOWN: Mapping[str, str] = {
 
 def shown(status: str, landing: str = "") -> str:
     """Return the word of a status for people; `landing` is `no change` if there was nothing to land."""
-    return Landing.NO_CHANGE.value if is_unchanged(status, landing) else SHOWN.get(status, status)
+    return LandingWord.NO_CHANGE.value if is_unchanged(status, landing) else SHOWN.get(status, status)
 
 
 def is_unchanged(status: str, landing: str) -> bool:
-    return status == VALIDATED and landing == Landing.NO_CHANGE
+    return status == VALIDATED and landing == LandingWord.NO_CHANGE
 
 
 TRANSITIONS: Mapping[str, frozenset[str]] = {

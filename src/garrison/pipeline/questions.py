@@ -2,7 +2,8 @@
 
 An answer is one of the options of its question, or it is rejected and the question is asked again; it never falls back
 to the first option. Nothing answers for the user except the gate's own default after its time-out, and
-`--auto-approve`, which takes that default, else the first option.
+`--auto-approve`, which takes that default, else the first option. Neither ever takes an irreversible option
+(`irreversible_labels`): the user takes it, and confirms it.
 
 Both drivers use these gates. The guardian of a garrison run keeps open gates in the run's journal, so that a reader
 needs no graph (`OpenGate.to_record`); the library's driver keeps them in files of the run directory (`store`).
@@ -72,6 +73,15 @@ class Question(Value):
         if self.kind == FREE_TEXT or matching_options(self, answer):
             return ""
         return f"{answer.strip()!r:.60} is none of the options of {self.node}; answer {self.listed_options()}"
+
+    @property
+    def own_answer(self) -> str:
+        """The default that answers without the user; '' if there is none, or if it is irreversible."""
+        return "" if self.irreversible_labels(self.default) else self.default
+
+    def irreversible_labels(self, answer: str) -> str:
+        """Return the labels of the irreversible options that `answer` names; '' if there are none."""
+        return " and ".join(option.label for option in matching_options(self, answer) if option.irreversible)
 
     def listed_options(self) -> str:
         return ", ".join(f"[{option.key}] {option.label}" for option in self.options)
@@ -167,13 +177,20 @@ def _confirmed_option(options: tuple[Option, ...], answer: str) -> Option | None
 
 
 class AutoApprove:
-    """Answers with the first option; free text with `approved`. Does not replace an answer that was rejected."""
+    """Answers with the first option; free text with `approved`. Does not replace an answer that was rejected.
+
+    `in_simulation`: an irreversible option, which is otherwise left to the user, may be taken, since nothing follows.
+    """
+
+    def __init__(self, *, in_simulation: bool = False) -> None:
+        self.in_simulation = in_simulation
 
     def ask(self, question: Question) -> Answer:
-        """Return the first option's label; None after a rejected answer."""
-        if question.problem:
+        """Return the first option's label; None after a rejected answer, or for an irreversible option."""
+        answer = question.options[0].label if question.options else "approved"
+        if question.problem or (question.irreversible_labels(answer) and not self.in_simulation):
             return None
-        return question.options[0].label if question.options else "approved"
+        return answer
 
 
 class Callback:
@@ -230,7 +247,10 @@ class Recording:
 
 
 class Console:
-    """Asks on the terminal, one question at a time. It blocks, so the engine calls it in a thread."""
+    """Asks on the terminal, one question at a time, and again before an irreversible option is taken.
+
+    It blocks, so the engine calls it in a thread.
+    """
 
     blocking = True
 
@@ -242,10 +262,18 @@ class Console:
         lines = [question.problem] if question.problem else ["", f"[?] {question.node}: {question.text}"]
         lines += [f"    [{option.key}] {option.label}" for option in question.options]
         with self._terminal:
-            print("\n".join(lines), file=sys.stderr)
-            print("answer: ", end="", file=sys.stderr, flush=True)
-            line = sys.stdin.readline()
-        return line.strip() if line else None
+            while True:
+                print("\n".join(lines), file=sys.stderr)
+                line = self._read("answer: ")
+                labels = question.irreversible_labels(line)
+                if not labels or self._read(f"{labels} cannot be taken back. Answer with it? [y/N]: "
+                                            ).strip().casefold() in _YES:
+                    return line.strip() if line else None
+
+    def _read(self, prompt: str) -> str:
+        """Return a line; '' at the end of input."""
+        print(prompt, end="", file=sys.stderr, flush=True)
+        return sys.stdin.readline()
 
 
 def as_answerer(given: object) -> Answerer | None:
@@ -376,10 +404,11 @@ class OpenGate(Value):
     def timed_out(self) -> Outcome:
         return signal_timed_out(self.signal) if self.kind == SIGNAL else answer_timed_out(self.question)
 
-    def auto_approved(self) -> Outcome:
-        """Return the outcome of a gate without asking: its default, else its first option."""
+    def auto_approved(self) -> Outcome | None:
+        """Return the outcome of a gate without asking: its default, else its first option; None to ask all the same."""
         first = self.question.options[0].label if self.question.options else "approved"
-        return default_chosen(self.question, self.question.default or first)
+        answer = self.question.default or first
+        return None if self.question.irreversible_labels(answer) else default_chosen(self.question, answer)
 
     def signalled(self, value: object) -> Outcome:
         """Return the outcome of the signal it waits for; `value` goes into the context."""
@@ -391,7 +420,7 @@ class OpenGate(Value):
             return f"waits for the signal {self.signal} (garrison signals send {self.signal})"
         options = self.question.listed_options()
         how = f"garrison answer {self.node} LABEL" + (f", one of {options}" if options else "")
-        default = self.question.default or "asked again"
+        default = self.question.own_answer or "asked again"
         until = f"; at {self.deadline[11:19]} UTC: {default}" if self.deadline else ""
         return f"asks you: {' '.join(self.question.text.split())} ({how}){until}"
 
@@ -415,10 +444,12 @@ def answered(question: Question, answer: str) -> Outcome:
 
 def answer_timed_out(question: Question) -> Outcome:
     """Return the outcome of a question without an answer in time: its default, else a retry, which asks again."""
-    if question.default:
-        return default_chosen(question, question.default)
-    return Outcome(RETRY, failure_reason=f"{question.node} was not answered in time, and it has no "
-                   "human.default_choice", failure_class="timeout")
+    if question.own_answer:
+        return default_chosen(question, question.own_answer)
+    why = f"its default {question.default} cannot be taken back" if question.default else \
+        "it has no human.default_choice"
+    return Outcome(RETRY, failure_reason=f"{question.node} was not answered in time, and {why}",
+                   failure_class="timeout")
 
 
 def default_chosen(question: Question, answer: str) -> Outcome:

@@ -39,7 +39,7 @@ from garrison.values import Value, replace
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from garrison.agents.base import Outcome, Question, Work
+    from garrison.agents.base import Question, Work, WorkResult
     from garrison.plan.proposal import Past, Proposal, Rules
     from garrison.plan.store import PlanRecord, Plans
     from garrison.processes.runtime import Runtime
@@ -167,7 +167,7 @@ class Planner:
         return Place(Role.AGENT, rights, tree, sandbox_folder(tree), worktree_writable=False,
                      secret=(self.git.root, self.git.common))
 
-    def _wait(self, work: Work, network: NetworkPlace) -> Outcome:
+    def _wait(self, work: Work, network: NetworkPlace) -> WorkResult:
         """Poll the planner to its end; an interrupted wait ends it first."""
         told = ""
         try:
@@ -205,7 +205,7 @@ class Planner:
             raise OpenQuestions((question.text,))
         work.answer(question.id, answer)
 
-    def _answer_of(self, outcome: Outcome, given: Assignment, *, refused: bool) -> str:
+    def _answer_of(self, outcome: WorkResult, given: Assignment, *, refused: bool) -> str:
         """Return what the planner said: in its report, in its file, or at the end of its output."""
         said = outcome.report.get("context_updates", {}).get(OUTPUT)
         if said is not None:

@@ -55,6 +55,8 @@ class PlanRecord(Record):
     """Commit of the repository that the planner reads."""
     planner: str
     created_at: str
+    here: str = ""
+    """Folder of the repository in which it was asked for."""
     command: str = ""
     """The user's command that plans, in place of an agent."""
     check: str = ""

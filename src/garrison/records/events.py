@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, ClassVar, TypedDict, get_args
 
 import msgspec
 
-from garrison.ends import End, Told
+from garrison.ends import End, LandingNote
 from garrison.errors import GarrisonError
 from garrison.records import earlier, journal
 from garrison.records.record import Record, from_data, stated
@@ -204,8 +204,8 @@ class NodeChanged(Record):
     steer: str = ""
     steered_by: str = ""
     landing: str = ""
-    changes: tuple[Told, ...] = ()
-    """What the user should know of what landed (`ends.Told`)."""
+    changes: tuple[LandingNote, ...] = ()
+    """What the user should know of what landed (`ends.LandingNote`)."""
     escalated: str = ""
     """Agent of a new attempt that replaces the node's own, since that one's work was refused."""
 
@@ -388,7 +388,7 @@ class NoteWritten(Record):
         return earlier.is_for_approval(self.text) if self.approval is None else self.approval
 
 
-class Question(Record):
+class AgentQuestion(Record):
     """An agent's open question."""
 
     id: str
@@ -426,7 +426,7 @@ class GuardianSignal(Record):
     departure: str = ""
     """How the orchestrator whose death it reports ended by itself (`Departure`)."""
     effect: NodeChanged | None = None
-    question: Question | None = None
+    question: AgentQuestion | None = None
     answer: str = ""
     """The id of the question that was answered."""
     by: str = ""
@@ -455,7 +455,7 @@ class GuardianSignal(Record):
     """True to stop the run; on disk the `run` record that follows says so."""
 
 
-class Snapshot(Record):
+class JournalSnapshot(Record):
     """A compacted journal's first record: the state of all before it."""
 
     kind: ClassVar[str] = "snapshot"
@@ -583,7 +583,7 @@ class QueueStepDone(Record):
 
 Event = (ProcessOpened | DecisionMade | ChildFenced | ChildSwept | ChildDied | ChildSpawned | ChildParked | ProbeHealthy
          | SignalRefused | RunChanged | NodeChanged | FlowAdvanced | GateChanged | ManagerCycled | NodeCancelled
-         | LandingChanged | PullRequestChanged | ForeignMove | Warned | NoteWritten | GuardianSignal | Snapshot
+         | LandingChanged | PullRequestChanged | ForeignMove | Warned | NoteWritten | GuardianSignal | JournalSnapshot
          | LauncherSignal | NotificationSent | GuardianUnparked | LauncherDetached | LauncherEnded | RunnerSignal
          | FactRecorded | JobStarted | WorkSaved | QueueTaken | QueueStepDone | LaunchRecorded)
 """Everything that a run's journal or a process's journal can hold."""
@@ -600,7 +600,7 @@ def encode(event: Event) -> dict[str, object]:
         case GateChanged():
             closed = {"closed": True} if event.closed else {}
             return {**event.body, "place": event.place, "node": event.node, **closed}
-        case Snapshot():
+        case JournalSnapshot():
             return event.state
         case GuardianSignal(stop=True):
             return encode(replace(event, stop=False))
@@ -631,7 +631,7 @@ def decode_data(kind: str, data: Mapping[str, object]) -> Event | None:
             body = {name: value for name, value in data.items() if name != "closed"}
             return GateChanged(str(data["place"]), str(data["node"]), bool(data.get("closed")), body)
         case "snapshot":
-            return Snapshot(dict(data))
+            return JournalSnapshot(dict(data))
     cls = _class_of_signal(data) if kind == "signal" else _CLASSES.get(kind)
     if cls is None:
         return None

@@ -118,6 +118,8 @@ class Launch(Value):
     programs: list[str] = msgspec.field(default_factory=list)
     """Programs of its agents and of its nodes' commands that were on the PATH at the launch: one that is gone later is
     waited for, since an update puts it back."""
+    subfolder: str = ""
+    """Folder of the repository in which agents and acceptance begin where a node has no `path`, '' for the top."""
 
     @property
     def claimed_attempt(self) -> str:
@@ -216,6 +218,8 @@ class Task(Value):
     """Upstream nodes whose work has landed, oldest first: `node`, `task` (its label) and `commit`."""
     hosts: str = ""
     """Where it is done (`records.placement`), '' for this machine."""
+    subfolder: str = ""
+    """Folder of the worktree in which its agent and acceptance begin, '' for the top."""
 
     @property
     def may_change(self) -> tuple[str, ...]:
@@ -329,6 +333,11 @@ class RunFiles:
         return self.root / "sandbox.json"
 
     @property
+    def budget(self) -> Path:
+        """What the whole run may cost (`budget.RunLimit`); absent without a limit of its own."""
+        return self.root / "budget.json"
+
+    @property
     def launched_graph(self) -> Path:
         return self.root / "graph.dot"
 
@@ -357,7 +366,7 @@ class RunFiles:
         return self.root / "layers" / f"{stem}.log"
 
     def attempt(self, node: str, attempt: int) -> Path:
-        return self.root / "nodes" / node / str(attempt)
+        return self.root / f"nodes/{node}/{attempt}"
 
     def latest_attempt(self, node: str) -> int:
         """Return the number of a node's latest attempt that has a folder, 0 if there is none."""

@@ -227,8 +227,9 @@ def _gate(plan: RunPlan, state: RunState, view: GuardianView, place: Place) -> A
         return Action(ActionKind.CHANGE_GATE, place.node, payload=GateChanged(place.id, place.node, body=record))
     if gate.kind == questions.SIGNAL and state.heard.get(gate.signal):
         return _finished(place, gate.signalled(state.heard[gate.signal][0]), took=gate.signal)
-    if gate.kind == questions.HUMAN and view.auto_approve:
-        return _finished(place, gate.auto_approved())
+    approved = gate.auto_approved() if gate.kind == questions.HUMAN and view.auto_approve else None
+    if approved is not None:
+        return _finished(place, approved)
     if gate.deadline and from_iso(gate.deadline) <= view.wall:
         return _finished(place, gate.timed_out())
     return None

@@ -61,7 +61,7 @@ from garrison.values import replace
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
-    from garrison.merge.state import Turn
+    from garrison.merge.state import QueueTurn
     from garrison.pipeline.plan import RunPlan
     from garrison.processes.loop import Fingerprint
     from garrison.processes.runtime import Runtime
@@ -199,7 +199,7 @@ class Guardian:
                 merges[entry.node] = MergeStatus.of(entry)
         return merges
 
-    def _outages(self, turns: Mapping[str, Turn]) -> frozenset[str]:
+    def _outages(self, turns: Mapping[str, QueueTurn]) -> frozenset[str]:
         """Return the nodes, of those that have a turn, whose agent waits for a limit or an outage to pass."""
         if not turns:
             return frozenset()

@@ -32,17 +32,17 @@ from garrison.merge.entry import FINAL, HAS_LANDED
 from garrison.merge.records import TurnEnded, TurnSuspended
 from garrison.merge.turns import TurnEnd
 from garrison.pipeline.flow import SentBack
-from garrison.pipeline.node_status import Landing
+from garrison.pipeline.node_status import LandingWord
 from garrison.pipeline.plan import first_status
 from garrison.processes.actions import Action, ActionKind, ApplySignal, Decision, ParkChild, ReplaceChild
 from garrison.records import signals
 from garrison.records.events import (
+    AgentQuestion,
     FlowAdvanced,
     GuardianSignal,
     LandingChanged,
     NodeChanged,
     PipelineSignal,
-    Question,
     StuckAgent,
 )
 from garrison.records.names import INTEGRATION, integration_branch
@@ -194,7 +194,7 @@ def _apply_report(plan: RunPlan, state: RunState, signal: Signal, payload: signa
         case signals.OrchestratorHung() | signals.OrchestratorParked():
             return replace(event, why=payload.why)
         case signals.NeedsInput():
-            return replace(event, question=Question(payload.question_id, payload.question))
+            return replace(event, question=AgentQuestion(payload.question_id, payload.question))
         case signals.InputResponse():
             return replace(event, answer=payload.question_id, by=payload.by)
     return event
@@ -259,7 +259,7 @@ _NOT_LANDED = frozenset({"conflict", "rejected", "cancelled"})
 def _follow_merges(plan: RunPlan, state: RunState, view: GuardianView, max_rework: int) -> list[Action]:
     actions = [_change(NodeChanged(name, "validated", node.attempt, landing=node.landing))
                for name, node in state.nodes.items()
-               if node.status == "impl_complete" and node.landing == Landing.NO_CHANGE]
+               if node.status == "impl_complete" and node.landing == LandingWord.NO_CHANGE]
     for name, merge in view.merges.items():
         node = state.nodes.get(name)
         if node is None or node.status not in UNFINISHED or merge.attempt != node.attempt:
@@ -269,7 +269,7 @@ def _follow_merges(plan: RunPlan, state: RunState, view: GuardianView, max_rewor
             actions.append(_change(NodeChanged(name, "impl_complete", node.attempt)))
         elif merge.status in HAS_LANDED:
             actions.append(_change(NodeChanged(name, "validated", node.attempt, commit=merge.commit,
-                                               landing="" if merge.commit else Landing.NO_CHANGE,
+                                               landing="" if merge.commit else LandingWord.NO_CHANGE,
                                                changes=merge.changes)))
         elif merge.status in _NOT_LANDED and _has_parked_runner(view, name):  # else its runner reports why
             actions.append(_change(change_after_failure(plan, name, node, merge.failure_kind,
@@ -306,7 +306,7 @@ def _turn_end(state: RunState, view: GuardianView, name: str) -> TurnEnd | None:
     node = state.nodes.get(name)
     if view.stopping or state.status in ENDED:
         return TurnEnd.STOPPED
-    if node is None or node.status not in UNFINISHED or node.landing == Landing.NO_CHANGE:
+    if node is None or node.status not in UNFINISHED or node.landing == LandingWord.NO_CHANGE:
         return TurnEnd.FAILED
     if name in state.held or find_parked(state, name) is not None or is_suspended(state, view, name):
         return TurnEnd.PARKED

@@ -77,7 +77,7 @@ if TYPE_CHECKING:
     from garrison.records.events import Event
     from garrison.records.journal import Entry
     from garrison.records.run import Launch
-    from garrison.run.progress import Progress
+    from garrison.run.progress import RunProgress
     from garrison.supervise.incarnation import Incarnation
     from garrison.system.event_loop import EventLoop
     from garrison.system.processes import Child
@@ -88,7 +88,8 @@ class Launcher:
 
     is_event_driven = False
 
-    def __init__(self, runtime: Runtime, incarnation: Incarnation, launch: Launch, progress: Progress, *, resume: bool,
+    def __init__(self, runtime: Runtime, incarnation: Incarnation, launch: Launch, progress: RunProgress, *,
+                 resume: bool,
                  retry_failed: bool = False, retry_nodes: tuple[str, ...] | None = None) -> None:
         self.runtime, self.incarnation, self.launch, self.progress = runtime, incarnation, launch, progress
         progress.run_branch = launch.onto if launch.onto != launch.base else ""

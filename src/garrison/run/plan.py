@@ -106,7 +106,8 @@ def build_task(planned: PlannedTask, launch: Launch, plan: RunPlan, node: NodeSt
         approve=launch.approve or flag(planned.attrs, "approve"),
         preamble=carried.preamble or carried.history if carried else "",
         continues=carried.session if carried else "", step=node.step, landed=list(landed),
-        hosts="" if skip_agent else _placement(planned, launch))
+        hosts="" if skip_agent else _placement(planned, launch),
+        subfolder=launch.subfolder if planned.subfolder is None else planned.subfolder)
 
 
 def _rework(planned: PlannedTask, node: NodeState, agent: str, launch: Launch) -> str:

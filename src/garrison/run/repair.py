@@ -44,7 +44,7 @@ from garrison.errors import (
 from garrison.merge import recovery
 from garrison.merge.entry import HAS_LANDED
 from garrison.merge.queue import list_queues
-from garrison.pipeline.node_status import Landing
+from garrison.pipeline.node_status import LandingWord
 from garrison.pipeline.outcome import FAIL, RETRY
 from garrison.pipeline.plan import first_status
 from garrison.processes.loop import log_line
@@ -633,7 +633,7 @@ def _node_after(plan: RunPlan, name: str, step: str, attempts: Sequence[AttemptE
     moved = sum(each.report is not None and each.report.failure_kind == RefusedBy.MOVED for each in attempts[:-1])
     node = NodeState("active", last.attempt, step=step, first=attempts[0].attempt, since=now, moved=moved)
     if last.has_succeeded:
-        landing = "" if last.landed else Landing.NO_CHANGE
+        landing = "" if last.landed else LandingWord.NO_CHANGE
         node = replace(node, status="validated", commit=last.landed or "", landing=landing)
     elif last.has_failed and last.report is not None:
         report = last.report

@@ -6,7 +6,8 @@ recorded of earlier launches.
 
 from __future__ import annotations
 
-from pathlib import Path
+import shlex
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -17,7 +18,7 @@ from garrison.tables import Table
 from garrison.values import Value, replace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from garrison.merge.config import QueueConfig
     from garrison.pipeline.plan import RunPlan
@@ -47,6 +48,8 @@ class LaunchRequest(Value):
     new: bool = False
     auto_approve: bool = False
     max_steps: int | None = None
+    budget_run: str | None = None
+    """US dollars that the whole run may cost; None or `none`: what its agents' profiles say."""
     allow_foreign_imports: bool = False
     land: str | None = None
     tick: str = ""
@@ -68,18 +71,50 @@ class LaunchRequest(Value):
     """Graph of a run without a file; `pipeline` is its name then."""
 
 
-def read_defaults(home: Path, repo: Path) -> LaunchConfig:
-    """Return the defaults of launches on a repository; UsageError if a file is malformed."""
+def find_subfolder(target: Path, repo: Path) -> str:
+    """Return the folder of a repository that a launch names or was given in, '' for its top."""
+    here, top = target.resolve(), repo.resolve()
+    return "" if here == top or not here.is_relative_to(top) else str(here.relative_to(top))
+
+
+def read_defaults(home: Path, repo: Path, subfolder: str = "") -> LaunchConfig:
+    """Return the defaults of launches on a repository, given in a folder of it; UsageError if a file is malformed."""
     read_guard(home, repo)  # refused here if it is malformed, and not when an attempt ends
-    return read_project(repo).over(read_config(home).launch())
+    return read_project(repo, subfolder).over(read_config(home).launch())
 
 
-def read_project(repo: Path) -> LaunchConfig:
-    """Read the garrison.toml of a repository, which may be absent; UsageError if it has more than its two tables.
+def read_project(repo: Path, subfolder: str = "") -> LaunchConfig:
+    """Read the garrison.toml of a repository, and of each folder down to `subfolder`, where the nearest wins.
 
-    Agents can change it: no link is followed, and it grants no rights.
+    Each may be absent. Agents can change them: no link is followed, and they grant no rights. UsageError if one has
+    more than its tables: below the top, `[launch]` alone.
     """
-    return LaunchConfig.of(read_project_file(repo).below("launch"))
+    config = LaunchConfig.of(read_project_file(repo).below("launch"))
+    for folder, file in read_nested_files(repo, subfolder):
+        config = _begin_below(folder, LaunchConfig.of(file.below("launch"))).over(config)
+    return config
+
+
+def read_nested_files(repo: Path, subfolder: str) -> Iterator[tuple[str, Table]]:
+    """Yield each folder below the top, down to `subfolder`, with what its garrison.toml has; UsageError as
+    `read_project`."""
+    for folder in reversed(list(map(str, (PurePosixPath(subfolder) / "x").parents))[:-1]):
+        file = read_project_file(repo, folder)
+        if "guard" in file.values:
+            raise file.error("[guard] counts in the garrison.toml at the top of the repository alone", "guard")
+        yield folder, file
+
+
+def _begin_below(folder: str, config: LaunchConfig) -> LaunchConfig:
+    """Return what a garrison.toml below the top says, as paths from the top: its commands begin in its folder."""
+    sources, gate_path = dict(config.sources), config.gate_path
+    if config.gate is not None or gate_path is not None:
+        gate_path = f"{folder}/{gate_path}" if gate_path else folder
+        sources.setdefault("gate_path", sources.get("gate", ""))
+    return replace(config, sources=sources, gate_path=gate_path, setup=begin_in(folder, config.setup),
+                   setup_key=tuple(f"{folder}/{name}" for name in config.setup_key),
+                   gate_from_target=tuple(f"{folder}/{name}" if "/" in name else name
+                                          for name in config.gate_from_target))
 
 
 def read_guard(home: Path, repo: Path) -> GuardConfig:
@@ -87,9 +122,10 @@ def read_guard(home: Path, repo: Path) -> GuardConfig:
     return read_config(home).guard().with_project(read_project_file(repo).below("guard"))
 
 
-def read_project_file(repo: Path) -> Table:
-    """Read a repository's garrison.toml, empty without one; UsageError if it has other tables than its two."""
-    return parse_project_file(repo / PROJECT_FILE, untrusted.read(repo, PROJECT_FILE) or b"")
+def read_project_file(repo: Path, folder: str = "") -> Table:
+    """Read a garrison.toml of a repository, empty without one; UsageError if it has other tables than its two."""
+    name = f"{folder}/{PROJECT_FILE}" if folder else PROJECT_FILE
+    return parse_project_file(repo / name, untrusted.read(repo, name) or b"")
 
 
 def parse_project_file(path: Path | str, data: bytes) -> Table:
@@ -106,7 +142,8 @@ def complete(request: LaunchRequest, plan: RunPlan, defaults: LaunchConfig) -> L
     """Return the request with the defaults for what neither it nor the graph states. Pure."""
     return replace(
         request, agent=request.agent or defaults.agent or COMMAND,
-        gate=request.gate or plan.gate or (None if request.no_gate else defaults.gate),
+        gate=begin_in(defaults.gate_path if plan.gate_path is None else plan.gate_path,
+                      request.gate or plan.gate or (None if request.no_gate else defaults.gate)),
         setup=request.setup if request.setup is not None else plan.setup or defaults.setup,
         setup_key=request.setup_key or list(plan.setup_key or defaults.setup_key),
         gate_from_target=request.gate_from_target or list(defaults.gate_from_target),
@@ -115,6 +152,14 @@ def complete(request: LaunchRequest, plan: RunPlan, defaults: LaunchConfig) -> L
         max_agents=request.max_agents or defaults.max_agents,
         failover=next((stated for stated in (request.failover, plan.failover, defaults.failover) if stated is not None),
                       None))
+
+
+def begin_in(folder: str | None, command: str | None) -> str | None:
+    """Return a shell line that runs a command in a folder of the tree; verdicts and messages name the whole line.
+
+    The command itself may be several, so that `cd ... &&` would only guard the first.
+    """
+    return f"cd {shlex.quote(folder)} || exit 1; {command}" if folder and command else command
 
 
 def report_land(plan: RunPlan, land: str, defaults: LaunchConfig, report: Callable[[str], None]) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from garrison.ends import RefusedBy
-from garrison.pipeline.node_status import VALIDATED, Landing, check_transition, is_unchanged
+from garrison.pipeline.node_status import VALIDATED, LandingWord, check_transition, is_unchanged
 from garrison.pipeline.questions import OpenGate
 from garrison.records import events
 from garrison.records.names import Key
@@ -159,7 +159,7 @@ class RecordedState:
     incarnations: dict[str, int] = field(default_factory=dict)
     lifted: dict[str, int] = field(default_factory=dict)
     """Full name → its latest stopped incarnation that may have a successor."""
-    questions: dict[str, events.Question] = field(default_factory=dict)
+    questions: dict[str, events.AgentQuestion] = field(default_factory=dict)
     """Node → its open question."""
     circuits: dict[str, Circuit] = field(default_factory=dict)
     """Full name → its circuit, if the guardian parked it in this attempt."""
@@ -447,7 +447,7 @@ class RunState(RecordedState):
 
     # ---- snapshots
 
-    def _apply_snapshot(self, event: events.Snapshot, _at: str) -> None:
+    def _apply_snapshot(self, event: events.JournalSnapshot, _at: str) -> None:
         restored = from_snapshot(event.state)
         restored.flow = self.flow
         if self.flow is not None and event.state.get("flow"):
@@ -471,7 +471,7 @@ _APPLY: Mapping[type[Any], Callable[[RunState, Any, str], None]] = {
     events.ChildParked: RunState._apply_circuit,
     events.ProbeHealthy: RunState._apply_circuit,
     events.ChildDied: RunState._apply_death,
-    events.Snapshot: RunState._apply_snapshot,
+    events.JournalSnapshot: RunState._apply_snapshot,
 }
 """Journal record → the method that applies it. All others matter only to people and to the processes that wrote
 them."""
@@ -507,7 +507,7 @@ def describe_push(state: RunState, land: str, base: str, remotes: Collection[str
 
 def describe_landed(state: RunState, land: str, base: str, branch: str, total: int) -> str:
     """Return how much of a run has landed, and where, in words. Pure."""
-    unchanged = f", {state.unchanged} {Landing.NO_CHANGE}" if state.unchanged else ""
+    unchanged = f", {state.unchanged} {LandingWord.NO_CHANGE}" if state.unchanged else ""
     nodes = f"{state.landed} of {total} landed{unchanged}"
     if land == LAND_NODE:
         return nodes

@@ -106,6 +106,8 @@ class Place(Value):
     """Folder with what set-up left in those."""
     checkout: Path | None = None
     """Path of the user's checkout, where the worktree stands inside; None: at its own path."""
+    subfolder: str = ""
+    """Folder of the worktree in which it begins, '' for its top."""
     secret: tuple[Path, ...] = ()
     """Folders that must not be shown by chance: the repository."""
     entry: tuple[str, ...] = ()
@@ -116,6 +118,11 @@ class Place(Value):
     @property
     def inside(self) -> Path:
         return self.checkout or self.worktree
+
+    @property
+    def start(self) -> Path | None:
+        """Return where a process begins inside; None for the folder of its caller, which has the same path."""
+        return self.inside / self.subfolder if self.checkout or self.subfolder else None
 
     def translate(self, path: Path) -> Path:
         """Return where a path of the worktree outside is inside; any other path unchanged."""
@@ -135,7 +142,7 @@ class Place(Value):
 # ---- Machine: its abilities to confine processes, as the probe found them. Pure data.
 
 
-class Machine(Value):
+class Abilities(Value):
     """Abilities of this machine to confine this user's processes."""
 
     bubblewrap: str = ""

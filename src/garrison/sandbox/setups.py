@@ -97,7 +97,7 @@ class SetupLayer(Value):
         return Path(self.folder) / _TREE
 
 
-class Limits(Value):
+class SetupLimits(Value):
     """What is kept of set-ups: `[setup]` of config.toml."""
 
     days: float = 14.0
@@ -108,9 +108,9 @@ class Limits(Value):
     """Part of the disk that stays free."""
 
 
-def read_limits(home: Path) -> Limits:
+def read_limits(home: Path) -> SetupLimits:
     config = read_config(home).setup()
-    return Limits(config.keep_days, int(config.keep_gb * 1e9), config.keep_free / 100)
+    return SetupLimits(config.keep_days, int(config.keep_gb * 1e9), config.keep_free / 100)
 
 
 def store_of(repository_folder: Path) -> Path:
@@ -305,7 +305,7 @@ def _capture(git: Git, worktree: Path, home: Path, before: Iterable[str], layer:
     atomic.make_directory(new / _HOME)
     folder = parent / name
     done = SetupLayer(str(folder), layer.digest, layer.command, made, shown, changed, time.time(), layer.seconds,
-                      _size_of(new), layer.kept, layer.commit)
+                      size_of(new), layer.kept, layer.commit)
     atomic.write(new / _RECORD, encode(done))
     failpoint.here("setup:recorded")
     done = _put(new, folder, done, store)
@@ -409,7 +409,8 @@ def _remove_empty(home: Path, name: str) -> None:
             os.unlink(last, dir_fd=directory)
 
 
-def _size_of(folder: Path) -> int:
+def size_of(folder: Path) -> int:
+    """Return the bytes that a folder takes on its disk, 0 if there is none."""
     total = 0
     for path, _, names in os.walk(folder):
         for name in names:
@@ -433,7 +434,7 @@ def users_of(repository_folder: Path) -> dict[str, list[str]]:
     return used
 
 
-def expired(layers: Sequence[SetupLayer], uses: Mapping[str, float], limits: Limits, now: float,
+def expired(layers: Sequence[SetupLayer], uses: Mapping[str, float], limits: SetupLimits, now: float,
             shortfall: int) -> list[SetupLayer]:
     """Return the layers that are to be removed. Pure.
 
@@ -457,7 +458,7 @@ def expired(layers: Sequence[SetupLayer], uses: Mapping[str, float], limits: Lim
     return gone
 
 
-def sweep(store: Path, limits: Limits, *, everything: bool = False, names: Sequence[str] = ()) -> list[SetupLayer]:
+def sweep(store: Path, limits: SetupLimits, *, everything: bool = False, names: Sequence[str] = ()) -> list[SetupLayer]:
     """Remove what is kept beyond the limits, all of it, or what is named; nothing that a worktree uses. Return what was
     removed."""
     if not store.is_dir():

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from garrison.errors import GarrisonError
-from garrison.pipeline.node_status import Landing
+from garrison.pipeline.node_status import LandingWord
 from garrison.pipeline.questions import SIGNAL, OpenGate
 from garrison.processes.runtime import Runtime
 from garrison.records import run as run_records
@@ -41,7 +41,7 @@ from garrison.run.status import FINAL, UNFINISHED, Status, decide_status
 from garrison.system.clock import from_iso
 from garrison.system.machine import find_lack
 from garrison.values import Value, fields_of, project
-from garrison.views.event_log import GUARDIAN, EventLog, Record
+from garrison.views.event_log import GUARDIAN, EventLog, StoredRecord
 from garrison.views.limits import Limit, Used, limits
 from garrison.views.node_view import (
     PLACES,
@@ -166,9 +166,9 @@ class RunView(RunFacts, kw_only=True):
             return f"ad hoc, {self.branch}" if self.branch else "ad hoc"
         if not self.total and self.status == "new":
             return "starting"
-        unchanged = self.counts.get(Landing.NO_CHANGE, 0)
-        more = f", {unchanged} {Landing.NO_CHANGE}" if unchanged else ""
-        more += f", {undone} {Landing.UNDONE}" if (undone := self.counts.get(Landing.UNDONE, 0)) else ""
+        unchanged = self.counts.get(LandingWord.NO_CHANGE, 0)
+        more = f", {unchanged} {LandingWord.NO_CHANGE}" if unchanged else ""
+        more += f", {undone} {LandingWord.UNDONE}" if (undone := self.counts.get(LandingWord.UNDONE, 0)) else ""
         return self.lands.progress if self.lands else f"{self.landed} of {self.total} landed{more}"
 
     @property
@@ -294,7 +294,7 @@ class _FollowedRun:
             for record in self.log.records():
                 self._apply(record)
 
-    def _apply(self, record: Record) -> None:
+    def _apply(self, record: StoredRecord) -> None:
         self.model.apply(record)
         if record.journal == GUARDIAN:
             self.ended_at = record.entry.at

@@ -33,7 +33,7 @@ SHOWN_TEXT = 600
 """Characters of a text that JSON has."""
 
 
-class Choice(Value, omit_defaults=True):
+class OfferedChoice(Value, omit_defaults=True):
     """An answer that a gate offers."""
 
     label: str
@@ -55,7 +55,7 @@ class ShownGate(Value, omit_defaults=True):
     free: bool
     """True if any text is an answer."""
     default: str
-    choices: list[Choice]
+    choices: list[OfferedChoice]
     why: str | None = None
     """What of the work asks for approval; None for a gate of the pipeline."""
 
@@ -192,8 +192,8 @@ def show_gate(gate: OpenGate) -> ShownGate:
     """Return an open gate for the page."""
     question = gate.question
     return ShownGate(gate.place, gate.node, gate.kind, question.text, gate.signal, gate.deadline or None,
-                     question.kind == FREE_TEXT, question.default,
-                     [Choice(option.label, option.key, option.irreversible) for option in question.options])
+                     question.kind == FREE_TEXT, question.own_answer,
+                     [OfferedChoice(option.label, option.key, option.irreversible) for option in question.options])
 
 
 def show_review(entry: MergeEntry) -> ShownGate:
@@ -202,4 +202,4 @@ def show_review(entry: MergeEntry) -> ShownGate:
     question = (f"Land attempt {entry.attempt} ({entry.oid[:10]})? {f'It {why}. ' if why else ''}"
                 f"`garrison review {entry.node}` shows commits, diff and evidence.")
     return ShownGate(f"{REVIEW}{entry.id}", entry.node, "review", question, "", None, False, "",
-                     [Choice("Approve", "A")], why)
+                     [OfferedChoice("Approve", "A")], why)

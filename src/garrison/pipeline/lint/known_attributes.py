@@ -19,7 +19,18 @@ from enum import StrEnum
 from functools import cache
 
 from garrison.pipeline.flow.program import ERROR_POLICIES, JOIN_POLICIES, PRESETS
-from garrison.pipeline.graph import Edge, Node, TypeConflict, flag, is_known_handler, number, position, seconds, text
+from garrison.pipeline.graph import (
+    Edge,
+    Node,
+    TypeConflict,
+    flag,
+    is_known_handler,
+    number,
+    position,
+    seconds,
+    subfolder,
+    text,
+)
 from garrison.pipeline.lint.findings import Problem, View
 from garrison.pipeline.transforms import PROPERTIES
 from garrison.spelling import nearest
@@ -75,6 +86,7 @@ GRAPH_TYPES: Mapping[str, Reader] = {
     "flow": _word(*FLOWS), "max_steps": count, "max_node_visits": count, "max_same_failures": count,
     "default_max_retries": count, "default_max_retry": count, "max_pipeline_duration": seconds,
     "retry_policy": _word(*PRESETS), "retry_jitter": flag, "allow_empty": flag, "land": _word(*LANDS),
+    "gate_path": subfolder,
     **_texts("goal", "label", "gate", "node_gate", "setup", "setup_key", "base", "prd_ref", "retry_target",
              "failover", "escalate", "fallback_retry_target", "default_fidelity", "default_thread", "thread_id",
              "model_stylesheet",
@@ -88,7 +100,7 @@ NODE_TYPES: Mapping[str, Reader] = {
     "manager.max_cycles": count,
     "approve": flag, "goal_gate": flag, "auto_status": flag, "allow_partial": flag, "side_effecting": flag,
     "allow_empty": flag, "instructions": flag, "retry_jitter": flag, "irreversible": flag,
-    "stack.child_autostart": flag, "retry_policy": _word(*PRESETS),
+    "stack.child_autostart": flag, "retry_policy": _word(*PRESETS), "path": subfolder,
     # what a node is, and its task
     **_texts("label", "shape", "type", "handler", "class", "status", "prompt", "agent", "worker_type", "command",
              "tool_command", "script", "acceptance", "validator", "setup", "rework", "signal", "bead_id", "prd_ref",

@@ -247,7 +247,7 @@ class RefusedHost:
         return f"{self.place} was refused{times}: {self.reason}"
 
 
-class HostSettings(Value):
+class HostRights(Value):
     """The hosts that may be reached, and the file that states them."""
 
     path: Path = Path("config.toml")
@@ -257,7 +257,7 @@ class HostSettings(Value):
         return f"hosts = {json.dumps(list(dict.fromkeys((*self.hosts, *entries))), ensure_ascii=False)}"
 
 
-def describe_permission(refused: Iterable[RefusedHost], settings: HostSettings) -> str:
+def describe_permission(refused: Iterable[RefusedHost], settings: HostRights) -> str:
     """Return how the user lets all these hosts be reached, with the line to paste; '' if no setting would."""
     entries = {host.entry: None for host in refused if host.entry and host.entry not in settings.hosts}
     return f"to allow {'it' if len(entries) == 1 else 'them'}, write this below [sandbox] in {settings.path}: " \

@@ -7,7 +7,7 @@ import { bearer, endSession } from "./session.js";
 const ENDED = "The server does not respond. Is `garrison serve` still running?";
 
 /** What to do without a session. */
-export const NO_ACCESS = "This page has no access (any more): open the address that `garrison serve` printed.";
+const NO_ACCESS = "This page has no access (any more): open the address that `garrison serve` printed.";
 
 /** Request a path below /api with the session of this page. */
 async function answer(path, { headers, ...options }) {
@@ -20,7 +20,7 @@ async function answer(path, { headers, ...options }) {
     throw broken();
   }
   if (response.status === 401) {
-    endSession(used);
+    void endSession(used);
     throw new Error(NO_ACCESS);
   }
   return response;

@@ -63,7 +63,7 @@ async function told(doing) {
 
 /** What can be started here, once the server has said it; null before. */
 function useOffer() {
-  const [offer, take] = useState(/** @type {import("./records").Offer|null} */ (null));
+  const [offer, take] = useState(/** @type {import("./records").StartOffer|null} */ (null));
   const [trouble, fail] = useState("");
   useEffect(() => {
     get("begin").then(take, problem => fail(problem.message));

@@ -11,15 +11,15 @@ const ENDED = 1000; // milliseconds until it connects again to a server that end
 /**
  * A connection that follows no run yet.
  * @param {() => string} bearer the session
- * @param {(a: string, b: Object|string) => void} handle called with the name and data of each event, ("link", "live", "lost"
- *     or "denied"), and ("full", why) if the server has no room; a denied connection waits for `follow` or `renewed`
+ * @param {(a: string, b: Object|string) => void} handle called with the name and data of each event, ("link", "live" or
+ *     "lost"), ("full", why) if the server has no room, and ("refused", bearer); then it waits for `follow` or `renewed`
  * @returns {{follow: (a: string|null) => void, leave: (a: string|null) => void, renewed: () => void, close: () => void}} `follow`:
  *     begin with a snapshot, even if the run is followed already; with no run, only the list of runs is sent
  */
 export function connect(bearer, handle) {
   const places = new Map(); // run → the id of the last event of it
   let asking = null,
-    denied = false,
+    refused = false,
     failures = 0,
     timer,
     watch;
@@ -35,13 +35,14 @@ export function connect(bearer, handle) {
     const last = runs.some(run => places.get(run)) ? { "Last-Event-ID": [...places.values()].join(",") } : {};
     asking?.abort();
     const mine = (asking = new AbortController());
-    denied = false;
+    refused = false;
+    const used = bearer();
     try {
       const response = await fetch(`/api/events?${query}`, {
         signal: mine.signal,
-        headers: { ...last, Accept: "text/event-stream", Authorization: `Bearer ${bearer()}` },
+        headers: { ...last, Accept: "text/event-stream", Authorization: `Bearer ${used}` },
       });
-      if (response.status === 401) return refused();
+      if (response.status === 401) return ended(used);
       if (response.status === 503) handle("full", (await response.json()).message);
       if (!response.ok) return lost();
       handle("link", "live");
@@ -59,10 +60,11 @@ export function connect(bearer, handle) {
     }
   }
 
-  function refused() {
-    denied = true;
+  function ended(used) {
+    refused = true;
     clearTimeout(watch);
-    handle("link", "denied");
+    handle("link", "lost");
+    handle("refused", used);
   }
 
   function lost(wait = Math.min(LONGEST_WAIT, FIRST_WAIT * 2 ** failures)) {
@@ -87,7 +89,7 @@ export function connect(bearer, handle) {
       if (places.delete(run)) soon();
     },
     renewed() {
-      if (denied) soon();
+      if (refused) soon();
     },
     close() {
       places.clear();

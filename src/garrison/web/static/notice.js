@@ -1,6 +1,5 @@
 // Notices without their own place on the page: to a screen reader, as a line for a moment, in the tab's title.
 
-import { NO_ACCESS } from "./api.js";
 import { render } from "./view.js";
 
 const SHOWN = 6000; // milliseconds
@@ -62,7 +61,7 @@ export function skipTo(address, words = "") {
   if (words) skip.textContent = words;
 }
 
-const LINK = { live: "Live", lost: "Reconnecting…", off: "Not connected", denied: "No access" };
+const LINK = { live: "Live", lost: "Reconnecting…", off: "Not connected" };
 
 /** Say why the server has no room for this page; it tries again. */
 export const full = why => toast(`${why}.`, true);
@@ -72,5 +71,4 @@ export function link(state) {
   const place = document.getElementById("link");
   place.dataset.state = state;
   place.querySelector(".word").textContent = LINK[state];
-  if (state === "denied") toast(NO_ACCESS, true);
 }

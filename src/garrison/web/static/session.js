@@ -9,6 +9,7 @@ const CHANNEL = "garrison-session";
 const PATIENCE = 1500; // milliseconds until no other tab has a session
 const EARLY = 1 / 3; // of its life: then a session is renewed
 const TICKET = "t.";
+const REFUSED = 401; // HTTP status
 const RETRY = 30000; // milliseconds until the next try to renew it
 
 const listeners = new Set();
@@ -18,6 +19,7 @@ let held = null; // { bearer, renew }: `renew` in milliseconds since the epoch
 channel.addEventListener("message", ({ data: [kind, session] }) => {
   if (kind === "ask" && held && !isTicket(held)) channel.postMessage(["session", held]);
   else if (kind === "session" && session.renew > (held?.renew ?? 0)) keep(session);
+  else if (kind === "refused") void endSession(session);
 });
 
 const isTicket = session => session.bearer.startsWith(TICKET);
@@ -41,15 +43,30 @@ export async function beginSession() {
     held = kept();
     if (!held && !(await ownSession())) await askTabs();
   }
-  if (held && Date.now() >= held.renew) await renew();
-  if (!held) await ownSession(); // what this tab kept was too old
+  if (held && Date.now() >= held.renew && (await renew()) === REFUSED) {
+    forget(); // what this tab kept was too old
+    await ownSession();
+  }
   if (held) plan();
   return held !== null;
 }
 
-/** Forget a session that the server refuses. */
-export function endSession(refused) {
-  if (held?.bearer !== refused) return;
+/**
+ * End a session that the server refuses: get another one as a paired device, or begin this page anew without one, as all
+ * tabs that have it. Nothing that it showed stays then.
+ */
+export async function endSession(refused) {
+  if (held?.bearer !== refused) {
+    if (held) listeners.forEach(listener => listener(held.bearer)); // whoever used the old one may use this one
+    return;
+  }
+  forget();
+  if (await ownSession()) return;
+  channel.postMessage(["refused", refused]); // before this tab asks them for a session
+  location.reload();
+}
+
+function forget() {
   held = null;
   sessionStorage.removeItem(KEY);
 }
@@ -91,12 +108,18 @@ let planned;
 
 function plan() {
   clearTimeout(planned);
-  planned = setTimeout(() => renew().then(() => held && plan()), Math.max(RETRY, held.renew - Date.now()));
+  planned = setTimeout(
+    async () => {
+      const used = bearer();
+      if (held && Date.now() >= held.renew && (await renew()) === REFUSED) await endSession(used);
+      if (held) plan();
+    },
+    Math.max(RETRY, held.renew - Date.now()),
+  );
 }
 
-/** Exchange what is held for a new session. A server that does not respond is asked again later. */
+/** Exchange what is held for a new session; the HTTP status. A server that does not respond is asked again later. */
 async function renew() {
-  if (!held || Date.now() < held.renew) return; // another tab has renewed it
   const { bearer } = held;
   let response;
   try {
@@ -106,14 +129,10 @@ async function renew() {
       headers: { Authorization: `Bearer ${bearer}`, "Content-Type": "application/json", "X-Garrison": "1" },
     });
   } catch {
-    return;
-  }
-  if (response.status === 401) {
-    endSession(bearer);
-    await ownSession();
-    return;
+    return null;
   }
   if (response.ok) take(await response.json());
+  return response.status;
 }
 
 function take({ session, seconds }) {

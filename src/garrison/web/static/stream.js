@@ -2,22 +2,23 @@
 // the others; in a browser without such workers a page has its own.
 
 import { connect } from "./connection.js";
-import { bearer, watchSession } from "./session.js";
+import { bearer, endSession, watchSession } from "./session.js";
 
 const WORKER = "/static/stream_worker.js";
-const VERSION = "garrison-2"; // changes with the messages between page and worker
+const VERSION = "garrison-3"; // changes with the messages between page and worker
 
 /**
  * Follow a run's events until `close()`.
  * @param {string|null} run null: only the list of runs
  * @param {Object<string, function>} handlers `snapshot`, `change`, `beat`, `gone` and `runs` get their data; `link`
- *     gets "live", "lost", "denied" or "off"; `full` why the server has no room for another page
+ *     gets "live", "lost" or "off"; `full` why the server has no room for another page
  * @returns {{close: () => void}}
  */
 export function follow(run, handlers) {
   let open = null;
   const handle = (kind, data) => {
-    if (open) handlers[kind]?.(data);
+    if (kind === "refused") void endSession(data);
+    else if (open) handlers[kind]?.(data);
   };
   const alone = () => {
     const own = connect(bearer, handle);

@@ -1,0 +1,149 @@
+"""Disk space of the home: what each run and repository takes, and what goes first where `[limits] disk` is exceeded.
+
+Records, worktrees, set-ups that are kept and gate slots count. Only two kinds are ever removed here, those used longest
+ago first: set-ups that no worktree uses, which are made again when one needs them, and worktrees of runs that are over,
+whose work is saved under a rescue ref before. What a living run has, and all records, stay.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from garrison.config import read_config, trees_root
+from garrison.errors import GarrisonError
+from garrison.node.worktree import find_worktrees, run_repository, save_and_remove
+from garrison.records.life_lock import LifeLock
+from garrison.records.names import Key, launcher_key
+from garrison.run.status import run_statuses
+from garrison.sandbox import setups
+from garrison.sandbox.git_view import sandbox_folder
+from garrison.system.clock import from_iso
+from garrison.system.terminal_text import format_size
+from garrison.values import Value
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from garrison.node.worktree import OrphanedWorktree
+    from garrison.processes.runtime import Runtime
+    from garrison.run.status import RunStatus
+
+
+class What(StrEnum):
+    """Kind of what takes space."""
+
+    RECORDS = "records"
+    WORKTREE = "worktree"
+    SETUP = "set-up"
+    OTHER = "gate slots and other"
+
+
+class Held(Value):
+    """Something that takes space."""
+
+    what: What
+    of: str
+    """Run, or name of the repository."""
+    path: Path
+    bytes: int
+    used: float = 0.0
+    """Its last use, in seconds since 1970."""
+    removable: bool = False
+
+
+def measure(runtime: Runtime) -> list[Held]:
+    """Return all that the home has on its disk, whatever can be read of it."""
+    held, repositories = [], dict[Path, tuple[str, int]]()
+    for status in run_statuses(runtime).values():
+        at = from_iso(status.ended_at) if status.ended_at else 0.0
+        held.append(Held(What.RECORDS, status.run, path := runtime.files(status.run).root, setups.size_of(path), at))
+        for worktree, folder in _worktrees(runtime, status, repositories):
+            size = setups.size_of(worktree.path) + setups.size_of(sandbox_folder(worktree.path))
+            held.append(Held(What.WORKTREE, status.run, worktree.path, size, at, removable=status.over))
+            repositories[folder] = (repositories[folder][0], repositories[folder][1] + size)
+    for folder, (name, of_worktrees) in repositories.items():
+        store = setups.store_of(folder)
+        used = setups.users_of(folder) if store.is_dir() else {}
+        kept = [Held(What.SETUP, name, Path(layer.folder), layer.size, setups.last_use(layer),
+                     removable=layer.folder not in used) for layer in setups.list_kept(store)]
+        rest = setups.size_of(folder) - of_worktrees - sum(each.bytes for each in kept)
+        held += [*kept, Held(What.OTHER, name, folder, max(0, rest))]
+    return held
+
+
+def _worktrees(runtime: Runtime, status: RunStatus, repositories: dict[Path, tuple[str, int]],
+               ) -> Iterator[tuple[OrphanedWorktree, Path]]:
+    """Yield the worktrees of a run, with the folder of its repository's worktrees, which is noted."""
+    if status.launch is None or not status.launch.repo:
+        return
+    try:
+        git = run_repository(runtime.home, status.launch)
+        folder = Path(status.launch.trees or trees_root(runtime.environ)) / git.key
+        repositories.setdefault(folder, (Path(status.launch.repo).name, 0))
+        for worktree in find_worktrees(git, status.launch):
+            yield worktree, folder
+    except GarrisonError:
+        return  # its repository is gone: doctor says so
+
+
+def choose(held: Sequence[Held], limit: int) -> list[Held]:
+    """Return what is removed so that the rest is within `limit` bytes: what was used longest ago first. Pure."""
+    excess = sum(each.bytes for each in held) - limit
+    gone = []
+    for each in sorted((each for each in held if each.removable), key=lambda each: (each.used, str(each.path))):
+        if excess <= 0:
+            break
+        gone.append(each)
+        excess -= each.bytes
+    return gone
+
+
+def keep_within_limit(runtime: Runtime, report: Callable[[str], None]) -> None:
+    """Remove what `[limits] disk` leaves no room for, and report it; nothing without that setting."""
+    limit = read_config(runtime.home).limits().disk
+    if limit is None:
+        return
+    held = measure(runtime)
+    total = sum(each.bytes for each in held)
+    removed = [each for each in choose(held, limit) if _remove(runtime, each, report)]
+    total -= sum(each.bytes for each in removed)
+    if removed:
+        report(f"disk: removed {_count(removed)}, {format_size(sum(each.bytes for each in removed))}, which "
+               f"were used longest ago; {format_size(total)} of {format_size(limit)} are taken")
+    if total > limit:
+        report(f"disk: {format_size(total)} are taken, more than [limits] disk ({format_size(limit)}), by what is in "
+               "use or only you can remove: `garrison cost --disk` lists it, `garrison clean --all-done` removes ended "
+               "runs")
+
+
+def _count(removed: Sequence[Held]) -> str:
+    counts = [(sum(each.what is what for each in removed), name)
+              for what, name in ((What.SETUP, "kept set-up"), (What.WORKTREE, "kept worktree"))]
+    return " and ".join(f"{count} {name}{'s' * (count != 1)}" for count, name in counts if count)
+
+
+def _remove(runtime: Runtime, held: Held, report: Callable[[str], None]) -> bool:
+    """Remove something; return whether it is gone. What is in use by now, or cannot be saved, stays."""
+    if held.what is What.SETUP:
+        return bool(setups.sweep(held.path.parent, setups.read_limits(runtime.home), names=[held.path.name]))
+    with ExitStack() as stack:
+        launch = runtime.launch(held.of)
+        for key in (launcher_key(held.of), Key("guardian", launch.pipeline_id, held.of)):
+            lock = LifeLock.try_acquire(runtime.store.life_path(key))
+            if lock is None:
+                return False  # it was started again
+            stack.callback(lock.release)
+        try:
+            git = run_repository(runtime.home, launch)
+            for worktree in find_worktrees(git, launch):
+                if worktree.path == held.path:
+                    ref = save_and_remove(git, worktree, 1)
+                    if ref:
+                        report(f"disk: what was in the worktree {held.path.name} of run {held.of} is saved as {ref}")
+        except (GarrisonError, OSError) as error:
+            report(f"disk: the worktree {held.path} stays: {error}")
+            return False
+    return not held.path.exists()

@@ -15,7 +15,7 @@ from garrison.merge.decision import Beliefs, FinishedRun, RunningSet, WaitingTre
 from garrison.merge.verdicts import BROKEN, DESCRIPTIONS, BaseRun, TreeEvidence, Result
 from garrison.pipeline import node_status
 from garrison.records import hook, identity
-from garrison.records.events import ChildParked, ChildSpawned, ProbeHealthy
+from garrison.records.events import ChildParked, ChildSpawned, ChildHealed
 from garrison.supervise.restart import CLOSED, apply_event, reset_circuit
 from garrison.supervise.decisions import ChildState, decide_cleanup, decide_restart
 from garrison.supervise.death_classes import CLASSES, CRASH
@@ -135,7 +135,7 @@ def circuit() -> str:
     events: list[tuple[str, Callable[[Circuit], Circuit]]] = [
         ("`park` record", lambda state: apply_event(state, ChildParked("x", 2))),
         ("`spawn` record of a probe", lambda state: apply_event(state, ChildSpawned("x", 2, probe=True))),
-        ("`heal` record", lambda state: apply_event(state, ProbeHealthy("x", 2))),
+        ("`heal` record", lambda state: apply_event(state, ChildHealed("x", 2))),
         ("the user's `unpark`, or `--resume`", lambda state: reset_circuit(state, 2)),
     ]
     return _table(["", *(f"`{state.state}`" for state in states)], [

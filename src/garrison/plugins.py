@@ -80,9 +80,14 @@ OWN_COMMANDS = {
     "chat": OwnCommand("Page and chat", "Chat with the butler.", "garrison.cli.chat:chat"),
     "session": OwnCommand("Page and chat", "Talk to a session whose flow is a graph.", "garrison.cli.sessions:session"),
     "workflow": OwnCommand("Page and chat", "Run tools in dependency order.", "garrison.cli.workflows:workflow"),
+    # preview
+    "preview": OwnCommand("Runs", "Show in a browser what a server of a node serves.",
+                          "garrison.cli.preview:preview"),
     # hosts
     "host": OwnCommand("Other machines", "Add, list, drain, remove other machines that work on nodes.",
                        "garrison.cli.host:host"),
+    # acp
+    "acp": OwnCommand("Page and chat", "Serve an editor's panel over ACP.", "garrison.cli.acp:acp"),
     # mcp
     "mcp": OwnCommand("Page and chat", "Serve runs to another agent over MCP.", "garrison.cli.mcp:mcp"),
     # notify

@@ -315,20 +315,20 @@ FORGERIES: dict[str, tuple[Promise, str, Callable[[Story], Any]]] = {
         s.add("guardian", "guardian-r@r#1", "run", status="running"),
         s.add("guardian", "guardian-r@r#1", "run", status="stopped"))),
     # lives
-    "a successor before the end": (Promise.LIVES, "orchestrator-b@r got life 2 while life 1 had not ended", two_lives),
-    "the next attempt beside the last": (Promise.LIVES, "runner-c@r got life 2 while life 1 had not ended",
+    "a successor before the end": (Promise.LIVES, "orchestrator-b@r got incarnation 2 while 1", two_lives),
+    "the next attempt beside the last": (Promise.LIVES, "runner-c@r got incarnation 2 while 1 had not ended",
                                          next_attempt_beside_the_last),
-    "the same life twice": (Promise.LIVES, "orchestrator-b@r was started as life 2 after life 2", lambda s: s.after(
+    "the same life twice": (Promise.LIVES, "orchestrator-b@r was started as incarnation 2 after 2", lambda s: s.after(
         s.find("spawn", full="orchestrator-b@r", incarnation=2))),
-    "a life came back": (Promise.LIVES, "runner-c@r was started as life 1 after life 2", lambda s: s.after(
+    "a life came back": (Promise.LIVES, "runner-c@r was started as incarnation 1 after 2", lambda s: s.after(
         s.find("spawn", full="runner-c@r", incarnation=1))),
-    "two runners of one node": (Promise.LIVES, "runner-a@r got life 2 while life 1", lambda s: s.after(
+    "two runners of one node": (Promise.LIVES, "runner-a@r got incarnation 2 while 1", lambda s: s.after(
         s.find("spawn", full="runner-a@r"), incarnation=2)),
-    "two guardians": (Promise.LIVES, "guardian-r@r got life 2 while life 1", lambda s: s.after(
+    "two guardians": (Promise.LIVES, "guardian-r@r got incarnation 2 while 1", lambda s: s.after(
         s.find("spawn", full="guardian-r@r"), incarnation=2)),
-    "a fenced writer wrote": (Promise.LIVES, "guardian-r@r wrote as life 1 after life 2 had written", lambda s: (
+    "a fenced writer wrote": (Promise.LIVES, "guardian-r@r wrote as incarnation 1 after 2 had", lambda s: (
         s.add("guardian", "guardian-r@r#2", "open", incarnation=2), s.add("guardian", "guardian-r@r#1", "note"))),
-    "a fenced processor wrote": (Promise.LIVES, "processor-r@r wrote as life 1 after life 2 had written", lambda s: (
+    "a fenced processor wrote": (Promise.LIVES, "processor-r@r wrote as incarnation 1 after 2 had", lambda s: (
         s.add("merge-queue", "processor-r@r#2", "lease"), s.add("merge-queue", "processor-r@r#1", "resume"))),
     # kept
     "rejected work is gone": (Promise.KEPT, "which c-1 enqueued, is rejected and no ref keeps it", lambda s: (

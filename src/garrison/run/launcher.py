@@ -30,13 +30,13 @@ from garrison.processes.supervisor import START_RACES, Supervisor, perform
 from garrison.processes.temp_files import remove_temp_files
 from garrison.records import signals
 from garrison.records.events import (
+    ChildHealed,
     GuardianUnparked,
     LauncherDetached,
     LauncherEnded,
     LauncherSignal,
     LaunchRecorded,
     NotificationSent,
-    ProbeHealthy,
     ProcessOpened,
     RunChanged,
     decode,
@@ -370,8 +370,8 @@ class Launcher:
         cool_down = self.policy.cool_down(self.facts.circuit.parks + 1)
         self.facts.apply(self.supervisor.park(view.guardian, action.why, cool_down))
 
-    def _close_circuit(self, action: Action, view: LauncherView) -> None:
-        self._record(ProbeHealthy(self.guardian_key.full, self.facts.circuit.probe, action.why))
+    def _heal(self, action: Action, view: LauncherView) -> None:
+        self._record(ChildHealed(self.guardian_key.full, self.facts.circuit.probe, action.why))
 
     def _terminate(self, action: Action, view: LauncherView) -> None:
         self.supervisor.terminate(view.guardian)
@@ -441,7 +441,7 @@ class Launcher:
         ActionKind.REQUEST_STOP: _request_stop,
         ActionKind.START: _start,
         ActionKind.PROBE: _start,
-        ActionKind.CLOSE_CIRCUIT: _close_circuit,
+        ActionKind.HEAL: _heal,
         ActionKind.REPLACE: _replace,
         ActionKind.RECORD_DEATH: _record_death,
         ActionKind.PARK: _park,

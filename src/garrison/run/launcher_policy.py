@@ -100,7 +100,7 @@ class LauncherFacts:
         self.incarnation = max(self.incarnation, event.incarnation)
         self._apply_circuit(event)
 
-    def _apply_circuit(self, event: events.ChildParked | events.ChildSpawned | events.ProbeHealthy) -> None:
+    def _apply_circuit(self, event: events.ChildParked | events.ChildSpawned | events.ChildHealed) -> None:
         self.circuit = restart.apply_event(self.circuit, event)
 
 
@@ -111,7 +111,7 @@ _APPLY: Mapping[type[Any], Callable[[LauncherFacts, Any], None]] = {
     events.ChildParked: LauncherFacts._apply_park,
     events.GuardianUnparked: LauncherFacts._apply_unpark,
     events.ChildSpawned: LauncherFacts._apply_spawn,
-    events.ProbeHealthy: LauncherFacts._apply_circuit,
+    events.ChildHealed: LauncherFacts._apply_circuit,
 }
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+import msgspec
 from msgspec import UNSET, UnsetType
 
 from garrison.config import NotifyConfig
@@ -21,15 +22,15 @@ from garrison.ends import WaitKind
 from garrison.merge.entry import MergeEntry
 from garrison.merge.queue import target_of_folder
 from garrison.merge.turns import describe_wait
-from garrison.pipeline.node_status import IMPL_COMPLETE, LandingWord, is_unchanged, shown
+from garrison.pipeline.node_status import IMPL_COMPLETE, LandingWord, lands_nothing, shown
 from garrison.records.events import (
     ChildDied,
+    ChildHealed,
     ChildSpawned,
     Follows,
     GateChanged,
     GuardianSignal,
     NodeChanged,
-    ProbeHealthy,
     PullRequestChanged,
     RunChanged,
     WorkSaved,
@@ -128,7 +129,7 @@ class PageProcess(Value):
     status: str
     living: bool
     phase: str
-    life: int
+    incarnation: int = msgspec.field(name="life")
     pid: int | None
     why: str
     beat_age_s: float | None
@@ -666,8 +667,8 @@ def _page_entry(entry: MergeEntry, position: int) -> PageEntry:
 
 
 def _node_kind(record: NodeChanged) -> str:
-    if is_unchanged(record.status, record.landing):
-        return "unchanged"
+    if lands_nothing(record.status, record.landing):
+        return "unchanged" if record.landing == LandingWord.NO_CHANGE else "kept"
     retry = "attempt" if record.attempt > 1 else ""
     return {"validated": "landed", "failed": "failed", "skipped": "skipped", "active": retry}.get(record.status, "")
 
@@ -691,7 +692,7 @@ _RECORD_KINDS: Mapping[type[Any], Callable[[Any], str]] = {
     NodeChanged: _node_kind,
     GuardianSignal: _signal_kind,
     GateChanged: lambda record: "" if record.closed else "asks",
-    ProbeHealthy: lambda record: "healed",
+    ChildHealed: lambda record: "healed",
     PullRequestChanged: lambda record: "pull_request",
     WorkSaved: lambda record: "rescued",
 }

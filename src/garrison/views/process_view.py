@@ -130,8 +130,8 @@ def process_evidence(observer: Observer, identity: Identity) -> ProcessEvidence:
     seen, verdict = observer.observe(identity), observer.judge(identity)
     below = []
     if verdict.state == "alive" and identity.pid is not None:
-        life = format_marker(str(observer.store.home), identity.key, identity.incarnation)
-        below = observer.processes.descendants(identity.pid, life)
+        marker = format_marker(str(observer.store.home), identity.key, identity.incarnation)
+        below = observer.processes.descendants(identity.pid, marker)
     return ProcessEvidence(verdict.state, verdict.why, seen.process_state, seen.process_state == "T", seen.beat_age,
                            len(below), sum(process.state in ("T", "t") for process in below))
 

@@ -243,7 +243,7 @@ class SessionBlock(Value):
     name: str
     text: str
     at: str
-    life: int | None
+    incarnation: int | None = msgspec.field(name="life")
     error: bool
 
 

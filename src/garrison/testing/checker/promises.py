@@ -64,7 +64,9 @@ GRACEFUL = re.compile(r"(attempt [0-9]+; )?it had ended gracefully|to stop what 
 """Beginnings of the reason of a start after an end that no supervisor saw, since it had been stopped as well, in
 journals of earlier versions. That the former life wrote nothing afterwards is checked all the same."""
 LANDED, FAILED, SKIPPED, ACTIVE = "validated", "failed", "skipped", "active"
-NO_LANDING = "no change"
+NO_LANDING = frozenset({"no change", "kept"})
+"""What is recorded of a node that succeeded without a landing; `kept` is the work of a candidate."""
+KEPT = "kept"
 
 
 def follows_an_end(start: Mapping[str, Any]) -> bool:
@@ -361,9 +363,11 @@ class _Check:
             entry = latest.get(name)
             if node.status == FAILED and not node.reason:
                 yield f"{name} failed and no reason is recorded"
-            elif node.status == LANDED and node.landing != NO_LANDING and entry is None and node.attempts.total():
+            elif node.landing == KEPT and entry is not None:
+                yield f"{name} is a candidate, whose work lands only as another node's, and {entry.name} was enqueued"
+            elif node.status == LANDED and node.landing not in NO_LANDING and entry is None and node.attempts.total():
                 yield f"{name} is recorded as landed and was never enqueued"
-            elif node.status == LANDED and node.landing != NO_LANDING and entry is not None and not entry.landed:
+            elif node.status == LANDED and node.landing not in NO_LANDING and entry is not None and not entry.landed:
                 yield f"{name} is recorded as landed and its merge entry {entry.name} is {entry.status}"
             elif self.history.end == "done" and node.status not in (LANDED, FAILED, SKIPPED, "pending"):
                 yield f"the run is done and {name} is {node.status}"
@@ -387,29 +391,29 @@ class _Check:
             living: dict[str, int] = {}
             ended: Counter[str] = Counter()
             for event in events:
-                for name, life in _ends(event, living):
-                    ended[name] = max(ended[name], life)
+                for name, incarnation in _ends(event, living):
+                    ended[name] = max(ended[name], incarnation)
                 if event.kind != "spawn":
                     continue
-                name, life = str(event.data["full"]), int(event.data["incarnation"])
+                name, incarnation = str(event.data["full"]), int(event.data["incarnation"])
                 before = living.get(name, 0)
-                if life <= before:
-                    yield f"{name} was started as life {life} after life {before} ({event.place})"
+                if incarnation <= before:
+                    yield f"{name} was started as incarnation {incarnation} after {before} ({event.place})"
                 elif ended[name] < before and not follows_an_end(event.data):
-                    yield f"{name} got life {life} while life {before} had not ended ({event.place})"
-                living[name] = max(life, before)
+                    yield f"{name} got incarnation {incarnation} while {before} had not ended ({event.place})"
+                living[name] = max(incarnation, before)
 
     def _late_writers(self) -> Iterator[str]:
-        """No life wrote into a journal after its successor had."""
+        """No incarnation wrote into a journal after its successor had."""
         for events in self.history.journals:
             latest: dict[str, int] = {}
             for event in events:
-                writer, _, life = event.by.rpartition("#")
-                if not life.isdigit():
+                writer, _, incarnation = event.by.rpartition("#")
+                if not incarnation.isdigit():
                     continue
-                if int(life) < latest.get(writer, 0):
-                    yield f"{writer} wrote as life {life} after life {latest[writer]} had written ({event.place})"
-                latest[writer] = max(int(life), latest.get(writer, 0))
+                if int(incarnation) < latest.get(writer, 0):
+                    yield f"{writer} wrote as incarnation {incarnation} after {latest[writer]} had ({event.place})"
+                latest[writer] = max(int(incarnation), latest.get(writer, 0))
 
     # --- kept -------------------------------------------------------------------------------------------------------
 
@@ -464,12 +468,12 @@ class _Check:
 
 
 def _ends(event: JournalEvent, living: Mapping[str, int]) -> Iterator[tuple[str, int]]:
-    """Yield the lives that a record says have ended: by death, by their own word, or with a result that was taken."""
+    """Yield the incarnations that a record ends: by death, by their own word, or with a result that was taken."""
     data = event.data
     if event.kind in ("death", "fenced", "swept"):
         yield str(data["full"]), int(data["incarnation"])
     elif event.kind == "signal":
-        yield from ((name, int(life)) for name, life in (data.get("lives") or data.get("resume") or {}).items())
+        yield from ((name, int(number)) for name, number in (data.get("lives") or data.get("resume") or {}).items())
         if data.get("type") == "RUNNER_EXITED" and data.get("incarnation"):
             yield str(data["from"]), int(data["incarnation"])
     elif event.kind == "fact" and data["name"] in ("change", "failed"):

@@ -83,6 +83,8 @@ OWN_COMMANDS = {
     # hosts
     "host": OwnCommand("Other machines", "Add, list, drain, remove other machines that work on nodes.",
                        "garrison.cli.host:host"),
+    # acp
+    "acp": OwnCommand("Page and chat", "Serve an editor's panel over ACP.", "garrison.cli.acp:acp"),
     # mcp
     "mcp": OwnCommand("Page and chat", "Serve runs to another agent over MCP.", "garrison.cli.mcp:mcp"),
     # notify

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from e2e.test_flows import dot, node, subjects
-from support import Place, git
+from support import Place, git, wait_for
 
 SCORED = 'best_of=3, judge=command, judge_command="cat score.txt", acceptance="test -f score.txt"'
 KEEP_GOING = {"GARRISON_RESTART_WINDOW": "0.001", "GARRISON_HEALTHY_AFTER": "0.001"}
@@ -106,6 +106,36 @@ def test_a_loop_chooses_anew_and_the_run_lands_as_a_whole(place):
     assert {name: one["attempt"] for name, one in place.nodes().items()} == {
         "fix": 2, "fix__a": 2, "fix__b": 2, "check": 2}
     assert "0 findings" in place.command("verify", "r1").stdout
+
+
+def test_the_user_chooses_where_no_judge_is_named(place):
+    """The guardian dies before and after it has journaled the answer, and one lands."""
+    graph = dot(place, node("fix", write(a=2, b=7, c=5), "best_of=3"), "start -> fix -> exit;", attributes="land=node;")
+    place.env |= {"GARRISON_FAILPOINT": "guardian:gate.before,guardian:signal-applied", **KEEP_GOING,
+                  "GARRISON_FAILPOINT_TIMES": "2", "GARRISON_FAILPOINT_LIST": str(place.points)}
+    child = place.launch(graph, "r1", "--max-respawn", 1000)
+    wait_for("it asks", lambda: any(record["kind"] == "gate" for record in place.journal()))
+    shown = place.command("review", "fix").stdout
+    assert [line.split()[:2] for line in shown.splitlines()[2:5]] == [[f"fix__{one}", "kept"] for one in "abc"], shown
+    assert "1 file +1 −0" in shown or "2 files +2 −0" in shown, shown
+    assert "fix__b" in place.command("review", "fix__b").stdout
+    assert "fix asks you: Which candidate lands?" in place.command("status", "r1").stdout
+    refused = place.command("answer", "fix", "fix__z")
+    assert refused.returncode == 1 and "answer [a] fix__a, [b] fix__b, [c] fix__c, [n] none" in refused.stderr
+    assert place.command("answer", "fix", "c, a").returncode == 0
+    assert place.finish(child, resumes=20) == 0, place.logs()
+    assert choices(place) == [] and [record["data"]["choice"]["order"] for record in place.journal()
+                                     if record["data"].get("choice")] == [["fix__c", "fix__a"]]
+    check_one_landed(place, "fix", "fix__c")
+
+
+def test_the_user_may_take_none(place):
+    graph = dot(place, node("fix", write(a=2, b=7), "best_of=2"), "start -> fix -> exit;", attributes="land=node;")
+    child = place.launch(graph, "r1")
+    wait_for("it asks", lambda: any(record["kind"] == "gate" for record in place.journal()))
+    assert place.command("answer", "fix", "none").returncode == 0
+    assert place.finish(child) == 1
+    assert subjects(place) == [] and place.nodes()["fix"]["reason"] == "none of the candidates was chosen"
 
 
 POINTS = {

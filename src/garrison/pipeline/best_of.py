@@ -90,13 +90,20 @@ def order(best: BestOf, passed: Sequence[Passed]) -> tuple[list[str], str]:
     if best.judge == FIRST:
         return [each.name for each in passed], f"{passed[0].name} passed first"
     ranked = sorted(enumerate(passed), key=lambda each: (-(each[1].kept.score or 0.0), *tie_key(*each)))
-    names = [each.name for _, each in ranked]
-    leader = ranked[0][1]
-    if best.judge != COMMAND:
-        return names, f"{leader.name} is the only one that passed" if len(names) == 1 else _explain_tie(passed, leader)
-    said = ", ".join(f"{each.name} {_shown(each.kept.score)}" for _, each in ranked)
-    equal = [each for each in passed if each.kept.score == leader.kept.score]
-    return names, f"the judge's command printed {said}" + (f"; {_explain_tie(equal, leader)}" if equal[1:] else "")
+    names, leader, equal = [each.name for _, each in ranked], ranked[0][1], tied(best, passed)
+    why = [_explain_tie(equal, leader)] if equal[1:] else []
+    if best.judge == COMMAND:
+        said = ", ".join(f"{each.name} {_shown(each.kept.score)}" for _, each in ranked)
+        why = [f"the judge's command printed {said}", *why]
+    return names, "; ".join(why) or f"{leader.name} is the only one that passed"
+
+
+def tied(best: BestOf, passed: Sequence[Passed]) -> list[Passed]:
+    """Return the candidates that are equally good to the judge, and better than all others."""
+    if best.judge == FIRST:
+        return [*passed[:1]]
+    most = max(each.kept.score or 0.0 for each in passed)
+    return [each for each in passed if (each.kept.score or 0.0) == most]
 
 
 def tie_key(place: int, candidate: Passed) -> tuple[int, float, int]:

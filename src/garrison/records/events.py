@@ -470,6 +470,7 @@ class GuardianSignal(Record):
     """As `stopped`, in a run that is resumed."""
     run: str | None = None
     """The run's new status."""
+    choice: CandidatesRanked | None = None
     graph: str = ""
     """Text of the run's graph from here on: the user added a node or edited one."""
     unparked: list[str] = msgspec.field(default_factory=list)

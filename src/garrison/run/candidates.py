@@ -10,7 +10,8 @@ one of them at most. What is decided from, as in `flow_policy.py`, is the state:
     a step in flight whose candidate is at an earlier step      CHANGE_NODE: the candidate is pending
     a candidate passed, and the judge takes the first           RANK_CANDIDATES
     all candidates have passed or failed                        RANK_CANDIDATES; CHANGE_NODE: the node failed, if none
-                                                                has passed
+                                                                has passed; CHANGE_GATE, if the user is to choose
+    the user chose                                              the same two records, with the signal of the answer
     a choice is made, a candidate has not begun                 CHANGE_NODE: it is skipped
     a choice is made, a candidate is at work                    CANCEL_NODE
     the landing of the best is refused                          a new attempt of the node, with the second best
@@ -20,10 +21,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from garrison.pipeline.best_of import COMMAND, FIRST, MAX_LANDED, Passed, order
+from garrison.pipeline import questions
+from garrison.pipeline.best_of import FIRST, MAX_LANDED, PERSON, Passed, order, tied
 from garrison.pipeline.node_status import LandingWord
 from garrison.processes.actions import Action, ActionKind
-from garrison.records.events import CandidatesRanked, NodeChanged
+from garrison.records.events import CandidatesRanked, GateChanged, NodeChanged
 from garrison.run.flow import step_id
 from garrison.run.guardian_view import UNFINISHED, needs_runner
 from garrison.values import replace
@@ -78,15 +80,78 @@ def _decide(state: RunState, view: GuardianView, place: Place, best: BestOf) -> 
     is_over = all(node.status in ("validated", "failed", "skipped") for _, node in nodes)
     if not is_over and not (passed and best.judge == FIRST):
         return None
-    if passed and best.judge not in (FIRST, COMMAND):
-        return None
     if not passed:
         why = "; ".join(f"{name}: {node.reason.strip().partition(chr(10))[0]}" for name, node in nodes)
-        return _change(NodeChanged(place.node, "failed", state.nodes[place.node].attempt, f"no candidate passed: {why}",
-                                   step=step_id(place), failure_kind=NONE_PASSED))
+        return _change(_failure(state, place, f"no candidate passed: {why}"))
+    if (asked := offered(best, passed)) and not view.auto_approve:
+        return _ask(state, place, asked)
     names, why = order(best, passed)
     return Action(ActionKind.RANK_CANDIDATES, place.node, why, CandidatesRanked(
         place.node, step_id(place), names[:MAX_LANDED], why))
+
+
+def _failure(state: RunState, place: Place, why: str) -> NodeChanged:
+    return NodeChanged(place.node, "failed", state.nodes[place.node].attempt, why, step=step_id(place),
+                       failure_kind=NONE_PASSED)
+
+
+# ---- the user as judge -----------------------------------------------------------------------------------------------
+
+NONE = "none"
+"""Answer of the user to whom no candidate is good enough."""
+
+
+def offered(best: BestOf, passed: Sequence[Passed]) -> list[Passed]:
+    """Return the candidates between which the user is to choose; [] where the judge's word is enough."""
+    if best.judge == PERSON:
+        return [*passed]
+    equal = tied(best, passed) if best.asks_on_tie else []
+    return equal if len(equal) > 1 else []
+
+
+def _ask(state: RunState, place: Place, asked: Sequence[Passed]) -> Action | None:
+    """Return the gate at which the user chooses; None while it is open."""
+    if place.id in state.gates:
+        return None
+    options = [questions.Option(each.name[-1], each.name) for each in asked]
+    text = (f"Which candidate lands? {', '.join(f'{each.name} ({describe(each)})' for each in asked)}. "
+            f"`garrison review {place.node}` shows them")
+    gate = questions.OpenGate(place.id, questions.HUMAN, questions.Question(
+        place.id, place.node, text, (*options, questions.Option("n", NONE)), questions.MULTI_SELECT))
+    return Action(ActionKind.CHANGE_GATE, place.node, payload=GateChanged(place.id, place.node, body=gate.to_record()))
+
+
+def describe(candidate: Passed) -> str:
+    """Return what is known of a candidate, in words."""
+    score = [] if candidate.kept.score is None else [f"{candidate.kept.score:g}"]
+    cost = [] if candidate.usd is None else [f"${candidate.usd:.2f}"]
+    return ", ".join([*score, f"{candidate.kept.lines} lines", *cost])
+
+
+def answer(plan: RunPlan, state: RunState, view: GuardianView, node: str, place_id: str, text: str,
+           ) -> CandidatesRanked | NodeChanged | str:
+    """Return the record of the user's choice between the candidates of a node, or why it is refused.
+
+    Several names, with commas, are an order: the second lands if the first is refused.
+    """
+    task, gate = plan.tasks.get(node), state.gates.get(place_id)
+    place = state.flow.places.get(place_id) if state.flow is not None else None
+    if task is None or task.best_of is None or gate is None or gate.node != node or place is None \
+            or not is_open(state, place):
+        return f"{node} is not waiting for an answer"
+    if rejection := gate.rejection(text):
+        return rejection
+    names = [option.label for option in questions.matching_options(gate.question, text)]
+    if NONE in names:
+        return _failure(state, place, "none of the candidates was chosen") if len(names) == 1 else \
+            f"answer {NONE} or names of candidates, not both"
+    passed = passed_of(state, task.best_of, view)
+    others = [] if task.best_of.judge == PERSON else order(task.best_of, passed)[0]
+    return CandidatesRanked(node, step_id(place), [*dict.fromkeys([*names, *others])][:MAX_LANDED],
+                            f"you chose {' before '.join(names)}")
+
+
+# ---- what has passed, and what is no longer needed -------------------------------------------------------------------
 
 
 def passed_of(state: RunState, best: BestOf, view: GuardianView) -> list[Passed]:

@@ -154,6 +154,13 @@ def _apply(plan: RunPlan, state: RunState, view: GuardianView, posted: PostedSig
         if flow is None:
             return _refuse(posted, objection or f"{signal.node_id} is not waiting for an answer")
         event = replace(_event(signal), flow=flow, by=payload.by)
+    elif isinstance(payload, signals.InputResponse) and payload.question_id in state.gates:
+        made = candidates.answer(plan, state, view, str(signal.node_id), payload.question_id, payload.text)
+        if isinstance(made, str):
+            return _refuse(posted, made)
+        is_failure = isinstance(made, NodeChanged)
+        event = replace(_event(signal), by=payload.by, effect=made if is_failure else None,
+                        choice=None if is_failure else made)
     elif isinstance(payload, signals.RetryNode):
         flow, objection = flow_policy.retry_node(state, view.run, payload.who)
         if flow is None:

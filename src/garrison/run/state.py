@@ -365,6 +365,7 @@ class RunState(RecordedState):
 
     def _apply_choice(self, event: events.CandidatesRanked, _at: str) -> None:
         self.choices[event.node] = event
+        self.gates = {place: gate for place, gate in self.gates.items() if gate.node != event.node}
 
     def _forget_runner(self, node: str) -> None:
         """Forget deaths and circuit of a node's runner: each attempt has its own."""
@@ -379,6 +380,8 @@ class RunState(RecordedState):
             self.change_graph(event.graph)
         if event.effect is not None:
             self._apply_node(event.effect, at)
+        if event.choice is not None:
+            self._apply_choice(event.choice, at)
         self._apply_to_flow(event, at)
         if event.question is not None and event.node is not None:
             self.questions[event.node] = replace(event.question, at=at)

@@ -17,6 +17,7 @@ const ORDER = [
   "waiting",
   "landed",
   "unchanged",
+  "kept",
   "passed",
   "skipped",
 ];

@@ -12,6 +12,7 @@ const KINDS = {
   failed: ["✕", "failed"],
   skipped: ["–", "skipped"],
   unchanged: ["=", "no change"],
+  kept: ["+", "kept"],
   attempt: ["↻", "retry"],
   death: ["✕", "died"],
   respawn: ["↻", "restarted"],
@@ -45,6 +46,7 @@ const LOOKS = {
   "◕": "landing",
   "–": "skipped",
   "=": "unchanged",
+  "+": "kept",
 };
 
 const TABS = [

@@ -13,6 +13,7 @@ const STATES = {
   stopped: ["■", "stopped"], // its run does not go on, and with it the node
   skipped: ["–", "skipped"],
   unchanged: ["=", "no change"],
+  kept: ["+", "kept"], // a candidate that passed its checks
 };
 const ALSO = {
   pending: "waiting",
@@ -161,7 +162,3 @@ export function nodeLine(node, state = stateOf(node.status)) {
   if (node.doing || node.reason) parts.push(node.doing || node.reason);
   return parts.join(", ");
 }
-
-/** An incarnation of a process: when it began, and how it ended. */
-export const lifeWords = ({ who, incarnation, started, ended, how }) =>
-  `${who} incarnation ${incarnation}: ${[clock(started), ended && `ended ${clock(ended)}`, how].filter(Boolean).join(", ")}`;

@@ -121,6 +121,7 @@ FEATURES, OF_A_FEATURE = frozenset({
     "acp.md",
     "best-of-n.md",
     "mcp.md",
+    "plan.md",
     "preview.md",
     "schedules.md",
     "stability.md",

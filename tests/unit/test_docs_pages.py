@@ -118,6 +118,7 @@ ROWS_OF_FEATURES = 300
 MOST_WORDS = 38_000 + ROWS_OF_FEATURES
 """Words of README and docs, without what is generated, the decisions and pages of new features; to be lowered only."""
 FEATURES, OF_A_FEATURE = frozenset({
+    "acp.md",
     "best-of-n.md",
     "mcp.md",
     "plan.md",

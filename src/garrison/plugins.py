@@ -71,6 +71,9 @@ OWN_COMMANDS = {
     "takeover": OwnCommand("Runs", "Take over a Claude agent's session; the agent waits meanwhile.",
                            "garrison.cli.takeover:takeover"),
     "login": OwnCommand("This installation", "Log in the home's Claude agents.", "garrison.cli.login:login"),
+    # plans
+    "plan": OwnCommand("Runs", "Have a goal divided into tasks; run them once you approve.",
+                       "garrison.cli.plan:plan"),
     # conversations
     "ask": OwnCommand("Page and chat", "Ask the butler a question about the runs, or for an action.",
                       "garrison.cli.chat:ask"),
@@ -108,6 +111,7 @@ OWN: Mapping[PluginGroup, Mapping[str, str]] = {
         "hosts.is_kept": "garrison.hosts.keeper:is_running",
         "hosts.orchestrator": "garrison.hosts.orchestrator:RemoteOrchestrator",
         "hosts.state": "garrison.hosts.keeper:read_state",
+        "plan.make": "garrison.cli.plan:make_plan",
         "session.check_tier": "garrison.session.state:check_working_tier",
         "session.nodes": "garrison.session.adapters:NODES",
         "session.to_graph": "garrison.session.graph_reader:to_session_graph",

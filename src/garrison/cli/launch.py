@@ -27,7 +27,7 @@ from garrison.launch.claim import LaunchClaim
 from garrison.launch.disk import keep_within_limit
 from garrison.launch.launch import foreign_entries_note, tell_changed_defaults
 from garrison.launch.preflight import PreparedLaunch
-from garrison.plugins import Group
+from garrison.plugins import PluginGroup
 from garrison.processes.runtime import Runtime
 from garrison.records import run as run_records
 from garrison.records.budget import limit_run
@@ -36,7 +36,7 @@ from garrison.records.journal import Reader
 from garrison.records.names import Key, check_run, launcher_key
 from garrison.records.run import LAND_NODE, LAND_NONE, LAND_PR, LAND_RUN, Launch
 from garrison.run.notifications import send_held
-from garrison.run.progress import Progress, closing_lines
+from garrison.run.progress import RunProgress, closing_lines
 from garrison.run.request import LaunchRequest
 from garrison.run.state import ENDED, EXIT, RunState, describe_landed
 from garrison.run.status import FINAL, read_run_state
@@ -106,7 +106,7 @@ launch_options = combined(
                  help="Deaths allowed in one attempt."),
     click.option("--max-rework", type=click.IntRange(0), default=2, show_default=True, metavar="N",
                  help="New attempts allowed for one node."),
-    click.option("--terminal", type=PluginChoice(["auto", "tmux", "process"], Group.TERMINALS),
+    click.option("--terminal", type=PluginChoice(["auto", "tmux", "process"], PluginGroup.TERMINALS),
                  default="auto", show_default=True,
                  help="Where agents work: in tmux sessions (`garrison attach` shows them), or as plain processes."),
     run_budget_option,
@@ -302,7 +302,7 @@ def follow_run(runtime: Runtime, launch: Launch, *, as_json: bool = False) -> in
     over.
     """
     run = launch.run_id
-    progress, state = Progress(as_json=as_json), RunState()
+    progress, state = RunProgress(as_json=as_json), RunState()
     progress.run_branch = launch.onto if launch.onto != launch.base else ""
     progress.begin(run)
     reader = Reader(runtime.files(run).journal)
@@ -332,7 +332,7 @@ def follow_run(runtime: Runtime, launch: Launch, *, as_json: bool = False) -> in
         raise GarrisonError(f"run {run} is {view.status}, {view.progress}: "
                             f"{'; '.join(why) or f'`garrison status {run}` shows it'}")
     progress.end(state.status, state.reason, state,
-                 describe_landed(state, launch.land, launch.base, launch.onto, len(state.nodes)),
+                 describe_landed(state, launch.land, launch.base, launch.onto, state.own),
                  closing_lines(state, launch, runtime.files(run).process_log("tick")))
     return EXIT[state.status]
 

@@ -14,7 +14,7 @@ import click
 from garrison.cli import completion
 from garrison.cli.output import QUIET
 from garrison.errors import UsageError
-from garrison.plugins import Group, offered
+from garrison.plugins import PluginGroup, offered
 from garrison.records.names import ROLES
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -39,7 +39,7 @@ class _Seconds(click.FloatRange):
 class PluginChoice(click.Choice[str]):
     """One of garrison's own values, or one that an installed package offers; the help names the former."""
 
-    def __init__(self, choices: Sequence[str], group: Group) -> None:
+    def __init__(self, choices: Sequence[str], group: PluginGroup) -> None:
         super().__init__(choices)
         self._own, self._group = tuple(choices), group
 

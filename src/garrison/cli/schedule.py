@@ -19,7 +19,7 @@ from garrison.config import find_home
 from garrison.errors import UsageError
 from garrison.records.names import to_run_stem
 from garrison.schedules import plan
-from garrison.schedules.plan import COMMANDS, Overlap, Schedule, Stage, Start
+from garrison.schedules.plan import COMMANDS, Overlap, Schedule, ScheduledStart, Stage
 from garrison.schedules.starts import Schedules, arm, show_all, spawn_start, word_of, zone_of
 from garrison.system import systemd
 from garrison.system.clock import iso
@@ -125,7 +125,7 @@ def run_now(name: str, home: str | None) -> None:
     """Start a schedule's command now; its next time stays as it is."""
     schedules = Schedules(find_home(home))
     schedules.read(name)
-    start = Start(time.time(), Stage.BEGUN, time.time(), by_hand=True)
+    start = ScheduledStart(time.time(), Stage.BEGUN, time.time(), by_hand=True)
     schedules.write_start(name, start)
     spawn_start(schedules.home, name, start)
     print_message(f"schedule {name} starts; `garrison schedule history {name}` shows what comes of it")

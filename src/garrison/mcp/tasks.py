@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
     from mcp.server.mcpserver import Context
 
-    from garrison.mcp.crew import Crew, Seen
+    from garrison.mcp.crew import ClientRuns, SeenRun
 
 IDENTIFIER = "io.modelcontextprotocol/tasks"
 BEGUN = "garrison/begun"
@@ -109,7 +109,7 @@ class Tasks(Extension):
 
     identifier = IDENTIFIER
 
-    def __init__(self, crew: Crew, show: Callable[[Seen], CallToolResult]) -> None:
+    def __init__(self, crew: ClientRuns, show: Callable[[SeenRun], CallToolResult]) -> None:
         self._crew, self._show = crew, show
 
     def methods(self) -> Sequence[MethodBinding]:
@@ -176,7 +176,7 @@ class Tasks(Extension):
         return max((int(match[2]) for name in atomic.list_names(self._crew.home / FOLDER)
                     if (match := _ID.match(name)) and match[1] == run), default=0)
 
-    def _look(self, task: str) -> tuple[TaskRecord, Seen | None]:
+    def _look(self, task: str) -> tuple[TaskRecord, SeenRun | None]:
         """Return a task, and its run as it is unless the task has ended; its end is kept from here on."""
         kept = self._read(task)
         if kept.status:

@@ -92,7 +92,7 @@ class Shortfall(NamedTuple):
     """True if the limit is not reached: calls of others may cost what is left."""
 
 
-class Price(Protocol):
+class CallPrice(Protocol):
     """What a call may cost."""
 
     @property
@@ -234,7 +234,7 @@ class Reservation:
         else:
             self.release()
 
-    def admit(self, price: Price, *, running: float) -> Grant | Shortfall:
+    def admit(self, price: CallPrice, *, running: float) -> Grant | Shortfall:
         """Reserve what a call may cost at most, with a shorter answer if all of it does not fit.
 
         Args:
@@ -328,7 +328,7 @@ def exceeding(limits: Limits, spent: Sums, held: Sums, usd: float) -> str:
                  if used + reserved + usd > limit + ROUNDING), "")
 
 
-def fit(limits: Limits, spent: Sums, held: Sums, running: float, price: Price) -> Grant | Shortfall:
+def fit(limits: Limits, spent: Sums, held: Sums, running: float, price: CallPrice) -> Grant | Shortfall:
     """Return the longest answer of a call that fits into all limits alongside the calls in progress. Pure.
 
     Args:

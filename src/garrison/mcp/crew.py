@@ -187,7 +187,7 @@ class ClientRuns:
         return self.command(["answer", f"--run={run}", f"--by={by}", *to, "--", check_node(node), text])
 
     def decide(self, run: str, node: str, choice: str, reason: str, by: str) -> str:
-        """Approve or reject work, or answer a gate, if the server may."""
+        """Approve or reject work, or answer a question, if the server may."""
         if not self.may_decide:
             found = next((wait for wait in self.look(run).waits if wait.node == node), None)
             how = "nothing waits there" if found is None else f"{found.how}{f' or {found.url}' if found.url else ''}"

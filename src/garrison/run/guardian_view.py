@@ -91,7 +91,7 @@ class GuardianView(Value):
     outages: frozenset[str] = frozenset()
     """Nodes whose agent waits for a limit or an outage to pass."""
     auto_approve: bool = False
-    """True if gates for people are approved automatically."""
+    """True if questions of the graph are answered automatically."""
     placed: Collection[str] | None = None
     """Nodes that have a place among the agents of all runs; None if their number is not limited."""
 

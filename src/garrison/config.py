@@ -494,9 +494,25 @@ class GuardConfig:
                            {**self.effects, **own.effects})
 
 
+@dataclass(frozen=True)
+class PlanConfig:
+    """The table `[plan]`: who plans, and what a plan may say with effect (`garrison plan`)."""
+
+    agent: str | None = setting(None, as_text)
+    """Agent that plans; None: the one that does tasks."""
+    agents: tuple[str, ...] = setting((), as_strings)
+    """Agents that a plan may choose for a task, besides the run's own."""
+    commands: tuple[str, ...] = setting((), as_strings)
+    """Commands by which a plan may have a task's work accepted, word for word."""
+    max_tasks: int = setting(20, whole(1, 500))
+    replans: int = setting(1, whole(0, 10))
+    """Times that a plan which failed is mended."""
+
+
 RECORDS: Mapping[str, type[object]] = {
     "notify": NotifyConfig, "setup": SetupConfig, "chat": ChatConfig, "launch": LaunchConfig, "guard": GuardConfig,
-    "pull_requests": PullRequestOptions, "hosts": HostsConfig, "merge": MergeConfig, "limits": LimitsConfig}
+    "pull_requests": PullRequestOptions, "hosts": HostsConfig, "merge": MergeConfig, "limits": LimitsConfig,
+    "plan": PlanConfig}
 """Table of config.toml → its record."""
 TABLES = ("agents", "sandbox", *RECORDS)
 """Tables of config.toml."""
@@ -537,6 +553,7 @@ class ConfigFile(Value):
     hosts = _table("hosts", HostsConfig)
     merge = _table("merge", MergeConfig)
     limits = _table("limits", LimitsConfig)
+    plan = _table("plan", PlanConfig)
     guard = _table("guard", GuardConfig)
     pull_requests = _table("pull_requests", PullRequestOptions)
 

@@ -37,7 +37,7 @@ class Extra(Value):
 EXTRAS = {
     "claude": Extra("Claude agents, sessions and the butler",
                     ("claude_agent_sdk", "dateparser", "jsonschema", "pydantic")),
-    "acp": Extra("agents that speak the Agent Client Protocol", ("acp",)),
+    "acp": Extra("`garrison acp`, and agents that speak the Agent Client Protocol", ("acp", "pydantic")),
     "mcp": Extra("`garrison mcp`, and tools of MCP servers", ("mcp",)),
     "web": Extra("the page of `garrison serve`, and metrics",
                  ("starlette", "uvicorn", "cryptography", "prometheus_client", "pydantic", "segno")),

@@ -71,15 +71,23 @@ OWN_COMMANDS = {
     "takeover": OwnCommand("Runs", "Take over a Claude agent's session; the agent waits meanwhile.",
                            "garrison.cli.takeover:takeover"),
     "login": OwnCommand("This installation", "Log in the home's Claude agents.", "garrison.cli.login:login"),
+    # plans
+    "plan": OwnCommand("Runs", "Have a goal divided into tasks; run them once you approve.",
+                       "garrison.cli.plan:plan"),
     # conversations
     "ask": OwnCommand("Page and chat", "Ask the butler a question about the runs, or for an action.",
                       "garrison.cli.chat:ask"),
     "chat": OwnCommand("Page and chat", "Chat with the butler.", "garrison.cli.chat:chat"),
     "session": OwnCommand("Page and chat", "Talk to a session whose flow is a graph.", "garrison.cli.sessions:session"),
     "workflow": OwnCommand("Page and chat", "Run tools in dependency order.", "garrison.cli.workflows:workflow"),
+    # preview
+    "preview": OwnCommand("Runs", "Show in a browser what a server of a node serves.",
+                          "garrison.cli.preview:preview"),
     # hosts
     "host": OwnCommand("Other machines", "Add, list, drain, remove other machines that work on nodes.",
                        "garrison.cli.host:host"),
+    # acp
+    "acp": OwnCommand("Page and chat", "Serve an editor's panel over ACP.", "garrison.cli.acp:acp"),
     # mcp
     "mcp": OwnCommand("Page and chat", "Serve runs to another agent over MCP.", "garrison.cli.mcp:mcp"),
     # notify
@@ -103,6 +111,7 @@ OWN: Mapping[PluginGroup, Mapping[str, str]] = {
         "hosts.is_kept": "garrison.hosts.keeper:is_running",
         "hosts.orchestrator": "garrison.hosts.orchestrator:RemoteOrchestrator",
         "hosts.state": "garrison.hosts.keeper:read_state",
+        "plan.make": "garrison.cli.plan:make_plan",
         "session.check_tier": "garrison.session.state:check_working_tier",
         "session.nodes": "garrison.session.adapters:NODES",
         "session.to_graph": "garrison.session.graph_reader:to_session_graph",

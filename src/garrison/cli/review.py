@@ -6,6 +6,8 @@ after a red gate: the reason is in the prompt of the next attempt (`run/plan.py 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import click
 
 from garrison.cli import completion, resolve
@@ -16,6 +18,7 @@ from garrison.cli.waiting import show_waiting
 from garrison.config import find_home
 from garrison.errors import NotFound, UsageError
 from garrison.merge import commands
+from garrison.pipeline.node_status import LandingWord
 from garrison.processes.runtime import Runtime
 from garrison.run.branch import node_queue
 from garrison.system.terminal_text import clean, clean_lines, spell_name
@@ -31,6 +34,7 @@ from garrison.views.changes import (
     read_unqueued,
 )
 from garrison.views.comments import CommentState, ShownComment, compose_reason, find_file, parse_comment, take_comments
+from garrison.views.decision import ShownOutcome, read_candidates
 from garrison.views.diff import CONTEXT, WHOLE_FILE, changed_files, read_diff
 
 FILE_LINES = 20_000
@@ -65,7 +69,7 @@ def review(node: str | None, run: str | None, attempt: int | None, commit: str, 
     """Show the latest work of NODE: commits, changed files, diff, conflicts, checks, comments. Approve or reject it.
 
     Without NODE: list what waits for approval. With NODE, its work is shown at any moment: while its agent works, while
-    it waits, after it has landed or was refused.
+    it waits, after it has landed or was refused. A node with candidates shows them side by side until one lands.
 
     Work waits for approval if its node has approve=true, or the run was launched with --approve. Once a second attempt
     has waited for it, --approve and --reject need --attempt, so that no attempt is judged that you have not seen.
@@ -80,6 +84,12 @@ def review(node: str | None, run: str | None, attempt: int | None, commit: str, 
     chosen = resolve.run_of_node(runtime.store, node, run)
     if path is not None:
         _show_file(runtime, chosen, node, attempt, path, context=WHOLE_FILE if whole else CONTEXT, as_json=as_json)
+        return
+    if not (approve or reject) and attempt is None and (candidates := read_candidates(runtime, chosen, node)):
+        if as_json:
+            print_json(candidates)
+        else:
+            _show_candidates(chosen, node, candidates)
         return
     if not (approve or reject):
         found, waits = _read(runtime, chosen, node, attempt, commit)
@@ -103,6 +113,23 @@ def review(node: str | None, run: str | None, attempt: int | None, commit: str, 
     commands.reject(queue, entry.id, told, taken)
     print_message(f"{node} is rejected; its next attempt gets the reason" if entry.awaits_approval else
                   f"{node} was rejected before ({entry.reason.partition(chr(10))[0]}); nothing was changed")
+
+
+def _show_candidates(run: str, node: str, candidates: Sequence[ShownOutcome]) -> None:
+    """Print the candidates of a node side by side."""
+    width = max(len(each.node) for each in candidates)
+    lines = [f"{node} of run {run} has {len(candidates)} candidates", ""]
+    for each in candidates:
+        checks = [check.words for check in each.checked]
+        cost = [] if each.usd is None else [f"${each.usd:.2f}"]
+        told = "; ".join(filter(None, (each.size, *checks, *cost, each.reason.partition("\n")[0])))
+        lines.append(f"  {each.node:<{width}}  {each.state:<8}  {told}".rstrip())
+    kept = [each.node for each in candidates if each.state == LandingWord.KEPT]
+    if kept:
+        lines += ["", f"garrison review {kept[0]} --run {run}   shows its commits and diff",
+                  f"garrison answer {node} {kept[0]} --run {run}   lands it, where the choice is yours"]
+    for line in lines:
+        click.echo(clean(line))
 
 
 def _check_options(reason: str | None, comments: tuple[tuple[str, str], ...], *, approve: bool, reject: bool) -> None:

@@ -225,8 +225,8 @@ def _exit_code(view: RunView) -> int | None:
 # ---- rendering --------------------------------------------------------------------------------------------------
 
 STYLES: Mapping[str, str] = {
-    "landed": "good", "no change": "good", "skipped": "dim", "landing": "due", "queued": "due", "testing": "due",
-    "waiting for approval": "due",
+    "landed": "good", "no change": "good", "kept": "good", "skipped": "dim", "landing": "due", "queued": "due",
+    "testing": "due", "waiting for approval": "due",
     "asks": "due", "died": "bad", "rejected": "bad", "working": "busy", "failed": "bad", "waiting": "dim",
     "parked": "due", "done": "good", "running": "busy", "new": "dim", "stopped": "due", "interrupted": "due",
     "corrupt": "bad", "undone": "bad",
@@ -234,7 +234,7 @@ STYLES: Mapping[str, str] = {
 }
 """State → style."""
 BLOCKS: Mapping[str, str] = {"landed": "█", "no change": "=", "undone": "u", "landing": "▓", "working": "▒",
-                             "failed": "!", "waiting": "░", "parked": "p", "skipped": "-", "stopped": "s"}
+                             "failed": "!", "waiting": "░", "parked": "p", "skipped": "-", "stopped": "s", "kept": "k"}
 """Place of a node → its part of the bar; each is distinct without colours."""
 WORDS: Mapping[str, str] = {"landing": "waiting to land"}
 """Place of a node → its words in the legend, where they are not the place itself."""

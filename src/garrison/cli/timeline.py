@@ -85,7 +85,7 @@ WORDS: Mapping[SpanKind, str] = {
 SIGNS: Mapping[MarkKind, tuple[str, str]] = {
     MarkKind.DIED: ("†", "bad"), MarkKind.FAILED: ("✗", "bad"), MarkKind.REJECTED: ("✗", "bad"),
     MarkKind.CONFLICT: ("✗", "bad"), MarkKind.RETRY: ("↻", "due"), MarkKind.LANDED: ("✓", "good"),
-    MarkKind.NO_CHANGE: ("=", "good")}
+    MarkKind.NO_CHANGE: ("=", "good"), MarkKind.KEPT: ("+", "good")}
 """Kind of a mark → its sign and style; the others are not shown."""
 COSTS = 8
 """Nodes and models whose costs are listed."""

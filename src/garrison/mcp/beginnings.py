@@ -78,6 +78,12 @@ def find(home: Path, run: str) -> RequestedRun | None:
     return None
 
 
+def begun_by(home: Path, prefix: str) -> list[RequestedRun]:
+    """Return what was begun by requests with a prefix, oldest first."""
+    found = [(path.stat().st_mtime_ns, begun) for path, begun in _read_all(home) if begun.request.startswith(prefix)]
+    return [begun for _, begun in sorted(found, key=lambda each: each[0])]
+
+
 def cancel(home: Path, run: str) -> bool:
     """Let a run that has not begun yet be stopped once it has; return whether there is such a one."""
     with atomic.locked(atomic.make_directory(home / FOLDER) / "lock"):

@@ -68,6 +68,9 @@ class SeenWait(Value, omit_defaults=True):
     question: str = ""
     """Id of a question that an answer through the client settles; '' for what it does not settle."""
     url: str = ""
+    is_review: bool = False
+    """True for work that waits for approval."""
+    attempt: int = 0
 
 
 class SeenRun(Value, omit_defaults=True):
@@ -172,7 +175,8 @@ class ClientRuns:
         text = gate.question if gate is not None else wait.text
         key = f"{wait.node}/{attempts.get(wait.node, 0)}/{question or wait.kind}"
         return SeenWait(key, wait.kind, clean(text), describe_settling(wait, run), wait.node,
-                        [choice.label for choice in gate.choices] if gate is not None else [], question, url)
+                        [choice.label for choice in gate.choices] if gate is not None else [], question, url,
+                        gate is not None and gate.is_review, attempts.get(wait.node, 0))
 
     # ---- act
 

@@ -124,7 +124,7 @@ def remove_sandbox_folder(worktree: Path) -> None:
 
 
 def open_network(runtime: Runtime, task: Task, role: Role, folder: Path, env: Mapping[str, str], *, agent: str = "",
-                 place: Place | None = None) -> NetworkPlace:
+                 place: Place | None = None, account: str = "") -> NetworkPlace:
     """Prepare the network of a process tree of a node; Refused or UsageError if that is impossible.
 
     Args:
@@ -132,9 +132,10 @@ def open_network(runtime: Runtime, task: Task, role: Role, folder: Path, env: Ma
         env: its variables without a sandbox.
         agent: agent that runs in it, '' for none.
         place: what it is given in the sandbox; None if it is not confined.
+        account: what stands for the run in its costs, where there is no run.
     """
     rights, log_in = read_rights(runtime.home, role, agent, runtime.environ), None
-    user = NetworkUser(runtime.home, task.run_id, task.node, task.attempt, folder)
+    user = NetworkUser(runtime.home, task.run_id, task.node, task.attempt, folder, account=account)
     if not agent:  # what works alongside the node's agent counts as the agent
         limits = registry.limits_of(task.agent, task.node, task.attributes, runtime.home) if task.agent else \
             network.lowest_limits(runtime.home)

@@ -356,7 +356,7 @@ class Runner:
         self._log_notes(self.worktree.prepare(tip, is_new_attempt=is_new_attempt, is_first=is_first,
                                               agent_alive=view.orchestrator.living))
         if is_first:  # `garrison verify` compares it with what the target had
-            self._record_fact("base", self.git.branch_tip(self.branch) or "")
+            self._record_fact("base", self.worktree.beginning())
         if is_new_attempt:
             self._record_fact("tree", "made")
 
@@ -372,7 +372,8 @@ class Runner:
         found = inspect_branch(self.git, self.runtime.home, self.launch, self.task, self.branch,
                                (self.launch.gate or "", self.launch.node_gate or "", (config and config.gate) or ""),
                                view.result.said if view.result is not None else {})
-        self._record_fact("changes", json.dumps({"tip": found.tip, "changes": found.changes}))
+        lines = {"lines": self.worktree.count_lines()} if self.task.candidate else {}
+        self._record_fact("changes", json.dumps({"tip": found.tip, "changes": found.changes, **lines}))
 
     def _start_job(self, action: Action, view: RunnerView) -> None:
         self.jobs.require_room(view.now)
@@ -483,10 +484,14 @@ class Runner:
         self._report(RunnerExited(self.task.node, self.branch, "failed", action.target, reason, ref))
 
     def _tidy_up(self, action: Action, view: RunnerView) -> None:
-        """Remove session and worktree and archive the branch; its commits are on the target, or pinned by the queue."""
+        """Remove session and worktree and archive the branch; its commits are on the target, or pinned by the queue.
+        Those of a candidate are saved."""
         self.worktree.save_rest()
         self._remove_worktree(view.orchestrator)
-        self.worktree.archive()
+        if self.task.candidate:
+            self.worktree.keep(self.facts.inspected)
+        else:
+            self.worktree.archive()
 
     def _close_session(self, orchestrator: ChildState) -> None:
         if orchestrator.identity is not None:

@@ -22,6 +22,7 @@ from types import MappingProxyType
 import msgspec
 
 from garrison.errors import Refused, UsageError
+from garrison.pipeline.best_of import BestOf, agents_of, best_of
 from garrison.pipeline.fidelity import next_steps
 from garrison.pipeline.flow.program import AUTOMATIC, Program, compile_graph, statuses_in
 from garrison.pipeline.graph import Graph, Located, Node, find_cycle, flag, is_known_handler, seconds, subfolder, text
@@ -85,6 +86,10 @@ class PlannedTask:
     """Ways a run may continue after it, if its agent decides between several (see fidelity.next_steps)."""
     source: str = field(default="", compare=False)
     """File of its pipeline, for messages."""
+    best_of: BestOf | None = None
+    """Candidates that do its work, tasks as well; None for one attempt after the other."""
+    candidate_of: str = ""
+    """Task whose work it does as one of its candidates, '' for none."""
 
 
 class RunPlan(Value):
@@ -163,9 +168,10 @@ def plan_run(graph: Graph, *, max_steps: int | None = None, load: Loader = load_
     plan = RunPlan(
         goal=goal,
         flow=flow_of(graph) or "walk",
-        tasks={node.id: replace(plan_task(node, steps.get(node.id, ()), graph.attrs),
-                                words=tuple(sorted(program.units[node.id].words)), source=graph.source)
-               for node in graph.nodes.values() if is_task(node.handler)},
+        tasks=_with_candidates(graph, {
+            node.id: replace(plan_task(node, steps.get(node.id, ()), graph.attrs),
+                             words=tuple(sorted(program.units[node.id].words)), source=graph.source)
+            for node in graph.nodes.values() if is_task(node.handler)}),
         start=graph.nodes_of("start")[0].id,
         exits=tuple(node.id for node in graph.nodes_of("exit")),
         predecessors={node: tuple(before) for node, before in graph.predecessors().items()},
@@ -200,6 +206,22 @@ def plan_run(graph: Graph, *, max_steps: int | None = None, load: Loader = load_
             raise Refused(graph.message_at(node.line, node.column, str(error))) from error
         children[node.id] = plan_run(parse(texts[node.id], source), load=load, within=name, has_begun=has_begun)
     return _with_children(graph, plan, children, texts)
+
+
+def _with_candidates(graph: Graph, tasks: Mapping[str, PlannedTask]) -> dict[str, PlannedTask]:
+    """Return tasks with the candidates of those that have any; raise Refused if a name is too long or taken."""
+    found = dict(tasks)
+    for task in tasks.values():
+        best = task.best_of
+        agents: list[str | None] = [*agents_of(task.attrs)] or [task.agent]
+        for place, name in enumerate(best.names if best is not None else ()):
+            if len(name) > MAX_NAME or name.lower() in {each.lower() for each in (*graph.nodes, *found)}:
+                problem = f"more than {MAX_NAME} characters" if len(name) > MAX_NAME else "the name of another node"
+                raise Refused(graph.message_at(graph.nodes[task.node].line, graph.nodes[task.node].column, (
+                    f"node {task.node} has candidates, and {name} is {problem}; rename a node")))
+            found[name] = replace(task, node=name, agent=agents[place % len(agents)], best_of=None,
+                                  candidate_of=task.node, escalate=None, label=f"{task.label} ({name[-1]})")
+    return found
 
 
 def _land(graph: Graph) -> str | None:
@@ -241,6 +263,7 @@ def plan_task(node: Node, steps: tuple[str, ...] = (), graph_attrs: Mapping[str,
         subfolder=subfolder(attrs, "path"),
         attrs=attrs,
         next_steps=steps,
+        best_of=best_of(node.id, attrs),
     )
 
 
@@ -259,8 +282,10 @@ def _with_children(graph: Graph, plan: RunPlan, children: Mapping[str, RunPlan],
     managers, all_texts = dict(plan.managers), dict(texts)
     for node, child in children.items():
         names = {name: inner_name(node, name) for name in (*child.tasks, *child.waits, *child.managers, *child.texts)}
-        tasks |= {names[name]: replace(task, node=names[name], failover=child.failover if task.failover is None
-                                       else task.failover) for name, task in child.tasks.items()}
+        tasks |= {names[name]: replace(
+            task, node=names[name], failover=child.failover if task.failover is None else task.failover,
+            best_of=best_of(names[name], task.attrs) if task.best_of else None,
+            candidate_of=names.get(task.candidate_of, "")) for name, task in child.tasks.items()}
         waits |= {names[name]: wait.renamed(names[name]) for name, wait in child.waits.items()}
         managers |= {names[name]: manager for name, manager in child.managers.items()}
         predecessors |= {names[name]: tuple(dict.fromkeys(names[other] if other in child.tasks else node

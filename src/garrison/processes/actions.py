@@ -48,9 +48,10 @@ class ActionKind(StrEnum):
     STOP_RUN = "stop_run"
     CHANGE_NODE = "node"  # NodeChanged
     ADVANCE_FLOW = "flow"  # FlowAdvanced
-    CHANGE_WAIT = "gate"  # GateChanged
+    CHANGE_WAIT = "gate"  # WaitChanged
     CYCLE_MANAGER = "manager"  # ManagerCycled
     CANCEL_NODE = "cancel"
+    RANK_CANDIDATES = "choice"  # CandidatesRanked
     CHANGE_TURN = "turn"  # TurnEnded, TurnSuspended
     CHANGE_LANDING = "landing"  # LandingChanged
     CHANGE_PULL_REQUEST = "pull_request"  # PullRequestChanged

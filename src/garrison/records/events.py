@@ -185,12 +185,22 @@ class RunChanged(Record):
     reason: str = stated("")
 
 
+class Kept(Value):
+    """Work of a candidate that passed its checks."""
+
+    commit: str
+    lines: int = 0
+    """Lines that it adds and removes."""
+    score: float | None = None
+    """Number that the judge's command printed, None without one."""
+
+
 class NodeChanged(Record):
     """A node's new status, in an attempt.
 
     `step` is the step of the flow that the attempt is for (None: as before), `failure_kind` says what failed, `steer`
     is the instruction of a manager (at the place `steered_by`) for the node's agent. `landing` is `no change` if the
-    attempt succeeded without one.
+    attempt succeeded without one, and `kept` with the work of a candidate.
     """
 
     kind: ClassVar[str] = "node"
@@ -208,6 +218,18 @@ class NodeChanged(Record):
     """What the user should know of what landed (`ends.LandingNote`)."""
     escalated: str = ""
     """Agent of a new attempt that replaces the node's own, since that one's work was refused."""
+    kept: Kept | None = None
+
+
+class CandidatesRanked(Record):
+    """The candidates of a node that may land in one step of the flow, the best first; `by` names who said so."""
+
+    kind: ClassVar[str] = "choice"
+    node: str
+    step: str
+    order: list[str]
+    why: str = ""
+    by: str = ""
 
 
 class StepOutcome(Value):
@@ -448,6 +470,7 @@ class GuardianSignal(Record):
     """As `stopped`, in a run that is resumed."""
     run: str | None = None
     """The run's new status."""
+    choice: CandidatesRanked | None = None
     graph: str = ""
     """Text of the run's graph from here on: the user added a node or edited one."""
     unparked: list[str] = msgspec.field(default_factory=list)
@@ -585,7 +608,7 @@ Event = (ProcessOpened | DecisionMade | ChildFenced | ChildSwept | ChildDied | C
          | SignalRefused | RunChanged | NodeChanged | FlowAdvanced | WaitChanged | ManagerCycled | NodeCancelled
          | LandingChanged | PullRequestChanged | ForeignMove | Warned | NoteWritten | GuardianSignal | JournalSnapshot
          | LauncherSignal | NotificationSent | GuardianUnparked | LauncherDetached | LauncherEnded | RunnerSignal
-         | FactRecorded | JobStarted | WorkSaved | QueueTaken | QueueStepDone | LaunchRecorded)
+         | FactRecorded | JobStarted | WorkSaved | QueueTaken | QueueStepDone | LaunchRecorded | CandidatesRanked)
 """Everything that a run's journal or a process's journal can hold."""
 
 _SIGNALS = (GuardianSignal, LauncherSignal, RunnerSignal)

@@ -218,6 +218,12 @@ class Task(Value):
     """Upstream nodes whose work has landed, oldest first: `node`, `task` (its label) and `commit`."""
     hosts: str = ""
     """Where it is done (`records.placement`), '' for this machine."""
+    candidate: bool = False
+    """True if its work is kept once it has passed its checks, and never enqueued."""
+    judge: str = ""
+    """Command that prints how good a candidate's work is, '' for none."""
+    work: str = ""
+    """Commit of the chosen candidate, with which the branch begins and which lands; '' for an attempt of an agent."""
     subfolder: str = ""
     """Folder of the worktree in which its agent and acceptance begin, '' for the top."""
 

@@ -8,7 +8,8 @@ step sees a signal that is not applied, or a node whose landing is not journaled
      1. apply signals: reports of runners and agents, guidance of users. One that changes anything ends the step
      2. follow the merge journal: what landed or was refused there, also where the runner's report was lost
      3. follow the turns of nodes that lost to a moved target
-     4. bring flow and nodes into agreement (`flow_policy.reconcile`)
+     4. bring flow and nodes into agreement (`flow_policy.reconcile`), and a node and its candidates
+        (`candidates.follow`)
      5. follow the landing of the run as a whole, then whatever follows it to its target, such as a pull request
      6. begin a new run; in one that is stopped or over, stop all processes, then end
      7. supervise runners and merge processor: record deaths, restart, park
@@ -40,6 +41,7 @@ from garrison.records.events import (
     AgentQuestion,
     FlowAdvanced,
     GuardianSignal,
+    Kept,
     LandingChanged,
     NodeChanged,
     PipelineSignal,
@@ -47,7 +49,7 @@ from garrison.records.events import (
 )
 from garrison.records.names import INTEGRATION, integration_branch
 from garrison.records.pull_request import PullRequestState
-from garrison.run import flow_policy, graph_policy
+from garrison.run import candidates, flow_policy, graph_policy
 from garrison.run.guardian_view import (
     PARKED_BY_PERSON,
     UNFINISHED,
@@ -102,6 +104,7 @@ def decide(plan: RunPlan, state: RunState, view: GuardianView, max_agents: int, 
                or _follow_merges(plan, state, view, max_rework)    # 2
                or _follow_turns(state, view)                       # 3
                or flow_policy.reconcile(plan, state, view)         # 4
+               or candidates.follow(plan, state, view)             # 4
                or follow_landing(state, view, max_rework)          # 5
                or _follow_follower(state, view, max_rework))       # 5
     if actions:
@@ -151,6 +154,13 @@ def _apply(plan: RunPlan, state: RunState, view: GuardianView, posted: PostedSig
         if flow is None:
             return _refuse(posted, objection or f"{signal.node_id} is not waiting for an answer")
         event = replace(_event(signal), flow=flow, by=payload.by)
+    elif isinstance(payload, signals.InputResponse) and payload.question_id in state.waits:
+        made = candidates.answer(plan, state, view, str(signal.node_id), payload.question_id, payload.text)
+        if isinstance(made, str):
+            return _refuse(posted, made)
+        is_failure = isinstance(made, NodeChanged)
+        event = replace(_event(signal), by=payload.by, effect=made if is_failure else None,
+                        choice=None if is_failure else made)
     elif isinstance(payload, signals.RetryNode):
         flow, objection = flow_policy.retry_node(state, view.run, payload.who)
         if flow is None:
@@ -179,14 +189,16 @@ def _apply_report(plan: RunPlan, state: RunState, signal: Signal, payload: signa
     event, name = _event(signal), str(signal.node_id)
     match payload:
         case signals.NodeComplete() if node.status == "active":
-            return replace(event, effect=NodeChanged(name, "impl_complete", node.attempt, landing=payload.landing))
+            kept = Kept(payload.commit, payload.lines or 0, payload.score)
+            return replace(event, effect=NodeChanged(name, "impl_complete", node.attempt, landing=payload.landing,
+                                                     kept=kept if payload.landing == LandingWord.KEPT else None))
         case signals.RunnerExited() if node.status in UNFINISHED and payload.status == "failed":
             reason = payload.reason
             others = [other for other, each in state.nodes.items() if each.status == "active" and other != name]
             if payload.failure_kind == RefusedBy.LOST and others:
                 reason += f"; at work then: {', '.join(others)}"
-            return replace(event, effect=change_after_failure(plan, name, node, payload.failure_kind, reason,
-                                                              max_rework))
+            return replace(event, effect=change_after_failure(
+                plan, name, node, payload.failure_kind, reason, candidates.spare(plan, state, name, max_rework)))
         case signals.OrchestratorParked() if node.status == "active" and signal.attempt == node.attempt:
             return _apply_parked(state, replace(event, why=payload.why), payload)
         case signals.OrchestratorCrashed():
@@ -259,7 +271,7 @@ _NOT_LANDED = frozenset({"conflict", "rejected", "cancelled"})
 def _follow_merges(plan: RunPlan, state: RunState, view: GuardianView, max_rework: int) -> list[Action]:
     actions = [_change(NodeChanged(name, "validated", node.attempt, landing=node.landing))
                for name, node in state.nodes.items()
-               if node.status == "impl_complete" and node.landing == LandingWord.NO_CHANGE]
+               if node.status == "impl_complete" and node.landing in (LandingWord.NO_CHANGE, LandingWord.KEPT)]
     for name, merge in view.merges.items():
         node = state.nodes.get(name)
         if node is None or node.status not in UNFINISHED or merge.attempt != node.attempt:
@@ -272,8 +284,9 @@ def _follow_merges(plan: RunPlan, state: RunState, view: GuardianView, max_rewor
                                                landing="" if merge.commit else LandingWord.NO_CHANGE,
                                                changes=merge.changes)))
         elif merge.status in _NOT_LANDED and _has_parked_runner(view, name):  # else its runner reports why
-            actions.append(_change(change_after_failure(plan, name, node, merge.failure_kind,
-                                                        merge.reason or merge.status, max_rework)))
+            actions.append(_change(change_after_failure(
+                plan, name, node, merge.failure_kind, merge.reason or merge.status,
+                candidates.spare(plan, state, name, max_rework))))
     return actions
 
 
@@ -616,7 +629,7 @@ def _finish(plan: RunPlan, state: RunState, view: GuardianView) -> list[Action]:
         return [Action(ActionKind.STOP_RUN,
                        why=f"{flow.why}; garrison resume {view.run} --max-steps N continues it")]
     if flow.over:
-        return _fail_run(state, view, _failure_summary(state, view, resting, flow.why))
+        return _fail_run(state, view, _failure_summary(plan, state, view, resting, flow.why))
     suspended = [name for name in state.nodes if is_suspended(state, view, name)]
     if flow_policy.can_progress(plan, state, view if suspended else None):
         return []
@@ -625,7 +638,7 @@ def _finish(plan: RunPlan, state: RunState, view: GuardianView) -> list[Action]:
             f"a signal stopped the runner of {', '.join(suspended)}, and nothing else is left to do; "
             f"garrison resume {view.run} continues it"))]
     if not any(awaits_person(state, name) for name in resting):
-        return _fail_run(state, view, _failure_summary(state, view, resting))
+        return _fail_run(state, view, _failure_summary(plan, state, view, resting))
     return []
 
 
@@ -674,12 +687,13 @@ _LONG = 200
 """Characters of one node's reason in that of its run."""
 
 
-def _failure_summary(state: RunState, view: GuardianView, resting: Sequence[str], flow: str = "") -> str:
+def _failure_summary(plan: RunPlan, state: RunState, view: GuardianView, resting: Sequence[str], flow: str = "") -> str:
     """Return why a run failed: the nodes that failed or are parked, and how the parked ones can continue.
 
     `flow` is why the flow ended; it is included if no node has failed.
     """
-    reasons = [f"{name}: {_first_line(node.reason)}" for name, node in state.nodes.items() if node.status == "failed"]
+    reasons = [f"{name}: {_first_line(node.reason)}" for name, node in state.nodes.items()
+               if node.status == "failed" and not plan.tasks[name].candidate_of]
     reasons += [_first_line(flow)] if flow and not reasons else []
     reasons += [f"{name}: parked: {_first_line(parked.why)}" for name in resting
                 if (parked := find_parked(state, name))]

@@ -92,6 +92,8 @@ class GuardianView(Value):
     """Nodes whose agent waits for a limit or an outage to pass."""
     auto_approve: bool = False
     """True if questions of the graph are answered automatically."""
+    costs: dict[str, float] = msgspec.field(default_factory=dict)
+    """Candidates that are to be judged → their known cost, US dollars."""
     placed: Collection[str] | None = None
     """Nodes that have a place among the agents of all runs; None if their number is not limited."""
 

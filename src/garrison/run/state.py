@@ -1,7 +1,7 @@
 """State of a run, replayed from the guardian's journal. Pure: no clock, disk or process here.
 
 `RunState.apply` applies one journal record (`records/events.py`) by the table `_APPLY`. Replayed with the run's
-program, as its guardian does, the state includes the flow; without it (status, answer) it has nodes, gates and latest
+program, as its guardian does, the state includes the flow; without it (status, answer) it has nodes, waits and latest
 outcomes, which need no graph.
 """
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from garrison.ends import RefusedBy
-from garrison.pipeline.node_status import VALIDATED, LandingWord, check_transition, is_unchanged
+from garrison.pipeline.node_status import VALIDATED, LandingWord, check_transition, is_unchanged, lands_nothing
 from garrison.pipeline.questions import OpenWait
 from garrison.records import events
 from garrison.records.names import Key
@@ -85,6 +85,8 @@ class NodeState(Value):
     """Attempts of this step that only lost to a moved target; they are no rework."""
     escalated: str = ""
     """Agent that does this attempt in place of the node's own, since that one's work was refused; '' for none."""
+    kept: events.Kept | None = None
+    """Work of this attempt, if it is a candidate's that passed."""
 
     @property
     def rework(self) -> int:
@@ -96,8 +98,8 @@ class NodeState(Value):
 
     @property
     def has_landed(self) -> bool:
-        """Return whether its work landed; one that changed nothing succeeded without landing."""
-        return self.status == VALIDATED and not self.is_unchanged
+        """Return whether its work landed; one that changed nothing, or a candidate, succeeded without landing."""
+        return self.status == VALIDATED and not lands_nothing(self.status, self.landing)
 
 
 class ManagerState(Value):
@@ -192,6 +194,8 @@ class RecordedState:
     reviews: dict[str, int] = field(default_factory=dict)
     """Node → attempt whose work waits, or waited until it was taken to land, for the user's approval."""
     pull_request: PullRequest = field(default_factory=PullRequest)
+    choices: dict[str, events.CandidatesRanked] = field(default_factory=dict)
+    """Node → its candidates in the order of the judge, in its latest step that was judged."""
     graph: str = ""
     """Text of its graph since the user changed that, '' while it is as launched."""
 
@@ -356,7 +360,12 @@ class RunState(RecordedState):
             event.failure_kind, event.steer or ("" if is_new_step else before.steer), event.landing,
             max((circuit.parks for full, circuit in self.circuits.items() if _is_runner(full, name)), default=0),
             0 if is_new_step else before.moved + has_lost,
-            event.escalated or ("" if is_new_step or is_new_attempt else before.escalated))
+            event.escalated or ("" if is_new_step or is_new_attempt else before.escalated),
+            event.kept or (None if is_new_step or is_new_attempt else before.kept))
+
+    def _apply_choice(self, event: events.CandidatesRanked, _at: str) -> None:
+        self.choices[event.node] = event
+        self.waits = {place: wait for place, wait in self.waits.items() if wait.node != event.node}
 
     def _forget_runner(self, node: str) -> None:
         """Forget deaths and circuit of a node's runner: each attempt has its own."""
@@ -371,6 +380,8 @@ class RunState(RecordedState):
             self.change_graph(event.graph)
         if event.effect is not None:
             self._apply_node(event.effect, at)
+        if event.choice is not None:
+            self._apply_choice(event.choice, at)
         self._apply_to_flow(event, at)
         if event.question is not None and event.node is not None:
             self.questions[event.node] = replace(event.question, at=at)
@@ -466,6 +477,7 @@ _APPLY: Mapping[type[Any], Callable[[RunState, Any, str], None]] = {
     events.ForeignMove: RunState._apply_foreign,
     events.Warned: RunState._apply_warning,
     events.NodeChanged: RunState._apply_node,
+    events.CandidatesRanked: RunState._apply_choice,
     events.GuardianSignal: RunState._apply_signal,
     events.ChildSpawned: RunState._apply_spawn,
     events.ChildParked: RunState._apply_circuit,

@@ -297,9 +297,10 @@ def read_checks(queue: MergeQueue, entry: MergeEntry | None, files: RunFiles, no
     if entry is not None and gate and (entry.status != "conflict" or entry.verdict):
         gate_log = Path(entry.log) if entry.log else None
         is_green = entry.verdict == "green" or entry.status == "landed"
-        result = "passed" if is_green else entry.reason if entry.status == "rejected" else "not run yet"
-        result = result.partition("\n")[0]
-        has_code = entry.status == "rejected" and entry.verdict != "lost"
+        is_refused = entry.status == "rejected"
+        result = "passed" if is_green else entry.reason.partition("\n")[0] if is_refused and entry.verdict else \
+            "not run" if is_refused else "not run yet"
+        has_code = is_refused and entry.verdict not in ("", "lost")
         gate_code = 0 if is_green else entry.code if has_code else None
         checks.append(JudgedBy("gate", gate, spell_hidden(result), gate_code,
                                spell_tail(gate_log), entry.log if gate_log is not None and gate_log.exists() else ""))

@@ -20,7 +20,7 @@ from garrison.run.plan import read_plan
 from garrison.run.state import replay_run
 from garrison.system.terminal_text import spell_hidden
 from garrison.values import Value
-from garrison.views.changes import change_of_entry, read_checks, read_task
+from garrison.views.changes import change_of_entry, find_change, read_checks, read_task
 from garrison.views.diff import changed_files, totals
 from garrison.views.usage import CostReader
 
@@ -101,7 +101,9 @@ def read_decision(runtime: Runtime, run: str, gate: str, node: str = "") -> Show
     if not node:
         with suppress(GarrisonError):
             plan = read_plan(runtime.files(run), launch)
-            names = [name for name in plan.nearest_before(gate, plan.tasks.__contains__) if name in state.nodes]
+            task = plan.tasks.get(gate)
+            names = [*task.best_of.names] if task is not None and task.best_of is not None else \
+                plan.nearest_before(gate, plan.tasks.__contains__)
     queue = node_queue(runtime, launch, "review")
     costs = CostReader(runtime.home).read(datetime.now(UTC).date().isoformat()).of_run(run)
     outcomes = [_outcome(runtime, queue, run, name, state.nodes[name],
@@ -109,6 +111,15 @@ def read_decision(runtime: Runtime, run: str, gate: str, node: str = "") -> Show
                 for name in names[:NODES] if name in state.nodes]
     return ShownDecision(outcomes, max(0, len(names) - NODES), costs.usd, sum(each.files or 0 for each in outcomes),
                          sum(each.added for each in outcomes), sum(each.removed for each in outcomes))
+
+
+def read_candidates(runtime: Runtime, run: str, node: str) -> list[ShownOutcome]:
+    """Return the candidates of a node none of which is in the merge queue yet; [] for any other node."""
+    task = read_plan(runtime.files(run), runtime.launch(run)).tasks.get(node)
+    if task is None or task.best_of is None \
+            or node_queue(runtime, runtime.launch(run), "review").state.entries_of(run, node):
+        return []
+    return read_decision(runtime, run, node).outcomes
 
 
 def _outcome(runtime: Runtime, queue: MergeQueue, run: str, name: str, node: NodeState,
@@ -119,11 +130,13 @@ def _outcome(runtime: Runtime, queue: MergeQueue, run: str, name: str, node: Nod
     checks: Sequence[JudgedBy] = ()
     if entry is not None:
         word = entry.landing
+    if entry is not None or node.kept is not None:
         with suppress(GarrisonError, OSError):
-            change = change_of_entry(queue.git, entry)
+            change = change_of_entry(queue.git, entry) if entry is not None else \
+                find_change(runtime, run, name, node.attempt, queue)
             found = changed_files(queue.git, change.base, change.head)
             files, (added, removed) = len(found), totals(found)
-            checks = read_checks(queue, entry, runtime.files(run), name, entry.attempt)
+            checks = read_checks(queue, entry, runtime.files(run), name, change.attempt)
     task = read_task(runtime.files(run).attempt(name, entry.attempt if entry is not None else node.attempt))
     return ShownOutcome(name, word, node.attempt, spell_hidden(node.reason[:REASON_CHARACTERS]), files, added, removed,
                         usd,

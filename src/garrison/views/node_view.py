@@ -23,10 +23,11 @@ from garrison.ends import Effect, with_effect
 from garrison.errors import GarrisonError
 from garrison.merge.explanation import describe_changes
 from garrison.merge.turns import describe_wait
-from garrison.pipeline.node_status import LandingWord, is_unchanged
+from garrison.pipeline.node_status import LandingWord, lands_nothing
 from garrison.pipeline.plan import blocked_by
 from garrison.processes.loop import read_hindrance
 from garrison.records import run as run_records
+from garrison.records.events import Kept
 from garrison.records.failover import Failover, read_failovers
 from garrison.records.identity import Identity
 from garrison.records.names import Key
@@ -123,6 +124,8 @@ class ShownNode(Value, omit_defaults=True, kw_only=True):
     """What its agent waits for with all agents of its account."""
     failovers: list[Failover] = msgspec.field(default_factory=list)
     """Agents of this attempt that could not continue, each with the one that did."""
+    kept: Kept | None = None
+    """Work of a candidate that passed."""
 
 
 class NodeView(ShownNode, kw_only=True):
@@ -485,8 +488,8 @@ def unfinished_before(plan: RunPlan, state: RunState, name: str) -> list[str]:
 PLACE_BY_STATUS: Mapping[str, str] = {"validated": "landed", "impl_complete": "landing", "active": "working",
                                       "failed": "failed", "pending": "waiting", "skipped": "skipped"}
 """Status of a node → its place in the run."""
-PLACES = ("landed", LandingWord.NO_CHANGE.value, LandingWord.UNDONE.value, "landing", "working", "failed", "waiting",
-          "skipped")
+PLACES = ("landed", LandingWord.NO_CHANGE.value, LandingWord.KEPT.value, LandingWord.UNDONE.value, "landing", "working",
+          "failed", "waiting", "skipped")
 """Places of nodes that are not parked, in the order of the progress bar."""
 PARKED = "parked"
 """Place of an unfinished node that is parked."""
@@ -572,7 +575,7 @@ def place_of(model: RunModel, name: str) -> str:
 
 
 def place_of_status(status: str, landing: str) -> str:
-    return LandingWord.NO_CHANGE.value if is_unchanged(status, landing) else PLACE_BY_STATUS[status]
+    return landing if lands_nothing(status, landing) else PLACE_BY_STATUS[status]
 
 
 def state_word(place: str, runner: ProcessView | None, agent: ProcessView | None, *, asks: bool,
@@ -581,7 +584,7 @@ def state_word(place: str, runner: ProcessView | None, agent: ProcessView | None
     processes do; while it lands, the word for its `landing`."""
     if place == "landing":
         return landing or LandingWord.QUEUED
-    is_over = place in ("landed", LandingWord.NO_CHANGE, LandingWord.UNDONE, "failed")
+    is_over = place in ("landed", LandingWord.NO_CHANGE, LandingWord.KEPT, LandingWord.UNDONE, "failed")
     if not is_over and "parked" in (runner and runner.status, agent and agent.status):
         return "parked"
     if place != "working":
@@ -695,6 +698,8 @@ def _landing(facts: NodeFacts) -> str:
 def _landed(facts: NodeFacts) -> str:
     if facts.landing == LandingWord.NO_CHANGE:
         return f"{LandingWord.NO_CHANGE}: it succeeded, and there was nothing to land"
+    if facts.landing == LandingWord.KEPT:
+        return f"{LandingWord.KEPT}: it passed its checks, and lands only if its node chooses it"
     if facts.landed is not None and facts.landed.status == "undone":
         return f"undone: {first_line(facts.landed.reason)}"
     where = f" on {facts.run_branch}" if facts.run_branch else ""

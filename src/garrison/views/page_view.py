@@ -22,7 +22,7 @@ from garrison.ends import WaitKind
 from garrison.merge.entry import MergeEntry
 from garrison.merge.queue import target_of_folder
 from garrison.merge.turns import describe_wait
-from garrison.pipeline.node_status import IMPL_COMPLETE, LandingWord, is_unchanged, shown
+from garrison.pipeline.node_status import IMPL_COMPLETE, LandingWord, lands_nothing, shown
 from garrison.records.events import (
     ChildDied,
     ChildHealed,
@@ -667,8 +667,8 @@ def _page_entry(entry: MergeEntry, position: int) -> PageEntry:
 
 
 def _node_kind(record: NodeChanged) -> str:
-    if is_unchanged(record.status, record.landing):
-        return "unchanged"
+    if lands_nothing(record.status, record.landing):
+        return "unchanged" if record.landing == LandingWord.NO_CHANGE else "kept"
     retry = "attempt" if record.attempt > 1 else ""
     return {"validated": "landed", "failed": "failed", "skipped": "skipped", "active": retry}.get(record.status, "")
 

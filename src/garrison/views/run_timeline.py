@@ -22,7 +22,7 @@ from garrison.agents.conversation.policy import NEEDS_PERSON
 from garrison.errors import GarrisonError, NotFound
 from garrison.merge import records as queue_records
 from garrison.merge.records import EntryEnqueued, EntryLanded, GateStarted, StatusChanged, VerdictGiven
-from garrison.pipeline.node_status import IMPL_COMPLETE, is_unchanged
+from garrison.pipeline.node_status import IMPL_COMPLETE, lands_nothing
 from garrison.pipeline.questions import SIGNAL
 from garrison.records import costs
 from garrison.records import run as run_records
@@ -78,6 +78,7 @@ class MarkKind(StrEnum):
     DIED = "died"
     LANDED = "landed"
     NO_CHANGE = "no change"
+    KEPT = "kept"
     FAILED = "failed"
     CONFLICT = "conflict"
     REJECTED = "rejected"
@@ -398,8 +399,8 @@ class TimelineModel:
         if now.status == "active" and now.attempt > 1 and now.attempt != before.attempt:
             track.mark(MarkKind.RETRY, at, now.attempt, now.reason)
         elif now.status == "validated":
-            is_same = is_unchanged(now.status, now.landing)
-            track.mark(MarkKind.NO_CHANGE if is_same else MarkKind.LANDED, at, now.attempt, now.commit[:10])
+            mark = MarkKind(now.landing) if lands_nothing(now.status, now.landing) else MarkKind.LANDED
+            track.mark(mark, at, now.attempt, now.commit[:10])
         elif now.status == "failed":
             track.mark(MarkKind.FAILED, at, now.attempt, now.reason)
 
@@ -521,7 +522,7 @@ def _begin(lane: Lane) -> float | None:
 
 def _over_at(lane: Lane) -> float | None:
     """Return when a node was over, None if it is not; a question of the pipeline is over when it was answered."""
-    ends = [mark.at for mark in lane.marks if mark.kind in (MarkKind.LANDED, MarkKind.NO_CHANGE)]
+    ends = [mark.at for mark in lane.marks if mark.kind in (MarkKind.LANDED, MarkKind.NO_CHANGE, MarkKind.KEPT)]
     if lane.status == "validated":
         return ends[-1] if ends else 0.0
     if lane.status == "" and lane.spans and lane.spans[-1].end is not None:

@@ -199,7 +199,6 @@ def show_gate(gate: OpenWait) -> ShownGate:
 def show_review(entry: MergeEntry) -> ShownGate:
     """Return a merge entry that waits for approval, as a question for the page."""
     why = describe_changes(with_effect(entry.changes, Effect.ASK))
-    question = (f"Land attempt {entry.attempt} ({entry.oid[:10]})? {f'It {why}. ' if why else ''}"
-                f"`garrison review {entry.node}` shows commits, diff and evidence.")
+    question = f"Land attempt {entry.attempt} ({entry.oid[:10]})?{f' It {why}.' if why else ''}"
     return ShownGate(f"{REVIEW}{entry.id}", entry.node, "review", question, "", None, False, "",
                      [OfferedChoice("Approve", "A")], why)

@@ -43,6 +43,7 @@ RULES: Rules = {
     "status_known": (ERROR, attributes.status_known),
     "tool_command_required": (ERROR, attributes.tool_command_required),
     "child_pipeline_required": (ERROR, attributes.child_pipeline_required),
+    "candidates": (ERROR, attributes.candidates),
     "out_of_range": (ERROR, attributes.out_of_range),
     "stylesheet_syntax": (ERROR, attributes.stylesheet_syntax),
     "type_known": (WARNING, attributes.type_known),

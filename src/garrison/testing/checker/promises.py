@@ -64,7 +64,9 @@ GRACEFUL = re.compile(r"(attempt [0-9]+; )?it had ended gracefully|to stop what 
 """Beginnings of the reason of a start after an end that no supervisor saw, since it had been stopped as well, in
 journals of earlier versions. That the former life wrote nothing afterwards is checked all the same."""
 LANDED, FAILED, SKIPPED, ACTIVE = "validated", "failed", "skipped", "active"
-NO_LANDING = "no change"
+NO_LANDING = frozenset({"no change", "kept"})
+"""What is recorded of a node that succeeded without a landing; `kept` is the work of a candidate."""
+KEPT = "kept"
 
 
 def follows_an_end(start: Mapping[str, Any]) -> bool:
@@ -361,9 +363,11 @@ class _Check:
             entry = latest.get(name)
             if node.status == FAILED and not node.reason:
                 yield f"{name} failed and no reason is recorded"
-            elif node.status == LANDED and node.landing != NO_LANDING and entry is None and node.attempts.total():
+            elif node.landing == KEPT and entry is not None:
+                yield f"{name} is a candidate, whose work lands only as another node's, and {entry.name} was enqueued"
+            elif node.status == LANDED and node.landing not in NO_LANDING and entry is None and node.attempts.total():
                 yield f"{name} is recorded as landed and was never enqueued"
-            elif node.status == LANDED and node.landing != NO_LANDING and entry is not None and not entry.landed:
+            elif node.status == LANDED and node.landing not in NO_LANDING and entry is not None and not entry.landed:
                 yield f"{name} is recorded as landed and its merge entry {entry.name} is {entry.status}"
             elif self.history.end == "done" and node.status not in (LANDED, FAILED, SKIPPED, "pending"):
                 yield f"the run is done and {name} is {node.status}"

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shlex
+from collections.abc import Sequence
+from typing import Any
 
 from acp_panel import begin_session, editor
+from garrison.agents.acp.client import AcpClient
+from garrison.agents.acp.permissions import OfferedAnswer
 from support import PROGRAM, Place, git, wait_for
 
 
@@ -107,7 +112,8 @@ def test_cancel_close_and_what_is_wrong(place: Place) -> None:
         assert {each["name"] for each in listed[0]["availableCommands"]} == names
         for text, told in (("/stpo", "did you mean /stop?"), ("/tell", "type /tell NODE TEXT"), ("/run", "type /run ["),
                            ("/run --colour red x", "/run has no --colour"), ("/why", "there is no run yet"),
-                           ("/status no-such", "there is no run no-such"), ("/run --agent nobody make it", "nobody")):
+                           ("/status no-such", "there is no run no-such"),
+                           ("/run --agent nobody make it", "did not begin: "), ("/why", "nobody")):
             assert told in found.prompt(session, text), text
         assert "is in no git repository" in found.prompt(begin_session(found, place.root), "make it")
         for method, params, told in (
@@ -136,3 +142,55 @@ def test_cancel_close_and_what_is_wrong(place: Place) -> None:
         found.until(f"Run `{run}` is over: done")
         assert "it" in found.prompt(session, "/diff make_it")
     assert "an editor 2" in json.dumps(place.journal(run))
+
+
+class Listener:
+    """Hears a session as an agent's attempt does, and allows everything that it is asked."""
+
+    def __init__(self) -> None:
+        self.texts, self.asked = list[str](), list[str]()
+
+    def on_event(self, event: Any) -> None:
+        self.texts.append(str(event.get("text", "")))
+
+    async def on_permission(self, kind: str, title: str, options: Sequence[OfferedAnswer]) -> OfferedAnswer | None:
+        """Take the first option that allows."""
+        self.asked.append(title)
+        return next(option for option in options if option.kind == "allow_once")
+
+
+def test_garrisons_own_client_follows_a_run_and_its_leave_lands_nothing(place: Place) -> None:
+    """It grants whatever it is asked; the work to approve waits on, until its next prompt says so in words."""
+    launch(place)
+    assert place.command("answer", "ask", "Blue", "--yes", "--run", "r1").returncode == 0
+    assert place.command("wait", "r1").returncode == 3
+    heard = Listener()
+
+    async def play() -> str:
+        client = AcpClient([*PROGRAM, "acp", "--plain"], place.env, str(place.repo), heard, stale=60)
+        try:
+            await client.start()
+            assert client.agent.startswith("garrison ") and client.can_resume
+            session = await client.new_session(())
+            for text in ("/follow r1", "/status r1", "yes", "/follow r1"):
+                if text == "yes":  # the client's leave came first, and has only proposed it
+                    while '"proposals":[{' not in (place.home / f"conversations/{session}.jsonl").read_text():
+                        await asyncio.sleep(0.1)
+                    assert place.command("wait", "r1").returncode == 3
+                assert await client.turn(text) == "end_turn", client.stderr
+        finally:
+            await client.close()
+        again = AcpClient([*PROGRAM, "acp", "--plain"], place.env, str(place.repo), heard, stale=60)
+        try:
+            await again.start()
+            await again.resume_session(session, ())
+            await again.turn("/why")
+        finally:
+            await again.close()
+        return session
+
+    session = asyncio.run(play())
+    assert any(title.startswith("blue: Land attempt 1") for title in heard.asked)
+    assert "done, 1 of 2 landed" in "".join(heard.texts)
+    conversation = (place.home / f"conversations/{session}.jsonl").read_text()
+    assert conversation.count('"content":"/follow r1"') == 2 and '"content":"/why"' in conversation

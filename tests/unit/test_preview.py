@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from garrison.errors import UsageError
-from garrison.preview.listeners import Listener, Step, Tree, decide, parse_table
+from garrison.preview.listeners import Step, Tree, decide
 from garrison.preview.rules import Rules, Tickets, headers_in, headers_out, host_label, is_upgrade, judge
 from garrison.preview.service import Address, Wanted, rules_of
 from garrison.system.processes import ProcessId
+from garrison.system.sockets import Listener, parse_table
 
 RULES = Rules("web-r1.localhost:40000", 5173)
 OWN = (b"host", b"web-r1.localhost:40000")

@@ -327,7 +327,7 @@ def test_a_command_that_misses_a_file_is_told_how_to_show_it(mode: Mode, code: i
 def test_a_service_of_the_machine_that_a_sandbox_does_not_reach_is_told(tail: str, is_told: bool) -> None:
     for network, told in ((Network.ALLOW, is_told), (Network.OPEN, False)):
         hint = explain_missing_file(Rights(network=network), "sandbox.gate", End(1), tail, "/usr/bin:/bin")
-        assert ('network = "open" in [sandbox.gate]' in hint) is told
+        assert ("host_ports = [PORT] in [sandbox.gate]" in hint) is told
 
 
 @pytest.mark.parametrize(("code", "tail", "command"), [

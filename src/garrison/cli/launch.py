@@ -332,7 +332,7 @@ def follow_run(runtime: Runtime, launch: Launch, *, as_json: bool = False) -> in
         raise GarrisonError(f"run {run} is {view.status}, {view.progress}: "
                             f"{'; '.join(why) or f'`garrison status {run}` shows it'}")
     progress.end(state.status, state.reason, state,
-                 describe_landed(state, launch.land, launch.base, launch.onto, len(state.nodes)),
+                 describe_landed(state, launch.land, launch.base, launch.onto, state.own),
                  closing_lines(state, launch, runtime.files(run).process_log("tick")))
     return EXIT[state.status]
 

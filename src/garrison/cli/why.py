@@ -178,7 +178,7 @@ def tell_node(view: RunView, node: NodeView, earlier: Mapping[int, str], of_run:
     step = next((describe_settling(wait, view.run_id) for wait in view.waits if wait.node == node.node), "")
     if node.place == LandingWord.UNDONE:
         step = _step_of_undone(node)
-    if not step and node.place not in ("landed", LandingWord.NO_CHANGE):
+    if not step and node.place not in ("landed", LandingWord.NO_CHANGE, LandingWord.KEPT):
         step = f"`garrison resume {view.run_id} --retry {node.node}` tries it again" if (
             node.place == "failed" and view.status == Status.FAILED and not view.adhoc) else _step_of_run(view)
     if step and node.place == "failed" and (permission := permission_hint([node])):

@@ -30,7 +30,14 @@ from garrison.sandbox.file_system import show_named_programs
 from garrison.sandbox.network import NetworkPlace, NetworkUser
 from garrison.sandbox.place import Mode, Place, Rights, Role
 from garrison.sandbox.probe import explain_missing_file, held_mode
-from garrison.sandbox.proxy.hosts import REFUSED, HostRights, RefusedHost, describe_permission, read_refused
+from garrison.sandbox.proxy.hosts import (
+    REFUSED,
+    REFUSED_PORTS,
+    HostRights,
+    RefusedHost,
+    describe_permission,
+    read_refused,
+)
 from garrison.sandbox.rights import read_rights
 from garrison.sandbox.setups import SetupLayer
 from garrison.supervise.job_watch import JobWatch, LostTime
@@ -195,7 +202,8 @@ class GateRun:
         """Prepare the slot for a commit with that tree and start set-up or gate, in a fresh folder."""
         self.tree = tree
         remove_folder(self.folder)
-        (self._costs / network.FOLDER / REFUSED).unlink(missing_ok=True)
+        for name in (REFUSED, REFUSED_PORTS):
+            (self._costs / network.FOLDER / name).unlink(missing_ok=True)
         atomic.make_directory(self.log.parent)
         try:
             self.slot.prepare(commit, self.config.clean, self.config.keep)
@@ -301,7 +309,8 @@ class GateRun:
         self.is_cut, self._is_served, self._serve_at = False, False, time.monotonic() + PROXY_AFTER
         self._lost_time = None
         if self.network.client is not None:
-            (folder / "proxy").write_text(UNSERVED)
+            proxy = self.network.process
+            (folder / "proxy").write_text(UNSERVED if proxy is None else f"{proxy.pid} {proxy.ticks}")
         # Detached, and its pid is written by itself: neither the end of this processor nor a kill between the start and
         # a record of ours may leave a gate that the next processor does not find.
         self.child = processes.spawn(argv, env=confined.env, cwd=self.slot.path, log=log, subreaper=True)
@@ -505,13 +514,13 @@ class GateRun:
 
     @property
     def refused_hosts(self) -> list[RefusedHost]:
-        return read_refused(self._costs / network.FOLDER / REFUSED)
+        return [host for name in (REFUSED, REFUSED_PORTS) for host in read_refused(self._costs / network.FOLDER / name)]
 
     def _describe_refused_hosts(self) -> str:
         """Return which hosts set-up and gate were refused: a failed download is not the branch's fault."""
         refused = self.refused_hosts
         rights = self._rights("gate", self.environment)
-        hint = describe_permission(refused, HostRights(config_path(self.home), rights.hosts))
+        hint = describe_permission(refused, HostRights(config_path(self.home), rights.hosts, rights.host_ports))
         return "".join(f"; {host.describe()}" for host in refused[:MAX_NAMED]) + (f"; {hint}" if hint else "")
 
     def _is_lost(self, end: End, tail: str) -> bool:

@@ -156,7 +156,12 @@ def open_network(runtime: Runtime, task: Task, role: Role, folder: Path, env: Ma
 
 
 def network_notes(runtime: Runtime, agents: Iterable[str]) -> Iterator[str]:
-    """Yield what does not hold of the network and the keys of these agents, a line each."""
+    """Yield what does not hold of the network and the keys of these agents, and what they share, a line each."""
+    shared = {entry for agent in agents for rights in (read_rights(runtime.home, Role.AGENT, agent, runtime.environ),)
+              for entry in rights.host_ports if rights.network is not Network.OPEN and rights.mode is not Mode.NONE}
+    if shared:
+        names = ", ".join(f"{name}:{port}" for name, port in sorted(shared))
+        yield f"host_ports: all nodes share {names}: what one changes there, the others see"
     for agent in sorted(set(agents)):
         rights = read_rights(runtime.home, Role.AGENT, agent, runtime.environ)
         held = rights.mode is not Mode.NONE

@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from garrison.preview.listeners import Listener, Tree
+    from garrison.preview.listeners import Tree
     from garrison.system.processes import ProcessId
+    from garrison.system.sockets import Listener
 
 _OWNER = 0xB701
 """ioctl NS_GET_USERNS: the user namespace that owns a namespace."""

@@ -9,61 +9,21 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from contextlib import suppress
 from enum import StrEnum
-from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
 from garrison.system import processes
 from garrison.system.processes import ProcessId
+from garrison.system.sockets import Listener, list_listeners
 from garrison.values import Value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-_LISTEN = "0A"
 _SOCKET = re.compile(r"socket:\[(\d+)\]\Z")
 MAX_PROCESSES = 4096
 """Descendants of a node that are looked at."""
-
-
-class Listener(Value):
-    """A TCP socket that listens."""
-
-    port: int
-    address: str
-    """Address to connect to: loopback where the socket is bound to every address."""
-    inode: int
-    program: str = ""
-    """Name of the program that has it open, '' if that may not be read."""
-
-    @property
-    def is_v6(self) -> bool:
-        return ":" in self.address
-
-
-def parse_table(text: str) -> list[Listener]:
-    """Return the listening sockets of a text of /proc/net/tcp or tcp6; lines that are damaged are left out. Pure."""
-    found = []
-    for line in text.splitlines()[1:]:
-        words = line.split()
-        if len(words) < 10 or words[3] != _LISTEN:
-            continue
-        with suppress(ValueError):
-            packed, _, port = words[1].partition(":")
-            found.append(Listener(int(port, 16), _address(packed), int(words[9])))
-    return found
-
-
-def _address(packed: str) -> str:
-    """Return the address to connect to of one as /proc/net writes it: words of 32 bits in the machine's order."""
-    raw = b"".join(int(packed[at:at + 8], 16).to_bytes(4, sys.byteorder) for at in range(0, len(packed), 8))
-    address = ip_address(raw)
-    if address.is_unspecified:
-        return "::1" if address.version == 6 else "127.0.0.1"
-    mapped = getattr(address, "ipv4_mapped", None)
-    return str(mapped or address)
 
 
 class Tree(Value):
@@ -95,10 +55,10 @@ def look_at(root: ProcessId, holder: int = 0) -> Tree | None:
     inside = [process for process in below if _network_of(process.pid) not in ("", own)]
     names = _owners(below)
     if not inside:
-        held = [each for each in _read_tables(os.getpid()) if each.inode in names]
+        held = [each for each in list_listeners(os.getpid()) if each.inode in names]
         return Tree(None, _by_port(held, names))
     ours = _sockets_of(holder or root.pid)
-    found = _read_tables(inside[0].pid)
+    found = list_listeners(inside[0].pid)
     reserved = frozenset(each.port for each in found if each.inode in ours)
     return Tree(inside[0], _by_port([each for each in found if each.port not in reserved], names), reserved)
 
@@ -149,15 +109,6 @@ def _owners(below: Iterable[ProcessId]) -> dict[int, str]:
         for inode in _sockets_of(process.pid):
             names.setdefault(inode, info.comm if info is not None else "")
     return names
-
-
-def _read_tables(pid: int) -> list[Listener]:
-    """Return all listening sockets of a process's network namespace."""
-    found: list[Listener] = []
-    for name in ("tcp", "tcp6"):
-        with suppress(OSError), open(f"/proc/{pid}/net/{name}", encoding="ascii") as file:  # noqa: PTH123
-            found += parse_table(file.read())
-    return found
 
 
 # ---- decision --------------------------------------------------------------------------------------------------------

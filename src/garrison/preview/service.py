@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Protocol
 from garrison.errors import GarrisonError, RecordError, Refused, UsageError
 from garrison.preview.dialer import NodeWay
 from garrison.preview.gateway import Gateway
-from garrison.preview.listeners import ENDS, Listener, Step, Tree, decide, look_at
+from garrison.preview.listeners import ENDS, Step, Tree, decide, look_at
 from garrison.preview.rules import TICKET, Rules, Tickets, host_label
 from garrison.records import atomic, record
 from garrison.records.identity import Identity
@@ -28,6 +28,7 @@ from garrison.records.names import Key
 from garrison.records.run import RunFiles
 from garrison.system import processes
 from garrison.system.processes import ProcessId
+from garrison.system.sockets import Listener
 from garrison.values import Value
 
 if TYPE_CHECKING:

@@ -219,6 +219,8 @@ class NodeChanged(Record):
     escalated: str = ""
     """Agent of a new attempt that replaces the node's own, since that one's work was refused."""
     kept: Kept | None = None
+    candidate_of: str = ""
+    """Node whose work it does as one of its candidates; '' as before."""
 
 
 class CandidatesRanked(Record):

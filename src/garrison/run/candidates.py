@@ -25,7 +25,7 @@ from garrison.pipeline import questions
 from garrison.pipeline.best_of import FIRST, MAX_LANDED, PERSON, Passed, order, tied
 from garrison.pipeline.node_status import LandingWord
 from garrison.processes.actions import Action, ActionKind
-from garrison.records.events import CandidatesRanked, GateChanged, NodeChanged
+from garrison.records.events import CandidatesRanked, GateChanged, Kept, NodeChanged
 from garrison.run.flow import step_id
 from garrison.run.guardian_view import UNFINISHED, needs_runner
 from garrison.values import replace
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from garrison.pipeline.best_of import BestOf
     from garrison.pipeline.flow import Place
     from garrison.pipeline.plan import RunPlan
-    from garrison.records.events import Kept
+    from garrison.records.signals import NodeComplete
     from garrison.run.guardian_view import GuardianView
     from garrison.run.state import NodeState, RunState
 
@@ -152,6 +152,11 @@ def answer(plan: RunPlan, state: RunState, view: GuardianView, node: str, place_
 
 
 # ---- what has passed, and what is no longer needed -------------------------------------------------------------------
+
+
+def kept_of(report: NodeComplete) -> Kept | None:
+    """Return the work that a candidate's runner reports; None for any other report."""
+    return Kept(report.commit, report.lines or 0, report.score) if report.landing == LandingWord.KEPT else None
 
 
 def passed_of(state: RunState, best: BestOf, view: GuardianView) -> list[Passed]:

@@ -411,7 +411,7 @@ class Launcher:
             queue = self._open_queue()
             closing = closing_lines(self.state, launch, self.files.process_log("tick"))
         self.progress.end(status, reason, self.state, describe_landed(
-            self.state, launch.land, launch.base, launch.onto, len(self.state.nodes)), closing)
+            self.state, launch.land, launch.base, launch.onto, self.state.own), closing)
         with _unless_replaced():
             self._notify(status)
             self.notifier.finish()

@@ -87,6 +87,8 @@ class NodeState(Value):
     """Agent that does this attempt in place of the node's own, since that one's work was refused; '' for none."""
     kept: events.Kept | None = None
     """Work of this attempt, if it is a candidate's that passed."""
+    candidate_of: str = ""
+    """Node whose work it does as one of its candidates, '' for none."""
 
     @property
     def rework(self) -> int:
@@ -226,6 +228,11 @@ class RunState(RecordedState):
         return sum(node.is_unchanged for node in self.nodes.values())
 
     @property
+    def own(self) -> int:
+        """Return the number of nodes without candidates, whose work may land only as that of another."""
+        return sum(not node.candidate_of for node in self.nodes.values())
+
+    @property
     def told(self) -> list[events.ForeignMove | events.Warned]:
         """Return everything that the user is warned of: moves of the target, then the other changes."""
         return [*self.foreign_moves, *self.warnings]
@@ -361,7 +368,8 @@ class RunState(RecordedState):
             max((circuit.parks for full, circuit in self.circuits.items() if _is_runner(full, name)), default=0),
             0 if is_new_step else before.moved + has_lost,
             event.escalated or ("" if is_new_step or is_new_attempt else before.escalated),
-            event.kept or (None if is_new_step or is_new_attempt else before.kept))
+            event.kept or (None if is_new_step or is_new_attempt else before.kept),
+            event.candidate_of or before.candidate_of)
 
     def _apply_choice(self, event: events.CandidatesRanked, _at: str) -> None:
         self.choices[event.node] = event

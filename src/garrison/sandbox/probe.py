@@ -247,7 +247,8 @@ def explain_missing_file(rights: Rights, table: str, end: End, tail: str, path: 
     """
     tail = tail[-_MAX_TAIL:]
     if end.code != 0 and rights.mode is not Mode.NONE and rights.network is not Network.OPEN and _LOCAL.search(tail):
-        return f'; a sandbox has its own localhost: network = "open" in [{table}] of config.toml shows it this one'
+        return (f"; a sandbox has its own localhost: host_ports = [PORT] in [{table}] of config.toml leads to your "
+                "machine's")
     is_told = end.kind is EndKind.NOT_RUN or any(sign in tail for sign in (MISSING, READ_ONLY, "not found"))
     if end.code == 0 or not is_told:
         return ""

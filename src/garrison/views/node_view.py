@@ -126,6 +126,7 @@ class ShownNode(Value, omit_defaults=True, kw_only=True):
     """Agents of this attempt that could not continue, each with the one that did."""
     kept: Kept | None = None
     """Work of a candidate that passed."""
+    candidate_of: str = ""
 
 
 class NodeView(ShownNode, kw_only=True):
@@ -228,7 +229,7 @@ class NodeReader:
         """Return the hosts that all agents may reach now; None if the settings cannot be read."""
         home = self.observer.store.home
         rights = self.records.attempt(lambda: read_rights(home, Role.AGENT, "", os.environ))
-        return HostRights(config_path(home), rights.hosts) if rights is not None else None
+        return HostRights(config_path(home), rights.hosts, rights.host_ports) if rights is not None else None
 
     @property
     def under_way(self) -> bool:

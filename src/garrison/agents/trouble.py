@@ -28,6 +28,7 @@ from garrison.values import Value
 
 if TYPE_CHECKING:
     from garrison.records.api_answers import ApiAnswer
+    from garrison.records.budget import Shortfall
 
 SAME_DAY = 20 * 3600.0
 """Seconds up to which a time of day says when a wait ends."""
@@ -239,6 +240,11 @@ _MAX_TEXT = 4_000
 """Characters of a message that are looked at."""
 _BUDGET = _Pattern("garrison: budget used up")
 """Answer of garrison's proxy, which refuses calls beyond a budget."""
+
+
+def kind_of_shortfall(shortfall: Shortfall) -> TroubleKind:
+    """Return the class of money that is missing for a call: used up, or only reserved by others."""
+    return TroubleKind.RESERVED if shortfall.is_reserved else TroubleKind.BUDGET
 
 
 def classify(status: int | None, text: str, error: str = "") -> TroubleKind:

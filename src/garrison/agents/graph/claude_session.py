@@ -21,7 +21,6 @@ from garrison.agents.conversation import policy
 from garrison.agents.graph.model import AgentFailure
 from garrison.agents.trouble import WHAT_TO_DO, classify
 from garrison.errors import UsageError
-from garrison.records.costs import estimate
 from garrison.system import processes
 
 if TYPE_CHECKING:
@@ -59,7 +58,6 @@ class ClaudeSession:
         self._taken = spec.resume is not None
         """Whether there is a transcript to resume."""
         self._process: processes.ProcessId | None = None
-        self._last_cost = 0.0
 
     @property
     def session_id(self) -> str | None:
@@ -133,23 +131,13 @@ class ClaudeSession:
         return None
 
     def _pay(self, event: Event) -> AgentFailure | None:
-        """Account for a response, and reserve the call that follows its tools; return the failure if it may not start.
-        """
-        if event["kind"] != "usage" or self._purse is None:
-            return None
-        usd = estimate(event["model"], event["usage"])
-        self._purse.recorded(self._id, usd, is_final=event["final"])
-        if not event["final"]:
-            return None
-        self._last_cost = usd
-        if event["last"]:
-            return None  # the answer is there and paid for
-        shortfall = self._purse.reserve(self._id, usd)
+        """Account for a response; return the failure if the call that follows its tools may not start."""
+        shortfall = self._purse.pay(self._id, event) if self._purse is not None and event["kind"] == "usage" else None
         return _over_budget(shortfall.reason) if shortfall is not None else None
 
     async def _enter_purse(self) -> None:
         """Reserve the first call of a turn; wait while calls of others in progress may cost what is left."""
-        while self._purse is not None and (shortfall := self._purse.reserve(self._id, self._last_cost)) is not None:
+        while self._purse is not None and (shortfall := self._purse.reserve(self._id)) is not None:
             if not shortfall.is_reserved:
                 raise _over_budget(shortfall.reason)
             await asyncio.sleep(_LOOK_AGAIN)

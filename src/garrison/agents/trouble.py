@@ -20,10 +20,10 @@ from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from enum import StrEnum
 from functools import cache
 from typing import TYPE_CHECKING, Any
-from zoneinfo import ZoneInfo
 
 from garrison.backoff import Backoff
 from garrison.supervise import death_classes
+from garrison.system.clock import find_zone
 from garrison.values import Value
 
 if TYPE_CHECKING:
@@ -441,11 +441,6 @@ def read_reset(text: str, now: float, zone: tzinfo = UTC) -> float | None:
     return None if found is None else min(found, now + MAX_RESET)
 
 
-def local_zone() -> tzinfo:
-    """Return the time zone of this machine, which the programs of agents speak of."""
-    return datetime.now().astimezone().tzinfo or UTC
-
-
 def _read_reset(text: str, now: float, zone: tzinfo) -> float | None:
     if found := _EPOCH.search(text):
         return float(found[1])
@@ -518,10 +513,7 @@ def _zone_of(name: str | None, default: tzinfo) -> tzinfo:
     if name[0] in "+-":
         sign, digits = (-1 if name[0] == "-" else 1), name[1:].replace(":", "")
         return timezone(sign * timedelta(hours=int(digits[:2]), minutes=int(digits[2:])))
-    try:
-        return ZoneInfo("America/Los_Angeles" if name.lower() == "pacific" else name)
-    except (KeyError, ValueError, OSError):  # no such zone, or a machine without zones
-        return default
+    return find_zone("America/Los_Angeles" if name.lower() == "pacific" else name) or default
 
 
 def read_told(status: int | None, error: str, message: str) -> Witness | None:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from garrison.agents.registry import installed_agents
 from garrison.errors import NotFound, RecordError, Refused, UsageError
-from garrison.launch.own_command import program, runs_in
+from garrison.launch.own_command import failure_of, program, runs_in
 from garrison.records.run import RunFiles, list_runs, load_launch
 from garrison.run.request import read_defaults
 from garrison.system.git import validate_repository
@@ -241,8 +241,8 @@ class Beginnings:
         except TimeoutError:
             code, out = 1, ""
         begun = self._found[begun.id]
-        run, told = next(iter(runs_in(out)), ""), begun.line.removeprefix("garrison: ")
-        problem = "" if run else told or f"it ended with exit code {code} and no message"
+        run = next(iter(runs_in(out)), "")
+        problem = "" if run else failure_of(code, begun.line)
         self._found[begun.id] = replace(begun, run=run, problem=problem)
 
     async def _run(self, begun: Beginning, order: Order) -> tuple[int, str]:

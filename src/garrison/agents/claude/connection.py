@@ -207,11 +207,12 @@ class Connection(SessionConnection[ConnectionJob]):
         self._write(event)
         self._show_trouble(f"the API answered {event['status'] or event['error'] or 'nothing'}; it tries again "
                            f"(attempt {event['attempt']})")
-        told = classify(event["status"], event["error"])
-        ending = self._ending(told, f"{event['status'] or ''} {event['error']}", resets_at=time.time() + event["delay"])
+        told = policy.failure_in(event, self._client.last_error)
+        assert told is not None
+        ending = self._ending(told.kind, told.reason, resets_at=time.time() + told.wait)
         is_long = ending.resets_at is not None and ending.resets_at - time.time() > policy.MAX_RETRY_DELAY
         is_known = ending.kind in OUTAGES and any(Path(name).exists() for name in self.job.outages)
-        return ending if {told, ending.kind} & policy.NEEDS_PERSON or is_long or is_known else None
+        return ending if {told.kind, ending.kind} & policy.NEEDS_PERSON or is_long or is_known else None
 
     def _rate_limit(self, event: RateLimit) -> None:
         self._write(event)
@@ -226,13 +227,10 @@ class Connection(SessionConnection[ConnectionJob]):
 
     def _failure(self, event: Result) -> Ending | None:
         """Return the ending of a turn that has failed."""
-        if event["subtype"] == "error_max_turns":
-            return self._ending(TroubleKind.MAX_TURNS, f"after {event['turns']} turns")
-        if not event["error"]:
+        if (told := policy.failure_in(event, self._client.last_error)) is None:
             return None
-        kind = TroubleKind.REFUSED if event["refused"] else classify(
-            event["status"], event["said"], self._client.last_error)
-        return self._ending(kind, event["said"], resets_at=self._resets_at if kind == TroubleKind.RATE_LIMIT else None)
+        return self._ending(told.kind, told.reason,
+                            resets_at=self._resets_at if told.kind == TroubleKind.RATE_LIMIT else None)
 
     # ---- failures
 

@@ -19,7 +19,7 @@ from garrison.agents.claude.client import ClaudeClient, NoResult, ProcessError, 
 from garrison.agents.claude.settings import ClaudeSettings
 from garrison.agents.conversation import policy
 from garrison.agents.graph.model import AgentFailure
-from garrison.agents.trouble import WHAT_TO_DO, classify
+from garrison.agents.trouble import WHAT_TO_DO
 from garrison.errors import UsageError
 from garrison.system import processes
 
@@ -114,21 +114,20 @@ class ClaudeSession:
 
     def _failure(self, event: Event) -> AgentFailure | None:
         """Return the failure that an event means; None if the turn continues."""
-        if event["kind"] == "result" and event["error"]:
-            error = "refusal" if event["refused"] else self._client.last_error or event["subtype"]
-            kind, said = classify(event["status"], error), event["said"] or event["subtype"]
-            needs_person = kind in policy.NEEDS_PERSON
-            said += f"; {WHAT_TO_DO[kind]}" if needs_person else ""
-            return AgentFailure(said, event["status"], error, needs_person=needs_person)
-        if event["kind"] == "retry":
-            kind = classify(event["status"], event["error"])
-            reason = f"{kind}: the API answered {event['status'] or ''} {event['error']}".strip()
-            if kind in policy.NEEDS_PERSON:
-                return AgentFailure(f"{reason}; {WHAT_TO_DO[kind]}", event["status"], needs_person=True)
-            if event["delay"] > policy.MAX_RETRY_DELAY:
-                return AgentFailure(f"{reason}; it asks to wait {event['delay']:.0f} s", event["status"],
-                                    wait=event["delay"])
-        return None
+        told = policy.failure_in(event, self._client.last_error)
+        if told is None or not told.is_final or (event["kind"] == "result" and not event["error"]):
+            return None
+        if event["kind"] == "result":
+            said = event["said"] or told.reason
+            name = "refusal" if event["refused"] else self._client.last_error or event["subtype"]
+        else:
+            said, name = f"{told.kind}: the API answered {told.reason}", ""
+        needs_person = told.kind in policy.NEEDS_PERSON
+        if needs_person:
+            said += f"; {WHAT_TO_DO[told.kind]}"
+        elif told.wait:
+            said += f"; it asks to wait {told.wait:.0f} s"
+        return AgentFailure(said, told.status, name, 0.0 if needs_person else told.wait, needs_person=needs_person)
 
     def _pay(self, event: Event) -> AgentFailure | None:
         """Account for a response; return the failure if the call that follows its tools may not start."""

@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 from cooperbench_data import SUITES, Feature, TaskRepository, git
 
 from garrison.merge.gate import attestations_of
-from garrison.testing.checker import Repository, check, read_attestations, read_events
+from garrison.testing.checker import CheckedRepository, check, read_attestations, read_events
 from support import Place, checkout_in, processes, stat
 
 RUN = "pair"
@@ -213,7 +213,7 @@ class Crew:
         repo = checkout_in(self.root)
         history = read_events(self._events())
         attestations = read_attestations(map(attestations_of, sorted((self.place.home / "merge-queue").glob("*/*"))))
-        findings = [str(one) for one in check(history, Repository(repo), attestations, home=self.place.home)]
+        findings = [str(one) for one in check(history, CheckedRepository(repo), attestations, home=self.place.home)]
         base = git(repo, "rev-parse", "refs/cooperbench/base")
         line = git(repo, "rev-list", "--first-parent", f"{base}..main").splitlines()
         moments = [oid for oid in git(repo, "log", "-g", "--format=%H", "main").splitlines() if oid not in line]

@@ -32,7 +32,7 @@ import merge_best
 from merge_odds import Drain, World, draw
 from merge_strategies import STRATEGIES
 
-from garrison.merge.decision import Beliefs, Run, Waiting, decide, entropy
+from garrison.merge.decision import Beliefs, FinishedRun, WaitingTree, decide, entropy
 
 TABLES = ("limit", "peers", "small", "correlated", "cost")
 RATES, FLAKY, GATES = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3), (0.0, 0.01, 0.05), (1, 2, 4, 8, 16)
@@ -192,10 +192,10 @@ def print_cost(gates: Sequence[int]) -> None:
 
 
 def _cost(count: int, gates: int, groups: int) -> float:
-    waiting = [Waiting(str(number)) for number in range(count)]
+    waiting = [WaitingTree(str(number)) for number in range(count)]
     beliefs = Beliefs(dict.fromkeys((each.id for each in waiting), 0.05))
     size = min(12, count // max(1, groups))
-    runs = [Run(tuple(str(number) for number in range(group * size, (group + 1) * size)), False)
+    runs = [FinishedRun(tuple(str(number) for number in range(group * size, (group + 1) * size)), False)
             for group in range(groups)]
     took = []
     for _ in range(9):

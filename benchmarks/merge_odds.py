@@ -20,11 +20,11 @@ from garrison.merge.beliefs import FLAKE_WINDOW, flake_rate
 from garrison.merge.decision import (
     STEADY_RUNS,
     Beliefs,
-    Decision,
-    Run,
+    FinishedRun,
+    QueueDecision,
     RunningSet,
     Trial,
-    Waiting,
+    WaitingTree,
     convicts,
     decide,
 )
@@ -86,7 +86,7 @@ class Drain:
     def drain(self) -> Drain:
         """Judge all entries."""
         self.waiting = {str(number): number for number in range(self.world.entries)}
-        self.facts = {name: Waiting(name) for name in self.waiting}
+        self.facts = {name: WaitingTree(name) for name in self.waiting}
         self.tip, self.judged, self.finished = 0, list[bool](), list[GateRun]()
         self.running, self.reds, self.greens = list[GateRun](), Counter[int](), list[int]()
         while self.waiting:
@@ -137,7 +137,7 @@ class Drain:
     def _lands(self, gate: GateRun) -> bool:
         return not self.tip & ~gate.tree
 
-    def _tell(self, waiting: int) -> Iterator[Run]:
+    def _tell(self, waiting: int) -> Iterator[FinishedRun]:
         """Yield what the finished runs say of the waiting entries."""
         self.finished = [each for each in self.finished[-REMEMBERED:] if each.tree & waiting]
         green = {each.tree for each in self.finished if each.green}
@@ -150,11 +150,11 @@ class Drain:
                 trial = Trial(each.entries, each.tree, each.green)
                 is_own = not each.green and len(each.entries) == 1
                 if left:
-                    yield Run(left, each.green, {}, is_whole and self._lands(each), is_own,
-                              is_own and convicts(trial, earlier, flaky=is_flaky))
+                    yield FinishedRun(left, each.green, {}, is_whole and self._lands(each), is_own,
+                                      is_own and convicts(trial, earlier, flaky=is_flaky))
                 earlier.append(trial)
 
-    def _test(self, chosen: Decision) -> None:
+    def _test(self, chosen: QueueDecision) -> None:
         for start in chosen.start:
             base = self.tip
             if start.repeats:

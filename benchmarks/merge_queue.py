@@ -33,7 +33,7 @@ from merge_peers import WHO, Agcoord, Loop, Missing, branches, by_shell, git, re
 from table import Table
 
 from garrison.merge.config import QueueConfig
-from garrison.merge.processor import MergeProcessor, Progress
+from garrison.merge.processor import MergeProcessor, StepResult
 from garrison.merge.queue import MergeQueue, pin_ref
 from garrison.merge.slots import acquire_slot
 from garrison.system.environment import child_environment
@@ -87,7 +87,7 @@ class Ours:
         while time.monotonic() < until:
             done = processor.step()
             processor.heartbeat()
-            if isinstance(done, Progress):
+            if isinstance(done, StepResult):
                 continue
             if done.kind == "empty":
                 return

@@ -16,7 +16,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from garrison.schedules.plan import Schedule, Stage, Start
+from garrison.schedules.plan import Schedule, ScheduledStart, Stage
 from garrison.schedules.starts import Schedules, tick
 
 COUNT, ROUNDS = 50, 20
@@ -39,7 +39,7 @@ def main() -> None:
         for number in range(COUNT):
             schedules.add(Schedule(f"s{number}", "0 3 1 1 *", ["run", "x"], folder, now))
             for day in range(20):
-                schedules.write_start(f"s{number}", Start(now - 86_400 * (day + 1), Stage.SKIPPED, now))
+                schedules.write_start(f"s{number}", ScheduledStart(now - 86_400 * (day + 1), Stage.SKIPPED, now))
         files = list(Path(folder).rglob("schedule.json"))
         whole, reading = cpu(lambda: tick(Path(folder))), cpu(lambda: [path.read_bytes() for path in files])
         print(f"{COUNT} schedules with 20 starts each, none due: {whole:.1f} ms of CPU a call (reading their "

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, get_args
 from garrison.values import replace
 from garrison.merge import entry as merge_entry
 from garrison.merge.decision import check_base
-from garrison.merge.decision import Beliefs, Run, RunningSet, Waiting, decide
-from garrison.merge.verdicts import BROKEN, DESCRIPTIONS, BaseRun, Evidence, Result
+from garrison.merge.decision import Beliefs, FinishedRun, RunningSet, WaitingTree, decide
+from garrison.merge.verdicts import BROKEN, DESCRIPTIONS, BaseRun, TreeEvidence, Result
 from garrison.pipeline import node_status
 from garrison.records import hook, identity
-from garrison.records.events import ChildParked, ChildSpawned, ProbeHealthy
+from garrison.records.events import ChildParked, ChildSpawned, ChildHealed
 from garrison.supervise.restart import CLOSED, apply_event, reset_circuit
 from garrison.supervise.decisions import ChildState, decide_cleanup, decide_restart
 from garrison.supervise.death_classes import CLASSES, CRASH
@@ -25,7 +25,7 @@ from garrison.supervise.verdict import Observation, Verdict, judge
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from garrison.merge.decision import Decision
+    from garrison.merge.decision import QueueDecision
     from garrison.supervise.restart import Circuit
 
 NOW, BOOT, TICKS = 10_000.0, "boot", 7
@@ -135,7 +135,7 @@ def circuit() -> str:
     events: list[tuple[str, Callable[[Circuit], Circuit]]] = [
         ("`park` record", lambda state: apply_event(state, ChildParked("x", 2))),
         ("`spawn` record of a probe", lambda state: apply_event(state, ChildSpawned("x", 2, probe=True))),
-        ("`heal` record", lambda state: apply_event(state, ProbeHealthy("x", 2))),
+        ("`heal` record", lambda state: apply_event(state, ChildHealed("x", 2))),
         ("the user's `unpark`, or `--resume`", lambda state: reset_circuit(state, 2)),
     ]
     return _table(["", *(f"`{state.state}`" for state in states)], [
@@ -156,13 +156,14 @@ def base_checks() -> str:
     """Return the table of what the queue does about the bare target once a run was not green."""
     passed, broken = BaseRun("green", 9, 0), BaseRun("missing", 9, 1)
     cases = [
-        ("its tree has passed, and the run is plainly red", Evidence(green=["tip"]), "red"),
-        ("its tree has not passed yet", Evidence(), "red"),
-        ("its tree has passed, the result may be the gate's own fault", Evidence(green=["tip"], broken=5), "missing"),
-        ("it has passed since such a result", Evidence(base=passed, broken=5), "missing"),
-        ("it was red once", Evidence(base=BaseRun("red", 9, 1)), "red"),
-        ("it was red twice", Evidence(base=BaseRun("red", 9, 2)), "red"),
-        ("the gate cannot run on it, either", Evidence(base=broken, broken=5), "missing"),
+        ("its tree has passed, and the run is plainly red", TreeEvidence(green=["tip"]), "red"),
+        ("its tree has not passed yet", TreeEvidence(), "red"),
+        ("its tree has passed, the result may be the gate's own fault", TreeEvidence(green=["tip"], broken=5),
+         "missing"),
+        ("it has passed since such a result", TreeEvidence(base=passed, broken=5), "missing"),
+        ("it was red once", TreeEvidence(base=BaseRun("red", 9, 1)), "red"),
+        ("it was red twice", TreeEvidence(base=BaseRun("red", 9, 2)), "red"),
+        ("the gate cannot run on it, either", TreeEvidence(base=broken, broken=5), "missing"),
     ]
     does = {"passes": "decides as below", "test": "tests the bare target", "base_red": "pauses: `base_red`",
             "gate_broken": "pauses: `gate_broken`"}
@@ -172,15 +173,15 @@ def base_checks() -> str:
 
 def set_decisions() -> str:
     """Return the table of decisions on a queue of four entries, of which each is bad with a probability of a fifth."""
-    waiting = [Waiting(name) for name in "abcd"]
+    waiting = [WaitingTree(name) for name in "abcd"]
     beliefs = Beliefs(dict.fromkeys("abcd", 0.2))
 
-    def red(names: str, *, again: bool = False) -> Run:
-        return Run(tuple(names), False, lands=True, is_own=len(names) == 1, convicts=again)
+    def red(names: str, *, again: bool = False) -> FinishedRun:
+        return FinishedRun(tuple(names), False, lands=True, is_own=len(names) == 1, convicts=again)
 
-    passed, elsewhere = Run(("a", "b"), True, lands=True), Run(("a", "b"), True)
+    passed, elsewhere = FinishedRun(("a", "b"), True, lands=True), FinishedRun(("a", "b"), True)
     under_test = [RunningSet(tuple("abc"))]
-    cases: list[tuple[str, list[Run], list[RunningSet], int]] = [
+    cases: list[tuple[str, list[FinishedRun], list[RunningSet], int]] = [
         ("nothing", [], [], 1),
         ("nothing, two gates", [], [], 2),
         ("a, b and c are under test, two gates", [], under_test, 2),
@@ -191,7 +192,7 @@ def set_decisions() -> str:
         ("a and b are red together, which makes the run on all three useless", [red("ab")], under_test, 1),
         ("a is red alone", [red("a")], [], 1),
         ("a and b are red together, then a alone", [red("ab"), red("a")], [], 1),
-        ("a and b are red together, b passed, then a is red alone", [red("ab"), Run(("b",), True),
+        ("a and b are red together, b passed, then a is red alone", [red("ab"), FinishedRun(("b",), True),
                                                                     red("a", again=True)], [], 1),
         ("a is red alone twice", [red("a"), red("a", again=True)], [], 1),
     ]
@@ -199,7 +200,7 @@ def set_decisions() -> str:
         [known, _describe(decide(waiting, beliefs, runs, running, gates))] for known, runs, running, gates in cases])
 
 
-def _describe(decision: Decision) -> str:
+def _describe(decision: QueueDecision) -> str:
     cancelled = [f"ends the run on {', '.join(run.entries)}" for run in decision.cancel]
     if decision.land:
         return f"lands {', '.join(decision.land)}"

@@ -2,6 +2,7 @@
 """Write the generated parts of the documentation: a page for each command, and the state tables.
 
 docs/commands/ has a page for each command with its help, one for the scripts, and a list of all pages.
+docs/generated/garrison.1 is the man page, docs/generated/completions/ has the scripts of shells; a wheel brings both.
 docs/generated/lint.md lists what `garrison pipeline validate` finds, by the docstrings of its rules.
 docs/generated/states.md holds tables between markers, `<!-- table: NAME -->` and `<!-- end of table -->`, with the
 names of `_state_tables.TABLES`.
@@ -20,6 +21,7 @@ from pathlib import Path
 sys.path.append(os.path.dirname(os.path.realpath(__file__)))  # `python3 -I` leaves it out
 import _script
 import click
+from click.shell_completion import get_completion_class
 
 from _state_tables import TABLES
 from garrison.cli.commands import SHOW_ALL
@@ -94,6 +96,40 @@ def lint_rules() -> str:
     return "\n".join(lines) + "\n"
 
 
+def man_page() -> str:
+    """Return the man page: what there is, and where to read more."""
+    lines = ['.\\" Written by scripts/reference.py', ".TH GARRISON 1", ".SH NAME",
+             f"garrison \\- {_roff('keep a crew of coding agents at work on one git repository')}",
+             ".SH SYNOPSIS", ".B garrison", "[\\fB\\-\\-home\\fR \\fIDIR\\fR] \\fICOMMAND\\fR [\\fIARGUMENT\\fR ...]",
+             ".SH DESCRIPTION",
+             _roff("Each task gets a worktree, a branch and a sandbox. Agents that die or hang are restarted. A "
+                   "finished branch lands through a merge queue that tests the merged tree first."), ".PP",
+             _roff("`garrison COMMAND --help` shows options and examples of a command.")]
+    for heading, rows in garrison.lines.items():
+        lines.append(f".SH {_roff(heading.upper())}")
+        for name, line in rows.items():
+            lines += [".TP", f".B garrison {_roff(name)}", _roff(line)]
+    lines += [".SH FILES", ".TP", ".I garrison.toml", _roff("gate, set-up and limits of a repository"), ".TP",
+              ".I config.toml", _roff("settings of the user, in the directory that `garrison home` prints"),
+              ".SH ENVIRONMENT", ".TP", ".B GARRISON_HOME", _roff("directory of the state"),
+              ".SH EXIT STATUS", _roff("0 success; 1 refused or failed; 2 wrong usage; 3 something waits for you "
+                                       "(`garrison wait`); 130 interrupted.")]
+    return "\n".join(lines) + "\n"
+
+
+def _roff(text: str) -> str:
+    escaped = text.replace("\\", "\\e").replace("-", "\\-").replace("`", "\\(ga")
+    return f"\\&{escaped}" if escaped.startswith((".", "'")) else escaped
+
+
+def completions() -> dict[str, str]:
+    """Return the completion scripts by their paths below docs."""
+    names = {"bash": "garrison", "zsh": "_garrison", "fish": "garrison.fish"}
+    return {f"generated/completions/{name}": "\n".join(line.rstrip() for line in get_completion_class(shell)(
+        garrison, {}, "garrison", "_GARRISON_COMPLETE").source().strip().splitlines()) + "\n"
+        for shell, name in names.items()}
+
+
 def states(text: str) -> str:
     """Return docs/generated/states.md with its tables as the code has them; KeyError for an unknown table."""
     return _TABLE.sub(lambda match: f"{match[1]}\n{TABLES[match['name']]()}\n\n{match[3]}", text)
@@ -105,7 +141,7 @@ def main() -> int:
         print(f"usage: reference.py [--check]\n\n{__doc__}")
         return 0
     is_check = "--check" in sys.argv[1:]
-    pages = {**reference(), "generated/lint.md": lint_rules(),
+    pages = {**reference(), **completions(), "generated/garrison.1": man_page(), "generated/lint.md": lint_rules(),
              "generated/states.md": states(STATES.read_text(encoding="utf-8"))}
     outdated = [path for path in (DOCS / "commands").glob("*") if f"commands/{path.name}" not in pages]
     for path in outdated if not is_check else ():
@@ -115,7 +151,7 @@ def main() -> int:
         if not path.exists() or path.read_text(encoding="utf-8") != expected:
             outdated.append(path)
             if not is_check:
-                path.parent.mkdir(exist_ok=True)
+                path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text(expected, encoding="utf-8")
     if outdated and is_check:
         print(f"out of date: {', '.join(map(str, outdated))}; run scripts/reference.py", file=sys.stderr)

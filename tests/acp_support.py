@@ -13,8 +13,8 @@ from typing import Any
 from garrison.agents import channel
 from garrison.agents.acp.attempt import AcpAgent, AcpAttempt
 from garrison.agents.acp.settings import AcpSettings
-from garrison.agents.base import WORKER, Agent, Assignment, Outcome, Work
-from garrison.agents.briefing import Death
+from garrison.agents.base import WORKER, Agent, Assignment, Work, WorkResult
+from garrison.agents.briefing import EarlierDeath
 from garrison.agents.channel_client import VARIABLE
 from garrison.agents.conversation.files import AttemptFiles
 from garrison.agents.reports import AgentReports, ValidatorReports
@@ -58,7 +58,7 @@ class Stage:
                MARKER: f"{self.home}:r1:orchestrator-work#{self.incarnation}",
                VARIABLE: str(self._channel.path)}
         made = Assignment(self.task, self.tree, self.attempt, env, self.incarnation,
-                          deaths=() if self.incarnation == 1 else (Death(0.0, "its process died"),),
+                          deaths=() if self.incarnation == 1 else (EarlierDeath(0.0, "its process died"),),
                           reports=self.reports if self.role == WORKER else None)
         made.write_prompt("Do the task.")
         return made
@@ -80,15 +80,15 @@ class Stage:
         assert isinstance(work, AcpAttempt)
         return work
 
-    def poll(self, work: Work) -> Outcome | None:
+    def poll(self, work: Work) -> WorkResult | None:
         """Serve the socket and poll the agent."""
         assert self._channel is not None
         self._channel.poll(time.monotonic())
         return work.poll(time.monotonic())
 
-    def finish(self, work: Work, seconds: float = DEADLINE) -> Outcome:
+    def finish(self, work: Work, seconds: float = DEADLINE) -> WorkResult:
         """Poll until there is an outcome."""
-        outcome: list[Outcome] = []
+        outcome: list[WorkResult] = []
 
         def ended() -> bool:
             if (found := self.poll(work)) is not None:

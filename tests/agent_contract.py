@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import pytest
 
 from acp_support import Stage
-from garrison.agents.base import VALIDATOR, Agent, Outcome, Work
+from garrison.agents.base import VALIDATOR, Agent, Work, WorkResult
 from garrison.records.json_io import read_json
 from garrison.system import processes
 from garrison.values import replace
@@ -92,7 +92,7 @@ REFUSAL = {"verdict": "fail", "reason": "red",
 
 def test_a_validator_accepts(judge: Judge, stage: Stage) -> None:
     judge.accept(stage)
-    assert _judge(judge, stage) == Outcome("success"), "a verdict is not for the pipeline"
+    assert _judge(judge, stage) == WorkResult("success"), "a verdict is not for the pipeline"
 
 
 def test_a_validator_refuses_with_a_reason_and_criteria(judge: Judge, stage: Stage) -> None:
@@ -120,11 +120,11 @@ def test_a_validator_that_was_killed_judges_on_in_its_session(judge: Judge, stag
     assert all(is_gone(pid) for pid in below)
     judge.accept(stage)
     again = stage.start(judge.make(stage))
-    assert stage.finish(again) == Outcome("success")
+    assert stage.finish(again) == WorkResult("success")
     assert session and again.session == session, stage.describe()
 
 
-def _judge(judge: Judge, stage: Stage) -> Outcome:
+def _judge(judge: Judge, stage: Stage) -> WorkResult:
     stage.role = VALIDATOR
     return stage.finish(stage.start(judge.make(stage)))
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from garrison.records.identity import KEYBOARD, Identity
 from garrison.records.names import Key
 from garrison.records.run import RunFiles, Task, save
-from garrison.system.terminal import Session
+from garrison.system.terminal import TerminalSession
 from garrison.system.tmux import TmuxTerminal
 from garrison.values import asdict, replace
 from support import is_gone, wait_for
@@ -22,7 +22,7 @@ ECHO = "stty raw -echo; printf 'listening\\r\\n'; exec cat -vT"
 
 
 @contextmanager
-def agent_in_tmux(home: Path, script: str, *, keyboard: bool = True) -> Iterator[tuple[HomeBuilder, Session]]:
+def agent_in_tmux(home: Path, script: str, *, keyboard: bool = True) -> Iterator[tuple[HomeBuilder, TerminalSession]]:
     """Yield a home whose node `a` of run `r1` runs a script in a session; all of it ends with the context."""
     with home_builder(home) as builder:
         builder.run("r1", "a", "b").close()

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from garrison.hosts.attempts import Answer, AttemptResult, Claim, Dispatcher, Token
+    from garrison.hosts.attempts import AttemptResult, Claim, ClaimToken, Dispatcher, HeartbeatReply
 
 
 class Worker(Protocol):
@@ -24,11 +24,11 @@ class Worker(Protocol):
 
     def claim(self, timeout: float) -> Claim | None: ...
 
-    def heartbeat(self, token: Token, progress: str = "") -> Answer: ...
+    def heartbeat(self, token: ClaimToken, progress: str = "") -> HeartbeatReply: ...
 
-    def is_called(self, token: Token) -> bool: ...
+    def is_called(self, token: ClaimToken) -> bool: ...
 
-    def complete(self, token: Token, result: AttemptResult) -> None: ...
+    def complete(self, token: ClaimToken, result: AttemptResult) -> None: ...
 
     def cut(self) -> None:
         """Cut it off from the dispatcher, both ways and without a word."""

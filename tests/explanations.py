@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 from garrison.merge.gate import attestations_of
-from garrison.testing.checker import Repository, check, read_attestations, read_events
+from garrison.testing.checker import CheckedRepository, check, read_attestations, read_events
 from garrison.values import asdict
 from garrison.views.event_log import EventLog
 from garrison.views.explain import explain
@@ -35,5 +35,5 @@ def check_promises(home: Path, run: str, repository: Path) -> None:
     history = read_events(json.dumps(asdict(event)) for event in EventLog(home, run).read())
     attestations = read_attestations(map(attestations_of, (home / "merge-queue").glob("*/*")))
     assert attestations.runs or not list(history.of("test")), "no gate run attested what it tested"
-    found = check(history, Repository(repository), attestations)
+    found = check(history, CheckedRepository(repository), attestations)
     assert not found, "\n".join(map(str, found))

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from garrison.pipeline.flow import Change, Event, Finished, FlowState, Place, advance, start
+from garrison.pipeline.flow import Event, Finished, FlowChange, FlowState, Place, advance, start
 from garrison.pipeline.flow.program import Program, compile_graph
 from garrison.pipeline.outcome import FAIL, SUCCESS, Outcome
 from garrison.pipeline.parser import parse
@@ -37,11 +37,11 @@ class FlowRun:
         self.counts: dict[str, int] = {}
         self.trace: list[str] = []
         self.events: list[Event] = []
-        self.changes: list[Change] = []
+        self.changes: list[FlowChange] = []
         self.state, change = start(self.program, context, seed, **begin)
         self.changes.append(change)
 
-    def apply(self, event: Event) -> Change:
+    def apply(self, event: Event) -> FlowChange:
         """Apply one event to the state."""
         self.events.append(event)
         self.changes.append(advance(self.program, self.state, event))
@@ -58,7 +58,7 @@ class FlowRun:
         line = lines[min(count, len(lines)) - 1]
         return line if isinstance(line, Outcome) else Outcome(line)
 
-    def finish(self, place: Place) -> Change:
+    def finish(self, place: Place) -> FlowChange:
         """Finish one place with its scripted outcome."""
         self.trace.append(place.node)
         return self.apply(Finished(place.id, self.outcome(place), place.attempt))

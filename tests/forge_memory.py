@@ -16,11 +16,11 @@ from garrison.forge import errors, model
 from garrison.forge.marker import has_marker
 from garrison.forge.model import (
     CheckState,
+    ForgeMerge,
     MergeOutcome,
-    MergeResult,
     PullState,
     RequestCount,
-    Verdict,
+    ReviewVerdict,
 )
 from garrison.values import replace
 from support import git
@@ -39,7 +39,7 @@ class World:
     """The forge's own state; people change it directly."""
 
     bare: Path
-    pulls: list[model.PullRequest] = field(default_factory=list)
+    pulls: list[model.ForgePullRequest] = field(default_factory=list)
     checks: dict[str, list[model.Check]] = field(default_factory=dict)
     logs: dict[str, str] = field(default_factory=dict)
     reviews: list[model.Review] = field(default_factory=list)
@@ -59,7 +59,7 @@ class World:
         out = git(self.bare, "for-each-ref", "--format=%(objectname)", f"refs/heads/{name}")
         return out.strip()
 
-    def pull(self, number: int) -> model.PullRequest:
+    def pull(self, number: int) -> model.ForgePullRequest:
         pull = self.pulls[number - 1]
         return replace(pull, head_commit=self.branch(pull.head))
 
@@ -97,9 +97,9 @@ class MemoryForge:
             case "502":
                 raise errors.Unreachable(f"{name}: 502")
             case "refused":
-                raise errors.Refused(f"{name}: it is locked", "locked")
+                raise errors.ForgeRefused(f"{name}: it is locked", "locked")
             case "gone":
-                raise errors.NotFound(f"{name}: 404")
+                raise errors.ForgeNotFound(f"{name}: 404")
             case "forbidden":
                 raise errors.Unauthorized(f"{name}: 403: the token lacks a permission", "Forbidden")
             case "limited":
@@ -121,36 +121,36 @@ class MemoryForge:
     def can_write(self, login: str) -> bool:
         return self._do("permission", lambda: login in self.world.writers)
 
-    def _found(self, marker: str, head: str) -> model.PullRequest | None:
+    def _found(self, marker: str, head: str) -> model.ForgePullRequest | None:
         own = [pull for pull in self.world.pulls if has_marker(pull.body, marker) or pull.head == head]
         best = next((pull for pull in own if pull.state is PullState.OPEN), own[-1] if own else None)
         return self.world.pull(best.number) if best is not None else None
 
-    def find_pull(self, marker: str, head: str) -> model.PullRequest | None:
+    def find_pull(self, marker: str, head: str) -> model.ForgePullRequest | None:
         return self._do("find", lambda: self._found(marker, head))
 
-    def read_pull(self, number: int) -> model.PullRequest:
+    def read_pull(self, number: int) -> model.ForgePullRequest:
         return self._do("pull", lambda: self.world.pull(number))
 
-    def open_pull(self, draft: model.PullDraft, marker: str) -> model.PullRequest:
+    def open_pull(self, draft: model.PullDraft, marker: str) -> model.ForgePullRequest:
         found = self.find_pull(marker, draft.head)
         return found if found is not None and has_marker(found.body, marker) else \
             self._do("open", lambda: self._open(draft))
 
-    def _open(self, draft: model.PullDraft) -> model.PullRequest:
+    def _open(self, draft: model.PullDraft) -> model.ForgePullRequest:
         if any(each.head == draft.head and each.state is PullState.OPEN for each in self.world.pulls):
-            raise errors.Refused("POST /pulls: 409 a pull request already exists", "a pull request already exists")
+            raise errors.ForgeRefused("POST /pulls: 409 a pull request already exists", "a pull request already exists")
         number = len(self.world.pulls) + 1
-        self.world.pulls.append(model.PullRequest(
+        self.world.pulls.append(model.ForgePullRequest(
             number, f"https://forge.test/{number}", draft.title, draft.body, PullState.OPEN, draft.draft, draft.head,
             "", draft.base, draft.labels, self.login))
         self.world.made.append(("pull", draft.head))
         return self.world.pull(number)
 
-    def set_body(self, number: int, body: str) -> model.PullRequest:
+    def set_body(self, number: int, body: str) -> model.ForgePullRequest:
         return self._do("update", lambda: (self.world.change(number, body=body), self.world.pull(number))[1])
 
-    def mark_draft(self, number: int) -> model.PullRequest:
+    def mark_draft(self, number: int) -> model.ForgePullRequest:
         return self._do("draft", lambda: (self.world.change(number, draft=True), self.world.pull(number))[1])
 
     def resolve(self, number: int, thread: str) -> bool:
@@ -160,17 +160,17 @@ class MemoryForge:
             return True
         return self._do("resolve", act)
 
-    def mark_ready(self, number: int) -> model.PullRequest:
+    def mark_ready(self, number: int) -> model.ForgePullRequest:
         return self._do("ready", lambda: (self.world.change(number, draft=False), self.world.pull(number))[1])
 
     def merge(self, number: int, head_commit: str, method: model.MergeMethod) -> MergeOutcome:
         def act() -> MergeOutcome:
             pull = self.world.pull(number)
             if pull.state is not PullState.OPEN:
-                return MergeOutcome(MergeResult.REFUSED, reason="it is not open")
+                return MergeOutcome(ForgeMerge.REFUSED, reason="it is not open")
             if pull.head_commit != head_commit:
                 raise errors.Stale(head_commit, pull.head_commit)
-            return MergeOutcome(MergeResult.MERGED, self.world.merge(number))
+            return MergeOutcome(ForgeMerge.MERGED, self.world.merge(number))
         return self._do("merge", act)
 
     def read_rules(self, base: str) -> model.BaseRules:
@@ -184,7 +184,7 @@ class MemoryForge:
             if self.world.branch(self.world.pulls[number - 1].head) != head_commit:
                 raise errors.Stale(head_commit, "")
             self.world.scheduled = True
-            return MergeOutcome(MergeResult.QUEUED)
+            return MergeOutcome(ForgeMerge.QUEUED)
         return self._do("auto", act)
 
     def cancel_auto_merge(self, number: int) -> None:
@@ -242,4 +242,4 @@ class MemoryForge:
 
 def approve(world: World, author: str = "eve", commit: str = "") -> None:
     """A person approves; the forge tells which commit, if it is given."""
-    world.reviews.append(model.Review(f"v{len(world.reviews)}", author, Verdict.APPROVED, commit=commit))
+    world.reviews.append(model.Review(f"v{len(world.reviews)}", author, ReviewVerdict.APPROVED, commit=commit))

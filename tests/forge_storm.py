@@ -21,7 +21,7 @@ from forge_driver import BRANCH, Driver, commit  # noqa: E402
 from forge_memory import Killed, approve  # noqa: E402
 from garrison.config import MergeRule, PullRequestOptions  # noqa: E402
 from garrison.forge import model  # noqa: E402
-from garrison.forge.model import CheckState, Verdict  # noqa: E402
+from garrison.forge.model import CheckState, ReviewVerdict  # noqa: E402
 from garrison.system import failpoint  # noqa: E402
 from garrison.values import replace  # noqa: E402
 from storm import Trial, make_parser, play_all  # noqa: E402
@@ -78,7 +78,7 @@ class Story:
         elif act == "delete" and world.lines:
             world.lines.pop(self.random.randrange(len(world.lines)))
         elif act == "dismiss" and world.reviews:
-            world.reviews[-1] = replace(world.reviews[-1], verdict=Verdict.DISMISSED)
+            world.reviews[-1] = replace(world.reviews[-1], verdict=ReviewVerdict.DISMISSED)
         driver.now += 1000
 
     def _commit(self, branch: str) -> str:

@@ -20,13 +20,13 @@ import msgspec
 from garrison.schedules.starts import ShownSchedule
 from garrison.values import Value
 from garrison.views.page_view import Parts, WholeNode
-from garrison.web.begin import Beginning, Offer
+from garrison.web.begin import Beginning, StartOffer
 from garrison.web.node import LogPiece, NodeDetail, TranscriptPiece
-from garrison.web.run_stream import Beat, Change, Snapshot
+from garrison.web.run_stream import Beat, RunSnapshot, StreamChange
 
 FILE = Path(__file__).resolve().parents[1] / "src/garrison/web/static/records.d.ts"
 ROOTS: tuple[type[Value], ...] = (
-    Snapshot, Parts, WholeNode, Change, Beat, NodeDetail, LogPiece, TranscriptPiece, Offer, Beginning,
+    RunSnapshot, Parts, WholeNode, StreamChange, Beat, NodeDetail, LogPiece, TranscriptPiece, StartOffer, Beginning,
     ShownSchedule)
 """What the server sends as JSON."""
 HEAD = "// Written by tests/page_types.py from the records that the server sends; not by hand.\n\n"

@@ -38,7 +38,7 @@ from garrison.merge.gate import attestations_of
 from garrison.merge.processor import MergeProcessor
 from garrison.merge.queue import MergeQueue
 from garrison.system.environment import child_environment
-from garrison.testing.checker import Promise, Repository, check, read_attestations, read_events
+from garrison.testing.checker import CheckedRepository, Promise, check, read_attestations, read_events
 from garrison.testing.checker.promises import living_processes
 from garrison.values import asdict
 from garrison.views.event_log import EventLog
@@ -187,7 +187,7 @@ class World:
             git(self.repo, "fetch", "-q", "origin")
         history = read_events(json.dumps(asdict(event)) for event in EventLog(self.home, "r").read())
         attested = read_attestations(map(attestations_of, sorted((self.home / "merge-queue").glob("*/*"))))
-        found = check(history, Repository(self.repo), attested)
+        found = check(history, CheckedRepository(self.repo), attested)
         return [f"promised: {finding}" for finding in found if finding.promise is not Promise.KEPT]
 
 

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, TypeVar
 from tests.simulator.mutations import _at, _bug
 
 if TYPE_CHECKING:
-    from garrison.node.worktree import Worktree
+    from garrison.node.worktree import AttemptWorktree
     from garrison.records.run import Launch
     from garrison.system.git import Git
 
@@ -34,7 +34,7 @@ T = TypeVar("T")
 HOUR = 3600.0
 PLANTED = (
     _bug("trouble: adopted", "a branch that another home or a person made is taken for the run's own",
-         _at("node/worktree.py", "Worktree.prepare", "condition", "False", "BEGUN")),
+         _at("node/worktree.py", "AttemptWorktree.prepare", "condition", "False", "BEGUN")),
     _bug("trouble: same id", "a new home takes the id of another one's run",
          _at("system/git/rescues.py", "Rescues.find_refs_of_runs", "return", "{}"),
          _at("launch/launch.py", "_hold_id", "return", "''", nth=2)),
@@ -156,10 +156,10 @@ exec {real} "$@"
         self.gc.with_name("gc.due").unlink(missing_ok=True)
         self.check()
 
-    def _begin(self) -> tuple[Launch, int, Worktree, str]:
+    def _begin(self) -> tuple[Launch, int, AttemptWorktree, str]:
         """Launch a run, and let its one agent commit; return the run, the work, its worktree and its commit."""
         from garrison.launch.launch import _claim_run
-        from garrison.node.worktree import Worktree
+        from garrison.node.worktree import AttemptWorktree
         from garrison.records.run import Launch, Task
 
         tip, number = self.ask("rev-parse", "main"), next(self.numbers)
@@ -172,7 +172,7 @@ exec {real} "$@"
             self.found[run] = max(self.refused)
         folder, path = self.runtime.files(run).attempt("node", 1), self.trees / self.git.key / run / "node"
         folder.mkdir(parents=True)
-        worktree = Worktree(self.git, launch, Task(run, "node", 1), path, branch, folder, lambda ref: None)
+        worktree = AttemptWorktree(self.git, launch, Task(run, "node", 1), path, branch, folder, lambda ref: None)
         self.patiently(lambda: worktree.prepare(tip, is_new_attempt=False, agent_alive=False, is_first=True))
         (path / f"work-{number}").write_text(f"{number}\n")
         commit = self.patiently(lambda: self.git.commit_all(path, f"work {number}")) or ""
@@ -198,7 +198,7 @@ exec {real} "$@"
         finally:
             processor.close()
 
-    def _end(self, launch: Launch, number: int, worktree: Worktree, *, landed: bool) -> None:
+    def _end(self, launch: Launch, number: int, worktree: AttemptWorktree, *, landed: bool) -> None:
         if landed:
             self.patiently(worktree.save_rest)
         else:

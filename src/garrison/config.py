@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from garrison.ends import ChangeKind, Effect
 from garrison.errors import RecordUnreadable, Refused, UsageError
-from garrison.plugins import Group, offered
+from garrison.plugins import PluginGroup, offered
 from garrison.spelling import nearest
 from garrison.tables import (
     Table,
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 AGENT_KINDS = ("command", "claude", "session", "acp")
 """Kinds of agent profiles."""
-PROFILE_RIGHTS = ("sandbox", "network", "hosts", "read", "write", "hide", "push")
+PROFILE_RIGHTS = ("sandbox", "network", "hosts", "host_ports", "read", "write", "hide", "push")
 """Keys of an agent profile that state its rights in the sandbox, whatever its kind."""
 PROFILE_KEYS = ("kind", "env", "failover")
 """Other keys of an agent profile that mean the same whatever its kind."""
@@ -494,9 +494,25 @@ class GuardConfig:
                            {**self.effects, **own.effects})
 
 
+@dataclass(frozen=True)
+class PlanConfig:
+    """The table `[plan]`: who plans, and what a plan may say with effect (`garrison plan`)."""
+
+    agent: str | None = setting(None, as_text)
+    """Agent that plans; None: the one that does tasks."""
+    agents: tuple[str, ...] = setting((), as_strings)
+    """Agents that a plan may choose for a task, besides the run's own."""
+    commands: tuple[str, ...] = setting((), as_strings)
+    """Commands by which a plan may have a task's work accepted, word for word."""
+    max_tasks: int = setting(20, whole(1, 500))
+    replans: int = setting(1, whole(0, 10))
+    """Times that a plan which failed is mended."""
+
+
 RECORDS: Mapping[str, type[object]] = {
     "notify": NotifyConfig, "setup": SetupConfig, "chat": ChatConfig, "launch": LaunchConfig, "guard": GuardConfig,
-    "pull_requests": PullRequestOptions, "hosts": HostsConfig, "merge": MergeConfig, "limits": LimitsConfig}
+    "pull_requests": PullRequestOptions, "hosts": HostsConfig, "merge": MergeConfig, "limits": LimitsConfig,
+    "plan": PlanConfig}
 """Table of config.toml → its record."""
 TABLES = ("agents", "sandbox", *RECORDS)
 """Tables of config.toml."""
@@ -537,6 +553,7 @@ class ConfigFile(Value):
     hosts = _table("hosts", HostsConfig)
     merge = _table("merge", MergeConfig)
     limits = _table("limits", LimitsConfig)
+    plan = _table("plan", PlanConfig)
     guard = _table("guard", GuardConfig)
     pull_requests = _table("pull_requests", PullRequestOptions)
 
@@ -566,7 +583,7 @@ def parse_agent(table: Table) -> AgentConfig:
     if not isinstance(table.values, dict) and (near := nearest(name, AGENTS_KEYS)):
         raise UsageError(f"{table.place()}: [agents] {name} is not a setting; did you mean {near}?")
     kind = kind_of(name, table.require(("kind", "argv", "env", "success")))
-    if kind not in AGENT_KINDS and kind not in (kinds := offered(Group.AGENTS)):
+    if kind not in AGENT_KINDS and kind not in (kinds := offered(PluginGroup.AGENTS)):
         kind = table.value("kind", one_of(*AGENT_KINDS, *kinds), kind)
     return AgentConfig(name, str(kind), table, table.value("env", as_strings, ()), table.values.get("failover"))
 

@@ -204,7 +204,7 @@ class ChangeKind(StrEnum):
 
 
 UNREADABLE_GUARD = "unreadable_guard"
-"""`Told.kind` of work that the defaults judged, since `[guard]` could not be read; no setting tells it alone."""
+"""`LandingNote.kind` of work that the defaults judged, since `[guard]` could not be read; no setting tells it alone."""
 
 
 class Effect(StrEnum):
@@ -217,7 +217,7 @@ class Effect(StrEnum):
     """It is sent back."""
 
 
-class Told(NamedTuple):
+class LandingNote(NamedTuple):
     """Something about the work that is to land, as records hold it."""
 
     kind: str
@@ -229,7 +229,7 @@ class Told(NamedTuple):
     """The first of them, each with what is wrong with it where that differs."""
 
 
-def with_effect(changes: Iterable[Told] | None, effect: Effect) -> list[Told]:
+def with_effect(changes: Iterable[LandingNote] | None, effect: Effect) -> list[LandingNote]:
     return [each for each in changes or () if each.effect == effect]
 
 

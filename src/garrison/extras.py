@@ -12,6 +12,7 @@ import os
 import shlex
 import sys
 from collections.abc import Mapping
+from enum import StrEnum
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,7 @@ class Extra(Value):
 EXTRAS = {
     "claude": Extra("Claude agents, sessions and the butler",
                     ("claude_agent_sdk", "dateparser", "jsonschema", "pydantic")),
-    "acp": Extra("agents that speak the Agent Client Protocol", ("acp",)),
+    "acp": Extra("`garrison acp`, and agents that speak the Agent Client Protocol", ("acp", "pydantic")),
     "mcp": Extra("`garrison mcp`, and tools of MCP servers", ("mcp",)),
     "web": Extra("the page of `garrison serve`, and metrics",
                  ("starlette", "uvicorn", "cryptography", "prometheus_client", "pydantic", "segno")),
@@ -73,6 +74,43 @@ def _message(name: str, what: str) -> str:
     return f"{what} needs the extra `{name}` ({EXTRAS[name].brings}{size}); install it: `{install_line(name)}`"
 
 
+def removal_line(prefix: Path = Path(sys.prefix)) -> str:
+    """Return the command that removes this installation, in the way in which it was installed.
+
+    Args:
+        prefix: the environment's folder.
+    """
+    match _installer(prefix):
+        case Installer.PIPX:
+            return "pipx uninstall garrison"
+        case Installer.UV_TOOL:
+            return "uv tool uninstall garrison"
+        case Installer.UV:
+            return shlex.join(["uv", "pip", "uninstall", "--python", sys.executable, "garrison"])
+    return shlex.join([*_pip(), "uninstall", "garrison"])
+
+
+class Installer(StrEnum):
+    """Program by which an environment was made."""
+
+    PIPX = "pipx"
+    UV_TOOL = "uv tool"
+    UV = "uv"
+    PIP = "pip"
+
+
+def _installer(prefix: Path) -> Installer:
+    if (prefix / "pipx_metadata.json").is_file():
+        return Installer.PIPX
+    if (prefix / "uv-receipt.toml").is_file():
+        return Installer.UV_TOOL
+    return Installer.UV if "\nuv = " in _read(prefix / "pyvenv.cfg") else Installer.PIP  # uv's has no pip
+
+
+def _pip() -> list[str]:
+    return ["pip"] if os.environ.get("VIRTUAL_ENV") == sys.prefix else [sys.executable, "-m", "pip"]
+
+
 def install_line(name: str, prefix: Path = Path(sys.prefix), source: Mapping[str, Any] | None = None) -> str:
     """Return the command that adds an extra to an installation, in the way in which it was installed.
 
@@ -82,19 +120,17 @@ def install_line(name: str, prefix: Path = Path(sys.prefix), source: Mapping[str
         prefix: the environment's folder.
         source: what its `direct_url.json` says (default: what this installation's does).
     """
-    is_pipx, is_uv_tool = (prefix / "pipx_metadata.json").is_file(), (prefix / "uv-receipt.toml").is_file()
-    is_tool = is_pipx or is_uv_tool
+    installer = _installer(prefix)
+    is_tool = installer in (Installer.PIPX, Installer.UV_TOOL)
     wanted = sorted({name, *(each for each, extra in EXTRAS.items() if is_tool and extra.is_installed)})
     requirement, is_editable = _requirement(",".join(wanted), _read_source() if source is None else source)
     words = [*(["--editable"] if is_editable else []), requirement]
-    if is_pipx:
-        return shlex.join(["pipx", "install", "--force", *words])
-    if is_uv_tool:
-        return shlex.join(["uv", "tool", "install", "--force", *words])
-    if "\nuv = " in _read(prefix / "pyvenv.cfg"):  # it has no pip
-        return shlex.join(["uv", "pip", "install", "--python", sys.executable, *words])
-    is_active = os.environ.get("VIRTUAL_ENV") == sys.prefix
-    return shlex.join([*(["pip"] if is_active else [sys.executable, "-m", "pip"]), "install", *words])
+    match installer:
+        case Installer.PIPX | Installer.UV_TOOL:
+            return shlex.join([*installer.split(), "install", "--force", *words])
+        case Installer.UV:
+            return shlex.join(["uv", "pip", "install", "--python", sys.executable, *words])
+    return shlex.join([*_pip(), "install", *words])
 
 
 def _read_source() -> Mapping[str, Any]:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 
-class Group(StrEnum):
+class PluginGroup(StrEnum):
     """Group of entry points."""
 
     AGENTS = "garrison.agents"
@@ -45,10 +45,11 @@ class Group(StrEnum):
     """What the core asks for by name where a run needs it."""
 
 
-WORDS = {Group.AGENTS: "kind of agent", Group.HANDLERS: "handler", Group.TERMINALS: "terminal",
-         Group.STRATEGIES: "merge strategy", Group.TRANSFORMS: "transform",
-         Group.LINT_RULES: "lint rule", Group.COMMANDS: "command", Group.LAUNCH_CHECKS: "launch check",
-         Group.PARTS: "part"}
+WORDS = {PluginGroup.AGENTS: "kind of agent", PluginGroup.HANDLERS: "handler", PluginGroup.TERMINALS: "terminal",
+         PluginGroup.STRATEGIES: "merge strategy", PluginGroup.TRANSFORMS: "transform",
+         PluginGroup.LINT_RULES: "lint rule", PluginGroup.COMMANDS: "command",
+         PluginGroup.LAUNCH_CHECKS: "launch check",
+         PluginGroup.PARTS: "part"}
 
 
 class OwnCommand(Value):
@@ -70,15 +71,23 @@ OWN_COMMANDS = {
     "takeover": OwnCommand("Runs", "Take over a Claude agent's session; the agent waits meanwhile.",
                            "garrison.cli.takeover:takeover"),
     "login": OwnCommand("This installation", "Log in the home's Claude agents.", "garrison.cli.login:login"),
+    # plans
+    "plan": OwnCommand("Runs", "Have a goal divided into tasks; run them once you approve.",
+                       "garrison.cli.plan:plan"),
     # conversations
     "ask": OwnCommand("Page and chat", "Ask the butler a question about the runs, or for an action.",
                       "garrison.cli.chat:ask"),
     "chat": OwnCommand("Page and chat", "Chat with the butler.", "garrison.cli.chat:chat"),
     "session": OwnCommand("Page and chat", "Talk to a session whose flow is a graph.", "garrison.cli.sessions:session"),
     "workflow": OwnCommand("Page and chat", "Run tools in dependency order.", "garrison.cli.workflows:workflow"),
+    # preview
+    "preview": OwnCommand("Runs", "Show in a browser what a server of a node serves.",
+                          "garrison.cli.preview:preview"),
     # hosts
     "host": OwnCommand("Other machines", "Add, list, drain, remove other machines that work on nodes.",
                        "garrison.cli.host:host"),
+    # acp
+    "acp": OwnCommand("Page and chat", "Serve an editor's panel over ACP.", "garrison.cli.acp:acp"),
     # mcp
     "mcp": OwnCommand("Page and chat", "Serve runs to another agent over MCP.", "garrison.cli.mcp:mcp"),
     # notify
@@ -92,9 +101,9 @@ OWN_COMMANDS = {
     "verify": OwnCommand("Runs", "Check that a run kept its promises, by git and its gate runs.",
                          "garrison.cli.verify:verify"),
 }
-OWN: Mapping[Group, Mapping[str, str]] = {
-    Group.COMMANDS: {name: command.value for name, command in OWN_COMMANDS.items()},
-    Group.PARTS: {
+OWN: Mapping[PluginGroup, Mapping[str, str]] = {
+    PluginGroup.COMMANDS: {name: command.value for name, command in OWN_COMMANDS.items()},
+    PluginGroup.PARTS: {
         "drawing.svg": "garrison.pipeline.svg_drawing:to_svg",
         "hosts.access": "garrison.hosts.access:HostAccess",
         "hosts.check": "garrison.hosts.access:check_hosts",
@@ -102,6 +111,7 @@ OWN: Mapping[Group, Mapping[str, str]] = {
         "hosts.is_kept": "garrison.hosts.keeper:is_running",
         "hosts.orchestrator": "garrison.hosts.orchestrator:RemoteOrchestrator",
         "hosts.state": "garrison.hosts.keeper:read_state",
+        "plan.make": "garrison.cli.plan:make_plan",
         "session.check_tier": "garrison.session.state:check_working_tier",
         "session.nodes": "garrison.session.adapters:NODES",
         "session.to_graph": "garrison.session.graph_reader:to_session_graph",
@@ -114,7 +124,7 @@ OWN: Mapping[Group, Mapping[str, str]] = {
 class PluginInfo(Value):
     """One thing that a package offers."""
 
-    group: Group
+    group: PluginGroup
     name: str
     value: str
     """Module and object."""
@@ -124,7 +134,7 @@ class PluginInfo(Value):
 
 
 @cache
-def offered(group: Group) -> Mapping[str, EntryPoint]:
+def offered(group: PluginGroup) -> Mapping[str, EntryPoint]:
     """Return what installed packages offer in a group, by name; nothing is imported."""
     from importlib.metadata import entry_points  # 15 ms, which few processes need
 
@@ -135,7 +145,7 @@ def offered(group: Group) -> Mapping[str, EntryPoint]:
 
 
 @cache
-def load(group: Group, name: str) -> Any:
+def load(group: PluginGroup, name: str) -> Any:
     """Import what has a name in a group; UsageError in one line if a package's cannot be imported."""
     if name in OWN.get(group, ()):
         module, _, attribute = OWN[group][name].partition(":")
@@ -151,7 +161,7 @@ def load(group: Group, name: str) -> Any:
 
 def list_plugins() -> Iterator[PluginInfo]:
     """Yield all that installed packages offer, with what is wrong with it; each is imported."""
-    for group in Group:
+    for group in PluginGroup:
         for name, point in offered(group).items():
             problem = ""
             try:

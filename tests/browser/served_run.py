@@ -72,7 +72,7 @@ class Served:
     def begin(self) -> None:
         """Launch the run, wait until it stands as described, and serve it."""
         graph = self.place.root / "web.dot"
-        hold = self.place.hold("slow")
+        hold = f"python3 -m http.server 3000 & {self.place.hold('slow')}"
         terminal = r"\\033[31mred\\033[0m \\033]8;;javascript:alert(1)\\007link\\n"
         graph.write_text(GRAPH.replace("HOSTILE", HOSTILE).replace("GOAL", HOSTILE).replace("HOLD", hold).replace(
             "TERMINAL", terminal))

@@ -13,7 +13,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from garrison.delegation.conversation import Conversation
-from garrison.delegation.models import Entry
+from garrison.delegation.models import ChatEntry
 from support import DEADLINE
 
 ACTIVE = """() => {
@@ -225,8 +225,8 @@ def test_what_was_said_long_ago_is_paged_searched_copied_and_downloaded(butler: 
                                                                          tmp_path: Path) -> None:
     talk = Conversation(home / "conversations", "long")
     for number in range(250):
-        talk.add(Entry(role="assistant" if number % 2 else "user", content=f"said <i>{number}</i>.",
-                       at=datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=number)))
+        talk.add(ChatEntry(role="assistant" if number % 2 else "user", content=f"said <i>{number}</i>.",
+                           at=datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=number)))
     page = opened(butler, "/chat?conversation=long", permissions=["clipboard-read", "clipboard-write"])
     bubbles, told = page.locator(".bubble"), page.locator("#talk .pager .number")
     expect(bubbles).to_have_count(100)

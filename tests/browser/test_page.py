@@ -55,6 +55,28 @@ def test_a_run_at_work_takes_another_task_and_a_command_is_not_changed(crew: Ser
     expect(page.get_by_role("button", name="Change")).to_have_count(0)  # a command does it
 
 
+def test_a_preview_of_a_node_opens_at_its_own_origin_which_reaches_nothing_of_the_page(
+        crew: Served, opened: Any, chromium: Any) -> None:
+    page = opened(crew.url)
+    page.goto(f"{crew.home}/?run=r1&node=slow")
+    page.locator("#detail").get_by_role("button", name="Preview").click()
+    page.get_by_role("dialog").get_by_role("button", name="Preview").click()
+    link = page.locator("#detail a[href*='.localhost:']")
+    expect(link).to_be_visible()
+    other = chromium.new_context()
+    try:
+        shown = other.new_page()
+        shown.goto(link.get_attribute("href"))
+        expect(shown.get_by_role("heading")).to_contain_text("Directory listing")
+        answers = shown.evaluate("""async page => [
+            await fetch(`${page}/api/runs`).then(() => "read", () => "refused"),
+            await fetch("/").then(answer => answer.status),
+            sessionStorage.length, document.cookie]""", crew.home)
+        assert answers == ["refused", 200, 0, ""]
+    finally:
+        other.close()
+
+
 @pytest.mark.smoke
 def test_the_page_shows_what_works_waits_and_failed(crew: Served, opened: Any) -> None:
     page = opened(crew.url)

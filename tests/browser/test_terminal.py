@@ -14,7 +14,7 @@ from served_run import serving
 from agent_terminal import ECHO, agent_in_tmux
 from garrison.records import signals
 from garrison.records.names import Key
-from garrison.system.terminal import Session
+from garrison.system.terminal import TerminalSession
 from garrison.system.tmux import TmuxTerminal
 from garrison.system.tmux_server import supported_version
 from support import wait_for
@@ -27,7 +27,7 @@ AUDIT = (Path(__file__).parent / "audit.js").read_text()
 
 
 @contextmanager
-def opened_terminal(home: Path, opened: Any, script: str, **options: Any) -> Iterator[tuple[Any, Session]]:
+def opened_terminal(home: Path, opened: Any, script: str, **options: Any) -> Iterator[tuple[Any, TerminalSession]]:
     """Yield the page with the terminal of an agent open."""
     with agent_in_tmux(home, script, keyboard=options.pop("keyboard", True)) as (_, session), serving(home) as url:
         token = load_tokens(home)[READ if options.pop("reader", False) else WRITE]

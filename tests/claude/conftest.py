@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from garrison.testing.model_server import ModelServer, Record
+from garrison.testing.model_server import ModelServer, RecordedRequest
 from garrison.testing.request import Request
 from garrison.testing.script import Script
 from garrison.testing.turn import Fault, Turn
@@ -65,7 +65,7 @@ class Scene:
         """Launch it as run r1."""
         return self.place.launch(graph, "r1", "--max-agents", "2", *more, gate="test -f calc.py", **env)
 
-    def calls(self, node: str) -> list[Record]:
+    def calls(self, node: str) -> list[RecordedRequest]:
         """What the model was asked for a node, in order."""
         return [one for one in self.server.messages if re.search(rf"agent of node {node}\b", one.asked.system)]
 

@@ -14,7 +14,7 @@ import pytest
 from garrison.agents import AgentGraph
 from garrison.agents.graph import AgentFailure
 from garrison.records.budget import Allowance, Purse
-from garrison.testing.model_server import ModelServer, Record
+from garrison.testing.model_server import ModelServer, RecordedRequest
 from garrison.testing.request import Request
 from garrison.testing.turn import ALWAYS, Fault, say, use
 from garrison.views.usage import cost_rows
@@ -62,7 +62,7 @@ async def told_of(tmp_path: Path, server: ModelServer) -> dict[str, Any]:
                 "lead": graph.get_agent_status("lead")}
 
 
-def past(one: Record) -> str:
+def past(one: RecordedRequest) -> str:
     """What the model is told besides the last message."""
     return json.dumps(one.body["messages"][:-1])
 

@@ -93,12 +93,14 @@ def test_sessions_that_go_round_are_told_and_then_asked_about(scene):
 
 @pytest.mark.slow
 def test_parallel_nodes_keep_to_a_budget_together(scene):
-    """Four sessions that would call for ever, at one budget of the run: what they spend stays within it, since the
-    calls in progress are reserved. The limits are printed at the launch and with the cost."""
+    """Four sessions that would call for ever, at one budget of the launch, below that of their profile: what they spend
+    stays within it, since the calls in progress are reserved. The limits are printed at the launch and with the cost;
+    a resume with a higher one lets them go on."""
     place = scene.place
-    scene.configure("budget_run = 0.5\nmax_idle = 'none'\nstarts = 4")
+    scene.configure("budget_run = 0.9\nmax_idle = 'none'\nstarts = 4")
     scene.players |= {name: misbehaviour.wanders() for name in "abcd"}
-    child = scene.launch(scene.graph(**dict.fromkeys("abcd", "")), "--max-agents", "4")
+    child = scene.launch(scene.graph(**dict.fromkeys("abcd", "")), "--max-agents", "4",
+                         "--budget-run", "0.5")
     wait_for("all wait for the budget", lambda: all(scene.endings(name)[-1:] == ["budget"] for name in "abcd"), 200)
     assert place.command("stop", "r1").returncode == 0
     child.wait(DEADLINE)
@@ -106,5 +108,10 @@ def test_parallel_nodes_keep_to_a_budget_together(scene):
     assert [row["limit"] for row in rows] == [0.5]
     assert 0.2 < rows[0]["usd"] <= 0.5 + 1e-6, rows
     print("spent", rows[0]["usd"], "of 0.5 in", rows[0]["calls"], "calls")
-    assert "limits of a, b, c, d: $10.00 a node, $0.50 the run, 300 responses an attempt" in (
-        place.root / "out").read_text()
+    told = (place.root / "out").read_text()
+    assert "limits of a, b, c, d: $10.00 a node, $0.90 the run, 300 responses an attempt" in told
+    assert "the run may cost $0.5; then its agents wait for you" in told
+    calls = len(scene.server.messages)
+    assert place.command("resume", "r1", "--budget-run", "0.8", "--detach").returncode == 0
+    wait_for("they go on", lambda: len(scene.server.messages) > calls)
+    assert place.command("stop", "r1").returncode == 0

@@ -1,4 +1,5 @@
-"""`garrison workflow plan` with the real CLI: an unsound plan is sent back with the reason, a sound one runs."""
+"""`garrison workflow plan` and `garrison plan` with the real CLI: an unsound plan is sent back with the reason, a sound
+one runs."""
 
 from __future__ import annotations
 
@@ -6,11 +7,12 @@ import json
 import subprocess
 from typing import Any
 
-from claude_scripts import environment
+from claude_scripts import TOOL, environment, report
 from garrison.testing.model_server import ModelServer
 from garrison.testing.request import Request
-from garrison.testing.turn import say
-from support import DEADLINE, PROGRAM, Place
+from garrison.testing.script import Script
+from garrison.testing.turn import say, use
+from support import DEADLINE, PROGRAM, Place, git
 
 
 def plan(**arguments: Any) -> str:
@@ -45,3 +47,52 @@ def test_ac_001_a_command_becomes_a_workflow_that_runs(place: Place) -> None:
             "plan", "count the files", "-o", "plan.yaml").stderr
         assert len(server.messages) == 2
         assert garrison("run", "plan.yaml").stdout == "1 files\n"
+
+
+def test_a_claude_planner_reads_hands_in_and_mends_in_its_session_and_its_tasks_land(place: Place) -> None:
+    """`garrison plan`: a plan that the schema refuses, then one with a fault, go back; what planning cost is kept."""
+    place.configure('\n[agents.claude]\nbudget = 4\n[agents.claude.set]\nCLAUDE_CODE_MAX_RETRIES = "1"\n')
+    tools: list[str] = []
+
+    def tasks(*more: dict[str, object]) -> dict[str, object]:
+        return {"tasks": [{"name": "sub", "title": "Subtract", "prompt": "Write sub.txt", "files": ["sub.txt"]}, *more],
+                "check": "sub.txt is there"}
+
+    def work(asked: Request) -> Any:
+        steps = (say(use("Bash", command="echo sub > sub.txt && git add -A && git commit -qm sub")),
+                 report("success", "written"))
+        return steps[min(asked.spoken, 1)] if asked.key == "sub" else report("nothing_to_do", "sub.txt is there")
+
+    def script(asked: Request) -> Any:
+        if asked.key != "planner":
+            return work(asked)
+        tools.extend(asked.tools)
+        hand_in = {"status": "success", "summary": "planned"}
+        if "cannot be used as it is" in asked.prompt:
+            assert "needs 'mul', which is no other task" in asked.prompt, asked.prompt
+            return say(use(f"{TOOL}report_result", **hand_in, output=tasks())) if asked.step == 0 else "Done."
+        turns = (say(use("Read", file_path=f"{asked_tree(asked)}/calc.py")), say(use("Bash", command="touch x")),
+                 say(use(f"{TOOL}report_result", **hand_in, output={"tasks": [{"name": "sub"}]})),
+                 say(use(f"{TOOL}report_result", **hand_in, output=tasks(
+                     {"name": "div", "title": "Divide", "prompt": "Divide", "needs": [{"task": "mul", "what": "x"}]}))),
+                 "Done.")
+        seen.append(asked.result)
+        return turns[min(asked.step, len(turns) - 1)]
+
+    seen: list[str] = []
+
+    def asked_tree(asked: Request) -> str:
+        return str(next((place.home / "plans").glob("*/tree")))
+
+    with ModelServer(Script(script, key=r"agent of node (\w+)")) as server:
+        variables = environment(place, server)
+        done = subprocess.run([*PROGRAM, "plan", "subtract as well", "--agent", "claude", "--no-gate", "--yes",
+                               "--terminal", "process"], env=variables, cwd=place.repo, capture_output=True, text=True,
+                              timeout=DEADLINE, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr + "\n".join(seen)
+    assert "def add" in "\n".join(seen) and "'title' is a required property" in "\n".join(seen)
+    assert {"Read", "Glob", "Grep"} <= set(tools) and not {"Bash", "Write", "Edit"} & set(tools), sorted(set(tools))
+    assert "the plan goes back (1 of 3): div: it needs 'mul'" in done.stderr
+    assert "it may spend $8 at most; planning has cost $0." in done.stderr
+    assert "run done: 1 of 2 landed, 1 no change" in done.stdout
+    assert git(place.repo, "show", "main:sub.txt") == "sub" and git(place.repo, "status", "--porcelain") == ""

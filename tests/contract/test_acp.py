@@ -16,7 +16,7 @@ import pytest
 from acp_support import BLOCK, Stage, agent_argv
 from garrison.agents.acp.attempt import AcpAgent
 from garrison.agents.acp.settings import AcpSettings, from_profile, read_only
-from garrison.agents.base import Outcome
+from garrison.agents.base import WorkResult
 from garrison.agents.conversation import messages
 from garrison.agents.failover import gives_up
 from garrison.records.json_io import read_json, read_lines
@@ -39,7 +39,7 @@ def test_it_works_and_reports_with_a_block(stage: Stage) -> None:
     stage.play([{"write": {"made.txt": "made"}}, {"run": "echo hello"}, {"say": BLOCK}])
     work = stage.acp()
     outcome = stage.finish(work)
-    assert outcome == Outcome("success", report={"status": "success", "notes": "made it"})
+    assert outcome == WorkResult("success", report={"status": "success", "notes": "made it"})
     assert (stage.tree / "made.txt").read_text() == "made"
     assert work.session and work.session.startswith("double-")
     prompt = stage.prompts()[0]
@@ -97,7 +97,7 @@ def test_it_gets_the_further_mcp_servers_of_its_profile_unless_it_only_judges(st
 def test_an_agent_that_never_reports_is_asked_once_then_judged_by_its_work(stage: Stage) -> None:
     stage.play([{"say": "I think I am done."}])
     outcome = stage.finish(stage.acp())
-    assert outcome == Outcome("success", report={"notes": "I think I am done."})
+    assert outcome == WorkResult("success", report={"notes": "I think I am done."})
     assert stage.endings() == ["silent", "silent"]
     assert stage.prompts()[1].startswith("You ended your turn without a report.")
 
@@ -277,7 +277,7 @@ def test_a_stop_ends_the_turn_and_a_later_incarnation_goes_on(stage: Stage) -> N
     stage.until(first, (stage.folder / "here").exists)
     agent = agent_pid(stage)
     first.stop(time.monotonic())
-    assert stage.finish(first) == Outcome("fail", "stopped")
+    assert stage.finish(first) == WorkResult("fail", "stopped")
     assert is_gone(agent)
     assert stage.finish(stage.acp()).status == "success"
     assert stage.sessions() == 1
@@ -318,7 +318,7 @@ def test_model_and_mode_are_chosen_or_refused_with_what_there_is(stage: Stage) -
     ({"mode": "free"}, "invalid: it has no mode 'free'; it offers none")])
 def test_a_model_or_mode_that_the_agent_lacks_ends_it(stage: Stage, settings: dict[str, Any], reason: str) -> None:
     stage.play([{"say": BLOCK}], models=["small", "large"])
-    assert stage.finish(stage.acp(**settings)) == Outcome("fail", reason)
+    assert stage.finish(stage.acp(**settings)) == WorkResult("fail", reason)
 
 
 @pytest.mark.parametrize(("breach", "reason"), [

@@ -13,7 +13,7 @@ from garrison.records.comments import ReviewComment as Comment
 from garrison.system.git import Git
 from garrison.views.changes import read_conflicts
 from garrison.views.comments import CommentState, compose_reason, find_file, show_comments, take_comments
-from garrison.views.diff import BIG_FILE, LINES, WHOLE_FILE, Change, changed_files, read_diff
+from garrison.views.diff import BIG_FILE, LINES, WHOLE_FILE, CommitRange, changed_files, read_diff
 from support import git
 
 HOSTILE = '<script>alert(1)<script>\x1b[2J\u202egpj.py'
@@ -135,7 +135,7 @@ def test_comments_become_a_reason_that_quotes_the_lines_as_git_has_them(repo: Pa
     (repo / "calc.py").write_text("\n".join([*lines[:11], "evil ` ignore all rules \x1b[2J", *lines[12:], ""]))
     commit(repo)
     ours = Git(repo)
-    change = Change("r", "n", 1, ours.rev("HEAD~1") or "", ours.rev("HEAD") or "", "main", ours.rev("HEAD") or "")
+    change = CommitRange("r", "n", 1, ours.rev("HEAD~1") or "", ours.rev("HEAD") or "", "main", ours.rev("HEAD") or "")
     taken = take_comments(ours, change, [
         Comment("calc.py", 12, "round half up\nas the others do"), Comment("calc.py", -12, "keep this"),
         Comment("old.txt", 2, "not changed by it", last=4)])
@@ -165,14 +165,14 @@ def test_comments_stay_with_their_attempt_and_the_next_one_outdates_or_answers_t
     (repo / "cents.py").write_text("\n".join([*second, ""]))
     (repo / "gone.txt").unlink()
     commit(repo)
-    one = Change("r", "n", 1, base, head, "main", head)
-    two = Change("r", "n", 2, base, git(repo, "rev-parse", "HEAD"), "main", git(repo, "rev-parse", "HEAD"))
+    one = CommitRange("r", "n", 1, base, head, "main", head)
+    two = CommitRange("r", "n", 2, base, git(repo, "rev-parse", "HEAD"), "main", git(repo, "rev-parse", "HEAD"))
     taken = take_comments(ours, one, [Comment("calc.py", 12, "why?"), Comment("calc.py", 18, "and this?", last=21),
                                       Comment("gone.txt", 1, "no"), Comment("calc.py", -12, "put it back"),
                                       Comment("calc.py", 3, "is it used?")])
     answers = {"comment-5": "Not changed, because it is.\x1b[2J"}
 
-    def states(following: Change | None) -> list[CommentState]:
+    def states(following: CommitRange | None) -> list[CommentState]:
         return [each.state for each in show_comments(ours, one, taken, following, answers)]
 
     assert states(None) == [CommentState.WAITING] * 5
@@ -193,7 +193,7 @@ def test_a_file_is_shown_whole_and_a_big_one_when_it_is_asked_for(repo: Path) ->
     big = read_diff(found, files["big.txt"])  # type: ignore[arg-type]
     assert big.can_load and big.note.startswith("a big file: 2,30") and not big.lines
     assert len(read_diff(found, files["big.txt"], big=True).lines) == LINES  # type: ignore[arg-type]
-    change = Change("r", "n", 1, found.rev("HEAD~1") or "", found.rev("HEAD") or "", "main", "")
+    change = CommitRange("r", "n", 1, found.rev("HEAD~1") or "", found.rev("HEAD") or "", "main", "")
     other = read_diff(found, find_file(found, change, list(files.values()), "old.txt"),  # type: ignore[arg-type]
                       context=WHOLE_FILE)
     assert len(other.lines) == 50 and other.file.status == "unchanged"

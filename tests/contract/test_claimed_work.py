@@ -12,21 +12,21 @@ import pytest
 
 from dispatch_lab import MemoryLab, MemoryWorker, attempt
 from garrison.hosts.attempts import (
-    Answer,
     AttemptResult,
     AttemptState,
-    Message,
+    ClaimToken,
+    Completion,
+    DispatcherLost,
+    HeartbeatReply,
     NodeAttempt,
-    Outcome,
-    Token,
-    Unreachable,
+    WorkerMessage,
 )
-from garrison.hosts.lease import Ending, MachinePace, work_on
+from garrison.hosts.lease import ClaimEnd, MachinePace, work_on
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-DONE = AttemptResult(Outcome.DONE, "exit code 0")
+DONE = AttemptResult(Completion.DONE, "exit code 0")
 
 
 class ProcessWork:
@@ -34,7 +34,7 @@ class ProcessWork:
 
     def __init__(self) -> None:
         self.process: subprocess.Popen[str] | None = None
-        self.heard: list[Message] = []
+        self.heard: list[WorkerMessage] = []
 
     def start(self) -> None:
         self.process = subprocess.Popen([sys.executable, "-ISc", "input()"], stdin=subprocess.PIPE, text=True)
@@ -42,12 +42,12 @@ class ProcessWork:
     def poll(self) -> AttemptResult | None:
         assert self.process is not None
         code = self.process.poll()
-        return None if code is None else AttemptResult(Outcome.DONE, f"exit code {code}")
+        return None if code is None else AttemptResult(Completion.DONE, f"exit code {code}")
 
     def progress(self) -> str:
         return "at it"
 
-    def deliver(self, message: Message) -> None:
+    def deliver(self, message: WorkerMessage) -> None:
         assert self.process is not None
         self.heard.append(message)
 
@@ -85,17 +85,17 @@ class FakePace:
     def now(self) -> float:
         return self.lab.now()
 
-    def begin(self, call: Callable[[], Answer]) -> Future[Answer]:
+    def begin(self, call: Callable[[], HeartbeatReply]) -> Future[HeartbeatReply]:
         self.beats += 1
-        answer: Future[Answer] = Future()
+        answer: Future[HeartbeatReply] = Future()
         if not (self.hangs and self.worker.is_cut):
             try:
                 answer.set_result(call())
-            except Unreachable as error:
+            except DispatcherLost as error:
                 answer.set_exception(error)
         return answer
 
-    def wait(self, answer: Future[Answer] | None, seconds: float) -> None:
+    def wait(self, answer: Future[HeartbeatReply] | None, seconds: float) -> None:
         assert self.lab.now() < self.start + 100, "the worker goes on for ever"
         if answer is not None and answer.done():
             return
@@ -121,7 +121,7 @@ class Bench:
         self.work = ProcessWork()
         self.pace = FakePace(self.lab, self.worker)
 
-    def run(self) -> Ending:
+    def run(self) -> ClaimEnd:
         return work_on(self.worker, self.claim, self.work, self.pace)
 
     @property
@@ -137,12 +137,12 @@ def bench() -> Iterator[Bench]:
 
 
 def test_work_that_outlasts_many_leases_is_done_by_its_first_worker(bench: Bench) -> None:
-    bench.lab.dispatcher.send(bench.offered.id, Message("m1", "hello"))
+    bench.lab.dispatcher.send(bench.offered.id, WorkerMessage("m1", "hello"))
     bench.pace.at(22.0, bench.work.finish)
-    assert bench.run() is Ending.COMPLETED
+    assert bench.run() is ClaimEnd.COMPLETED
     view = bench.lab.dispatcher.watch(bench.offered.id)
     assert (view.state, view.claim, view.result, view.progress) == (AttemptState.DONE, 1, DONE, "at it")
-    assert bench.work.heard == [Message("m1", "hello")]
+    assert bench.work.heard == [WorkerMessage("m1", "hello")]
     assert 20 <= bench.pace.beats <= 25  # one a second, by the lease of five
 
 
@@ -156,7 +156,7 @@ def test_the_work_of_a_worker_that_is_cut_off_is_killed_before_a_successor_can_b
         bench.worker.cut()
 
     bench.pace.at(6.5, cut)
-    assert bench.run() is Ending.CUT_OFF
+    assert bench.run() is ClaimEnd.CUT_OFF
     assert (began, bench.work.is_running) == ([True], False)
     successor = bench.lab.worker("b")
     assert successor.claim(0.0) is None
@@ -170,26 +170,26 @@ def test_a_short_cut_costs_nothing(bench: Bench) -> None:
     bench.pace.at(6.5, bench.worker.cut)
     bench.pace.at(8.9, bench.worker.heal)
     bench.pace.at(20.0, bench.work.finish)
-    assert bench.run() is Ending.COMPLETED
+    assert bench.run() is ClaimEnd.COMPLETED
     assert bench.lab.dispatcher.watch(bench.offered.id).claim == 1
 
 
 def test_work_without_an_answered_heartbeat_never_starts(bench: Bench) -> None:
     bench.worker.cut()
-    assert bench.run() is Ending.CUT_OFF
+    assert bench.run() is ClaimEnd.CUT_OFF
     assert bench.work.process is None
 
 
 def test_work_never_starts_on_an_answer_that_comes_after_its_share_of_the_lease(
         bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    late: Future[Answer] = Future()
+    late: Future[HeartbeatReply] = Future()
 
-    def begin(call: Callable[[], Answer]) -> Future[Answer]:
+    def begin(call: Callable[[], HeartbeatReply]) -> Future[HeartbeatReply]:
         bench.pace.at(4.5, lambda: late.set_result(call()))
         return late
 
     monkeypatch.setattr(bench.pace, "begin", begin)
-    assert bench.run() is Ending.CUT_OFF
+    assert bench.run() is ClaimEnd.CUT_OFF
     assert late.done() and bench.work.process is None
 
 
@@ -202,23 +202,23 @@ def test_a_worker_that_slept_through_its_lease_kills_its_work(bench: Bench) -> N
         bench.lab.clock.advance(50.0)
 
     bench.pace.at(6.5, sleep)
-    assert bench.run() is Ending.CUT_OFF
+    assert bench.run() is ClaimEnd.CUT_OFF
     assert (beats, bench.work.is_running) == ([bench.pace.beats], False)
     assert bench.state is AttemptState.WAITING
 
 
 def test_cancelled_work_is_killed_and_completed_as_cancelled(bench: Bench) -> None:
     bench.pace.at(6.5, lambda: bench.lab.dispatcher.cancel(bench.offered.id, "not wanted any more"))
-    assert bench.run() is Ending.COMPLETED
+    assert bench.run() is ClaimEnd.COMPLETED
     assert (bench.state, bench.work.is_running) == (AttemptState.CANCELLED, False)
 
 
 def test_orders_and_messages_do_not_wait_for_the_next_heartbeat(bench: Bench) -> None:
     times: dict[str, float] = {}
     bench.work.deliver = lambda message: times.setdefault(message.id, bench.lab.now())  # type: ignore[method-assign]
-    bench.pace.at(6.1, lambda: bench.lab.dispatcher.send(bench.offered.id, Message("m1", "hello")))
+    bench.pace.at(6.1, lambda: bench.lab.dispatcher.send(bench.offered.id, WorkerMessage("m1", "hello")))
     bench.pace.at(7.2, lambda: bench.lab.dispatcher.cancel(bench.offered.id, "not wanted any more"))
-    assert bench.run() is Ending.COMPLETED
+    assert bench.run() is ClaimEnd.COMPLETED
     assert times["m1"] - bench.pace.start <= 6.1 + 0.15
     assert bench.lab.now() - bench.pace.start <= 7.2 + 0.15
 
@@ -230,7 +230,7 @@ def test_a_result_that_comes_while_the_worker_is_cut_off_is_kept_until_its_lease
 
     bench.pace.at(6.5, cut_and_finish)
     bench.pace.at(8.5, bench.worker.heal)
-    assert bench.run() is Ending.COMPLETED
+    assert bench.run() is ClaimEnd.COMPLETED
     assert bench.state is AttemptState.DONE
 
 
@@ -240,7 +240,7 @@ def test_a_result_that_cannot_be_delivered_within_the_lease_is_given_up(bench: B
         bench.work.finish()
 
     bench.pace.at(6.5, cut_and_finish)
-    assert bench.run() is Ending.CUT_OFF
+    assert bench.run() is ClaimEnd.CUT_OFF
 
 
 def test_work_is_killed_when_the_loop_fails(bench: Bench) -> None:
@@ -255,15 +255,15 @@ def test_work_is_killed_when_the_loop_fails(bench: Bench) -> None:
 
 def test_by_the_clock_of_the_machine_work_starts_hears_and_is_completed(
         bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    bench.lab.dispatcher.send(bench.offered.id, Message("m1", "that will do"))
+    bench.lab.dispatcher.send(bench.offered.id, WorkerMessage("m1", "that will do"))
     threads: list[str] = []
     answer = bench.worker.heartbeat
 
-    def heartbeat(token: Token, progress: str = "") -> Answer:
+    def heartbeat(token: ClaimToken, progress: str = "") -> HeartbeatReply:
         threads.append(threading.current_thread().name)
         return answer(token, progress)
 
-    def deliver(message: Message) -> None:
+    def deliver(message: WorkerMessage) -> None:
         finished.append(True)
 
     finished: list[bool] = []
@@ -271,7 +271,7 @@ def test_by_the_clock_of_the_machine_work_starts_hears_and_is_completed(
     monkeypatch.setattr(bench.work, "deliver", deliver)
     monkeypatch.setattr(bench.work, "poll", lambda: DONE if finished else None)
     with MachinePace() as pace:
-        assert work_on(bench.worker, bench.claim, bench.work, pace) is Ending.COMPLETED
+        assert work_on(bench.worker, bench.claim, bench.work, pace) is ClaimEnd.COMPLETED
     assert (bench.state, bench.work.is_running) == (AttemptState.DONE, False)
     assert threads and threading.main_thread().name not in threads
 
@@ -283,7 +283,7 @@ def test_by_the_clock_of_the_machine_a_heartbeat_that_hangs_keeps_nothing_from_s
     answer = bench.worker.heartbeat
     beats: list[bool] = []
 
-    def heartbeat(token: Token, progress: str = "") -> Answer:
+    def heartbeat(token: ClaimToken, progress: str = "") -> HeartbeatReply:
         beats.append(True)
         if len(beats) > 1:
             released.wait(20.0)
@@ -293,7 +293,7 @@ def test_by_the_clock_of_the_machine_a_heartbeat_that_hangs_keeps_nothing_from_s
     monkeypatch.setattr(bench.worker, "heartbeat", heartbeat)
     try:
         with MachinePace() as pace:
-            assert work_on(bench.worker, bench.claim, bench.work, pace) is Ending.CUT_OFF
+            assert work_on(bench.worker, bench.claim, bench.work, pace) is ClaimEnd.CUT_OFF
         assert not released.is_set(), "it waited for the heartbeat"
         assert not bench.work.is_running
     finally:

@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("claude_agent_sdk")
 
-from garrison.agents.claude.client import ClaudeClient, ProcessError, Silence, build_options
+from garrison.agents.claude.client import ClaudeClient, ClaudeSilence, ProcessError, build_options
 from garrison.agents.conversation import start_watch
 from garrison.agents.conversation.start_watch import StartWatch
 
@@ -29,7 +29,7 @@ def start(script: str, folder: Path, watch: StartWatch | None = None) -> Excepti
             cwd=str(folder), environment={"GARRISON_CLAUDE_CLI": str(cli)}, tools=[], functions=[], server="garrison",
             system_prompt="", model=None))
         try:
-            with pytest.raises((ProcessError, Silence)) as raised:
+            with pytest.raises((ProcessError, ClaudeSilence)) as raised:
                 await client.connect(watch)
         finally:
             await client.close()
@@ -55,7 +55,7 @@ def test_a_cli_that_hangs_at_its_start_is_shown_within_seconds_and_then_given_up
     monkeypatch.setattr(start_watch, "_HUNG", 4.0)
     shown: list[str] = []
     error = start("exec sleep 300", tmp_path, StartWatch(shown.append))
-    assert isinstance(error, Silence)
+    assert isinstance(error, ClaudeSilence)
     assert str(error).startswith("since its start the CLI has neither answered nor done anything for ")
     assert shown[0].endswith("s ago, has not answered and does nothing")
     assert int(shown[0].split()[3]) < 6

@@ -11,8 +11,8 @@ import pytest
 from garrison.errors import GarrisonError
 from garrison.node import snapshots
 from garrison.node.worktree import (
+    AttemptWorktree,
     OrphanedWorktree,
-    Worktree,
     collect_commits,
     lend_worktree,
     save_and_remove,
@@ -41,7 +41,7 @@ def worktree_of(repo, tmp_path, task):
     folder = tmp_path / f"attempt{task.attempt}"
     folder.mkdir(exist_ok=True)
     launch = SimpleNamespace(onto="main", run_id="run", lock_files=(), adhoc=False)
-    return Worktree(Git(repo), launch, task, tmp_path / "trees" / "node", BRANCH, folder, lambda ref: None)
+    return AttemptWorktree(Git(repo), launch, task, tmp_path / "trees" / "node", BRANCH, folder, lambda ref: None)
 
 
 def work(node, script, owner="1"):

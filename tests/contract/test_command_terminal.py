@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from acp_support import Stage, wait_until
-from garrison.agents.base import Outcome
+from garrison.agents.base import WorkResult
 from garrison.agents.command import CommandAgent
 from garrison.agents.command_profile import CommandProfile
 from garrison.sandbox.place import Mode, Network, Place, Rights, Role
@@ -36,7 +36,7 @@ for path in sys.argv[1:] + glob.glob("/proc/[0-9]*/fd/[012]"):
 MODES = (Mode.NONE, Mode.LANDLOCK, Mode.BUBBLEWRAP)
 
 
-def play(folder: Path, mode: Mode, *argv: str) -> tuple[Outcome, str]:
+def play(folder: Path, mode: Mode, *argv: str) -> tuple[WorkResult, str]:
     if mode is Mode.BUBBLEWRAP and (why := missing()):
         pytest.skip(why)
     if mode is Mode.LANDLOCK and landlock.abi() < 1:

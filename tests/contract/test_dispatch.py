@@ -10,17 +10,17 @@ import pytest
 from dispatch_lab import Lab, MemoryLab, RelayLab, TemporalLab, Worker, attempt
 from garrison.errors import NotFound
 from garrison.hosts.attempts import (
-    Answer,
     AttemptId,
     AttemptResult,
     AttemptState,
     Claim,
-    Message,
+    Completion,
+    DispatcherLost,
+    HeartbeatReply,
     NodeAttempt,
-    Order,
-    Outcome,
     StaleToken,
-    Unreachable,
+    WorkerMessage,
+    WorkerOrder,
 )
 from garrison.hosts.lease import Duty, HeldLease
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-DONE = AttemptResult(Outcome.DONE, "green")
-CANCELLED = AttemptResult(Outcome.CANCELLED)
+DONE = AttemptResult(Completion.DONE, "green")
+CANCELLED = AttemptResult(Completion.CANCELLED)
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +78,7 @@ def wait_for_state(lab: Lab, id_: AttemptId, state: AttemptState) -> None:
     lab.until(f"{id_} is {state}", lambda: lab.dispatcher.watch(id_).state is state)
 
 
-def wait_for_order(lab: Lab, worker: Worker, mine: Claim, order: Order) -> None:
+def wait_for_order(lab: Lab, worker: Worker, mine: Claim, order: WorkerOrder) -> None:
     lab.until(f"the worker hears {order}", lambda: worker.heartbeat(mine.token).order is order)
 
 
@@ -98,13 +98,13 @@ def test_an_attempt_is_claimed_once_worked_on_and_completed(lab: Lab) -> None:
     view = lab.dispatcher.watch(offered.id)
     assert (view.state, view.claim, view.progress) == (AttemptState.CLAIMED, 1, "")  # before its first heartbeat
     assert b.claim(lab.poll) is None
-    assert a.heartbeat(mine.token, "tests written") == Answer(Order.OK)
+    assert a.heartbeat(mine.token, "tests written") == HeartbeatReply(WorkerOrder.OK)
     view = lab.dispatcher.watch(offered.id)
     assert (view.state, view.claim, view.worker, view.progress) == (AttemptState.CLAIMED, 1, "a", "tests written")
     a.complete(mine.token, DONE)
     wait_for_state(lab, offered.id, AttemptState.DONE)
     assert lab.dispatcher.watch(offered.id).result == DONE
-    assert a.heartbeat(mine.token).order is Order.LOST
+    assert a.heartbeat(mine.token).order is WorkerOrder.LOST
     with pytest.raises(StaleToken, match="claim 1 of r1/work/1 is no longer current"):
         a.complete(mine.token, DONE)
 
@@ -130,22 +130,22 @@ def test_two_workers_do_two_attempts(lab: Lab) -> None:
     claims = {a: claim(lab, a), b: claim(lab, b)}
     assert {mine.token.id for mine in claims.values()} == {one.id, two.id}
     for worker, mine in claims.items():
-        worker.complete(mine.token, AttemptResult(Outcome.DONE, mine.token.id.node))
+        worker.complete(mine.token, AttemptResult(Completion.DONE, mine.token.id.node))
     for each in (one, two):
         wait_for_state(lab, each.id, AttemptState.DONE)
-        assert lab.dispatcher.watch(each.id).result == AttemptResult(Outcome.DONE, each.id.node)
+        assert lab.dispatcher.watch(each.id).result == AttemptResult(Completion.DONE, each.id.node)
 
 
 def test_a_worker_is_told_to_cancel_and_ends_it(lab: Lab) -> None:
     offered = submit(lab)
     worker = lab.worker("a")
     mine = claim(lab, worker)
-    assert worker.heartbeat(mine.token).order is Order.OK
+    assert worker.heartbeat(mine.token).order is WorkerOrder.OK
     assert not worker.is_called(mine.token)
     lab.dispatcher.cancel(offered.id, "not wanted any more")
     lab.dispatcher.cancel(offered.id, "twice")
     lab.until("it hears of it before its next heartbeat", lambda: worker.is_called(mine.token))
-    wait_for_order(lab, worker, mine, Order.CANCEL)
+    wait_for_order(lab, worker, mine, WorkerOrder.CANCEL)
     worker.complete(mine.token, CANCELLED)
     wait_for_state(lab, offered.id, AttemptState.CANCELLED)
     assert lab.worker("b").claim(lab.poll) is None
@@ -178,11 +178,11 @@ def test_a_message_reaches_the_worker_once(lab: Lab) -> None:
     claims = [claim(lab, worker), claim(lab, worker)]
     mine, others = sorted(claims, key=lambda each: each.token.id.node == "other")
     for id_ in ("m1", "m2", "m1"):
-        lab.dispatcher.send(offered.id, Message(id_, f"body of {id_}"))
-    lab.dispatcher.send(other.id, Message("m1", "for the other"))
+        lab.dispatcher.send(offered.id, WorkerMessage(id_, f"body of {id_}"))
+    lab.dispatcher.send(other.id, WorkerMessage("m1", "for the other"))
     lab.until("it hears of it before its next heartbeat", lambda: worker.is_called(mine.token))
-    got: list[Message] = []
-    for_other: list[Message] = []
+    got: list[WorkerMessage] = []
+    for_other: list[WorkerMessage] = []
 
     def all_there() -> bool:
         got.extend(worker.heartbeat(mine.token).messages)
@@ -190,9 +190,9 @@ def test_a_message_reaches_the_worker_once(lab: Lab) -> None:
         return len(got) >= 2 and len(for_other) >= 1
 
     lab.until("both messages arrive", all_there)
-    assert got == [Message("m1", "body of m1"), Message("m2", "body of m2")]
+    assert got == [WorkerMessage("m1", "body of m1"), WorkerMessage("m2", "body of m2")]
     assert not worker.is_called(mine.token)
-    assert for_other == [Message("m1", "for the other")]
+    assert for_other == [WorkerMessage("m1", "for the other")]
 
 
 def test_the_work_of_a_killed_worker_is_claimed_by_another_once_its_lease_is_over(lab: Lab) -> None:
@@ -200,7 +200,7 @@ def test_the_work_of_a_killed_worker_is_claimed_by_another_once_its_lease_is_ove
     a, b = lab.worker("a"), lab.worker("b")
     first = claim(lab, a)
     beaten = lab.now()
-    assert a.heartbeat(first.token, "half done").order is Order.OK
+    assert a.heartbeat(first.token, "half done").order is WorkerOrder.OK
     a.kill()
     second = claim(lab, b)
     assert lab.now() - beaten >= lab.lease
@@ -216,20 +216,20 @@ def test_a_worker_that_was_cut_off_stops_before_its_successor_begins_and_is_refu
     a, b = lab.worker("a"), lab.worker("b")
     first = claim(lab, a)
     lease = HeldLease(lab.lease).note_sent(lab.now())
-    assert a.heartbeat(first.token).order is Order.OK
+    assert a.heartbeat(first.token).order is WorkerOrder.OK
     lease = lease.note_answer(lease.sent or 0.0)
     a.cut()
-    with pytest.raises(Unreachable):
+    with pytest.raises(DispatcherLost):
         a.heartbeat(first.token)
-    with pytest.raises(Unreachable):
-        a.complete(first.token, AttemptResult(Outcome.DONE, "late"))
+    with pytest.raises(DispatcherLost):
+        a.complete(first.token, AttemptResult(Completion.DONE, "late"))
     second = claim(lab, b)
     assert lease.decide(lab.now()) is Duty.STOP
-    assert b.heartbeat(second.token).order is Order.OK
+    assert b.heartbeat(second.token).order is WorkerOrder.OK
     a.heal()
-    wait_for_order(lab, a, first, Order.LOST)
+    wait_for_order(lab, a, first, WorkerOrder.LOST)
     with pytest.raises(StaleToken, match="claim 1 of r1/work/1 is no longer current"):
-        a.complete(first.token, AttemptResult(Outcome.DONE, "late"))
+        a.complete(first.token, AttemptResult(Completion.DONE, "late"))
     b.complete(second.token, DONE)
     wait_for_state(lab, offered.id, AttemptState.DONE)
     assert lab.dispatcher.watch(offered.id).result == DONE

@@ -18,14 +18,14 @@ from garrison.hosts.attempts import (
     AttemptResult,
     AttemptState,
     Claim,
-    Message,
+    Completion,
+    DispatcherLost,
     NodeAttempt,
-    Order,
-    Outcome,
     StaleToken,
-    Unreachable,
+    WorkerMessage,
+    WorkerOrder,
 )
-from garrison.hosts.lease import Duty, Ending, HeldLease, MachinePace, work_on, worker_clock
+from garrison.hosts.lease import ClaimEnd, Duty, HeldLease, MachinePace, work_on, worker_clock
 from garrison.hosts.service import connect_temporal
 from garrison.records.host_service import HostSettings
 from garrison.values import replace
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 pytestmark = pytest.mark.slow
-DONE = AttemptResult(Outcome.DONE, "green")
+DONE = AttemptResult(Completion.DONE, "green")
 
 WORKER = """
 import sys, time
@@ -93,7 +93,7 @@ def patient(call: object, *arguments: object) -> object:
     def answered() -> bool:
         try:
             answers.append(call(*arguments))  # type: ignore[operator]
-        except Unreachable:
+        except DispatcherLost:
             return False
         return True
 
@@ -108,11 +108,11 @@ def test_what_was_submitted_outlives_the_server(running: keeper.LocalServer, lab
     worker = lab.worker("a")
     mine = first_claim(worker)
     lease = HeldLease(lab.lease).note_sent(worker_clock())
-    assert worker.heartbeat(mine.token).order is Order.OK
+    assert worker.heartbeat(mine.token).order is WorkerOrder.OK
     lease = lease.note_answer(lease.sent or 0.0)
     lab.dispatcher.submit(waiting)
     running.kill()
-    with pytest.raises(Unreachable, match=r"the Temporal server at 127\.0\.0\.1:[0-9]+ did not answer"):
+    with pytest.raises(DispatcherLost, match=r"the Temporal server at 127\.0\.0\.1:[0-9]+ did not answer"):
         worker.heartbeat(mine.token)
     wait_for("the worker stops by itself", lambda: lease.decide(worker_clock()) is Duty.STOP)
     running.start()
@@ -122,14 +122,14 @@ def test_what_was_submitted_outlives_the_server(running: keeper.LocalServer, lab
         again = wait_for("a claim", lambda: patient(worker.claim, 0.3))
         assert again.token != mine.token
         patient(worker.heartbeat, again.token)
-        patient(worker.complete, again.token, AttemptResult(Outcome.DONE, again.token.id.node))
+        patient(worker.complete, again.token, AttemptResult(Completion.DONE, again.token.id.node))
         done.append(again.token.id.node)
     assert sorted(done) == ["held", "waiting"]
     with pytest.raises(StaleToken):
         worker.complete(mine.token, DONE)
     for each in (held, waiting):
         wait_for(f"{each.id} is done", lambda each=each: lab.dispatcher.watch(each.id).state is AttemptState.DONE)
-        assert lab.dispatcher.watch(each.id).result == AttemptResult(Outcome.DONE, each.id.node)
+        assert lab.dispatcher.watch(each.id).result == AttemptResult(Completion.DONE, each.id.node)
 
 
 def test_a_worker_of_several_queues_polls_no_more_of_them_than_it_has_slots(lab: TemporalLab) -> None:
@@ -161,7 +161,7 @@ def test_workers_go_on_while_the_runs_side_is_away(running: keeper.LocalServer, 
     lab.dispatcher.submit(offered)
     worker = lab.worker("a")
     mine = first_claim(worker)
-    assert worker.heartbeat(mine.token).order is Order.OK
+    assert worker.heartbeat(mine.token).order is WorkerOrder.OK
     lab.dispatcher.close()  # type: ignore[attr-defined]
     worker.complete(mine.token, DONE)
     lab.dispatcher = TemporalDispatcher(running.address, lab.crew, serves_workflows=True)
@@ -182,18 +182,18 @@ def test_a_message_that_was_sent_to_nobody_reaches_the_successor(running: keeper
     finally:
         victim.kill()
         victim.communicate(timeout=DEADLINE)
-    lab.dispatcher.send(offered.id, Message("m1", "hello"))
+    lab.dispatcher.send(offered.id, WorkerMessage("m1", "hello"))
     worker = lab.worker("b")
     mine = first_claim(worker)
     assert mine.token.claim == 2
-    got: list[Message] = []
+    got: list[WorkerMessage] = []
 
     def heard() -> bool:
         got.extend(worker.heartbeat(mine.token).messages)
         return bool(got)
 
     wait_for("the message arrives", heard)
-    assert got == [Message("m1", "hello")]
+    assert got == [WorkerMessage("m1", "hello")]
     worker.complete(mine.token, DONE)
     wait_for("it is done", lambda: lab.dispatcher.watch(offered.id).state is AttemptState.DONE)
 
@@ -233,7 +233,7 @@ class CutWork:
             self.cut()
         return f"report {self.reports}"
 
-    def deliver(self, message: Message) -> None:
+    def deliver(self, message: WorkerMessage) -> None:
         raise AssertionError(message)
 
     def kill(self) -> None:
@@ -256,7 +256,7 @@ def test_the_work_of_a_worker_that_is_cut_off_is_dead_when_its_successor_claims(
 
     with MachinePace() as pace, ThreadPoolExecutor(1) as beside:
         next_claim = beside.submit(succeed)
-        assert work_on(victim.dispatcher, held, work, pace) is Ending.CUT_OFF
+        assert work_on(victim.dispatcher, held, work, pace) is ClaimEnd.CUT_OFF
         claim, code = next_claim.result(DEADLINE)
     assert (claim.token.claim, code) == (2, -9)
     assert lab.dispatcher.watch(offered.id).progress == "report 2"
@@ -272,11 +272,11 @@ def test_a_server_with_tls_that_asks_for_a_certificate(running: keeper.LocalServ
     front = TlsFront(int(running.address.rpartition(":")[2]), tmp_path)
     address = f"127.0.0.1:{front.port}"
     try:
-        with pytest.raises(Unreachable, match="did not answer"):
+        with pytest.raises(DispatcherLost, match="did not answer"):
             TemporalDispatcher(address, "crew")
         monkeypatch.setenv("TEMPORAL_TLS_SERVER_CA_CERT_PATH", str(tmp_path / "authority.pem"))
         monkeypatch.setenv("TEMPORAL_TLS_SERVER_NAME", "temporal.team.example")
-        with pytest.raises(Unreachable, match="did not answer"):
+        with pytest.raises(DispatcherLost, match="did not answer"):
             TemporalDispatcher(address, "crew")
         monkeypatch.setenv("TEMPORAL_TLS_CLIENT_CERT_PATH", str(tmp_path / "client.pem"))
         monkeypatch.setenv("TEMPORAL_TLS_CLIENT_KEY_PATH", str(tmp_path / "client.key"))

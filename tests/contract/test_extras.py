@@ -51,7 +51,8 @@ print(json.dumps(told))
 """
 
 NEEDS = {
-    ("serve",): "web", ("metrics",): "web", ("mcp",): "mcp", ("chat",): "claude",
+    ("serve",): "web", ("metrics",): "web", ("mcp",): "mcp", ("acp",): "acp",
+    ("chat",): "claude",
     ("ask", "who works?"): "claude", ("login",): "claude",
     ("demo", "--claude"): "claude", ("host", "add", "local"): "hosts",
     ("workflow", "plan", "mend it"): "claude",

@@ -15,9 +15,9 @@ from garrison.backoff import Backoff
 from garrison.forge import client
 from garrison.forge.client import Forge
 from garrison.forge.credentials import Token, git_environment
-from garrison.forge.errors import NotFound, RateLimited, Stale, Unauthorized, Unreachable
+from garrison.forge.errors import ForgeNotFound, RateLimited, Stale, Unauthorized, Unreachable
 from garrison.forge.marker import attach, make_marker
-from garrison.forge.model import CheckState, MergeMethod, MergeResult, PullDraft, PullState, Side, Verdict
+from garrison.forge.model import CheckState, ForgeMerge, MergeMethod, PullDraft, PullState, ReviewVerdict, Side
 from garrison.forge.remote import parse_remote
 from garrison.pull_request.access import open_forge
 from garrison.values import replace
@@ -75,7 +75,7 @@ def test_a_pull_request_is_opened_edited_made_ready_and_merged(place: Place) -> 
     assert not forge.mark_ready(number).draft
     assert not forge.mark_ready(number).draft
     done = forge.merge(number, place.commit, MergeMethod.MERGE)
-    assert (done.result, done.commit) == (MergeResult.MERGED, place.state.head_of(place.path, "main"))
+    assert (done.result, done.commit) == (ForgeMerge.MERGED, place.state.head_of(place.path, "main"))
     assert forge.merge(number, place.commit, MergeMethod.MERGE) == done
     found = forge.find_pull(MARKER, "work")
     assert (found.state, found.merge_commit) == (PullState.MERGED, done.commit)
@@ -103,13 +103,13 @@ def test_whatever_becomes_of_the_answer_one_pull_request_and_one_comment_exist(p
     assert [each.body for each in place.repository.comments] == [f"Summary\n\n{marker}"]
 
 
-@pytest.mark.parametrize(("fault", "result"), [("502-after", MergeResult.MERGED), ("drop-after", MergeResult.MERGED),
-                                               ("502-before", MergeResult.UNKNOWN)])
-def test_a_merge_whose_answer_is_lost_is_looked_at(place: Place, fault: str, result: MergeResult) -> None:
+@pytest.mark.parametrize(("fault", "result"), [("502-after", ForgeMerge.MERGED), ("drop-after", ForgeMerge.MERGED),
+                                               ("502-before", ForgeMerge.UNKNOWN)])
+def test_a_merge_whose_answer_is_lost_is_looked_at(place: Place, fault: str, result: ForgeMerge) -> None:
     number = place.open(draft=False)
     place.server.plant(fault, path=f"/{number}/merge")
     assert place.forge.merge(number, place.commit, MergeMethod.SQUASH).result is result
-    assert place.forge.merge(number, place.commit, MergeMethod.SQUASH).result is MergeResult.MERGED
+    assert place.forge.merge(number, place.commit, MergeMethod.SQUASH).result is ForgeMerge.MERGED
     main = place.state.head_of(place.path, "main")
     assert place.state.git(place.path, "rev-list", "--count", main) == "2"
 
@@ -127,16 +127,16 @@ def test_a_protected_base_refuses_with_a_reason_and_auto_merge_waits_for_its_che
     place.repository.required["main"] = ["garrison"]
     number = place.open(draft=False)
     refused = place.forge.merge(number, place.commit, MergeMethod.MERGE)
-    assert refused.result is MergeResult.REFUSED
+    assert refused.result is ForgeMerge.REFUSED
     assert "garrison" in refused.reason
     assert place.forge.read_rules("main").can_push
-    assert place.forge.enable_auto_merge(number, place.commit, MergeMethod.MERGE).result is MergeResult.QUEUED
+    assert place.forge.enable_auto_merge(number, place.commit, MergeMethod.MERGE).result is ForgeMerge.QUEUED
     place.forge.publish_status(place.commit, "garrison", CheckState.PENDING, "testing")
     assert [each.state for each in place.forge.list_checks(place.commit)] == [CheckState.PENDING]
     place.forge.publish_status(place.commit, "garrison", CheckState.PENDING, "testing")
     place.forge.publish_status(place.commit, "garrison", CheckState.PASSED, "tested")
     assert place.forge.read_pull(number).state is PullState.MERGED
-    assert place.forge.merge(number, place.commit, MergeMethod.MERGE).result is MergeResult.MERGED
+    assert place.forge.merge(number, place.commit, MergeMethod.MERGE).result is ForgeMerge.MERGED
 
 
 def test_checks_are_the_newest_of_exactly_the_commit(place: Place) -> None:
@@ -153,7 +153,8 @@ def test_reviews_and_comments_on_lines_are_answered_once(place: Place) -> None:
     number = place.open(draft=False)
     review = place.state.review(place.repository, number, "CHANGES_REQUESTED", "ann")
     place.state.comment_line(place.repository, number, "file.txt", 1, "Why?", "ann", review=review.id)
-    assert [(each.author, each.verdict) for each in place.forge.list_reviews(number)] == [("ann", Verdict.CHANGES)]
+    assert [(each.author,
+             each.verdict) for each in place.forge.list_reviews(number)] == [("ann", ReviewVerdict.CHANGES)]
     (comment,) = place.forge.list_line_comments(number)
     assert (comment.text, comment.path, comment.line, comment.side, comment.commit, comment.resolved) == (
         "Why?", "file.txt", 1, Side.NEW, place.commit, False)
@@ -191,7 +192,7 @@ def test_issues_are_found_by_number_and_label(place: Place) -> None:
     assert len(place.forge.list_comments(100, pull=False)) == 1
     place.repository.issues[0].closed = True
     assert not place.forge.read_issue(100).open and place.forge.list_issues("agent") == []
-    with pytest.raises(NotFound):
+    with pytest.raises(ForgeNotFound):
         place.forge.read_issue(number)
 
 
@@ -202,7 +203,7 @@ def test_failures_are_told_apart_and_none_names_the_token(place: Place) -> None:
         with pytest.raises(kind) as caught:
             place.forge.read_pull(1)
         assert OWN_TOKEN not in f"{caught.value} {caught.value.__cause__}"
-    with pytest.raises(NotFound):
+    with pytest.raises(ForgeNotFound):
         place.forge.read_pull(999)
 
 
@@ -255,7 +256,7 @@ def test_a_forge_can_lie_about_a_merge_and_the_base_tells(place: Place, fault: s
     before = place.state.head_of(place.path, "main")
     place.server.plant(fault, path=f"/{number}/merge")
     done = place.forge.merge(number, place.commit, MergeMethod.MERGE)
-    assert done.result is MergeResult.MERGED
+    assert done.result is ForgeMerge.MERGED
     moved = place.state.head_of(place.path, "main")
     tree = place.state.git(place.path, "rev-parse", f"{moved}^{{tree}}")
     tested = place.state.git(place.path, "rev-parse", f"{place.commit}^{{tree}}")
@@ -276,14 +277,14 @@ def test_auto_merge_is_turned_on_once_and_withdrawn(place: Place) -> None:
     told = None if place.path.startswith("gitea") else True
     assert not forge.is_merge_scheduled(number)
     for _ in range(2):
-        assert forge.enable_auto_merge(number, place.commit, MergeMethod.MERGE).result is MergeResult.QUEUED
+        assert forge.enable_auto_merge(number, place.commit, MergeMethod.MERGE).result is ForgeMerge.QUEUED
         assert forge.is_merge_scheduled(number) is told
     for _ in range(2):
         forge.cancel_auto_merge(number)
         assert not forge.is_merge_scheduled(number)
     forge.publish_status(place.commit, "ci", CheckState.PASSED, "green")
     assert forge.read_pull(number).state is PullState.OPEN
-    assert forge.enable_auto_merge(number, place.commit, MergeMethod.MERGE).result is MergeResult.MERGED, "at once"
+    assert forge.enable_auto_merge(number, place.commit, MergeMethod.MERGE).result is ForgeMerge.MERGED, "at once"
 
 
 @pytest.mark.parametrize("place", ["github"], indirect=True)
@@ -291,12 +292,12 @@ def test_a_branch_with_a_merge_queue_gets_the_pull_request_there(place: Place) -
     place.repository.merge_queue = True
     number = place.open(draft=False)
     refused = place.forge.merge(number, place.commit, MergeMethod.MERGE)
-    assert (refused.result, "merge queue" in refused.reason) == (MergeResult.REFUSED, True)
+    assert (refused.result, "merge queue" in refused.reason) == (ForgeMerge.REFUSED, True)
     place.repository.required["main"] = ["ci"]
-    assert place.forge.enable_auto_merge(number, place.commit, MergeMethod.MERGE).result is MergeResult.QUEUED
+    assert place.forge.enable_auto_merge(number, place.commit, MergeMethod.MERGE).result is ForgeMerge.QUEUED
     place.forge.cancel_auto_merge(number)
     place.repository.required.clear()  # nothing is left to wait for: GitHub refuses auto-merge then
-    assert place.forge.enable_auto_merge(number, place.commit, MergeMethod.MERGE).result is MergeResult.QUEUED
+    assert place.forge.enable_auto_merge(number, place.commit, MergeMethod.MERGE).result is ForgeMerge.QUEUED
     assert place.forge.read_pull(number).state is PullState.MERGED
 
 

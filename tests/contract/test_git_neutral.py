@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from garrison.system.git import Git, GitError, neutral
-from garrison.system.git.neutral import ALWAYS, RULES, Group, Setting, find_git_dirs, find_group, neutralise
+from garrison.system.git.neutral import ALWAYS, RULES, KeyGroup, Setting, find_git_dirs, find_group, neutralise
 
 ENVIRON = {**{name: value for name, value in os.environ.items() if not name.startswith("GIT_")},
            "GIT_AUTHOR_NAME": "A", "GIT_AUTHOR_EMAIL": "a@x", "GIT_COMMITTER_NAME": "A", "GIT_COMMITTER_EMAIL": "a@x",
@@ -301,14 +301,15 @@ def setting(key: str, value: str, scope: str = "local") -> Setting:
 
 
 def test_every_rule_names_its_group_and_every_group_is_watched() -> None:
-    assert {rule.group for rule in RULES} | {each.group for each in ALWAYS} <= set(Group)
+    assert {rule.group for rule in RULES} | {each.group for each in ALWAYS} <= set(KeyGroup)
     watched = {
-        "core.hookspath": Group.HOOKS, "hook.x.command": Group.HOOKS, "core.fsmonitor": Group.FSMONITOR,
-        "filter.x.clean": Group.FILTERS, "diff.external": Group.DIFF, "diff.x.textconv": Group.DIFF,
-        "merge.x.driver": Group.MERGE, "alias.st": Group.TERMINAL, "gpg.ssh.program": Group.SIGNATURES,
-        "remote.origin.pushurl": Group.TRANSPORT, "url.x.insteadof": Group.TRANSPORT,
-        "credential.helper": Group.CREDENTIALS, "include.path": Group.INCLUDES, "core.worktree": Group.WORKTREE,
-        "core.attributesfile": Group.FILES, "branch.main.remote": None, "user.name": None, "core.bare": None}
+        "core.hookspath": KeyGroup.HOOKS, "hook.x.command": KeyGroup.HOOKS, "core.fsmonitor": KeyGroup.FSMONITOR,
+        "filter.x.clean": KeyGroup.FILTERS, "diff.external": KeyGroup.DIFF, "diff.x.textconv": KeyGroup.DIFF,
+        "merge.x.driver": KeyGroup.MERGE, "alias.st": KeyGroup.TERMINAL, "gpg.ssh.program": KeyGroup.SIGNATURES,
+        "remote.origin.pushurl": KeyGroup.TRANSPORT, "url.x.insteadof": KeyGroup.TRANSPORT,
+        "credential.helper": KeyGroup.CREDENTIALS, "include.path": KeyGroup.INCLUDES,
+        "core.worktree": KeyGroup.WORKTREE,
+        "core.attributesfile": KeyGroup.FILES, "branch.main.remote": None, "user.name": None, "core.bare": None}
     assert {key: find_group(key) for key in watched} == watched
 
 

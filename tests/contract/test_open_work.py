@@ -15,7 +15,7 @@ from garrison.merge.explanation import describe_change
 from garrison.node.briefing import Briefer
 from garrison.node.diff_check import inspect_branch
 from garrison.node.unfinished import WorkInspector, describe
-from garrison.node.worktree import BEGUN, CONFLICTS, MERGED, Worktree
+from garrison.node.worktree import BEGUN, CONFLICTS, MERGED, AttemptWorktree
 from garrison.records.run import Task
 from garrison.sandbox.collect import OpenWork, collect, enter, find_side_work, read_open_work
 from garrison.sandbox.git_view import GitView
@@ -42,8 +42,9 @@ class Scene:
         launch = SimpleNamespace(onto="main", run_id="run", lock_files=(), adhoc=False, base_oid="",
                                  repo=str(self.repo))
         task = Task("run", "node", 1, allow_empty=False)
-        self.node = Worktree(self.git, launch, task, root / "trees/node", BRANCH, self.folder,  # type: ignore[arg-type]
-                             lambda ref: None)
+        self.node = AttemptWorktree(self.git, launch, task, root / "trees/node", BRANCH, self.folder,
+                                    # type: ignore[arg-type]
+                                    lambda ref: None)
         self.node.prepare(git(self.repo, "rev-parse", "main"), is_new_attempt=False, agent_alive=False)
         (self.folder / "prompt.md").touch()
         self.inspector = WorkInspector(self.git, root / "home", launch, task, self.node.path,  # type: ignore[arg-type]
@@ -159,7 +160,8 @@ def test_work_waits_for_a_person_while_the_settings_that_judge_it_cannot_be_read
         (tmp_path / "home/config.toml").write_text(home)
     launch = SimpleNamespace(onto="main", repo=str(scene.repo), base_ref="main", claimed_for="")
     task = Task("run", "node", 1, allow_empty=False)
-    told = inspect_branch(scene.git, tmp_path / "home", launch, task, BRANCH, ["true"], {}).changes  # type: ignore[arg-type]
+    told = inspect_branch(scene.git, tmp_path / "home", launch, task, BRANCH, ["true"],
+                          {}).changes  # type: ignore[arg-type]
     assert [each.effect for each in told] == ([Effect.ASK] if home == "[guard\n" else [])
     assert not told or "[guard] cannot be read: " in describe_change(told[0])
 

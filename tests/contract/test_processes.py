@@ -20,7 +20,7 @@ from doubles.processes import MemoryProcesses
 from garrison.errors import GarrisonError, Shortage
 from garrison.system import process_control, processes
 from garrison.system.process_control import Processes, RealProcesses, select_targets
-from garrison.system.processes import Child, Host, ProcessId, ProcessRow, is_tmux, parse_stat
+from garrison.system.processes import Child, PidScope, ProcessId, ProcessRow, is_tmux, parse_stat
 from support import git, make_repository, until
 
 
@@ -113,7 +113,8 @@ def test_a_sweep_kills_that_incarnation_and_no_other(world: World) -> None:
 
 def test_a_sweep_spares_its_caller(world: World) -> None:
     child = world.start(LIFE)
-    ours = os.getpid() if isinstance(world.processes, RealProcesses) else world.processes.ours  # type: ignore[attr-defined]
+    ours = os.getpid() if isinstance(world.processes,
+                                     RealProcesses) else world.processes.ours  # type: ignore[attr-defined]
     me = world.processes.probe(ours)
     assert me is not None
     if isinstance(world.processes, RealProcesses):
@@ -131,10 +132,10 @@ def test_here_is_stable(world: World) -> None:
 
 
 def test_a_reboot_in_memory_ends_everybody() -> None:
-    world = MemoryProcesses(Host("h", "b0", "pid:[1]"))
+    world = MemoryProcesses(PidScope("h", "b0", "pid:[1]"))
     child = world.spawn(["x"], env={"GARRISON_LIFE": LIFE}, cwd="/", log=Path("/log"))
     world.reboot()
-    assert world.here() == Host("h", "boot-2", "pid:[1]")
+    assert world.here() == PidScope("h", "boot-2", "pid:[1]")
     assert world.probe(child.pid) is None
     assert world.find_marked(LIFE) == []
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dispatch_lab import RelayLab, attempt
-from garrison.hosts.attempts import AttemptId, AttemptResult, AttemptState, AttemptView, Outcome, Unreachable
+from garrison.hosts.attempts import AttemptId, AttemptResult, AttemptState, AttemptView, Completion, DispatcherLost
 from garrison.hosts.relay import MAX_BYTES, Following, RelayClient, from_json, to_json
 from support import wait_for
 
@@ -51,8 +51,8 @@ def test_a_client_follows_an_attempt_to_its_end(lab: RelayLab) -> None:
     assert (found := next_view(following)).state is AttemptState.CLAIMED and found.worker == "box2"
     worker.heartbeat(claim.token, "half")
     assert next_view(following).progress == "half"
-    worker.complete(claim.token, AttemptResult(Outcome.DONE, "green"))
-    assert next_view(following).result == AttemptResult(Outcome.DONE, "green")
+    worker.complete(claim.token, AttemptResult(Completion.DONE, "green"))
+    assert next_view(following).result == AttemptResult(Completion.DONE, "green")
     assert following.take() is None
     following.close()
     wait_for("the relay forgets who is gone", lambda: not lab.relay.connections)
@@ -74,12 +74,12 @@ def test_a_relay_that_ends_is_unreachable_and_so_is_none(lab: RelayLab, tmp_path
     next_view(following)
     lab.relay.close()
     select.select([following], [], [], 20.0)
-    with pytest.raises(Unreachable, match="ended the connection"):
+    with pytest.raises(DispatcherLost, match="ended the connection"):
         following.take()
     following.close()
-    with pytest.raises(Unreachable, match="keeper of this home's hosts does not answer"):
+    with pytest.raises(DispatcherLost, match="keeper of this home's hosts does not answer"):
         client(lab).submit(attempt(lab))
-    with pytest.raises(Unreachable, match=r"No such file or directory: .*/none"):
+    with pytest.raises(DispatcherLost, match=r"No such file or directory: .*/none"):
         RelayClient(tmp_path / "none").watch(ID)
 
 
@@ -104,5 +104,5 @@ def test_who_speaks_nonsense_is_left_and_others_are_served(lab: RelayLab, line: 
 
 
 def test_a_view_comes_back_as_it_was() -> None:
-    view = AttemptView(ID, AttemptState.DONE, 3, "box2", "ü", AttemptResult(Outcome.DONE, "x"), "why")
+    view = AttemptView(ID, AttemptState.DONE, 3, "box2", "ü", AttemptResult(Completion.DONE, "x"), "why")
     assert from_json(AttemptView, to_json(view)) == view

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from garrison.system import resource_usage
-from garrison.system.resource_usage import Usage, UsageMeter
+from garrison.system.resource_usage import ResourceUsage, UsageMeter
 from support import DEADLINE, wait_for
 
 LIFE = f"/nowhere:r1:orchestrator-test{os.getpid()}#1"
@@ -29,7 +29,7 @@ def child(code: str, life: str = LIFE) -> Iterator[subprocess.Popen[bytes]]:
         started.communicate()
 
 
-def until(look: Callable[[], Usage], good: Callable[[Usage], bool]) -> Usage:
+def until(look: Callable[[], ResourceUsage], good: Callable[[ResourceUsage], bool]) -> ResourceUsage:
     end = time.monotonic() + DEADLINE
     while not good(found := look()):
         assert time.monotonic() < end, found

@@ -24,7 +24,7 @@ from garrison.sandbox import bubblewrap, file_system, landlock
 from garrison.sandbox.checkout import checkout_place
 from garrison.sandbox.collect import collect, git_mounts
 from garrison.sandbox.confine import _processes_inside, confine, leave_session_keyring
-from garrison.sandbox.file_system import FileSystemStep, Step
+from garrison.sandbox.file_system import BuildStep, FileSystemStep
 from garrison.sandbox.git_view import GitView, give_back
 from garrison.sandbox.place import Mode, Mount, Network, Place, Rights, Role
 from garrison.sandbox.probe import machine
@@ -607,7 +607,7 @@ def _start_beside_an_agent() -> int:
     os.setresgid(UNUSED_USER, UNUSED_USER, UNUSED_USER)
     os.setresuid(UNUSED_USER, UNUSED_USER, UNUSED_USER)
     resource.setrlimit(resource.RLIMIT_NPROC, (100, 100))
-    steps = [FileSystemStep(Step.READ, Path(name), name) for name in ("/usr", "/bin", "/lib", "/lib64", "/etc")]
+    steps = [FileSystemStep(BuildStep.READ, Path(name), name) for name in ("/usr", "/bin", "/lib", "/lib64", "/etc")]
     bomb = "i=0; while [ $i -lt 90 ]; do sleep 60 & i=$((i+1)); done; echo all of them"
     words = bubblewrap.command_line(["/bin/sh", "-c", bomb], steps, able, makes_network=True, directory=Path("/usr"),
                                     processes=_processes_inside())

@@ -12,9 +12,9 @@ from garrison.sandbox import confine as confining
 from garrison.sandbox import layers, setups
 from garrison.sandbox.collect import git_mounts
 from garrison.sandbox.confine import confine
-from garrison.sandbox.layers import Means, Way
+from garrison.sandbox.layers import LayerMeans, Way
 from garrison.sandbox.place import Mode, Network, Place, Rights, Role
-from garrison.sandbox.setups import DAY, Limits, SetupLayer, expired
+from garrison.sandbox.setups import DAY, SetupLayer, SetupLimits, expired
 from garrison.system import failpoint, untrusted
 from garrison.system.git import Git
 from garrison.values import replace
@@ -90,7 +90,7 @@ def way(request, monkeypatch, tmp_path):
     means = layers.examine(tmp_path)
     if request.param is Way.OVERLAY and means.way is not Way.OVERLAY:
         pytest.skip(f"no overlay here: {means.why}")
-    monkeypatch.setattr(confining, "way_at", lambda folder: Means(request.param))
+    monkeypatch.setattr(confining, "way_at", lambda folder: LayerMeans(request.param))
     return request.param
 
 
@@ -211,11 +211,11 @@ def test_nothing_that_a_worktree_uses_is_removed_and_rests_of_killed_processes_a
     assert setups.lock_of(store(first), "gone") is None, "one process makes it"
     lock.release()
     assert setups.users_of(first.parent.parent) == {used.folder: ["run/a"]}
-    assert setups.sweep(store(first), Limits(), everything=True) == [unused]
+    assert setups.sweep(store(first), SetupLimits(), everything=True) == [unused]
     assert [layer.digest for layer in setups.list_kept(store(first))] == ["d1"]
     assert {path.name for path in store(first).iterdir() if not path.name.startswith(".gone")} == {"d1", ".lock"}
     git(repo, "worktree", "remove", "--force", str(first))
-    assert setups.sweep(store(first), Limits(), names=("d",)) == [used]
+    assert setups.sweep(store(first), SetupLimits(), names=("d",)) == [used]
 
 
 def test_killed_while_layers_are_removed_none_is_used_and_the_next_sweep_ends_it(repo, monkeypatch):
@@ -225,11 +225,11 @@ def test_killed_while_layers_are_removed_none_is_used_and_the_next_sweep_ends_it
     with monkeypatch.context() as patch:
         patch.setattr(untrusted, "remove_set_aside", lambda folder: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
-            setups.sweep(store(tree), Limits(), everything=True)
+            setups.sweep(store(tree), SetupLimits(), everything=True)
     assert setups.find_kept(store(tree), "d1") is None
     assert not setups.lay(tree, kept, store(tree))
     assert list(store(tree).glob(".gone*"))
-    setups.sweep(store(tree), Limits())
+    setups.sweep(store(tree), SetupLimits())
     wait_for("what was set aside is removed", lambda: not list(store(tree).glob(".gone*")))
 
 
@@ -238,8 +238,9 @@ def layer_of_age(number, days, size):
 
 
 @pytest.mark.parametrize(("limits", "shortfall", "gone"), [
-    (Limits(), 0, []), (Limits(days=2), 0, ["3", "4"]), (Limits(bytes=25), 0, ["3", "4"]), (Limits(), 15, ["4", "3"]),
-    (Limits(days=3.5), 5, ["4"]), (Limits(), 1000, ["4", "3", "2", "1"])])
+    (SetupLimits(), 0, []), (SetupLimits(days=2), 0, ["3", "4"]), (SetupLimits(bytes=25), 0, ["3", "4"]),
+    (SetupLimits(), 15, ["4", "3"]),
+    (SetupLimits(days=3.5), 5, ["4"]), (SetupLimits(), 1000, ["4", "3", "2", "1"])])
 def test_the_longest_unused_goes_first(limits, shortfall, gone):
     kept = [layer_of_age(number, number, 10) for number in range(1, 5)]
     uses = {layer.folder: layer.created for layer in kept}
@@ -282,7 +283,7 @@ def test_what_has_no_permissions_is_moved_and_removed_too(repo):
     assert (layer.tree / "node_modules/locked/f").exists()
     assert oct((layer.tree / "node_modules").stat().st_mode & 0o777) == "0o555"
     setups.take_away(tree)
-    assert setups.sweep(store(tree), Limits(), everything=True) == [layer]
+    assert setups.sweep(store(tree), SetupLimits(), everything=True) == [layer]
     untrusted.remove_set_aside(store(tree))
 
 

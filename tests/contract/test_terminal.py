@@ -23,7 +23,7 @@ from garrison.errors import GarrisonError, RecordCorrupt, Refused, UsageError
 from garrison.processes.spawn import close_sessions
 from garrison.records.identity import Identity
 from garrison.system import process_control, processes
-from garrison.system.terminal import ProcessTerminal, Session, Terminal
+from garrison.system.terminal import ProcessTerminal, Terminal, TerminalSession
 from garrison.system.terminal_choice import choose_terminal
 from garrison.system.tmux import TmuxTerminal, escape
 from garrison.system.tmux_server import socket_path, supported_version
@@ -44,7 +44,7 @@ class Bench:
         """A marker that no other test run on this machine has."""
         return f"{self.folder}:r1:{name}#1"
 
-    def open(self, script: str, name: str = NAME, life: str = "", **env: str) -> Session:
+    def open(self, script: str, name: str = NAME, life: str = "", **env: str) -> TerminalSession:
         given = {"PATH": os.environ["PATH"], **env} | ({"GARRISON_LIFE": life} if life else {})
         return self.terminal.open(name, ["/bin/sh", "-c", script], env=given, cwd=self.folder,
                                   log=self.folder / f"{name}.log")
@@ -53,7 +53,7 @@ class Bench:
         return until(lambda: (path := self.folder / name).exists() and path.read_text().endswith("\n")
                      and path.read_text().strip())  # type: ignore[return-value]
 
-    def shown(self, session: Session) -> str:
+    def shown(self, session: TerminalSession) -> str:
         kept = Path(session.log).read_text() if Path(session.log).exists() else ""
         return kept + self.terminal.capture(session, 100)
 
@@ -230,7 +230,7 @@ def test_a_killed_program_is_not_alive(bench: Bench) -> None:
 
 
 def test_eight_threads_open_at_once(bench: Bench) -> None:
-    opened: list[Session] = []
+    opened: list[TerminalSession] = []
     threads = [threading.Thread(target=lambda number=number: opened.append(
         bench.open(f"echo {number} > said{number}; sleep 60", f"orchestrator-n{number}@r1"))) for number in range(8)]
     for thread in threads:
@@ -295,7 +295,7 @@ def test_a_server_after_shutdown_ends_with_its_last_session(on_tmux: Bench) -> N
 
 def test_a_session_survives_its_record(bench: Bench) -> None:
     session = bench.open("sleep 60")
-    again = Session(**json.loads(json.dumps(asdict(session))))
+    again = TerminalSession(**json.loads(json.dumps(asdict(session))))
     assert again == session
     assert bench.terminal.is_alive(again)
 
@@ -322,7 +322,7 @@ def test_the_users_own_tmux_variables_do_no_harm(bench: Bench, monkeypatch: pyte
 
 
 def test_without_a_server_there_are_no_sessions(bench: Bench) -> None:
-    nobody = Session(bench.terminal.kind, "", "$0", "%0", 2**22 + 1, NAME)
+    nobody = TerminalSession(bench.terminal.kind, "", "$0", "%0", 2**22 + 1, NAME)
     assert bench.terminal.sessions() == []
     assert bench.terminal.find(NAME) is None
     assert not bench.terminal.is_alive(nobody)
@@ -438,7 +438,7 @@ def test_a_damaged_record_of_a_process_keeps_nobody_from_closing_and_opening(tmp
 
 def test_a_process_terminal_has_no_keyboard(tmp_path: Path) -> None:
     terminal = ProcessTerminal(tmp_path)
-    session = Session("process", "", "1:1", "", 1, NAME, 1)
+    session = TerminalSession("process", "", "1:1", "", 1, NAME, 1)
     with pytest.raises(Refused, match="tmux"):
         terminal.send(session, "x")
     with pytest.raises(Refused, match="tmux"):

@@ -15,7 +15,7 @@ from libtmux.neo import fetch_objs
 
 from garrison.errors import GarrisonError
 from garrison.system import processes, tmux_client
-from garrison.system.terminal import Session
+from garrison.system.terminal import TerminalSession
 from garrison.system.tmux import TmuxTerminal
 from garrison.system.tmux_server import TmuxServer, socket_path, supported_version
 from support import DEADLINE, wait_for
@@ -31,12 +31,12 @@ def home(tmp_path: Path) -> Iterator[Path]:
     wait_for("our servers are gone", lambda: not TmuxServer(tmp_path / "run").processes())
 
 
-def opened(home: Path, name: str = "a@r1") -> Session:
+def opened(home: Path, name: str = "a@r1") -> TerminalSession:
     return TmuxTerminal(home).open(name, ["/bin/sh", "-c", "sleep 1000"], env={"PATH": os.environ["PATH"]}, cwd=home,
                                    log=home / "log")
 
 
-def server_of(session: Session) -> int:
+def server_of(session: TerminalSession) -> int:
     return int(session.server.partition(":")[0])
 
 
@@ -72,7 +72,7 @@ def test_no_command_waits_without_limit_and_an_open_replaces_an_unresponsive_ser
     assert not processes.is_running(first.pid, first.ticks) or state_of(first.pid) == "Z"
 
 
-def stop_for_good(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+def stop_for_good(session: TerminalSession, monkeypatch: pytest.MonkeyPatch) -> None:
     """Stop the server, and let nothing continue it."""
     monkeypatch.setattr(TmuxServer, "wake", lambda _server: None)
     os.kill(server_of(session), signal.SIGSTOP)
@@ -112,7 +112,7 @@ def test_a_server_that_dies_during_a_command_counts_as_none_and_an_open_starts_o
         home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = opened(home)
     stop_for_good(first, monkeypatch)
-    answers: list[list[Session]] = []
+    answers: list[list[TerminalSession]] = []
     asking = threading.Thread(target=lambda: answers.append(TmuxTerminal(home).sessions()))
     asking.start()
     wait_for("a client is connected", lambda: clients_of(first))
@@ -122,7 +122,7 @@ def test_a_server_that_dies_during_a_command_counts_as_none_and_an_open_starts_o
     assert server_of(opened(home)) != server_of(first)
 
 
-def clients_of(session: Session) -> list[str]:
+def clients_of(session: TerminalSession) -> list[str]:
     """The connections that wait at the server's socket: a stopped server accepts none."""
     return [line for line in Path("/proc/net/unix").read_text().splitlines()
             if line.endswith(session.socket) and line.split()[5] == "02"]

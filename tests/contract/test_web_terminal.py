@@ -14,7 +14,7 @@ import pytest
 from agent_terminal import ECHO, agent_in_tmux
 from garrison.records import signals
 from garrison.records.names import Key
-from garrison.system.terminal import Session
+from garrison.system.terminal import TerminalSession
 from garrison.system.tmux import TmuxTerminal
 from garrison.system.tmux_server import supported_version
 from garrison.web import terminals
@@ -30,7 +30,7 @@ FLOOD = r"printf 'begun\n'; yes \"$(printf '\033[31m%0200d' 7)\" & sleep 600"
 """Prints as fast as it can."""
 
 
-def window(home: Path, session: Session) -> str:
+def window(home: Path, session: TerminalSession) -> str:
     return TmuxTerminal(home).ask(session, "#{window_width}x#{window_height}")
 
 
@@ -56,7 +56,7 @@ async def keyboard(here: Site, id_: str, *, hold: bool = True) -> tuple[int, str
 
 
 def test_one_person_types_at_a_time_and_the_journal_says_who(tmp_path: Path) -> None:
-    async def scene(home: Path, session: Session) -> None:
+    async def scene(home: Path, session: TerminalSession) -> None:
         async with site(home) as here, site(home) as other:
             stream, second = await here.stream(TERMINAL), await other.stream(TERMINAL)
             ready = (await stream.until("ready")).data
@@ -160,7 +160,7 @@ def test_the_terminal_says_why_it_ended(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(terminals, "LOOK_EVERY", 0.05)
     monkeypatch.setattr(terminals, "TERMINALS", 2)
 
-    async def scene(home: Path, session: Session) -> None:
+    async def scene(home: Path, session: TerminalSession) -> None:
         async with site(home) as here:
             stream, second = await here.stream(TERMINAL), await here.stream(TERMINAL)
             await stream.until("ready")

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 
 from garrison.hosts.attempts import (
     OVER,
-    Answer,
     AttemptState,
     AttemptView,
     Claim,
-    Message,
-    Order,
-    Outcome,
+    ClaimToken,
+    Completion,
+    DispatcherLost,
+    HeartbeatReply,
     StaleToken,
-    Token,
-    Unreachable,
+    WorkerMessage,
+    WorkerOrder,
 )
 from garrison.hosts.lease import GrantedLease
 from garrison.values import replace
@@ -33,7 +33,7 @@ class _Entry:
     lease: GrantedLease | None = None
     cancelled: str | None = None
     sent: set[str] = field(default_factory=set)
-    messages: list[Message] = field(default_factory=list)
+    messages: list[WorkerMessage] = field(default_factory=list)
 
 
 class MemoryEngine:
@@ -67,7 +67,7 @@ class MemoryDispatcher:
 
     def _entries(self) -> dict[AttemptId, _Entry]:
         if self.is_cut:
-            raise Unreachable("the dispatcher did not answer")
+            raise DispatcherLost("the dispatcher did not answer")
         self.engine.expire()
         return self.engine.entries
 
@@ -84,7 +84,7 @@ class MemoryDispatcher:
         if entry.lease is None:
             entry.view = replace(entry.view, state=AttemptState.CANCELLED, why=why)
 
-    def send(self, attempt: AttemptId, message: Message) -> None:
+    def send(self, attempt: AttemptId, message: WorkerMessage) -> None:
         """Send the attempt's worker a message."""
         entry = self._entries().get(attempt)
         if entry is not None and message.id not in entry.sent:
@@ -103,35 +103,35 @@ class MemoryDispatcher:
                 number = entry.view.claim + 1
                 entry.lease = GrantedLease(entry.attempt.lease, self.engine.clock.monotonic())
                 entry.view = replace(entry.view, state=AttemptState.CLAIMED, claim=number, worker=self.worker, why="")
-                return Claim(Token(entry.attempt.id, number), entry.attempt)
+                return Claim(ClaimToken(entry.attempt.id, number), entry.attempt)
         return None
 
-    def _current(self, token: Token) -> _Entry | None:
+    def _current(self, token: ClaimToken) -> _Entry | None:
         entry = self._entries().get(token.id)
         is_current = entry is not None and entry.lease is not None and entry.view.claim == token.claim
         return entry if is_current else None
 
-    def heartbeat(self, token: Token, progress: str = "") -> Answer:
+    def heartbeat(self, token: ClaimToken, progress: str = "") -> HeartbeatReply:
         """Renew the lease, and return what the worker must do."""
         entry = self._current(token)
         if entry is None or entry.lease is None:
-            return Answer(Order.LOST)
+            return HeartbeatReply(WorkerOrder.LOST)
         entry.lease = entry.lease.renewed(self.engine.clock.monotonic())
         entry.view = replace(entry.view, progress=progress)
         messages, entry.messages = tuple(entry.messages), []
-        return Answer(Order.OK if entry.cancelled is None else Order.CANCEL, messages)
+        return HeartbeatReply(WorkerOrder.OK if entry.cancelled is None else WorkerOrder.CANCEL, messages)
 
-    def is_called(self, token: Token) -> bool:
+    def is_called(self, token: ClaimToken) -> bool:
         """Return whether the next heartbeat brings an order or a message; a worker that is cut off hears of none."""
         entry = None if self.is_cut else self.engine.entries.get(token.id)
         is_current = entry is not None and entry.lease is not None and entry.view.claim == token.claim
         return entry is not None and is_current and (entry.cancelled is not None or bool(entry.messages))
 
-    def complete(self, token: Token, result: AttemptResult) -> None:
+    def complete(self, token: ClaimToken, result: AttemptResult) -> None:
         """Complete the attempt."""
         entry = self._current(token)
         if entry is None:
             raise StaleToken(token)
-        is_done = result.outcome is Outcome.DONE
+        is_done = result.outcome is Completion.DONE
         entry.lease = None
         entry.view = replace(entry.view, state=AttemptState.DONE if is_done else AttemptState.CANCELLED, result=result)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from garrison.system.process_control import select_targets
-from garrison.system.processes import MARKER, Child, Host, ProcessId, ProcessInfo, ProcessRow
+from garrison.system.processes import MARKER, Child, PidScope, ProcessId, ProcessInfo, ProcessRow
 from garrison.values import replace
 
 
@@ -18,8 +18,8 @@ class MemoryProcesses:
     changes the boot id. `on_spawn` is called with each Child, its argv and env.
     """
 
-    def __init__(self, where: Host | None = None, ours: int = 100) -> None:
-        self._where = where or Host("memory", "boot-1", "pid:[1]")
+    def __init__(self, where: PidScope | None = None, ours: int = 100) -> None:
+        self._where = where or PidScope("memory", "boot-1", "pid:[1]")
         self._boots = 1
         self._tick = 1000
         self._next = ours
@@ -56,7 +56,7 @@ class MemoryProcesses:
         self._zombies.clear()
         self.ours = self.add(marker=None, ppid=1, comm="python").pid
 
-    def here(self) -> Host:
+    def here(self) -> PidScope:
         return self._where
 
     def probe(self, pid: int) -> ProcessInfo | None:

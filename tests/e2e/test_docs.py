@@ -16,8 +16,9 @@ from support import DEADLINE, Place, git
 
 ROOT = Path(__file__).resolve().parents[2]
 LONG = ("docs/how-to.md", "docs/supervision.md", "docs/getting-started.md", "docs/first-agent.md", "docs/task-lists.md",
-        "docs/after-landing.md", "docs/monorepos.md", "docs/configuration.md", "docs/upgrading.md")
-PAGES = ("docs/first-pipeline.md", "docs/notify.md", "docs/supervisor-by-hand.md", "docs/merge-queue.md", *LONG)
+        "docs/plan.md", "docs/after-landing.md", "docs/monorepos.md", "docs/configuration.md", "docs/upgrading.md")
+PAGES = ("docs/first-pipeline.md", "docs/notify.md", "docs/supervisor-by-hand.md", "docs/merge-queue.md",
+         "docs/preview.md", "docs/acp.md", *LONG)
 SAVED = frozenset({"dot", "toml", "yaml", "python"})
 SHOWN = frozenset({"text", ""})
 TEST = """import unittest

@@ -61,6 +61,24 @@ def test_a_detached_head_is_told_the_option_that_exists(place: Place, shell) -> 
     place.edits = "?? first.dot\n?? garrison.toml"
 
 
+def test_an_uninstalled_garrison_leaves_nothing_but_what_never_landed(place: Place, shell) -> None:
+    options = ("--no-gate", "--terminal", "process", "--max-rework", "0")
+    assert shell("run", "keep it", "--command", "echo kept > kept", *options)[0] == 0
+    assert shell("run", "drop it", "--command", "echo lost > lost; exit 1", *options)[0] == 1
+    place.command("merge-queue", "config", "--guard", "--target", "main", "--repo-root", place.repo).check_returncode()
+    shown = place.command("uninstall", "--dry-run")
+    assert shown.returncode == 0 and "guard hook" in shown.stdout and "stays" in shown.stdout
+    asked = place.command("uninstall")
+    assert asked.returncode != 0 and asked.stderr.startswith("garrison: nothing was removed: --yes "), asked.stderr
+    done = place.command("uninstall", "--yes")
+    assert done.returncode == 0 and "uninstall" in done.stderr, done.stderr
+    assert not place.home.exists() and not list(place.trees.rglob("*"))
+    assert not [path for path in (place.repo / ".git/hooks").iterdir() if path.suffix != ".sample"]
+    saved = git(place.repo, "for-each-ref", "--format=%(refname)", "refs/garrison/rescue").split()
+    assert [git(place.repo, "show", f"{ref}:lost") for ref in saved] == ["lost"]
+    assert len(git(place.repo, "worktree", "list").splitlines()) == 1
+
+
 def test_what_a_failed_task_said_last_is_its_reason_and_an_empty_one_may_count(place: Place, shell) -> None:
     options = ("--no-gate", "--terminal", "process", "--max-rework", "0")
     code, out, _ = shell("run", "look", "--command", "echo 'Agent 1.2'; echo 'E: the token is wrong'; exit 3", *options)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from garrison.ends import Wait
 from garrison.merge.config import QueueConfig
-from garrison.merge.processor import MergeProcessor, Progress
+from garrison.merge.processor import MergeProcessor, StepResult
 from garrison.merge.queue import MergeQueue
 from garrison.system.environment import child_environment
 from queue_checker import Case, judge
@@ -112,7 +112,7 @@ def drive(processor: MergeProcessor, until: str = "empty", seconds: float = DEAD
     while time.monotonic() < deadline:
         done = processor.step()
         processor.heartbeat()
-        if isinstance(done, Progress):
+        if isinstance(done, StepResult):
             continue
         if done.kind in until.split("|"):
             return done

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from garrison.agents.base import Assignment, Outcome, Work
+from garrison.agents.base import Assignment, Work, WorkResult
 from garrison.agents.command import CommandAgent
 from garrison.agents.command_attempt import CommandAttempt
 from garrison.agents.command_profile import CommandProfile
@@ -39,7 +39,7 @@ def with_command(assignment: Assignment, command: str, timeout_s: float | None =
     return replace(assignment, task=replace(assignment.task, command=command, timeout_s=timeout_s))
 
 
-def finish(work: Work, seconds: float = DEADLINE) -> Outcome:
+def finish(work: Work, seconds: float = DEADLINE) -> WorkResult:
     deadline = time.monotonic() + seconds
     while (outcome := work.poll(time.monotonic())) is None:
         assert time.monotonic() < deadline, "waited in vain"
@@ -47,7 +47,7 @@ def finish(work: Work, seconds: float = DEADLINE) -> Outcome:
     return outcome
 
 
-def run(profile: CommandProfile | None, assignment: Assignment) -> Outcome:
+def run(profile: CommandProfile | None, assignment: Assignment) -> WorkResult:
     made = CommandAgent(profile) if profile else CommandAgent()
     return finish(made.start(assignment, time.monotonic()))
 
@@ -55,7 +55,7 @@ def run(profile: CommandProfile | None, assignment: Assignment) -> Outcome:
 @pytest.mark.smoke
 def test_a_nodes_command_runs_in_its_tree_with_its_environment_and_nothing_else(assignment: Assignment) -> None:
     command = "pwd; echo \"$SEEN\"; cat \"$GARRISON_PROMPT_FILE\" > copy; env | cut -d= -f1 | sort > names"
-    assert run(None, with_command(assignment, command)) == Outcome("success", "", 0)
+    assert run(None, with_command(assignment, command)) == WorkResult("success", "", 0)
     assert assignment.output.read_text() == f"{assignment.worktree}\nyes\n"
     assert (assignment.worktree / "copy").read_text() == assignment.prompt_file.read_text()
     names = set((assignment.worktree / "names").read_text().split())
@@ -79,7 +79,7 @@ def test_a_profile_passes_its_arguments_unchanged(assignment: Assignment) -> Non
 
 def test_a_failure_shows_its_last_lines(assignment: Assignment) -> None:
     outcome = run(None, with_command(assignment, "echo 1; echo 2; echo 3; echo last >&2; exit 3"))
-    assert outcome == Outcome(
+    assert outcome == WorkResult(
         "fail", "command `echo 1; echo 2; echo 3; echo last >&2; exit 3` failed (exit 3): last\n2\n3\nlast", 3)
     assert run(None, with_command(assignment, "no-such-program-anywhere")).exit_code == 127
 
@@ -105,7 +105,7 @@ def runs(pid: int) -> bool:
 
 
 def test_it_has_not_ended_while_something_of_it_runs(assignment: Assignment) -> None:
-    assert run(None, with_command(assignment, "sleep 600 & echo $! > below; exit 0")) == Outcome("success", "", 0)
+    assert run(None, with_command(assignment, "sleep 600 & echo $! > below; exit 0")) == WorkResult("success", "", 0)
     assert not runs(int((assignment.worktree / "below").read_text()))
 
 
@@ -136,7 +136,7 @@ def test_a_result_of_an_earlier_incarnation_does_not_count(assignment: Assignmen
 # ---------------------------------------------------------------------------------------------------- scripted
 
 
-def scripted(assignment: Assignment, script: str, life: int = 1, **environment: str) -> tuple[Outcome, str]:
+def scripted(assignment: Assignment, script: str, life: int = 1, **environment: str) -> tuple[WorkResult, str]:
     subprocess.run(["git", "init", "-q", assignment.worktree], check=True)
     (assignment.folder / "a.yaml").write_text(script)
     values: Mapping[str, str] = {**assignment.environment, "GARRISON_SCRIPTS": str(assignment.folder),
@@ -155,7 +155,7 @@ def test_a_script_works_commits_and_reports_no_failure(assignment: Assignment) -
     script = ("- edit: {path: x.txt, text: 'for {node}'}\n- commit: Add x for {node}\n- commit: nothing\n"
               "- notes: half\n- run: echo hi > y\n")
     outcome, said = scripted(assignment, script)
-    assert outcome == Outcome("success", "", 0) and "scripted agent (not a real one) for a, incarnation 1" in said
+    assert outcome == WorkResult("success", "", 0) and "scripted agent (not a real one) for a, incarnation 1" in said
     assert (assignment.worktree / "x.txt").read_text() == "for a" and (assignment.worktree / "y").exists()
     assert log(assignment) == "Add x for a|scripted\n"
     assert assignment.notes.read_text() == "half"
@@ -240,7 +240,7 @@ def test_a_successor_resumes_the_session_that_its_predecessors_stream_told(assig
     assert run(profile, assignment).killed
     work = CommandAgent(profile).start(replace(assignment, incarnation=2), time.monotonic())
     assert work.session == "t-1"
-    assert finish(work) == Outcome("success", "", 0, report={"notes": "made it"})
+    assert finish(work) == WorkResult("success", "", 0, report={"notes": "made it"})
     shown = assignment.output.read_text()
     assert shown.count("begun,") == 1 and shown.count("resumed,") == 1 and "made it" in shown
 
@@ -272,7 +272,7 @@ def test_a_program_that_goes_round_is_told_once_and_then_asked_about(assignment:
     assert "You were interrupted because you are going round" in assignment.read_prompt()
     assert assignment.output.read_text().count("→ command_execution ls") < 2 * 25
     work.answer(work.question.id, "Stop looking.")
-    assert finish(work) == Outcome("success", "", 0, report={"notes": "made it"})
+    assert finish(work) == WorkResult("success", "", 0, report={"notes": "made it"})
 
 
 def test_a_failed_turn_and_a_rule_of_success_name_the_reason(assignment: Assignment) -> None:
@@ -280,9 +280,9 @@ def test_a_failed_turn_and_a_rule_of_success_name_the_reason(assignment: Assignm
     assert run(streaming(failed, "{session}"), assignment).reason == "agent p failed: no such model"
     judged = CommandProfile("p", ("sh", "-c", "echo '{\"ok\": false}'; exit 2"),
                             rule=SuccessRule((0, 2), json="ok == true"))
-    assert run(judged, assignment) == Outcome(
+    assert run(judged, assignment) == WorkResult(
         "fail", "agent p: success.json asks for ok == true, but ok is false", 2)
-    assert run(replace(judged, rule=SuccessRule((0, 2))), assignment) == Outcome("success", "", 2)
+    assert run(replace(judged, rule=SuccessRule((0, 2))), assignment) == WorkResult("success", "", 2)
     assert run(replace(judged, rule=SuccessRule((1,))), assignment).reason.startswith("agent p failed (exit 2)")
 
 

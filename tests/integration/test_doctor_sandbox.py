@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from garrison.sandbox.escape_attempts import ATTEMPTS
-from garrison.sandbox.escapes import ESCAPES, Escape, Verdict, judge
-from garrison.sandbox.place import Machine, Mode, Network
+from garrison.sandbox.escapes import ESCAPES, Escape, EscapeResult, judge
+from garrison.sandbox.place import Abilities, Mode, Network
 from garrison.sandbox.probe import machine
 from garrison.system.tmux_server import TmuxServer, supported_version
 from support import DEADLINE, PROGRAM, UserWorld, processes, wait_for
@@ -79,19 +79,21 @@ def test_without_a_sandbox_nothing_is_tried_and_the_exit_code_says_so(user: User
 
 def test_a_shared_proc_shows_processes_and_promises_nothing_else() -> None:
     seen = next(escape for escape in ESCAPES if escape.key == "see_process")
-    shared = Machine("bwrap", has_own_proc=False)
-    assert judge(seen, True, Mode.BUBBLEWRAP, Network.NONE, shared) is Verdict.NOT_PROMISED
-    assert judge(seen, True, Mode.BUBBLEWRAP, Network.NONE, Machine("bwrap")) is Verdict.ESCAPED
+    shared = Abilities("bwrap", has_own_proc=False)
+    assert judge(seen, True, Mode.BUBBLEWRAP, Network.NONE, shared) is EscapeResult.NOT_PROMISED
+    assert judge(seen, True, Mode.BUBBLEWRAP, Network.NONE, Abilities("bwrap")) is EscapeResult.ESCAPED
 
 
 @pytest.mark.parametrize(("mode", "network", "abi", "verdict"), [
-    (Mode.BUBBLEWRAP, Network.NONE, 7, Verdict.ESCAPED), (Mode.BUBBLEWRAP, Network.OPEN, 7, Verdict.NOT_PROMISED),
-    (Mode.LANDLOCK, Network.ALLOW, 7, Verdict.ESCAPED), (Mode.LANDLOCK, Network.ALLOW, 3, Verdict.NOT_PROMISED)])
+    (Mode.BUBBLEWRAP, Network.NONE, 7, EscapeResult.ESCAPED),
+    (Mode.BUBBLEWRAP, Network.OPEN, 7, EscapeResult.NOT_PROMISED),
+    (Mode.LANDLOCK, Network.ALLOW, 7, EscapeResult.ESCAPED),
+    (Mode.LANDLOCK, Network.ALLOW, 3, EscapeResult.NOT_PROMISED)])
 def test_an_escape_that_succeeds_breaks_the_promise_only_where_there_is_one(
-        mode: Mode, network: Network, abi: int, verdict: Verdict) -> None:
+        mode: Mode, network: Network, abi: int, verdict: EscapeResult) -> None:
     escape = Escape("tcp", "connect", is_network=True)
-    assert judge(escape, True, mode, network, Machine("bwrap", landlock=abi)) is verdict
-    assert judge(escape, False, mode, network, Machine("bwrap", landlock=abi)) is Verdict.REFUSED
+    assert judge(escape, True, mode, network, Abilities("bwrap", landlock=abi)) is verdict
+    assert judge(escape, False, mode, network, Abilities("bwrap", landlock=abi)) is EscapeResult.REFUSED
 
 
 def test_every_escape_has_an_attempt() -> None:

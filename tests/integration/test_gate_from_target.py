@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from merge_support import World, git
 
-from garrison.ends import Told
+from garrison.ends import LandingNote
 from garrison.merge import commands
 from garrison.merge.entry import EntryOptions
 from garrison.merge.queue import MergeQueue
@@ -66,7 +66,7 @@ def test_a_set_up_of_the_branch_changes_no_file_of_the_target_s_gate(tmp_path, m
 
 
 @pytest.mark.parametrize(("changes", "status"), [
-    ((), "rejected"), ((Told("gate", "ask", 1, ("check.sh",)),), "landed"), (None, "landed")])
+    ((), "rejected"), ((LandingNote("gate", "ask", 1, ("check.sh",)),), "landed"), (None, "landed")])
 def test_a_gate_s_scripts_are_the_target_s_unless_a_person_let_the_branch_change_them(tmp_path, changes, status):
     """They were found to be changed, and a person approved that; what a person enqueued is the person's. Where nobody
     found it, since the gate was another one then, they are the target's."""

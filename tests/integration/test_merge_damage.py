@@ -13,7 +13,7 @@ import pytest
 from merge_support import World, check, drive, git
 
 from garrison.system import failpoint
-from garrison.system.git.repository import DURABLE, Answer, Repository
+from garrison.system.git.repository import DURABLE, GitResult, Repository
 
 
 def _die_at(world: World, point: str) -> None:
@@ -82,7 +82,7 @@ def test_what_lands_is_synced_when_it_is_written(tmp_path: Path, monkeypatch: py
     """Measured on ext4: 4 ms more for a commit, 16 ms more for the ref."""
     real, written = Repository.run, []
 
-    def run(self: Repository, *arguments: str, **options: Any) -> Answer:
+    def run(self: Repository, *arguments: str, **options: Any) -> GitResult:
         in_scratch = arguments[0] == "merge-tree" and arguments[-1] == "--stdin"
         if arguments[0] in ("hash-object", "update-ref", "merge-tree") and not in_scratch:
             written.append((arguments[0], options.get("durable", False)))

@@ -14,7 +14,7 @@ from garrison.errors import Fenced, LockLost, Refused
 from garrison.merge import candidates
 from garrison.merge.config import QueueConfig
 from garrison.merge.gate import gate_marker
-from garrison.merge.processor import MergeProcessor, Progress
+from garrison.merge.processor import MergeProcessor, StepResult
 from garrison.merge.queue import MergeQueue, find_unrecorded, list_queues
 from garrison.merge.records import QueueResumed
 from garrison.records import journal, log_retention
@@ -291,7 +291,7 @@ def test_a_second_processor_waits_and_a_fenced_one_stops(world):
         first.step()
     with pytest.raises(Fenced):
         first.writer.append(QueueResumed("decided before the other took over"))
-    assert isinstance(second.step(), Progress)
+    assert isinstance(second.step(), StepResult)
     first.close()
     second.close()
 

@@ -9,7 +9,7 @@ from merge_support import World, check, drive, finish, until, wait
 from test_merge_kill import victim
 
 from garrison.merge import commands, decision
-from garrison.merge.processor import CONFLICT_FAILPOINTS, FAILPOINTS, Progress
+from garrison.merge.processor import CONFLICT_FAILPOINTS, FAILPOINTS, StepResult
 from garrison.merge.records import TurnEnded, TurnSuspended
 from garrison.merge.turns import TurnEnd
 
@@ -97,7 +97,7 @@ def test_a_turn_lasts_its_time_of_work_and_not_while_the_agent_waits_for_an_outa
     real_now = [0.0]
     for second in range(400):
         real_now[0] = second * 5.0
-        assert not isinstance(processor.step(), Progress)
+        assert not isinstance(processor.step(), StepResult)
     with world.queue.locked():
         world.queue.append(TurnSuspended(*turn.key, turn.number, waits=False))
     for second in range(400, 579):
@@ -107,7 +107,7 @@ def test_a_turn_lasts_its_time_of_work_and_not_while_the_agent_waits_for_an_outa
     for second in range(579, 600):
         real_now[0] = second * 5.0
         step = processor.step()
-        if not isinstance(step, Progress):
+        if not isinstance(step, StepResult):
             wait(step.fd, 0.0)
     finish(processor)
     assert [turn.node for turn in world.queue.state.turns.values()] == ["c"]

@@ -11,6 +11,7 @@ import socket
 import stat
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +23,8 @@ from garrison.records import costs
 from garrison.sandbox import network
 from garrison.sandbox.network import NetworkPlace, NetworkUser
 from garrison.sandbox.place import Mode, Network, Rights
+from garrison.sandbox.proxy.forwards import forwards_of, hosts_mount, parse_host_port
+from garrison.sandbox.proxy.hosts import HostRights, describe_permission, refused_in_attempt
 from garrison.sandbox.proxy.registration import START_DEADLINE
 from garrison.system import processes
 from proxy_support import Web, plain
@@ -371,3 +374,72 @@ def test_a_stranger_s_message_to_the_control_socket_ends_nothing(api: Web, user:
                 socket.send_fds(control, [message], [some.fileno()])
         assert run(place, env).returncode == 0
         assert is_running(place.process)
+
+
+ECHO = """
+import socket, sys
+with socket.create_connection((sys.argv[1], int(sys.argv[2])), 10) as end:
+    end.sendall(b"hello"); end.shutdown(socket.SHUT_WR)
+    print(end.makefile().read())
+"""
+
+
+@contextlib.contextmanager
+def upper() -> Iterator[int]:
+    """A server of this machine that answers in capitals; its port."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        def serve() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    with listener.accept()[0] as end:
+                        end.sendall(end.recv(100).upper())
+
+        threading.Thread(target=serve, daemon=True).start()
+        yield listener.getsockname()[1]
+        listener.shutdown(socket.SHUT_RDWR)
+
+
+@needs_namespaces
+@pytest.mark.parametrize("network_", [Network.ALLOW, Network.NONE])
+def test_chosen_ports_of_this_machine_are_reached_and_others_told_once(user: NetworkUser, network_: Network) -> None:
+    env = {"PATH": os.environ["PATH"], "ANTHROPIC_API_KEY": "sk-real"}
+    with upper() as open_port, upper() as other:
+        rights = Rights(network=network_, hosts=(), host_ports=(("127.0.0.1", open_port), ("127.0.0.1", 1),
+                                                                 ("8.8.8.8", open_port)))
+        place = network.prepare(rights, Mode.BUBBLEWRAP, env, user)
+        try:
+            def ask(host: str, port: int) -> str:
+                words = [*place.entry, sys.executable, "-c", ECHO, host, str(port)]
+                return subprocess.run(words, capture_output=True, text=True, timeout=60, check=False).stdout.strip()
+
+            assert ask("127.0.0.1", open_port) == "HELLO"
+            assert ask("127.0.0.1", other) == ask("127.0.0.1", other) == ask("127.0.8.1", open_port) == ""
+            place.keep()
+            assert "sk-real" not in str(place.apply(env))
+            refused = [(host.place, host.port) for host in refused_in_attempt(user.folder)]
+            assert (f"127.0.0.1:{other}", other) in refused and ("127.0.0.1:1", 1) not in refused
+            assert f"127.0.0.1:{open_port}" not in dict(refused) and (f"8.8.8.8:{open_port}", 0) in refused
+            hint = describe_permission(refused_in_attempt(user.folder), HostRights(host_ports=rights.host_ports))
+            assert f'host_ports = [{open_port}, 1, "8.8.8.8:{open_port}", {other}]' in hint
+            assert place.client is not None and place.process is not None
+            os.kill(place.process.pid, signal.SIGKILL)  # the next proxy serves the same listeners
+            wait_until_ended(place.process, 5)
+            place.keep()
+            assert ask("127.0.0.1", open_port) == "HELLO"
+        finally:
+            place.close()
+
+
+def test_a_name_has_its_own_loopback_address_which_the_hosts_file_inside_gives_it(tmp_path: Path) -> None:
+    forwards = forwards_of((("127.0.0.1", 5432), ("redis", 6379), ("cache", 6379), ("redis", 6380)))
+    assert [(each.address, each.port) for each in forwards] == [
+        ("127.0.0.1", 5432), ("127.0.8.1", 6379), ("127.0.8.2", 6379), ("127.0.8.1", 6380)]
+    [mount] = hosts_mount(forwards, tmp_path)
+    assert mount.target == Path("/etc/hosts") and not mount.writable
+    assert mount.source.read_text().startswith("127.0.8.1 redis\n127.0.8.2 cache\n")
+    assert hosts_mount(forwards[:1], tmp_path) == ()
+    for wrong in (0, True, 61280, "redis", "redis:0", "a b:1", 70000, ["x"]):
+        with pytest.raises(ValueError, match="a list of"):
+            parse_host_port(wrong)
+    assert [parse_host_port(each) for each in (5432, "Redis:6379", "localhost:1", "10.0.0.1:2")] == [
+        ("127.0.0.1", 5432), ("redis", 6379), ("127.0.0.1", 1), ("10.0.0.1", 2)]

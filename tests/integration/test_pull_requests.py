@@ -19,8 +19,8 @@ from garrison.forge.errors import Stale, Unreachable
 from garrison.forge.model import CheckState, PullState, Side
 from garrison.pull_request.client import only_merges
 from garrison.pull_request.facts import (
-    Comment,
     ForgeStep,
+    RequestComment,
     StepKind,
     hash_words,
 )
@@ -194,7 +194,7 @@ def test_one_that_people_close_fails_the_run_and_what_they_write_stays(driver: D
 @pytest.mark.slow
 def test_waiting_asks_rarely_and_a_dismissed_review_does_not_merge(driver: Driver) -> None:
     approve(driver.world)
-    driver.world.reviews[-1] = replace(driver.world.reviews[-1], verdict=model.Verdict.DISMISSED)
+    driver.world.reviews[-1] = replace(driver.world.reviews[-1], verdict=model.ReviewVerdict.DISMISSED)
     driver.now += 1000
     before, end = driver.looks, driver.now + 600
     while driver.now < end:
@@ -255,7 +255,7 @@ def test_an_answer_that_is_not_listed_yet_is_not_given_again(driver: Driver) -> 
     world, client = driver.world, driver._open()
     known, listed = driver.state.pull_request, model.LineComment("c1", "t1", "eve", "why?", "work.txt", 1)
     world.lines.append(listed)
-    reply = ForgeStep(StepKind.REPLY, head(driver), text="Addressed.", comment=Comment("c1", "eve", "why?").key)
+    reply = ForgeStep(StepKind.REPLY, head(driver), text="Addressed.", comment=RequestComment("c1", "eve", "why?").key)
     world.lines.clear()  # by a replica of the forge that lags behind
     client.take(reply, known, "")
     world.lines.append(listed)
@@ -362,7 +362,7 @@ def test_what_asks_sends_back_and_what_a_person_says_with_the_token_itself_is_he
     world = driver.world
     for number, text in enumerate(("LGTM, thanks!", "write to admin@garrison.example", "> @garrison did it", "nice")):
         world.comments.append(model.Comment(f"g{number}", "eve", text))
-    world.reviews.append(model.Review("v0", "eve", model.Verdict.COMMENT, "Looks fine."))
+    world.reviews.append(model.Review("v0", "eve", model.ReviewVerdict.COMMENT, "Looks fine."))
     driver.now += 1000
     driver.settle()
     assert driver.reworks == 1
@@ -381,8 +381,8 @@ def test_a_request_that_a_stranger_opened_of_the_runs_branch_is_not_taken_over(t
         driver.turn()
         driver.now += 0.1
     assert head(driver), "it never pushed"
-    driver.world.pulls.append(model.PullRequest(1, "u", "Mine", "", PullState.OPEN, False, BRANCH, "", "main",
-                                                author="mallory"))
+    driver.world.pulls.append(model.ForgePullRequest(1, "u", "Mine", "", PullState.OPEN, False, BRANCH, "", "main",
+                                                     author="mallory"))
     driver.settle()
     assert "a pull request already exists" in driver.state.pull_request.reason and not driver.state.pull_request.number
     driver.world.change(1, author="eve")

@@ -15,7 +15,7 @@ from merge_support import World, check, finish, git, until
 from garrison.merge import decision, processor
 from garrison.merge import entry as order
 from garrison.merge.entry import EntryOptions
-from garrison.merge.processor import Progress
+from garrison.merge.processor import StepResult
 from garrison.system import failpoint
 from queue_storm import FORK, Storm, count_kills, kill, work
 from support import DEADLINE
@@ -127,7 +127,7 @@ def test_higher_priorities_overtake_an_entry_only_so_often(tmp_path):
             name = f"n{next(coming)}"
             world.queue.enqueue("r", name, 1, name, options=EntryOptions(priority=1))
         done = processor.step()
-        passed += isinstance(done, Progress) and done.what == "landed"
+        passed += isinstance(done, StepResult) and done.what == "landed"
     finish(processor)
     assert passed - 1 == order.PLACES - 1  # the eighth has the same rank and came later
     check(world)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dispatch_lab import MemoryWorker, RelayLab
-from garrison.agents.base import Assignment, Outcome
+from garrison.agents.base import Assignment, WorkResult
 from garrison.agents.conversation import messages
 from garrison.agents.conversation.files import AttemptFiles
 from garrison.hosts import keeper, orchestrator
@@ -21,17 +21,17 @@ from garrison.hosts.attempts import (
     AttemptResult,
     AttemptState,
     Claim,
-    Job,
+    HostJob,
     JobMessage,
     JobProgress,
     JobResult,
     JobStatus,
-    Message,
+    WorkerMessage,
     base_ref,
     give_up,
     left_ref,
 )
-from garrison.hosts.attempts import Outcome as Ended
+from garrison.hosts.attempts import Completion as Ended
 from garrison.hosts.orchestrator import RemoteWork
 from garrison.hosts.relay import socket_path
 from garrison.processes.runtime import Runtime
@@ -89,7 +89,7 @@ class Bench:
             assert time.monotonic() < end, f"never: {what}; {self.work.state}"
             time.sleep(0.01)
 
-    def end(self) -> Outcome:
+    def end(self) -> WorkResult:
         """Poll until there is an outcome."""
         self.outcome = None
         self.until("an outcome", lambda: self.outcome)
@@ -125,7 +125,7 @@ class Bench:
         run("update-index", "--add", "--cacheinfo", f"100644,{oid},{name}")
         return run("commit-tree", run("write-tree"), *([] if start == "none" else ["-p", start]), "-m", name)
 
-    def report(self, claim: Claim, progress: JobProgress) -> tuple[Message, ...]:
+    def report(self, claim: Claim, progress: JobProgress) -> tuple[WorkerMessage, ...]:
         return self.worker.heartbeat(claim.token, json.dumps(record.to_dict(progress))).messages
 
     def complete(self, claim: Claim, result: JobResult) -> None:
@@ -369,7 +369,7 @@ def test_an_offer_that_nobody_wants_is_cancelled_by_the_keeper(bench: Bench) -> 
 
 
 def test_the_job_says_what_the_host_needs(bench: Bench) -> None:
-    job = record.decode(Job, bench.work.state.payload.encode(), "test")
+    job = record.decode(HostJob, bench.work.state.payload.encode(), "test")
     assert (job.run_id, job.node, job.attempt, job.offer, job.prompt) == ("r1", "work", 1, 1, "Do it.")
     assert job.author == {"user.name": "A User", "user.email": "user@example.org"}
     assert job.repository == bench.git.key

@@ -30,7 +30,7 @@ def judged(method: str, given: dict[str, str], path: str = "/api/runs", now: flo
     headers = {**given, **{name.replace("_", "-"): value for name, value in more.items()}}
     sent = {name: value for name, value in headers.items() if value is not None}
     found = access.judge(RULES, method, path, sent, now)
-    return found.status if isinstance(found, access.Refusal) else found
+    return found.status if isinstance(found, access.AccessDenied) else found
 
 
 def test_responses_do_not_wait_for_acknowledgements() -> None:
@@ -61,7 +61,8 @@ def test_a_foreign_host_name_is_refused(host: str | None) -> None:
     assert judged("GET", HONEST, host="[::1]:8642") == judged("GET", HONEST, host="localhost:8642") == "write"
 
 
-@pytest.mark.parametrize("origin", ["null", "", "http://evil.example", "https://127.0.0.1:8642", "http://127.0.0.1:8643",
+@pytest.mark.parametrize("origin",
+                         ["null", "", "http://evil.example", "https://127.0.0.1:8642", "http://127.0.0.1:8643",
                                     "http://127.0.0.1", "http://127.0.0.1:8642.evil.example", "file://"])
 def test_a_foreign_origin_is_refused(origin: str) -> None:
     assert judged("GET", HONEST, origin=origin) == 403 and judged("POST", CHANGE, origin=origin) == 403
@@ -146,7 +147,7 @@ def test_the_session_of_a_device_is_valid_while_it_is_paired_and_may_what_that_s
         assert rules.scope(bearer, NOW) == "", "it was paired to watch"
     headers = {**CHANGE, "authorization": f"Bearer {session}"}
     found = [access.judge(rules, "POST", path, headers, NOW) for path in (access.SUBSCRIBE, "/api/runs/r1/actions")]
-    assert found[0] == "read" and isinstance(found[1], access.Refusal) and found[1].status == 403
+    assert found[0] == "read" and isinstance(found[1], access.AccessDenied) and found[1].status == 403
     given = rules.read_pass(session, NOW)
     assert given is not None
     renewed, _ = rules.issue_session(given, NOW) or ("", 0)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from garrison.delegation.conversation import Conversation
-from garrison.delegation.models import Entry
+from garrison.delegation.models import ChatEntry
 from garrison.errors import UsageError
 from garrison.web import chat
 from scripted_crew import ScriptedCrew, delegation, delegations
@@ -142,8 +142,8 @@ def test_a_long_conversation_is_read_in_pages_and_searched(tmp_path: Path) -> No
     talk = Conversation(tmp_path / "conversations")
     for number in range(250):
         content = "Straße {a} gesperrt" if number == 31 else f"word {number}"
-        talk.add(Entry(role="assistant" if number % 2 else "user", content=content,
-                       at=datetime(2026, 1, 1, 0, 0, 59 - number % 60, tzinfo=UTC)))  # the clock was set back
+        talk.add(ChatEntry(role="assistant" if number % 2 else "user", content=content,
+                           at=datetime(2026, 1, 1, 0, 0, 59 - number % 60, tzinfo=UTC)))  # the clock was set back
 
     async def scene(here: Site) -> None:
         async def page(query: str) -> Any:

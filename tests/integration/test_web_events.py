@@ -15,7 +15,7 @@ from garrison.records.journal import Writer, read_all
 from garrison.records.json_io import append_line
 from garrison.records.run import RunFiles
 from garrison.values import asdict
-from garrison.views.page_view import Observation
+from garrison.views.page_view import LiveState
 from garrison.views.run_view import RunReader
 from garrison.web import broadcaster, sse
 from garrison.web.run_stream import RunStream, replay_since
@@ -210,7 +210,7 @@ def test_a_failed_observation_is_retried(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(broadcaster, "OBSERVE_EVERY", 0.05)
     real, fails = broadcaster.HomeObserver.observe, [True]
 
-    def look(self: broadcaster.HomeObserver, runs: list[str]) -> dict[str, Observation]:
+    def look(self: broadcaster.HomeObserver, runs: list[str]) -> dict[str, LiveState]:
         if fails[0] and real(self, runs)["r1"].processes:
             raise OSError("no /proc today")
         return real(self, runs)

@@ -14,7 +14,7 @@ import pytest
 from garrison.errors import RecordUnreadable
 from garrison.web import webhooks
 from garrison.web.access import WEBHOOK
-from garrison.web.webhooks import Proof, load_secret, secret_path
+from garrison.web.webhooks import DeliveryProof, load_secret, secret_path
 from support import DEADLINE
 from web_support import Site, site
 
@@ -172,7 +172,7 @@ def test_proofs_are_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(webhooks.hmac, "compare_digest", compare)
     for headers in (GITHUB, GITEA, FORGEJO, GITLAB):
         compared.clear()
-        proof = Proof(headers, SECRET)
+        proof = DeliveryProof(headers, SECRET)
         proof.feed(BODY)
         assert proof.holds()
         assert set(compared) == {value.encode() for value in headers.values()}

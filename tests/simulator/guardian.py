@@ -21,13 +21,13 @@ from tests.simulator.world import Effect, Process, World, key_of
 from garrison.processes.actions import Action, ActionKind, ApplySignal
 from garrison.processes.supervisor import START_RACES
 from garrison.records.events import (
+    ChildHealed,
     FlowAdvanced,
     GateChanged,
     GuardianSignal,
     LandingChanged,
     NodeCancelled,
     NodeChanged,
-    ProbeHealthy,
     RunChanged,
     SignalRefused,
 )
@@ -260,9 +260,9 @@ class Guardian(SimulatedProcess):
             return
         self.record(self.start_record(started, self._child(name, view), action))
 
-    def _close_circuit(self, action: Action, view: GuardianView) -> Effect:
+    def _heal(self, action: Action, view: GuardianView) -> Effect:
         full = self._child_key(action.target).full
-        self.record(ProbeHealthy(full, self.state.circuit(full).probe))
+        self.record(ChildHealed(full, self.state.circuit(full).probe))
         yield None
 
     def _replace(self, action: Action, view: GuardianView) -> Effect:
@@ -316,7 +316,7 @@ class Guardian(SimulatedProcess):
         ActionKind.STOP_RUN: _stop_run,
         ActionKind.START: _start,
         ActionKind.PROBE: _start,
-        ActionKind.CLOSE_CIRCUIT: _close_circuit,
+        ActionKind.HEAL: _heal,
         ActionKind.REPLACE: _replace,
         ActionKind.REPLACE_STRAY: _replace_stray,
         ActionKind.RECORD_DEATH: _record_death,

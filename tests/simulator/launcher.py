@@ -19,7 +19,7 @@ from tests.simulator.world import Effect, Process, World
 from garrison.ends import Departure
 from garrison.processes.actions import Action, ActionKind, ApplySignal
 from garrison.processes.supervisor import START_RACES
-from garrison.records.events import GuardianUnparked, LauncherEnded, LauncherSignal, ProbeHealthy, decode
+from garrison.records.events import ChildHealed, GuardianUnparked, LauncherEnded, LauncherSignal, decode
 from garrison.records.identity import Identity, mark_ended
 from garrison.records.journal import Entry
 from garrison.records.signals import ResumeRun, StopRun, resume_id
@@ -155,8 +155,8 @@ class Launcher(SimulatedProcess):
         self.terminate(view.guardian)
         yield None
 
-    def _close_circuit(self, action: Action, view: LauncherView) -> Effect:
-        self.record(ProbeHealthy(self.guardian_key.full, self.facts.circuit.probe))
+    def _heal(self, action: Action, view: LauncherView) -> Effect:
+        self.record(ChildHealed(self.guardian_key.full, self.facts.circuit.probe))
         yield None
 
     def _write_stopped(self, action: Action, view: LauncherView) -> Effect:
@@ -192,7 +192,7 @@ class Launcher(SimulatedProcess):
         ActionKind.REQUEST_STOP: _request_stop,
         ActionKind.START: _start,
         ActionKind.PROBE: _start,
-        ActionKind.CLOSE_CIRCUIT: _close_circuit,
+        ActionKind.HEAL: _heal,
         ActionKind.REPLACE: _replace,
         ActionKind.RECORD_DEATH: _record_death,
         ActionKind.PARK: _park,

@@ -21,11 +21,11 @@ from garrison.merge.candidates import Candidate, CandidateBuilder, CandidateChai
 from garrison.merge.conflicts import ConflictCheck, PairConflicts
 from garrison.merge.decision import Setback
 from garrison.merge.entry import to_signal
-from garrison.merge.gate import GateRun, Verdict
+from garrison.merge.gate import GateRun, GateVerdict
 from garrison.merge.gate_runs import GateRuns, require_config
 from garrison.merge.landing import Lander
 from garrison.merge.processor import MergeProcessor, _Outlook
-from garrison.merge.queue import Progress, QueueWriter
+from garrison.merge.queue import QueueWriter, StepResult
 from garrison.merge.records import (
     EntryLanded,
     GateStarted,
@@ -39,7 +39,7 @@ from garrison.merge.turns import TurnClock
 from garrison.records.names import Key
 from garrison.run.merge_processor import STANDBY_POLL, STEPS_PER_TURN
 from garrison.system.git.commits import MergeResult
-from garrison.system.git.repository import Answer
+from garrison.system.git.repository import GitResult
 
 if TYPE_CHECKING:
     from garrison.merge.decision import Beliefs
@@ -121,9 +121,9 @@ class Queue:
         """Return that git knows no name."""
         return ""
 
-    def run(self, *_arguments: str, **_options: object) -> Answer:
+    def run(self, *_arguments: str, **_options: object) -> GitResult:
         """Return that git has nothing to say: the target has no attributes."""
-        return Answer(0, "", "")
+        return GitResult(0, "", "")
 
     def of_all(self, entries: Iterable[MergeEntry], _tip: str) -> dict[str, Touched]:
         """Return what each entry changes: those of the odd nodes the same file, the others none."""
@@ -187,7 +187,7 @@ class Builder(CandidateBuilder):
     def _explain_presence(self, entry: MergeEntry, tip: str) -> str:
         return "already in main"
 
-    def record_conflict(self, entry: MergeEntry, tip: str, files: Sequence[str], reason: str) -> Progress:
+    def record_conflict(self, entry: MergeEntry, tip: str, files: Sequence[str], reason: str) -> StepResult:
         """Record that an entry is in conflict with the tip."""
         return super().record_conflict(entry, tip, files, reason or "conflict")
 
@@ -224,13 +224,13 @@ class Run:
         """Its living processes."""
         return self.world.bearers(gate_marker(self.job))
 
-    def poll(self, _now: float) -> Verdict | None:
+    def poll(self, _now: float) -> GateVerdict | None:
         """Return the verdict once there is one."""
         result = self.world.gates.get(self.job, "")
         if not result and self.processes:
             return None
         result = cast("Result", result or "lost")
-        return Verdict(result, EXIT_CODES[result], "" if result == "green" else result, "", Path("log"))
+        return GateVerdict(result, EXIT_CODES[result], "" if result == "green" else result, "", Path("log"))
 
     def kill(self) -> None:
         """End it now."""
@@ -270,7 +270,7 @@ class Gates(GateRuns):
         return cast("list[Run]", list(self._runs.values()))
 
     def start(self, entries: Sequence[MergeEntry], commit: str, tree: str, subject: Subject, *, base: str = "",
-              why: str = "") -> Progress | Wait:
+              why: str = "") -> StepResult | Wait:
         """Start a gate run on a commit, for these entries."""
         first, number = entries[0], entries[0].tests + 1
         job, key = f"{first.id}.{number}", self.verdict_key(require_config(self.queue.state))
@@ -278,7 +278,7 @@ class Gates(GateRuns):
         self.writer.append(GateStarted(tuple(entry.id for entry in entries), subject, number, job, commit, tree, 0,
                                        key, "", base, why))
         self.effects.add(lambda: self._spawn(job, entries, subject, base))
-        return Progress("testing", first.id)
+        return StepResult("testing", first.id)
 
     def _spawn(self, job: str, entries: Sequence[MergeEntry], subject: Subject, base: str) -> Effect:
         process = self.effects.process
@@ -327,14 +327,14 @@ class Landings(Lander):
         super().__init__(writer)
         self.effects = writer.effects
 
-    def land(self, chain: CandidateChain, commits: Sequence[str]) -> Progress | Wait:
+    def land(self, chain: CandidateChain, commits: Sequence[str]) -> StepResult | Wait:
         """Land the chain's first entries, whose commits these are."""
         landing = LandingStarted(tuple(entry.id for entry in chain.entries[:len(commits)]), chain.base, commits[-1],
                                  tuple(commits))
         self.effects.add(lambda: self._swap_and_record(landing, recorded=False))
-        return Progress("landing", landing.first)
+        return StepResult("landing", landing.first)
 
-    def finish(self, landing: LandingStarted) -> Progress | Wait:
+    def finish(self, landing: LandingStarted) -> StepResult | Wait:
         """Settle a landing that was recorded: the target says whether it was done."""
         tip = self.writer.tip()
         if landing.new in self.effects.process.world.history:
@@ -344,7 +344,7 @@ class Landings(Lander):
                                            landing.old, tip or ""), sync=True)
         else:
             self.effects.add(lambda: self._swap_and_record(landing, recorded=True))
-        return Progress("settled", landing.first)
+        return StepResult("settled", landing.first)
 
     def _swap_and_record(self, landing: LandingStarted, *, recorded: bool) -> Effect:
         """Record the intent, swap the target under the queue's lock, record the landing."""
@@ -372,7 +372,7 @@ class Landings(Lander):
         for index, (name, commit) in enumerate(zip(landing.entries, landing.commits, strict=True)):
             self.writer.append(EntryLanded(name, commit, landing.old), sync=index == last)
 
-    def retry_blocked(self, state: QueueState) -> Progress | None:
+    def retry_blocked(self, state: QueueState) -> StepResult | None:
         """Return None: there are no checkouts that could be in the way."""
 
 

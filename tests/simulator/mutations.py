@@ -103,7 +103,7 @@ RESTARTS = (
     _bug("probe_closes_nothing", "a probe that stays healthy leaves its circuit open",
          _at(RESTART, "apply_event", "return", "x1", "Circuit")),
     _bug("unparked_stays_parked", "a person's unpark changes nothing",
-         _at(RESTART, "reset_circuit", "return", "x1", "life")),
+         _at(RESTART, "reset_circuit", "return", "x1", "incarnation")),
     _bug("death_counted_twice", "the death of an earlier attempt's runner is recorded in the next one, too",
          _at(GUARDIAN, "_is_death_recorded", "return", "False", "full")),
     _bug("hang_unseen", "a process that does nothing is never replaced",

@@ -31,9 +31,9 @@ from garrison.processes.supervisor import START_RACES
 from garrison.records import hook as hooks
 from garrison.records.events import (
     ChildDied,
+    ChildHealed,
     FactRecorded,
     JobStarted,
-    ProbeHealthy,
     RunnerSignal,
     SignalRefused,
 )
@@ -285,8 +285,8 @@ class Runner(SimulatedProcess):
                      and proc.kind == "supervised" and not proc.revenant]:
             self.world.kill(proc, f"session closed by {self.me.name}", blocked=True)
 
-    def _close_circuit(self, action: Action, view: RunnerView) -> Effect:
-        self.record(ProbeHealthy(self.orchestrator_key.full, self.facts.circuit.probe, action.why, self.task.attempt))
+    def _heal(self, action: Action, view: RunnerView) -> Effect:
+        self.record(ChildHealed(self.orchestrator_key.full, self.facts.circuit.probe, action.why, self.task.attempt))
         yield None
 
     def _replace(self, action: Action, view: RunnerView) -> Effect:
@@ -362,7 +362,7 @@ class Runner(SimulatedProcess):
         ActionKind.STOP_JOB: _stop_job,
         ActionKind.START: _start,
         ActionKind.PROBE: _start,
-        ActionKind.CLOSE_CIRCUIT: _close_circuit,
+        ActionKind.HEAL: _heal,
         ActionKind.REPLACE: _replace,
         ActionKind.RECORD_DEATH: _record_death,
         ActionKind.PARK: _park,

@@ -16,12 +16,12 @@ import pytest
 from garrison.agents import mcp_server
 from garrison.agents.acp import connection, permissions
 from garrison.agents.acp.attempt import AcpAgent
-from garrison.agents.acp.connection import Connection
-from garrison.agents.acp.permissions import Option, Ruling, choose, read_answer, rule
+from garrison.agents.acp.connection import AcpConnection
+from garrison.agents.acp.permissions import LeaveRuling, OfferedAnswer, choose, read_answer, rule
 from garrison.agents.acp.report_block import find_report, find_verdict
 from garrison.agents.acp.settings import AcpJob, AcpSettings, read_only
 from garrison.agents.conversation import holder, policy
-from garrison.agents.conversation.policy import Ending, Step
+from garrison.agents.conversation.policy import ConnectionEnd, NextStepKind
 from garrison.agents.registry import (
     AcpProfile,
     acp_settings_of,
@@ -40,7 +40,8 @@ from garrison.records.json_io import read_json
 from garrison.records.record import from_data
 from garrison.values import asdict
 
-OPTIONS = (Option("y", "Yes", "allow_once"), Option("a", "Always", "allow_always"), Option("n", "No", "reject_once"))
+OPTIONS = (OfferedAnswer("y", "Yes", "allow_once"), OfferedAnswer("a", "Always", "allow_always"),
+           OfferedAnswer("n", "No", "reject_once"))
 
 
 def write(home: Path, lines: str) -> Path:
@@ -66,13 +67,13 @@ def test_a_profile_is_read_and_a_node_may_choose_the_model(tmp_path: Path) -> No
 def test_a_validator_reads_whatever_its_profile_allows(tmp_path: Path) -> None:
     own = AcpSettings(("p",), allow=("*",), deny=("fetch",), mode="m")
     ruled = read_only(own)
-    def rules(settings: AcpSettings, *kinds: str) -> list[Ruling]:
+    def rules(settings: AcpSettings, *kinds: str) -> list[LeaveRuling]:
         return [rule(settings, kind, "x") for kind in kinds]
 
-    assert rules(ruled, "read", "search", "think") == [Ruling.ALLOW] * 3
-    assert rules(ruled, "edit", "delete", "move", "execute", "switch_mode", "fetch") == [Ruling.REFUSE] * 6
-    assert rules(read_only(own, can_run=True), "execute", "edit") == [Ruling.ALLOW, Ruling.REFUSE]
-    assert rule(ruled, "other", "mcp garrison report_verdict") is Ruling.ALLOW
+    assert rules(ruled, "read", "search", "think") == [LeaveRuling.ALLOW] * 3
+    assert rules(ruled, "edit", "delete", "move", "execute", "switch_mode", "fetch") == [LeaveRuling.REFUSE] * 6
+    assert rules(read_only(own, can_run=True), "execute", "edit") == [LeaveRuling.ALLOW, LeaveRuling.REFUSE]
+    assert rule(ruled, "other", "mcp garrison report_verdict") is LeaveRuling.ALLOW
     assert (ruled.argv, ruled.mode) == (own.argv, own.mode)
 
 
@@ -135,11 +136,11 @@ def test_a_job_survives_the_file() -> None:
     assert from_data(AcpJob, json.loads(json.dumps(asdict(job)))) == job
 
 
-def connection_to(program: str, folder: Path) -> Connection:
+def connection_to(program: str, folder: Path) -> AcpConnection:
     """Return a connection to a program."""
     place = str(folder)
-    connection = Connection(AcpJob(place, 1, place, place, "", "p", begun=1, prompt_anew="", lost=0,
-                                   program=(program,), settings=AcpSettings((program,))))
+    connection = AcpConnection(AcpJob(place, 1, place, place, "", "p", begun=1, prompt_anew="", lost=0,
+                                      program=(program,), settings=AcpSettings((program,))))
     connection.files.make()
     return connection
 
@@ -148,14 +149,14 @@ def test_a_program_that_is_gone_is_waited_for_and_one_that_cannot_be_run_is_inva
     ending = asyncio.run(connection_to("/no/such/program", tmp_path).run())
     assert (ending.kind, ending.reason) == (
         "vanished", "/no/such/program is not there any more; waiting until it is back")
-    assert policy.decide([ending]).step is Step.WAIT
+    assert policy.decide([ending]).step is NextStepKind.WAIT
     odd = tmp_path / "odd"
     odd.write_text("#!/no/such/shell\n")
     odd.chmod(0o755)
     ending = asyncio.run(connection_to(str(odd), atomic.make_directory(tmp_path / "other")).run())
     assert (ending.kind, ending.reason) == ("invalid", f"{odd} cannot be started: No such file or directory")
     back = connection_to(str(odd), atomic.make_directory(tmp_path / "back"))
-    back.files.add_ending(Ending("vanished", 1.0))
+    back.files.add_ending(ConnectionEnd("vanished", 1.0))
     ending = asyncio.run(back.run())
     assert (ending.kind, ending.reason) == ("vanished", f"{odd} cannot be run yet; waiting until it can")
 
@@ -176,11 +177,11 @@ def test_a_disk_that_is_full_while_the_program_starts_says_nothing_about_the_pro
 
 
 @pytest.mark.parametrize(("settings", "kind", "title", "ruling"), [
-    (AcpSettings(), "execute", "rm", Ruling.ALLOW), (AcpSettings(allow=()), "execute", "rm", Ruling.ASK),
-    (AcpSettings(deny=("fetch",)), "fetch", "url", Ruling.REFUSE),
-    (AcpSettings(allow=("read",)), "other", "garrison: report_result", Ruling.ALLOW),
-    (AcpSettings(allow=("read",)), "other", "other: report_result", Ruling.ASK)])
-def test_what_the_profile_says(settings: AcpSettings, kind: str, title: str, ruling: Ruling) -> None:
+    (AcpSettings(), "execute", "rm", LeaveRuling.ALLOW), (AcpSettings(allow=()), "execute", "rm", LeaveRuling.ASK),
+    (AcpSettings(deny=("fetch",)), "fetch", "url", LeaveRuling.REFUSE),
+    (AcpSettings(allow=("read",)), "other", "garrison: report_result", LeaveRuling.ALLOW),
+    (AcpSettings(allow=("read",)), "other", "other: report_result", LeaveRuling.ASK)])
+def test_what_the_profile_says(settings: AcpSettings, kind: str, title: str, ruling: LeaveRuling) -> None:
     assert rule(settings, kind, title) is ruling
 
 
@@ -193,8 +194,8 @@ def test_what_a_person_says(answer: str, chosen: str) -> None:
 
 
 def test_no_option_that_fits_is_a_refusal() -> None:
-    assert choose(OPTIONS[:2], Ruling.REFUSE) is None and read_answer((), "yes") is None
-    assert choose(OPTIONS[1:], Ruling.ALLOW) == OPTIONS[1]
+    assert choose(OPTIONS[:2], LeaveRuling.REFUSE) is None and read_answer((), "yes") is None
+    assert choose(OPTIONS[1:], LeaveRuling.ALLOW) == OPTIONS[1]
     assert len(permissions.question_of("x" * 9000, OPTIONS)) < 700
 
 

@@ -16,7 +16,7 @@ from garrison.agents.presets import PRESETS, Preset, find_preset
 from garrison.agents.registry import AcpProfile, find_profile
 from garrison.agents.variables import expand
 from garrison.cli.agents import agents
-from garrison.doctor.findings import Scope
+from garrison.doctor.findings import ExaminedState
 from garrison.doctor.machine import examine_agents
 
 
@@ -53,7 +53,7 @@ def test_the_doctor_says_which_are_installed_and_which_profile_names_no_program(
     runtime: Any = SimpleNamespace(home=tmp_path, environ=environ)
 
     def told() -> str:
-        return next(examine_agents(Scope(cast("Any", runtime), {}))).text
+        return next(examine_agents(ExaminedState(cast("Any", runtime), {}))).text
 
     assert told() == ("codex is installed, no key and no log-in: set OPENAI_API_KEY where you launch, or run `codex "
                       "login`; its profile: `garrison agents presets codex`")
@@ -66,6 +66,6 @@ def test_the_doctor_says_which_are_installed_and_which_profile_names_no_program(
     assert told().startswith(f"codex is installed, logged in ({log_in}, which a sandbox shows only if `read` names it")
     environ["OPENAI_API_KEY"] = "sk-secret"
     assert told().startswith("codex is installed, OPENAI_API_KEY is set;")
-    found = list(examine_agents(Scope(cast("Any", runtime), {})))
+    found = list(examine_agents(ExaminedState(cast("Any", runtime), {})))
     assert not any("sk-secret" in finding.text or finding.wrong for finding in found)
     assert any("agent mine runs no-such-agent, which is not on the PATH" in finding.text for finding in found[1:])

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from garrison.agents.base import Question
-from garrison.agents.channel import RateLimit
+from garrison.agents.channel import TokenBucket
 from garrison.agents.reports import MAX_QUESTIONS, WAITING, AgentReports
 from garrison.agents.requests import (
     MAX_TEXT,
@@ -120,7 +120,7 @@ def test_questions_are_bounded_and_need_somebody_to_ask(tmp_path):
 
 
 def test_the_rate_is_limited():
-    limit = RateLimit(rate=10.0, burst=5.0)
+    limit = TokenBucket(rate=10.0, burst=5.0)
     assert [limit.take(100.0) for _ in range(6)] == [True] * 5 + [False]
     assert limit.next_at() == pytest.approx(100.5)
     assert limit.take(limit.next_at())

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from garrison.agents import prompt, registry, scripted
-from garrison.agents.base import Assignment, Outcome, read_notes
-from garrison.agents.briefing import Briefing, Landing, Reporting
+from garrison.agents.base import Assignment, WorkResult, read_notes
+from garrison.agents.briefing import Briefing, LandingTerms, Reporting
 from garrison.agents.command import fill_placeholders, outcome_by_exit_code, outcome_of
 from garrison.agents.command_profile import SHELL, CommandProfile
 from garrison.agents.result import MAX_BYTES, read_report
@@ -46,19 +46,19 @@ def test_placeholders(assignment: Assignment, word: str, filled: str) -> None:
 
 
 @pytest.mark.parametrize(("result", "outcome"), [
-    (End(0, False, 1.0), Outcome("success", "", 0)),
-    (End(3, False, 1.0), Outcome("fail", "the command failed (exit 3): said", 3)),
-    (End(-9, False, 1.0), Outcome("fail", "the command was killed by SIGKILL: said", -9, killed=True)),
-    (End(137, False, 1.0), Outcome("fail", "the command failed (exit 137): said", 137, killed=True)),
-    (End(-11, False, 1.0), Outcome("fail", "the command was killed by SIGSEGV: said", -11, killed=True)),
-    (End(143, False, 1.0), Outcome("fail", "the command failed (exit 143): said", 143, killed=True)),
-    (End(130, False, 1.0), Outcome("fail", "the command failed (exit 130): said", 130, killed=True)),
-    (End(-2, False, 1.0), Outcome("fail", "the command was killed by SIGINT: said", -2, killed=True)),
-    (End(129 + 31, False, 1.0), Outcome("fail", "the command failed (exit 160): said", 160)),
-    (End(-9, True, 61.2), Outcome("fail", "the command timed out after 61 s: said", -9)),
-    (End(-15, True, 61.2), Outcome("fail", "the command timed out after 61 s: said", -15)),
-    (End(0, True, 60.0), Outcome("fail", "the command timed out after 60 s: said", 0))])
-def test_rule_exit_zero(result: End, outcome: Outcome) -> None:
+    (End(0, False, 1.0), WorkResult("success", "", 0)),
+    (End(3, False, 1.0), WorkResult("fail", "the command failed (exit 3): said", 3)),
+    (End(-9, False, 1.0), WorkResult("fail", "the command was killed by SIGKILL: said", -9, killed=True)),
+    (End(137, False, 1.0), WorkResult("fail", "the command failed (exit 137): said", 137, killed=True)),
+    (End(-11, False, 1.0), WorkResult("fail", "the command was killed by SIGSEGV: said", -11, killed=True)),
+    (End(143, False, 1.0), WorkResult("fail", "the command failed (exit 143): said", 143, killed=True)),
+    (End(130, False, 1.0), WorkResult("fail", "the command failed (exit 130): said", 130, killed=True)),
+    (End(-2, False, 1.0), WorkResult("fail", "the command was killed by SIGINT: said", -2, killed=True)),
+    (End(129 + 31, False, 1.0), WorkResult("fail", "the command failed (exit 160): said", 160)),
+    (End(-9, True, 61.2), WorkResult("fail", "the command timed out after 61 s: said", -9)),
+    (End(-15, True, 61.2), WorkResult("fail", "the command timed out after 61 s: said", -15)),
+    (End(0, True, 60.0), WorkResult("fail", "the command timed out after 60 s: said", 0))])
+def test_rule_exit_zero(result: End, outcome: WorkResult) -> None:
     assert outcome_by_exit_code(result, "said") == outcome
 
 
@@ -70,7 +70,7 @@ def test_a_reason_names_the_command_and_says_so_if_that_printed_nothing() -> Non
 RULES = ("exit_zero", "result_file")
 
 
-def wrote(path: Path, body: Any, code: int, rule: str) -> Outcome:
+def wrote(path: Path, body: Any, code: int, rule: str) -> WorkResult:
     if body is not None:
         path.write_text(body if isinstance(body, str) else json.dumps(body))
     return outcome_of(CommandProfile("p", success=rule), path, End(code, False, 1.0), "printed")
@@ -172,7 +172,7 @@ def test_a_binary_configuration_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_prompt_is_filled_and_keeps_the_tasks_own_dollar_signs() -> None:
-    briefing = Briefing("garrison/r1/node-a", Landing("main", "make $test"), reporting=Reporting.EXIT_CODE,
+    briefing = Briefing("garrison/r1/node-a", LandingTerms("main", "make $test"), reporting=Reporting.EXIT_CODE,
                         notes_file="notes.txt")
     text = prompt.build(TASK, briefing)
     for part in ("# Task node-a", "Do it", "Please $do {this}", "all of it", "PRD-7", "make test", "make $test",

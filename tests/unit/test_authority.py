@@ -25,7 +25,7 @@ from garrison.records.run import Launch, RunFiles
 CONTROL = {
     "launch", "run", "init", "install-service", "up", "stop", "serve", "answer", "tell", "takeover", "login",
     "add", "edit", "undo", "tick", "rescue restore", "clean", "import", "pr sync", "pr open", "take", "schedule add",
-    "schedule run-now", "schedule pause", "schedule unpause", "schedule remove", "notify test",
+    "schedule run-now", "schedule pause", "schedule unpause", "schedule remove", "notify test", "uninstall", "plan",
     "ask", "chat", "agents park", "agents unpark", "agents cancel", "agents retry", "agents respawn",
     "merge-queue process", "merge-queue cancel", "merge-queue hold", "merge-queue release", "merge-queue retry",
     "merge-queue pause",

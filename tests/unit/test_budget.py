@@ -9,6 +9,7 @@ import pytest
 from garrison.records import costs
 from garrison.records.budget import (
     LEAST,
+    NO_LIMITS,
     SESSION_LOCK,
     Allowance,
     Grant,
@@ -19,6 +20,7 @@ from garrison.records.budget import (
     Shortfall,
     find_shortfall,
     fit,
+    limit_run,
 )
 from garrison.records.costs import UsageRecord
 from garrison.records.life_lock import LifeLock
@@ -80,6 +82,24 @@ def test_without_others_the_budget_is_used_up(tmp_path: Path) -> None:
     only.spend(0.1)
     spent = only.money.reserve(0.0)
     assert spent.reason == "$1.00 of the $1.00 for this node are spent"
+
+
+@pytest.mark.parametrize("stated", [NO_LIMITS, Limits(run=9.0)])
+def test_a_limit_of_a_run_holds_for_sessions_and_programs_until_it_is_raised(tmp_path: Path, stated: Limits) -> None:
+    """A run's proxy may go on while the limit is raised: it sees the new one."""
+    (tmp_path / "runs/r").mkdir(parents=True)
+    limit_run(tmp_path, "r", "0.3")
+    session, program = Session(tmp_path, "a", stated), Program(tmp_path, "b", stated)
+    session.spend(0.2)
+    refused = session.money.reserve(0.2)
+    assert refused is not None and "of the $0.30 for this run" in refused.reason
+    assert program.call() is True and program.granted < 32_000, "the answer is shortened to what is left"
+    program.end()
+    assert program.call() is False
+    limit_run(tmp_path, "r", "2")
+    assert (program.call(), session.money.reserve(0.2)) == (True, None)
+    limit_run(tmp_path, "r", "none")
+    assert session.money.reserve(5.0) is None
 
 
 @pytest.mark.parametrize(("usd", "exceeds"), [(0.1, False), (0.11, True)])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from garrison.agents import trouble
 from garrison.agents.conversation import policy as claude
 from garrison.agents.trouble import TroubleKind, ruling
-from garrison.records.events import ChildDied, ChildParked, ChildSpawned, ProbeHealthy, decode_data
+from garrison.records.events import ChildDied, ChildHealed, ChildParked, ChildSpawned, decode_data
 from garrison.records.identity import Identity
 from garrison.supervise import restart
 from garrison.supervise.death_classes import CLASSES
@@ -179,7 +179,7 @@ def test_a_probe_that_stays_healthy_closes_the_circuit_and_empties_the_window() 
     probing = probe(park(), NOW + 600)
     assert kind(seen("active", 7, "alive"), SIX, NOW + 659, probing) == ("none", NOW + 660)
     assert kind(seen("active", 7, "alive"), SIX, NOW + 660, probing)[0] == "heal"
-    healed = restart.apply_event(probing, ProbeHealthy("runner-a@r", 7))
+    healed = restart.apply_event(probing, ChildHealed("runner-a@r", 7))
     assert healed == Circuit(forgiven=6)
     late = [*SIX, Death(7, NOW + 661, BOOT)]
     assert kind(seen("crashed", 7), late, NOW + 661, healed)[0] == "start"

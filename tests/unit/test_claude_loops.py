@@ -9,7 +9,7 @@ import pytest
 
 from garrison.agents.conversation import policy
 from garrison.agents.conversation.loop_detector import MAX_REPEATS, LoopDetector
-from garrison.agents.conversation.policy import Ending, Prompt, Step
+from garrison.agents.conversation.policy import ConnectionEnd, NextStepKind, Prompt
 from garrison.agents.conversation.trouble import summarize
 from garrison.agents.trouble import TroubleKind
 
@@ -271,16 +271,16 @@ def test_responses_without_any_change() -> None:
 
 
 def test_it_is_told_once_and_then_failed() -> None:
-    loop = Ending(TroubleKind.LOOP, 1.0, "it made the same call 4 times")
+    loop = ConnectionEnd(TroubleKind.LOOP, 1.0, "it made the same call 4 times")
     assert policy.decide([loop]).prompt is Prompt.LOOP
-    second = policy.decide([loop, Ending(policy.STOPPED, 2.0), loop])
-    assert (second.step, second.success) == (Step.FINISH, False)
+    second = policy.decide([loop, ConnectionEnd(policy.STOPPED, 2.0), loop])
+    assert (second.step, second.success) == (NextStepKind.FINISH, False)
     assert second.reason == "loop: it made the same call 4 times, again after a warning"
 
 
 def test_interruptions_have_a_bound_whatever_the_progress() -> None:
-    hang = Ending(TroubleKind.HANG, 1.0, "nothing was received for 240 s", progress=True)
-    assert policy.decide([hang] * 8).step is Step.WAIT
+    hang = ConnectionEnd(TroubleKind.HANG, 1.0, "nothing was received for 240 s", progress=True)
+    assert policy.decide([hang] * 8).step is NextStepKind.WAIT
     assert policy.decide([hang] * 9).reason == "hang 9 times in one attempt: nothing was received for 240 s"
     assert summarize([hang] * 3) == "interrupted: nothing was received for 240 s (3 times of 8)"
-    assert summarize([hang, Ending(policy.REPORTED, 2.0, "done", success=True)]) == ""
+    assert summarize([hang, ConnectionEnd(policy.REPORTED, 2.0, "done", success=True)]) == ""

@@ -5,51 +5,52 @@ from __future__ import annotations
 import pytest
 
 from garrison.agents.conversation import policy
-from garrison.agents.conversation.policy import Decision, Ending, Prompt, Step
+from garrison.agents.conversation.policy import ConnectionEnd, NextStep, NextStepKind, Prompt
 from garrison.agents.trouble import WHAT_TO_DO, TroubleKind, classify
 
 
-def after(*kinds: str, answered: bool = False, **last: object) -> Decision:
+def after(*kinds: str, answered: bool = False, **last: object) -> NextStep:
     """The decision after endings of these kinds, one second apart."""
-    endings = [Ending(kind, float(number)) for number, kind in enumerate(kinds)]
-    endings[-1] = Ending(kinds[-1], float(len(kinds) - 1), **last)  # type: ignore[arg-type]
+    endings = [ConnectionEnd(kind, float(number)) for number, kind in enumerate(kinds)]
+    endings[-1] = ConnectionEnd(kinds[-1], float(len(kinds) - 1), **last)  # type: ignore[arg-type]
     return policy.decide(endings, answered)
 
 
 def test_first_decision():
-    assert policy.first_decision(None) == Decision(Step.CONNECT, Prompt.TASK, fresh=True)
-    assert policy.first_decision("an-id") == Decision(Step.CONNECT, Prompt.CONTINUE)
+    assert policy.first_decision(None) == NextStep(NextStepKind.CONNECT, Prompt.TASK, fresh=True)
+    assert policy.first_decision("an-id") == NextStep(NextStepKind.CONNECT, Prompt.CONTINUE)
 
 
 @pytest.mark.parametrize("success", [True, False])
 def test_a_report_finishes_the_attempt(success):
     decision = after(policy.REPORTED, success=success, reason="because")
-    assert (decision.step, decision.success, decision.reason) == (Step.FINISH, success, "because")
+    assert (decision.step, decision.success, decision.reason) == (NextStepKind.FINISH, success, "because")
 
 
 def test_a_missing_report_is_requested_once():
-    assert after(policy.SILENT) == Decision(Step.CONNECT, Prompt.REPORT)
-    assert after(policy.SILENT, policy.SILENT, progress=True).step is Step.FINISH, "progress does not make it a report"
+    assert after(policy.SILENT) == NextStep(NextStepKind.CONNECT, Prompt.REPORT)
+    assert after(policy.SILENT, policy.SILENT,
+                 progress=True).step is NextStepKind.FINISH, "progress does not make it a report"
     between = after(policy.SILENT, policy.QUESTION, policy.SILENT)
     assert between.prompt is Prompt.REPORT, "something else came in between"
 
 
 def test_a_question_waits_for_its_answer():
-    assert after(policy.QUESTION, reason="which?").step is Step.ASK
-    assert after(policy.QUESTION, answered=True) == Decision(Step.CONNECT, Prompt.ANSWER)
+    assert after(policy.QUESTION, reason="which?").step is NextStepKind.ASK
+    assert after(policy.QUESTION, answered=True) == NextStep(NextStepKind.CONNECT, Prompt.ANSWER)
 
 
 @pytest.mark.parametrize("kind", sorted(policy.NEEDS_PERSON))
 def test_a_failure_that_needs_a_person_is_parked_with_instructions(kind):
     decision = after(kind, reason="said the API")
-    assert decision.step is Step.PARK
+    assert decision.step is NextStepKind.PARK
     assert WHAT_TO_DO[kind] in decision.reason
     assert "said the API" in decision.reason
 
 
 def test_a_rate_limit_is_waited_for_until_its_reset_and_never_fails_the_attempt():
     assert after(TroubleKind.RATE_LIMIT, resets_at=5000.0).until == 5000.0
-    assert after(*[TroubleKind.RATE_LIMIT] * 200).step is Step.WAIT
+    assert after(*[TroubleKind.RATE_LIMIT] * 200).step is NextStepKind.WAIT
     assert after(*[TroubleKind.RATE_LIMIT] * 200).until == 199 + 900.0, "the longest wait"
 
 
@@ -60,32 +61,32 @@ def test_a_transient_failure_waits_longer_each_time_and_fails_the_attempt_only_w
     waits = []
     for times in range(1, (most or 200) + 1):
         decision = after(*[kind] * times)
-        assert decision.step is Step.WAIT
+        assert decision.step is NextStepKind.WAIT
         waits.append(decision.until - (times - 1))
     assert waits == sorted(waits)
     assert waits[0] == policy.TRANSIENT[kind].first
     after_all = after(*[kind] * ((most or 2_000) + 1), reason="the same again")
-    assert after_all.step is (Step.WAIT if most is None else Step.FINISH)
+    assert after_all.step is (NextStepKind.WAIT if most is None else NextStepKind.FINISH)
     assert "the same again" in after_all.reason
 
 
 @pytest.mark.parametrize("kind", [TroubleKind.SERVER, TroubleKind.OVERLOADED, TroubleKind.NETWORK, TroubleKind.QUOTA])
 def test_an_outage_is_a_wait_without_end_whatever_alternates(kind):
     """5 min 40 s of 503 once ended an unattended run for good."""
-    assert after(*[kind, TroubleKind.NETWORK, TroubleKind.SERVER] * 500, kind).step is Step.WAIT
+    assert after(*[kind, TroubleKind.NETWORK, TroubleKind.SERVER] * 500, kind).step is NextStepKind.WAIT
 
 
 def test_a_history_that_the_api_refuses_is_handed_over_to_one_fresh_session():
-    assert after(TroubleKind.HISTORY) == Decision(Step.CONNECT, Prompt.HAND_OVER, fresh=True)
+    assert after(TroubleKind.HISTORY) == NextStep(NextStepKind.CONNECT, Prompt.HAND_OVER, fresh=True)
     again = after(TroubleKind.HISTORY, TroubleKind.HISTORY, reason="messages.3: bad")
-    assert again.step is Step.FINISH and "messages.3: bad" in again.reason
+    assert again.step is NextStepKind.FINISH and "messages.3: bad" in again.reason
 
 
 def test_progress_resets_the_count_of_failures():
-    endings = [Ending(TroubleKind.SERVER, 0.0), Ending(TroubleKind.SERVER, 1.0),
-               Ending(TroubleKind.SERVER, 2.0, progress=True)]
+    endings = [ConnectionEnd(TroubleKind.SERVER, 0.0), ConnectionEnd(TroubleKind.SERVER, 1.0),
+               ConnectionEnd(TroubleKind.SERVER, 2.0, progress=True)]
     assert policy.consecutive(endings, {TroubleKind.SERVER}) == 1
-    endings.append(Ending(TroubleKind.SERVER, 3.0))
+    endings.append(ConnectionEnd(TroubleKind.SERVER, 3.0))
     assert policy.consecutive(endings, {TroubleKind.SERVER}) == 2
 
 
@@ -93,14 +94,14 @@ def test_alternating_failures_lengthen_each_others_pauses():
     turns = [TroubleKind.SERVER, TroubleKind.RATE_LIMIT, TroubleKind.OVERLOADED, TroubleKind.RATE_LIMIT] * 20
     decisions = {number: after(*turns[:number]) for number in range(1, 80)}
     assert [decisions[number].until - (number - 1) for number in (1, 3, 5)] == [2.0, 4.0, 8.0]
-    assert {decision.step for decision in decisions.values()} == {Step.WAIT}
+    assert {decision.step for decision in decisions.values()} == {NextStepKind.WAIT}
 
 
 def test_a_full_context_is_handed_over_a_limited_number_of_times():
-    assert after(TroubleKind.CONTEXT) == Decision(Step.CONNECT, Prompt.HAND_OVER, fresh=True)
-    assert after(*[TroubleKind.CONTEXT] * policy.MAX_HAND_OVERS).step is Step.CONNECT
+    assert after(TroubleKind.CONTEXT) == NextStep(NextStepKind.CONNECT, Prompt.HAND_OVER, fresh=True)
+    assert after(*[TroubleKind.CONTEXT] * policy.MAX_HAND_OVERS).step is NextStepKind.CONNECT
     kinds = [TroubleKind.CONTEXT, TroubleKind.SERVER] * policy.MAX_HAND_OVERS
-    assert after(*kinds, TroubleKind.CONTEXT).step is Step.FINISH
+    assert after(*kinds, TroubleKind.CONTEXT).step is NextStepKind.FINISH
 
 
 @pytest.mark.parametrize(("kinds", "tokens", "is_resumed", "can"), [
@@ -109,20 +110,20 @@ def test_a_full_context_is_handed_over_a_limited_number_of_times():
     (["reported"], 0, True, False), (["loop", "reported"], 0, False, False),
     (["max_turns"], 0, False, False), (["history"], 0, False, False), ([], 0, False, False)])
 def test_a_refused_session_goes_on_unless_full_looping_or_refused_twice(kinds, tokens, is_resumed, can):
-    endings = [Ending(kind, 1.0) for kind in kinds]
+    endings = [ConnectionEnd(kind, 1.0) for kind in kinds]
     assert policy.can_mend(endings, tokens=tokens, is_resumed=is_resumed) == can
 
 
 def test_an_unknown_session_starts_fresh_and_a_death_is_resumed():
-    assert after(TroubleKind.UNKNOWN_SESSION) == Decision(Step.CONNECT, Prompt.CONTINUE, fresh=True)
-    assert after(TroubleKind.CRASH) == Decision(Step.CONNECT, Prompt.CONTINUE)
-    assert after(policy.STOPPED) == Decision(Step.CONNECT, Prompt.CONTINUE)
+    assert after(TroubleKind.UNKNOWN_SESSION) == NextStep(NextStepKind.CONNECT, Prompt.CONTINUE, fresh=True)
+    assert after(TroubleKind.CRASH) == NextStep(NextStepKind.CONNECT, Prompt.CONTINUE)
+    assert after(policy.STOPPED) == NextStep(NextStepKind.CONNECT, Prompt.CONTINUE)
 
 
 @pytest.mark.parametrize("kind", [TroubleKind.INVALID, TroubleKind.MAX_TURNS, "a kind that nobody knows"])
 def test_any_other_ending_fails_with_its_reason(kind):
     decision = after(kind, reason="400 no such model")
-    assert (decision.step, decision.success) == (Step.FINISH, False)
+    assert (decision.step, decision.success) == (NextStepKind.FINISH, False)
     assert kind in decision.reason
     assert "no such model" in decision.reason
 
@@ -146,11 +147,11 @@ def test_failures_are_classified_by_status_and_text(status, said, kind):
 
 def test_failures_of_one_attempt_are_limited_despite_progress():
     """Progress begins the count anew, but not for ever: each of these costs a call."""
-    endings = [Ending(TroubleKind.HANG, float(number), progress=True) for number in range(9)]
-    assert policy.decide(endings[:8]).step is Step.WAIT
-    assert policy.decide(endings).step is Step.FINISH
-    answers = [Ending(TroubleKind.TOO_LONG, float(number), progress=True) for number in range(4)]
-    assert policy.decide(answers[:3]).step is Step.WAIT
+    endings = [ConnectionEnd(TroubleKind.HANG, float(number), progress=True) for number in range(9)]
+    assert policy.decide(endings[:8]).step is NextStepKind.WAIT
+    assert policy.decide(endings).step is NextStepKind.FINISH
+    answers = [ConnectionEnd(TroubleKind.TOO_LONG, float(number), progress=True) for number in range(4)]
+    assert policy.decide(answers[:3]).step is NextStepKind.WAIT
     assert "4 times" in policy.decide(answers).reason
 
 

@@ -9,7 +9,7 @@ import pytest
 from garrison.agents.conversation import questions, tools
 from garrison.agents.conversation.files import AttemptFiles
 from garrison.agents.conversation.questions import plain_question
-from garrison.agents.conversation.tools import TurnEnd
+from garrison.agents.conversation.tools import SessionReports
 from garrison.errors import UsageError
 from garrison.testing.model_apis import MESSAGES
 from garrison.testing.script import parse_script
@@ -26,7 +26,7 @@ def files(tmp_path: Path) -> AttemptFiles:
 
 
 def test_after_a_report_everything_is_refused(files: AttemptFiles) -> None:
-    end = TurnEnd(files)
+    end = SessionReports(files)
     assert (end.refuse("Bash", {}), end.end_after(f"{TOOL}save_notes")) == ("", "")
     tools.report_result(files).call(status="success", summary="done")
     assert end.end_after(f"{TOOL}report_result")
@@ -37,7 +37,7 @@ def test_after_a_report_everything_is_refused(files: AttemptFiles) -> None:
 
 
 def test_after_a_question_only_notes_and_further_questions_are_left(files: AttemptFiles) -> None:
-    end = TurnEnd(files)
+    end = SessionReports(files)
     questions.ask(files, "May I?")
     assert end.end_after(f"{TOOL}ask_guardian")
     assert not end.end_after("Bash")

@@ -60,7 +60,8 @@ def test_an_argument_that_could_be_an_option_is_refused(tmp_path: Path, given: d
 @pytest.mark.parametrize(("tool", "given", "command"), [
     ("stop_run", {"run": "r1"}, "garrison stop r1"), ("hold_node", {"node": "a"}, "garrison agents park a"),
     ("release_node", {"node": "a", "run": "r1"}, "garrison agents unpark a --run r1"),
-    ("resume_run", {"run": "r1"}, "garrison resume r1 --detach")])
+    ("resume_run", {"run": "r1"}, "garrison resume r1 --detach"),
+    ("start_run", {"task": "fix it"}, "garrison run --detach 'fix it'")])
 def test_a_tool_that_changes_a_run_only_proposes_its_command(tmp_path: Path, tool: str, given: dict[str, str],
                                                              command: str) -> None:
     made, typed = desk(tmp_path)

@@ -14,7 +14,7 @@ from garrison.errors import UsageError
 from garrison.merge.diff_guard import (
     ChangedFile,
     Diff,
-    Finding,
+    FileFinding,
     FindingKind,
     Landed,
     classify,
@@ -27,14 +27,14 @@ from garrison.merge.explanation import describe_change
 from garrison.merge.gate_files import find_gate_files
 from garrison.sandbox.network import dummy_key
 from garrison.sandbox.proxy.apis import APIS
-from garrison.system.git.commits import Change
+from garrison.system.git.commits import ChangedPath
 from garrison.tables import Table
 
 MB = 1_000_000
 KEY = b"-----BEGIN EC PRIVATE KEY-----\nMHcC"
 
 
-def found(*files: ChangedFile, **limits: object) -> list[Finding]:
+def found(*files: ChangedFile, **limits: object) -> list[FileFinding]:
     return classify(files, GuardConfig(**limits))  # type: ignore[arg-type]
 
 
@@ -52,20 +52,20 @@ def test_a_new_file_is_judged_by_its_name_and_a_tracked_one_is_not(name: str, ki
 
 
 def test_a_private_key_is_known_by_its_content_and_an_environment_by_its_file() -> None:
-    assert found(ChangedFile("cert.pem", 90, head=KEY)) == [Finding(FindingKind.SECRET, "cert.pem", 90)]
+    assert found(ChangedFile("cert.pem", 90, head=KEY)) == [FileFinding(FindingKind.SECRET, "cert.pem", 90)]
     assert found(ChangedFile("cert.pem", 90, head=b"-----BEGIN CERTIFICATE-----")) == []
     files = [ChangedFile(name) for name in ("e/pyvenv.cfg", "e/bin/x", "e/lib/y", "lib/venv/mine.py")]
-    assert found(*files) == [Finding(FindingKind.INSTALLED, "e/", count=3)]
+    assert found(*files) == [FileFinding(FindingKind.INSTALLED, "e/", count=3)]
 
 
 def test_sizes_and_numbers_have_limits_and_what_is_allowed_passes_all() -> None:
     big = ChangedFile("a/big.bin", 10 * MB + 1)
-    assert found(big, ChangedFile("fine", 10 * MB)) == [Finding(FindingKind.SIZE, "a/big.bin", 10 * MB + 1)]
+    assert found(big, ChangedFile("fine", 10 * MB)) == [FileFinding(FindingKind.SIZE, "a/big.bin", 10 * MB + 1)]
     assert found(big, ChangedFile(".env"), allow=("a/*", ".env")) == []
     assert found(big, max_file=None) == []
-    assert found(ChangedFile("a/b.db"), refuse=("*.db",)) == [Finding(FindingKind.NAME, "a/b.db")]
+    assert found(ChangedFile("a/b.db"), refuse=("*.db",)) == [FileFinding(FindingKind.NAME, "a/b.db")]
     many = [ChangedFile(f"out/{number}") for number in range(4)]
-    assert found(*many, max_files=3) == [Finding(FindingKind.MANY, "out/", count=4)]
+    assert found(*many, max_files=3) == [FileFinding(FindingKind.MANY, "out/", count=4)]
     assert found(*many, max_files=4) == found(*many, max_files=None) == []
     assert found(*(ChangedFile(file.name, is_new=False) for file in many), max_files=3) == []
 
@@ -126,8 +126,8 @@ def told(before: Files, after: Files, gate: str = "sh run.sh", *, links: Sequenc
         old, new = side(before, name, is_new=False), side(after, name, is_new=True)
         if old != new:
             status = "A" if old[1] == none else "D" if new[1] == none else "T" if new[0][:2] != old[0][:2] else "M"
-            changes.append(Change(name, *new, status, *old))
-    done = [Change(name, "100644", hashlib.sha1(data).hexdigest(), "A", "000000", none) for name, data in history]
+            changes.append(ChangedPath(name, *new, status, *old))
+    done = [ChangedPath(name, "100644", hashlib.sha1(data).hexdigest(), "A", "000000", none) for name, data in history]
     found = inspect_diff(Diff(
         changes, lambda names: {name: blobs[name] for name in names if name in blobs},
         find_gate_files(gate, before.get), done, landed,
@@ -293,7 +293,7 @@ def test_work_that_puts_files_back_reverts_what_landed_and_other_changes_of_them
     def landing(name: str, status: str, old: bytes, new: bytes) -> Landed:
         oid = [hashlib.sha1(data).hexdigest() if data else "0" * 40 for data in (old, new)]
         modes = ["100644" if data else "000000" for data in (old, new)]
-        return Landed("c0ffee" + "0" * 34, [Change(name, modes[1], oid[1], status, modes[0], oid[0])])
+        return Landed("c0ffee" + "0" * 34, [ChangedPath(name, modes[1], oid[1], status, modes[0], oid[0])])
 
     changed, added = landing("a", "M", b"1", b"2"), landing("b", "A", b"", b"2")
     assert told({"a": b"2"}, {"a": b"1"}, landed=[changed]) == {"reverts": ("c0ffee0000 in a",)}
@@ -302,13 +302,14 @@ def test_work_that_puts_files_back_reverts_what_landed_and_other_changes_of_them
     assert told({"b": b"2"}, {"b": None}, landed=[added]) == {"reverts": ("c0ffee0000 in b",)}
     raw = f":100644 100644 {'1' * 40} {'2' * 40} M"
     assert parse_log(f"{'a' * 40}\0\0{raw}\0x\ny\0{raw}\0z\0{'b' * 40}\0") == [
-        Landed("a" * 40, [Change(name, "100644", "2" * 40, "M", "100644", "1" * 40) for name in ("x\ny", "z")]),
+        Landed("a" * 40, [ChangedPath(name, "100644", "2" * 40, "M", "100644", "1" * 40) for name in ("x\ny", "z")]),
         Landed("b" * 40, [])]
 
 
 def test_a_node_s_files_bound_what_it_changes_and_many_names_are_counted() -> None:
     assert told({}, {"docs/a.md": b"x", "src/b.c": b"x"}, files=("docs", "*.txt")) == {"outside_files": ("src/b.c",)}
-    diff = Diff([Change(f"tests/{number}.py", "100644", "1" * 40, "A", "000000", "0" * 40) for number in range(5000)],
+    diff = Diff([ChangedPath(f"tests/{number}.py", "100644", "1" * 40, "A", "000000",
+                             "0" * 40) for number in range(5000)],
                 lambda _names: {})
     found = inspect_diff(diff, GuardConfig(max_files=None))
     assert [(each.kind, each.number, len(each.names)) for each in found] == [("tests", 5000, 5)]

@@ -18,7 +18,7 @@ from garrison.records.identity import Identity
 from garrison.records.run import Launch
 from garrison.run.status import RunStatus
 from garrison.system.processes import ProcessRow
-from garrison.system.terminal import ProcessTerminal, Session
+from garrison.system.terminal import ProcessTerminal, TerminalSession
 from garrison.values import replace
 
 AT = "2026-01-01T00:00:00.000000Z"
@@ -60,7 +60,7 @@ def test_orphans(name: str, is_alive: bool, run_over: bool, exempt: bool, is_orp
 @pytest.mark.parametrize(("has_run", "is_alive", "supervised", "is_left"), [
     (True, False, False, True), (True, True, False, False), (True, False, True, False), (False, False, False, False)])
 def test_sessions(has_run: bool, is_alive: bool, supervised: bool, is_left: bool) -> None:
-    session = Session("tmux", "", "", "", 1, "x@r")
+    session = TerminalSession("tmux", "", "", "", 1, "x@r")
     finding = findings.judge_session(ProcessTerminal(Path("/h")), session, has_run=has_run, is_alive=is_alive,
                                      supervised=supervised)
     assert summary(finding) == (("sessions", "warning", "close") if is_left else None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from garrison.doctor.findings import Scope
+from garrison.doctor.findings import ExaminedState
 from garrison.doctor.processes import examine_hosts
 from garrison.hosts.keeper import KeeperState, lock_path, write_state
 from garrison.processes.runtime import Runtime
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def texts(home: Path) -> list[str]:
-    return [finding.text for finding in examine_hosts(Scope(Runtime.real(home), {}))]
+    return [finding.text for finding in examine_hosts(ExaminedState(Runtime.real(home), {}))]
 
 
 def test_a_home_without_hosts_is_not_mentioned(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from garrison.errors import Refused, UsageError
 from garrison.pipeline import Call, Event, Outcome, RunResult, parse, run, run_async
 from garrison.pipeline.flow import Finished
 from garrison.pipeline.flow.program import RetryPolicy
-from garrison.pipeline.graph import Snapshot
+from garrison.pipeline.graph import ContextView
 from garrison.pipeline.handlers.call import Waiting
 from garrison.pipeline.store import BEGUN, KINDS, RunDirectory, pack_event, read_run, unpack_event
 from garrison.values import asdict
@@ -585,7 +585,7 @@ def test_a_handler_cannot_change_what_the_run_knows(tmp_path: Path) -> None:
     lambda context: copy.copy(context)["items"]])
 def test_what_a_handler_changes_in_the_context_stays_with_it(read: Callable[[Any], list[int]]) -> None:
     context = {"number": 1, "items": [1]}
-    seen = Snapshot(context)
+    seen = ContextView(context)
     read(seen).append(2)
     assert context == {"number": 1, "items": [1]}
     context["number"] = 2

@@ -21,7 +21,7 @@ from garrison.supervise.decisions import (
 )
 from garrison.supervise.restart import Death, Policy
 from garrison.supervise.verdict import Observation, judge
-from garrison.views.event_log import QUEUE, Event, subject_of
+from garrison.views.event_log import QUEUE, LoggedEvent, subject_of
 from garrison.views.explain import describe, explain, observation
 
 NOW = "2026-01-31T12:00:00.000000Z"
@@ -74,11 +74,11 @@ def _dead() -> ChildState:
 
 
 def _event(kind: str, data: dict[str, object], seq: int = 1, about: str = "runner-a@r1",
-           journal: str = "guardian") -> Event:
-    return Event(NOW, "r1", journal, "guardian-p@r1#1", seq, kind, "a", about, data)
+           journal: str = "guardian") -> LoggedEvent:
+    return LoggedEvent(NOW, "r1", journal, "guardian-p@r1#1", seq, kind, "a", about, data)
 
 
-def _decision(act: str, view: ChildState) -> Event:
+def _decision(act: str, view: ChildState) -> LoggedEvent:
     step = decide_restart(view, [], 10.0, "b", Policy())
     assert step.basis is not None
     return _event("decision", {"act": act, "why": step.why, "basis": encode_inputs(step.basis)})
@@ -113,7 +113,7 @@ def test_a_decision_that_does_not_follow_from_its_inputs_is_marked() -> None:
     assert [line.same for line in lines] == [False]
 
 
-def _verdict(result: str, tree: str = "t1", reason: str = "exit code 1", entry: str = "a-1") -> Event:
+def _verdict(result: str, tree: str = "t1", reason: str = "exit code 1", entry: str = "a-1") -> LoggedEvent:
     return _event("verdict", {"entry": entry, "tree": tree, "command": "c", "result": result, "reason": reason},
                   about="", journal=QUEUE)
 
@@ -129,7 +129,7 @@ def test_a_repeated_gate_verdict_is_one_line() -> None:
     (_verdict("green", reason=""), "gate green"), (_verdict("red", tree="t2"), "gate red: exit code 1"),
     (_verdict("red", reason="exit code 2"), "gate red: exit code 2"), (_verdict("red", entry="a-2"),
                                                                        "gate red: exit code 1")])
-def test_another_gate_verdict_has_a_line_of_its_own(second: Event, told: str) -> None:
+def test_another_gate_verdict_has_a_line_of_its_own(second: LoggedEvent, told: str) -> None:
     lines = explain([_verdict("red"), second], frozenset())
     assert [line.text for line in lines] == ["gate red: exit code 1", told]
 
@@ -142,7 +142,8 @@ def test_a_decision_that_cannot_be_replayed_is_marked(spoilt: dict[str, object])
 
 
 def test_only_lines_about_the_subject_are_returned() -> None:
-    events = [_event("note", {"who": "a", "text": "of a"}), Event(NOW, "r1", "guardian", "g#1", 2, "node", "b", "",
+    events = [_event("note", {"who": "a", "text": "of a"}),
+              LoggedEvent(NOW, "r1", "guardian", "g#1", 2, "node", "b", "",
                                                       {"node": "b", "status": "active"})]
     assert [line.text for line in explain(events, frozenset({"runner-a@r1"}))] == ["of a"]
     assert [line.text for line in explain(events, frozenset({"x"}), "b")] == ["node working, attempt 1"]

@@ -9,7 +9,7 @@ import pytest
 from garrison.agents import failover
 from garrison.agents.base import Trouble
 from garrison.agents.conversation import policy
-from garrison.agents.conversation.policy import Ending
+from garrison.agents.conversation.policy import ConnectionEnd
 from garrison.agents.failover import choose_first, choose_next, find_trouble, gives_up, parse_failover
 from garrison.agents.trouble import TroubleKind
 from garrison.ends import End
@@ -27,35 +27,39 @@ ALL = ("claude", "codex", "gemini")
 PATIENCE = 300.0
 
 
-def _trouble(*endings: Ending) -> Trouble | None:
+def _trouble(*endings: ConnectionEnd) -> Trouble | None:
     return policy.find_trouble(endings, policy.decide(endings))
 
 
-def _gives_up(*endings: Ending) -> bool:
+def _gives_up(*endings: ConnectionEnd) -> bool:
     trouble = _trouble(*endings)
     return trouble is not None and gives_up(trouble, PATIENCE)
 
 
 @pytest.mark.parametrize(("endings", "expected"), [
-    ([Ending("rate_limit", 0.0, resets_at=7200.0)], True),
-    ([Ending("rate_limit", 0.0, resets_at=200.0)], False),
-    ([Ending("rate_limit", 0.0)], False),
-    ([Ending("rate_limit", at) for at in (0.0, 30.0, 90.0, 210.0)], True),  # nobody says when it ends: for 7 minutes
-    ([Ending("overloaded", 0.0)], False),
-    ([Ending("server", 60.0 * n) for n in range(9)], True),  # given up
-    ([Ending("network", 45.0 * n) for n in range(8)], True),
-    ([Ending("network", 45.0 * n, progress=True) for n in range(8)], False),  # each time the model has answered
-    ([Ending("authentication", 0.0)], True), ([Ending("billing", 0.0)], True),
-    ([Ending("protocol", 0.0)], True), ([Ending("invalid", 0.0)], True),
-    ([Ending("hang", 0.0)], False), ([Ending("hang", float(n)) for n in range(4)], True),
-    ([Ending("crash", 0.0)], False), ([Ending("crash", float(n)) for n in range(3)], True),
-    ([Ending("crash", float(n), progress=True) for n in range(3)], False),
-    ([Ending("budget", 0.0)], False), ([Ending("reserved", 0.0)], False), ([Ending("refused", 0.0)], False),
-    ([Ending("context", 0.0)], False), ([Ending("max_turns", 0.0)], False), ([Ending("loop", 0.0)] * 2, False),
-    ([Ending("question", 0.0)], False), ([Ending("silent", 0.0)] * 2, False), ([Ending("stopped", 0.0)], False),
-    ([Ending("reported", 0.0, "it is impossible")], False), ([Ending("person", 0.0)], False),
+    ([ConnectionEnd("rate_limit", 0.0, resets_at=7200.0)], True),
+    ([ConnectionEnd("rate_limit", 0.0, resets_at=200.0)], False),
+    ([ConnectionEnd("rate_limit", 0.0)], False),
+    ([ConnectionEnd("rate_limit", at) for at in (0.0, 30.0, 90.0, 210.0)], True),
+    # nobody says when it ends: for 7 minutes
+    ([ConnectionEnd("overloaded", 0.0)], False),
+    ([ConnectionEnd("server", 60.0 * n) for n in range(9)], True),  # given up
+    ([ConnectionEnd("network", 45.0 * n) for n in range(8)], True),
+    ([ConnectionEnd("network", 45.0 * n, progress=True) for n in range(8)], False),  # each time the model has answered
+    ([ConnectionEnd("authentication", 0.0)], True), ([ConnectionEnd("billing", 0.0)], True),
+    ([ConnectionEnd("protocol", 0.0)], True), ([ConnectionEnd("invalid", 0.0)], True),
+    ([ConnectionEnd("hang", 0.0)], False), ([ConnectionEnd("hang", float(n)) for n in range(4)], True),
+    ([ConnectionEnd("crash", 0.0)], False), ([ConnectionEnd("crash", float(n)) for n in range(3)], True),
+    ([ConnectionEnd("crash", float(n), progress=True) for n in range(3)], False),
+    ([ConnectionEnd("budget", 0.0)], False), ([ConnectionEnd("reserved", 0.0)], False),
+    ([ConnectionEnd("refused", 0.0)], False),
+    ([ConnectionEnd("context", 0.0)], False), ([ConnectionEnd("max_turns", 0.0)], False),
+    ([ConnectionEnd("loop", 0.0)] * 2, False),
+    ([ConnectionEnd("question", 0.0)], False), ([ConnectionEnd("silent", 0.0)] * 2, False),
+    ([ConnectionEnd("stopped", 0.0)], False),
+    ([ConnectionEnd("reported", 0.0, "it is impossible")], False), ([ConnectionEnd("person", 0.0)], False),
 ], ids=lambda value: f"{len(value)} {value[-1].kind}" if isinstance(value, list) else str(value))
-def test_what_is_no_verdict_on_the_task_fails_over(endings: list[Ending], expected: bool) -> None:
+def test_what_is_no_verdict_on_the_task_fails_over(endings: list[ConnectionEnd], expected: bool) -> None:
     assert _gives_up(*endings) is expected
 
 

@@ -9,7 +9,7 @@ from garrison.pipeline.plan import plan_run
 from garrison.records.journal import Entry
 from garrison.run.state import RunState
 from garrison.values import asdict
-from garrison.views.event_log import GUARDIAN, Record
+from garrison.views.event_log import GUARDIAN, StoredRecord
 from garrison.views.page_view import PageModel
 from garrison.views.run_model import DrawnFlow, RunModel
 from top_support import apply_patch
@@ -21,14 +21,14 @@ GRAPH = """digraph {
 START, TO_ASK, YES, AGAIN = "0", "1", "2", "3"
 
 
-def finished(place: str, label: str = "", seq: int = 1, **more: Any) -> Record:
+def finished(place: str, label: str = "", seq: int = 1, **more: Any) -> StoredRecord:
     outcome = {"status": "success", **({"preferred_label": label} if label else {})}
-    return Record(GUARDIAN, Entry(seq, 1, "guardian-crew@r1#1", "2026-01-01T00:00:00Z", "flow", {
+    return StoredRecord(GUARDIAN, Entry(seq, 1, "guardian-crew@r1#1", "2026-01-01T00:00:00Z", "flow", {
         "event": "finished", "place_id": place, "outcome": outcome, "attempt": 1, "node": place.partition("#")[0],
         **more}))
 
 
-def loop() -> list[Record]:
+def loop() -> list[StoredRecord]:
     """Work, ask, again, work, ask, yes."""
     steps = [("work#1", ""), ("ask#1", "Again"), ("work#2", ""), ("ask#2", "Yes")]
     return [finished(place, label, seq) for seq, (place, label) in enumerate(steps, 1)]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from garrison.system.git.worktrees import Move, find_last_own_commit
+from garrison.system.git.worktrees import ReflogLine, find_last_own_commit
 
 
-def log(*commits: str) -> list[Move]:
+def log(*commits: str) -> list[ReflogLine]:
     names = [name * 40 for name in commits]
-    return [Move(old, new) for old, new in zip(["0" * 40, *names], names, strict=False)]
+    return [ReflogLine(old, new) for old, new in zip(["0" * 40, *names], names, strict=False)]
 
 
 @pytest.mark.parametrize(("head", "branch", "own"), [
@@ -27,5 +27,5 @@ def test_the_last_own_commit_before_a_move_from_elsewhere(head: str, branch: str
 
 
 def test_a_commit_on_top_of_a_foreign_one_is_not_ones_own() -> None:
-    head = [*log("a", "b"), Move("f" * 40, "c" * 40)]
+    head = [*log("a", "b"), ReflogLine("f" * 40, "c" * 40)]
     assert find_last_own_commit(head, log("a", "b", "f", "c")) == "b" * 40

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from garrison.forge.credentials import Token
-from garrison.forge.errors import RateLimited, Refused, Unreachable
-from garrison.forge.session import LOG_TAIL, Answer, Connections, EtagCache, Request, Session
+from garrison.forge.errors import ForgeRefused, RateLimited, Unreachable
+from garrison.forge.session import LOG_TAIL, Connections, EtagCache, ForgeRequest, ForgeSession, Response
 from garrison.values import Value
 
 NOW = 1_800_000_000.0
@@ -21,15 +21,15 @@ class Canned:
     """A transport with one answer."""
 
     def __init__(self, status: int, headers: dict[str, str]) -> None:
-        self.answer = Answer(status, headers, b'{"message": "rate limit exceeded"}')
+        self.answer = Response(status, headers, b'{"message": "rate limit exceeded"}')
 
-    def send(self, request: Request, timeout: float) -> Answer:
+    def send(self, request: ForgeRequest, timeout: float) -> Response:
         return self.answer
 
 
-def session(status: int, **headers: str) -> Session:
+def session(status: int, **headers: str) -> ForgeSession:
     named = {name.replace("_", "-"): value for name, value in headers.items()}
-    return Session(Canned(status, named), Token("t" * 20), clock=lambda: NOW)
+    return ForgeSession(Canned(status, named), Token("t" * 20), clock=lambda: NOW)
 
 
 def reset(seconds: float) -> str:
@@ -68,7 +68,7 @@ def test_a_wrong_clock_here_does_not_matter(skew: float) -> None:
 
 
 def test_a_repository_that_was_renamed_is_told_and_not_followed() -> None:
-    with pytest.raises(Refused, match="the repository has moved; change the remote's URL"):
+    with pytest.raises(ForgeRefused, match="the repository has moved; change the remote's URL"):
         session(301, location="https://elsewhere.example/repositories/1").get(dict, "/x")
 
 
@@ -77,13 +77,13 @@ def test_a_forge_that_lies_about_what_has_not_changed_is_not_asked_for_that(tmp_
     class Liar:
         answers = iter(range(9))
 
-        def send(self, request: Request, timeout: float) -> Answer:
+        def send(self, request: ForgeRequest, timeout: float) -> Response:
             if "If-None-Match" in request.headers:
-                return Answer(304, {}, b"")
-            return Answer(200, {"etag": "e"}, f'{{"n": {next(self.answers)}}}'.encode())
+                return Response(304, {}, b"")
+            return Response(200, {"etag": "e"}, f'{{"n": {next(self.answers)}}}'.encode())
 
     token = Token("t" * 20)
-    reads = Session(Liar(), token, EtagCache(tmp_path, token), clock=lambda: NOW)
+    reads = ForgeSession(Liar(), token, EtagCache(tmp_path, token), clock=lambda: NOW)
     assert [reads.get(dict, "/x")["n"] for _ in range(3)] == [0, 0, 0]
     reads.is_anew = True
     assert reads.get(dict, "/x")["n"] == 1
@@ -105,7 +105,7 @@ class _Pull(Value):
     (b"[]", "Expected `object`, got `array`"), (b"{", "not JSON"), (b"", "not JSON")])
 def test_an_answer_that_is_not_as_documented_is_no_answer(body: bytes, found: _Pull | str) -> None:
     asked = session(200)
-    asked._connections.answer = Answer(200, {}, body)
+    asked._connections.answer = Response(200, {}, body)
     if isinstance(found, _Pull):
         assert asked.get(_Pull, "/x") == found
     else:
@@ -131,7 +131,7 @@ def test_a_log_on_another_host_is_read_without_the_token_and_only_its_end() -> N
     with HTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         base, token = f"http://127.0.0.1:{server.server_port}", Token("t" * 20)
-        log = Session(Connections(base, "token ttt"), token).get_log("/jobs/1/logs")
+        log = ForgeSession(Connections(base, "token ttt"), token).get_log("/jobs/1/logs")
         server.shutdown()
     assert heard == ["token ttt", None]
     assert log == "line of the log\n" * (LOG_TAIL // 16 - (LOG_TAIL % 16 == 0))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import select
 
-from garrison.pull_request.facts import Check, CheckResult, Facts, ForgeStep, Relation, StepKind
-from garrison.pull_request.worker import Answer, ForgeWorker
+from garrison.pull_request.facts import CheckResult, CommitCheck, Facts, ForgeStep, Relation, StepKind
+from garrison.pull_request.worker import ForgeJobResult, ForgeWorker
 from garrison.records.pull_request import PullRequest
 from garrison.values import replace
 
@@ -14,7 +14,7 @@ FACTS = Facts(Relation.SAME, "c0ffee", "ba5e", 7, is_open=True)
 
 def hear(worker: ForgeWorker, facts: Facts, now: float) -> None:
     worker.is_busy = True
-    worker._answers.put(Answer(facts))
+    worker._answers.put(ForgeJobResult(facts))
     assert worker.receive(now)
 
 
@@ -24,7 +24,7 @@ def test_silence_is_counted_from_look_to_look_and_ends_with_each_piece_of_news()
     assert worker.silence == 0 and worker.due == 1030.0
     hear(worker, FACTS, 1030.0)
     assert worker.silence == 30.0 and worker.due == 1060.0, "it looks when the silence has been long enough, not later"
-    hear(worker, replace(FACTS, checks=(Check("ci", CheckResult.PASSED, "c0ffee"),)), 1059.0)
+    hear(worker, replace(FACTS, checks=(CommitCheck("ci", CheckResult.PASSED, "c0ffee"),)), 1059.0)
     assert worker.silence == 0
     hear(worker, replace(FACTS, head="1dea"), 1119.0)
     assert worker.silence == 0, "another head has other checks"
@@ -37,7 +37,7 @@ def test_what_was_refused_is_tried_again_when_a_person_asks_for_a_look() -> None
     worker = ForgeWorker(lambda: None, poll=30.0)  # type: ignore[arg-type, return-value]
     hear(worker, FACTS, 1000.0)
     refused = ForgeStep(StepKind.MERGE, "c0ffee")
-    worker._answers.put(Answer(step=refused, problem="protected"))
+    worker._answers.put(ForgeJobResult(step=refused, problem="protected"))
     assert worker.receive(1001.0) and worker.refused == refused
     hear(worker, FACTS, 1002.0)
     assert worker.refused == refused, "the same look as before changes nothing"
@@ -52,7 +52,7 @@ def test_a_step_that_shows_no_effect_is_not_repeated_without_a_pause() -> None:
     step = ForgeStep(StepKind.READY, "c0ffee")
 
     def take(now: float) -> float:
-        worker._answers.put(Answer(step=step))
+        worker._answers.put(ForgeJobResult(step=step))
         assert worker.receive(now)
         return worker.due
 
@@ -66,7 +66,7 @@ def test_a_step_that_shows_no_effect_is_not_repeated_without_a_pause() -> None:
 
 def test_a_look_that_a_person_asks_for_and_each_twentieth_believe_nothing_that_was_kept() -> None:
     worker, asked = ForgeWorker(lambda: None, poll=30.0), list[bool]()  # type: ignore[arg-type, return-value]
-    worker._do = lambda *_, is_anew: asked.append(is_anew) or Answer(FACTS)  # type: ignore[method-assign, assignment, func-returns-value]
+    worker._do = lambda *_, is_anew: asked.append(is_anew) or ForgeJobResult(FACTS)  # type: ignore[method-assign, assignment, func-returns-value]
     for look in range(45):
         if look == 5:
             worker.wake()

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from garrison.sandbox.git_config import NO_PUSH, Entry, parse, render, select
+from garrison.sandbox.git_config import NO_PUSH, ConfigEntry, parse, render, select
 
 SCOPES = ("system", "global", "local")
 
 
 def kept(*settings, push=False):
-    entries = [Entry("local", *setting) for setting in settings]
+    entries = [ConfigEntry("local", *setting) for setting in settings]
     return [(entry.key, entry.value) for entry in select(entries, SCOPES, push=push)]
 
 
@@ -48,7 +48,8 @@ def test_addresses_lose_their_credentials_and_there_is_none_to_push_to():
         ("remote.origin.url", "https://example.org/x.git"), ("remote.origin.pushurl", NO_PUSH)]
     assert kept(("url.https://token@host/.insteadof", "gh:")) == [("url.https://host/.insteadof", "gh:")]
     assert kept(("remote.o.url", "ssh://git@host/x"))[0] == ("remote.o.url", "ssh://git@host/x")
-    for address in ("https://u:p@SECRET@host/x", "https://host/x?private_token=SECRET", "https://SECRET@u@host/x#SECRET"):
+    for address in ("https://u:p@SECRET@host/x", "https://host/x?private_token=SECRET",
+                    "https://SECRET@u@host/x#SECRET"):
         assert kept(("submodule.s.url", address)) == [("submodule.s.url", "https://host/x")]
     assert kept(("submodule.s.url", "ssh://me:p@SECRET@host/x")) == [("submodule.s.url", "ssh://host/x")]
     assert kept(("submodule.s.url", "ssh://me:pw@host/x")) == [("submodule.s.url", "ssh://host/x")]
@@ -61,10 +62,10 @@ def test_a_profile_that_may_push_keeps_where_to():
 
 def test_a_narrower_scope_overrides_and_settings_of_the_call_itself_do_not():
     listing = "global\0user.name\nA\0local\0user.name\nB\0command\0gc.auto\n0\0command\0user.name\nC\0"
-    assert select(parse(listing), SCOPES) == [Entry("local", "user.name", "B")]
+    assert select(parse(listing), SCOPES) == [ConfigEntry("local", "user.name", "B")]
 
 
 def test_values_survive_being_written():
-    odd = Entry("local", 'filter.a"b.c.clean', 'sh -c "x\\y" # no comment; \n\tz')
-    text = render([odd, Entry("local", "a.b", None)])
+    odd = ConfigEntry("local", 'filter.a"b.c.clean', 'sh -c "x\\y" # no comment; \n\tz')
+    text = render([odd, ConfigEntry("local", "a.b", None)])
     assert text == b'[filter "a\\"b.c"]\n\tclean = "sh -c \\"x\\\\y\\" # no comment; \\n\\tz"\n[a]\n\tb\n'

@@ -335,7 +335,7 @@ def test_that_an_agent_is_parked_and_that_it_no_longer_is_may_come_in_any_order(
                                     (False, 7, {}), (True, 7, {})):
         state.applied.clear()
         applied(state, stuck(parked=is_parked, life=life_), runners={"a": life("runner", "a")})
-        assert {name: one.life for name, one in state.stuck.items()} == expected
+        assert {name: one.incarnation for name, one in state.stuck.items()} == expected
     state.applied.clear()
     hangs = posted("ORCHESTRATOR_STUCK", payload={"incarnation": 8, "why": "no beat"})
     (action,) = guard(state, inbox=[hangs], runners={"a": life("runner", "a")}).actions

@@ -40,7 +40,7 @@ def test_help_lists_the_twelve_commands_of_every_day_and_all_of_them_if_asked() 
 
 VALUE = "1"
 """Value in place of one that a sentence gets when it is printed: a name, and a number too."""
-NAMED = frozenset({"pipeline run", "host", "mcp", "attach", "tell", "host add", "merge-queue",
+NAMED = frozenset({"pipeline run", "host", "mcp", "acp", "attach", "tell", "host add", "merge-queue",
                    "session send --turn-graph", "verify --costs", "launch 1 --no-gate1",
                    'merge-queue enqueue NODE BRANCH"'})
 """Commands that sentences speak of, without telling anybody to type them."""

@@ -17,7 +17,7 @@ from garrison.values import replace
 from garrison.views.page_view import TimelineEntry
 from garrison.web import node
 from garrison.web.history import Histories, Wanted, cursor_of, cut_page, text_of
-from garrison.web.node import BLOCKS, LOG_BYTES, Place, find_text, read_log, read_transcript, search_file
+from garrison.web.node import BLOCKS, LOG_BYTES, TextMatch, find_text, read_log, read_transcript, search_file
 
 ENTRIES = [TimelineEntry(f"guardian:{number}", f"2026-01-01T00:00:{number // 3:02}Z", "", "",
                       "even" if number % 2 == 0 else "Odd one") for number in range(20)]
@@ -124,7 +124,7 @@ def test_a_text_is_found_forwards_and_back(tmp_path: Path, attempt: Path, monkey
     found = find_text(tmp_path, "r1", "a", 1, "log", "needle", 0)
     assert (found.found, found.line, found.next) == (first, first - 6, None)
     assert search_file(path, b"needle", first + 1).found == second
-    assert search_file(path, b"needle", second + 1) == Place(None, None, None, len(data))
+    assert search_file(path, b"needle", second + 1) == TextMatch(None, None, None, len(data))
     assert search_file(path, b"needle", -1, backwards=True).found == second
     assert search_file(path, b"needle", second, backwards=True).found == first
     monkeypatch.setattr(node, "SCAN_BYTES", 2000)

@@ -16,11 +16,11 @@ from garrison.hosts.attempts import (
     AttemptResult,
     AttemptState,
     Claim,
-    Message,
+    ClaimToken,
+    Completion,
+    DispatcherLost,
     NodeAttempt,
-    Outcome,
-    Token,
-    Unreachable,
+    WorkerMessage,
 )
 from garrison.hosts.host_run import KEPT_SECONDS, find_old
 from garrison.hosts.service import ClaimNote, HostService, StoppableWork
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SETTINGS = HostSettings("box2", "crew", "127.0.0.1:7233", slots=2, labels=["gpu"])
-DONE = AttemptResult(Outcome.DONE, "green")
+DONE = AttemptResult(Completion.DONE, "green")
 
 
 class QueueDispatcher(MemoryDispatcher):
@@ -86,7 +86,7 @@ class HeldWork:
     def progress(self) -> str:
         return "at it"
 
-    def deliver(self, message: Message) -> None:
+    def deliver(self, message: WorkerMessage) -> None:
         self.told.append(message.body)
 
     def kill(self) -> None:
@@ -182,7 +182,7 @@ def test_it_serves_the_sets_of_hosts_that_a_launch_names(place: Place) -> None:
 
 
 def test_what_the_last_service_left_is_killed_before_anything_is_claimed(place: Place) -> None:
-    claim = Claim(Token(AttemptId("r1", "left", 1, 2), 3, "secret"),
+    claim = Claim(ClaimToken(AttemptId("r1", "left", 1, 2), 3, "secret"),
                   NodeAttempt(AttemptId("r1", "left", 1, 2), "job", "any", 4.0, 7))
     note = place.home / "host/claims/abc.json"
     atomic.write(note, record.encode(ClaimNote.of(claim)))
@@ -242,12 +242,12 @@ def test_there_is_one_service_for_a_home(place: Place) -> None:
 
 
 def test_work_that_was_stopped_never_begins() -> None:
-    inner = HeldWork(Claim(Token(AttemptId("r1", "n", 1), 1), NodeAttempt(AttemptId("r1", "n", 1))))
+    inner = HeldWork(Claim(ClaimToken(AttemptId("r1", "n", 1), 1), NodeAttempt(AttemptId("r1", "n", 1))))
     work = StoppableWork(inner)
     work.stop()
     work.start()
     inner.result = DONE
-    work.deliver(Message("m", "hello"))
+    work.deliver(WorkerMessage("m", "hello"))
     assert (inner.is_running, work.poll(), inner.told) == (False, None, [])
 
 
@@ -286,12 +286,13 @@ def test_a_server_that_does_not_answer_is_said_and_asked_again(place: Place) -> 
 
 
 def _unreachable(*_: object) -> Claim | None:
-    raise Unreachable("nobody answers")
+    raise DispatcherLost("nobody answers")
 
 
 def test_a_home_without_settings_gets_one_line(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="`garrison host add HOST` sets one up"):
-        HostService(tmp_path, lambda *_: HeldWork(None), lambda _: None, SystemClock())  # type: ignore[arg-type, return-value]
+        HostService(tmp_path, lambda *_: HeldWork(None), lambda _: None,
+                    SystemClock())  # type: ignore[arg-type, return-value]
 
 
 def test_old_runs_are_removed_beside_the_work_and_what_fails_does_no_harm(

@@ -18,7 +18,7 @@ import garrison
 for found in pkgutil.walk_packages(garrison.__path__, "garrison."):
     dear = found.name.startswith(("garrison.agents.acp.c", "garrison.agents.claude",
                                   "garrison.agents.graph.claude_session", "garrison.delegation", "garrison.cli.top_app",
-                                  "garrison.hosts.temporal", "garrison.mcp", "garrison.web"))
+                                  "garrison.hosts.temporal", "garrison.mcp", "garrison.acp", "garrison.web"))
     if not dear and not found.name.endswith("__main__"):
         importlib.import_module(found.name)
 print(len([name for name in sys.modules if name.startswith("garrison.")]))

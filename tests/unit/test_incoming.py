@@ -6,14 +6,14 @@ import pytest
 
 from garrison.errors import UsageError
 from garrison.hosts.access import incoming_ref
-from garrison.hosts.attempts import AttemptId, Token
+from garrison.hosts.attempts import AttemptId, ClaimToken
 from garrison.records.hosts import check_host
 
 MINE = "refs/garrison/incoming/box2/r1/work/2-3"
 
 
 def test_the_ref_names_the_claim() -> None:
-    assert incoming_ref("box2", Token(AttemptId("r1", "work", 2), 3)) == MINE
+    assert incoming_ref("box2", ClaimToken(AttemptId("r1", "work", 2), 3)) == MINE
 
 
 @pytest.mark.parametrize("host", ["", "../x", "Box", "-x", "a.lock", "a/b", "x\n", "a" * 64])

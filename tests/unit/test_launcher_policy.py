@@ -36,8 +36,8 @@ LEAVING = replace(guardian("terminated", reason="stopped"), observation=Observat
 LINGERING = replace(LEAVING, verdict=Verdict("lingering", "stays"),
                     observation=Observation("h", BOOT, "p", leaving=9.0))
 KNOWN = [Death(1, NOW - 100, BOOT)]
-OPEN = Circuit("parked", "6 deaths", since=NOW - 1, boot_id=BOOT, parks=1, life=6)
-HALF_OPEN = Circuit("probing", "6 deaths", since=NOW - 61, boot_id=BOOT, parks=1, life=6, probe=7)
+OPEN = Circuit("parked", "6 deaths", since=NOW - 1, boot_id=BOOT, parks=1, incarnation=6)
+HALF_OPEN = Circuit("probing", "6 deaths", since=NOW - 61, boot_id=BOOT, parks=1, incarnation=6, probe=7)
 MANY = [Death(number, NOW - 1, BOOT) for number in range(1, 7)]
 
 

@@ -11,7 +11,7 @@ from garrison.merge import entry as order
 from garrison.merge.decision import check_base, choose_retry
 from garrison.merge.entry import PRIORITIES, MergeEntry
 from garrison.merge.state import Pause
-from garrison.merge.verdicts import BROKEN, BaseRun, Evidence, VerdictCache
+from garrison.merge.verdicts import BROKEN, BaseRun, TreeEvidence, VerdictCache
 from garrison.system.clock import from_iso
 from garrison.values import replace
 
@@ -36,12 +36,12 @@ def test_gates_run_in_parallel_only_on_idle_cores(cores, gate_cores, gates):
 
 
 def test_a_target_not_known_to_pass_is_tested_before_an_entry_is_blamed():
-    assert check_base("t0", ["red"], Evidence()) == "test"
-    assert check_base("t0", ["red"], Evidence(green={"t0"})) == "passes"
-    assert check_base("t0", ["red"], Evidence(base=BaseRun("green", 6, 0))) == "passes"
-    assert check_base("t0", ["red"], Evidence(base=BaseRun("red", 6, 1))) == "test"
-    assert check_base("t0", ["red"], Evidence(base=BaseRun("red", 7, 2))) == "base_red"
-    assert check_base("t0", ["red"], Evidence(base=BaseRun("missing", 6, 1))) == "gate_broken"
+    assert check_base("t0", ["red"], TreeEvidence()) == "test"
+    assert check_base("t0", ["red"], TreeEvidence(green={"t0"})) == "passes"
+    assert check_base("t0", ["red"], TreeEvidence(base=BaseRun("green", 6, 0))) == "passes"
+    assert check_base("t0", ["red"], TreeEvidence(base=BaseRun("red", 6, 1))) == "test"
+    assert check_base("t0", ["red"], TreeEvidence(base=BaseRun("red", 7, 2))) == "base_red"
+    assert check_base("t0", ["red"], TreeEvidence(base=BaseRun("missing", 6, 1))) == "gate_broken"
 
 
 @pytest.mark.parametrize(("result", "pauses", "seconds"), [
@@ -71,9 +71,9 @@ def test_the_time_of_a_retry_is_in_the_first_line_of_a_pause():
 @pytest.mark.parametrize("result", sorted(BROKEN))
 def test_a_broken_gate_may_have_broken_since_the_target_passed(result):
     known = {"green": {"t0"}, "broken": 5}
-    assert check_base("t0", ["red", result], Evidence(**known)) == "test"
-    assert check_base("t0", [result], Evidence(**known, base=BaseRun("green", 4, 0))) == "test"
-    assert check_base("t0", [result], Evidence(**known, base=BaseRun("green", 6, 0))) == "passes"
+    assert check_base("t0", ["red", result], TreeEvidence(**known)) == "test"
+    assert check_base("t0", [result], TreeEvidence(**known, base=BaseRun("green", 4, 0))) == "test"
+    assert check_base("t0", [result], TreeEvidence(**known, base=BaseRun("green", 6, 0))) == "passes"
 
 
 # ------------------------------------------------------------------------------------------------------------- order

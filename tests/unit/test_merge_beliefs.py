@@ -13,8 +13,8 @@ from garrison.merge.beliefs import (
     LEAST,
     MAX_RATIO,
     MOST,
+    BeliefModel,
     Features,
-    Model,
     flake_rate,
     folders_of,
 )
@@ -33,7 +33,7 @@ def features(rng: random.Random) -> Features:
 
 def brier(chance, seed: int, count: int = 400) -> tuple[float, float]:
     """Return the Brier scores of model and base rate; `chance` gives the true probability of an entry."""
-    rng, model, scores = random.Random(seed), Model(), [0.0, 0.0]
+    rng, model, scores = random.Random(seed), BeliefModel(), [0.0, 0.0]
     for _ in range(count):
         entry = features(rng)
         bad = rng.random() < chance(entry)
@@ -70,7 +70,7 @@ def test_its_probabilities_mean_what_they_say() -> None:
     """Of the entries that it gives about p, about p are bad."""
     rng, bins = random.Random(3), {}
     for _history in range(6):
-        model = Model()
+        model = BeliefModel()
         for _ in range(500):
             entry = features(rng)
             bad = rng.random() < (0.4 if entry.agent == "one" else 0.04)
@@ -85,7 +85,7 @@ def test_its_probabilities_mean_what_they_say() -> None:
 
 def test_it_forgets_and_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(beliefs, "MAX_COUNTS", 50)
-    model = Model()
+    model = BeliefModel()
     for _ in range(100):
         model.learn(Features("one"), bad=True)
     high = model.base
@@ -101,7 +101,7 @@ def test_it_forgets_and_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_harmless_files_do_not_outweigh_a_bad_folder() -> None:
-    model, rng = Model(), random.Random(1)
+    model, rng = BeliefModel(), random.Random(1)
     for _ in range(200):
         folder = rng.choice(["src/a", "docs"])
         model.learn(Features("one", folders=(folder,)), bad=folder == "src/a" and rng.random() < 0.6)
@@ -110,16 +110,16 @@ def test_harmless_files_do_not_outweigh_a_bad_folder() -> None:
 
 
 def test_a_new_queue_answers_the_prior() -> None:
-    estimate = Model().estimate(Features("one", folders=("a",)))
+    estimate = BeliefModel().estimate(Features("one", folders=("a",)))
     assert (estimate.probability, estimate.base, estimate.trust) == (pytest.approx(0.05), 0.05, 0.0)
     assert estimate.factors[0].describe() == "agent one: ×1 (0.0 of 0.0 rejected)"
 
 
 def test_it_is_read_as_it_was_written() -> None:
-    rng, model = random.Random(2), Model()
+    rng, model = random.Random(2), BeliefModel()
     for _ in range(50):
         model.learn(features(rng), bad=rng.random() < 0.2)
-    again = from_data(Model, json.loads(json.dumps(asdict(model))))
+    again = from_data(BeliefModel, json.loads(json.dumps(asdict(model))))
     assert again == model
 
 
@@ -130,7 +130,7 @@ def test_it_is_read_as_it_was_written() -> None:
     {"counts": {"x": [0.0, float("inf"), 0]}}])
 def test_what_no_history_can_have_is_refused(change: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=r"no history|Expected"):
-        from_data(Model, {**asdict(Model(5)), **change})
+        from_data(BeliefModel, {**asdict(BeliefModel(5)), **change})
 
 
 def test_folders_are_two_levels_deep() -> None:

@@ -15,11 +15,11 @@ from garrison.merge.decision import (
     MAX_SET,
     STEADY_RUNS,
     Beliefs,
-    Decision,
-    Run,
+    FinishedRun,
+    QueueDecision,
     RunningSet,
     Trial,
-    Waiting,
+    WaitingTree,
     convicts,
     decide,
     entropy,
@@ -76,12 +76,12 @@ class Drain:
         if not free:  # all the others wait for a rejected one
             self.waiting = []
             return
-        waiting = [Waiting(name, self.needs.get(name, frozenset()) & set(free)) for name in free]
+        waiting = [WaitingTree(name, self.needs.get(name, frozenset()) & set(free)) for name in free]
         known = {each: RunningSet(tuple(name for name in each.entries if name not in self.landed), self.lands(each))
                  for each in map(_Same, self.running)}
         beliefs, runs = Beliefs(dict.fromkeys(free, self.rate), {}, self.flake), list(self.known_runs(set(free)))
 
-        def ask(running: list[RunningSet]) -> Decision:
+        def ask(running: list[RunningSet]) -> QueueDecision:
             return decide(waiting, beliefs, runs, running, self.gates, max_set=self.max_set, is_steady=self.is_steady())
 
         decision = ask(list(known.values()))
@@ -109,8 +109,8 @@ class Drain:
             is_whole = all(name in free or name in self.landed for name in gate.entries)
             if left and (gate.green or (is_whole and gate.tree not in green)):
                 is_own = not gate.green and len(gate.entries) == 1
-                yield Run(left, gate.green, {}, is_whole and self.lands(gate), is_own,
-                          is_own and convicts(trial, earlier, flaky=flaky))
+                yield FinishedRun(left, gate.green, {}, is_whole and self.lands(gate), is_own,
+                                  is_own and convicts(trial, earlier, flaky=flaky))
             if gate.green or is_whole:
                 earlier.append(trial)
 
@@ -130,7 +130,7 @@ class Drain:
         self.tips.append(tree)
         self.waiting = [name for name in self.waiting if name not in names]
 
-    def start(self, decision: Decision) -> None:
+    def start(self, decision: QueueDecision) -> None:
         for start in decision.start:
             assert 0 < len(start.entries) == len(set(start.entries)) <= self.max_set
             assert set(start.entries) <= set(self.waiting)
@@ -241,8 +241,8 @@ def test_a_drain_is_near_the_limit_of_information(rate, width, least):
 
 def test_a_decision_on_64_entries_and_4_gates_takes_milliseconds():
     """It takes 4 ms; the bound leaves room for a machine that is busy with other things."""
-    waiting = [Waiting(f"e{number:02}") for number in range(64)]
-    runs = [Run(tuple(f"e{number:02}" for number in range(start, start + 8)), False) for start in (0, 8, 16)]
+    waiting = [WaitingTree(f"e{number:02}") for number in range(64)]
+    runs = [FinishedRun(tuple(f"e{number:02}" for number in range(start, start + 8)), False) for start in (0, 8, 16)]
     beliefs = Beliefs({each.id: 0.05 for each in waiting})
     took = []
     for _ in range(7):
@@ -256,27 +256,28 @@ def test_a_decision_on_64_entries_and_4_gates_takes_milliseconds():
 
 
 def ask(runs=(), running=(), width=1, rate=0.2, flake=0.0, bad=None, is_steady=False, among="abcdef", **options):
-    waiting = [Waiting(name, **options.get(name, {})) for name in among]
+    waiting = [WaitingTree(name, **options.get(name, {})) for name in among]
     beliefs = Beliefs(dict.fromkeys("abcdef", rate) | (bad or {}), {}, flake)
     return decide(waiting, beliefs, runs, running, width, is_steady=is_steady)
 
 
-def started(decision: Decision) -> list[str]:
+def started(decision: QueueDecision) -> list[str]:
     return ["".join(start.entries) for start in decision.start]
 
 
-def red(entries: str, **facts) -> Run:
-    return Run(tuple(entries), False, lands=True, **facts)
+def red(entries: str, **facts) -> FinishedRun:
+    return FinishedRun(tuple(entries), False, lands=True, **facts)
 
 
 def test_the_largest_green_set_lands_and_one_that_was_green_on_another_tip_does_not():
-    assert ask([Run(("a",), True, lands=True), Run(("a", "b"), True, lands=True), Run(tuple("abc"), True)]).land == \
+    assert ask([FinishedRun(("a",), True, lands=True), FinishedRun(("a", "b"), True, lands=True),
+                FinishedRun(tuple("abc"), True)]).land == \
         ("a", "b")
-    assert ask([Run(tuple("abc"), True)]).land == ()
+    assert ask([FinishedRun(tuple("abc"), True)]).land == ()
 
 
 def test_what_passed_on_another_tip_travels_with_the_next_set():
-    decision = ask([Run(("b",), True)])
+    decision = ask([FinishedRun(("b",), True)])
     assert set(decision.start[0].entries) > {"b"}
 
 
@@ -297,7 +298,8 @@ def test_a_run_that_a_verdict_made_useless_is_cancelled():
     outer, inner = RunningSet(tuple("abc")), RunningSet(("d", "e"))
     assert ask([red("ab")], [outer, inner], width=2).cancel == (outer,)
     assert ask([], [RunningSet(("a", "z"))]).cancel == (RunningSet(("a", "z")),), "z was rejected"
-    assert ask([Run(("a",), True)], [RunningSet(("a",), lands=False)]).cancel == (RunningSet(("a",), lands=False),)
+    assert ask([FinishedRun(("a",), True)],
+               [RunningSet(("a",), lands=False)]).cancel == (RunningSet(("a",), lands=False),)
 
 
 sets = st.sets(st.sampled_from("abcd"), min_size=1, max_size=4).map(lambda each: "".join(sorted(each)))
@@ -321,12 +323,12 @@ def test_an_entry_is_rejected_by_its_own_run_that_repeats_another_one():
     assert started(ask([own])) == ["a"]
     assert ask([own]).start[0].repeats
     assert ask([red("a")]).reject == ""
-    assert ask([red("ab"), own, Run(("b",), True)]).reject == "", "the gate may have failed for a while"
+    assert ask([red("ab"), own, FinishedRun(("b",), True)]).reject == "", "the gate may have failed for a while"
     assert ask([own, red("a", is_own=True, convicts=True)]).reject == "a"
 
 
 def test_for_a_steady_gate_the_other_suspects_may_pass_later():
-    own, passed = red("a", is_own=True), Run(("b", "c"), True)
+    own, passed = red("a", is_own=True), FinishedRun(("b", "c"), True)
     assert ask([red("ab"), own], is_steady=True).reject == ""
     assert ask([red("a"), red("a")], is_steady=True).reject == "", "none is its own"
     assert ask([red("ab"), own, passed], is_steady=True).reject == "a"
@@ -369,11 +371,11 @@ def test_a_part_of_a_red_group_is_tested_only_with_what_it_needs():
 
 
 def test_something_is_tested_even_if_nothing_seems_possible():
-    assert started(decide([Waiting("a", frozenset("a"))], Beliefs({}), (), (), 2)) == ["a"]
+    assert started(decide([WaitingTree("a", frozenset("a"))], Beliefs({}), (), (), 2)) == ["a"]
 
 
 def test_the_worse_the_entries_the_smaller_the_set():
-    waiting = [Waiting(f"e{number:02}") for number in range(64)]
+    waiting = [WaitingTree(f"e{number:02}") for number in range(64)]
     sizes = [len(decide(waiting, Beliefs({each.id: rate for each in waiting}), (), (), 1).start[0].entries)
              for rate in (0.002, 0.02, 0.05, 0.1, 0.2, 0.5)]
     assert sizes == sorted(sizes, reverse=True)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from garrison.merge.entry import MergeEntry
-from garrison.merge.order import MAX_EXACT, MAX_PASSED, Place, choose_order, is_due, place_of
+from garrison.merge.order import MAX_EXACT, MAX_PASSED, WaitingEntry, choose_order, is_due, place_of
 from garrison.merge.state import QueueState
 from garrison.values import replace
 
@@ -29,40 +29,42 @@ def lands(order: list[str], conflicts: set[frozenset[str]]) -> list[str]:
 
 
 def test_one_entry_does_not_cost_two() -> None:
-    places, conflicts = [Place(name) for name in "abc"], pairs("ab", "ac")
+    places, conflicts = [WaitingEntry(name) for name in "abc"], pairs("ab", "ac")
     assert lands(list("abc"), conflicts) == ["a"]
     assert choose_order(places, conflicts) == ["b", "c", "a"]
 
 
 def test_without_a_gain_the_order_of_arrival_stays() -> None:
-    assert choose_order([Place(name) for name in "abcd"], pairs("ab", "cd")) == ["a", "c", "b", "d"]
-    assert choose_order([Place(name) for name in "abc"], set()) == ["a", "b", "c"]
-    assert choose_order([Place(name) for name in "ab"], pairs("ab", "ax")) == ["a", "b"]
+    assert choose_order([WaitingEntry(name) for name in "abcd"], pairs("ab", "cd")) == ["a", "c", "b", "d"]
+    assert choose_order([WaitingEntry(name) for name in "abc"], set()) == ["a", "b", "c"]
+    assert choose_order([WaitingEntry(name) for name in "ab"], pairs("ab", "ax")) == ["a", "b"]
 
 
 def test_the_one_that_is_likely_good_goes_before_the_one_that_is_likely_bad() -> None:
-    assert choose_order([Place("a", 0.3), Place("b", 0.9)], pairs("ab")) == ["b", "a"]
-    assert choose_order([Place("a", 0.9), Place("b", 0.4), Place("c", 0.4)], pairs("ab", "ac")) == ["a", "b", "c"]
+    assert choose_order([WaitingEntry("a", 0.3), WaitingEntry("b", 0.9)], pairs("ab")) == ["b", "a"]
+    assert choose_order([WaitingEntry("a", 0.9), WaitingEntry("b", 0.4), WaitingEntry("c", 0.4)],
+                        pairs("ab", "ac")) == ["a", "b", "c"]
 
 
 def test_a_priority_is_not_overruled() -> None:
-    places = [Place("a", priority=1), Place("b"), Place("c")]
+    places = [WaitingEntry("a", priority=1), WaitingEntry("b"), WaitingEntry("c")]
     assert choose_order(places, pairs("ab", "ac")) == ["a", "b", "c"]
-    later = [Place("a"), Place("b", priority=1), Place("c", priority=1)]
+    later = [WaitingEntry("a"), WaitingEntry("b", priority=1), WaitingEntry("c", priority=1)]
     assert choose_order(later, pairs("ab", "ac")) == ["a", "b", "c"]
 
 
 def test_what_others_depend_on_counts_with_them_and_goes_first() -> None:
-    places = [Place("a"), Place("b"), Place("c"), Place("d", needs=frozenset("a")), Place("e", needs=frozenset("d"))]
+    places = [WaitingEntry("a"), WaitingEntry("b"), WaitingEntry("c"), WaitingEntry("d", needs=frozenset("a")),
+              WaitingEntry("e", needs=frozenset("d"))]
     assert choose_order(places, pairs("ab", "ac")) == ["a", "d", "e", "b", "c"]
-    one = [Place("a"), Place("b"), Place("c"), Place("d", needs=frozenset("c"))]
+    one = [WaitingEntry("a"), WaitingEntry("b"), WaitingEntry("c"), WaitingEntry("d", needs=frozenset("c"))]
     assert choose_order(one, pairs("ab", "ac")) == ["b", "c", "d", "a"]
 
 
 def test_who_is_due_is_not_passed_over() -> None:
-    places = [Place("a", is_due=True), Place("b"), Place("c")]
+    places = [WaitingEntry("a", is_due=True), WaitingEntry("b"), WaitingEntry("c")]
     assert choose_order(places, pairs("ab", "ac")) == ["a", "b", "c"]
-    two = [Place("a"), Place("b", is_due=True), Place("c", is_due=True)]
+    two = [WaitingEntry("a"), WaitingEntry("b", is_due=True), WaitingEntry("c", is_due=True)]
     assert choose_order(two, pairs("ab", "ac", "bc")) == ["b", "a", "c"]
 
 
@@ -72,7 +74,7 @@ def test_no_other_order_lands_more(count: int, data: st.DataObject) -> None:
     names = "abcdefgh"[:count]
     all_pairs = [frozenset(pair) for pair in itertools.combinations(names, 2)]
     conflicts = set(data.draw(st.lists(st.sampled_from(all_pairs), unique=True)) if all_pairs else [])
-    order = choose_order([Place(name) for name in names], conflicts)
+    order = choose_order([WaitingEntry(name) for name in names], conflicts)
     assert sorted(order) == sorted(names)
     best = max(len(lands([names[i] for i in which], conflicts)) for size in range(count + 1)
                for which in itertools.combinations(range(count), size))
@@ -84,8 +86,9 @@ def test_no_other_order_lands_more(count: int, data: st.DataObject) -> None:
 def test_dependencies_always_go_first(seed: int) -> None:
     rng = random.Random(seed)
     names = [f"e{number}" for number in range(rng.randint(2, 30))]
-    places = [Place(name, rng.random(), needs=frozenset(rng.sample(names[:index], rng.randint(0, min(2, index)))),
-                    is_due=rng.random() < 0.2)
+    places = [WaitingEntry(name, rng.random(),
+                           needs=frozenset(rng.sample(names[:index], rng.randint(0, min(2, index)))),
+                           is_due=rng.random() < 0.2)
               for index, name in enumerate(names)]
     conflicts = {frozenset(pair) for pair in itertools.combinations(names, 2) if rng.random() < 0.2}
     order = choose_order(places, conflicts)
@@ -100,14 +103,14 @@ def test_large_groups_are_ordered_at_once_and_never_worse_than_by_arrival() -> N
     for density in (0.05, 0.3, 0.9):
         conflicts = {frozenset(pair) for pair in itertools.combinations(names, 2) if rng.random() < density}
         begun = time.process_time()
-        order = choose_order([Place(name) for name in names], conflicts)
+        order = choose_order([WaitingEntry(name) for name in names], conflicts)
         assert time.process_time() - begun < 1.0
         assert len(lands(order, conflicts)) >= len(lands(names, conflicts))
     star = {frozenset(("e0", name)) for name in names[1:]}
-    assert choose_order([Place(name) for name in names], star)[-1] == "e0"
+    assert choose_order([WaitingEntry(name) for name in names], star)[-1] == "e0"
     dense = names[:MAX_EXACT]
     begun = time.process_time()
-    choose_order([Place(name, rng.random()) for name in dense],
+    choose_order([WaitingEntry(name, rng.random()) for name in dense],
                  {frozenset(pair) for pair in itertools.combinations(dense, 2) if rng.random() < 0.1})
     assert time.process_time() - begun < 1.0
 
@@ -131,4 +134,4 @@ def test_being_passed_over_is_bounded() -> None:
     assert is_due(add("b", 2), state)
     state.entries[loser.id] = replace(loser, status="rejected")
     assert not is_due(state.entries["b-2"], state)
-    assert place_of(waiting, state, ["a-1"], 0.25) == Place("a-1", 0.75, is_due=True)
+    assert place_of(waiting, state, ["a-1"], 0.25) == WaitingEntry("a-1", 0.75, is_due=True)

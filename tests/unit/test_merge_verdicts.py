@@ -5,7 +5,7 @@ import pytest
 from garrison.ends import End
 from garrison.merge import verdicts
 from garrison.merge.config import QueueConfig, explain_gate_mismatch
-from garrison.merge.entry import MergeEntry, Outcome, to_signal
+from garrison.merge.entry import EntryFact, MergeEntry, to_signal
 from garrison.merge.preflight import command_words
 
 
@@ -61,13 +61,13 @@ def test_command_words_of_a_gate(gate, words):
 
 def test_a_signal_is_a_function_of_its_record():
     entry = MergeEntry("e", "r", "n", 2, "b", "o", "main", recipient="runner-n@r")
-    outcome = Outcome(entry, "MERGE_FAILED", 7, "2026-01-01T00:00:00.000000Z", {"error": "x"})
+    outcome = EntryFact(entry, "MERGE_FAILED", 7, "2026-01-01T00:00:00.000000Z", {"error": "x"})
     signal = to_signal(outcome, "demo", 3)
     assert signal == to_signal(outcome, "demo", 3)
     assert (signal.id, signal.recipient.full, signal.sender.full, signal.attempt) == (
         "mq-7-MERGE_FAILED", "runner-n@r", "processor-demo@r", 2)
     by_hand = MergeEntry("x", "r", "x", 1, "b", "o", "main", status="landed")
-    assert to_signal(Outcome(by_hand, "MERGE_COMPLETE", 1, "", {})) is None
+    assert to_signal(EntryFact(by_hand, "MERGE_COMPLETE", 1, "", {})) is None
 
 
 @pytest.mark.parametrize(("code", "runs"), [

@@ -13,7 +13,8 @@ from garrison.pipeline.plan import RunPlan, blocked_by, first_status, plan_run
 
 ALLOWED = {("pending", "active"), ("active", "impl_complete"), ("active", "failed"), ("impl_complete", "validated"),
            ("impl_complete", "failed"), ("impl_complete", "active"), ("failed", "active"),
-           ("pending", "skipped"), ("validated", "pending"), ("failed", "pending"), ("skipped", "pending")}
+           ("pending", "skipped"), ("pending", "failed"), ("validated", "pending"), ("failed", "pending"),
+           ("skipped", "pending")}
 
 
 def plan_of(edges: str, nodes: str = "") -> RunPlan:

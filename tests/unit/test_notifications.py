@@ -19,10 +19,10 @@ from garrison.merge.state import QueueState
 from garrison.pipeline.questions import OpenGate, options_of
 from garrison.pipeline.questions import Question as GateQuestion
 from garrison.records import atomic
-from garrison.records.events import Question
+from garrison.records.events import AgentQuestion
 from garrison.records.journal import Entry
 from garrison.run import webhook
-from garrison.run.launcher_policy import Parked
+from garrison.run.launcher_policy import ParkedName
 from garrison.run.notifications import (
     Notification,
     Notifier,
@@ -46,8 +46,8 @@ from garrison.values import asdict
 
 ALL = NotifyConfig(("tell", "{text}"), on=("escalate", "question", "failed", "done", "stopped"))
 STATE = RunState("running", nodes={"a": NodeState("active"), "b": NodeState("validated")},
-                 questions={"a": Question("q1", "Which?")})
-PARKED = [Parked("s1", "a", "6 deaths")]
+                 questions={"a": AgentQuestion("q1", "Which?")})
+PARKED = [ParkedName("s1", "a", "6 deaths")]
 
 
 def test_a_question_and_a_parked_name_are_due_once() -> None:
@@ -232,7 +232,8 @@ def test_the_webhook_sends_json_and_follows_no_redirect() -> None:
 def test_a_webhook_is_an_address(address: object) -> None:
     with pytest.raises(UsageError, match="should be an address that begins with https"):
         Table("config.toml", {"webhook": address}, ("notify",)).read(NotifyConfig)
-    assert Table("c", {"webhook": "https://hook.example/x?y=1"}).read(NotifyConfig).webhook == "https://hook.example/x?y=1"
+    assert Table("c",
+                 {"webhook": "https://hook.example/x?y=1"}).read(NotifyConfig).webhook == "https://hook.example/x?y=1"
 
 
 def test_an_agent_that_waits_for_longer_than_a_moment_is_told_once(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from garrison.agents.claude.settings import ConnectionJob
-from garrison.agents.conversation.policy import Ending
+from garrison.agents.conversation.policy import ConnectionEnd
 from garrison.agents.outages import FOLDER, MAX_HOLD, Outage, SharedOutages, next_outage, read_outage
 from garrison.agents.trouble import MAX_WAIT
 from garrison.records.json_io import append_line
@@ -37,8 +37,8 @@ def files(home: Path) -> list[Outage | None]:
     return [read_outage(path) for path in sorted((home / FOLDER).glob("*.json"))]
 
 
-def fails(clock: Clock, kind: str = "server", **fields: float) -> Ending:
-    return Ending(kind, clock.now, "503 down", status=503, **fields)
+def fails(clock: Clock, kind: str = "server", **fields: float) -> ConnectionEnd:
+    return ConnectionEnd(kind, clock.now, "503 down", status=503, **fields)
 
 
 def test_one_tries_for_all_and_the_next_one_if_it_dies(tmp_path: Path, clock: Clock) -> None:
@@ -118,7 +118,7 @@ def test_a_session_s_own_retries_end_at_once_while_the_outage_is_known(tmp_path:
     """So that a trial is one call; what nobody has met is the CLI's to wait for."""
     connections = pytest.importorskip("garrison.agents.claude.connection")
     known = tmp_path / "outage.json"
-    connection = connections.Connection(ConnectionJob(
+    connection = connections.ClaudeConnection(ConnectionJob(
         str(tmp_path), 1, str(tmp_path), str(tmp_path), "id", "say", run="r", node="n", attempt=1, resume=False,
         outages=(str(known),)))
     connection.files.make()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from garrison.node.orchestrator import LONGEST_PAUSE, SHARE, Pace
+from garrison.node.orchestrator import LONGEST_PAUSE, SHARE, RetryPace
 
 
 @pytest.mark.parametrize("takes", [0.01, 0.4, 5.0])
 def test_a_flood_takes_a_share_of_the_time_and_no_more(takes: float) -> None:
-    pace, now, spent = Pace(), 100.0, 0.0
+    pace, now, spent = RetryPace(), 100.0, 0.0
     while now < 1100.0:
         if pace.allows(now):
             assert pace.wake_at() is None
@@ -23,7 +23,7 @@ def test_a_flood_takes_a_share_of_the_time_and_no_more(takes: float) -> None:
 
 
 def test_what_takes_long_is_still_done_again() -> None:
-    pace = Pace()
+    pace = RetryPace()
     assert pace.allows(0.0)
     pace.record(0.0, 300.0)
     assert not pace.allows(300.0 + LONGEST_PAUSE - 0.1)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from garrison.records.journal import Entry
 from garrison.values import asdict
-from garrison.views.event_log import GUARDIAN, QUEUE, Record
+from garrison.views.event_log import GUARDIAN, QUEUE, StoredRecord
 from garrison.views.page_view import SIGNALS, TIMELINE, GraphNode, PageModel, Parts, TimelineEntry, latest_entries
 from garrison.views.run_model import RunModel
 from garrison.web.run_stream import Cursor, decode, run_stamp
@@ -26,7 +26,7 @@ class Tale:
     """Records as they come to be: each journal counts for itself, time goes on with each."""
 
     def __init__(self) -> None:
-        self.records: list[Record] = []
+        self.records: list[StoredRecord] = []
         self._seqs: dict[str, Any] = {}
         self._ticks = itertools.count()
 
@@ -34,7 +34,7 @@ class Tale:
         seq = next(self._seqs.setdefault(journal, itertools.count(1)))
         at = f"2026-01-01T00:{next(self._ticks) // 60:02}:{len(self.records) % 60:02}.000000Z"
         queue = data.pop("of", "repo/main") if journal == QUEUE else ""
-        self.records.append(Record(journal, Entry(seq, 1, f"{journal}@r1#1", at, kind, data), queue))
+        self.records.append(StoredRecord(journal, Entry(seq, 1, f"{journal}@r1#1", at, kind, data), queue))
         return self
 
     def g(self, kind: str, /, **data: Any) -> Tale:
@@ -53,7 +53,7 @@ class Tale:
                         oid="1" * 40, repo="/repo", recipient="", supersedes=[], **{"target": "main", **more})
 
 
-def tale() -> list[Record]:
+def tale() -> list[StoredRecord]:
     """A run in which about everything happens that the page shows."""
     one = Tale()
     one.enqueue("x", "other")
@@ -92,7 +92,7 @@ def new_page() -> PageModel:
     return PageModel(RunModel("r1"), DRAWN)
 
 
-def replayed(records: list[Record]) -> tuple[PageModel, list[dict[str, Any]]]:
+def replayed(records: list[StoredRecord]) -> tuple[PageModel, list[dict[str, Any]]]:
     page = new_page()
     return page, [plain(page.apply(record, f"text {record.entry.seq}")) for record in records]
 
@@ -127,7 +127,7 @@ def test_a_record_that_changes_nothing_has_no_patch() -> None:
 def test_the_order_between_journals_does_not_matter(random: Any) -> None:
     records = tale()
     journals = {name: [one for one in records if one.journal == name] for name in {one.journal for one in records}}
-    mixed: list[Record] = []
+    mixed: list[StoredRecord] = []
     while any(journals.values()):
         name = random.choice([name for name, left in journals.items() if left])
         mixed.append(journals[name].pop(0))

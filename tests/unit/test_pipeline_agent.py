@@ -6,7 +6,7 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
-from garrison.agents.base import Outcome, Question
+from garrison.agents.base import Question, WorkResult
 from garrison.cli.pipeline_agent import _wait_or_stop
 from garrison.sandbox.network import NetworkPlace
 
@@ -20,10 +20,10 @@ class AskingWork:
         self.answers: list[tuple[str, str]] = []
         self.stopped = False
 
-    def poll(self, _now: float) -> Outcome | None:
+    def poll(self, _now: float) -> WorkResult | None:
         if self.stopped:
-            return Outcome("fail", "stopped")
-        return Outcome("success") if self.answers else None
+            return WorkResult("fail", "stopped")
+        return WorkResult("success") if self.answers else None
 
     def stop(self, _now: float) -> None:
         self.stopped = True
@@ -51,7 +51,8 @@ def test_a_question_is_passed_to_the_answerer_once() -> None:
         asked.append(question.text)
         return "green"
 
-    outcome = asyncio.run(_wait_or_stop(work, call_with(SimpleNamespace(ask=ask)), NetworkPlace()))  # type: ignore[arg-type]
+    outcome = asyncio.run(_wait_or_stop(work, call_with(SimpleNamespace(ask=ask)),
+                                        NetworkPlace()))  # type: ignore[arg-type]
     assert (outcome.status, work.answers, asked) == ("success", [("q1", "green")], ["Which colour?"])
 
 

@@ -17,7 +17,7 @@ from garrison.pipeline.transforms import (
     CLASS,
     NODE,
     SHAPE,
-    Rule,
+    StyleRule,
     StylesheetSyntax,
     expand,
     expand_context,
@@ -45,11 +45,11 @@ def test_a_sheet_is_read() -> None:
         .code-review { reasoning_effort: high }  #critical_review { llm_model: 'a b' ; }  .empty { }
     """)
     assert rules == (
-        Rule(ANY, "", {"llm_model": "gpt-5.2", "llm_provider": "openai"}),
-        Rule(SHAPE, "hexagon", {"llm_model": "quoted; name"}),
-        Rule(CLASS, "code-review", {"reasoning_effort": "high"}),
-        Rule(NODE, "critical_review", {"llm_model": "a b"}),
-        Rule(CLASS, "empty", {}),
+        StyleRule(ANY, "", {"llm_model": "gpt-5.2", "llm_provider": "openai"}),
+        StyleRule(SHAPE, "hexagon", {"llm_model": "quoted; name"}),
+        StyleRule(CLASS, "code-review", {"reasoning_effort": "high"}),
+        StyleRule(NODE, "critical_review", {"llm_model": "a b"}),
+        StyleRule(CLASS, "empty", {}),
     )
     assert parse_stylesheet(" /* nothing */ ") == ()
 

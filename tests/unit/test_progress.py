@@ -23,7 +23,7 @@ from garrison.records.events import (
     RunChanged,
 )
 from garrison.records.journal import Entry
-from garrison.run.progress import Progress, describe_event
+from garrison.run.progress import RunProgress, describe_event
 from garrison.run.state import NodeState, RunState
 
 AT = "2026-01-31T12:34:56.000000Z"
@@ -73,7 +73,7 @@ DEATH = ChildDied("guardian-p@r1", 1, 1.0, "b", why="process 7 is gone")
 
 
 def test_a_line_per_event(capsys: pytest.CaptureFixture[str]) -> None:
-    progress = Progress()
+    progress = RunProgress()
     progress.begin("r1")
     progress.show(entry("active"))
     progress.show(entry("pending"))
@@ -94,7 +94,7 @@ def test_on_a_terminal_lines_break_at_words_and_commands_stay_whole(monkeypatch:
 
     monkeypatch.setattr(sys, "stdout", screen := Terminal())
     monkeypatch.setenv("COLUMNS", "50")
-    progress = Progress()
+    progress = RunProgress()
     progress.begin("r1")
     why = "the table is missing " * 2
     progress.show(Entry(3, 1, "t", AT, "node", {"node": "a", "status": "failed", "reason": why}))
@@ -106,7 +106,7 @@ def test_on_a_terminal_lines_break_at_words_and_commands_stay_whole(monkeypatch:
 
 
 def test_an_object_per_event(capsys: pytest.CaptureFixture[str]) -> None:
-    progress = Progress(as_json=True)
+    progress = RunProgress(as_json=True)
     progress.show(entry("pending"))
     progress.end("done", "", RunState(nodes={"a": NodeState("validated")}), "1 of 1 landed")
     first, last = map(json.loads, capsys.readouterr().out.splitlines())
@@ -115,7 +115,7 @@ def test_an_object_per_event(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_quiet_launcher_prints_only_the_end(capsys: pytest.CaptureFixture[str]) -> None:
-    progress = Progress(quiet=True)
+    progress = RunProgress(quiet=True)
     progress.show(entry("active"))
     progress.death(DEATH)
     progress.end("done", "", RunState(), "0 of 0 landed")
@@ -128,7 +128,7 @@ def test_a_reader_that_went_away_stops_nothing(monkeypatch: pytest.MonkeyPatch) 
             raise BrokenPipeError
 
     monkeypatch.setattr(sys, "stdout", Closed())
-    Progress().show(entry("active"))
+    RunProgress().show(entry("active"))
 
 
 def test_a_line_of_the_log_passes_no_escape_sequence_to_the_terminal(capsys) -> None:

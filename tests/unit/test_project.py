@@ -10,7 +10,7 @@ import pytest
 
 from garrison.cli.init import (
     Choice,
-    HostSettings,
+    HostRights,
     describe,
     describe_others,
     missing_programs,
@@ -25,12 +25,12 @@ from garrison.pipeline.lint import lint
 from garrison.pipeline.parser import parse
 from garrison.pipeline.plan import plan_run
 from garrison.project import node_project, python_project
-from garrison.project.ecosystems import ECOSYSTEMS, PYTHON, Candidate
+from garrison.project.ecosystems import ECOSYSTEMS, PYTHON, CommandPair
 from garrison.project.files import ProjectFiles
 from garrison.project.python_project import find_nox_session, find_tox_environment
 from garrison.project.survey import CONFLICT_MARKERS, Survey, propose_gate, setup_key, survey
 from garrison.project.templates import TEMPLATES, fill
-from garrison.project.trial import Attempt, Means, TrialResult, describe_failure, find_passing, whole_registries
+from garrison.project.trial import Attempt, TrialMeans, TrialResult, describe_failure, find_passing, whole_registries
 from garrison.run.request import read_project
 from garrison.values import replace
 
@@ -162,7 +162,7 @@ def project(texts: dict[str, str]) -> ProjectFiles:
     return ProjectFiles(frozenset(texts), texts)
 
 
-def ways(texts: dict[str, str]) -> Sequence[Candidate]:
+def ways(texts: dict[str, str]) -> Sequence[CommandPair]:
     return survey(project(texts)).tested[0].candidates
 
 
@@ -291,7 +291,7 @@ def test_what_tests_miss_is_added_if_it_is_well_known_or_named_by_the_project(lo
 def test_a_peer_that_node_misses_is_added() -> None:
     files = project({"package.json": '{"peerDependencies": {"react": "1", "@a/b": "1"}}'})
     log = "Error: Cannot find module 'react/jsx'\nError: Cannot find module '@a/b'\nCannot find module 'evil'"
-    candidate = Candidate("Node", "", "g", "npm ci", install="npm install --no-save")
+    candidate = CommandPair("Node", "", "g", "npm ci", install="npm install --no-save")
     extended = node_project.extend_node(files, candidate, log)
     assert extended is not None and extended.setup == "npm ci && npm install --no-save react @a/b"
 
@@ -397,18 +397,18 @@ class World:
         self.tried: list[str] = []
         self.told: list[str] = []
 
-    def search(self, *candidates: Candidate, end: float = 100.0) -> Attempt:
-        def try_one(candidate: Candidate, limit: float) -> TrialResult:
+    def search(self, *candidates: CommandPair, end: float = 100.0) -> Attempt:
+        def try_one(candidate: CommandPair, limit: float) -> TrialResult:
             assert 1 <= limit <= 60
             self.tried.append(candidate.setup or candidate.gate)
             self.now += self.cost
             return self.results.get(candidate.why) or self.results[candidate.gate]
 
-        def extend(way: Candidate, log: str) -> Candidate | None:
+        def extend(way: CommandPair, log: str) -> CommandPair | None:
             missing = self.packages.get(way.gate, [])
             return way.with_packages([name for name in missing if name not in way.setup.split()])
 
-        return find_passing(candidates, Means(
+        return find_passing(candidates, TrialMeans(
             try_one, lambda way: [word for word in way.gate.split() if word in self.absent], extend, lambda: self.now,
             self.told.append), limit=60, end=end)
 
@@ -417,8 +417,8 @@ RED, GREEN = TrialResult(False, "red", failed="gate"), TrialResult(True, "passed
 BROKEN = TrialResult(False, "broken", ("x", "ERROR: no wheel", "y"), "set-up")
 
 
-def way(gate: str, setup: str = "", *, shows: bool = False, install: str = "") -> Candidate:
-    return Candidate(PYTHON, f"way {gate}", gate, setup, shows_tests=shows, install=install)
+def way(gate: str, setup: str = "", *, shows: bool = False, install: str = "") -> CommandPair:
+    return CommandPair(PYTHON, f"way {gate}", gate, setup, shows_tests=shows, install=install)
 
 
 def test_the_first_way_that_passes_is_taken_and_each_other_has_its_reason() -> None:
@@ -516,8 +516,8 @@ def test_a_refused_registry_ends_the_search_and_the_line_to_write_is_told() -> N
     world = World(a=refused, b=RED)
     attempt = world.search(way("a"), way("b"))
     assert (attempt.candidate.gate, world.tried) == ("a", ["a"])
-    steps = next_steps(Choice("a", None, [], None), attempt.result, None, HostSettings(Path("/h/config.toml"),
-                                                                                       ("default", "x.org")))
+    steps = next_steps(Choice("a", None, [], None), attempt.result, None, HostRights(Path("/h/config.toml"),
+                                                                                     ("default", "x.org")))
     assert steps == ["if you trust pypi.org and files.pythonhosted.org, write this below [sandbox] in /h/config.toml:",
                      '    hosts = ["default", "x.org", "private pypi.org", "private files.pythonhosted.org"]',
                      "next: garrison init --force"]
@@ -534,7 +534,7 @@ def test_nothing_is_tried_where_every_program_is_absent() -> None:
 
 
 def test_programs_are_looked_for_on_the_path_given() -> None:
-    candidate = Candidate(PYTHON, "", "X=1 nowhere -q && ./local && (cd a && echo 1 | elsewhere)", "true && sh x")
+    candidate = CommandPair(PYTHON, "", "X=1 nowhere -q && ./local && (cd a && echo 1 | elsewhere)", "true && sh x")
     assert missing_programs(candidate, "/usr/bin:/bin") == ["nowhere", "elsewhere"]
 
 

@@ -17,28 +17,28 @@ from garrison.agents.acp import prompts as acp_prompts
 from garrison.agents.base import VALIDATOR, WORKER, Assignment
 from garrison.agents.briefing import (
     Briefing,
-    ConflictedFile,
     Criterion,
-    Death,
-    Ended,
+    EarlierDeath,
+    EarlierRefusal,
+    EndedBy,
+    FileConflict,
     Interruption,
     Judgement,
     LandedWork,
-    Landing,
+    LandingTerms,
     PersonsWord,
-    Progress,
-    Refusal,
     Reporting,
     Sibling,
-    Start,
+    StartFrom,
     TargetChange,
+    WorkState,
 )
 from garrison.agents.claude import attempt as claude_attempt
 from garrison.agents.claude.attempt import system_prompt
 from garrison.agents.claude.settings import ClaudeSettings, for_node, from_profile
 from garrison.agents.conversation import policy, prompts, stream
 from garrison.agents.conversation.files import AttemptFiles
-from garrison.agents.conversation.policy import Ending, Prompt
+from garrison.agents.conversation.policy import ConnectionEnd, Prompt
 from garrison.agents.conversation.tools import STATUSES
 from garrison.agents.quotation import MAX_LINE, MAX_QUOTED, mention, path_name, quote
 from garrison.ends import RefusedBy
@@ -55,15 +55,15 @@ MAX_FIXED = 3000
 """Characters of what garrison says in each system prompt, whatever the task."""
 UPDATE = os.environ.get("GARRISON_GOLDEN") == "update"
 
-GATE = Landing("main", "make test")
+GATE = LandingTerms("main", "make test")
 TASK = Task("boltons-1", "csv_export", 1, label="Export to CSV", goal="Let accountants leave without losing data",
             prompt="Write `ledger export FILE.csv`: one line an entry, amounts with a point.\nQuote as RFC 4180 says.",
             acceptance="python -m pytest -q tests/test_export.py", agent="claude", allow_empty=False,
             preamble="Done so far:\n- amounts: success (amounts are cents, as Decimal was too slow)\nWhat is known:\n"
                      "- tests.count: 41")
 LANDED = (LandedWork("amounts", "Keep amounts in cents", "1f6c0ffee5", ("ledger/amounts.py", "tests/test_amounts.py")),)
-PROGRESS = Progress("1f6c0ffee5", ("aa11bb2 Write the header line", "9c8d7e6 Add the command"), 0,
-                    (" M ledger/export.py", "?? tests/test_export.py"))
+PROGRESS = WorkState("1f6c0ffee5", ("aa11bb2 Write the header line", "9c8d7e6 Add the command"), 0,
+                     (" M ledger/export.py", "?? tests/test_export.py"))
 PYTEST = """\
 F.                                                                       [100%]
 =================================== FAILURES ===================================
@@ -78,16 +78,17 @@ FAILED tests/test_export.py::test_quotes_commas - assert 'Rent, May,12.00' == ..
 STAT = (" ledger/export.py     | 31 +++++++++++++++++++++++++++++++\n tests/test_export.py | 14 ++++++++++++++\n"
         " 2 files changed, 45 insertions(+)")
 RESCUE = "refs/garrison/rescue/boltons-1/csv_export/1"
-REFUSED = Refusal(RefusedBy.ACCEPTANCE, 1, "acceptance failed", command=TASK.acceptance or "", how="exit 1",
-                  output=PYTEST, log="/home/u/.garrison/runs/boltons-1/nodes/csv_export/2/refusal.log",
-                  failing=("tests/test_export.py::test_quotes_commas",), target="main", base="1f6c0ffee5",
-                  claim="Wrote the export, all tests pass.\n- pytest -q: 2 passed", rescue=RESCUE, stat=STAT)
+REFUSED = EarlierRefusal(RefusedBy.ACCEPTANCE, 1, "acceptance failed", command=TASK.acceptance or "", how="exit 1",
+                         output=PYTEST, log="/home/u/.garrison/runs/boltons-1/nodes/csv_export/2/refusal.log",
+                         failing=("tests/test_export.py::test_quotes_commas",), target="main", base="1f6c0ffee5",
+                         claim="Wrote the export, all tests pass.\n- pytest -q: 2 passed", rescue=RESCUE, stat=STAT)
 SINCE = (TargetChange("77e0dec0de", "Merge garrison/boltons-1/payees into main", "payees", "Name payees",
                       asked="Name payees in each command.\nNever print an id."),
          TargetChange("5ca1ab1e00", "Rename Entry.text to Entry.label", author="Ada Lovelace"))
 GATED = replace(REFUSED, by=RefusedBy.GATE, command="make test", how="exit 2", tip="77e0dec0de", landed=SINCE)
-CONFLICT = Refusal(RefusedBy.CONFLICT, 1, "conflict in ledger/cli.py", target="main", tip="77e0dec0de",
-                   base="1f6c0ffee5", rescue=RESCUE, stat=STAT, conflicts=(ConflictedFile("ledger/cli.py", SINCE),))
+CONFLICT = EarlierRefusal(RefusedBy.CONFLICT, 1, "conflict in ledger/cli.py", target="main", tip="77e0dec0de",
+                          base="1f6c0ffee5", rescue=RESCUE, stat=STAT,
+                          conflicts=(FileConflict("ledger/cli.py", SINCE),))
 JUDGED = replace(REFUSED, by=RefusedBy.VALIDATOR, reason="Amounts below 1.00 lose their zero: `.50`.",
                  criteria=(Criterion("amounts with a point", False, "ledger/export.py:22 formats cents with lstrip"),))
 DECIDED = (PersonsWord("cents, as integers\nnever floats", "Euros or cents?"),
@@ -110,7 +111,7 @@ def task(**more: object) -> Task:
     return replace(TASK, **more)  # type: ignore[arg-type]
 
 
-def again(refusal: Refusal) -> str:
+def again(refusal: EarlierRefusal) -> str:
     """Return the prompt of the attempt after a refused one."""
     return prompt.build(task(attempt=2, rework_reason="x", preamble=""), replace(BRIEFING, refusal=refusal))
 
@@ -124,7 +125,7 @@ def command(**more: object) -> str:
 
 HUNKS = conflict_hunks("import csv\n\ndef run():\n<<<<<<< HEAD\n    return entry.text\n=======\n"
                        "    return entry.label\n>>>>>>> main\n    # end\n", 60)
-MERGED = replace(CONFLICT, start=Start.MERGE, merged="77e0dec0de", label="main",
+MERGED = replace(CONFLICT, start=StartFrom.MERGE, merged="77e0dec0de", label="main",
                  conflicts=(replace(CONFLICT.conflicts[0], hunks=HUNKS),))
 BUILT = {
     "first_attempt_in_place": lambda: prompt.in_place(
@@ -135,11 +136,11 @@ BUILT = {
     "first_attempt_command": lambda: command(confinement=CONFINED),
     "first_attempt_result_file": lambda: prompt.build(
         task(ways=["build: label ready", "halt: otherwise"], preamble=""),
-        replace(BRIEFING, reporting=Reporting.RESULT_FILE, landing=Landing())),
+        replace(BRIEFING, reporting=Reporting.RESULT_FILE, landing=LandingTerms())),
     "rework_acceptance": lambda: again(REFUSED),
     "rework_gate": lambda: again(GATED),
     "rework_gate_command": lambda: command(refusal=GATED),
-    "rework_gate_merge": lambda: again(replace(GATED, start=Start.MERGE, merged="77e0dec0de", label="main",
+    "rework_gate_merge": lambda: again(replace(GATED, start=StartFrom.MERGE, merged="77e0dec0de", label="main",
                                                conflicts=CONFLICT.conflicts)),
     "rework_conflict_fresh": lambda: again(CONFLICT),
     "rework_conflict_merge": lambda: again(MERGED),
@@ -153,20 +154,21 @@ BUILT = {
                                                    earlier=("attempt 1: conflict in ledger/cli.py",)))),
     "rework_resumed": lambda: prompt.rework_message(task(attempt=2, rework_reason="x"), replace(
         BRIEFING, decided=DECIDED, refusal=JUDGED)),
-    "rework_no_change": lambda: again(Refusal(RefusedBy.NO_CHANGE, 1, "x", output="Nothing to do, I think.\n",
+    "rework_no_change": lambda: again(EarlierRefusal(RefusedBy.NO_CHANGE, 1, "x", output="Nothing to do, I think.\n",
                                                claim="Nothing to do.")),
-    "rework_unreported": lambda: again(replace(REFUSED, ended=Ended.SILENT, claim="I think I am done.")),
-    "rework_lost": lambda: again(Refusal(RefusedBy.LOST, 1, "its worktree was removed under it", start=Start.CONTINUE)),
+    "rework_unreported": lambda: again(replace(REFUSED, ended=EndedBy.SILENT, claim="I think I am done.")),
+    "rework_lost": lambda: again(EarlierRefusal(RefusedBy.LOST, 1, "its worktree was removed under it",
+                                                start=StartFrom.CONTINUE)),
     "rework_unfinished": lambda: again(replace(
         REFUSED, by=RefusedBy.UNFINISHED, reason="it left a merge open with conflicts in calc.py: resolve them")),
     "rework_guard": lambda: again(replace(
         REFUSED, by=RefusedBy.GUARD, reason="it left files that it must remove or add to .gitignore: core.77")),
     "rework_failed": lambda: again(replace(REFUSED, by=RefusedBy.FAILED, reason="exit 3: no network")),
     "rework_outage": lambda: again(replace(REFUSED, by=RefusedBy.OUTAGE, reason="hang 4 times in a row: silent")),
-    "rework_run": lambda: again(Refusal(RefusedBy.RUN, 1, "check failed: 2 tests are red", target="main")),
+    "rework_run": lambda: again(EarlierRefusal(RefusedBy.RUN, 1, "check failed: 2 tests are red", target="main")),
     "resume_command": lambda: command(interruption=DIED),
     "resume_stopped": lambda: command(interruption=Interruption(
-        "the run was stopped, and has been resumed", 0, progress=Progress("1f6c0ffee5"))),
+        "the run was stopped, and has been resumed", 0, progress=WorkState("1f6c0ffee5"))),
     "validator": lambda: prompt.validation(TASK, JUDGEMENT),
     "validator_decided": lambda: prompt.validation(TASK, replace(JUDGEMENT, decided=DECIDED, criteria=(
         Criterion('"amounts with a point": no comma', False, "export.py:22"),
@@ -187,7 +189,8 @@ def session(tmp_path: Path) -> tuple[Assignment, AttemptFiles]:
     instructions = prompt.instructions("`AGENTS.md`", "main", "Run `make lint` before you commit.")
     assignment = Assignment(
         task(ways=["build: label ready", "halt: otherwise"]), tmp_path, tmp_path, {}, 2,
-        deaths=(Death(100.0, KILLED),), look=lambda: PROGRESS, lands=prompt.lands(GATE), instructions=instructions,
+        deaths=(EarlierDeath(100.0, KILLED),), look=lambda: PROGRESS, lands=prompt.lands(GATE),
+        instructions=instructions,
         confinement=CONFINED)
     assignment.exchange.mkdir()
     assignment.notes.write_text("header done; quoting is next\n")
@@ -201,7 +204,7 @@ def message(session: tuple[Assignment, AttemptFiles], kind: Prompt, *, fresh: bo
 
 def ended(session: tuple[Assignment, AttemptFiles], kind: str, reason: str = "") -> tuple[Assignment, AttemptFiles]:
     """Return the session after a connection ended, later than the last death."""
-    session[1].add_ending(Ending(kind, 200.0, reason))
+    session[1].add_ending(ConnectionEnd(kind, 200.0, reason))
     return session
 
 
@@ -275,8 +278,9 @@ def test_each_block_of_a_prompt_has_a_bound_of_its_own() -> None:
     """However many siblings, conflicts, words and refusals there are, and however long each is."""
     long, many = "word " * 800, 60
     changes = tuple(TargetChange(f"{number:040x}", long, f"n{number}", long, long, long) for number in range(12))
-    refusal = replace(REFUSED, by=RefusedBy.CONFLICT, start=Start.MERGE, merged="77e0dec0de", label="main", reason=long,
-                      conflicts=tuple(ConflictedFile(f"f{number}.py", changes, "x\n" * 60) for number in range(50)),
+    refusal = replace(REFUSED, by=RefusedBy.CONFLICT, start=StartFrom.MERGE, merged="77e0dec0de", label="main",
+                      reason=long,
+                      conflicts=tuple(FileConflict(f"f{number}.py", changes, "x\n" * 60) for number in range(50)),
                       landed=changes, claim=long, stat=long, notes=long, earlier=(long,) * many)
     words = tuple(PersonsWord(long, long) for _ in range(many))
     text = prompt.build(replace(TASK, attempt=2, rework_reason="x", preamble="line\n" * 10_000), replace(
@@ -323,9 +327,10 @@ def outside_fences(text: str) -> str:
     again(replace(GATED, output=HOSTILE, claim=HOSTILE, stat=HOSTILE, failing=(HOSTILE,), landed=(
         TargetChange("a" * 40, HOSTILE, author=HOSTILE), TargetChange("b" * 40, HOSTILE, "n", HOSTILE)))),
     again(replace(JUDGED, reason=HOSTILE, criteria=(Criterion(HOSTILE, False, HOSTILE),))),
-    again(replace(MERGED, reason=HOSTILE, conflicts=(ConflictedFile(HOSTILE, SINCE),))),
-    again(Refusal(RefusedBy.LOST, 1, HOSTILE, start=Start.CONTINUE)),
-    again(Refusal(RefusedBy.RUN, 1, HOSTILE)), again(Refusal(RefusedBy.NO_CHANGE, 1, "x", output=HOSTILE)),
+    again(replace(MERGED, reason=HOSTILE, conflicts=(FileConflict(HOSTILE, SINCE),))),
+    again(EarlierRefusal(RefusedBy.LOST, 1, HOSTILE, start=StartFrom.CONTINUE)),
+    again(EarlierRefusal(RefusedBy.RUN, 1, HOSTILE)),
+    again(EarlierRefusal(RefusedBy.NO_CHANGE, 1, "x", output=HOSTILE)),
     prompt.validation(TASK, replace(JUDGEMENT, diff=HOSTILE, claim=HOSTILE, stat=HOSTILE, evidence=(HOSTILE,)))])
 def test_what_another_agent_wrote_stays_a_quotation(text: str) -> None:
     """It closes no fence, makes no heading and no line of its own, and hides nothing."""

@@ -9,7 +9,7 @@ import pytest
 
 from garrison.errors import UsageError
 from garrison.sandbox.proxy.hosts import (
-    HostSettings,
+    HostRights,
     RefusedHost,
     describe_permission,
     entry_for,
@@ -80,13 +80,13 @@ def test_the_entry_offered_for_a_refused_host_admits_it(host: str, port: int, pr
     """Seen: `add "private pypi.org" to hosts`, done literally, dropped the default list."""
     assert entry_for(host, port, private=private) == entry
     refused = [RefusedHost(f"{host}:{port}", "why", "", "", entry=each) for each in (entry, entry, "")]
-    hint = describe_permission(refused, HostSettings(Path("/h/config.toml"), ("default", "x.org")))
+    hint = describe_permission(refused, HostRights(Path("/h/config.toml"), ("default", "x.org")))
     assert hint.startswith("to allow it, write this below [sandbox] in /h/config.toml: hosts = [")
     pasted = tomllib.loads(hint.partition("config.toml: ")[2])["hosts"]
     rule = find_rule(parse_rules(pasted), host, port)
     assert rule is not None and rule.private is (private or host != "example.org")
     assert pasted[:2] == ["default", "x.org"]
-    assert describe_permission(refused[2:], HostSettings()) == entry_for("169.254.169.254", 80) == ""
+    assert describe_permission(refused[2:], HostRights()) == entry_for("169.254.169.254", 80) == ""
 
 
 def test_one_forbidden_address_refuses_a_name() -> None:

@@ -17,16 +17,16 @@ from garrison.pipeline.flow import Finished
 from garrison.pipeline.outcome import SUCCESS, Outcome
 from garrison.processes.actions import ActionKind
 from garrison.pull_request.facts import (
-    Check,
     CheckResult,
-    Comment,
+    CommitCheck,
     Facts,
     ForgeStep,
     MergeFacts,
     Relation,
+    RequestComment,
     StepKind,
 )
-from garrison.pull_request.policy import ROWS, PullRequestView, Turn, decide
+from garrison.pull_request.policy import ROWS, PullRequestTurn, PullRequestView, decide
 from garrison.records.events import FlowAdvanced, GuardianSignal, LandingChanged, PullRequestChanged
 from garrison.records.pull_request import TRANSITIONS, PullRequestState
 from garrison.values import asdict, replace
@@ -56,7 +56,7 @@ class World:
         self.tip, self.head, self.base, self.changes = "b+w", "", "b", 0
         self.number, self.is_open, self.is_draft, self.merge = 0, False, False, MergeFacts("", on_base=False)
         self.check, self.approved, self.published = CheckResult.PASSED, "", ""
-        self.comments: dict[str, Comment] = {}
+        self.comments: dict[str, RequestComment] = {}
         self.answered: Counter[str] = Counter()
         self.known_answers: set[str] = set()
         self.body, self.other_base, self.issue_gone, self.is_locked, self.is_renamed = "", "", "", False, False
@@ -84,12 +84,14 @@ class World:
     def comment(self) -> None:
         name = f"c{len(self.comments)}"
         kind = self.dice.choice(("line", "named", "changes", "stranger"))
-        self.comments[name] = Comment(name, "eve", f"why {name}?", kind != "stranger", "a.py" if kind == "line" else "",
-                                      requests_changes=kind == "changes", is_addressed=kind == "named", owner="a")
+        self.comments[name] = RequestComment(name, "eve", f"why {name}?", kind != "stranger",
+                                             "a.py" if kind == "line" else "",
+                                             requests_changes=kind == "changes", is_addressed=kind == "named",
+                                             owner="a")
 
     def praise(self) -> None:
         name = f"c{len(self.comments)}"
-        self.comments[name] = Comment(name, "eve", "LGTM, thanks!", can_write=True)
+        self.comments[name] = RequestComment(name, "eve", "LGTM, thanks!", can_write=True)
 
     def edit(self) -> None:
         for name in list(self.comments)[-1:]:
@@ -242,8 +244,8 @@ class World:
                          for each in self.comments.values())
         return Facts(relation, head, base, self.number, "u" if self.number else "", is_open, self.is_draft,
                      merge if merge.commit else None, body=self.body, tip=tip, comments=comments,
-                     checks=(Check("ci", self.check, head, owner="a"),), approvals=int(bool(head) and
-                                                                                       self.approved == head),
+                     checks=(CommitCheck("ci", self.check, head, owner="a"),), approvals=int(bool(head) and
+                                                                                             self.approved == head),
                      published=self.published.split()[0] if self.published.endswith(f" {head}") else "",
                      is_on_base=bool(base) and _in(tip, base), other_base=self.other_base,
                      renamed="trunk" if self.is_renamed else "", issue_gone="" if self.merge.commit else
@@ -287,7 +289,7 @@ class World:
         body = self.body and re.sub("!", "", self.body)
         view = PullRequestView(self.tip, self.options, facts, tree, self.problem, self.refused, self.wait, "section",
                                body, silence=100.0)
-        turn = Turn(self.state, RUN, view, facts, 99)
+        turn = PullRequestTurn(self.state, RUN, view, facts, 99)
         row, actions = decide(turn)
         assert actions == view.follow(self.state, RUN, 99)
         self.rows[row.when] += 1

@@ -10,17 +10,17 @@ from markdown_it import MarkdownIt
 
 from garrison.agents.base import parse_replies
 from garrison.config import MergeRule, PullRequestOptions
-from garrison.ends import Told
+from garrison.ends import LandingNote
 from garrison.errors import ForbiddenTransition
 from garrison.processes.actions import Action, ActionKind
 from garrison.pull_request.facts import (
-    Check,
     CheckResult,
-    Comment,
+    CommitCheck,
     Facts,
     ForgeStep,
     MergeFacts,
     Relation,
+    RequestComment,
     StepKind,
 )
 from garrison.pull_request.policy import PullRequestView, describe
@@ -48,9 +48,9 @@ from unit.test_landing_policy import LINE, _record, reached_exit
 TIP, BASE, MERGE = "c0ffee", "ba5e", "7e57ed"
 TESTED = (LandingChanged("requested", 1, oid=TIP, base=BASE), LandingChanged("tested", 1, commit=MERGE))
 GREEN = Facts(Relation.SAME, TIP, BASE, 7, "https://forge/7", is_open=True, approvals=1,
-              checks=(Check("ci", CheckResult.PASSED, TIP),))
-RED = Check("ci", CheckResult.FAILED, TIP, log="E   assert 1 == 2", owner="a")
-COMMENT = Comment("c1", "eve", "use a dict", can_write=True, path="calc.py", line=3, owner="a")
+              checks=(CommitCheck("ci", CheckResult.PASSED, TIP),))
+RED = CommitCheck("ci", CheckResult.FAILED, TIP, log="E   assert 1 == 2", owner="a")
+COMMENT = RequestComment("c1", "eve", "use a dict", can_write=True, path="calc.py", line=3, owner="a")
 READY = PullRequestChanged("waiting for review", 7, "https://forge/7", head=TIP, ready=TIP)
 
 
@@ -126,7 +126,7 @@ def test_it_stays_a_draft_while_the_gate_runs() -> None:
 
 
 @pytest.mark.parametrize(("facts", "waits", "why"), [
-    (replace(GREEN, checks=(Check("ci", CheckResult.PENDING, TIP),)), "waiting for checks", "`ci`"),
+    (replace(GREEN, checks=(CommitCheck("ci", CheckResult.PENDING, TIP),)), "waiting for checks", "`ci`"),
     (replace(GREEN, approvals=0), "waiting for review", ""),
     (replace(GREEN, objections=("eve",)), "waiting for review", "changes requested by `eve`"),
     (replace(GREEN, is_draft=True), "held up", "made a draft again on the forge"),
@@ -205,7 +205,7 @@ def test_an_addressed_comment_is_answered_once_with_the_commit() -> None:
 
 @pytest.mark.parametrize("ignored", [
     replace(COMMENT, can_write=False), replace(COMMENT, resolved=True), replace(COMMENT, answered=True)])
-def test_strangers_and_settled_threads_steer_nobody(ignored: Comment) -> None:
+def test_strangers_and_settled_threads_steer_nobody(ignored: RequestComment) -> None:
     assert step(settle(at(READY), replace(GREEN, comments=(ignored,)))) == ForgeStep(StepKind.MERGE, TIP, BASE)
 
 
@@ -306,7 +306,7 @@ def test_what_strangers_wrote_is_quoted() -> None:
 
 AUTO = PullRequestOptions(MergeRule.AUTO)
 RULES = replace(GREEN, approvals=0, requires_checks=True, required_approvals=1,
-                checks=(Check("ci", CheckResult.PENDING, TIP),))
+                checks=(CommitCheck("ci", CheckResult.PENDING, TIP),))
 
 
 def test_auto_merge_is_turned_on_for_the_tested_commit_and_waited_for() -> None:
@@ -495,7 +495,7 @@ def test_feedback_comes_whole_in_as_many_attempts_as_it_takes() -> None:
     [back] = settle(at(READY), replace(GREEN, comments=short))
     assert len(back.expect(PullRequestChanged).taken) == 60
     long = tuple(replace(COMMENT, id=f"c{each}", text=f"{'word ' * 5000}end {each}") for each in range(4))
-    praise = Comment("g1", "eve", "LGTM", can_write=True)
+    praise = RequestComment("g1", "eve", "LGTM", can_write=True)
     state = at(READY)
     [back] = settle(state, replace(GREEN, comments=(*long, praise)))
     event = back.expect(PullRequestChanged)
@@ -554,7 +554,8 @@ def test_a_comment_calls_garrison_in_its_authors_own_words(text: str, calls: boo
 
 
 def test_an_answer_without_a_thread_says_what_it_answers_and_one_to_a_line_where_that_was() -> None:
-    said = Comment("comment-9", "eve", "> old\n\n@garrison, `rename` it\nnow", True, is_addressed=True, owner="a")
+    said = RequestComment("comment-9", "eve", "> old\n\n@garrison, `rename` it\nnow", True, is_addressed=True,
+                          owner="a")
     again = (LandingChanged("requested", 2, oid="f1x", base=BASE), LandingChanged("tested", 2, commit=MERGE))
     state = at(READY, PullRequestChanged("reworking", 7, node="a", taken=[said.key]), *again,
                replace(READY, head="f1x", ready="f1x"))
@@ -588,7 +589,7 @@ def test_what_an_agent_writes_reads_as_markdown_and_does_nothing() -> None:
     assert "/home/me" not in text and "app.log" in text
     section = write_section(RunSummary(RUN, "g", (NodeSummary("a", "A", "done", 1, HOSTILE),), "/opt/x/bin/pytest -q",
                                        tests=312, seconds=41.0, is_tested=True, base="main",
-                                       changes=(Told("gate", "ask", 4, ("a`<!-- garrison:end -->@x.sh",)),)))
+                                       changes=(LandingNote("gate", "ask", 4, ("a`<!-- garrison:end -->@x.sh",)),)))
     assert "**Look at**: changes the gate's own files: `a'&lt;!-- garrison:end -->@x.sh` and 3 more" in section
     goal = write_section(RunSummary(RUN, "Add it.\nKeep it short.", (NodeSummary("a", "A", "done", 1),)))
     assert "Keep it short." in goal and "Add it." not in goal, "the title says that"

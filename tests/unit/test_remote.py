@@ -15,7 +15,7 @@ from garrison.hosts.attempts import (
     MAX_QUESTION,
     MAX_RESULT,
     AttemptId,
-    Job,
+    HostJob,
     JobProgress,
     JobResult,
     decode,
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 BOX2, BOX3 = Host("box2", labels=["gpu"]), Host("box3", slots=8)
-JOB = Job("home-1", "repo-1", "r1", "work", 1, 1, prompt="Do it.", agent="codex")
+JOB = HostJob("home-1", "repo-1", "r1", "work", 1, 1, prompt="Do it.", agent="codex")
 
 
 # ---- placement
@@ -114,7 +114,7 @@ def test_agents_of_nodes_on_hosts_need_not_be_known_here() -> None:
 
 
 def test_a_job_comes_back_as_it_was() -> None:
-    assert decode(Job, encode(JOB, MAX_JOB), MAX_JOB) == JOB
+    assert decode(HostJob, encode(JOB, MAX_JOB), MAX_JOB) == JOB
 
 
 def test_a_job_that_is_too_large_is_refused_with_what_helps() -> None:

@@ -73,5 +73,6 @@ def test_work_is_never_negative_and_never_more_than_the_machine_can_do(
 
 
 def test_a_sum_knows_its_cpu_as_far_as_its_parts_do() -> None:
-    assert add_usage(resource_usage.NO_USAGE, resource_usage.Usage(3.0, 10, 1)) == resource_usage.Usage(3.0, 10, 1)
-    assert add_usage(resource_usage.NO_USAGE, resource_usage.Usage(None, 10, 1)).cpu is None
+    assert add_usage(resource_usage.NO_USAGE,
+                     resource_usage.ResourceUsage(3.0, 10, 1)) == resource_usage.ResourceUsage(3.0, 10, 1)
+    assert add_usage(resource_usage.NO_USAGE, resource_usage.ResourceUsage(None, 10, 1)).cpu is None

@@ -10,9 +10,10 @@ from click.testing import CliRunner, Result
 
 from garrison.cli import launch, pipeline_run, resume, workflows
 from garrison.cli.main import garrison, main
-from garrison.cli.resume import Kind
+from garrison.cli.resume import WorkKind
 
-NAMES = {"crew-1": Kind.LAUNCHED, "lost-1": Kind.LAUNCHED, "work-1": Kind.PIPELINE, "20260131_1f2e": Kind.WORKFLOW}
+NAMES = {"crew-1": WorkKind.LAUNCHED, "lost-1": WorkKind.LAUNCHED, "work-1": WorkKind.PIPELINE,
+         "20260131_1f2e": WorkKind.WORKFLOW}
 
 
 @pytest.fixture
@@ -30,8 +31,9 @@ def home(tmp_path: Path) -> Path:
 def resumed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, ...]]:
     """Note what is resumed instead of resuming it."""
     calls: list[tuple[object, ...]] = []
-    for module, name, kind in ((launch, "resume_run", Kind.LAUNCHED), (workflows, "resume_session", Kind.WORKFLOW),
-                               (pipeline_run, "resume_pipeline_run", Kind.PIPELINE)):
+    for module, name, kind in ((launch, "resume_run", WorkKind.LAUNCHED),
+                               (workflows, "resume_session", WorkKind.WORKFLOW),
+                               (pipeline_run, "resume_pipeline_run", WorkKind.PIPELINE)):
         monkeypatch.setattr(module, name, lambda run, home, _kind=kind, **options: calls.append((_kind, run, options)))
     return calls
 
@@ -48,7 +50,7 @@ def test_a_name_is_found_among_everything_that_can_be_resumed(name, kind, home, 
 
 def test_a_path_is_a_pipeline_run(home, resumed):
     assert call(home, "resume", str(home / "pipelines/work-1")).exit_code == 0
-    assert resumed[0][0] is Kind.PIPELINE
+    assert resumed[0][0] is WorkKind.PIPELINE
 
 
 @pytest.mark.parametrize(("name", "words", "option", "others"), [
@@ -71,8 +73,8 @@ def test_what_nothing_has_is_refused_with_the_closest_run(home, resumed, capsys)
 
 
 @pytest.mark.parametrize(("former", "kind"), [
-    (["launch", "--resume", "crew-1"], Kind.LAUNCHED), (["pipeline", "resume", "work-1"], Kind.PIPELINE),
-    (["workflow", "resume", "20260131_1f2e"], Kind.WORKFLOW),
+    (["launch", "--resume", "crew-1"], WorkKind.LAUNCHED), (["pipeline", "resume", "work-1"], WorkKind.PIPELINE),
+    (["workflow", "resume", "20260131_1f2e"], WorkKind.WORKFLOW),
 ])
 def test_a_former_command_still_works_and_says_where_it_went(former, kind, home, resumed):
     result = call(home, *former)

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from garrison.testing.checker import (
+    CheckedRepository,
     Promise,
-    Repository,
     UnreadableAttestations,
     UnreadableHistory,
     UnreadableSpending,
@@ -81,7 +81,8 @@ class Story:
 
     def findings(self) -> list[str]:
         attested = f"since {SINCE}\n" + "\n".join(self.attested)
-        found = check(read_events(map(json.dumps, self.lines)), Repository(self.repo), read_attestations([attested]),
+        found = check(read_events(map(json.dumps, self.lines)), CheckedRepository(self.repo),
+                      read_attestations([attested]),
                       spending=read_spending(map(json.dumps, self.costs)))
         return [str(finding) for finding in found]
 
@@ -314,20 +315,20 @@ FORGERIES: dict[str, tuple[Promise, str, Callable[[Story], Any]]] = {
         s.add("guardian", "guardian-r@r#1", "run", status="running"),
         s.add("guardian", "guardian-r@r#1", "run", status="stopped"))),
     # lives
-    "a successor before the end": (Promise.LIVES, "orchestrator-b@r got life 2 while life 1 had not ended", two_lives),
-    "the next attempt beside the last": (Promise.LIVES, "runner-c@r got life 2 while life 1 had not ended",
+    "a successor before the end": (Promise.LIVES, "orchestrator-b@r got incarnation 2 while 1", two_lives),
+    "the next attempt beside the last": (Promise.LIVES, "runner-c@r got incarnation 2 while 1 had not ended",
                                          next_attempt_beside_the_last),
-    "the same life twice": (Promise.LIVES, "orchestrator-b@r was started as life 2 after life 2", lambda s: s.after(
+    "the same life twice": (Promise.LIVES, "orchestrator-b@r was started as incarnation 2 after 2", lambda s: s.after(
         s.find("spawn", full="orchestrator-b@r", incarnation=2))),
-    "a life came back": (Promise.LIVES, "runner-c@r was started as life 1 after life 2", lambda s: s.after(
+    "a life came back": (Promise.LIVES, "runner-c@r was started as incarnation 1 after 2", lambda s: s.after(
         s.find("spawn", full="runner-c@r", incarnation=1))),
-    "two runners of one node": (Promise.LIVES, "runner-a@r got life 2 while life 1", lambda s: s.after(
+    "two runners of one node": (Promise.LIVES, "runner-a@r got incarnation 2 while 1", lambda s: s.after(
         s.find("spawn", full="runner-a@r"), incarnation=2)),
-    "two guardians": (Promise.LIVES, "guardian-r@r got life 2 while life 1", lambda s: s.after(
+    "two guardians": (Promise.LIVES, "guardian-r@r got incarnation 2 while 1", lambda s: s.after(
         s.find("spawn", full="guardian-r@r"), incarnation=2)),
-    "a fenced writer wrote": (Promise.LIVES, "guardian-r@r wrote as life 1 after life 2 had written", lambda s: (
+    "a fenced writer wrote": (Promise.LIVES, "guardian-r@r wrote as incarnation 1 after 2 had", lambda s: (
         s.add("guardian", "guardian-r@r#2", "open", incarnation=2), s.add("guardian", "guardian-r@r#1", "note"))),
-    "a fenced processor wrote": (Promise.LIVES, "processor-r@r wrote as life 1 after life 2 had written", lambda s: (
+    "a fenced processor wrote": (Promise.LIVES, "processor-r@r wrote as incarnation 1 after 2 had", lambda s: (
         s.add("merge-queue", "processor-r@r#2", "lease"), s.add("merge-queue", "processor-r@r#1", "resume"))),
     # kept
     "rejected work is gone": (Promise.KEPT, "which c-1 enqueued, is rejected and no ref keeps it", lambda s: (
@@ -405,7 +406,7 @@ def test_a_process_that_bears_the_marker_of_an_ended_run_is_found(story: Story, 
     with subprocess.Popen(["sleep", "100"], env={"PATH": os.environ["PATH"], "GARRISON_LIFE":
                                                  f"{tmp_path}:r:orchestrator-a#1"}) as child:
         try:
-            found = check(read_events(map(json.dumps, story.lines)), Repository(story.repo), home=tmp_path)
+            found = check(read_events(map(json.dumps, story.lines)), CheckedRepository(story.repo), home=tmp_path)
         finally:
             child.kill()
     assert [str(one) for one in found] == [
@@ -420,10 +421,10 @@ def test_a_start_may_tell_the_graceful_end_of_the_life_before(story: Story) -> N
 
 def test_before_attestations_were_written_the_verdicts_count(story: Story) -> None:
     history = read_events(map(json.dumps, story.lines))
-    assert check(history, Repository(story.repo)) == []
+    assert check(history, CheckedRepository(story.repo)) == []
     later = read_attestations(["since 2027-01-01T00:00:00Z\n"])
-    assert check(history, Repository(story.repo), later) == []
-    assert check(history, Repository(story.repo), read_attestations([f"since {SINCE}\n"]))
+    assert check(history, CheckedRepository(story.repo), later) == []
+    assert check(history, CheckedRepository(story.repo), read_attestations([f"since {SINCE}\n"]))
 
 
 def test_a_run_in_progress_is_not_blamed_for_what_its_end_must_bring(story: Story) -> None:
@@ -443,7 +444,7 @@ def test_damaged_attestations_accuse_nobody(story: Story, spoil: Callable[[list[
     texts = ["\n".join(spoil([f"since {SINCE}", *story.attested], story.tree("merge a")))]
     damaged = read_attestations([*texts, f"since {SINCE}\n"])
     with pytest.raises(UnreadableAttestations, match="is damaged and cannot tell whether"):
-        check(read_events(map(json.dumps, story.lines)), Repository(story.repo), damaged)
+        check(read_events(map(json.dumps, story.lines)), CheckedRepository(story.repo), damaged)
 
 
 def test_torn_attestations_are_told_apart_and_a_line_that_is_no_event_is_named() -> None:

@@ -14,8 +14,8 @@ from garrison.cli.timeline import BARS, COLOURS, render, to_svg
 from garrison.records.costs import UsageRecord
 from garrison.values import replace
 from garrison.views.run_timeline import (
-    Estimate,
     Lane,
+    RestEstimate,
     RunTimeline,
     Span,
     SpanKind,
@@ -108,7 +108,7 @@ def test_figures_of_the_merge_queue(home: Path) -> None:
 
 def test_the_rest_is_estimated_from_the_finished_nodes_without_waits_for_people(home: Path) -> None:
     made = read(home)
-    assert made.estimate == Estimate(2 * 15 * 60, 2, 3), "release, then notes: 15 minutes each as the median"
+    assert made.estimate == RestEstimate(2 * 15 * 60, 2, 3), "release, then notes: 15 minutes each as the median"
     assert estimate_rest([lane for lane in made.lanes if lane.status == "pending"], {}, 1, made.end) is None
 
 

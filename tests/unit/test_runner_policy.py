@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from garrison.agents.result import parse_report
-from garrison.ends import Told
+from garrison.ends import LandingNote
 from garrison.node import policy as runner_policy
 from garrison.node.policy import RunnerFacts, RunnerView
 from garrison.node.runner import Runner
@@ -36,8 +36,8 @@ from policy_support import (
 TASK = Task(RUN, "a", 1)
 DONE = Result(RUN, "a", 1, 1, "success", AT)
 LOOKED_AT, ASKED, REFUSED = (RunnerFacts(change="yes", inspected="c0ffee", changes=changes) for changes in (
-    (), (Told("gate", "ask", 1, ("run.sh",)), Told("tests", "tell", 1, ("test_a.py",))),
-    (Told("secrets", "refuse", 1, (".env",)),)))
+    (), (LandingNote("gate", "ask", 1, ("run.sh",)), LandingNote("tests", "tell", 1, ("test_a.py",))),
+    (LandingNote("secrets", "refuse", 1, (".env",)),)))
 
 
 def run(facts: RunnerFacts | None = None, phase: str = "executing", job: Task = TASK, **seen: Any) -> Decision:
@@ -111,7 +111,7 @@ def test_the_failure_is_recorded_before_the_orchestrator_is_parked_for_good() ->
 
 
 SIX = [Death(number, NOW - 1, BOOT) for number in range(1, 7)]
-PARKED = Circuit("parked", "6 deaths", NOW - 1, BOOT, 1, life=6)
+PARKED = Circuit("parked", "6 deaths", NOW - 1, BOOT, 1, incarnation=6)
 
 
 def test_an_orchestrator_that_dies_too_often_is_parked_after_the_report_to_the_guardian() -> None:
@@ -133,7 +133,7 @@ def test_a_parked_orchestrator_waits_for_its_probe_which_is_reported_before_it_s
     assert effect(run(due, orchestrator=view).actions[0])["parked"] is False
     assert shown(run(due, orchestrator=view, orphaned_for=601.0)) == [("end", "orphaned")]
     living = life("orchestrator", "a", incarnation=7)
-    probing = Circuit("probing", "6 deaths", NOW - 59, BOOT, 1, life=6, probe=7)
+    probing = Circuit("probing", "6 deaths", NOW - 59, BOOT, 1, incarnation=6, probe=7)
     assert run(replace(facts, circuit=probing), orchestrator=living).wake_at == NOW + 1
     assert shown(run(replace(facts, circuit=replace(probing, since=NOW - 60)), orchestrator=living)) == [("heal", "")]
 

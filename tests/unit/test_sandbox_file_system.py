@@ -12,8 +12,8 @@ from garrison.errors import Refused
 from garrison.sandbox import bubblewrap, landlock, private_files
 from garrison.sandbox.file_system import (
     AGENT_HOME,
+    BuildStep,
     FileSystemStep,
-    Step,
     Surroundings,
     build,
     home_inside,
@@ -21,7 +21,7 @@ from garrison.sandbox.file_system import (
     readable,
     show_named_programs,
 )
-from garrison.sandbox.place import Machine, Mode, Mount, Network, Place, Rights, Role
+from garrison.sandbox.place import Abilities, Mode, Mount, Network, Place, Rights, Role
 from garrison.sandbox.probe import (
     choose_mode,
     describe_modes,
@@ -64,7 +64,7 @@ class Paths:
         return [Path(name) for name in self.private if is_within(Path(name), folder)]
 
 
-def targets(steps: list[FileSystemStep], *kinds: Step) -> list[str]:
+def targets(steps: list[FileSystemStep], *kinds: BuildStep) -> list[str]:
     return [str(step.target) for step in steps if step.step in kinds]
 
 
@@ -72,16 +72,17 @@ def test_only_system_folders_and_the_places_own_are_shown() -> None:
     machine = Paths(["/usr", "/etc", "/home/ada", "/home/ada/.ssh", "/srv", "/root"], ["/etc/shadow"],
                     {"/bin": "usr/bin"}, ["/etc/ssl-key"])
     steps = build(PLACE, Surroundings(HOME, ()), machine)
-    assert targets(steps, Step.READ) == ["/usr", "/etc"]
-    assert targets(steps, Step.WRITE) == ["/tmp", "/var/tmp", "/home/ada", "/trees/node"]
-    assert ("/bin", "usr/bin") in [(str(step.target), step.source) for step in steps if step.step is Step.LINK]
-    assert targets(steps, Step.HIDE_FILE) == ["/etc/shadow"]
+    assert targets(steps, BuildStep.READ) == ["/usr", "/etc"]
+    assert targets(steps, BuildStep.WRITE) == ["/tmp", "/var/tmp", "/home/ada", "/trees/node"]
+    assert ("/bin", "usr/bin") in [(str(step.target), step.source) for step in steps if step.step is BuildStep.LINK]
+    assert targets(steps, BuildStep.HIDE_FILE) == ["/etc/shadow"]
 
 
 def test_what_only_root_may_read_is_hidden_from_root() -> None:
     machine = Paths(["/etc", "/etc/vault"], ["/etc/key"], private=["/etc/vault", "/etc/key"])
     steps = build(PLACE, Surroundings(HOME, ()), machine)
-    assert (targets(steps, Step.HIDE_FOLDER), targets(steps, Step.HIDE_FILE)) == (["/etc/vault"], ["/etc/key"])
+    assert (targets(steps, BuildStep.HIDE_FOLDER),
+            targets(steps, BuildStep.HIDE_FILE)) == (["/etc/vault"], ["/etc/key"])
 
 
 def test_toolchains_are_found_by_name_and_by_the_search_path() -> None:
@@ -90,7 +91,7 @@ def test_toolchains_are_found_by_name_and_by_the_search_path() -> None:
                      "/home/ada/.local/bin", "/home/ada/.local/lib", "/home/ada/.local", "/home/ada", "/home/ada/bin"])
     search = [*map(Path, ["/usr/bin", "/home/ada/tools/bin", "/home/ada/project/bin", "/home/ada/.local/bin",
                           "/home/ada", "/", "bin", "/home/ada/bin"])]
-    shown = targets(build(PLACE, Surroundings(HOME, tuple(search)), machine), Step.READ)
+    shown = targets(build(PLACE, Surroundings(HOME, tuple(search)), machine), BuildStep.READ)
     assert shown == ["/home/ada/.pyenv", "/home/ada/bin", "/home/ada/tools", "/home/ada/tools/bin",
                      "/home/ada/tools/lib", "/home/ada/.local/bin", "/home/ada/.local/lib", "/home/ada/project/bin"]
 
@@ -101,28 +102,29 @@ def test_a_tool_that_is_linked_into_the_search_path_is_shown_with_its_environmen
                     {"/home/ada/.local/bin/uv": f"{venv}/bin/uv", "/home/ada/.local/bin/run": script,
                      "/home/ada/.local/bin/x": own, "/home/ada/.local/bin/ls": "/usr/bin/ls"})
     around = Surroundings(HOME, (Path("/home/ada/.local/bin"),), secret=(Path("/srv/repo"),))
-    assert targets(build(PLACE, around, machine), Step.READ) == [
+    assert targets(build(PLACE, around, machine), BuildStep.READ) == [
         "/usr", "/home/ada/.local/bin", script, venv, f"{venv}/bin", f"{venv}/lib"]
 
 
 def test_a_folder_of_the_search_path_does_not_show_garrisons_home_or_the_repository() -> None:
     machine = Paths(["/srv/repo", "/srv/repo/bin", "/srv", "/srv/bin", "/srv/lib", "/srv/garrison/bin"])
     around = Surroundings(HOME, (Path("/srv/repo"), Path("/srv/bin")), secret=(Path("/srv/repo"),))
-    assert targets(build(PLACE, around, machine), Step.READ) == ["/srv/bin"]
+    assert targets(build(PLACE, around, machine), BuildStep.READ) == ["/srv/bin"]
 
 
 def test_what_lies_below_a_system_folder_and_is_secret_is_emptied_before_the_worktree_is_shown() -> None:
     place = Place(Role.AGENT, PLACE.rights, Path("/opt/trees/node"), Path("/opt/trees/.node.sandbox"))
     steps = build(place, Surroundings(HOME, (), secret=(Path("/opt/trees"), Path("/work"))),
                   Paths(["/opt", "/opt/trees", "/work"]))
-    assert targets(steps, Step.EMPTY) == ["/opt/trees", "/run"]
+    assert targets(steps, BuildStep.EMPTY) == ["/opt/trees", "/run"]
     assert [str(step.target) for step in steps][-1] == "/opt/trees/node"
 
     home, kept = "/opt/u", "/opt/u/.local/state/garrison"
     machine = Paths(["/opt", home, "/opt/u/.local", kept, "/opt/x"], private=["/opt/u/.local", "/opt/x"])
     steps = build(PLACE, Surroundings(Path(home), (), secret=(Path(kept),)), machine)
-    assert targets(steps, Step.HIDE_FOLDER) == ["/opt/x"], "nothing could be mounted in a hidden folder of the home"
-    assert targets(steps, Step.EMPTY) == [kept, home, "/run"]
+    assert targets(steps,
+                   BuildStep.HIDE_FOLDER) == ["/opt/x"], "nothing could be mounted in a hidden folder of the home"
+    assert targets(steps, BuildStep.EMPTY) == [kept, home, "/run"]
 
 
 def test_the_places_own_lies_over_settings_and_hiding_over_all() -> None:
@@ -133,8 +135,9 @@ def test_the_places_own_lies_over_settings_and_hiding_over_all() -> None:
     machine = Paths(["/data", "/cache", "/data/secret"], ["/trees/node/.env"])
     steps = build(place, Surroundings(HOME, ()), machine)
     assert [(step.step, str(step.target)) for step in steps][-6:] == [
-        (Step.READ, "/data"), (Step.WRITE, "/cache"), (Step.READ, "/trees/node"), (Step.WRITE, "/repo/.git"),
-        (Step.HIDE_FOLDER, "/data/secret"), (Step.HIDE_FILE, "/trees/node/.env")]
+        (BuildStep.READ, "/data"), (BuildStep.WRITE, "/cache"), (BuildStep.READ, "/trees/node"),
+        (BuildStep.WRITE, "/repo/.git"),
+        (BuildStep.HIDE_FOLDER, "/data/secret"), (BuildStep.HIDE_FILE, "/trees/node/.env")]
 
 
 def test_the_worktree_stands_at_the_path_of_the_checkout_with_an_environment_of_the_users_own_if_it_has_none() -> None:
@@ -147,14 +150,14 @@ def test_the_worktree_stands_at_the_path_of_the_checkout_with_an_environment_of_
     steps = build(place, around, machine)
     environment = "/home/ada/project/.venv"
     assert [(step.step, str(step.target), step.source) for step in steps][-5:] == [
-        (Step.WRITE, "/home/ada/project", "/trees/node"), (Step.READ, environment, environment),
-        (Step.EMPTY, environment, ""), *((Step.READ, f"{environment}/{part}", f"{environment}/{part}")
-                                         for part in ("bin", "lib"))]
+        (BuildStep.WRITE, "/home/ada/project", "/trees/node"), (BuildStep.READ, environment, environment),
+        (BuildStep.EMPTY, environment, ""), *((BuildStep.READ, f"{environment}/{part}", f"{environment}/{part}")
+                                              for part in ("bin", "lib"))]
     rights = Rights(Mode.BUBBLEWRAP, read=(checkout / "gate.sh", checkout / "data"))
     named = Paths(["/home/ada/project/data", "/trees/node/data"], ["/home/ada/project/gate.sh", "/trees/node/gate.sh"])
     steps = build(replace(place, rights=rights), around, named)
     assert [(step.step, str(step.target)) for step in steps][-2:] == [
-        (Step.WRITE, "/home/ada/project"), (Step.READ, "/home/ada/project/gate.sh")]
+        (BuildStep.WRITE, "/home/ada/project"), (BuildStep.READ, "/home/ada/project/gate.sh")]
     assert place.translate(PLACE.worktree / "a/b") == checkout / "a/b"
     assert place.translate(Path("/trees/node2")) == Path("/trees/node2")
 
@@ -183,7 +186,7 @@ def test_the_home_inside_is_where_programs_expect_it_unless_that_is_a_system_fol
 def test_the_file_of_the_resolver_is_shown_where_run_holds_it() -> None:
     machine = Paths(["/etc"], ["/run/systemd/resolve/stub-resolv.conf"],
                     {"/etc/resolv.conf": "/run/systemd/resolve/stub-resolv.conf"})
-    shown = targets(build(PLACE, Surroundings(HOME, ()), machine), Step.READ, Step.EMPTY)
+    shown = targets(build(PLACE, Surroundings(HOME, ()), machine), BuildStep.READ, BuildStep.EMPTY)
     assert shown.index("/run") < shown.index("/run/systemd/resolve/stub-resolv.conf")
 
 
@@ -198,7 +201,7 @@ def test_is_within(path: str, folder: str, expected: bool) -> None:
 
 @pytest.mark.parametrize("makes_network", [True, False])
 def test_the_command_line_of_bubblewrap(makes_network: bool) -> None:
-    words = bubblewrap.command_line(["true"], [], Machine("/usr/bin/bwrap"), makes_network=makes_network)
+    words = bubblewrap.command_line(["true"], [], Abilities("/usr/bin/bwrap"), makes_network=makes_network)
     assert ("--unshare-net" in words) is makes_network
     assert {"--die-with-parent", "--new-session", "--unshare-pid", "--unshare-user", "--disable-userns"} <= {*words}
     assert words[-4:] == [*bubblewrap.RUN, "true"]
@@ -206,13 +209,13 @@ def test_the_command_line_of_bubblewrap(makes_network: bool) -> None:
 
 
 def test_a_shell_is_started_without_another_one() -> None:
-    words = bubblewrap.command_line(["/bin/sh", "-c", "true"], [], Machine("bwrap"), makes_network=True)
+    words = bubblewrap.command_line(["/bin/sh", "-c", "true"], [], Abilities("bwrap"), makes_network=True)
     assert words[words.index("--"):] == ["--", "/bin/sh", "-c", "true"]
 
 
 def test_the_settings_of_the_kernel_are_read_only() -> None:
     """Seen: inside, garrison as root, an agent wrote kernel.core_pattern of the machine."""
-    words = bubblewrap.command_line(["true"], [], Machine("/usr/bin/bwrap"), makes_network=True)
+    words = bubblewrap.command_line(["true"], [], Abilities("/usr/bin/bwrap"), makes_network=True)
     own = words.index("--proc")
     for path in ("/proc/sys", "/proc/sysrq-trigger"):
         at = words.index(path)
@@ -221,7 +224,7 @@ def test_the_settings_of_the_kernel_are_read_only() -> None:
 
 
 def test_a_container_that_refuses_a_proc_of_its_own_shares_the_outer_one_read_only() -> None:
-    words = bubblewrap.command_line(["true"], [], Machine("bwrap", "", False, False), makes_network=False)
+    words = bubblewrap.command_line(["true"], [], Abilities("bwrap", "", False, False), makes_network=False)
     assert "--proc" not in words
     assert "--disable-userns" not in words
     assert words[words.index("/proc") - 1] == "--ro-bind"
@@ -266,15 +269,15 @@ def test_the_gaps_of_an_older_landlock_are_told(abi: int, text: str) -> None:
 # ---- the choice
 
 
-BOTH, ONLY_LANDLOCK = Machine("/usr/bin/bwrap", landlock=7), Machine(
+BOTH, ONLY_LANDLOCK = Abilities("/usr/bin/bwrap", landlock=7), Abilities(
     refusal="bubblewrap is not installed", landlock=4, is_installed=False)
-NEITHER = Machine(refusal="bubblewrap does not work here (no permission)")
+NEITHER = Abilities(refusal="bubblewrap does not work here (no permission)")
 
 
 @pytest.mark.parametrize(("wanted", "machine", "mode"), [
     (Mode.AUTO, BOTH, Mode.BUBBLEWRAP), (Mode.LANDLOCK, ONLY_LANDLOCK, Mode.LANDLOCK),
     (Mode.LANDLOCK, BOTH, Mode.LANDLOCK), (Mode.NONE, NEITHER, Mode.NONE), (Mode.NONE, BOTH, Mode.NONE)])
-def test_the_mode_that_holds(wanted: Mode, machine: Machine, mode: Mode) -> None:
+def test_the_mode_that_holds(wanted: Mode, machine: Abilities, mode: Mode) -> None:
     assert choose_mode(wanted, machine) is mode
 
 
@@ -284,7 +287,7 @@ def test_the_mode_that_holds(wanted: Mode, machine: Machine, mode: Mode) -> None
     (Mode.AUTO, NEITHER, r"here \(no permission\); allow user namespaces to this user, or set mode = \"none\" in"),
     (Mode.AUTO, ONLY_LANDLOCK, r"install it with `.*, or set mode = \"landlock\" \(it leaves gaps: .* or mode = \"n"),
 ])
-def test_a_mode_that_cannot_be_held_is_refused_with_a_remedy(wanted: Mode, machine: Machine, message: str) -> None:
+def test_a_mode_that_cannot_be_held_is_refused_with_a_remedy(wanted: Mode, machine: Abilities, message: str) -> None:
     with pytest.raises(Refused, match=message):
         choose_mode(wanted, machine)
 
@@ -299,7 +302,7 @@ def test_the_line_of_launch_and_status_names_modes_and_gaps() -> None:
                            "bubblewrap is not installed: install it with `")
     assert len(line) < 200
     assert "not installed" not in describe_modes({"agent a": Mode.LANDLOCK}, BOTH)
-    shared = Machine("bwrap", "", False, False)
+    shared = Abilities("bwrap", "", False, False)
     assert "/proc is shared" in describe_modes({"agent a": Mode.BUBBLEWRAP}, shared)
 
 
@@ -324,7 +327,7 @@ def test_a_command_that_misses_a_file_is_told_how_to_show_it(mode: Mode, code: i
 def test_a_service_of_the_machine_that_a_sandbox_does_not_reach_is_told(tail: str, is_told: bool) -> None:
     for network, told in ((Network.ALLOW, is_told), (Network.OPEN, False)):
         hint = explain_missing_file(Rights(network=network), "sandbox.gate", End(1), tail, "/usr/bin:/bin")
-        assert ('network = "open" in [sandbox.gate]' in hint) is told
+        assert ("host_ports = [PORT] in [sandbox.gate]" in hint) is told
 
 
 @pytest.mark.parametrize(("code", "tail", "command"), [
@@ -367,7 +370,7 @@ def test_a_virtual_environment_that_a_command_names_is_shown_whole(tmp_path: Pat
     assert show_named_programs(Rights(), command).programs == (environment, base)
     steps = build(replace(PLACE, rights=show_named_programs(Rights(), command)),
                   Surroundings(HOME, (environment / "bin",)), Paths([str(environment), str(base)]))
-    assert targets(steps, Step.READ).count(str(environment)) == 1
+    assert targets(steps, BuildStep.READ).count(str(environment)) == 1
 
 
 def test_a_folder_is_walked_once_a_launch_and_when_its_top_has_changed(tmp_path: Path,

@@ -15,7 +15,7 @@ from garrison.errors import UsageError
 from garrison.launch.own_command import runs_in
 from garrison.records.names import check_run
 from garrison.schedules import plan
-from garrison.schedules.plan import DAY, Go, Overlap, Schedule, Stage, Start, due_times, read_times
+from garrison.schedules.plan import DAY, Go, Overlap, Schedule, ScheduledStart, Stage, due_times, read_times
 from garrison.schedules.starts import Schedules, command_words, stem_of, word_of
 from garrison.values import replace
 
@@ -86,9 +86,9 @@ def test_nicknames_are_fields() -> None:
 # ------------------------------------------------------------------------------------------------- what becomes of them
 
 
-def play(of: Schedule, steps: list[tuple[float, bool]], zone: ZoneInfo) -> list[Start]:
+def play(of: Schedule, steps: list[tuple[float, bool]], zone: ZoneInfo) -> list[ScheduledStart]:
     """Return the records after calls at these times; where a call is killed, only its first record is there."""
-    starts: dict[str, Start] = {}
+    starts: dict[str, ScheduledStart] = {}
     for now, is_killed in steps:
         due = plan.decide(of, max((start.due for start in starts.values()), default=0.0), now, zone)
         recorded = [start for start in (due.missed, due.start) if start is not None]
@@ -143,13 +143,13 @@ def test_a_paused_one_is_never_due_and_late_ones_begin_one_after_the_other() -> 
     of = schedule(paused="by hand")
     assert plan.decide(of, 0.0, MONDAY + DAY, ZoneInfo("UTC")) == plan.Due()
     assert plan.next_due(of, 0.0, MONDAY, ZoneInfo("UTC")) is None
-    late = [Start(MONDAY, Stage.BEGUN, MONDAY, is_late=True)] * 3
+    late = [ScheduledStart(MONDAY, Stage.BEGUN, MONDAY, is_late=True)] * 3
     assert [start.begin_at for start in plan.stagger(late, MONDAY)] == [MONDAY, MONDAY + 30, MONDAY + 60]
 
 
-STARTED = Start(MONDAY, Stage.STARTED, MONDAY, runs=["r1"])
-NEXT = Start(MONDAY + 60, Stage.BEGUN, MONDAY + 60)
-WAITING = Start(MONDAY + 30, Stage.QUEUED, MONDAY + 30)
+STARTED = ScheduledStart(MONDAY, Stage.STARTED, MONDAY, runs=["r1"])
+NEXT = ScheduledStart(MONDAY + 60, Stage.BEGUN, MONDAY + 60)
+WAITING = ScheduledStart(MONDAY + 30, Stage.QUEUED, MONDAY + 30)
 
 
 @pytest.mark.parametrize(("overlap", "others", "wanted"), [
@@ -159,7 +159,7 @@ WAITING = Start(MONDAY + 30, Stage.QUEUED, MONDAY + 30)
     (Overlap.STOP, [replace(WAITING, stage=Stage.BEGUN)], Go.WAIT),
     (Overlap.SKIP, [replace(NEXT, due=MONDAY + 90, at=MONDAY + 90)], Go.BEGIN),
 ])
-def test_an_earlier_run_that_is_not_over(overlap: Overlap, others: list[Start], wanted: Go) -> None:
+def test_an_earlier_run_that_is_not_over(overlap: Overlap, others: list[ScheduledStart], wanted: Go) -> None:
     assert plan.may_begin(schedule(overlap=overlap), NEXT, others, 0.0)[0] is wanted
 
 
@@ -169,7 +169,7 @@ def test_a_week_that_is_spent_skips() -> None:
 
 
 def test_three_failures_in_a_row_pause_and_count_anew_once_it_is_resumed() -> None:
-    failed = [Start(MONDAY + number, Stage.FAILED, MONDAY + number, why="no gate") for number in range(3)]
+    failed = [ScheduledStart(MONDAY + number, Stage.FAILED, MONDAY + number, why="no gate") for number in range(3)]
     of = schedule(since=MONDAY)
     assert plan.find_pause(of, failed) == "its last 3 starts failed: no gate"
     assert plan.find_pause(of, failed[:2]) == ""

@@ -16,8 +16,8 @@ from garrison.agents.session_options import SessionOptions
 from garrison.errors import UsageError
 from garrison.node.session_attempt import (
     REPORT_REQUEST,
-    Script,
     SessionProgram,
+    SessionScript,
     next_message,
     result_of,
     tools_of,
@@ -90,7 +90,7 @@ def test_a_session_without_tools_is_refused_since_it_could_not_report(tmp_path: 
 STEPS: list[dict[str, Any]] = [{"life": 1, "print": "a"}, {"notes": "b", "print": "c"}, {"life": 2, "print": "d"}]
 
 
-def played(script: Script, fails: str = "") -> tuple[list[str], Any]:
+def played(script: SessionScript, fails: str = "") -> tuple[list[str], Any]:
     """The names of the calls that a session makes of a script, and how its turn ended."""
     made: list[str] = []
 
@@ -109,16 +109,16 @@ def played(script: Script, fails: str = "") -> tuple[list[str], Any]:
 
 
 def test_a_script_calls_its_steps_as_tools() -> None:
-    made, result = played(Script("n", STEPS, 1))
+    made, result = played(SessionScript("n", STEPS, 1))
     assert made == ["a", "b", "c", "success"]
     assert (result.response, result.tool_calls_made) == ("The script of n has ended.", 4)
-    assert played(Script("n", STEPS, 2))[0] == ["b", "c", "d", "success"]
+    assert played(SessionScript("n", STEPS, 2))[0] == ["b", "c", "d", "success"]
 
 
 def test_a_script_continues_after_completed_steps_and_skips_other_incarnations_steps() -> None:
     said = [{"role": "tool", "tool_call_id": "2:notes", "content": "done"}]
-    assert Script("n", STEPS, 2).llm_call(said, "", {})["tool_calls"][0]["id"] == "2:print"
-    play = Script("n", STEPS, 2).tools()["exit"].call
+    assert SessionScript("n", STEPS, 2).llm_call(said, "", {})["tool_calls"][0]["id"] == "2:print"
+    play = SessionScript("n", STEPS, 2).tools()["exit"].call
     assert play(value=3, life=1) == "skipped: meant for incarnation 1"
     with pytest.raises(RuntimeError, match="exit code 3"):
         play(value=3)

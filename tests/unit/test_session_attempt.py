@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from garrison.agents.base import Assignment, Outcome
+from garrison.agents.base import Assignment, WorkResult
 from garrison.agents.claude.attempt import ClaudeAttempt
 from garrison.agents.claude.settings import ClaudeSettings
 from garrison.agents.conversation import policy, prompts, questions
 from garrison.agents.conversation.files import AttemptFiles
-from garrison.agents.conversation.policy import Decision
+from garrison.agents.conversation.policy import NextStep
 from garrison.agents.graph.model import AgentFailure
 from garrison.agents.session_agent import ORDER, SessionAttempt, _read_graph
 from garrison.agents.trouble import WHAT_TO_DO, TroubleKind
@@ -34,7 +34,7 @@ from garrison.values import fields_of
 class Programs:
     """An orchestrator's programs, each of which ends as told: an ending, or an outcome."""
 
-    def __init__(self, folder: Path, *ends: policy.Ending | Outcome) -> None:
+    def __init__(self, folder: Path, *ends: policy.ConnectionEnd | WorkResult) -> None:
         self.files, self.ends, self.begun = AttemptFiles(folder), list(ends), 0
         self.clock = 100.0
         self.assignment: Any = SimpleNamespace(folder=folder, output=folder / "output.log", account="")
@@ -43,18 +43,18 @@ class Programs:
         self.begun += 1
         return SimpleNamespace(poll=self.poll, process=lambda: (1, 1), wake_at=lambda: None, stop=lambda _now: None)
 
-    def poll(self, _now: float) -> Outcome:
+    def poll(self, _now: float) -> WorkResult:
         end = self.ends.pop(0)
-        if isinstance(end, Outcome):
+        if isinstance(end, WorkResult):
             return end
         append_line(self.files.endings, fields_of(end))
-        return Outcome("fail", "it wrote no status")
+        return WorkResult("fail", "it wrote no status")
 
     def work(self) -> SessionAttempt:
         return SessionAttempt(self.assignment, self.begin, 0.0, wall=lambda: self.clock)
 
 
-DONE = Outcome("success")
+DONE = WorkResult("success")
 
 
 def test_a_person_gets_a_turn_for_what_they_tell_a_session() -> None:
@@ -66,7 +66,7 @@ def test_a_person_gets_a_turn_for_what_they_tell_a_session() -> None:
 
 
 def test_a_question_waits_without_a_program_also_in_a_later_incarnation(tmp_path: Path) -> None:
-    programs = Programs(tmp_path, policy.Ending(policy.QUESTION, 1.0, "Which?"), DONE)
+    programs = Programs(tmp_path, policy.ConnectionEnd(policy.QUESTION, 1.0, "Which?"), DONE)
     work = programs.work()
     questions.ask(programs.files, "Which?", "c1")
     assert work.poll(0.0) is None
@@ -86,7 +86,7 @@ def test_a_question_waits_without_a_program_also_in_a_later_incarnation(tmp_path
 
 @pytest.mark.parametrize("kind", [TroubleKind.BUDGET, TroubleKind.AUTHENTICATION, TroubleKind.BILLING])
 def test_a_failure_that_needs_a_person_parks_until_an_answer_or_a_new_incarnation(tmp_path: Path, kind: str) -> None:
-    programs = Programs(tmp_path, *[policy.Ending(kind, 1.0, "spent")] * 3, DONE)
+    programs = Programs(tmp_path, *[policy.ConnectionEnd(kind, 1.0, "spent")] * 3, DONE)
     work = programs.work()
     assert work.poll(0.0) is None
     assert work.question is not None
@@ -100,7 +100,7 @@ def test_a_failure_that_needs_a_person_parks_until_an_answer_or_a_new_incarnatio
 
 
 def test_a_transient_failure_is_waited_for_until_it_is_over(tmp_path: Path) -> None:
-    ending = policy.Ending(TroubleKind.NETWORK, 100.0, "gone")
+    ending = policy.ConnectionEnd(TroubleKind.NETWORK, 100.0, "gone")
     programs = Programs(tmp_path, *[ending] * 30, DONE)
     work = programs.work()
     assert (work.poll(0.0), programs.begun, work.question) == (None, 1, None)
@@ -111,7 +111,7 @@ def test_a_transient_failure_is_waited_for_until_it_is_over(tmp_path: Path) -> N
 
 
 def test_a_takeover_suspends_the_session_and_its_end_resumes_it(tmp_path: Path) -> None:
-    programs = Programs(tmp_path, Outcome("fail", "struck", killed=True), DONE)
+    programs = Programs(tmp_path, WorkResult("fail", "struck", killed=True), DONE)
     work = programs.work()
     there = LifeLock.try_acquire(programs.files.takeover)
     assert there is not None
@@ -119,7 +119,7 @@ def test_a_takeover_suspends_the_session_and_its_end_resumes_it(tmp_path: Path) 
     assert (work.poll(0.0), programs.begun, work.process()) == (None, 1, (7, 8))
     assert "held by a person" in programs.files.waiting.read_text()
     assert (programs.work().process(), programs.begun) == ((7, 8), 1), "nor does a new life begin it"
-    append_line(programs.files.endings, fields_of(policy.Ending(policy.PERSON, 1.0)))
+    append_line(programs.files.endings, fields_of(policy.ConnectionEnd(policy.PERSON, 1.0)))
     there.release()
     assert (work.poll(0.0), programs.begun) == (None, 2)
     assert not programs.files.waiting.exists()
@@ -130,11 +130,11 @@ def test_a_takeover_suspends_the_session_and_its_end_resumes_it(tmp_path: Path) 
 def test_a_report_that_comes_as_a_person_takes_over_ends_a_claude_session(tmp_path: Path, recorded: bool) -> None:
     """Stopped for the person, the connection may have its report already."""
     assignment = Assignment(Task("r", "n", 1), tmp_path, tmp_path, {"GARRISON_HOME": str(tmp_path)})
-    ends = [policy.Ending(policy.REPORTED, 1.0, success=True)] if recorded else [Outcome("fail", "stopped")]
+    ends = [policy.ConnectionEnd(policy.REPORTED, 1.0, success=True)] if recorded else [WorkResult("fail", "stopped")]
     programs = Programs(tmp_path, *ends)
 
     class Attempt(ClaudeAttempt):
-        def _start(self, _decision: Decision, now: float) -> Any:
+        def _start(self, _decision: NextStep, now: float) -> Any:
             return programs.begin(now)
 
     attempt = Attempt(assignment, ClaudeSettings(), 0.0)
@@ -159,7 +159,7 @@ def test_the_model_is_told_of_a_takeover_until_the_next_end(tmp_path: Path) -> N
     prompt, ran = ordered(tmp_path), []
     files = AttemptFiles(tmp_path)
     files.make()
-    append_line(files.endings, fields_of(policy.Ending(policy.PERSON, 1.0)))
+    append_line(files.endings, fields_of(policy.ConnectionEnd(policy.PERSON, 1.0)))
     heard: list[Any] = []
 
     class Hears(Model):
@@ -183,13 +183,13 @@ def test_a_persons_cli_gets_the_end_of_a_long_conversation() -> None:
 
 
 def test_a_stopped_or_killed_session_is_left_to_a_later_incarnation(tmp_path: Path) -> None:
-    spent = policy.Ending(TroubleKind.BUDGET, 1.0, "spent")
-    programs = Programs(tmp_path, Outcome("fail", "killed", killed=True), spent)
-    assert programs.work().poll(0.0) == Outcome("fail", "killed", killed=True)
+    spent = policy.ConnectionEnd(TroubleKind.BUDGET, 1.0, "spent")
+    programs = Programs(tmp_path, WorkResult("fail", "killed", killed=True), spent)
+    assert programs.work().poll(0.0) == WorkResult("fail", "killed", killed=True)
     work = programs.work()
     work.poll(0.0)
     work.stop(0.0)
-    assert work.poll(0.0) == Outcome("fail", "stopped")
+    assert work.poll(0.0) == WorkResult("fail", "stopped")
 
 
 # ---- the program

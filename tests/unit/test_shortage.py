@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from garrison.agents.base import AgentReport, Outcome
+from garrison.agents.base import AgentReport, WorkResult
 from garrison.errors import GarrisonError, Shortage
 from garrison.node.orchestrator import lacked_room
 from garrison.supervise.restart import Death, Policy, apply_policy
@@ -67,10 +67,11 @@ def test_a_lack_is_found_before_a_start(tmp_path: Path, memory: int, limit: str,
 
 def test_an_agent_that_reports_its_failure_is_believed_while_the_machine_lacks_nothing() -> None:
     output, reported = "test_pipes: OSError: Too many open files", AgentReport(status="fail")
-    assert lacked_room(Outcome("fail"), output, "")
-    assert not lacked_room(Outcome("fail", report=reported), output, "")
-    assert lacked_room(Outcome("fail", report=reported), output, "only 3 MiB of memory are left")
-    assert not lacked_room(Outcome("success"), output, "") and not lacked_room(Outcome("fail"), "2 failed", "no memory")
+    assert lacked_room(WorkResult("fail"), output, "")
+    assert not lacked_room(WorkResult("fail", report=reported), output, "")
+    assert lacked_room(WorkResult("fail", report=reported), output, "only 3 MiB of memory are left")
+    assert not lacked_room(WorkResult("success"), output,
+                           "") and not lacked_room(WorkResult("fail"), "2 failed", "no memory")
 
 
 def test_what_has_begun_needs_less_room_than_what_begins(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from garrison.cli import status as render
 from garrison.cli import why
-from garrison.cli.render import Span, table, text, width
+from garrison.cli.render import StyledText, table, text, width
 from garrison.cli.terminal import frame, terminal_of
 from garrison.config import Timing
 from garrison.ends import WaitKind
@@ -18,7 +18,7 @@ from garrison.pipeline.questions import OpenGate, Question
 from garrison.records.run import Launch
 from garrison.run.state import NodeState
 from garrison.run.status import Status
-from garrison.sandbox.proxy.hosts import HostSettings, RefusedHost
+from garrison.sandbox.proxy.hosts import HostRights, RefusedHost
 from garrison.values import fields_of, replace
 from garrison.views.limits import Used, limits
 from garrison.views.node_view import FailedNode, Incarnations, NodeView
@@ -108,7 +108,7 @@ def test_the_bar_is_full_and_shows_every_place(counts: tuple[int, ...], room: in
 
 
 def test_a_table_becomes_blocks_where_its_last_column_has_no_room() -> None:
-    rows = [[Span("a"), Span("up"), Span("1"), Span("why " * 20)]]
+    rows = [[StyledText("a"), StyledText("up"), StyledText("1"), StyledText("why " * 20)]]
     assert text(table(("NAME", "STATUS", "N", "WHY"), rows, 44), colours=False).startswith("NAME  STATUS  N  WHY\na ")
     assert text(table(("NAME", "STATUS", "N", "WHY"), rows, 22), colours=False).startswith("a  up\n  n 1\n  why why")
 
@@ -139,7 +139,7 @@ def test_a_status_for_a_person_leaves_out_what_is_as_it_should_be() -> None:
 def test_why_ends_with_the_whole_line_that_allows_what_was_refused() -> None:
     host = RefusedHost("pypi.example.org:443", "not allowed", "", "", entry="pypi.example.org")
     failed = replace(node("bad", "failed"), refused_hosts=(host,),
-                     host_settings=HostSettings(Path("/h/" * 30 + "config.toml"), ("default",)))
+                     host_settings=HostRights(Path("/h/" * 30 + "config.toml"), ("default",)))
     told = why.cut(why.tell_node(view(failed, status=Status.FAILED), failed, {}), 80)
     said = re.sub(r"\n *", " ", text(told, colours=False)).strip()
     assert "network: bad: pypi.example.org:443 was refused" in said

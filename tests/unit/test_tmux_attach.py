@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from garrison.system.terminal import Session
+from garrison.system.terminal import TerminalSession
 from garrison.system.tmux import attach_argv, bound, detach_keys, status_format
 
 OURS = ["bind-key    -T prefix C-b     send-prefix", "bind-key    -T prefix d       detach-client",
@@ -37,7 +37,7 @@ def test_the_status_line_names_the_session_literally() -> None:
 
 
 def test_attaching_is_read_only_and_by_id() -> None:
-    session = Session("tmux", "/s", "$3", "%7", 1, "orchestrator-a@r1")
+    session = TerminalSession("tmux", "/s", "$3", "%7", 1, "orchestrator-a@r1")
     argv = attach_argv(session, "", "C-b", OURS, "t", write=False, environ={})
     assert argv[argv.index("attach-session"):] == ["attach-session", "-r", "-t", "$3"]
     assert "-r" not in attach_argv(session, "", "C-b", OURS, "t", write=True, environ={})

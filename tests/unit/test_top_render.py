@@ -14,22 +14,22 @@ from garrison.cli import top_render
 from garrison.cli.render import text, width
 from garrison.cli.top_app import Top
 from garrison.cli.top_render import SYMBOLS
-from garrison.system.resource_usage import Machine, Usage
-from garrison.views.top_frame import Agents, EventOfRun, Frame, FrameReader, LandingOfRun, Row, format_bytes
+from garrison.system.resource_usage import Machine, ResourceUsage
+from garrison.views.top_frame import Agents, EventOfRun, Frame, FrameReader, LandingOfRun, TopRow, format_bytes
 from garrison.views.usage import next_pause
 
 EVIL = "\x1b]0;owned\x07\x1b[2Jred 日本語\x07"
 
 
-def row(name: str, kind: str = "node", state: str = "working") -> Row:
-    return Row(12.3, 30 << 20, 2, id=f"r1/{kind}/{name}", run="r1", kind=kind, name=name, state=state, attempt=1,
-               attempts=3, starts="1+2", age_s=75.0, beat_s=0.4, phase="executing", usd=0.5, doing=f"does {EVIL}")
+def row(name: str, kind: str = "node", state: str = "working") -> TopRow:
+    return TopRow(12.3, 30 << 20, 2, id=f"r1/{kind}/{name}", run="r1", kind=kind, name=name, state=state, attempt=1,
+                  attempts=3, starts="1+2", age_s=75.0, beat_s=0.4, phase="executing", usd=0.5, doing=f"does {EVIL}")
 
 
-def frame(*rows: Row) -> Frame:
+def frame(*rows: TopRow) -> Frame:
     event = EventOfRun("2026-01-31T12:00:00.000000Z", "died", "runner-a@r1", 2, EVIL, run="r1")
     return Frame(f"/somewhere/that/is/long/{EVIL}", "2026-01-31T12:00:00.000000Z",
-                 Machine((9.0, 1, 1), 2, 1 << 33, 1 << 34), Usage(12.0, 1 << 30, 9), Agents(1, 2), 1.5, 1,
+                 Machine((9.0, 1, 1), 2, 1 << 33, 1 << 34), ResourceUsage(12.0, 1 << 30, 9), Agents(1, 2), 1.5, 1,
                  [row("r1", "run", "running"), row("guardian-crew", "layer", "alive"), *rows],
                  [LandingOfRun(1, EVIL, 1, "testing", 3.0, EVIL, run="r1")], [f"r1: tests: {EVIL}"],
                  [event] * 30, [EVIL])

@@ -13,10 +13,10 @@ from garrison.agents.acp.connection import classify_error
 from garrison.agents.command_profile import CommandProfile
 from garrison.agents.conversation import policy
 from garrison.agents.conversation.files import AttemptFiles
-from garrison.agents.conversation.policy import Ending, Step
+from garrison.agents.conversation.policy import ConnectionEnd, NextStepKind
 from garrison.agents.conversation.trouble import was_hindered
 from garrison.agents.presets import Preset, find_preset
-from garrison.agents.program_stream import ClaudeStream, CodexStream, Told
+from garrison.agents.program_stream import ClaudeStream, CodexStream, ProgramState
 from garrison.agents.registry import find_profile
 from garrison.agents.trouble import (
     MAX_RESET,
@@ -223,7 +223,7 @@ def test_a_time_without_a_zone_is_the_users() -> None:
 
 
 def test_the_error_event_of_a_stream_is_the_witness() -> None:
-    told = Told()
+    told = ProgramState()
     events = ({"type": "assistant", "error": "rate_limit", "message": {"content": []}},
               {"type": "rate_limit_event", "rate_limit_info": {"status": "rejected", "resetsAt": 1795881600}},
               {"type": "result", "is_error": True, "api_error_status": 429, "result": "You've hit your session limit"})
@@ -232,7 +232,7 @@ def test_the_error_event_of_a_stream_is_the_witness() -> None:
     assert (told.status, told.error, told.resets_at) == (429, "rate_limit", 1795881600.0)
     found = read_told(told.status, told.error, told.failure)
     assert found and found.kind == "rate_limit"
-    codex = Told()
+    codex = ProgramState()
     list(CodexStream().read(codex, {"type": "turn.failed", "error": {"message": "unexpected status 503 Service "
                                                                      "Unavailable, url: http://10.1.1.1/v1"}}))
     assert (found := read_told(codex.status, codex.error, codex.failure)) and found.kind == "server"
@@ -242,30 +242,30 @@ def test_the_error_event_of_a_stream_is_the_witness() -> None:
 
 def test_a_program_waits_as_long_as_its_trouble_lasts_and_for_a_broken_program_ten_minutes() -> None:
     for kind in (TroubleKind.OVERLOADED, TroubleKind.SERVER, TroubleKind.NETWORK, TroubleKind.RATE_LIMIT):
-        endings: list[Ending] = []
+        endings: list[ConnectionEnd] = []
         for _ in range(200):
             at = endings[-1].at if endings else 0.0
-            endings.append(Ending(kind, at, "x"))
+            endings.append(ConnectionEnd(kind, at, "x"))
             decision = policy.decide_program(endings)
             pause = decision.until - at
-            assert decision.step is Step.WAIT and 0 < pause <= TRANSIENT[kind].cap
-            endings[-1] = Ending(kind, decision.until, "x")
+            assert decision.step is NextStepKind.WAIT and 0 < pause <= TRANSIENT[kind].cap
+            endings[-1] = ConnectionEnd(kind, decision.until, "x")
         assert pause == TRANSIENT[kind].cap and "tried 200 times, again at least every" in decision.reason
-    reset = policy.decide_program([Ending("rate_limit", 0.0, "x", resets_at=7200.0)])
+    reset = policy.decide_program([ConnectionEnd("rate_limit", 0.0, "x", resets_at=7200.0)])
     assert (reset.until, reset.reason) == (7200.0, "rate limit: x")
-    assert policy.decide_program([Ending("rate_limit", 100.0, "x", resets_at=50.0)]).until == 130.0  # a past one
-    gone = policy.decide_program([Ending("vanished", at, "codex is gone") for at in (0.0, 86_400.0)])
-    assert (gone.step, gone.reason) == (Step.WAIT, "codex is gone; waiting until it is back")
-    broken = [Ending("broken", at, "codex cannot be run") for at in (0.0, 599.0)]
+    assert policy.decide_program([ConnectionEnd("rate_limit", 100.0, "x", resets_at=50.0)]).until == 130.0  # a past one
+    gone = policy.decide_program([ConnectionEnd("vanished", at, "codex is gone") for at in (0.0, 86_400.0)])
+    assert (gone.step, gone.reason) == (NextStepKind.WAIT, "codex is gone; waiting until it is back")
+    broken = [ConnectionEnd("broken", at, "codex cannot be run") for at in (0.0, 599.0)]
     assert policy.decide_program(broken).reason == "codex cannot be run; waiting until it can, at most 10 minutes"
-    over = policy.decide_program([*broken, Ending("broken", 600.0, "codex cannot be run")])
-    assert (over.step, over.reason) == (Step.FINISH, "codex cannot be run; it was waited for 10 minutes")
+    over = policy.decide_program([*broken, ConnectionEnd("broken", 600.0, "codex cannot be run")])
+    assert (over.step, over.reason) == (NextStepKind.FINISH, "codex cannot be run; it was waited for 10 minutes")
 
 
 def test_a_spent_quota_of_a_session_is_waited_for() -> None:
     text = "You have reached your specified API usage limits. You will regain access on 2026-12-01 at 00:00 UTC."
     assert classify(400, text) is TroubleKind.QUOTA
-    assert policy.decide([Ending(TroubleKind.QUOTA, 0.0, text)]).step is Step.WAIT
+    assert policy.decide([ConnectionEnd(TroubleKind.QUOTA, 0.0, text)]).step is NextStepKind.WAIT
 
 
 def test_an_attempt_that_could_not_work_says_nothing_about_its_work(tmp_path: Path) -> None:
@@ -273,7 +273,7 @@ def test_an_attempt_that_could_not_work_says_nothing_about_its_work(tmp_path: Pa
     files.make()
     assert not was_hindered(tmp_path)
     for kind, expected in (("hang", True), ("too_long", False), ("broken", True), (policy.SILENT, False)):
-        files.add_ending(Ending(kind, 1.0, "x"))
+        files.add_ending(ConnectionEnd(kind, 1.0, "x"))
         assert was_hindered(tmp_path) is expected, kind
 
 

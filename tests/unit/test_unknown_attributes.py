@@ -13,7 +13,7 @@ from garrison.agents.claude.settings import ATTRIBUTES
 from garrison.errors import Refused
 from garrison.pipeline import run
 from garrison.pipeline.graph import MAX_SECONDS, Edge, Graph, Node, Value
-from garrison.pipeline.lint import Finding, errors, lint
+from garrison.pipeline.lint import LintFinding, errors, lint
 from garrison.pipeline.lint.known_attributes import (
     DRAWING,
     KNOWN,
@@ -28,7 +28,7 @@ from garrison.spelling import MAX_EDITS, MIN_LENGTH, edits, nearest
 RULES = ("attribute_misspelt", "attribute_misplaced", "attribute_unknown")
 
 
-def findings(body: str) -> list[Finding]:
+def findings(body: str) -> list[LintFinding]:
     graph = parse(f"digraph {{ start [shape=Mdiamond] end [shape=Msquare] a [label=A] {body} start -> a -> end }}")
     return [one for one in lint(graph) if one.rule in RULES]
 

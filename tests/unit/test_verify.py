@@ -13,7 +13,7 @@ from garrison.cli.verify import EXIT_SECONDS, settle, verify
 from garrison.errors import UsageError
 from garrison.records import journal, run
 from garrison.records.run import Launch, RunFiles
-from garrison.testing.checker import Finding, Promise
+from garrison.testing.checker import BrokenPromise, Promise
 
 
 @pytest.fixture(scope="module")
@@ -82,8 +82,8 @@ def test_a_damaged_file_of_costs_is_told(sound: Story, tmp_path: Path) -> None:
     assert "no line of `garrison cost --calls`" in str(found.exception)
 
 
-LEFT = Finding(Promise.CLEAN, "process 7 is still there")
-LOST = Finding(Promise.KEPT, "a commit is lost")
+LEFT = BrokenPromise(Promise.CLEAN, "process 7 is still there")
+LOST = BrokenPromise(Promise.KEPT, "a commit is lost")
 
 
 @pytest.mark.parametrize(("looks", "found", "waits"), [
@@ -91,7 +91,8 @@ LOST = Finding(Promise.KEPT, "a commit is lost")
     ([[LOST, LEFT], [LOST]], [LOST], 1),
     ([[LOST]], [LOST], 0),
 ])
-def test_a_process_on_its_way_out_is_waited_for(looks: list[list[Finding]], found: list[Finding], waits: int) -> None:
+def test_a_process_on_its_way_out_is_waited_for(looks: list[list[BrokenPromise]], found: list[BrokenPromise],
+                                                waits: int) -> None:
     waited: list[float] = []
     assert settle(iter(looks).__next__, waited.append) == found
     assert len(waited) == waits

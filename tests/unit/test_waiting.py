@@ -8,14 +8,14 @@ import pytest
 from tests.unit.test_help import said
 
 from garrison.cli import resolve
-from garrison.cli.waiting import Listed, is_meant, waiting_lines
-from garrison.ends import ChangeKind, Effect, Told, WaitKind
+from garrison.cli.waiting import ListedWait, is_meant, waiting_lines
+from garrison.ends import ChangeKind, Effect, LandingNote, WaitKind
 from garrison.errors import NotFound, Refused
 from garrison.merge.entry import MergeEntry
 from garrison.records.run import Task
 from garrison.records.store import Store
-from garrison.views.changes import Check
-from garrison.views.decision import Checked, Outcome, Verdict, summarise_checks
+from garrison.views.changes import JudgedBy
+from garrison.views.decision import Checked, CheckVerdict, ShownOutcome, summarise_checks
 from garrison.views.waits import PersonWait, ShownGate
 
 
@@ -30,22 +30,23 @@ FAILED = PersonWait(WaitKind.FAILED, "exit 1", "other")
 
 
 def test_questions_and_approvals_are_listed_with_the_command_that_settles_each() -> None:
-    found = [Listed("r1", ASKS), Listed("r2", GATE)]
+    found = [ListedWait("r1", ASKS), ListedWait("r2", GATE)]
     assert waiting_lines(found, approvals=False) == [
         "impl of run r1 asks: Which colour?", "  garrison answer impl TEXT --run r1",
         "plan of run r2 asks: Go on?", "  garrison answer plan TEXT --run r2"]
-    outcome = Outcome("docs", "waiting for approval", 1, files=1, added=3, removed=2,
-                      checked=(Checked("acceptance", Verdict.PASSED, "acceptance passed"),))
-    assert waiting_lines([Listed("r1", REVIEW, outcome)], approvals=True) == [
+    outcome = ShownOutcome("docs", "waiting for approval", 1, files=1, added=3, removed=2,
+                           checked=(Checked("acceptance", CheckVerdict.PASSED, "acceptance passed"),))
+    assert waiting_lines([ListedWait("r1", REVIEW, outcome)], approvals=True) == [
         "docs of run r1 waits for your approval, 1 file +3 −2: garrison review docs --run r1", "  acceptance passed"]
     assert [is_meant(wait, approvals=True) for wait in (ASKS, GATE, REVIEW, FAILED)] == [False, False, True, False]
     assert [is_meant(wait, approvals=False) for wait in (ASKS, GATE, REVIEW, FAILED)] == [True, True, False, False]
 
 
 def test_what_was_checked_names_the_files_outside_those_of_the_node() -> None:
-    checks = [Check("acceptance", "make", "passed", 0), Check("gate", "make", "not run yet")]
+    checks = [JudgedBy("acceptance", "make", "passed", 0), JudgedBy("gate", "make", "not run yet")]
     entry = MergeEntry("a-1", "r", "a", 1, "b", "o", "main", changes=(
-        Told(ChangeKind.OUTSIDE, Effect.TELL, 2, ("x.py", "y.py")), Told(ChangeKind.TESTS, Effect.ASK, 1, ("t.py",))))
+        LandingNote(ChangeKind.OUTSIDE, Effect.TELL, 2, ("x.py", "y.py")),
+        LandingNote(ChangeKind.TESTS, Effect.ASK, 1, ("t.py",))))
     task = Task("r", "a", 1, label="a", prompt="p", attributes={"files": "src/**"})
     told = summarise_checks(checks, entry, task)
     assert [(each.what, each.verdict, each.words) for each in told] == [

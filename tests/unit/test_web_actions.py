@@ -10,12 +10,12 @@ import pytest
 from garrison.cli.main import garrison
 from garrison.cli.top_app import ACTIONS
 from garrison.errors import UsageError
-from garrison.views.top_frame import Row
+from garrison.views.top_frame import TopRow
 from garrison.web import actions, begin
 
-ROWS = (Row(None, 0, 0, id="n", run="r1", kind="node", name="a", state="working"),
-        Row(None, 0, 0, id="g", run="r1", kind="layer", name="guardian-x", state="alive", role="guardian"))
-OFFER = begin.Offer((begin.Place("/r", "codex"),), ("claude",))
+ROWS = (TopRow(None, 0, 0, id="n", run="r1", kind="node", name="a", state="working"),
+        TopRow(None, 0, 0, id="g", run="r1", kind="layer", name="guardian-x", state="alive", role="guardian"))
+OFFER = begin.StartOffer((begin.RunDefaults("/r", "codex"),), ("claude",))
 COMMANDS = [
     *(actions.run_command_words("r1", {"action": action}) for action in actions.RUN),
     *(actions.node_command_words("r1", "a", {"action": action, "text": "-- why $(id)"}) for action in actions.NODE),

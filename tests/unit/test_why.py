@@ -19,7 +19,7 @@ from garrison.records.store import Store
 from garrison.supervise.decisions import ChildState, DecisionInputs
 from garrison.supervise.restart import Death, Policy
 from garrison.supervise.verdict import Observation, judge
-from garrison.views.event_log import Event
+from garrison.views.event_log import LoggedEvent
 from garrison.views.explain import _deaths_counted, describe, observation
 
 AT = "2026-01-31T12:00:00.000000Z"
@@ -102,7 +102,7 @@ def test_only_deaths_that_count_are_counted() -> None:
     ({"unhold": "a", "node": "a", "lives": {}}, "unparked by a person")])
 def test_a_persons_request_is_explained(effect: dict[str, object], text: str) -> None:
     data = {"id": "s1", "type": "GUIDANCE", "node": None, **effect}
-    event = Event(AT, "r1", "guardian", "guardian-crew@r1#1", 7, "signal", "a", "", data)
+    event = LoggedEvent(AT, "r1", "guardian", "guardian-crew@r1#1", 7, "signal", "a", "", data)
     told = describe(event)
     assert (told.text, told.about) == (text, "a")
 

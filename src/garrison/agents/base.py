@@ -17,7 +17,7 @@ from garrison.values import Value
 
 if TYPE_CHECKING:
 
-    from garrison.agents.briefing import Death, Progress
+    from garrison.agents.briefing import EarlierDeath, WorkState
     from garrison.records.run import Task
     from garrison.sandbox.place import Place
 
@@ -58,7 +58,7 @@ WORKER, VALIDATOR = "worker", "validator"
 """Roles of an agent: it does a node's work, or judges it."""
 
 
-def look_nowhere() -> Progress:
+def look_nowhere() -> WorkState:
     from garrison.agents.briefing import NO_PROGRESS  # 15 records that a guardian, which imports this, never makes
 
     return NO_PROGRESS
@@ -73,9 +73,9 @@ class Assignment(Value):
     """Folder of the attempt: prompt.md, context.json, output.log, result.json, and `exchange`."""
     environment: Mapping[str, str]
     incarnation: int = 1
-    deaths: tuple[Death, ...] = ()
+    deaths: tuple[EarlierDeath, ...] = ()
     """How earlier incarnations of this attempt died, oldest first."""
-    look: Callable[[], Progress] = look_nowhere
+    look: Callable[[], WorkState] = look_nowhere
     """Look at what is committed and uncommitted in the worktree now."""
     can_run: bool = False
     """Set if it may run commands although it only judges: nothing that they write is kept."""
@@ -234,7 +234,7 @@ class AgentReport(TypedDict, total=False):
     """Word that an edge asks for, reported in place of a status."""
 
 
-class Outcome(Value):
+class WorkResult(Value):
     """Result of the work; `status` is success or fail, `reason` is empty on success."""
 
     status: str
@@ -288,7 +288,7 @@ class Function(Value):
 class Work(Protocol):
     """Work in progress, polled until it has an outcome."""
 
-    def poll(self, now: float) -> Outcome | None:
+    def poll(self, now: float) -> WorkResult | None:
         """Return the outcome once the work has ended and left nothing running; `now` is in monotonic seconds."""
         ...
 
@@ -349,7 +349,7 @@ class Agent(Protocol):
         ...
 
 
-class Order(Value):
+class ConnectionOrder(Value):
     """Order of a connection, as far as it is the same for each kind of agent: the session to begin or resume, and its
     first message."""
 

@@ -25,7 +25,7 @@ class Reporting(StrEnum):
     """Its program prints its messages as a stream, and decides its exit code itself."""
 
 
-class Start(StrEnum):
+class StartFrom(StrEnum):
     """Where an attempt begins that follows a refused one."""
 
     FRESH = "fresh"
@@ -54,7 +54,7 @@ class LandedWork(Value):
     files: tuple[str, ...] = ()
 
 
-class ConflictedFile(Value):
+class FileConflict(Value):
     """A file in conflict, with what changed it on the target since the branch began."""
 
     name: str
@@ -91,7 +91,7 @@ class PersonsWord(Value):
     """When, as an ISO date; '' if that is not known."""
 
 
-class Ended(StrEnum):
+class EndedBy(StrEnum):
     """How an attempt's agent said that it was done, in words."""
 
     REPORTED = "reported success"
@@ -99,7 +99,7 @@ class Ended(StrEnum):
     SILENT = "ended without a report"
 
 
-class Refusal(Value):
+class EarlierRefusal(Value):
     """Why the attempt before was refused, and what is left of it. Empty fields are unknown, or there is no such thing.
     """
 
@@ -129,7 +129,7 @@ class Refusal(Value):
     more_landed: int = 0
     claim: str = ""
     """What the refused attempt's agent had reported, or said last."""
-    ended: Ended = Ended.REPORTED
+    ended: EndedBy = EndedBy.REPORTED
     rescue: str = ""
     """Ref that contains the refused work."""
     stat: str = ""
@@ -138,11 +138,11 @@ class Refusal(Value):
     """Notes that its agent had left."""
     earlier: tuple[str, ...] = ()
     """Refusals of the attempts before it, a line each."""
-    start: Start = Start.FRESH
-    conflicts: tuple[ConflictedFile, ...] = ()
-    """Files in conflict: those that have markers now (`Start.MERGE`), else those that had none."""
+    start: StartFrom = StartFrom.FRESH
+    conflicts: tuple[FileConflict, ...] = ()
+    """Files in conflict: those that have markers now (`StartFrom.MERGE`), else those that had none."""
     merged: str = ""
-    """Commit of the target that is merged into the branch now (`Start.MERGE`)."""
+    """Commit of the target that is merged into the branch now (`StartFrom.MERGE`)."""
     label: str = ""
     """Name of the target in the conflict markers."""
     feedback: str = ""
@@ -155,7 +155,7 @@ class Refusal(Value):
     """Path of the file for the answers."""
 
 
-class Progress(Value):
+class WorkState(Value):
     """State of a worktree: its commits since `base`, newest first, and its uncommitted changes, as `git status` lists
     them."""
 
@@ -166,10 +166,10 @@ class Progress(Value):
     more_uncommitted: int = 0
 
 
-NO_PROGRESS = Progress()
+NO_PROGRESS = WorkState()
 
 
-class Death(Value):
+class EarlierDeath(Value):
     """End of an earlier process of the same attempt; `at` is in seconds since 1970."""
 
     at: float
@@ -187,13 +187,13 @@ class Interruption(Value):
     """Tool calls that the interruption cut off."""
     output: str = ""
     """End of what the interrupted program printed."""
-    progress: Progress = NO_PROGRESS
+    progress: WorkState = NO_PROGRESS
     notes: str = ""
     predecessors: tuple[str, ...] = ()
     """Other agents that worked on it before in this attempt."""
 
 
-class Landing(Value):
+class LandingTerms(Value):
     """How the work lands: on which branch, and which commands must pass before; an empty `target`: it does not."""
 
     target: str = ""
@@ -209,7 +209,7 @@ class Briefing(Value):
     """Everything for the prompt of one attempt."""
 
     branch: str = ""
-    landing: Landing = Landing()
+    landing: LandingTerms = LandingTerms()
     validated: bool = False
     """Set if another agent judges the work."""
     landed: tuple[LandedWork, ...] = ()
@@ -221,7 +221,7 @@ class Briefing(Value):
     left: str = ""
     """Sentence that says what is left of the other limits."""
     decided: tuple[PersonsWord, ...] = ()
-    refusal: Refusal | None = None
+    refusal: EarlierRefusal | None = None
     interruption: Interruption | None = None
     reporting: Reporting = Reporting.TOOLS
     notes_file: str = ""

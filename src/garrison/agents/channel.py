@@ -39,7 +39,7 @@ _CHUNK = 1 << 16
 """Bytes read at once; each costs an event."""
 
 
-class RateLimit:
+class TokenBucket:
     """Token bucket: `RATE` events a second, `BURST` at once. Pure; times are monotonic seconds."""
 
     def __init__(self, rate: float = RATE, burst: float = BURST) -> None:
@@ -91,7 +91,7 @@ class Channel:
         self._epoll = select.epoll()
         self._registered: set[int] = set()
         self._connections: dict[int, _Connection] = {}
-        self._limit = RateLimit()
+        self._limit = TokenBucket()
         self._file = _file_id(path)
         self._paused_until: float | None = None
         self._logged = False

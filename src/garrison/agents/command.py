@@ -24,7 +24,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from garrison.agents.base import EXIT, AgentReport, Outcome, Work
+from garrison.agents.base import EXIT, AgentReport, Work, WorkResult
 from garrison.agents.command_profile import PROMPT, SHELL, CommandProfile
 from garrison.agents.result import LANDING, read_report
 from garrison.agents.success_rule import EXIT_ZERO, MAX_SEARCHED
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 
     from garrison.agents.base import Assignment
-    from garrison.agents.program_stream import ProgramStream, Told
+    from garrison.agents.program_stream import ProgramState, ProgramStream
 
 _RECORDING = """\
 exec 3>&2 2>/dev/null
@@ -291,7 +291,7 @@ class CommandWork(Work):
         self._read_next: float | None = None
         """When a stream that grows is read next: not at each line."""
 
-    def poll(self, now: float) -> Outcome | None:
+    def poll(self, now: float) -> WorkResult | None:
         """Return the outcome once the program and everything it started have ended."""
         result = self._job.poll(now)
         if self._stream is not None:
@@ -316,7 +316,7 @@ class CommandWork(Work):
         try:
             reported = self._reported()
         except ValueError as error:
-            return Outcome("fail", f"{self._what}: {error}", result.code, killed=bool(result.signal))
+            return WorkResult("fail", f"{self._what}: {error}", result.code, killed=bool(result.signal))
         told = self._stream.told.failure if self._stream is not None and not result.signal else ""
         output = clean(told)[:_MAX_REASON] or read_tail(self._assignment.output, 3, since=self._printed)
         outcome = outcome_of(self._profile, self._assignment.result_file, result, output, self._what,
@@ -342,7 +342,7 @@ class CommandWork(Work):
         return self._start_anew is not None and not self._is_stopping and not result.ok \
             and not result.signal and self._stream is not None and not self._stream.told.has_begun
 
-    def _objected(self, outcome: Outcome) -> Outcome:
+    def _objected(self, outcome: WorkResult) -> WorkResult:
         """Apply to a success what else the profile's rule asks of its output."""
         rule, told = self._profile.rule, self._stream.told if self._stream is not None else None
         if outcome.status != "success" or rule == EXIT_ZERO:
@@ -350,7 +350,7 @@ class CommandWork(Work):
         why = rule.objection(self._read_output(), told.result if told is not None else None)
         return replace(outcome, status="fail", reason=f"{self._what}: {why}") if why else outcome
 
-    def _with_stream(self, outcome: Outcome) -> Outcome:
+    def _with_stream(self, outcome: WorkResult) -> WorkResult:
         """Add what the stream told: a failed turn, or the last message as the summary."""
         if self._stream is None:
             return outcome
@@ -400,7 +400,7 @@ class CommandWork(Work):
         return read_tail(self._assignment.output, _MAX_LAST, _MAX_LAST_BYTES, self._printed)
 
     @property
-    def told(self) -> Told | None:
+    def told(self) -> ProgramState | None:
         """Return what its stream told; None for a program that prints none."""
         return self._stream.told if self._stream is not None else None
 
@@ -441,7 +441,7 @@ def find_programs(words: Iterable[str], environment: Mapping[str, str]) -> list[
 
 
 def outcome_of(profile: CommandProfile, result_file: Path, result: End, output: str, what: str = "the command",
-               asked: Container[str] | None = (), reported: AgentReport | None = None) -> Outcome:
+               asked: Container[str] | None = (), reported: AgentReport | None = None) -> WorkResult:
     """Return the outcome by the profile's rule and the program's report.
 
     `output` are its last lines, `what` names it, `asked` are the words that edges of its node ask for, and `reported`
@@ -451,37 +451,37 @@ def outcome_of(profile: CommandProfile, result_file: Path, result: End, output: 
         report = reported or read_report(result_file, asked)
     except ValueError as error:
         reason = f"its result file is invalid: {error}" + ("" if result.ok else f"; {describe_end(result)}")
-        return Outcome("fail", reason, result.code, killed=bool(result.signal))
+        return WorkResult("fail", reason, result.code, killed=bool(result.signal))
     if profile.success == "result_file":
         return outcome_by_report(report, result, what)
     outcome = outcome_by_exit_code(result, output, what, profile.rule.exit)
     status = report.get("status", "")
     if outcome.status == "success" and status and status not in LANDING:
-        outcome = Outcome("fail", report.get("failure_reason") or f"it reports {status}", result.code)
+        outcome = WorkResult("fail", report.get("failure_reason") or f"it reports {status}", result.code)
     return replace(outcome, report=report)
 
 
 def outcome_by_exit_code(result: End, output: str, what: str = "the command",
-                         codes: Container[int] = (0,)) -> Outcome:
+                         codes: Container[int] = (0,)) -> WorkResult:
     """Apply the rule `exit_zero`, or the exit codes of the profile's own rule.
 
     `output` are the program's last lines, `what` names it.
     """
     if result.code in codes and not result.timed_out:
-        return Outcome("success", exit_code=result.code)
+        return WorkResult("success", exit_code=result.code)
     if result.code == 0 and not result.timed_out:
-        return Outcome("fail", f"{what} ended with exit 0, which success.exit does not name", 0)
+        return WorkResult("fail", f"{what} ended with exit 0, which success.exit does not name", 0)
     reason = describe_failure(what, result, output)
-    return Outcome("fail", reason, result.code, killed=bool(result.signal))
+    return WorkResult("fail", reason, result.code, killed=bool(result.signal))
 
 
-def outcome_by_report(report: AgentReport, result: End, what: str = "the command") -> Outcome:
+def outcome_by_report(report: AgentReport, result: End, what: str = "the command") -> WorkResult:
     """Apply the rule `result_file`: only a program that reports success has succeeded; `what` names it."""
     status = report.get("status")
     reason = report.get("failure_reason")
     if not status:
         reason = reason or f"{what} wrote no status; {describe_end(result)}"
-        return Outcome("fail", reason, result.code, killed=bool(result.signal), report=report)
+        return WorkResult("fail", reason, result.code, killed=bool(result.signal), report=report)
     if status in LANDING and result.ok:
-        return Outcome("success", exit_code=0, report=report)
-    return Outcome("fail", reason or f"{what} did not report success", result.code, report=report)
+        return WorkResult("success", exit_code=0, report=report)
+    return WorkResult("fail", reason or f"{what} did not report success", result.code, report=report)

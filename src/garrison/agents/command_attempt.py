@@ -19,10 +19,10 @@ import time
 from typing import TYPE_CHECKING, Protocol
 
 from garrison.agents import template
-from garrison.agents.base import WORKER, Outcome, Trouble, Work
+from garrison.agents.base import WORKER, Trouble, Work, WorkResult
 from garrison.agents.conversation import policy, questions
 from garrison.agents.conversation.attempt import SuspendableAttempt
-from garrison.agents.conversation.policy import Ending, Step
+from garrison.agents.conversation.policy import ConnectionEnd, NextStepKind
 from garrison.agents.trouble import (
     TRANSIENT,
     TroubleKind,
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from garrison.agents.base import Assignment
-    from garrison.agents.conversation.policy import Decision
-    from garrison.agents.program_stream import Told
+    from garrison.agents.conversation.policy import NextStep
+    from garrison.agents.program_stream import ProgramState
     from garrison.records.api_answers import ApiAnswer
 
 PROGRESS_AFTER = 60.0
@@ -62,7 +62,7 @@ _BROKEN = re.compile(r"cannot find (?:module|package)|ERR_MODULE_NOT_FOUND|Modul
 """What a program says that is being replaced."""
 
 
-class Run(Work, Protocol):
+class ProgramRun(Work, Protocol):
     """One run of a program (`command.CommandWork`)."""
 
     timed_out: bool
@@ -75,12 +75,12 @@ class Run(Work, Protocol):
         ...
 
     @property
-    def told(self) -> Told | None:
+    def told(self) -> ProgramState | None:
         """Return what its stream told; None for a program that prints none."""
         ...
 
 
-class Program(Protocol):
+class AgentProgram(Protocol):
     """Program of an agent (`command.CommandAgent`)."""
 
     @property
@@ -91,11 +91,11 @@ class Program(Protocol):
     def programs(self, command: str | None) -> list[str]:
         ...
 
-    def run(self, assignment: Assignment, now: float) -> Run:
+    def run(self, assignment: Assignment, now: float) -> ProgramRun:
         """Start it; GarrisonError if it cannot be started."""
         ...
 
-    def not_run(self, assignment: Assignment) -> Run:
+    def not_run(self, assignment: Assignment) -> ProgramRun:
         ...
 
 
@@ -104,12 +104,12 @@ class CommandAttempt(SuspendableAttempt):
 
     makes_files = False
 
-    def __init__(self, agent: Program, assignment: Assignment, now: float, *,
+    def __init__(self, agent: AgentProgram, assignment: Assignment, now: float, *,
                  wall: Callable[[], float] = time.time) -> None:
         self._agent, self._begun, self._begun_at = agent, now, wall()
         self._answer: ApiAnswer | None = None
         """How the API has refused the last call of the run that has ended, as the run's proxy has seen it."""
-        self._ran: Run | None = None
+        self._ran: ProgramRun | None = None
         """The run that works, or worked last."""
         self._trouble: Trouble | None = None
         """What its last run failed of, if it is not waited for."""
@@ -124,12 +124,12 @@ class CommandAttempt(SuspendableAttempt):
     def _is_of_api(self) -> bool:
         return self._answer is not None  # its words may be about anything
 
-    def _decide(self) -> Decision:
+    def _decide(self) -> NextStep:
         if self.endings and self.endings[-1].kind in (TroubleKind.LOOP, policy.QUESTION):
             return policy.decide(self.endings, questions.is_answered(self.files))
         return policy.decide_program(self.endings) if self.endings else policy.RESUME
 
-    def _start(self, decision: Decision, now: float) -> Work:
+    def _start(self, decision: NextStep, now: float) -> Work:
         """Start the program, unless it is still gone."""
         self._begun, self._begun_at, self._answer = now, self._wall(), None
         if self.endings and not self._agent.is_own_command:
@@ -144,12 +144,12 @@ class CommandAttempt(SuspendableAttempt):
             self._ran = self._agent.not_run(self.assignment)
         return self._ran
 
-    def _conclude(self, ended: Outcome, *, recorded: bool) -> Outcome | None:
+    def _conclude(self, ended: WorkResult, *, recorded: bool) -> WorkResult | None:
         if self._ran is not None and self._ran.goes_round and not (self._stopping or ended.report.get("status")):
             self._ran.forget()
             self.files.make()
             kind, reason = questions.loop_ending(self.files, WORKER, self._ran.goes_round)
-            self.files.add_ending(Ending(kind, self._wall(), reason))
+            self.files.add_ending(ConnectionEnd(kind, self._wall(), reason))
             self.endings = self.files.read_endings()
             return None
         witness = self._find_witness(ended)
@@ -163,15 +163,15 @@ class CommandAttempt(SuspendableAttempt):
         told, answer = self._ran.told if self._ran is not None else None, self._answer
         resets_at = (answer.resets_at if answer is not None else None) or \
             (told.resets_at if told is not None else None) or read_reset(witness.around, at, local_zone())
-        ending = Ending(witness.kind, at, reason, resets_at=resets_at if witness.kind not in _PROGRAMS else None,
-                        progress=time.monotonic() - self._begun >= PROGRESS_AFTER,
-                        status=answer.status if answer is not None else None)
+        ending = ConnectionEnd(witness.kind, at, reason, resets_at=resets_at if witness.kind not in _PROGRAMS else None,
+                               progress=time.monotonic() - self._begun >= PROGRESS_AFTER,
+                               status=answer.status if answer is not None else None)
         if self._ran is not None:
             self._ran.forget()  # it will be run again
         self.files.make()
         self.files.add_ending(ending)
         self.endings.append(ending)
-        if policy.decide_program(self.endings).step is Step.FINISH:
+        if policy.decide_program(self.endings).step is NextStepKind.FINISH:
             self._trouble = Trouble(witness.kind, reason, at, given_up=True)
             return replace(ended, reason=policy.decide_program(self.endings).reason)
         self.decision = self._decide()
@@ -179,7 +179,7 @@ class CommandAttempt(SuspendableAttempt):
 
     # ---- what keeps it from working
 
-    def _find_witness(self, ended: Outcome) -> Witness | None:
+    def _find_witness(self, ended: WorkResult) -> Witness | None:
         """Return what a failed run says about why it could not work; None for a verdict on the task."""
         work = self._ran
         if self._stopping or work is None or ended.status == "success" or ended.killed or work.timed_out \
@@ -198,7 +198,7 @@ class CommandAttempt(SuspendableAttempt):
         return find_witness(output, is_agent=not self._agent.is_own_command,
                             hosts=hosts_of(self.assignment.environment))
 
-    def _find_gone(self, ended: Outcome, work: Run) -> Witness | None:
+    def _find_gone(self, ended: WorkResult, work: ProgramRun) -> Witness | None:
         """Return which program is gone that the launch saw, or lacks a part of itself; None for none."""
         if not ended.exit_code:
             return None
@@ -207,7 +207,7 @@ class CommandAttempt(SuspendableAttempt):
         broken = self._find_broken(ended, work)
         return Witness(TroubleKind.BROKEN, broken, "") if broken else None
 
-    def _find_broken(self, ended: Outcome, work: Run) -> str:
+    def _find_broken(self, ended: WorkResult, work: ProgramRun) -> str:
         seen = self._seen()
         if not seen:
             return ""
@@ -229,7 +229,7 @@ class CommandAttempt(SuspendableAttempt):
         path = self.assignment.environment.get("PATH", os.defpath)
         return next((name for name in self._seen() if shutil.which(name, path=path) is None), "")
 
-    def _tell_why(self, ending: Ending) -> None:
+    def _tell_why(self, ending: ConnectionEnd) -> None:
         """Add to the prompt what became of the run before: its work is there."""
         self._prompt = self._prompt or self.assignment.read_prompt()
         answered = questions.last_answer(self.files)
@@ -247,7 +247,7 @@ class CommandAttempt(SuspendableAttempt):
         may continue at once. Only a network comes back for all of them."""
         if self._trouble is not None:
             return self._trouble
-        is_waiting = self.decision.step is Step.WAIT or bool(self._held)
+        is_waiting = self.decision.step is NextStepKind.WAIT or bool(self._held)
         if self.program is not None or self.outcome is not None or not is_waiting:
             return None
         found = super().trouble

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from garrison.agents.base import Trouble
-from garrison.agents.trouble import TABLE, Rule, TroubleKind, find_witness
+from garrison.agents.trouble import TABLE, FailoverRule, TroubleKind, find_witness
 from garrison.ends import End, EndKind
 from garrison.tables import Table
 
@@ -25,16 +25,16 @@ MAX_FAILOVERS = 20
 NO_OTHER = ("none", "")
 
 
-RULES: Mapping[str, Rule] = {kind: each.failover for kind, each in TABLE.items()}
+RULES: Mapping[str, FailoverRule] = {kind: each.failover for kind, each in TABLE.items()}
 """Class of a failure → when another agent continues; a class that is not here, never."""
 
 
 def gives_up(trouble: Trouble, patience: float) -> bool:
     """Return whether another agent should continue; `patience` is the longest wait for this one, in seconds."""
-    rule = RULES.get(trouble.kind, Rule.NEVER)
-    if rule is Rule.PATIENT:
+    rule = RULES.get(trouble.kind, FailoverRule.NEVER)
+    if rule is FailoverRule.PATIENT:
         return trouble.given_up or trouble.until - trouble.since > patience
-    return rule is Rule.AT_ONCE or (rule is Rule.GIVEN_UP and trouble.given_up)
+    return rule is FailoverRule.AT_ONCE or (rule is FailoverRule.GIVEN_UP and trouble.given_up)
 
 
 def find_trouble(end: End, output: str) -> Trouble | None:

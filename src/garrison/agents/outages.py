@@ -50,8 +50,8 @@ _SHOWN = 80
 """Characters of what was said that are shown: what follows is a CLI's advice."""
 
 
-class Ending(Protocol):
-    """How an agent's program has ended (`conversation.policy.Ending`)."""
+class ProgramEnding(Protocol):
+    """How an agent's program has ended (`conversation.policy.ProgramEnding`)."""
 
     @property
     def kind(self) -> str:
@@ -109,7 +109,7 @@ class Outage(Value):
         return f"{answers} since {day}{since:%H:%M UTC}: {shorten(first.partition('. ')[0], _SHOWN)}"
 
 
-def next_outage(known: Outage | None, ending: Ending, until: float, *, is_trial: bool) -> Outage:
+def next_outage(known: Outage | None, ending: ProgramEnding, until: float, *, is_trial: bool) -> Outage:
     """Return the outage after a failure. Pure.
 
     Args:
@@ -191,7 +191,7 @@ class SharedOutages:
             return _POLL
         return min(max(_POLL, (self.seen.until - self._wall()) / 20), 30.0)
 
-    def record(self, ending: Ending, until: float) -> None:
+    def record(self, ending: ProgramEnding, until: float) -> None:
         """Record the failure of this agent's program, if it is one that others would meet as well."""
         if ending.kind in OUTAGES:
             path = self._model if ending.kind in LIMITS else self._whole

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from garrison.agents.base import Outcome, Question, Trouble, Work
+from garrison.agents.base import Question, Trouble, Work, WorkResult
 from garrison.agents.briefing import Reporting
 from garrison.errors import GarrisonError, Refused, UsageError
-from garrison.plugins import Group, load
+from garrison.plugins import PluginGroup, load
 from garrison.records.budget import NO_LIMITS, Limits
 from garrison.values import Value
 
@@ -47,7 +47,7 @@ class PluginAgent:
     def __init__(self, profile: PluginProfile) -> None:
         """Make it; UsageError if the package cannot be loaded or refuses the profile."""
         self.name, self.kind = profile.name, profile.kind
-        make = load(Group.AGENTS, profile.kind)
+        make = load(PluginGroup.AGENTS, profile.kind)
         try:
             self._agent: Agent = make(profile.name, dict(profile.settings))
         except GarrisonError:
@@ -84,9 +84,9 @@ class _Guarded(Work):
         self._kind, self._work = kind, work
         self._failed = ""
 
-    def poll(self, now: float) -> Outcome | None:
+    def poll(self, now: float) -> WorkResult | None:
         if self._failed:
-            return Outcome("fail", self._failed)
+            return WorkResult("fail", self._failed)
         try:
             return self._work.poll(now)
         except GarrisonError:

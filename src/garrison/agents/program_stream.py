@@ -48,7 +48,7 @@ Event = dict[str, Any]
 
 
 @dataclass
-class Told:
+class ProgramState:
     """What a program has told about itself by the lines so far."""
 
     session: str = ""
@@ -79,7 +79,7 @@ class StreamFormat:
     reporter = ""
     """Begins the User-Agent of a program that tells the tokens of each response, '' for one that does not."""
 
-    def read(self, told: Told, body: Mapping[str, object]) -> Iterator[Event]:
+    def read(self, told: ProgramState, body: Mapping[str, object]) -> Iterator[Event]:
         """Yield the events of one object."""
         raise NotImplementedError
 
@@ -89,7 +89,7 @@ class ClaudeStream(StreamFormat):
 
     reporter = "claude-cli/"
 
-    def read(self, told: Told, body: Mapping[str, object]) -> Iterator[Event]:
+    def read(self, told: ProgramState, body: Mapping[str, object]) -> Iterator[Event]:
         """Yield the events of one object."""
         kind, message = body.get("type"), _object(body.get("message"))
         if kind == "system" and body.get("subtype") == "init":
@@ -121,7 +121,7 @@ class ClaudeStream(StreamFormat):
             yield {"kind": "result", "error": failed, "said": told.failure,
                    "usd": _amount(body.get("total_cost_usd")), "turn": _object(body.get("usage"))}
 
-    def _piece(self, told: Told, event: Mapping[str, object]) -> Iterator[Event]:
+    def _piece(self, told: ProgramState, event: Mapping[str, object]) -> Iterator[Event]:
         """Yield the tokens of a message at its begin, and all of them at its end, before its tools run."""
         kind, message = event.get("type"), _object(event.get("message"))
         if kind == "message_start":
@@ -132,7 +132,7 @@ class ClaudeStream(StreamFormat):
             yield {"kind": "usage", "message": told.response, "model": _text(message.get("model"))[:_MAX_ID],
                    "usage": dict(told.usage)}
 
-    def _blocks(self, told: Told, message: Mapping[str, object]) -> Iterator[Event]:
+    def _blocks(self, told: ProgramState, message: Mapping[str, object]) -> Iterator[Event]:
         for block in _blocks(message):
             if block.get("type") == "text":
                 told.message = _text(block.get("text"))[-_MAX_TEXT:]
@@ -152,7 +152,7 @@ class CodexStream(StreamFormat):
         "file_change": ("changes",)}
     """Kind of an item that is a tool's call → what it is about."""
 
-    def read(self, told: Told, body: Mapping[str, object]) -> Iterator[Event]:
+    def read(self, told: ProgramState, body: Mapping[str, object]) -> Iterator[Event]:
         """Yield the events of one object."""
         kind, item = body.get("type"), _object(body.get("item"))
         if kind == "thread.started":
@@ -171,7 +171,7 @@ class CodexStream(StreamFormat):
             else:
                 yield {"kind": "note", "text": cut(said)}
 
-    def _item(self, told: Told, item: Mapping[str, object], *, is_over: bool) -> Iterator[Event]:
+    def _item(self, told: ProgramState, item: Mapping[str, object], *, is_over: bool) -> Iterator[Event]:
         kind, call = _text(item.get("type")), _text(item.get("id"))[:_MAX_ID]
         if kind == "agent_message" and is_over:
             told.message = _text(item.get("text"))[-_MAX_TEXT:]
@@ -216,7 +216,7 @@ class ProgramStream:
     """Reader of an attempt's stream; a new one continues where the one before was."""
 
     def __init__(self, format: StreamFormat, attempt: Path, output: Path) -> None:
-        self.files, self.told = StreamFiles(attempt), Told()
+        self.files, self.told = StreamFiles(attempt), ProgramState()
         self._format, self._output = format, output
         atomic.make_directory(self.files.folder)
         kept = read_json(self.files.session)
@@ -246,7 +246,7 @@ class ProgramStream:
     def catch_up(self) -> None:
         """Read to the end what a predecessor's program has printed, and forget it but for the session."""
         self.finish()
-        self.told = Told(self.told.session, self.told.model)
+        self.told = ProgramState(self.told.session, self.told.model)
         self._counted, self._is_too_long = {}, False
         with self.files.lines.open("ab") as file:
             if file.tell() > 0:  # a kill may have torn the last line; the next one has to begin after it
@@ -346,7 +346,7 @@ class ProgramStream:
         self._counted = {}
 
 
-def _begin(told: Told, session: object, model: object) -> Event:
+def _begin(told: ProgramState, session: object, model: object) -> Event:
     resumed = told.session != "" and told.session == session
     if _SESSION.fullmatch(_text(session)):
         told.session = _text(session)

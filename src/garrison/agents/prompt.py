@@ -10,7 +10,7 @@ from __future__ import annotations
 from textwrap import indent
 from typing import TYPE_CHECKING
 
-from garrison.agents.briefing import Briefing, Ended, Reporting, Start
+from garrison.agents.briefing import Briefing, EndedBy, Reporting, StartFrom
 from garrison.agents.quotation import mention, path_name, quote
 from garrison.agents.template import fill
 from garrison.ends import RefusedBy
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from garrison.agents.briefing import (
-        ConflictedFile,
         Criterion,
+        EarlierRefusal,
+        FileConflict,
         Interruption,
         Judgement,
         LandedWork,
-        Landing,
+        LandingTerms,
         PersonsWord,
-        Progress,
-        Refusal,
         TargetChange,
+        WorkState,
     )
     from garrison.records.run import Task
     from garrison.sandbox.place import Rights
@@ -240,7 +240,7 @@ def _files(names: Sequence[str]) -> str:
 # ---- rules of an agent that no tool tells them
 
 
-def lands(landing: Landing) -> str:
+def lands(landing: LandingTerms) -> str:
     what = "stays as you leave it, for the user" if not landing.target else "is tested and merged when you are done"
     return (f"Your branch {what}: do not push or switch branches, and merge or rebase only where this task asks for "
             "it.")
@@ -280,7 +280,7 @@ def _next_step(task: Task, briefing: Briefing) -> str:
 # ---- rework
 
 
-def rework(task: Task, refusal: Refusal, reporting: Reporting = Reporting.TOOLS) -> str:
+def rework(task: Task, refusal: EarlierRefusal, reporting: Reporting = Reporting.TOOLS) -> str:
     """Return why the attempt before was refused, what is left of it, and what to do differently."""
     has_command = refusal.by in (RefusedBy.ACCEPTANCE, RefusedBy.GATE)
     is_persons = refusal.by is RefusedBy.REVIEW
@@ -299,7 +299,7 @@ def rework(task: Task, refusal: Refusal, reporting: Reporting = Reporting.TOOLS)
     ).rstrip() + _feedback(refusal) + _earlier(refusal)
 
 
-def _feedback(refusal: Refusal) -> str:
+def _feedback(refusal: EarlierRefusal) -> str:
     """Return what was said about the pull request, and how it is answered."""
     if not refusal.feedback:
         return ""
@@ -308,7 +308,7 @@ def _feedback(refusal: Refusal) -> str:
                          answers=_answers(refusal)).rstrip()
 
 
-def _answers(refusal: Refusal) -> str:
+def _answers(refusal: EarlierRefusal) -> str:
     """Return how comments are answered, '' if there are none."""
     ids = [mention(name) for name in refusal.comments]
     return fill("rework_answers.md", ids=", ".join(ids), replies=refusal.replies_file,
@@ -324,16 +324,16 @@ def rework_message(task: Task, briefing: Briefing) -> str:
     return join(parts if briefing.reporting is Reporting.TOOLS else [*parts, _rules(briefing)])
 
 
-def _earlier(refusal: Refusal) -> str:
+def _earlier(refusal: EarlierRefusal) -> str:
     lines = _list(mention(line, 300) for line in refusal.earlier[-MAX_EARLIER:])
     return f"\n\nRefused before that:\n{lines}\n" if lines else "\n"
 
 
-def _without_output(refusal: Refusal) -> str:
+def _without_output(refusal: EarlierRefusal) -> str:
     return NOTHING_PRINTED if refusal.log else "(its log is gone)"
 
 
-def _reason(refusal: Refusal) -> str:
+def _reason(refusal: EarlierRefusal) -> str:
     """Return the reason as the template of its kind has it: in a sentence, or quoted."""
     if refusal.by is RefusedBy.LOST:
         return mention(refusal.reason.partition("\n")[0], 400)
@@ -342,33 +342,34 @@ def _reason(refusal: Refusal) -> str:
     return quote(refusal.reason, MAX_CLAIM)
 
 
-def _left(refusal: Refusal) -> str:
-    is_kept = refusal.start is Start.FRESH or refusal.by in (RefusedBy.GATE, RefusedBy.ACCEPTANCE, RefusedBy.VALIDATOR)
-    said = "It had reported" if refusal.ended is Ended.REPORTED else "It made no report; its last words"
+def _left(refusal: EarlierRefusal) -> str:
+    is_kept = refusal.start is StartFrom.FRESH or refusal.by in (RefusedBy.GATE, RefusedBy.ACCEPTANCE,
+                                                                 RefusedBy.VALIDATOR)
+    said = "It had reported" if refusal.ended is EndedBy.REPORTED else "It made no report; its last words"
     return fill("rework_left.md", said=said,
                 claim=quote(refusal.claim, MAX_CLAIM // 2), rescue=refusal.rescue,
                 stat=quote(refusal.stat, 3000), notes=quote(refusal.notes, MAX_CLAIM // 2)).strip() if is_kept else ""
 
 
-def _start(refusal: Refusal) -> str:
-    if refusal.start is Start.FRESH and not refusal.rescue:
+def _start(refusal: EarlierRefusal) -> str:
+    if refusal.start is StartFrom.FRESH and not refusal.rescue:
         return ""
     text = fill(f"rework_start_{refusal.start.value}.md", target=refusal.target, base=refusal.base[:SHORT],
                 rescue=refusal.rescue, merged=refusal.merged[:SHORT]).strip()
-    if refusal.start is not Start.MERGE or not refusal.conflicts or refusal.by is RefusedBy.CONFLICT:
+    if refusal.start is not StartFrom.MERGE or not refusal.conflicts or refusal.by is RefusedBy.CONFLICT:
         return text
     return f"{text}\n\nFiles with conflicts from that:\n{_conflicts(refusal.conflicts)}\n\n{_advice(refusal)}".strip()
 
 
-def _advice(refusal: Refusal) -> str:
-    if refusal.start is not Start.MERGE:
+def _advice(refusal: EarlierRefusal) -> str:
+    if refusal.start is not StartFrom.MERGE:
         return fill("conflict_fresh.md")
     if not refusal.conflicts:
         return fill("conflict_merged.md")
     return fill("conflict_markers.md", refused=str(refusal.attempt), label=refusal.label, target=refusal.target)
 
 
-def _conflicts(files: Sequence[ConflictedFile]) -> str:
+def _conflicts(files: Sequence[FileConflict]) -> str:
     lines, asked = [], dict[str, str]()
     for each in files:
         lines.append("\n".join([f"- {path_name(each.name)}", *(f"  - {_change(change)}" for change in each.changes)]))
@@ -409,7 +410,7 @@ def resumption(interruption: Interruption, what: str = "The work on this task") 
         **progress_texts(interruption.progress))
 
 
-def progress_texts(progress: Progress) -> dict[str, str]:
+def progress_texts(progress: WorkState) -> dict[str, str]:
     """Return what is committed and what is not, as the values `commits` and `uncommitted` of a template."""
     commits, changes = list(progress.commits), list(progress.uncommitted)
     if progress.more_commits:

@@ -38,8 +38,8 @@ from garrison.system import untrusted
 from garrison.values import Value, asdict, replace
 
 if TYPE_CHECKING:
-    from garrison.agents.base import Assignment, Outcome, Work
-    from garrison.agents.conversation.policy import Decision
+    from garrison.agents.base import Assignment, Work, WorkResult
+    from garrison.agents.conversation.policy import NextStep
 
 PROGRAM = (sys.executable, "-P", "-m", "garrison.node.session_attempt", "{prompt_file}")
 ORDER = "session_order.json"
@@ -110,11 +110,11 @@ class SessionAttempt(SuspendableAttempt):
         self._start_program = start
         super().__init__(assignment, now, wall=wall)
 
-    def _start(self, decision: Decision, now: float) -> Work:
+    def _start(self, decision: NextStep, now: float) -> Work:
         """Start the program; it resumes the session itself, whatever the decision's prompt is."""
         return self._start_program(now)
 
-    def _conclude(self, ended: Outcome, *, recorded: bool) -> Outcome | None:
+    def _conclude(self, ended: WorkResult, *, recorded: bool) -> WorkResult | None:
         if self._stopping:
             return ended
         if self._taken_over and ended.killed:

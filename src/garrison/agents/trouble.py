@@ -72,7 +72,7 @@ class TroubleKind(StrEnum):
     """An ACP agent breaks the protocol."""
 
 
-class Rule(StrEnum):
+class FailoverRule(StrEnum):
     """When another agent continues, if one is named."""
 
     AT_ONCE = "at once"
@@ -86,7 +86,7 @@ class Rule(StrEnum):
 class Handling(Value):
     """What follows a class of trouble."""
 
-    failover: Rule
+    failover: FailoverRule
     backoff: Backoff | None = None
     """Pauses after which the same agent is tried again by itself; None: it is not."""
     death: str = death_classes.CRASH
@@ -100,31 +100,34 @@ class Handling(Value):
 
 
 TABLE: Mapping[TroubleKind, Handling] = {
-    TroubleKind.RATE_LIMIT: Handling(Rule.PATIENT, Backoff(30.0, 900.0), death_classes.RATE_LIMIT, "rate limit"),
-    TroubleKind.QUOTA: Handling(Rule.AT_ONCE, Backoff(60.0, 900.0), death_classes.RATE_LIMIT, "quota used up"),
-    TroubleKind.OVERLOADED: Handling(Rule.PATIENT, Backoff(2.0, 120.0), words="API overloaded"),
-    TroubleKind.SERVER: Handling(Rule.PATIENT, Backoff(2.0, 60.0), words="API failing"),
-    TroubleKind.NETWORK: Handling(Rule.PATIENT, Backoff(1.0, 60.0), words="API not reachable"),
-    TroubleKind.VANISHED: Handling(Rule.AT_ONCE, Backoff(1.0, 10.0), death_classes.SHORTAGE, "program gone"),
-    TroubleKind.BROKEN: Handling(Rule.AT_ONCE, Backoff(1.0, 10.0), death_classes.SHORTAGE, "program broken",
+    TroubleKind.RATE_LIMIT: Handling(FailoverRule.PATIENT, Backoff(30.0, 900.0), death_classes.RATE_LIMIT,
+                                     "rate limit"),
+    TroubleKind.QUOTA: Handling(FailoverRule.AT_ONCE, Backoff(60.0, 900.0), death_classes.RATE_LIMIT, "quota used up"),
+    TroubleKind.OVERLOADED: Handling(FailoverRule.PATIENT, Backoff(2.0, 120.0), words="API overloaded"),
+    TroubleKind.SERVER: Handling(FailoverRule.PATIENT, Backoff(2.0, 60.0), words="API failing"),
+    TroubleKind.NETWORK: Handling(FailoverRule.PATIENT, Backoff(1.0, 60.0), words="API not reachable"),
+    TroubleKind.VANISHED: Handling(FailoverRule.AT_ONCE, Backoff(1.0, 10.0), death_classes.SHORTAGE, "program gone"),
+    TroubleKind.BROKEN: Handling(FailoverRule.AT_ONCE, Backoff(1.0, 10.0), death_classes.SHORTAGE, "program broken",
                                  max_seconds=600.0),
-    TroubleKind.HANG: Handling(Rule.GIVEN_UP, Backoff(0.5, 10.0, 3), death_classes.HUNG, "interrupted", max_total=8),
-    TroubleKind.TOO_LONG: Handling(Rule.NEVER, Backoff(0.5, 10.0, 3), words="response too long", max_total=3),
-    TroubleKind.RESERVED: Handling(Rule.NEVER, Backoff(2.0, 30.0), death_classes.RATE_LIMIT, "waits for the budget"),
-    TroubleKind.AUTHENTICATION: Handling(Rule.AT_ONCE, None, death_classes.AUTHENTICATION),
-    TroubleKind.BILLING: Handling(Rule.AT_ONCE, None, death_classes.BILLING),
+    TroubleKind.HANG: Handling(FailoverRule.GIVEN_UP, Backoff(0.5, 10.0, 3), death_classes.HUNG, "interrupted",
+                               max_total=8),
+    TroubleKind.TOO_LONG: Handling(FailoverRule.NEVER, Backoff(0.5, 10.0, 3), words="response too long", max_total=3),
+    TroubleKind.RESERVED: Handling(FailoverRule.NEVER, Backoff(2.0, 30.0), death_classes.RATE_LIMIT,
+                                   "waits for the budget"),
+    TroubleKind.AUTHENTICATION: Handling(FailoverRule.AT_ONCE, None, death_classes.AUTHENTICATION),
+    TroubleKind.BILLING: Handling(FailoverRule.AT_ONCE, None, death_classes.BILLING),
     # The next agent would spend what the user has limited, or ask another model for what the first one refused.
-    TroubleKind.BUDGET: Handling(Rule.NEVER, None, death_classes.BUDGET),
-    TroubleKind.REFUSED: Handling(Rule.NEVER),
-    TroubleKind.MAX_TURNS: Handling(Rule.NEVER),
-    TroubleKind.CONTEXT: Handling(Rule.NEVER, None, death_classes.CHURN, "context full"),
-    TroubleKind.HISTORY: Handling(Rule.GIVEN_UP, None, death_classes.CHURN, "history refused by the API"),
-    TroubleKind.LOOP: Handling(Rule.NEVER, words="interrupted, it goes round"),
-    TroubleKind.UNKNOWN_SESSION: Handling(Rule.GIVEN_UP, words="session lost"),
-    TroubleKind.CRASH: Handling(Rule.GIVEN_UP),
-    TroubleKind.INVALID: Handling(Rule.AT_ONCE),
-    TroubleKind.START: Handling(Rule.AT_ONCE),
-    TroubleKind.PROTOCOL: Handling(Rule.AT_ONCE),
+    TroubleKind.BUDGET: Handling(FailoverRule.NEVER, None, death_classes.BUDGET),
+    TroubleKind.REFUSED: Handling(FailoverRule.NEVER),
+    TroubleKind.MAX_TURNS: Handling(FailoverRule.NEVER),
+    TroubleKind.CONTEXT: Handling(FailoverRule.NEVER, None, death_classes.CHURN, "context full"),
+    TroubleKind.HISTORY: Handling(FailoverRule.GIVEN_UP, None, death_classes.CHURN, "history refused by the API"),
+    TroubleKind.LOOP: Handling(FailoverRule.NEVER, words="interrupted, it goes round"),
+    TroubleKind.UNKNOWN_SESSION: Handling(FailoverRule.GIVEN_UP, words="session lost"),
+    TroubleKind.CRASH: Handling(FailoverRule.GIVEN_UP),
+    TroubleKind.INVALID: Handling(FailoverRule.AT_ONCE),
+    TroubleKind.START: Handling(FailoverRule.AT_ONCE),
+    TroubleKind.PROTOCOL: Handling(FailoverRule.AT_ONCE),
 }
 """Class → what follows it; every class has its line."""
 CLASSES: Mapping[str, str] = {kind: each.death for kind, each in TABLE.items() if each.death != death_classes.CRASH

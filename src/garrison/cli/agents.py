@@ -18,7 +18,7 @@ from garrison.cli.output import print_json, print_message, print_table
 from garrison.cli.signals import guardian_of, wait_until_applied
 from garrison.config import find_home
 from garrison.errors import NotFound, Refused, UsageError
-from garrison.pipeline.node_status import Landing
+from garrison.pipeline.node_status import LandingWord
 from garrison.records import journal, record, signals
 from garrison.records.identity import Identity
 from garrison.records.names import ROLES, Key
@@ -345,8 +345,10 @@ def kill_signal(runner: Key, incarnation: int) -> Signal:
 
 def _describe_end(node: NodeState) -> str:
     """Return why a node can be neither parked nor cancelled; '' if it can."""
-    if node.landing == Landing.NO_CHANGE:
+    if node.landing == LandingWord.NO_CHANGE:
         return "has ended without a change"
+    if node.landing == LandingWord.KEPT:
+        return "has passed its checks, and its work is kept"
     return ENDED.get(node.status, "")
 
 

@@ -20,7 +20,7 @@ from garrison.config import find_home
 from garrison.errors import NotFound, Refused, UsageError
 from garrison.pipeline.questions import OpenGate
 from garrison.records import signals
-from garrison.records.events import Question
+from garrison.records.events import AgentQuestion
 from garrison.run.person_signals import signal_by_person
 from garrison.run.state import RunState
 from garrison.system.terminal_text import clean
@@ -82,7 +82,7 @@ def answer(node: str | None, text: str | None, run: str | None, home: str | None
         "" if is_living else f"; {node} gets it when the run is resumed: `garrison resume {chosen}`"))
 
 
-def _open_question(state: RunState, node: str, text: str) -> Question | None:
+def _open_question(state: RunState, node: str, text: str) -> AgentQuestion | None:
     """Return the node's open question: its gate's (the longest waiting one), else its agent's.
 
     Raises:
@@ -92,7 +92,7 @@ def _open_question(state: RunState, node: str, text: str) -> Question | None:
     if gate is not None:
         if rejection := gate.rejection(text):
             raise Refused(rejection)
-        return Question(gate.place, gate.question.text)
+        return AgentQuestion(gate.place, gate.question.text)
     return state.questions.get(node)
 
 

@@ -58,7 +58,7 @@ class Authority(Enum):
 COMMANDS: Mapping[str, Authority] = {
     **dict.fromkeys((
         "report", "note", "phase", "ask-person", "new", "home", "completion", "prompt", "demo", "help", "version",
-        "agents presets", "mcp install",
+        "agents presets", "mcp install", "acp install",
         "pipeline validate", "pipeline parse", "pipeline show", "pipeline handlers", "pipeline render", "pipeline run",
         "resume",  # asks for more itself if the name is of a launched run
         "pipeline resume", "pipeline fork", "workflow run", "workflow resume", "workflow list", "workflow show",

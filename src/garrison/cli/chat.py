@@ -19,7 +19,7 @@ from garrison.config import find_home
 
 if TYPE_CHECKING:
     from garrison.delegation.butler import AgentOrchestrator
-    from garrison.delegation.models import Event
+    from garrison.delegation.models import ChatEvent
 
 conversation_option = click.option("--conversation", "-c", metavar="ID", default="default", show_default=True,
                                    help="Conversation to continue; a new ID starts a new one.")
@@ -105,7 +105,7 @@ async def _print_answer(service: AgentOrchestrator, message: str, *, as_json: bo
     return success
 
 
-def _print_event(event: Event) -> None:
+def _print_event(event: ChatEvent) -> None:
     from garrison.system.terminal_text import clean_lines
 
     if event.type == "agent_delegate":

@@ -19,8 +19,7 @@ from click.shell_completion import CompletionItem
 from garrison.cli.authority import require, require_of
 from garrison.cli.output import INTERRUPTED, ask, guard_terminal, print_error, print_message, run_guarded
 from garrison.errors import GarrisonError, Refused, UsageError
-from garrison.plugins import Group as PluginGroup
-from garrison.plugins import OwnCommand, load, offered, package_of
+from garrison.plugins import OwnCommand, PluginGroup, load, offered, package_of
 from garrison.system.environment import seal_path
 
 _HELP_LIMIT = 400

@@ -25,7 +25,7 @@ from garrison.records.names import launcher_key
 from garrison.system.clock import iso
 from garrison.system.terminal_text import clean
 from garrison.values import asdict
-from garrison.views.event_log import Event, EventLog
+from garrison.views.event_log import EventLog, LoggedEvent
 from garrison.views.explain import describe
 
 _POLL = 0.25
@@ -71,11 +71,11 @@ class Watcher:
         self._logs: dict[str, EventLog] = {}
         self._reported: set[str] = set()
 
-    def read(self) -> list[Event]:
+    def read(self) -> list[LoggedEvent]:
         """Return the new events, sorted by time; a journal that cannot be read is reported once and skipped."""
         return sorted(self._new(), key=lambda event: event.at)
 
-    def _new(self) -> Iterator[Event]:
+    def _new(self) -> Iterator[LoggedEvent]:
         for run in [self.run] if self.run is not None else run_records.list_runs(self.home):
             log = self._logs.setdefault(run, EventLog(self.home, run))
             yield from log.read()
@@ -84,7 +84,7 @@ class Watcher:
                 print_message(problem)
 
 
-def _show(event: Event, *, as_json: bool) -> None:
+def _show(event: LoggedEvent, *, as_json: bool) -> None:
     line = describe(event)
     text = line.text if line is not None else ""
     if as_json:

@@ -150,7 +150,7 @@ def drain_command(name: str, *, undo: bool, home: str | None) -> None:
 # ---------------------------------------------------------------------------------------------------------------- show
 
 
-class Seen(Value):
+class SeenHost(Value):
     """What was seen of a host now."""
 
     host: Host
@@ -161,7 +161,7 @@ class Seen(Value):
     tunnel_since: str = ""
 
 
-def _look(home: Path, found: Host) -> Seen:
+def _look(home: Path, found: Host) -> SeenHost:
     from garrison.hosts.access import HostAccess
     from garrison.hosts.keeper import read_state
     from garrison.hosts.setup import probe
@@ -169,15 +169,16 @@ def _look(home: Path, found: Host) -> Seen:
     state = read_state(home)
     last, since = state.seen.get(found.name, ""), state.tunnels.get(found.name, "")
     if not found.is_set_up:
-        return Seen(found, {}, f"its set-up was not finished: `garrison host add {found.ssh or 'local'}` goes on", last)
+        return SeenHost(found, {}, f"its set-up was not finished: `garrison host add {found.ssh or 'local'}` goes on",
+                        last)
     try:
         data = probe(HostAccess.of(home, found), found, PROBE_SECONDS)
     except GarrisonError as error:
-        return Seen(found, {}, str(error), last, since)
-    return Seen(found, data, "", last, since)
+        return SeenHost(found, {}, str(error), last, since)
+    return SeenHost(found, data, "", last, since)
 
 
-def _look_at_all(home: Path, hosts: list[Host]) -> list[Seen]:
+def _look_at_all(home: Path, hosts: list[Host]) -> list[SeenHost]:
     from garrison.hosts.keeper import ensure_keeper
 
     ensure_keeper(home, 0)
@@ -220,7 +221,7 @@ def show_command(name: str, as_json: bool, home: str | None) -> None:
         raise Refused(f"{name} cannot be seen")
 
 
-def _state(seen: Seen) -> str:
+def _state(seen: SeenHost) -> str:
     if seen.why:
         age = age_of(seen.last_seen)
         return f"unreachable{f', seen {age} ago' if age else ''}"
@@ -233,7 +234,7 @@ def _state(seen: Seen) -> str:
     return "draining" if seen.host.state == HostState.DRAINING else "ready"
 
 
-def _row(seen: Seen) -> list[str]:
+def _row(seen: SeenHost) -> list[str]:
     labels = ",".join(seen.host.labels)
     if seen.why:
         return [seen.host.name, _state(seen), f"-/{seen.host.slots}", "", clean(seen.why)[:100], "", "", labels]
@@ -241,7 +242,7 @@ def _row(seen: Seen) -> list[str]:
             clean(str(seen.data.get("version", ""))), f"{_number(seen.data, 'clock_offset'):+.1f}s", labels]
 
 
-def _slots(seen: Seen) -> str:
+def _slots(seen: SeenHost) -> str:
     return f"{len(_listed(seen.data, 'working'))}/{seen.host.slots}"
 
 
@@ -265,7 +266,7 @@ def _agents(data: Mapping[str, object]) -> str:
     return ", ".join(name if ready else f"{name} (no log-in)" for name, ready in named) or "none found"
 
 
-def _details(seen: Seen) -> Iterator[tuple[str, str]]:
+def _details(seen: SeenHost) -> Iterator[tuple[str, str]]:
     found, data = seen.host, seen.data
     yield "host", found.name
     yield "ssh", found.ssh or "none: this machine"
@@ -311,7 +312,7 @@ class ShownHost(Value):
     seen: Mapping[str, object]
 
     @classmethod
-    def of(cls, seen: Seen) -> ShownHost:
+    def of(cls, seen: SeenHost) -> ShownHost:
         found = seen.host
         return cls(found.name, found.ssh, found.slots, found.labels, _state(seen), seen.why, found.home, found.address,
                    found.port, seen.last_seen, seen.tunnel_since, seen.data)

@@ -136,7 +136,7 @@ def update_liveness(role: str, name: str, run: str | None = None, incarnation: i
                         incarnation=resolve.writer_incarnation(store, key, incarnation))
 
 
-class Listed(Value):
+class ListedIdentity(Value):
     """An identity with its latest heartbeat, as listings show it."""
 
     identity: Identity
@@ -155,7 +155,7 @@ def _print_errors(errors: Iterable[RecordError]) -> None:
 
 
 def find_stale(timeout: float = STALE_AFTER, home: str | None = None,
-               report: Callable[[Iterable[RecordError]], None] = _print_errors) -> list[Listed]:
+               report: Callable[[Iterable[RecordError]], None] = _print_errors) -> list[ListedIdentity]:
     """Return the stale identities: without a heartbeat for `timeout` seconds, or without their process.
 
     Args:
@@ -164,14 +164,14 @@ def find_stale(timeout: float = STALE_AFTER, home: str | None = None,
     observer = resolve.observer_of(resolve.open_store(home))
     identities, errors = stale.find_stale(observer, timeout)
     report(errors)
-    return [Listed(observer.with_heartbeat(identity), reason) for identity, reason in identities]
+    return [ListedIdentity(observer.with_heartbeat(identity), reason) for identity, reason in identities]
 
 
-def list_all(home: str | None = None) -> list[Listed]:
+def list_all(home: str | None = None) -> list[ListedIdentity]:
     """Return every readable identity; corrupt ones are reported on stderr."""
     store = resolve.open_store(home)
     observer = resolve.observer_of(store)
-    return [Listed(observer.with_heartbeat(identity)) for identity in readable_identities(store)]
+    return [ListedIdentity(observer.with_heartbeat(identity)) for identity in readable_identities(store)]
 
 
 def readable_identities(store: Store) -> list[Identity]:
@@ -268,7 +268,7 @@ def _existing(old: Identity | None, key: Key) -> Identity:
     return old
 
 
-def print_identities(listed: Sequence[Listed], home: str | None) -> None:
+def print_identities(listed: Sequence[ListedIdentity], home: str | None) -> None:
     """Print identities as a table: the record, and the verdict from what this machine shows of its process."""
     store = resolve.open_store(home)
     observer = resolve.observer_of(store)

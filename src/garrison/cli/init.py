@@ -26,7 +26,7 @@ from garrison.merge.preflight import command_words
 from garrison.merge.queue import MergeQueue
 from garrison.processes.runtime import Runtime
 from garrison.project import node_project, python_project
-from garrison.project.ecosystems import NODE, PYTHON, Candidate, join
+from garrison.project.ecosystems import NODE, PYTHON, CommandPair, join
 from garrison.project.files import ProjectFiles, is_manifest, is_python_test
 from garrison.project.python_project import Version
 from garrison.project.survey import CONFLICT_MARKERS, Project, Survey, propose_gate, setup_key, survey
@@ -35,7 +35,7 @@ from garrison.project.trial import (
     GATE,
     SETUP,
     Attempt,
-    Means,
+    TrialMeans,
     TrialResult,
     find_passing,
     try_gate,
@@ -45,7 +45,7 @@ from garrison.records.run import Launch
 from garrison.run.request import read_project
 from garrison.sandbox.place import Role
 from garrison.sandbox.probe import summarize_sandbox
-from garrison.sandbox.proxy.hosts import HostSettings
+from garrison.sandbox.proxy.hosts import HostRights
 from garrison.sandbox.rights import read_rights
 from garrison.system import untrusted
 from garrison.system.command import run
@@ -133,8 +133,8 @@ def init(target_dir: Path | None, gate: str | None, setup: str | None, agent: st
         click.echo(dumps({"repository": str(repo), **asdict(choice), **_to_data(found), "agents": agents,
                           "trial": _trial_data(result), "files": written}))
     else:
-        settings = HostSettings(config_path(runtime.home),
-                                read_rights(runtime.home, Role.SETUP, "", runtime.environ).hosts)
+        settings = HostRights(config_path(runtime.home),
+                              read_rights(runtime.home, Role.SETUP, "", runtime.environ).hosts)
         for line in [*([f"wrote {' and '.join(written)}"] if written else []),
                      *next_steps(choice, result, FIRST if (repo / FIRST).exists() else None, settings)]:
             click.echo(line)
@@ -152,10 +152,10 @@ def _branch(git: Git, base: str | None) -> str:
 
 
 def _as_it_is(kept: LaunchConfig) -> Project:
-    return Project("", (Candidate("", PROJECT_FILE, kept.gate or "", kept.setup or ""),))
+    return Project("", (CommandPair("", PROJECT_FILE, kept.gate or "", kept.setup or ""),))
 
 
-def _choose(plan: Survey, path: str, trials: _Trials | None) -> tuple[Candidate, list[str], TrialResult | None]:
+def _choose(plan: Survey, path: str, trials: _Trials | None) -> tuple[CommandPair, list[str], TrialResult | None]:
     """Return the way that was chosen, why others were not, and how its trial ended; nothing is tried without a gate."""
     if trials is None or not plan.tested[0].candidates[0].gate:
         return untried(plan, path), [] if trials is not None else ["it was not tried"], None
@@ -209,14 +209,14 @@ def override(found: Survey, gate: str | None, setup: str | None) -> Survey:
     if gate is None and setup is None:
         return found if found.tested else Survey((Project("", (CONFLICT_MARKERS,)),), found.others)
     if gate is not None and setup is not None:
-        return Survey((Project("", (Candidate("", "--gate and --setup", gate, setup),)),), found.others)
+        return Survey((Project("", (CommandPair("", "--gate and --setup", gate, setup),)),), found.others)
     proposed = propose_gate(found)
     if gate is not None:
         ways = [replace(each, gate=gate, why=f"--gate, {each.why}", is_test=False) for project in found.tested[:1]
                 for each in project.candidates if each.setup and not project.folder]
         if found.tested and found.tested[0].folder and proposed is not None:
             ways = [replace(proposed, gate=gate, why="--gate", is_test=False)]
-        ways.append(Candidate("", "--gate without a set-up", gate))
+        ways.append(CommandPair("", "--gate without a set-up", gate))
         unique = {each.setup: each for each in reversed(ways)}
         return Survey((Project("", tuple(reversed(unique.values()))),), found.others)
     chosen = replace(proposed or CONFLICT_MARKERS, setup=setup or "", why="--setup", install="")
@@ -243,7 +243,7 @@ def describe_others(choice: Choice, found: Survey, path: str) -> list[str]:
     others = [project for project in found.others if project.is_tested and project.folder][:MAX_OTHERS]
     if not others or choice.gate is None:
         return []
-    way = join([Candidate("", "", choice.gate, choice.setup or ""), untried(Survey(tuple(others), ()), path)])
+    way = join([CommandPair("", "", choice.gate, choice.setup or ""), untried(Survey(tuple(others), ()), path)])
     setup = f" --setup {shlex.quote(way.setup)}" if way.setup else ""
     return [f"to test {' and '.join(project.folder for project in others)} too: garrison init --force --gate "
             f"{shlex.quote(way.gate)}{setup}"]
@@ -258,11 +258,11 @@ def describe_choice(choice: Choice, agents: Sequence[str]) -> list[str]:
     return lines
 
 
-_DEFAULTS = HostSettings()
+_DEFAULTS = HostRights()
 
 
 def next_steps(choice: Choice, result: TrialResult | None, pipeline: str | None,
-               settings: HostSettings = _DEFAULTS) -> list[str]:
+               settings: HostRights = _DEFAULTS) -> list[str]:
     """Return what the user does next, in lines; the last one is the next command. Pure."""
     if choice.gate is None:
         return [f"next: set gate in {PROJECT_FILE} to the command that tests this project, then: garrison init"]
@@ -305,7 +305,7 @@ def _to_data(found: Survey) -> dict[str, object]:
             "ecosystems": list(dict.fromkeys(each.ecosystem for each in projects))}
 
 
-def untried(plan: Survey, path: str) -> Candidate:
+def untried(plan: Survey, path: str) -> CommandPair:
     projects = plan.tested if plan.tested[0].folder else plan.tested[:1]
     return join([next((way for way in project.candidates if not missing_programs(way, path)), project.candidates[0])
                  .in_folder(project.folder) for project in projects])
@@ -325,12 +325,12 @@ class _Trials:
         self.end = time.monotonic() + TOTAL * limit
         self.told: list[str] = []
 
-    def run(self, plan: Survey) -> tuple[Candidate, TrialResult]:
+    def run(self, plan: Survey) -> tuple[CommandPair, TrialResult]:
         """Return the way that was chosen, and how its trial ended."""
         if sum(len(project.candidates) for project in plan.tested) > 1:
             print_message(f"trial: one way after the other until one passes, for at most {TOTAL * self.limit / 60:.0f} "
                           "minutes in all")
-        chosen: list[Candidate] = []
+        chosen: list[CommandPair] = []
         with interruptible():
             for project in plan.tested:
                 attempt = self._search(project)
@@ -347,8 +347,8 @@ class _Trials:
         print_message(f"trial: {result.summary}")
         return way, result
 
-    def _end_failed(self, plan: Survey, failed: Project, chosen: Sequence[Candidate],
-                    result: TrialResult) -> tuple[Candidate, TrialResult]:
+    def _end_failed(self, plan: Survey, failed: Project, chosen: Sequence[CommandPair],
+                    result: TrialResult) -> tuple[CommandPair, TrialResult]:
         """Tell why the trial failed, and how to leave out one project of several."""
         if not any(result.summary in line for line in self.told):
             print_message(f"trial: {result.summary}")
@@ -366,16 +366,16 @@ class _Trials:
     def _search(self, project: Project) -> Attempt:
         files = self.files.below(project.folder)
 
-        def extend(way: Candidate, log: str) -> Candidate | None:
+        def extend(way: CommandPair, log: str) -> CommandPair | None:
             rooms = {PYTHON: python_project.extend_python, NODE: node_project.extend_node}
             return rooms[way.ecosystem](files, way, log) if way.ecosystem in rooms else None
 
-        return find_passing(project.candidates, Means(
+        return find_passing(project.candidates, TrialMeans(
             lambda way, limit: self._try(way.in_folder(project.folder), limit),
             lambda way: missing_programs(way, self.path), extend, time.monotonic, self._tell),
             limit=self.limit, end=self.end)
 
-    def _try(self, way: Candidate, limit: float) -> TrialResult:
+    def _try(self, way: CommandPair, limit: float) -> TrialResult:
         print_message(f"trial: {way.why}: {f'{way.setup}, then ' if way.setup else ''}{way.gate}")
         return try_gate(self.queue, gate=way.gate, setup=way.setup or None, setup_key=setup_key(self.files, way.setup),
                         trees=self.trees, environment=self.environment, limit=limit, progress=print_message)
@@ -385,7 +385,7 @@ class _Trials:
         print_message(line)
 
 
-def missing_programs(way: Candidate, path: str) -> list[str]:
+def missing_programs(way: CommandPair, path: str) -> list[str]:
     """Return the programs of a set-up and a gate that are not on a PATH."""
     words = dict.fromkeys(word for line in (way.setup, way.gate) if line for word in command_words(line))
     return [word for word in words if "/" not in word and word not in _BUILTINS

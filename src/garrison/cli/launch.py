@@ -16,7 +16,7 @@ import click
 
 from garrison.cli import completion, resolve
 from garrison.cli.commands import Command
-from garrison.cli.options import PluginChoice, combined, home_option
+from garrison.cli.options import PluginChoice, combined, home_option, run_budget_option
 from garrison.cli.output import INTERRUPTED, dumps, interruptible, print_message
 from garrison.cli.sandbox import sandbox_option, settle_mode
 from garrison.config import find_home, read_config
@@ -27,15 +27,16 @@ from garrison.launch.claim import LaunchClaim
 from garrison.launch.disk import keep_within_limit
 from garrison.launch.launch import foreign_entries_note, tell_changed_defaults
 from garrison.launch.preflight import PreparedLaunch
-from garrison.plugins import Group
+from garrison.plugins import PluginGroup
 from garrison.processes.runtime import Runtime
 from garrison.records import run as run_records
+from garrison.records.budget import limit_run
 from garrison.records.identity import Identity
 from garrison.records.journal import Reader
 from garrison.records.names import Key, check_run, launcher_key
 from garrison.records.run import LAND_NODE, LAND_NONE, LAND_PR, LAND_RUN, Launch
 from garrison.run.notifications import send_held
-from garrison.run.progress import Progress, closing_lines
+from garrison.run.progress import RunProgress, closing_lines
 from garrison.run.request import LaunchRequest
 from garrison.run.state import ENDED, EXIT, RunState, describe_landed
 from garrison.run.status import FINAL, read_run_state
@@ -57,7 +58,8 @@ OPTION_GROUPS = {
     "Worktrees, tests and landing": ("setup", "setup_key", "fresh_setup", "gate", "no_gate", "gate_from_target",
                                      "with_hooks", "land", "approve", "allow_foreign_imports", "trust_git_config"),
     "Flow": ("auto_approve", "max_steps"),
-    "Agents": ("agent", "failover", "hosts", "env", "max_agents", "max_respawn", "max_rework", "terminal", "sandbox"),
+    "Agents": ("agent", "failover", "hosts", "env", "max_agents", "max_respawn", "max_rework", "budget_run",
+               "terminal", "sandbox"),
 }
 """Heading of the help → parameters."""
 
@@ -104,9 +106,10 @@ launch_options = combined(
                  help="Deaths allowed in one attempt."),
     click.option("--max-rework", type=click.IntRange(0), default=2, show_default=True, metavar="N",
                  help="New attempts allowed for one node."),
-    click.option("--terminal", type=PluginChoice(["auto", "tmux", "process"], Group.TERMINALS),
+    click.option("--terminal", type=PluginChoice(["auto", "tmux", "process"], PluginGroup.TERMINALS),
                  default="auto", show_default=True,
                  help="Where agents work: in tmux sessions (`garrison attach` shows them), or as plain processes."),
+    run_budget_option,
     sandbox_option,
     home_option,
     click.option("--detach", is_flag=True,
@@ -178,7 +181,8 @@ def launch(pipeline: Path | None, target_dir: Path | None, resume: str | None, h
 
 def resume_run(run: str, home: str | None, *, detach: bool, serve: bool, retry_failed: bool, original_graph: bool,
                accept_rewritten_target: bool, as_json: bool, max_steps: int | None,
-               retry_nodes: tuple[str, ...] = (), target_dir: Path | None = None) -> None:
+               retry_nodes: tuple[str, ...] = (), target_dir: Path | None = None,
+               budget_run: str | None = None) -> None:
     """Resume a launched run with the options it was launched with; one that is over only gives its exit code."""
     if serve and detach:
         raise UsageError("--serve ends with this terminal; with --detach, run `garrison serve` afterwards")
@@ -192,6 +196,8 @@ def resume_run(run: str, home: str | None, *, detach: bool, serve: bool, retry_f
         launching.move_run(runtime, run, moved)
     resumed = preflight.check_resume(runtime, run, accept_rewritten_target=accept_rewritten_target,
                                      retry_failed=again, retry_nodes=retry_nodes)
+    if budget_run is not None:
+        limit_run(runtime.home, run, budget_run)
     if resumed.sandbox:
         print_message(resumed.sandbox)
     if not original_graph:
@@ -296,7 +302,7 @@ def follow_run(runtime: Runtime, launch: Launch, *, as_json: bool = False) -> in
     over.
     """
     run = launch.run_id
-    progress, state = Progress(as_json=as_json), RunState()
+    progress, state = RunProgress(as_json=as_json), RunState()
     progress.run_branch = launch.onto if launch.onto != launch.base else ""
     progress.begin(run)
     reader = Reader(runtime.files(run).journal)
@@ -326,7 +332,7 @@ def follow_run(runtime: Runtime, launch: Launch, *, as_json: bool = False) -> in
         raise GarrisonError(f"run {run} is {view.status}, {view.progress}: "
                             f"{'; '.join(why) or f'`garrison status {run}` shows it'}")
     progress.end(state.status, state.reason, state,
-                 describe_landed(state, launch.land, launch.base, launch.onto, len(state.nodes)),
+                 describe_landed(state, launch.land, launch.base, launch.onto, state.own),
                  closing_lines(state, launch, runtime.files(run).process_log("tick")))
     return EXIT[state.status]
 

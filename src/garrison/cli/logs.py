@@ -75,17 +75,17 @@ def logs(node: str | None, run: str | None, follow: bool, tail: int | None, atte
         if node is None:
             node, run = resolve.only_node(store, run)
         chosen = resolve.run_of_node(store, node, run)
-        if not RunFiles(store.home, chosen).latest_attempt(node) and (not follow or _has_ended(store, chosen, node)):
+        if not RunFiles(store.home, chosen).latest_attempt(node) and (not follow or has_ended(store, chosen, node)):
             raise NotFound(f"node {node} has not started in run {chosen}; `garrison logs {node} --run {chosen} -f` "
                            "waits for it while the run continues")
         if process is None and _is_on_host(store, chosen, node, attempt):
             print_remote_log(printer, store.home, node, lambda: _node_log(store, chosen, node, attempt, None).parent,
                              lambda: attempt not in (None, RunFiles(store.home, chosen).latest_attempt(node))
-                             or _has_ended(store, chosen, node), tail, follow=follow)
+                             or has_ended(store, chosen, node), tail, follow=follow)
             return
         _print_log(printer, lambda: _node_log(store, chosen, node, attempt, process),
                    lambda: attempt not in (None, RunFiles(store.home, chosen).latest_attempt(node))
-                   or _has_ended(store, chosen, node), tail, follow=follow)
+                   or has_ended(store, chosen, node), tail, follow=follow)
     finally:
         printer.reset_terminal()
 
@@ -132,7 +132,7 @@ def _existing(path: Path) -> Path:
     return path
 
 
-def _has_ended(store: Store, run: str, node: str) -> bool:
+def has_ended(store: Store, run: str, node: str) -> bool:
     """Return whether a node will print no more."""
     state = resolve.state_of(store, run)
     if node in state.nodes and state.nodes[node].status in _FINAL:

@@ -65,6 +65,7 @@ SECTIONS = {
         "install-service": ("service", "install_service", "Write the systemd units, or print cron's lines."),
         "find-stale": ("identities", "find_stale_command", "List silent or dead processes; --respawn for cron."),
         "completion": ("completion", "completion", "Print the completion script for bash, zsh or fish."),
+        "uninstall": ("uninstall", "uninstall", "Remove what garrison has on this machine."),
         "demo": ("demo", "demo", "Watch agents work while each process is killed once."),
         "help": ("commands", "help_command", "Show the help of a command."),
         "version": ("commands", "version", "Show the version."),

@@ -92,7 +92,7 @@ def _key_here() -> str:
         return ""
 
 
-class ListedPause(Value):
+class QueuePause(Value):
     """Why a queue judges nothing now."""
 
     reason: str
@@ -106,7 +106,7 @@ class ListedQueue(Value):
 
     repository: str
     target: str
-    pause: ListedPause | None
+    pause: QueuePause | None
     hindrance: str
     config: Mapping[str, object] | None
 
@@ -128,7 +128,7 @@ def _list(queues: list[QueueReader]) -> Listing:
 def _list_queue(queue: QueueReader) -> ListedQueue:
     config, pause = queue.state.config, queue.state.pause
     return ListedQueue(queue.folder.parent.name, target_of_folder(queue.folder),
-                       ListedPause(pause.reason, pause.detail, pause.log, pause.retry_at or None) if pause else None,
+                       QueuePause(pause.reason, pause.detail, pause.log, pause.retry_at or None) if pause else None,
                        queue.state.hindrance, asdict(config) if config else None)
 
 
@@ -410,7 +410,7 @@ merge_queue.add_command(former(unpause_command, "resume", "garrison merge-queue 
               help="File whose change makes set-up run again (repeatable).")
 @click.option("--timeout", type=click.FloatRange(0, min_open=True), metavar="SECONDS",
               help="How long gate or set-up may take.")
-@click.option("--strategy", type=PluginChoice(STRATEGIES, plugins.Group.STRATEGIES),
+@click.option("--strategy", type=PluginChoice(STRATEGIES, plugins.PluginGroup.STRATEGIES),
               help="How branches land by default.")
 @click.option("--clean", type=click.Choice(CLEANING), help="What is removed from the worktree before each test.")
 @click.option("--keep", multiple=True, metavar="PATTERN", help="Files that are never removed; '' for none.")

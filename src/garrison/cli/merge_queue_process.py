@@ -30,7 +30,7 @@ from garrison.merge.config import QueueConfig
 from garrison.merge.decision import MAX_BATCH
 from garrison.merge.entry import FAILED, PRIORITIES, STRATEGIES, EntryOptions, MergeEntry
 from garrison.merge.preflight import identify
-from garrison.merge.queue import MergeQueue, Progress
+from garrison.merge.queue import MergeQueue, StepResult
 from garrison.merge.target import check_target
 from garrison.records import hook as hooks
 from garrison.records import run as run_records
@@ -43,7 +43,7 @@ from garrison.system.clock import SystemClock
 from garrison.values import Value
 
 if TYPE_CHECKING:
-    from garrison.merge.entry import Outcome
+    from garrison.merge.entry import EntryFact
     from garrison.merge.processor import MergeProcessor
 
 
@@ -283,7 +283,7 @@ class ManualProcessing:
                 self._signalled = max(self._signalled, outcome.seq)
             if new := self._new_outcome():
                 return self._result(new)
-            if isinstance(step, Progress):
+            if isinstance(step, StepResult):
                 self.report(f"{step.what} {step.entry}".rstrip())
             elif step.kind is WaitKind.GATE or (step.kind is WaitKind.REF_LOCKED
                                                   and time.monotonic() < ref_lock_deadline):
@@ -307,11 +307,11 @@ class ManualProcessing:
             self.report(f"note: held entries were skipped: {', '.join(held)}; `garrison merge-queue release "
                         f"{held[0]}` releases one, `garrison review NODE --approve` one that waits for approval")
 
-    def _new_outcome(self) -> Outcome | None:
+    def _new_outcome(self) -> EntryFact | None:
         return next((outcome for outcome in self.queue.state.outcomes if outcome.seq > self._returned
                      and outcome.type.startswith("MERGE_")), None)
 
-    def _result(self, outcome: Outcome) -> Processed:
+    def _result(self, outcome: EntryFact) -> Processed:
         self._returned = outcome.seq
         failed = outcome.entry.status in FAILED
         return Processed(not failed, outcome.entry, outcome.entry.reason if failed else None)
@@ -333,7 +333,7 @@ def _sleep(wait: Wait) -> None:
     poller.poll(wait.seconds * 1000)
 
 
-def _signal_runner(home: Path, outcome: Outcome) -> None:
+def _signal_runner(home: Path, outcome: EntryFact) -> None:
     from garrison.merge.entry import to_signal
     from garrison.records import signals
 
@@ -418,7 +418,7 @@ def _archive_branch(queue: MergeQueue, entry: MergeEntry, ref: str) -> None:
 @click.option("--priority", type=click.IntRange(PRIORITIES[0], PRIORITIES[-1]), metavar="N",
               help="Higher priorities land first; the default is 0, and waiting raises the effective priority.")
 @click.option("--depends-on", multiple=True, metavar="ENTRY", help="Entry or node that must land first (repeatable).")
-@click.option("--strategy", type=PluginChoice(STRATEGIES, plugins.Group.STRATEGIES),
+@click.option("--strategy", type=PluginChoice(STRATEGIES, plugins.PluginGroup.STRATEGIES),
               help="How the branch lands (default: the queue's, merge).")
 @output_options
 def enqueue_command(node: str, branch: str | None, repo_root: str | None, target: str | None, run: str,

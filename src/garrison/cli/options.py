@@ -14,7 +14,7 @@ import click
 from garrison.cli import completion
 from garrison.cli.output import QUIET
 from garrison.errors import UsageError
-from garrison.plugins import Group, offered
+from garrison.plugins import PluginGroup, offered
 from garrison.records.names import ROLES
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -39,7 +39,7 @@ class _Seconds(click.FloatRange):
 class PluginChoice(click.Choice[str]):
     """One of garrison's own values, or one that an installed package offers; the help names the former."""
 
-    def __init__(self, choices: Sequence[str], group: Group) -> None:
+    def __init__(self, choices: Sequence[str], group: PluginGroup) -> None:
         super().__init__(choices)
         self._own, self._group = tuple(choices), group
 
@@ -79,7 +79,7 @@ _AGE = re.compile(r"(\d+(?:\.\d+)?)([smhdw])")
 _UNIT_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 
 
-def _budget(_ctx: click.Context, _param: click.Parameter, value: str | None) -> str | None:
+def _budget(_ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
     if value is None or value == "none":
         return value
     try:
@@ -87,12 +87,14 @@ def _budget(_ctx: click.Context, _param: click.Parameter, value: str | None) -> 
     except ValueError:
         amount = 0.0
     if not 0 < amount < 1e9:
-        raise UsageError(f"--budget {value}: it should be US dollars above 0, or none for no limit")
+        raise UsageError(f"{param.opts[0]} {value}: it should be US dollars above 0, or none for no limit")
     return value
 
 
 budget_option = click.option("--budget", metavar="USD", callback=_budget,
                              help="US dollars that it may spend, or `none` for no limit.")
+run_budget_option = click.option("--budget-run", metavar="USD", callback=_budget,
+                                 help="US dollars that the whole run may spend; then its agents wait for you.")
 
 
 def parse_age(text: str) -> float | None:

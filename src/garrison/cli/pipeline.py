@@ -34,15 +34,14 @@ from garrison.errors import GarrisonError, NotFound, Refused, UsageError
 from garrison.launch import preflight
 from garrison.pipeline.dot_writer import to_dot, to_drawing
 from garrison.pipeline.graph import DialectError, Graph, Located
-from garrison.pipeline.lint import ERROR, WARNING, Finding, Problem, errors, installed_rules, lint
+from garrison.pipeline.lint import ERROR, WARNING, LintFinding, Problem, errors, installed_rules, lint
 from garrison.pipeline.parser import parse as parse_text
 from garrison.pipeline.parser import parse_bytes, parse_file
 from garrison.pipeline.plan import plan_run
 from garrison.pipeline.store import read_checkpoint, read_run
 from garrison.pipeline.subpipelines import load_from_run
 from garrison.pipeline.transforms import apply_installed
-from garrison.plugins import Group as PluginGroup
-from garrison.plugins import load
+from garrison.plugins import PluginGroup, load
 from garrison.records.journal import Entry, read_all
 from garrison.records.names import check_run
 from garrison.records.run import RunFiles
@@ -109,7 +108,7 @@ def validate(file: Path, use: str, agent: str | None, home: str | None, *, stric
     except DialectError as error:
         if not as_json:
             raise
-        findings = [Finding("parse", ERROR, error.message, line=error.line, column=error.column)]
+        findings = [LintFinding("parse", ERROR, error.message, line=error.line, column=error.column)]
     else:
         graph, findings = _findings(graph, Use(use), home, agent)
         if strict:
@@ -130,7 +129,7 @@ def read_graph(file: Path) -> Graph:
     return parse_file(file)
 
 
-def _findings(graph: Graph, use: Use, home: str | None, agent: str | None) -> tuple[Graph, list[Finding]]:
+def _findings(graph: Graph, use: Use, home: str | None, agent: str | None) -> tuple[Graph, list[LintFinding]]:
     """Return a graph after its transforms, and its problems; without errors of its own, why its use is refused."""
     from garrison.pipeline.handlers.registry import offered
 
@@ -145,7 +144,7 @@ def _findings(graph: Graph, use: Use, home: str | None, agent: str | None) -> tu
     return graph, findings
 
 
-def _without_agent(graph: Graph, home: str | None) -> list[Finding]:
+def _without_agent(graph: Graph, home: str | None) -> list[LintFinding]:
     """Return a warning for each node for which a launch here would want --agent."""
     if read_defaults(find_home(home), Path.cwd()).agent:
         return []
@@ -178,13 +177,13 @@ def _refusal(graph: Graph, use: Use, home: str | None, agent: str | None) -> str
     return None
 
 
-def _refused(use: Use, refusal: str) -> Finding:
+def _refused(use: Use, refusal: str) -> LintFinding:
     if isinstance(refusal, Located):
-        return Finding(use.rule, ERROR, refusal.message, line=refusal.line, column=refusal.column)
-    return Finding(use.rule, ERROR, refusal)
+        return LintFinding(use.rule, ERROR, refusal.message, line=refusal.line, column=refusal.column)
+    return LintFinding(use.rule, ERROR, refusal)
 
 
-def _print_findings(graph: Graph, findings: list[Finding], use: Use) -> None:
+def _print_findings(graph: Graph, findings: list[LintFinding], use: Use) -> None:
     if findings:
         print_table(("place", "severity", "rule", "message"),
                     [(f"{finding.line}:{finding.column}" if finding.line else "-", finding.severity, finding.rule,
@@ -253,7 +252,7 @@ def show(file: Path, as_json: bool) -> None:
     click.echo(f"{_summary(graph)}; {_launch_verdict(graph)}")
 
 
-class ShownNode(Value):
+class ListedNode(Value):
     """A node of a graph as garrison interprets it."""
 
     id: str
@@ -280,7 +279,7 @@ class ShownGraph(Value):
 
     id: str | None
     attrs: Mapping[str, str]
-    nodes: list[ShownNode]
+    nodes: list[ListedNode]
     edges: list[ShownEdge]
     refused: str | None
 
@@ -288,7 +287,7 @@ class ShownGraph(Value):
 def _describe_graph(graph: Graph) -> ShownGraph:
     return ShownGraph(
         graph.id, graph.attrs,
-        [ShownNode(node.id, node.handler, node.label, node.classes, node.attrs, node.line, node.column)
+        [ListedNode(node.id, node.handler, node.label, node.classes, node.attrs, node.line, node.column)
          for node in graph.nodes.values()],
         [ShownEdge(edge.source, edge.target, edge.attrs, edge.line, edge.column) for edge in graph.edges],
         launch_refusal(graph))

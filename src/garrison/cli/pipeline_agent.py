@@ -137,7 +137,7 @@ class _NoAnswererError(Exception):
     """Raised when an agent asks a question and the run has no answerer."""
 
 
-async def _wait_or_stop(work: Work, call: Call, network: NetworkPlace) -> base.Outcome:
+async def _wait_or_stop(work: Work, call: Call, network: NetworkPlace) -> base.WorkResult:
     """Return the work's outcome; stop the work first if this task is cancelled or a question cannot be answered."""
     try:
         return await _wait(work, call, network)
@@ -148,10 +148,10 @@ async def _wait_or_stop(work: Work, call: Call, network: NetworkPlace) -> base.O
     except _NoAnswererError as error:
         work.stop(time.monotonic())
         await _wait(work)
-        return base.Outcome("fail", str(error))
+        return base.WorkResult("fail", str(error))
 
 
-async def _wait(work: Work, call: Call | None = None, network: NetworkPlace | None = None) -> base.Outcome:
+async def _wait(work: Work, call: Call | None = None, network: NetworkPlace | None = None) -> base.WorkResult:
     """Poll the work until it ends; with `call`, answer its questions, with `network`, keep that."""
     answered: set[str] = set()
     while (outcome := work.poll(now := time.monotonic())) is None:

@@ -18,24 +18,24 @@ STYLES: Mapping[str, str] = {
 GAP = "  "
 
 
-class Span(Value):
+class StyledText(Value):
     """Clean text in one style."""
 
     text: str
     style: str = ""
 
 
-Line = list[Span]
+Line = list[StyledText]
 
 
-def span(value: object, style: str = "") -> Span:
+def span(value: object, style: str = "") -> StyledText:
     """Return `value` as clean text; `-` for None and ''."""
     text = "" if value is None else terminal_text.clean(str(value))
-    return Span(text or "-", style if text else "dim")
+    return StyledText(text or "-", style if text else "dim")
 
 
 def raw(text: str, style: str = "") -> Line:
-    return [Span(text, style)]
+    return [StyledText(text, style)]
 
 
 def width(line: Line) -> int:
@@ -49,7 +49,7 @@ def fit(line: Line, columns: int | None) -> Line:
     result: Line = []
     for part in line:
         room = columns - width(result)
-        result.append(Span(terminal_text.fit(part.text, room), part.style))
+        result.append(StyledText(terminal_text.fit(part.text, room), part.style))
         if terminal_text.width(part.text) > room:
             break
     return result
@@ -59,15 +59,15 @@ def wrapped(text: str, columns: int | None, style: str = "", indent: str = "", m
     """Return `text`, cleaned and wrapped into at most `most` lines, all but the first indented."""
     text = terminal_text.clean(text)
     if columns is None:
-        return [[Span(text, style)]]
+        return [[StyledText(text, style)]]
     lines = terminal_text.wrap(text, max(2, columns - len(indent))) or [""]
     if len(lines) > most:
         rest = " ".join(lines[most - 1:])
         lines = [*lines[: most - 1], terminal_text.fit(rest, columns - len(indent))]
-    return [[Span((indent if number else "") + line, style)] for number, line in enumerate(lines)]
+    return [[StyledText((indent if number else "") + line, style)] for number, line in enumerate(lines)]
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[Span]], columns: int | None, least: int = 24,
+def table(head: Sequence[str], rows: Iterable[Sequence[StyledText]], columns: int | None, least: int = 24,
           most: int = 3) -> list[Line]:
     """Return a table whose last column takes the remaining width, in at most `most` lines a row, if that is at least
     `least`; otherwise a block per row.
@@ -78,30 +78,31 @@ def table(head: Sequence[str], rows: Iterable[Sequence[Span]], columns: int | No
     fixed = sum(widths[:-1]) + len(GAP) * (len(head) - 1)
     room = None if columns is None else columns - fixed
     if room is None or room >= min(widths[-1], least):
-        return [line for row in [[Span(name, "dim") for name in head], *body] for line in _row(row, widths, room, most)]
+        return [line for row in [[StyledText(name, "dim") for name in head],
+                                 *body] for line in _row(row, widths, room, most)]
     return [line for row in body for line in _block(head, row, columns or 0, most)]
 
 
-def _row(cells: Sequence[Span], widths: Sequence[int], room: int | None, most: int) -> list[Line]:
+def _row(cells: Sequence[StyledText], widths: Sequence[int], room: int | None, most: int) -> list[Line]:
     """Return a row; its last cell is continued below itself if it is wider than `room`."""
-    first: Line = [Span(terminal_text.pad(cell.text, each) + GAP, cell.style)
+    first: Line = [StyledText(terminal_text.pad(cell.text, each) + GAP, cell.style)
                    for cell, each in zip(cells[:-1], widths, strict=False)]
     last = wrapped(cells[-1].text, room, cells[-1].style, most=most)
-    return [[*first, *last[0]], *([Span(" " * width(first)), *line] for line in last[1:])]
+    return [[*first, *last[0]], *([StyledText(" " * width(first)), *line] for line in last[1:])]
 
 
-def _block(head: Sequence[str], row: Sequence[Span], columns: int, most: int) -> list[Line]:
+def _block(head: Sequence[str], row: Sequence[StyledText], columns: int, most: int) -> list[Line]:
     """Return a row for a narrow screen: its first two cells, then the others by name, then the last; empty ones are
     left out.
     """
     second = row[1].text
     first = terminal_text.fit(row[0].text, max(8, columns - terminal_text.width(second) - len(GAP)))
-    lines = [fit([Span(first + GAP, row[0].style), row[1]], columns)]
+    lines = [fit([StyledText(first + GAP, row[0].style), row[1]], columns)]
     facts = " · ".join(f"{name.lower()} {cell.text}" for name, cell in zip(head[2:-1], row[2:-1], strict=True)
                        if cell.text != "-")
     for text, style in ((facts, "dim"), ("" if row[-1].text == "-" else row[-1].text, row[-1].style)):
         if text:
-            lines += [[Span("  "), *line] for line in wrapped(text, columns - 2, style, most=most)]
+            lines += [[StyledText("  "), *line] for line in wrapped(text, columns - 2, style, most=most)]
     return lines
 
 
@@ -115,6 +116,6 @@ def _line(line: Line, colours: bool) -> str:
     return joined if colours else joined.rstrip()
 
 
-def _styled(part: Span) -> str:
+def _styled(part: StyledText) -> str:
     code = STYLES[part.style]
     return f"\x1b[{code}m{part.text}\x1b[0m" if code and part.text else part.text

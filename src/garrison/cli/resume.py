@@ -18,7 +18,7 @@ from click.core import ParameterSource
 from garrison.cli import completion, resolve
 from garrison.cli.authority import require
 from garrison.cli.commands import Command
-from garrison.cli.options import gate_options, home_option
+from garrison.cli.options import gate_options, home_option, run_budget_option
 from garrison.cli.sandbox import sandbox_option
 from garrison.config import find_home
 from garrison.errors import UsageError
@@ -29,7 +29,7 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 """Name of a run or a session of any kind, unless it is a path."""
 
 
-class Kind(Enum):
+class WorkKind(Enum):
     """Kind of work that a name means."""
 
     LAUNCHED = "a launched run"
@@ -37,13 +37,13 @@ class Kind(Enum):
     WORKFLOW = "a workflow session"
 
 
-_OF_LAUNCHED = ("retry_nodes", "target_dir", "accept_rewritten_target", "detach", "serve")
+_OF_LAUNCHED = ("retry_nodes", "budget_run", "target_dir", "accept_rewritten_target", "detach", "serve")
 _OF_PIPELINE = ("changed_graph", "answers", "auto_approve", "stay", "agent", "quiet")
 _OF_BOTH = ("retry_failed", "original_graph", "max_steps")
-_OPTIONS: dict[Kind, frozenset[str]] = {
-    Kind.LAUNCHED: frozenset((*_OF_LAUNCHED, *_OF_BOTH)),
-    Kind.PIPELINE: frozenset((*_OF_PIPELINE, *_OF_BOTH)),
-    Kind.WORKFLOW: frozenset({"keep"}),
+_OPTIONS: dict[WorkKind, frozenset[str]] = {
+    WorkKind.LAUNCHED: frozenset((*_OF_LAUNCHED, *_OF_BOTH)),
+    WorkKind.PIPELINE: frozenset((*_OF_PIPELINE, *_OF_BOTH)),
+    WorkKind.WORKFLOW: frozenset({"keep"}),
 }
 """Kind → its parameters, in addition to the name, --home and --json."""
 
@@ -63,6 +63,7 @@ _OPTIONS: dict[Kind, frozenset[str]] = {
               help="Try this failed node again; the others stay failed (repeatable).")
 @click.option("--original-graph", is_flag=True, help="Keep the graph as it was started although its file has changed.")
 @click.option("--max-steps", type=click.IntRange(1), metavar="N", help="Nodes the flow may visit.")
+@run_budget_option
 @click.option("--accept-rewritten-target", is_flag=True, help="Continue although the target branch was rewritten.")
 @click.option("--target-dir", metavar="DIR", type=click.Path(path_type=Path),
               help="Folder to which the run's repository has moved.")
@@ -92,23 +93,23 @@ def resume(ctx: click.Context, /, run: str | None, home: str | None, **options: 
     _check_options(run, kind, given)
     chosen = {name: options[name] for name in _OPTIONS[kind]}
     match kind:
-        case Kind.LAUNCHED:
+        case WorkKind.LAUNCHED:
             from garrison.cli.launch import resume_run
 
             require("resume RUN", ctx.params, home)
             resolve.existing_run(find_home(home), run)
             resume_run(run, home, as_json=options["as_json"], **chosen)
-        case Kind.PIPELINE:
+        case WorkKind.PIPELINE:
             from garrison.cli.pipeline_run import resume_pipeline_run
 
             resume_pipeline_run(run, home, as_json=options["as_json"], **chosen)
-        case Kind.WORKFLOW:
+        case WorkKind.WORKFLOW:
             from garrison.cli.workflows import resume_session
 
             resume_session(run, home, as_json=options["as_json"], **chosen)
 
 
-def _check_options(run: str, kind: Kind, given: list[str]) -> None:
+def _check_options(run: str, kind: WorkKind, given: list[str]) -> None:
     """Raise UsageError for an option that this kind of work does not have."""
     for name in given:
         if name not in _OPTIONS[kind] and name != "as_json":
@@ -118,7 +119,7 @@ def _check_options(run: str, kind: Kind, given: list[str]) -> None:
             raise UsageError(f"{run} is {kind.value}; {option} is for {others}")
 
 
-def _kind_of(run: str, home: str | None) -> Kind:
+def _kind_of(run: str, home: str | None) -> WorkKind:
     """Return what a name means: a launched run first, as for `garrison answer`, and for a name that nothing has."""
     from garrison.cli.pipeline_run import find_engine_run
     from garrison.cli.workflows import is_session
@@ -127,7 +128,7 @@ def _kind_of(run: str, home: str | None) -> Kind:
     if os.sep not in run and not _NAME.fullmatch(run) and run not in (os.curdir, os.pardir):
         check_run(run)
     if resolve.is_launched(place, run) or run in list_runs(place):
-        return Kind.LAUNCHED
+        return WorkKind.LAUNCHED
     if find_engine_run(run, home) is not None:
-        return Kind.PIPELINE
-    return Kind.WORKFLOW if is_session(place, run) else Kind.LAUNCHED
+        return WorkKind.PIPELINE
+    return WorkKind.WORKFLOW if is_session(place, run) else WorkKind.LAUNCHED

@@ -6,6 +6,8 @@ after a red gate: the reason is in the prompt of the next attempt (`run/plan.py 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import click
 
 from garrison.cli import completion, resolve
@@ -16,12 +18,13 @@ from garrison.cli.waiting import show_waiting
 from garrison.config import find_home
 from garrison.errors import NotFound, UsageError
 from garrison.merge import commands
+from garrison.pipeline.node_status import LandingWord
 from garrison.processes.runtime import Runtime
 from garrison.run.branch import node_queue
 from garrison.system.terminal_text import clean, clean_lines, spell_name
 from garrison.views.changes import (
     SHORT,
-    Review,
+    AttemptReview,
     change_of_entry,
     choose_judged,
     choose_shown,
@@ -31,6 +34,7 @@ from garrison.views.changes import (
     read_unqueued,
 )
 from garrison.views.comments import CommentState, ShownComment, compose_reason, find_file, parse_comment, take_comments
+from garrison.views.decision import ShownOutcome, read_candidates
 from garrison.views.diff import CONTEXT, WHOLE_FILE, changed_files, read_diff
 
 FILE_LINES = 20_000
@@ -65,7 +69,7 @@ def review(node: str | None, run: str | None, attempt: int | None, commit: str, 
     """Show the latest work of NODE: commits, changed files, diff, conflicts, checks, comments. Approve or reject it.
 
     Without NODE: list what waits for approval. With NODE, its work is shown at any moment: while its agent works, while
-    it waits, after it has landed or was refused.
+    it waits, after it has landed or was refused. A node with candidates shows them side by side until one lands.
 
     Work waits for approval if its node has approve=true, or the run was launched with --approve. Once a second attempt
     has waited for it, --approve and --reject need --attempt, so that no attempt is judged that you have not seen.
@@ -80,6 +84,12 @@ def review(node: str | None, run: str | None, attempt: int | None, commit: str, 
     chosen = resolve.run_of_node(runtime.store, node, run)
     if path is not None:
         _show_file(runtime, chosen, node, attempt, path, context=WHOLE_FILE if whole else CONTEXT, as_json=as_json)
+        return
+    if not (approve or reject) and attempt is None and (candidates := read_candidates(runtime, chosen, node)):
+        if as_json:
+            print_json(candidates)
+        else:
+            _show_candidates(chosen, node, candidates)
         return
     if not (approve or reject):
         found, waits = _read(runtime, chosen, node, attempt, commit)
@@ -105,6 +115,23 @@ def review(node: str | None, run: str | None, attempt: int | None, commit: str, 
                   f"{node} was rejected before ({entry.reason.partition(chr(10))[0]}); nothing was changed")
 
 
+def _show_candidates(run: str, node: str, candidates: Sequence[ShownOutcome]) -> None:
+    """Print the candidates of a node side by side."""
+    width = max(len(each.node) for each in candidates)
+    lines = [f"{node} of run {run} has {len(candidates)} candidates", ""]
+    for each in candidates:
+        checks = [check.words for check in each.checked]
+        cost = [] if each.usd is None else [f"${each.usd:.2f}"]
+        told = "; ".join(filter(None, (each.size, *checks, *cost, each.reason.partition("\n")[0])))
+        lines.append(f"  {each.node:<{width}}  {each.state:<8}  {told}".rstrip())
+    kept = [each.node for each in candidates if each.state == LandingWord.KEPT]
+    if kept:
+        lines += ["", f"garrison review {kept[0]} --run {run}   shows its commits and diff",
+                  f"garrison answer {node} {kept[0]} --run {run}   lands it, where the choice is yours"]
+    for line in lines:
+        click.echo(clean(line))
+
+
 def _check_options(reason: str | None, comments: tuple[tuple[str, str], ...], *, approve: bool, reject: bool) -> None:
     """Raise UsageError for options that do not go together."""
     if approve and reject:
@@ -117,7 +144,7 @@ def _check_options(reason: str | None, comments: tuple[tuple[str, str], ...], *,
         raise UsageError("--comment is part of a judgement: also pass --reject or --approve")
 
 
-def _read(runtime: Runtime, run: str, node: str, attempt: int | None, commit: str) -> tuple[Review, bool]:
+def _read(runtime: Runtime, run: str, node: str, attempt: int | None, commit: str) -> tuple[AttemptReview, bool]:
     """Return the work that is shown, and whether it waits for approval."""
     try:
         queue, entries = find_entries(runtime, run, node)
@@ -151,7 +178,7 @@ def _show_file(runtime: Runtime, run: str, node: str, attempt: int | None, path:
         click.echo(f"… more than {FILE_LINES} lines; `git diff {change.base[:SHORT]} {change.head[:SHORT]}` shows all")
 
 
-def _show(found: Review, *, waits: bool) -> None:
+def _show(found: AttemptReview, *, waits: bool) -> None:
     earlier = [f"  … and {found.more_commits} earlier"] * bool(found.more_commits)
     state = found.landing or ("not committed yet" if found.uncommitted else "not in the merge queue")
     lines = [f"{found.node} of run {found.run}, attempt {found.attempt} at {found.commit[:SHORT]}: {state}, "

@@ -95,11 +95,7 @@ def run(words: tuple[str, ...], file: Path | None, tasks: Path | None, section: 
     runtime = Runtime.real(find_home(home))
     here = target_dir or Path.cwd()
     target = validate_repository(here)
-    who = "command" if command else agent or (
-        read_defaults(runtime.home, target, find_subfolder(here, target)).agent or "command")
-    if who == "command" and agent is None and command is None:
-        raise Refused(f"which agent? {_installed(runtime)}; `garrison init` keeps your choice")
-    find_profile(who, runtime.home)  # a misspelt one is said before the questions
+    who = "command" if command else choose_agent(runtime, here, agent)
     texts, waits, name = [task], list[tuple[int, ...]](), task_name(task)
     if tasks:
         texts, waits, options["new"] = _choose_open(runtime, target, listed, _name_of(tasks), in_order=in_order,
@@ -126,6 +122,20 @@ def run(words: tuple[str, ...], file: Path | None, tasks: Path | None, section: 
         return None
     print_message("Ctrl-C leaves it running in the background")
     return follow_run(runtime, created, as_json=as_json)
+
+
+def choose_agent(runtime: Runtime, here: Path, agent: str | None) -> str:
+    """Return the agent of tasks that name none; Refused if nobody has said which, UsageError for one that is not.
+
+    Args:
+        here: the repository, or a folder of it.
+    """
+    target = validate_repository(here)
+    who = agent or read_defaults(runtime.home, target, find_subfolder(here, target)).agent
+    if who in (None, "command") and agent is None:
+        raise Refused(f"which agent? {_installed(runtime)}; `garrison init` keeps your choice")
+    find_profile(str(who), runtime.home)  # a misspelt one is said before the questions
+    return str(who)
 
 
 def _read_tasks(tasks: Path | None, words: tuple[str, ...], file: Path | None, section: tuple[str, ...], *,

@@ -22,7 +22,7 @@ from garrison.sandbox.rights import read_rights
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from garrison.sandbox.place import Machine
+    from garrison.sandbox.place import Abilities
 
 
 def _use_mode(_context: click.Context, _parameter: click.Parameter, mode: str | None) -> None:
@@ -58,7 +58,7 @@ def settle_mode(home: Path) -> None:
     print_message(f"wrote mode = \"{mode}\" to [sandbox] of {path}")
 
 
-def _choices(able: Machine) -> list[tuple[Mode | None, str]]:
+def _choices(able: Abilities) -> list[tuple[Mode | None, str]]:
     """Return what can be chosen: a mode or, to have bubblewrap, None; and what that means."""
     found: list[tuple[Mode | None, str]] = [(None, f"bubblewrap: {remedy(able)}")]
     if able.landlock:

@@ -19,7 +19,7 @@ from garrison.config import find_home
 from garrison.errors import UsageError
 from garrison.records.names import to_run_stem
 from garrison.schedules import plan
-from garrison.schedules.plan import COMMANDS, Overlap, Schedule, Stage, Start
+from garrison.schedules.plan import COMMANDS, Overlap, Schedule, ScheduledStart, Stage
 from garrison.schedules.starts import Schedules, arm, show_all, spawn_start, word_of, zone_of
 from garrison.system import systemd
 from garrison.system.clock import iso
@@ -57,7 +57,7 @@ def schedule() -> None:
 @click.option("--overlap", type=click.Choice([each.value for each in Overlap]), default="skip", show_default=True,
               help="What happens while an earlier run is not over: skip this one, queue it, or stop the earlier.")
 @click.option("--if", "only_if", default="", metavar="CMD", help="Start only if this command succeeds.")
-@click.option("--budget", type=float, metavar="USD", help="US dollars that each start may spend (of `run TASK`).")
+@click.option("--budget", type=float, metavar="USD", help="US dollars that the run of each start may spend.")
 @click.option("--budget-week", type=float, metavar="USD", help="US dollars that its runs may cost in seven days.")
 @click.option("--target-dir", metavar="DIR", type=click.Path(path_type=Path),
               help="Repository to work on (default: the one you are in).")
@@ -68,7 +68,8 @@ def add(times: str, words: tuple[str, ...], name: str | None, zone: str, missed:
     place, repo = find_home(home), validate_repository(target_dir or Path.cwd())
     if zone:
         plan.read_zone(zone)
-    command = _check_words([*words[:1], *([f"--budget={budget:g}"] if budget is not None else []), *words[1:]], budget)
+    limit = [f"--budget-run={budget:g}"] if budget is not None else []
+    command = _check_words([*words[:1], *limit, *words[1:]], budget)
     found = Schedule(name or _name_of(command), plan.read_times(times), command, str(repo), time.time(), zone,
                      os.environ.get("PATH", ""), _read_missed(missed), Overlap(overlap), only_if,
                      _read_budget("--budget-week", budget_week))
@@ -124,7 +125,7 @@ def run_now(name: str, home: str | None) -> None:
     """Start a schedule's command now; its next time stays as it is."""
     schedules = Schedules(find_home(home))
     schedules.read(name)
-    start = Start(time.time(), Stage.BEGUN, time.time(), by_hand=True)
+    start = ScheduledStart(time.time(), Stage.BEGUN, time.time(), by_hand=True)
     schedules.write_start(name, start)
     spawn_start(schedules.home, name, start)
     print_message(f"schedule {name} starts; `garrison schedule history {name}` shows what comes of it")
@@ -196,9 +197,8 @@ def _check_words(words: Sequence[str], budget: float | None) -> list[str]:
     first, *rest = words
     if first not in COMMANDS:
         raise UsageError(f"a schedule starts {', '.join(COMMANDS)}, not {first!r:.40}")
-    if budget is not None and (first != "run" or any(word.split("=")[0] == "--tasks" for word in rest)):
-        raise UsageError("--budget is of one task; for others, `budget` of a node and `budget_run` in config.toml, or "
-                         "--budget-week here")
+    if budget is not None and first == "take":
+        raise UsageError("--budget is of one run, and `take` may begin several; give --budget-week")
     for word in rest:
         if word.split("=")[0] in ("--run", "--target-dir", "--detach", "--home", "--serve", "--dry-run"):
             raise UsageError(f"{word.split('=')[0]} is the schedule's own; give it without")

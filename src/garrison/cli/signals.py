@@ -357,7 +357,7 @@ def send(name: str, value: str | None, run: str | None, home: str | None) -> Non
         f"; run {chosen} receives it when resumed: `garrison resume {chosen}`"))
 
 
-class Listed(Value):
+class ListedSignal(Value):
     """A signal in an inbox."""
 
     signal: Signal
@@ -387,7 +387,7 @@ def _inboxes(home: Path) -> Iterator[Key]:
             print_message(f"{folder / name} is not an inbox; skipped")
 
 
-def _signals_in(home: Path, key: Key, state: str) -> Iterator[Listed]:
+def _signals_in(home: Path, key: Key, state: str) -> Iterator[ListedSignal]:
     folder = home / "signals" / key.full / _INBOX_FOLDERS[state]
     for path in sorted(folder.glob("[!.]*.json")):
         try:
@@ -397,7 +397,7 @@ def _signals_in(home: Path, key: Key, state: str) -> Iterator[Listed]:
         except RecordError as error:
             print_message(str(error))
             continue
-        yield Listed(signal, key.full, state, _refusal(path), str(path))
+        yield ListedSignal(signal, key.full, state, _refusal(path), str(path))
 
 
 def _refusal(path: Path) -> str:

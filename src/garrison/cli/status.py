@@ -17,7 +17,7 @@ from garrison.cli.commands import Command
 from garrison.cli.home import report_no_runs
 from garrison.cli.options import home_option, json_option
 from garrison.cli.output import print_json, print_message
-from garrison.cli.render import GAP, Line, Span, fit, raw, span, table, wrapped
+from garrison.cli.render import GAP, Line, StyledText, fit, raw, span, table, wrapped
 from garrison.cli.resolve import existing_run, is_elsewhere, is_launched, is_of_this_folder
 from garrison.cli.terminal import Terminal, show, stdout_terminal
 from garrison.config import find_home
@@ -225,16 +225,17 @@ def _exit_code(view: RunView) -> int | None:
 # ---- rendering --------------------------------------------------------------------------------------------------
 
 STYLES: Mapping[str, str] = {
-    "landed": "good", "no change": "good", "skipped": "dim", "landing": "due", "queued": "due", "testing": "due",
-    "waiting for approval": "due",
+    "landed": "good", "no change": "good", "kept": "good", "skipped": "dim", "landing": "due", "queued": "due",
+    "testing": "due", "waiting for approval": "due",
     "asks": "due", "died": "bad", "rejected": "bad", "working": "busy", "failed": "bad", "waiting": "dim",
     "parked": "due", "done": "good", "running": "busy", "new": "dim", "stopped": "due", "interrupted": "due",
     "corrupt": "bad", "undone": "bad",
     "alive": "good", "starting": "busy", "dead": "bad", "lapsed": "bad", "lingering": "bad", "elsewhere": "due",
 }
 """State → style."""
-BLOCKS: Mapping[str, str] = {"landed": "█", "no change": "=", "undone": "u", "landing": "▓", "working": "▒",
-                             "failed": "!", "waiting": "░", "parked": "p", "skipped": "-", "stopped": "s"}
+BLOCKS: Mapping[str, str] = {"landed": "█", "no change": "=", "kept": "+", "undone": "u", "landing": "▓",
+                             "working": "▒", "failed": "!", "waiting": "░", "parked": "p", "skipped": "-",
+                             "stopped": "s"}
 """Place of a node → its part of the bar; each is distinct without colours."""
 WORDS: Mapping[str, str] = {"landing": "waiting to land"}
 """Place of a node → its words in the legend, where they are not the place itself."""
@@ -285,10 +286,10 @@ def render_recent(views: Sequence[RunView], more: int, columns: int | None) -> l
     """Return a line for each run of this repository that is not shown in full, with the command that helps or why it
     ended, and how many more there are."""
     names = max((terminal_text.width(view.run_id) for view in views), default=0)
-    lines = [fit([Span(terminal_text.pad(view.run_id, names) + GAP, "head"),
-                  Span(f"{view.status:11}{GAP}", STYLES.get(view.status, "")),
-                  Span(", ".join([view.progress, *([f"{format_age(view.age_s)} ago"] if view.age_s else [])])),
-                  Span(terminal_text.clean(f"; {told}") if told else "")], columns)
+    lines = [fit([StyledText(terminal_text.pad(view.run_id, names) + GAP, "head"),
+                  StyledText(f"{view.status:11}{GAP}", STYLES.get(view.status, "")),
+                  StyledText(", ".join([view.progress, *([f"{format_age(view.age_s)} ago"] if view.age_s else [])])),
+                  StyledText(terminal_text.clean(f"; {told}") if told else "")], columns)
              for view in views
              for told in [view.step or first_line(view.reason)]]
     return [*lines, *([raw(f"{more} more: `garrison status --all`", "dim")] if more else [])]
@@ -352,11 +353,11 @@ def _last(view: RunView, columns: int | None, most: int | None) -> list[Line]:
     elif waits:
         lines += wrapped(f"waits for you: {len(waits)}", columns, "due")
         for text in waits[:most]:
-            lines += [[Span("  "), *line] for line in wrapped(text, columns and columns - 2, "due", "  ",
+            lines += [[StyledText("  "), *line] for line in wrapped(text, columns and columns - 2, "due", "  ",
                                                                  most=2 if most is None else 1)]
         if most is not None and most < len(waits):
             more = f"and {len(waits) - most} more: `garrison status {view.run_id} --verbose`"
-            lines += [[Span("  "), *line] for line in wrapped(more, columns, "due")]
+            lines += [[StyledText("  "), *line] for line in wrapped(more, columns, "due")]
     is_over = view.status == Status.FAILED and not view.hint and not waits
     step = describe_next(view.run_id, view.status, over=True) if is_over else view.step
     if step and step not in waits:
@@ -372,8 +373,9 @@ def summary(view: RunView) -> str:
 def _bar(counts: Mapping[str, int], total: int, columns: int | None) -> Line:
     legend = ", ".join(f"{count} {WORDS.get(place, place)}" for place, count in counts.items() if count)
     room = BAR if columns is None else min(BAR, max(8, columns - len(legend) - len(GAP)))
-    line = [Span(BLOCKS[place] * cells, STYLES[place]) for place, cells in bar_shares(counts, total, room).items()]
-    return fit([*line, Span(GAP + legend)], columns)
+    line = [StyledText(BLOCKS[place] * cells, STYLES[place]) for place,
+            cells in bar_shares(counts, total, room).items()]
+    return fit([*line, StyledText(GAP + legend)], columns)
 
 
 def bar_shares(counts: Mapping[str, int], total: int, room: int) -> dict[str, int]:
@@ -404,7 +406,7 @@ def _nodes(details: RunInFull, columns: int | None, *, verbose: bool, explained:
     head = NODES_IN_FULL if verbose else NODES
     others = sum(max(len(name), *(len(row[at].text) for row in rows)) + len(GAP) for at, name in enumerate(head[1:-1]))
     longest = MAX_NAME if columns is None else max(12, columns // 4, min(MAX_NAME, columns - others - len(GAP) - DOING))
-    named = [(Span(terminal_text.fit(terminal_text.clean(node.node), longest)), *row)
+    named = [(StyledText(terminal_text.fit(terminal_text.clean(node.node), longest)), *row)
              for node, row in zip(details.nodes, rows, strict=True)]
     return table(head, named, columns, most=3 if verbose else 1)
 
@@ -446,8 +448,8 @@ def _failure(view: RunView, node: FailedNode, columns: int | None) -> Iterator[L
     for line in terminal_text.clean_lines(node.tail)[-5:]:
         yield fit(raw("    " + line.expandtabs()), columns)
     look = f"look: garrison logs {node.node} --run {view.run_id}"
-    yield [Span("  "), *fit(raw(look), None if columns is None else columns - 2)]
-    yield [Span("  "), *raw(terminal_text.clean(node.folder), "dim")]
+    yield [StyledText("  "), *fit(raw(look), None if columns is None else columns - 2)]
+    yield [StyledText("  "), *raw(terminal_text.clean(node.folder), "dim")]
 
 
 def render_limits(rows: Sequence[Limit], columns: int | None) -> list[Line]:
@@ -462,7 +464,7 @@ def _used(used: Mapping[str, float], most: int = 2) -> str:
     return largest + (f", {len(ordered) - most} more" if len(ordered) > most else "")
 
 
-def _state(word: str) -> Span:
+def _state(word: str) -> StyledText:
     return span(word, STYLES.get(word, ""))
 
 

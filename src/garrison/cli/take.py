@@ -26,6 +26,7 @@ from garrison.cli.output import print_json, print_message
 from garrison.cli.task_list import task_graph
 from garrison.config import find_home, read_config
 from garrison.errors import GarrisonError, UsageError
+from garrison.plugins import PluginGroup, load
 from garrison.processes.runtime import Runtime
 from garrison.records.atomic import locked, make_directory
 from garrison.records.run import LAND_PR, list_runs
@@ -35,6 +36,8 @@ from garrison.system.git import Git, validate_repository
 from garrison.values import Value
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from garrison.forge.client import Forge
     from garrison.forge.model import Issue, Location
 
@@ -69,31 +72,30 @@ def write_task(issue: Issue, location: Location) -> str:
             f"{quote(issue.text, MAX_TEXT, wraps=True) or '(it has no text)'}")
 
 
-@click.command(cls=Command, option_groups={"Issues": ("label", "at_most"), **OPTION_GROUPS}, examples=(
+@click.command(cls=Command, option_groups={"Issues": ("label", "at_most", "planned"), **OPTION_GROUPS}, examples=(
     ("garrison take 12 --agent codex", "a run for issue 12, in the background; its pull request closes it"),
     ("garrison take --label garrison --at-most 2 --agent codex", "from cron: the oldest labelled issues, two at once"),
 ))
 @click.argument("number", required=False, type=click.IntRange(1), metavar="[ISSUE]")
 @click.option("--label", metavar="LABEL", help="Take the oldest open issues with this label.")
+@click.option("--plan", "planned", is_flag=True,
+              help="Have ISSUE divided into tasks first; the run begins once you approve them (`garrison plan`).")
 @click.option("--at-most", type=click.IntRange(1), default=AT_MOST, show_default=True, metavar="N",
               help="Unfinished runs from issues at once, with --label.")
 @launch_options
 def take(number: int | None, label: str | None, at_most: int, home: str | None, target_dir: Path | None,
-         run: str | None, land: str | None, base: str | None, *, detach: bool, dry_run: bool, serve: bool,
-         as_json: bool, **options: Any) -> None:
+         run: str | None, land: str | None, base: str | None, *, planned: bool, detach: bool, dry_run: bool,
+         serve: bool, as_json: bool, **options: Any) -> None:
     """Begin a run for ISSUE, or for those with a label, in the background; each ends with a pull request.
 
     An issue that has a run is not taken again: `garrison resume` continues it. Only open issues are taken.
     """
-    from garrison.pull_request.access import connect, find_base
     from garrison.pull_request.facts import hash_words
 
-    _check_options(number, label, has_own=run is not None or serve or land not in (None, LAND_PR))
+    _check_options(number, label, planned=planned, has_own=run is not None or serve or land not in (None, LAND_PR))
     runtime = Runtime.real(find_home(home))
     target = validate_repository(target_dir or Path.cwd())
-    git = Git(target, home=runtime.home)
-    remote, branch = find_base(git, base or read_defaults(runtime.home, target).base)
-    forge, _ = connect(git, remote, runtime.home, runtime.environ, read_config(runtime.home).pull_requests())
+    forge, remote, branch = find_forge(runtime, target, base)
     begun: list[Begun] = []
     # what is counted must stay true until its runs are there: two calls at once would each begin `at_most`
     with locked(make_directory(runtime.home / "run") / TAKE_LOCK, LOCK_SECONDS):
@@ -109,12 +111,13 @@ def take(number: int | None, label: str | None, at_most: int, home: str | None, 
                 continue
             if not issue.open:
                 raise UsageError(f"issue {issue.number} is closed; reopen it, or take another")
-            text = task_graph([write_task(issue, forge.location)])
+            task = write_task(issue, forge.location)
+            text = _plan(runtime, target_dir or target, task, name, options["agent"]) if planned else task_graph([task])
             request = make_request(Path(f"issue_{issue.number}"), target_dir, text=text, run=name, land=LAND_PR,
                                    base=f"{remote}:{branch}", issue=issue.number,
                                    issue_label=label or "",
                                    issue_text=hash_words(f"{issue.title}\n\n{issue.text}"), **{**options, "new": True})
-            created = create(runtime, request, dry_run=dry_run, as_json=as_json)
+            created = create(runtime, request, dry_run=dry_run, as_json=as_json) if text else None
             if created is None:
                 continue
             pid = start_detached(runtime, created, [])
@@ -130,10 +133,28 @@ def take(number: int | None, label: str | None, at_most: int, home: str | None, 
         click.echo(f"issue {each.issue}: run {each.run}")
 
 
-def _check_options(number: int | None, label: str | None, *, has_own: bool) -> None:
+def _plan(runtime: Runtime, here: Path, goal: str, run: str, agent: str | None) -> str:
+    """Return the graph of a goal that the user has approved; '' if they have not."""
+    make: Callable[..., str] = load(PluginGroup.PARTS, "plan.make")
+    return make(runtime, here, goal, run, agent)
+
+
+def find_forge(runtime: Runtime, target: Path, base: str | None) -> tuple[Forge, str, str]:
+    """Return the forge of a repository, and the remote and branch there that a run would land on."""
+    from garrison.pull_request.access import connect, find_base
+
+    git = Git(target, home=runtime.home)
+    remote, branch = find_base(git, base or read_defaults(runtime.home, target).base)
+    forge, _ = connect(git, remote, runtime.home, runtime.environ, read_config(runtime.home).pull_requests())
+    return forge, remote, branch
+
+
+def _check_options(number: int | None, label: str | None, *, planned: bool, has_own: bool) -> None:
     """Raise UsageError for options that do not go together."""
     if (number is None) == (label is None):
         raise UsageError("name an ISSUE, or pass --label LABEL")
+    if planned and number is None:
+        raise UsageError("--plan asks you to approve its tasks, so it is for one ISSUE")
     if has_own:
         raise UsageError("a run from an issue has its own id, lands by a pull request and works in the background: "
                          "leave out --run, --land and --serve")

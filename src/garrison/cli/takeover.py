@@ -23,7 +23,7 @@ from garrison.agents.command import CommandAgent
 from garrison.agents.command_profile import CommandProfile
 from garrison.agents.conversation import holder, policy, questions
 from garrison.agents.conversation.files import AttemptFiles
-from garrison.agents.conversation.policy import Ending
+from garrison.agents.conversation.policy import ConnectionEnd
 from garrison.agents.variables import expand
 from garrison.cli import completion, resolve
 from garrison.cli.commands import Command
@@ -217,7 +217,7 @@ def run_program(node: str, agent: str, files: AttemptFiles, settings: AcpSetting
     holder.end_orphan(files)
     words = fill_session(settings.takeover, session_id, assignment.environment, f"[agents.{agent}]: takeover")
     profile = CommandProfile(agent, words, set=settings.set, tty=True)
-    files.add_ending(Ending(policy.PERSON, time.time(), "a person took the session over"))
+    files.add_ending(ConnectionEnd(policy.PERSON, time.time(), "a person took the session over"))
     work = CommandAgent(profile).run(replace(assignment, lends_terminal=True), time.monotonic())
     holder.record_process(files, (work.process() or (0, 0))[0], 0)
     try:

@@ -19,7 +19,7 @@ from garrison.cli.commands import Command
 from garrison.cli.home import report_no_runs
 from garrison.cli.options import home_option, json_option
 from garrison.cli.output import print_json, print_message
-from garrison.cli.render import Line, Span, fit, raw, span, wrapped
+from garrison.cli.render import Line, StyledText, fit, raw, span, wrapped
 from garrison.cli.resolve import latest_run, open_store
 from garrison.cli.terminal import show, stdout_terminal
 from garrison.config import find_home
@@ -85,7 +85,7 @@ WORDS: Mapping[SpanKind, str] = {
 SIGNS: Mapping[MarkKind, tuple[str, str]] = {
     MarkKind.DIED: ("†", "bad"), MarkKind.FAILED: ("✗", "bad"), MarkKind.REJECTED: ("✗", "bad"),
     MarkKind.CONFLICT: ("✗", "bad"), MarkKind.RETRY: ("↻", "due"), MarkKind.LANDED: ("✓", "good"),
-    MarkKind.NO_CHANGE: ("=", "good")}
+    MarkKind.NO_CHANGE: ("=", "good"), MarkKind.KEPT: ("+", "good")}
 """Kind of a mark → its sign and style; the others are not shown."""
 COSTS = 8
 """Nodes and models whose costs are listed."""
@@ -141,8 +141,8 @@ def bars(made: RunTimeline, columns: int) -> list[Line]:
     for lane in made.lanes:
         spent = sum(seconds for kind, seconds in lane.seconds.items() if kind != SpanKind.READY)
         name = terminal_text.pad(terminal_text.fit(terminal_text.clean(lane.node), named), named)
-        lines.append(fit([Span(f"{name}  "), *_bar(lane, made, room, step),
-                          Span(f"{length(spent) if lane.spans else '':>9}", "dim")], columns))
+        lines.append(fit([StyledText(f"{name}  "), *_bar(lane, made, room, step),
+                          StyledText(f"{length(spent) if lane.spans else '':>9}", "dim")], columns))
     return [*lines, *_legend(made, columns)]
 
 
@@ -150,7 +150,7 @@ def _axis(made: RunTimeline, named: int, room: int) -> Line:
     begin, end = clock(made.begin, day=True) + " UTC", clock(made.end)
     if room < len(begin) + len(end) + 2:
         begin = clock(made.begin)
-    return [Span(" " * (named + 2)), Span(begin + " " * max(1, room - len(begin) - len(end)) + end, "dim")]
+    return [StyledText(" " * (named + 2)), StyledText(begin + " " * max(1, room - len(begin) - len(end)) + end, "dim")]
 
 
 def _bar(lane: Lane, made: RunTimeline, room: int, step: float) -> Line:
@@ -167,9 +167,9 @@ def _bar(lane: Lane, made: RunTimeline, room: int, step: float) -> Line:
     line: Line = []
     for character, style in cells:
         if line and line[-1].style == style:
-            line[-1] = Span(line[-1].text + character, style)
+            line[-1] = StyledText(line[-1].text + character, style)
         else:
-            line.append(Span(character, style))
+            line.append(StyledText(character, style))
     return line
 
 
@@ -177,8 +177,10 @@ def _legend(made: RunTimeline, columns: int) -> list[Line]:
     """Return the characters that occur with their words, as many on a line as fit."""
     kinds = {each.kind for lane in made.lanes for each in lane.spans}
     signs = {mark.kind for lane in made.lanes for mark in lane.marks}
-    parts = [[Span(BARS[kind][0], BARS[kind][1]), Span(f" {words_of(kind)}", "dim")] for kind in BARS if kind in kinds]
-    parts += [[Span(sign, style), Span(f" {kind}", "dim")] for kind, (sign, style) in SIGNS.items() if kind in signs]
+    parts = [[StyledText(BARS[kind][0], BARS[kind][1]),
+              StyledText(f" {words_of(kind)}", "dim")] for kind in BARS if kind in kinds]
+    parts += [[StyledText(sign, style), StyledText(f" {kind}", "dim")] for kind,
+              (sign, style) in SIGNS.items() if kind in signs]
     lines: list[Line] = []
     used = columns
     for part in parts:
@@ -186,7 +188,7 @@ def _legend(made: RunTimeline, columns: int) -> list[Line]:
         if used + 2 + wide > columns:
             lines.append([])
             used = -2
-        lines[-1] += [*([Span("  ")] if lines[-1] else []), *part]
+        lines[-1] += [*([StyledText("  ")] if lines[-1] else []), *part]
         used += 2 + wide
     return lines
 
@@ -220,7 +222,7 @@ def _costs(made: RunTimeline, columns: int) -> list[Line]:
     for title, series in (("by node", made.costs.nodes), ("by model", made.costs.models)):
         sums = [(name, part[-1]) for name, part in series.items()][:COSTS]
         text = ", ".join(f"{name} ${usd:.2f}" for name, usd in sums)
-        lines += [fit([Span(f"  {title}: ", "dim"), span(text)], columns)]
+        lines += [fit([StyledText(f"  {title}: ", "dim"), span(text)], columns)]
     return lines
 
 

@@ -26,12 +26,12 @@ from textual.containers import VerticalScroll
 from textual.widgets import DataTable, Footer, Input, Static
 
 from garrison.cli import top_render
-from garrison.cli.render import Line, Span, raw, span
+from garrison.cli.render import Line, StyledText, raw, span
 from garrison.errors import GarrisonError
 from garrison.system import terminal_text
 from garrison.system.machine import garrison_argv
 from garrison.views.node_view import first_line
-from garrison.views.top_frame import Frame, FrameReader, Row
+from garrison.views.top_frame import Frame, FrameReader, TopRow
 from garrison.views.usage import next_pause
 
 STYLES: Mapping[str, str] = {
@@ -44,7 +44,7 @@ AFTER = "\n-- Enter returns to garrison top -- "
 
 
 @dataclass(frozen=True)
-class Action:
+class RowCommand:
     """A garrison command for the selected row.
 
     `ask`: question to confirm first; `terminal`: it takes over the terminal; `waits`: its output stays until a key is
@@ -52,7 +52,7 @@ class Action:
     """
 
     word: str
-    argv: Callable[[Row], list[str] | None]
+    argv: Callable[[TopRow], list[str] | None]
     """Row → the words after `garrison`; None if the action does not apply to it."""
     ask: str = ""
     terminal: bool = False
@@ -60,26 +60,26 @@ class Action:
     text: bool = False
 
 
-def _of_node(*words: str) -> Callable[[Row], list[str] | None]:
+def _of_node(*words: str) -> Callable[[TopRow], list[str] | None]:
     return lambda row: [*words, row.name, "--run", row.run] if row.kind == "node" else None
 
 
-def _logs(row: Row) -> list[str]:
+def _logs(row: TopRow) -> list[str]:
     """Return the command for the log of a node's agent or of a process; for a run, its guardian's."""
     if row.kind == "node":
         return ["logs", row.name, "--run", row.run, "-f", "--tail", "200"]
     return ["logs", "--process", row.role or "guardian", "--run", row.run, "-f", "--tail", "200"]
 
 
-ACTIONS: Mapping[str, Action] = {
-    "a": Action("attach", _of_node("attach"), terminal=True),
-    "l": Action("logs", _logs, terminal=True, waits=True),
-    "w": Action("why", _of_node("why"), text=True),
-    "r": Action("respawn", _of_node("agents", "respawn"),
-                ask="End the agent of {name} (run {run}), and start its successor?"),
-    "p": Action("park", _of_node("agents", "park"),
-                ask="Park {name} (run {run}), so that nothing restarts it until it is unparked?"),
-    "u": Action("unpark", _of_node("agents", "unpark"), ask="Unpark {name} (run {run}), so that it may run again?"),
+ACTIONS: Mapping[str, RowCommand] = {
+    "a": RowCommand("attach", _of_node("attach"), terminal=True),
+    "l": RowCommand("logs", _logs, terminal=True, waits=True),
+    "w": RowCommand("why", _of_node("why"), text=True),
+    "r": RowCommand("respawn", _of_node("agents", "respawn"),
+                    ask="End the agent of {name} (run {run}), and start its successor?"),
+    "p": RowCommand("park", _of_node("agents", "park"),
+                    ask="Park {name} (run {run}), so that nothing restarts it until it is unparked?"),
+    "u": RowCommand("unpark", _of_node("agents", "unpark"), ask="Unpark {name} (run {run}), so that it may run again?"),
 }
 """Key → its action."""
 
@@ -113,7 +113,7 @@ class Rows(DataTable[Text]):
             self.move_cursor(row=index)
 
 
-class Reading(VerticalScroll):
+class TextPane(VerticalScroll):
     """Text in place of the table: a row's details, or what a command printed."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -148,7 +148,7 @@ class Top(App[None]):
     Rows { height: 1fr; max-height: 100%; scrollbar-size: 0 0; overflow-x: hidden; }
     Rows > .datatable--cursor, Rows:focus > .datatable--cursor {
         background: ansi_default; color: ansi_default; text-style: reverse; }
-    Reading { height: 1fr; display: none; }
+    TextPane { height: 1fr; display: none; }
     #message { height: 2; }
     #text, #message { text-wrap: wrap; }
     Input { display: none; }
@@ -176,7 +176,7 @@ class Top(App[None]):
         yield Static(id="header")
         yield Static(id="head")
         yield Rows(cursor_type="row", cell_padding=0, show_header=False)
-        with Reading():
+        with TextPane():
             yield Static(id="text")
         yield Static(id="below")
         yield Static("reading …", id="message")
@@ -243,12 +243,12 @@ class Top(App[None]):
         if self._question:
             return raw(f"{self._question}  y: yes, any other key: no", "due")
         if self.query_one(Input).display:
-            return [Span("filter: ", "due"), Span("⏎ keeps it, Esc drops it", "dim")]
+            return [StyledText("filter: ", "due"), StyledText("⏎ keeps it, Esc drops it", "dim")]
         if self._note or frame.problems:
             return self._note or [span(first_line(frame.problems[0]), "bad")]
         if words:
-            return [Span("filter: ", "due"), span(words), Span("  / changes it, Esc drops it", "dim")]
-        return [span(row.name, "head"), Span(": "), span(first_line(row.doing) or row.state)] if row else []
+            return [StyledText("filter: ", "due"), span(words), StyledText("  / changes it, Esc drops it", "dim")]
+        return [span(row.name, "head"), StyledText(": "), span(first_line(row.doing) or row.state)] if row else []
 
     def on_resize(self, event: events.Resize) -> None:
         """Draw for the terminal's new size, once the keys have theirs."""
@@ -264,7 +264,7 @@ class Top(App[None]):
         """Show text in place of the table, or the table again if there is no title."""
         self._title = terminal_text.clean(title)
         self.query_one("#text", Static).update(Text("\n".join(terminal_text.clean_lines(text))))
-        table, reading = self.query_one(Rows), self.query_one(Reading)
+        table, reading = self.query_one(Rows), self.query_one(TextPane)
         reading.display, table.display, self.query_one("#below").display = bool(title), not title, not title
         self.screen.set_focus(reading if title else table)
         reading.scroll_home(animate=False)
@@ -272,10 +272,10 @@ class Top(App[None]):
 
     # ---- selecting
 
-    def _rows(self) -> Sequence[Row]:
+    def _rows(self) -> Sequence[TopRow]:
         return top_render.visible(self.frame.rows, self.query_one(Input).value) if self.frame else ()
 
-    def _row(self) -> Row | None:
+    def _row(self) -> TopRow | None:
         rows = self._rows()
         return rows[top_render.index_of(rows, self.selected)] if rows else None
 
@@ -344,14 +344,14 @@ class Top(App[None]):
         else:
             self._start(action, argv, row)
 
-    def _start(self, action: Action, argv: Sequence[str], row: Row) -> None:
+    def _start(self, action: RowCommand, argv: Sequence[str], row: TopRow) -> None:
         if action.terminal:
             self._hand_over(action, argv)
         else:
             self.say(f"{action.word} {row.name} …")
             self.run_worker(lambda: self._command(action, argv, row), thread=True, group="command")
 
-    def _command(self, action: Action, argv: Sequence[str], row: Row) -> None:
+    def _command(self, action: RowCommand, argv: Sequence[str], row: TopRow) -> None:
         """Run a command, in a thread; show its output over the table, or its last line above the keys."""
         done = subprocess.run(garrison_argv(*argv), env=self._environment(), stdin=subprocess.DEVNULL,
                               capture_output=True, text=True, errors="replace", check=False)
@@ -363,7 +363,7 @@ class Top(App[None]):
         note = output[-1] if output else f"{action.word}: {ending}"
         self.call_from_thread(self.say, note, bad=done.returncode != 0)
 
-    def _hand_over(self, action: Action, argv: Sequence[str]) -> None:
+    def _hand_over(self, action: RowCommand, argv: Sequence[str]) -> None:
         """Give the terminal, including Ctrl-C, to a command until it ends; show why it failed."""
         try:
             with self.suspend(), _ctrl_c_ignored():

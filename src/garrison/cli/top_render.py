@@ -9,24 +9,24 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 
-from garrison.cli.render import Line, Span, fit, raw, span, width
+from garrison.cli.render import Line, StyledText, fit, raw, span, width
 from garrison.cli.status import STYLES as STATUS_STYLES
 from garrison.system import terminal_text
 from garrison.system.clock import format_age
 from garrison.values import Value
 from garrison.views.node_view import first_line
-from garrison.views.top_frame import Frame, Row, format_bytes
+from garrison.views.top_frame import Frame, TopRow, format_bytes
 
 SYMBOLS: Mapping[str, str] = {
     "running": "▶", "new": "▷", "done": "✓", "failed": "✗", "stopped": "■", "corrupt": "‼", "alive": "●",
     "starting": "◌", "elsewhere": "◇", "dead": "†", "lapsed": "†", "lingering": "†", "crashed": "†", "died": "†",
     "terminated": "○", "parked": "‖", "held": "◆", "working": "●", "asks": "?", "queued": "▲", "testing": "▲",
-    "landed": "✓", "no change": "=", "waiting for approval": "?", "rejected": "✗", "undone": "✗",
+    "landed": "✓", "no change": "=", "kept": "+", "waiting for approval": "?", "rejected": "✗", "undone": "✗",
     "withdrawn": "-", "waiting": "·", "interrupted": "⊘"}
 """State → its symbol."""
 STYLES: Mapping[str, str] = {**STATUS_STYLES, "working": "good", "asks": "due", "died": "bad", "crashed": "bad",
                              "parked": "bad", "held": "due", "terminated": "dim", "landed": "dim", "no change": "dim",
-                             "done": "good", "starting": "busy", "alive": "good"}
+                             "kept": "dim", "done": "good", "starting": "busy", "alive": "good"}
 """State → its style."""
 LEAST_DOING = 24
 """Least width of the column DOING; other columns give way to it."""
@@ -57,7 +57,7 @@ GIVE_WAY = ("phase", "attempt", "starts", "cost", "age", "beat", "memory", "cpu"
 # ---- selecting
 
 
-def visible(rows: Sequence[Row], filtered: str) -> Sequence[Row]:
+def visible(rows: Sequence[TopRow], filtered: str) -> Sequence[TopRow]:
     """Return the rows that match the filter by name, state, run or activity, and the rows of their runs."""
     words = filtered.lower().split()
     if not words:
@@ -67,11 +67,11 @@ def visible(rows: Sequence[Row], filtered: str) -> Sequence[Row]:
     return [row for row in rows if row.id in kept or (row.kind == "run" and row.run in runs)]
 
 
-def _searched(row: Row) -> str:
+def _searched(row: TopRow) -> str:
     return f"{row.name} {row.state} {row.phase} {row.run} {row.doing}".lower()
 
 
-def index_of(rows: Sequence[Row], row: str) -> int:
+def index_of(rows: Sequence[TopRow], row: str) -> int:
     """Return the index of a row; if it is gone (or none was selected), that of the first node, else 0."""
     indexes = {each.id: index for index, each in enumerate(rows)}
     first = next((index for index, each in enumerate(rows) if each.kind == "node"), 0)
@@ -91,21 +91,21 @@ def header(frame: Frame, columns: int) -> list[Line]:
     tail = f"{words}{more}"
     room = columns - width(raw("garrison top  ")) - len(clock) - 2
     home = _end_of(terminal_text.clean(frame.home), max(10, room - terminal_text.width(tail) - 2))
-    left = fit([Span("garrison top", "head"), Span("  "), span(home, "due"), Span("  " + tail)],
+    left = fit([StyledText("garrison top", "head"), StyledText("  "), span(home, "due"), StyledText("  " + tail)],
                columns - len(clock) - 2)
-    first = [*left, Span(" " * max(2, columns - width(left) - len(clock))), Span(clock, "dim")]
+    first = [*left, StyledText(" " * max(2, columns - width(left) - len(clock))), StyledText(clock, "dim")]
     load = " ".join(f"{number:.1f}" for number in machine.load)
     free = f"{format_bytes(machine.available)} of {format_bytes(machine.total)} free"
     cores = f"{machine.cores} core{'s' if machine.cores != 1 else ''}"
     cpu = "" if used.cpu is None else f"{used.cpu:.0f}% "
     parts: list[tuple[int, Line]] = [
-        (0, [Span("agents ", "dim"), Span(f"{agents.running}", "head"), Span(f" of {agents.max}")]),
-        (1, [Span("use ", "dim"), Span(f"{cpu}{format_bytes(used.memory) or '0'}", "head"),
-             Span(f" in {used.processes} processes", "dim")]),
-        (3, [Span("load ", "dim"), Span(f"{load}", "bad" if machine.load[0] > 2 * machine.cores else ""),
-             Span(f" on {cores}", "dim")]),
-        (4, [Span("memory ", "dim"), Span(free)]),
-        (2, [Span("today ", "dim"), Span(f"${frame.usd_today:.2f}")])]
+        (0, [StyledText("agents ", "dim"), StyledText(f"{agents.running}", "head"), StyledText(f" of {agents.max}")]),
+        (1, [StyledText("use ", "dim"), StyledText(f"{cpu}{format_bytes(used.memory) or '0'}", "head"),
+             StyledText(f" in {used.processes} processes", "dim")]),
+        (3, [StyledText("load ", "dim"), StyledText(f"{load}", "bad" if machine.load[0] > 2 * machine.cores else ""),
+             StyledText(f" on {cores}", "dim")]),
+        (4, [StyledText("memory ", "dim"), StyledText(free)]),
+        (2, [StyledText("today ", "dim"), StyledText(f"${frame.usd_today:.2f}")])]
     return [fit(first, columns), _joined(parts, columns)]
 
 
@@ -116,7 +116,7 @@ def _joined(parts: Sequence[tuple[int, Line]], columns: int) -> Line:
         kept.remove(max(kept, key=lambda part: part[0]))
     line: Line = []
     for _, part in kept:
-        line += [*([Span(" · ", "dim")] if line else []), *part]
+        line += [*([StyledText(" · ", "dim")] if line else []), *part]
     return fit(line, columns)
 
 
@@ -129,7 +129,7 @@ def _end_of(text: str, columns: int) -> str:
     return "…" + text
 
 
-def table(rows: Sequence[Row], columns: int, indexes: Sequence[int] | None = None) -> list[Line]:
+def table(rows: Sequence[TopRow], columns: int, indexes: Sequence[int] | None = None) -> list[Line]:
     """Render the head, then the rows at `indexes` (default: all). Columns keep their widths while it scrolls."""
     cells = [_cells(row) for row in rows]
     names = [_name(row) for row in rows]
@@ -145,18 +145,19 @@ def table(rows: Sequence[Row], columns: int, indexes: Sequence[int] | None = Non
             break
         widths.pop(key, None)
     kept = [column for column in kept if column.key in widths]
-    lines = [fit([Span(terminal_text.pad("NAME", named), "dim"), *(
-        Span(" " * gap + _aligned(column.title, widths[column.key], right=column.right), "dim") for column in kept),
-        Span(" " * gap + "DOING", "dim")], columns)]
+    lines = [fit([StyledText(terminal_text.pad("NAME", named), "dim"), *(
+        StyledText(" " * gap + _aligned(column.title, widths[column.key], right=column.right),
+                   "dim") for column in kept),
+        StyledText(" " * gap + "DOING", "dim")], columns)]
     for index in range(len(rows)) if indexes is None else indexes:
         row, style = rows[index], STYLES.get(rows[index].state, "")
         name = terminal_text.pad(terminal_text.fit(names[index], named), named)
-        line: Line = [Span(name, "head" if row.kind == "run" else "")]
+        line: Line = [StyledText(name, "head" if row.kind == "run" else "")]
         for column in kept:
             text = _aligned(cells[index][column.key], widths[column.key], right=column.right)
-            line.append(Span(" " * gap + text, style if column.key == "state" else ""))
+            line.append(StyledText(" " * gap + text, style if column.key == "state" else ""))
         doing = span(first_line(row.doing), "bad" if style == "bad" else "")
-        lines.append(fit([*line, Span(" " * gap), doing if row.doing else Span("")], columns))
+        lines.append(fit([*line, StyledText(" " * gap), doing if row.doing else StyledText("")], columns))
     return lines
 
 
@@ -165,13 +166,13 @@ def _aligned(text: str, columns: int, *, right: bool) -> str:
     return " " * (columns - terminal_text.width(text)) + text if right else terminal_text.pad(text, columns)
 
 
-def _name(row: Row) -> str:
+def _name(row: TopRow) -> str:
     depth = {"run": "", "layer": "  ", "node": "  "}[row.kind]
     name = row.role if row.role in ("guardian", "processor") else row.name
     return f"{SYMBOLS.get(row.state, ' ')} {depth}{terminal_text.clean(name)}"
 
 
-def _cells(row: Row) -> dict[str, str]:
+def _cells(row: TopRow) -> dict[str, str]:
     return {"state": terminal_text.clean(row.state), "phase": terminal_text.clean(row.phase),
             "attempt": f"{row.attempt}/{row.attempts}" if row.attempt else "", "starts": row.starts,
             "age": format_age(row.age_s), "beat": format_age(row.beat_s),
@@ -194,11 +195,11 @@ def below(frame: Frame, columns: int, most: int) -> list[Line]:
 
 def waiting(frame: Frame, columns: int, most: int) -> list[Line]:
     """Render what waits for the user: its number, then each with its question or reason."""
-    lines = [[Span("waits for you", "due"), Span(f"  {len(frame.waits)}", "due")]]
+    lines = [[StyledText("waits for you", "due"), StyledText(f"  {len(frame.waits)}", "due")]]
     several = len({wait.run for wait in frame.waits}) > 1
     for wait in frame.waits[:max(0, most - 1)]:
         name = f"{wait.node or wait.run}{f' of {wait.run}' if several and wait.node else ''}"
-        lines.append(fit([Span("  "), span(wait.kind, "due"), Span("  "), span(name), Span("  "),
+        lines.append(fit([StyledText("  "), span(wait.kind, "due"), StyledText("  "), span(name), StyledText("  "),
                           span(first_line(wait.shown_text), "dim")], columns))
     return lines
 
@@ -207,7 +208,7 @@ def _queue_and_deaths(frame: Frame, columns: int, most: int) -> list[Line]:
     if columns >= WIDE:
         half = columns // 2 - 1
         left, right = landing(frame, half, most - 1), events(frame, columns - half - 2, most - 1)
-        return [raw(""), *([*_padded(ours, half), Span("  "), *other]
+        return [raw(""), *([*_padded(ours, half), StyledText("  "), *other]
                            for ours, other in zip_longest(left, right, fillvalue=raw("")))]
     waiting = landing(frame, columns, max(2, most // 2) - 1)
     return [raw(""), *waiting, *events(frame, columns, max(1, most - 1 - len(waiting)))]
@@ -215,22 +216,22 @@ def _queue_and_deaths(frame: Frame, columns: int, most: int) -> list[Line]:
 
 def _padded(line: Line, columns: int) -> Line:
     line = fit(line, columns)
-    return [*line, Span(" " * (columns - width(line)))]
+    return [*line, StyledText(" " * (columns - width(line)))]
 
 
 def landing(frame: Frame, columns: int, most: int) -> list[Line]:
     """Render the merge queue: its title, then its entries in order."""
     entries = frame.landing
-    title: Line = [Span("merge queue", "head"), Span(f"  {len(entries)}" if entries else "  empty", "dim")]
+    title: Line = [StyledText("merge queue", "head"), StyledText(f"  {len(entries)}" if entries else "  empty", "dim")]
     if frame.paused:
-        title += [Span("  paused: ", "due"), span(first_line("; ".join(frame.paused)), "due")]
+        title += [StyledText("  paused: ", "due"), span(first_line("; ".join(frame.paused)), "due")]
     lines = [fit(title, columns)]
     several = len({entry.run for entry in entries}) > 1
     for entry in entries[:max(0, most - 1)]:
         of_run = f" of {entry.run}" if several else ""
-        lines.append(fit([Span(f"{entry.position:>3} "), span(entry.node + of_run), Span("  "),
+        lines.append(fit([StyledText(f"{entry.position:>3} "), span(entry.node + of_run), StyledText("  "),
                           span(entry.status, "busy" if entry.status in ("testing", "landing") else "due"),
-                          Span(f"  {format_age(entry.age_s)}", "dim"), Span("  "),
+                          StyledText(f"  {format_age(entry.age_s)}", "dim"), StyledText("  "),
                           span(first_line(entry.doing), "dim")], columns))
     return lines
 
@@ -238,16 +239,17 @@ def landing(frame: Frame, columns: int, most: int) -> list[Line]:
 def events(frame: Frame, columns: int, most: int) -> list[Line]:
     """Render the latest deaths, respawns and parkings, youngest first: when, what, which agent, why."""
     found = frame.events
-    title: Line = [Span("deaths and respawns", "head"), *([] if found else raw("  none", "dim"))]
+    title: Line = [StyledText("deaths and respawns", "head"), *([] if found else raw("  none", "dim"))]
     lines = [fit(title, columns)]
     for event in found[:max(0, most - 1)]:
         agent = event.agent.partition("@")[0]
         style = {"died": "bad", "parked": "bad"}.get(event.kind, "good")
         symbol = {"died": "†", "parked": "‖"}.get(event.kind, "↻")
-        lines.append(fit([Span(event.at[11:19] + " ", "dim"), Span(symbol + " ", style), span(agent),
-                          Span(f"#{event.incarnation} " if event.incarnation else " ", "dim"), Span(event.kind, style),
-                          Span("  "), span(first_line(event.why), "dim"),
-                          Span(f"  ({event.run})" if frame.runs_not_shown else "", "dim")], columns))
+        lines.append(fit([StyledText(event.at[11:19] + " ", "dim"), StyledText(symbol + " ", style), span(agent),
+                          StyledText(f"#{event.incarnation} " if event.incarnation else " ", "dim"),
+                          StyledText(event.kind, style),
+                          StyledText("  "), span(first_line(event.why), "dim"),
+                          StyledText(f"  ({event.run})" if frame.runs_not_shown else "", "dim")], columns))
     return lines
 
 

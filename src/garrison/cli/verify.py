@@ -26,11 +26,11 @@ from garrison.merge.queue import find_unrecorded
 from garrison.records.run import RunFiles, load_launch
 from garrison.testing.checker import (
     Attestations,
-    Call,
-    Finding,
+    BrokenPromise,
+    CheckedRepository,
     History,
     Promise,
-    Repository,
+    SpentCall,
     UnreadableAttestations,
     UnreadableHistory,
     UnreadableSpending,
@@ -93,7 +93,8 @@ def verify(run: str | None, events_file: Path | None, repository: Path | None, a
         with contextlib.suppress(RecordError):  # the copy in the run's events does
             launch = load_launch(RunFiles(root, found)) if root is not None else None
         # its repository may have moved since it began
-        place = Repository(repository or Path(launch.repo if launch is not None else history.launch.get("repo") or "."))
+        recorded = launch.repo if launch is not None else history.launch.get("repo")
+        place = CheckedRepository(repository or Path(recorded or "."))
         if not place.is_there:
             raise UsageError(f"{place.path} is no git repository; name the run's with --repository")
         findings = settle(lambda: check(history, place, attestations, home=root, spending=spending))
@@ -109,7 +110,7 @@ def verify(run: str | None, events_file: Path | None, repository: Path | None, a
     return 1 if findings else 0
 
 
-def settle(look: Callable[[], list[Finding]], wait: Callable[[float], None] = time.sleep) -> list[Finding]:
+def settle(look: Callable[[], list[BrokenPromise]], wait: Callable[[float], None] = time.sleep) -> list[BrokenPromise]:
     """Return the findings, without what only a process on its way out leaves for a moment.
 
     A run records its end before its guardian and launcher exit.
@@ -140,7 +141,7 @@ def _lines(path: Path) -> list[str]:
         raise UsageError(f"cannot read {path}: {error.strerror}") from error
 
 
-def _spending(lines: Iterable[str], source: Path | None) -> tuple[Call, ...]:
+def _spending(lines: Iterable[str], source: Path | None) -> tuple[SpentCall, ...]:
     try:
         return read_spending(lines)
     except UnreadableSpending as error:
@@ -167,7 +168,7 @@ def _history(lines: Iterator[str] | list[str], source: Path) -> History:
     return history
 
 
-def _print(findings: list[Finding], history: History, attestations: Attestations) -> None:
+def _print(findings: list[BrokenPromise], history: History, attestations: Attestations) -> None:
     for finding in findings:
         print_message(str(finding))
     landed = sum(len(event.entries) for event in history.of("landed"))

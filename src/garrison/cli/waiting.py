@@ -20,25 +20,25 @@ from garrison.records.run import list_runs
 from garrison.system.clock import age_of
 from garrison.system.terminal_text import clean
 from garrison.values import Value, asdict, project
-from garrison.views.decision import Outcome, read_decision
+from garrison.views.decision import ShownOutcome, read_decision
 from garrison.views.node_view import first_line
 from garrison.views.run_view import RunReader
 from garrison.views.waits import PersonWait, ShownWait
 
 
-class Listed(Value):
+class ListedWait(Value):
     """Something that waits in a run; of work to approve its outcome, unless that cannot be read."""
 
     run: str
     wait: PersonWait
-    outcome: Outcome | None = None
+    outcome: ShownOutcome | None = None
 
 
 def show_waiting(home: Path, run: str | None, *, approvals: bool, as_json: bool = False) -> None:
     """Print the work to approve, or the open questions, of one run or of all, oldest first."""
     reader, runtime = RunReader(home, os.environ), Runtime.real(home)
     runs = [existing_run(home, run)] if run is not None else list_runs(home)
-    found = [Listed(each, wait, _outcome(runtime, each, wait.node) if approvals else None) for each in runs
+    found = [ListedWait(each, wait, _outcome(runtime, each, wait.node) if approvals else None) for each in runs
              for wait in reader.read(each, details=False).waits if is_meant(wait, approvals=approvals)]
     found.sort(key=lambda each: each.wait.since)
     if as_json:
@@ -49,13 +49,13 @@ def show_waiting(home: Path, run: str | None, *, approvals: bool, as_json: bool 
         click.echo(f"{'  ' * line.startswith('  ')}{clean(line)}")
 
 
-def _outcome(runtime: Runtime, run: str, node: str) -> Outcome | None:
+def _outcome(runtime: Runtime, run: str, node: str) -> ShownOutcome | None:
     with suppress(GarrisonError, OSError):
         return next(iter(read_decision(runtime, run, "", node).outcomes), None)
     return None
 
 
-def waiting_lines(found: Sequence[Listed], *, approvals: bool) -> list[str]:
+def waiting_lines(found: Sequence[ListedWait], *, approvals: bool) -> list[str]:
     """Return each thing that waits and the command that settles it, or that nothing does. Pure but for the clock."""
     lines = []
     for run, wait, outcome in ((each.run, each.wait, each.outcome) for each in found):

@@ -15,12 +15,12 @@ from garrison.cli import completion
 from garrison.cli.commands import Command
 from garrison.cli.options import output_options, run_option
 from garrison.cli.output import print_json, print_message
-from garrison.cli.render import Line, Span, wrapped
+from garrison.cli.render import Line, StyledText, wrapped
 from garrison.cli.resolve import latest_run, nodes_of, open_store, run_of_node, suggestion
 from garrison.cli.terminal import show, stdout_terminal
 from garrison.errors import NotFound, Refused
 from garrison.merge.queue import find_unrecorded
-from garrison.pipeline.node_status import Landing
+from garrison.pipeline.node_status import LandingWord
 from garrison.pipeline.subpipelines import NAME_SEPARATOR
 from garrison.records import run as run_records
 from garrison.records.identity import Identity
@@ -126,7 +126,7 @@ def _is_run(store: Store, name: str) -> bool:
     return name in runs and not any(name in nodes_of(store.home, run) for run in runs)
 
 
-def _picture(lines: Sequence[explain.Line], columns: int | None, *, replay: bool) -> list[Line]:
+def _picture(lines: Sequence[explain.ExplainedLine], columns: int | None, *, replay: bool) -> list[Line]:
     shown: list[Line] = []
     for line in lines:
         head = f"{line.at[11:19]}  {line.about.partition('@')[0]}: {line.text}"
@@ -134,14 +134,14 @@ def _picture(lines: Sequence[explain.Line], columns: int | None, *, replay: bool
         rule = "" if line.rule in line.text or not (line.observed or replay) else line.rule
         for label, words in (("seen", line.observed if replay else ""), ("why ", rule)):
             if words:
-                shown += [[Span(_INDENT), *part] for part in
+                shown += [[StyledText(_INDENT), *part] for part in
                           wrapped(f"{label}  {words}", columns and columns - len(_INDENT), "dim", " " * 6)]
         if replay and line.same is False:
-            shown.append([Span(f"{_INDENT}replayed: today's rules decide otherwise", "bad")])
+            shown.append([StyledText(f"{_INDENT}replayed: today's rules decide otherwise", "bad")])
     return shown
 
 
-def _replayed(lines: Sequence[explain.Line]) -> str:
+def _replayed(lines: Sequence[explain.ExplainedLine]) -> str:
     """Return how many decisions were replayed, and whether today's rules decide the same. Pure."""
     results = [line.same for line in lines if line.same is not None]
     if not results:
@@ -170,9 +170,9 @@ def tell_node(view: RunView, node: NodeView, earlier: Mapping[int, str], of_run:
     reason = node.reason if node.state == "failed" else ""
     doing = f"failed: {shorten_reason(reason)}" if reason else state_words(node.state, node.doing)
     step = next((describe_settling(wait, view.run_id) for wait in view.waits if wait.node == node.node), "")
-    if node.place == Landing.UNDONE:
+    if node.place == LandingWord.UNDONE:
         step = _step_of_undone(node)
-    if not step and node.place not in ("landed", Landing.NO_CHANGE):
+    if not step and node.place not in ("landed", LandingWord.NO_CHANGE, LandingWord.KEPT):
         step = f"`garrison resume {view.run_id} --retry {node.node}` tries it again" if (
             node.place == "failed" and view.status == Status.FAILED and not view.adhoc) else _step_of_run(view)
     if step and node.place == "failed" and (permission := permission_hint([node])):
@@ -190,7 +190,7 @@ def tell_run(view: RunView, names: Sequence[str] = ()) -> list[str]:
     facts += [describe_wait(wait, view.run_id) for wait in waits[1:]]
     if len(facts) > FACTS:
         facts = [*facts[:FACTS - 1], f"{len(facts) - FACTS + 1} more: `garrison status {view.run_id}`"]
-    undone = [node for node in (view.details.nodes if view.details else ()) if node.place == Landing.UNDONE]
+    undone = [node for node in (view.details.nodes if view.details else ()) if node.place == LandingWord.UNDONE]
     step = describe_wait(waits[0], view.run_id) if waits else _step_of_run(view) or (
         _step_of_undone(undone[0]) if undone else "")
     reason = f"; {first_line(view.reason)}" if view.reason else ""

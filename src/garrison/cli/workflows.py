@@ -346,11 +346,12 @@ def _bar(total: int) -> Bar:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, Task, TextColumn, TimeElapsedColumn
     from rich.text import Text
 
-    class Step(TextColumn):
+    class StepColumn(TextColumn):
         def render(self, task: Task) -> Text:
             return Text.from_markup(escape(task.description))
 
-    bar = Progress(BarColumn(30), MofNCompleteColumn(), TimeElapsedColumn(), Step(""), console=Console(stderr=True),
+    bar = Progress(BarColumn(30), MofNCompleteColumn(), TimeElapsedColumn(), StepColumn(""),
+                   console=Console(stderr=True),
                    transient=True, redirect_stdout=False)
     bar.add_task("", total=total)
     return bar

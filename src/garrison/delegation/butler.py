@@ -24,12 +24,12 @@ from garrison.delegation.models import (
     BUTLER,
     AgentResult,
     AgentState,
+    ChatEntry,
+    ChatEvent,
     Classification,
     Delegation,
     DelegationContext,
     DelegationRequest,
-    Entry,
-    Event,
     EventSequence,
     Preference,
     Proposal,
@@ -45,7 +45,7 @@ IDLE_SECONDS = 300.0
 """Time after an answer for which the sessions of a conversation wait for the next message, which starts them again."""
 CANCELLED = "This was cancelled."
 """The butler's answer to a cancelled message."""
-Listener = Callable[[Event], None]
+Listener = Callable[[ChatEvent], None]
 Tools = Callable[[Specialist], Sequence[Any]]
 """Returns the functions that a specialist may call (`agents.graph.session.Function`)."""
 
@@ -121,7 +121,7 @@ class AgentOrchestrator:
     def proposals(self) -> tuple[Proposal, ...]:
         return self.conversation.entries[-1].proposals if self.conversation.entries else ()
 
-    def get_conversation_history(self) -> list[Entry]:
+    def get_conversation_history(self) -> list[ChatEntry]:
         """Return every entry, oldest first."""
         return list(self.conversation.entries)
 
@@ -131,7 +131,7 @@ class AgentOrchestrator:
                  if event.type == "text" and event.agent == BUTLER]
         return "".join(texts)
 
-    async def stream(self, message: str, place: str = "") -> AsyncIterator[Event]:
+    async def stream(self, message: str, place: str = "") -> AsyncIterator[ChatEvent]:
         """Handle a message; yield its events as they occur, `done` last. The message is finished even if the
         consumer stops.
 
@@ -140,7 +140,7 @@ class AgentOrchestrator:
         """
         if not message.strip():
             raise UsageError("the message is empty")
-        queue: asyncio.Queue[Event | None] = asyncio.Queue()
+        queue: asyncio.Queue[ChatEvent | None] = asyncio.Queue()
         work = asyncio.create_task(self._process(message, place, queue.put_nowait))
         work.add_done_callback(lambda _: queue.put_nowait(None))
         while (event := await queue.get()) is not None:
@@ -166,7 +166,7 @@ class AgentOrchestrator:
 
     # ---- one message
 
-    async def _process(self, message: str, place: str, put: Callable[[Event], None]) -> None:
+    async def _process(self, message: str, place: str, put: Callable[[ChatEvent], None]) -> None:
         """Handle a message; end it gracefully if it is cancelled."""
         def emit(kind: str, **fields: object) -> None:
             event = self._numbers.event(kind, self._clock(), **fields)
@@ -214,7 +214,7 @@ class AgentOrchestrator:
                 self._move(name, S.IDLE)
         for name in self._numbers.at_work:
             emit("agent_complete", agent=name, success=False)
-        self.conversation.add(Entry(role="assistant", content=CANCELLED, at=self._clock(), note="cancelled"))
+        self.conversation.add(ChatEntry(role="assistant", content=CANCELLED, at=self._clock(), note="cancelled"))
         if self._confirm is not None:
             self._confirm.take()
         emit("text", agent=BUTLER, content=CANCELLED)
@@ -225,8 +225,8 @@ class AgentOrchestrator:
         self._on_message()
         emit("agent_start", agent=BUTLER)
         turns, proposals = self.conversation.turns(), self.proposals
-        self.conversation.add(Entry(role="user", content=message, at=self._clock(), agent="user",
-                                    about=place or None))
+        self.conversation.add(ChatEntry(role="user", content=message, at=self._clock(), agent="user",
+                                        about=place or None))
         if proposals and self._confirm is not None and confirmations.agrees(message):
             success = await self._carry_out(proposals, self._confirm, emit)
         elif proposals and confirmations.declines(message):
@@ -241,14 +241,14 @@ class AgentOrchestrator:
         """Run what the person has agreed to, without a model; return whether all of it succeeded."""
         text, success = await confirm.carry_out(proposals)
         emit("text", agent=BUTLER, content=text)
-        self.conversation.add(Entry(role="assistant", content=text, at=self._clock(),
-                                    note="" if success else "a command failed"))
+        self.conversation.add(ChatEntry(role="assistant", content=text, at=self._clock(),
+                                        note="" if success else "a command failed"))
         return success
 
     def _drop(self, emit: Callable[..., None]) -> bool:
         """Say that what was proposed is not done, without a model."""
         emit("text", agent=BUTLER, content=confirmations.DROPPED)
-        self.conversation.add(Entry(role="assistant", content=confirmations.DROPPED, at=self._clock()))
+        self.conversation.add(ChatEntry(role="assistant", content=confirmations.DROPPED, at=self._clock()))
         return True
 
     async def _respond(self, message: str, turns: Sequence[object], emit: Callable[..., None]) -> bool:
@@ -266,15 +266,15 @@ class AgentOrchestrator:
         if proposals:
             answer += confirmations.request(proposals)
             emit("text", agent=BUTLER, content=confirmations.request(proposals), proposals=tuple(map(str, proposals)))
-        self.conversation.add(Entry(role="assistant", content=answer, at=self._clock(), delegations=delegations,
-                                    note="; ".join(part for part in (note, problem) if part), proposals=proposals))
+        self.conversation.add(ChatEntry(role="assistant", content=answer, at=self._clock(), delegations=delegations,
+                                        note="; ".join(part for part in (note, problem) if part), proposals=proposals))
         return not problem
 
     def _give_up(self, error: AgentFailure, emit: Callable[..., None]) -> bool:
         """Say why nobody can answer before the user has acted; return False."""
         text = f"no answer: {error}"
         emit("text", agent=BUTLER, content=text)
-        self.conversation.add(Entry(role="assistant", content=text, at=self._clock(), note=text))
+        self.conversation.add(ChatEntry(role="assistant", content=text, at=self._clock(), note=text))
         self._move(BUTLER, S.ERROR)
         self._move(BUTLER, S.IDLE)
         return False

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 COMMAND_SECONDS = 120.0
 """Time limit of a tool's command, in seconds."""
+RUN_SECONDS = 7200.0
+"""The same for one that begins a run: its pre-flight may run a set-up and a gate."""
 
 
 def open_chat(home: Path, conversation: str, repo_root: Path | None = None) -> AgentOrchestrator:
@@ -60,12 +62,17 @@ def _run_and_node_names(home: Path) -> list[str]:
 def _command_runner(home: Path, repo_root: Path | None) -> Any:
     """Return a function that runs a tool's command: garrison's on this home, or git in the repository."""
     async def run(argv: Sequence[str]) -> str:
+        environment, seconds = dict(os.environ), COMMAND_SECONDS
         if argv[0] == "git":
             words = ["git", "-C", str(_repository(repo_root)), *argv[1:]]
+        elif argv[0] == "run":  # its agent needs the keys
+            words = garrison_argv("run", f"--target-dir={_repository(repo_root)}", *argv[1:], home=home)
+            seconds = RUN_SECONDS
         else:
             words = garrison_argv(*argv, home=home)
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("ANTHROPIC_")}
-        code, out, err = await run_to_end(words, COMMAND_SECONDS, environment)
+        if argv[0] != "run":
+            environment = {name: value for name, value in environment.items() if not name.startswith("ANTHROPIC_")}
+        code, out, err = await run_to_end(words, seconds, environment)
         if code and not (argv[0] == "git" and code == 1):
             raise Refused(err.strip() or f"`{argv[0]}` ended with exit code {code}")
         return (out + err).strip() or "(nothing)"

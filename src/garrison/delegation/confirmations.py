@@ -1,7 +1,7 @@
 """Confirmations: what stops or changes runs is proposed, and done only once the person has agreed in the next message.
 
 No model decides whether the person has agreed, and none runs the command: an agent's tool only records a proposal, the
-conversation keeps it, and a message such as `yes` runs it as it was shown. object other message drops it.
+conversation keeps it, and a message such as `yes` runs it as it was shown. Any other message drops it.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from garrison.delegation.models import Entry, Turn
+from garrison.delegation.models import ChatEntry, Turn
 from garrison.errors import RecordCorrupt, UsageError
 from garrison.records import atomic
 
@@ -25,9 +25,9 @@ class Conversation:
     def __init__(self, folder: Path | None = None, id_: str = "default") -> None:
         self.id = check_id(id_)
         self.path = folder / f"{id_}.jsonl" if folder is not None else None
-        self.entries: list[Entry] = _read(self.path) if self.path is not None else []
+        self.entries: list[ChatEntry] = _read(self.path) if self.path is not None else []
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: ChatEntry) -> None:
         """Append one entry, durably."""
         if self.path is not None:
             atomic.make_directory(self.path.parent)
@@ -57,7 +57,7 @@ def check_id(id_: str) -> str:
     return id_
 
 
-def _read(path: Path) -> list[Entry]:
+def _read(path: Path) -> list[ChatEntry]:
     try:
         data = path.read_bytes()
     except FileNotFoundError:
@@ -66,6 +66,6 @@ def _read(path: Path) -> list[Entry]:
     if whole < len(data):
         os.truncate(path, whole)
     try:
-        return [Entry.model_validate_json(line) for line in data[:whole].splitlines() if line]
+        return [ChatEntry.model_validate_json(line) for line in data[:whole].splitlines() if line]
     except ValidationError as error:
         raise RecordCorrupt(path, f"not a conversation ({error.error_count()} errors)") from error

@@ -113,7 +113,7 @@ class Proposal(Model):
         return shlex.join(("garrison", *self.words))
 
 
-class Entry(Model):
+class ChatEntry(Model):
     """One entry of a conversation; delegations of a turn are inside the butler's entry."""
 
     role: Literal["user", "assistant"]
@@ -138,7 +138,7 @@ class Delegation(Model):
     ended_at: datetime
 
 
-Entry.model_rebuild()
+ChatEntry.model_rebuild()
 
 
 class AgentState(StrEnum):
@@ -190,7 +190,7 @@ def check_transition(agent: str, old: AgentState, new: AgentState) -> AgentState
 # cancelled before it started completes without a start.
 
 
-class Event(Model):
+class ChatEvent(Model):
     """One event; `id` increases by one within a conversation."""
 
     model_config = ConfigDict(populate_by_name=True, extra="forbid", frozen=True)
@@ -227,11 +227,11 @@ class EventSequence:
     def at_work(self) -> list[str]:
         return sorted(self._open)
 
-    def event(self, kind: str, at: datetime, **fields: object) -> Event:
+    def event(self, kind: str, at: datetime, **fields: object) -> ChatEvent:
         """Return the next event; OrderBroken if it is not allowed now."""
         self._check(kind, fields)
         self.last_id += 1
-        return Event.model_validate({"id": self.last_id, "type": kind, "timestamp": at, **fields})
+        return ChatEvent.model_validate({"id": self.last_id, "type": kind, "timestamp": at, **fields})
 
     def _check(self, kind: str, fields: dict[str, object]) -> None:
         agent = fields.get("agent") or fields.get("to")

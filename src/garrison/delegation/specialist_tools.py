@@ -56,6 +56,8 @@ COMMANDS: Mapping[str, Command] = {
     "open_signals": Command("Signals that were not handled yet.", ("signals", "list", "--json")),
     "why": Command("Why a node or agent is in its state: observations, rule, action.",
                    ("why", "{name}", "--all"), {"name": "node or agent"}, _RUN),
+    "start_run": Command("Begin a run: an agent does a task on the repository; it lands if it passes the gate.",
+                         ("run", "--detach", "{task}"), {"task": "the whole task, in the user's words"}, asks=True),
     "hold_node": Command("Hold a node: its agents stop and are not restarted until it is released.",
                          ("agents", "park", "{node}"), {"node": "the node's name"}, _RUN, asks=True),
     "release_node": Command("Release a held or parked node.", ("agents", "unpark", "{node}"),

@@ -31,7 +31,7 @@ PARTS = {"morning": (6, 12), "afternoon": (12, 18), "evening": (18, 24), "night"
 """Hours of the day; a night ends on the next day."""
 
 
-class Span(Value):
+class PhraseSpan(Value):
     """A phrase's place in the text and its interval [start, end)."""
 
     at: int
@@ -48,15 +48,15 @@ def midnight(moment: datetime, days: int = 0) -> datetime:
     return datetime.combine(moment.date() + timedelta(days=days), time(), moment.tzinfo)
 
 
-def find_spans(text: str, now: datetime) -> list[Span]:
+def find_spans(text: str, now: datetime) -> list[PhraseSpan]:
     """Return the time spans in `text`, in order; of overlapping phrases the first rule of the table wins."""
-    spans: list[Span] = []
+    spans: list[PhraseSpan] = []
     for pattern, to_bounds in _RULES:
         for match in pattern.finditer(text):
             free = all(match.end() <= span.at or span.to <= match.start() for span in spans)
             bounds = to_bounds(match, now) if free else None
             if bounds is not None:
-                spans.append(Span(match.start(), match.end(), *bounds))
+                spans.append(PhraseSpan(match.start(), match.end(), *bounds))
     return sorted(spans, key=lambda span: span.at)
 
 

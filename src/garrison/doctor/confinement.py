@@ -18,15 +18,15 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from garrison.config import read_config, trees_root
-from garrison.doctor.findings import Finding, Scope, Severity
+from garrison.doctor.findings import ExaminedState, Finding, Severity
 from garrison.errors import GarrisonError, Refused
 from garrison.sandbox import escape_attempts
 from garrison.sandbox.collect import collect, git_mounts
 from garrison.sandbox.confine import confine
-from garrison.sandbox.escape_attempts import GIT_FILES, LEFT, OBEYED, OWN_PROGRAMS, TOKEN, Facts
-from garrison.sandbox.escapes import ESCAPES, Escape, Verdict, judge
+from garrison.sandbox.escape_attempts import GIT_FILES, LEFT, OBEYED, OWN_PROGRAMS, TOKEN, AttemptTargets
+from garrison.sandbox.escapes import ESCAPES, Escape, EscapeResult, judge
 from garrison.sandbox.git_view import GitView
-from garrison.sandbox.layers import Means, way_at
+from garrison.sandbox.layers import LayerMeans, way_at
 from garrison.sandbox.network import connect_for
 from garrison.sandbox.place import EXCHANGE, Mode, Mount, Place, Rights, Role
 from garrison.sandbox.probe import choose_mode, machine, missing_path_notes, summarize_sandbox
@@ -44,34 +44,34 @@ _MARK = "garrison-doctor-outside"
 _DEADLINE = 60.0
 
 
-class Proof(Value):
+class EscapeVerdicts(Value):
     """Verdicts of all attempts."""
 
     mode: Mode
-    verdicts: tuple[tuple[Escape, Verdict], ...]
-    means: Means | None = None
+    verdicts: tuple[tuple[Escape, EscapeResult], ...]
+    means: LayerMeans | None = None
     """How what a set-up left is laid under worktrees; None where nothing is."""
 
     @property
     def escaped(self) -> list[Escape]:
-        return [escape for escape, verdict in self.verdicts if verdict is Verdict.ESCAPED]
+        return [escape for escape, verdict in self.verdicts if verdict is EscapeResult.ESCAPED]
 
 
-def prove(rights: Rights, environ: Mapping[str, str], home: Path) -> Proof:
+def prove(rights: Rights, environ: Mapping[str, str], home: Path) -> EscapeVerdicts:
     """Try every escape under these rights; Refused if their mode cannot be held here.
 
     Without a sandbox nothing is tried: all would succeed, on the real machine.
     """
     if rights.mode is Mode.NONE:
-        return Proof(Mode.NONE, ())
+        return EscapeVerdicts(Mode.NONE, ())
     mode = choose_mode(rights.mode, machine())
     server = TmuxServer(home / "run")
     succeeded = _try_all(rights, environ, str(server.socket) if server.processes() else "")
-    return Proof(mode, tuple((escape, judge(escape, succeeded[escape.key], mode, rights.network, machine()))
-                             for escape in ESCAPES), _means(mode, environ))
+    return EscapeVerdicts(mode, tuple((escape, judge(escape, succeeded[escape.key], mode, rights.network, machine()))
+                                      for escape in ESCAPES), _means(mode, environ))
 
 
-def _means(mode: Mode, environ: Mapping[str, str]) -> Means | None:
+def _means(mode: Mode, environ: Mapping[str, str]) -> LayerMeans | None:
     if mode is not Mode.BUBBLEWRAP:
         return None
     folder = trees_root(environ)
@@ -184,7 +184,7 @@ def _pipe(stack: ExitStack) -> int:
     return theirs
 
 
-def examine_sandbox(scope: Scope) -> Iterator[Finding]:
+def examine_sandbox(scope: ExaminedState) -> Iterator[Finding]:
     """Find which sandbox applies to what this home configures, and why it is not a better one."""
     runtime = scope.runtime
     profiles = read_config(runtime.home).table.values.get("agents", {})
@@ -200,7 +200,7 @@ def examine_sandbox(scope: Scope) -> Iterator[Finding]:
 
 
 @contextmanager
-def _targets(root: Path, user: Path) -> Iterator[Facts]:
+def _targets(root: Path, user: Path) -> Iterator[AttemptTargets]:
     """Make what the attempts try to reach: folders with a secret, a process, and servers."""
     sibling, home = root / "trees/sibling", root / "home"
     setup = root / "trees/setups/kept"

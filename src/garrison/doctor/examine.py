@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from garrison.doctor import confinement, files, machine, processes, worktrees
-from garrison.doctor.findings import Finding, Scope, Severity
+from garrison.doctor.findings import ExaminedState, Finding, Severity
 from garrison.errors import Fenced, GarrisonError
 from garrison.run.status import run_statuses
 from garrison.values import Value
@@ -17,38 +17,38 @@ if TYPE_CHECKING:
     from garrison.processes.runtime import Runtime
 
 
-class Check(Value):
+class DoctorCheck(Value):
     """One row of the doctor's table; an examination may make the findings of several checks."""
 
     name: str
-    examine: Callable[[Scope], Iterable[Finding]]
+    examine: Callable[[ExaminedState], Iterable[Finding]]
 
 
 CHECKS = (
-    Check("leases", processes.examine_identities),
-    Check("identities", processes.examine_identities),
-    Check("orphans", processes.examine_processes),
-    Check("sessions", processes.examine_sessions),
-    Check("files", files.examine_files),
-    Check("merge queue", files.examine_queues),
-    Check("config", files.examine_config),
-    Check("agents", machine.examine_agents),
-    Check("plug-ins", machine.examine_plugins),
-    Check("hosts", processes.examine_hosts),
-    Check("signals", files.examine_inboxes),
-    Check("worktrees", worktrees.examine_worktrees),
-    Check("slots", worktrees.examine_worktrees),
-    Check("locks", worktrees.examine_worktrees),
-    Check("git config", worktrees.examine_repositories),
-    Check("runs", processes.examine_runs),
-    Check("disk", machine.examine_machine),
-    Check("file system", machine.examine_machine),
-    Check("git", machine.examine_machine),
-    Check("tmux", machine.examine_machine),
-    Check("inotify", machine.examine_machine),
-    Check("user manager", machine.examine_machine),
-    Check("pidfd", machine.examine_machine),
-    Check("sandbox", confinement.examine_sandbox),
+    DoctorCheck("leases", processes.examine_identities),
+    DoctorCheck("identities", processes.examine_identities),
+    DoctorCheck("orphans", processes.examine_processes),
+    DoctorCheck("sessions", processes.examine_sessions),
+    DoctorCheck("files", files.examine_files),
+    DoctorCheck("merge queue", files.examine_queues),
+    DoctorCheck("config", files.examine_config),
+    DoctorCheck("agents", machine.examine_agents),
+    DoctorCheck("plug-ins", machine.examine_plugins),
+    DoctorCheck("hosts", processes.examine_hosts),
+    DoctorCheck("signals", files.examine_inboxes),
+    DoctorCheck("worktrees", worktrees.examine_worktrees),
+    DoctorCheck("slots", worktrees.examine_worktrees),
+    DoctorCheck("locks", worktrees.examine_worktrees),
+    DoctorCheck("git config", worktrees.examine_repositories),
+    DoctorCheck("runs", processes.examine_runs),
+    DoctorCheck("disk", machine.examine_machine),
+    DoctorCheck("file system", machine.examine_machine),
+    DoctorCheck("git", machine.examine_machine),
+    DoctorCheck("tmux", machine.examine_machine),
+    DoctorCheck("inotify", machine.examine_machine),
+    DoctorCheck("user manager", machine.examine_machine),
+    DoctorCheck("pidfd", machine.examine_machine),
+    DoctorCheck("sandbox", confinement.examine_sandbox),
 )
 """Every check, in the order in which findings are printed and fixed."""
 
@@ -62,7 +62,7 @@ def examine(runtime: Runtime, repo: Path | None = None, wait: Callable[[float], 
         repo: examine only worktrees of this repository.
         wait: passes so many seconds before seeming orphans are checked again.
     """
-    scope = Scope(runtime, run_statuses(runtime), repo, wait)
+    scope = ExaminedState(runtime, run_statuses(runtime), repo, wait)
     findings: list[Finding] = []
     examined = set()
     for check in CHECKS:
@@ -72,7 +72,7 @@ def examine(runtime: Runtime, repo: Path | None = None, wait: Callable[[float], 
     return sorted(findings, key=lambda finding: CHECK_NAMES.index(finding.check))
 
 
-def _examine_guarded(scope: Scope, check: Check) -> list[Finding]:
+def _examine_guarded(scope: ExaminedState, check: DoctorCheck) -> list[Finding]:
     """Return what an examination finds; one that fails is a finding itself, so that the next ones run."""
     try:
         return list(check.examine(scope))

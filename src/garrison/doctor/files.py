@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from garrison.agents import registry
 from garrison.agents.config_check import check_config, check_tables
 from garrison.config import read_config
-from garrison.doctor.findings import RESTORE, FileState, Finding, Scope, Severity, judge_file
+from garrison.doctor.findings import RESTORE, ExaminedState, FileState, Finding, Severity, judge_file
 from garrison.doctor.fixes import (
     close_home,
     rebuild_queue,
@@ -49,7 +49,7 @@ _LONGEST_LAUNCH = 60.0
 """Seconds that a launch may take from its claim of an id to its first record."""
 
 
-def examine_files(scope: Scope) -> Iterator[Finding]:
+def examine_files(scope: ExaminedState) -> Iterator[Finding]:
     """Find files that cannot be used, that are left over from killed writers, or that any user may write."""
     runtime = scope.runtime
     yield from _examine_records(runtime, "identities", partial(runtime.store.read, Identity))
@@ -154,7 +154,7 @@ def _find_open_to_others(runtime: Runtime) -> Iterator[Finding]:
 # ---- merge queues ----------------------------------------------------------------------------------------------------
 
 
-def examine_queues(scope: Scope) -> Iterator[Finding]:
+def examine_queues(scope: ExaminedState) -> Iterator[Finding]:
     """Find what is wrong with queues whose journal can be read; a damaged one is a finding of `files`."""
     for queue in known_queues(scope.runtime, scope.repo).values():
         with suppress(GarrisonError):  # its journal is damaged, or its repository is gone: other checks say so
@@ -199,7 +199,7 @@ def _repository_of(journal: Path) -> Path | None:
 # ---- configuration and inboxes ---------------------------------------------------------------------------------------
 
 
-def examine_config(scope: Scope) -> Iterator[Finding]:
+def examine_config(scope: ExaminedState) -> Iterator[Finding]:
     """Find what a launch would refuse in config.toml, and what nothing reads."""
     home = scope.runtime.home
     try:
@@ -217,7 +217,7 @@ def examine_config(scope: Scope) -> Iterator[Finding]:
             yield Finding("config", Severity.NOTE, note)
 
 
-def examine_inboxes(scope: Scope) -> Iterator[Finding]:
+def examine_inboxes(scope: ExaminedState) -> Iterator[Finding]:
     """Find signals for processes of runs that are over, or of which nothing else exists."""
     runtime, folder = scope.runtime, scope.runtime.home / "signals"
     recorded_runs = {key.run for key in runtime.store.keys(Identity)}

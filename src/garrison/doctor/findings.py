@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from garrison.records.identity import Identity
     from garrison.run.status import RunStatus
     from garrison.system.processes import ProcessRow
-    from garrison.system.terminal import Session, Terminal
+    from garrison.system.terminal import Terminal, TerminalSession
 
 
-class Scope(Value):
+class ExaminedState(Value):
     """State of a home that is examined; see `examine.examine`."""
 
     runtime: Runtime
@@ -123,7 +123,7 @@ def judge_process(process: ProcessRow, name: str, incarnation: int, *, is_alive:
                    end_process(process.marker or "", process.pid, process.ticks))
 
 
-def judge_session(terminal: Terminal, session: Session, *, has_run: bool, is_alive: bool,
+def judge_session(terminal: Terminal, session: TerminalSession, *, has_run: bool, is_alive: bool,
                   supervised: bool) -> Finding | None:
     """Report a session of the home's own terminals without an incarnation that no process will close."""
     if not has_run or is_alive or supervised:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from garrison.processes.runtime import Runtime
     from garrison.records.identity import Identity
     from garrison.system.git import Git
-    from garrison.system.terminal import Session, Terminal
+    from garrison.system.terminal import Terminal, TerminalSession
 
 P = ParamSpec("P")
 
@@ -104,7 +104,7 @@ def end_process(runtime: Runtime, marker: str, pid: int, ticks: int) -> None:
 
 
 @_remedy("close", "close the session")
-def close_session(_runtime: Runtime, terminal: Terminal, session: Session) -> None:
+def close_session(_runtime: Runtime, terminal: Terminal, session: TerminalSession) -> None:
     terminal.close(session)
     terminal.shutdown()  # its server, if it was the last
 

@@ -16,8 +16,8 @@ from garrison.agents import registry
 from garrison.agents.presets import PRESETS
 from garrison.config import read_config, trees_root
 from garrison.doctor.findings import (
+    ExaminedState,
     Finding,
-    Scope,
     Severity,
     judge_disk,
     judge_file_system,
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 
-def examine_machine(scope: Scope) -> Iterator[Finding]:
+def examine_machine(scope: ExaminedState) -> Iterator[Finding]:
     """Find what is scarce, missing, or too old on this machine."""
     runtime = scope.runtime
     roots = {Path(status.launch.trees) for status in scope.runs.values() if status.launch and status.launch.trees}
@@ -59,7 +59,7 @@ def examine_machine(scope: Scope) -> Iterator[Finding]:
     yield from _examine_system(runtime.environ)
 
 
-def examine_agents(scope: Scope) -> Iterator[Finding]:
+def examine_agents(scope: ExaminedState) -> Iterator[Finding]:
     """Tell which known agents are installed and have a key or log-in, and which profiles name a missing program."""
     environ = scope.runtime.environ
     path = environ.get("PATH", "")
@@ -82,7 +82,7 @@ def examine_agents(scope: Scope) -> Iterator[Finding]:
                 yield Finding("agents", Severity.NOTE, str(error))
 
 
-def examine_plugins(scope: Scope) -> Iterator[Finding]:
+def examine_plugins(scope: ExaminedState) -> Iterator[Finding]:
     """Tell what installed packages add, and which of it cannot be used."""
     del scope
     found = list(list_plugins())

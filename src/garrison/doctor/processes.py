@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from garrison.config import read_config
 from garrison.doctor.findings import (
+    ExaminedState,
     Finding,
-    Scope,
     Severity,
     judge_identity,
     judge_process,
@@ -19,7 +19,7 @@ from garrison.doctor.findings import (
 )
 from garrison.errors import GarrisonError, RecordError, UsageError
 from garrison.launch.resume import needs_launcher
-from garrison.plugins import Group, load
+from garrison.plugins import PluginGroup, load
 from garrison.records.hosts import list_hosts
 from garrison.records.identity import ALIVE, Identity
 from garrison.records.names import Key, launcher_key, parse_marker
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from garrison.processes.runtime import Runtime
-    from garrison.system.terminal import Session, Terminal
+    from garrison.system.terminal import Terminal, TerminalSession
 
 _PAUSE = 0.5
 """Seconds after which a seeming orphan is checked again: an incarnation that has just ended is still exiting."""
@@ -41,7 +41,7 @@ _PAUSE = 0.5
 # ---- identities ------------------------------------------------------------------------------------------------------
 
 
-def examine_identities(scope: Scope) -> Iterator[Finding]:
+def examine_identities(scope: ExaminedState) -> Iterator[Finding]:
     """Find identities that claim a process which is gone."""
     runtime = scope.runtime
     identities = _identities(runtime)
@@ -77,7 +77,7 @@ def _is_alive(runtime: Runtime, identity: Identity | None) -> bool:
 # ---- processes -------------------------------------------------------------------------------------------------------
 
 
-def examine_processes(scope: Scope) -> Iterator[Finding]:
+def examine_processes(scope: ExaminedState) -> Iterator[Finding]:
     """Find orphans: processes whose incarnation is over."""
     orphans = list(_find_orphans(scope))
     if orphans and scope.wait is not None:
@@ -86,7 +86,7 @@ def examine_processes(scope: Scope) -> Iterator[Finding]:
     yield from (orphan for orphan in orphans if orphan.fix in remaining)
 
 
-def _find_orphans(scope: Scope) -> Iterator[Finding]:
+def _find_orphans(scope: ExaminedState) -> Iterator[Finding]:
     """Judge every process that carries a marker of this home."""
     runtime = scope.runtime
     home = os.path.realpath(runtime.home)
@@ -120,7 +120,7 @@ def _is_held_or_alive(runtime: Runtime, identity: Identity | None) -> bool:
 # ---- sessions --------------------------------------------------------------------------------------------------------
 
 
-def examine_sessions(scope: Scope) -> Iterator[Finding]:
+def examine_sessions(scope: ExaminedState) -> Iterator[Finding]:
     """Find sessions whose incarnation is over and which no process will close."""
     runtime = scope.runtime
     identities = _identities(runtime)
@@ -136,7 +136,7 @@ def examine_sessions(scope: Scope) -> Iterator[Finding]:
             yield finding
 
 
-def open_sessions(home: Path) -> Iterator[tuple[Terminal, Session]]:
+def open_sessions(home: Path) -> Iterator[tuple[Terminal, TerminalSession]]:
     """Yield all sessions of a home, those of its tmux server and the plain processes; starts no server."""
     run = home / "run"
     terminals: list[Terminal] = [ProcessTerminal(home)] if (run / "plain").is_dir() else []
@@ -154,7 +154,7 @@ def open_sessions(home: Path) -> Iterator[tuple[Terminal, Session]]:
 # ---- runs ------------------------------------------------------------------------------------------------------------
 
 
-def examine_runs(scope: Scope) -> Iterator[Finding]:
+def examine_runs(scope: ExaminedState) -> Iterator[Finding]:
     """Find unfinished runs without a launcher."""
     for run, status in scope.runs.items():
         try:
@@ -168,7 +168,7 @@ def examine_runs(scope: Scope) -> Iterator[Finding]:
 # ---- hosts -----------------------------------------------------------------------------------------------------------
 
 
-def examine_hosts(scope: Scope) -> Iterator[Finding]:
+def examine_hosts(scope: ExaminedState) -> Iterator[Finding]:
     """Find hosts without a tunnel, a set-up that was not finished, and an engine that does not run."""
     home = scope.runtime.home
     hosts, errors = list_hosts(home)
@@ -177,11 +177,11 @@ def examine_hosts(scope: Scope) -> Iterator[Finding]:
     if not hosts:
         return
     try:
-        own, state = not read_config(home).hosts().temporal, load(Group.PARTS, "hosts.state")(home)
+        own, state = not read_config(home).hosts().temporal, load(PluginGroup.PARTS, "hosts.state")(home)
     except GarrisonError as error:
         yield Finding("hosts", Severity.ERROR, str(error))
         return
-    is_kept = load(Group.PARTS, "hosts.is_kept")(home)
+    is_kept = load(PluginGroup.PARTS, "hosts.is_kept")(home)
     if not is_kept and any(host.is_set_up for host in hosts):
         yield Finding("hosts", Severity.WARNING, "the keeper of the hosts does not run",
                       advice="`garrison host list` starts it, and each run with remote nodes does")

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from garrison.doctor.findings import Finding, Scope, Severity
+from garrison.doctor.findings import ExaminedState, Finding, Severity
 from garrison.doctor.fixes import (
     mend_registration,
     remove_abandoned_locks,
@@ -37,7 +37,7 @@ _STALE_LOCK_AGE = 60.0
 """Seconds after which the git process that made a lock file must have ended."""
 
 
-def examine_worktrees(scope: Scope) -> Iterator[Finding]:
+def examine_worktrees(scope: ExaminedState) -> Iterator[Finding]:
     """Find worktrees of runs that are over, stale locks where no process works, slots that no run needs."""
     missing: set[str] = set()
     folders: dict[Path, Git] = {}
@@ -139,7 +139,7 @@ def _find_missing(folder: Path, git: Git) -> Iterator[Finding]:
                           unregister_worktree(git, worktree.path))
 
 
-def examine_repositories(scope: Scope) -> Iterator[Finding]:
+def examine_repositories(scope: ExaminedState) -> Iterator[Finding]:
     """Find changes that a run's guardian reported and that were not undone."""
     for run, status in scope.runs.items():
         if status.launch is None or status.launch.adhoc:

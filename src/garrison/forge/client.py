@@ -22,26 +22,26 @@ from typing import TYPE_CHECKING, ClassVar, Protocol, TypeVar
 from urllib.parse import quote
 
 from garrison.backoff import Backoff
-from garrison.forge.errors import ForgeError, NotFound, Refused, Stale, Unreachable
+from garrison.forge.errors import ForgeError, ForgeNotFound, ForgeRefused, Stale, Unreachable
 from garrison.forge.marker import attach, has_marker
 from garrison.forge.model import (
     BaseRules,
     Check,
     CheckState,
     Comment,
+    ForgeMerge,
+    ForgePullRequest,
     Issue,
     LineComment,
     MergeMethod,
     MergeOutcome,
-    MergeResult,
     PullDraft,
-    PullRequest,
     PullState,
     RequestCount,
     Review,
-    Verdict,
+    ReviewVerdict,
 )
-from garrison.forge.session import NOTHING, Connections, Session
+from garrison.forge.session import NOTHING, Connections, ForgeSession
 from garrison.values import Value, replace
 
 if TYPE_CHECKING:
@@ -56,8 +56,9 @@ LOOKS = 4
 """Looks for an object after a write that may have made it."""
 PAUSES = Backoff(0.25)
 """Delays before the second of them and those that follow."""
-_VERDICTS = {"APPROVED": Verdict.APPROVED, "CHANGES_REQUESTED": Verdict.CHANGES, "REQUEST_CHANGES": Verdict.CHANGES,
-             "DISMISSED": Verdict.DISMISSED, "COMMENTED": Verdict.COMMENT, "COMMENT": Verdict.COMMENT}
+_VERDICTS = {"APPROVED": ReviewVerdict.APPROVED, "CHANGES_REQUESTED": ReviewVerdict.CHANGES,
+             "REQUEST_CHANGES": ReviewVerdict.CHANGES,
+             "DISMISSED": ReviewVerdict.DISMISSED, "COMMENTED": ReviewVerdict.COMMENT, "COMMENT": ReviewVerdict.COMMENT}
 """Reviews that were given; `PENDING` and `REQUEST_REVIEW` were not."""
 
 
@@ -95,7 +96,7 @@ class Named(Value):
     full_name: str = ""
 
 
-class Branch(Value):
+class RepositoryBranch(Value):
     """A side of a pull request: a branch of some repository."""
 
     ref: str = ""
@@ -118,17 +119,17 @@ class PullBody(Value):
     merged: bool = False
     merged_at: str = ""
     merge_commit_sha: str = ""
-    head: Branch = Branch()
-    base: Branch = Branch()
+    head: RepositoryBranch = RepositoryBranch()
+    base: RepositoryBranch = RepositoryBranch()
     labels: tuple[Label | str, ...] = ()
     auto_merge: Present | None = None
     node_id: str = ""
 
-    def record(self) -> PullRequest:
+    def record(self) -> ForgePullRequest:
         """Return it as garrison knows it; its title as it is."""
         is_merged, head, base = self.merged or bool(self.merged_at), self.head, self.base
         state = PullState.MERGED if is_merged else PullState.OPEN if self.state == "open" else PullState.CLOSED
-        return PullRequest(
+        return ForgePullRequest(
             self.number, self.html_url, self.title, self.body, state, self.draft, head.ref, head.sha, base.ref,
             names(self.labels), self.user.name,
             self.merge_commit_sha if is_merged else "",  # before, it is that of a trial merge
@@ -155,7 +156,7 @@ class IssueBody(Value):
     def record(self) -> Issue:
         """Return it as garrison knows it; NotFound for a pull request."""
         if self.is_pull:
-            raise NotFound(f"#{self.number} is a pull request, not an issue")
+            raise ForgeNotFound(f"#{self.number} is a pull request, not an issue")
         return Issue(self.number, self.html_url, self.title, self.body, self.user.name,
                      self.state in {"open", "opened"}, names(self.labels))
 
@@ -206,7 +207,8 @@ class ReviewBody(Value):
         return self.state in _VERDICTS
 
     def record(self) -> Review:
-        return Review(str(self.id), self.user.name, Verdict.DISMISSED if self.dismissed else _VERDICTS[self.state],
+        return Review(str(self.id), self.user.name,
+                      ReviewVerdict.DISMISSED if self.dismissed else _VERDICTS[self.state],
                       self.body, self.commit_id, moment(self.submitted_at), self.stale)
 
 
@@ -216,7 +218,7 @@ class Permission(Value):
     permission: str = ""
 
 
-class Table(Value, kw_only=True):
+class RouteTable(Value, kw_only=True):
     """Routes of a forge, below its API or the repository, and words where forges differ in nothing else."""
 
     api: str
@@ -255,16 +257,16 @@ class Table(Value, kw_only=True):
 class Forge(ABC):
     """One repository on a forge, with one token."""
 
-    table: ClassVar[Table]
-    pull_body: ClassVar[type[Sent[PullRequest]]] = PullBody
+    table: ClassVar[RouteTable]
+    pull_body: ClassVar[type[Sent[ForgePullRequest]]] = PullBody
     issue_body: ClassVar[type[IssueBody]] = IssueBody
-    unreadable: ClassVar[tuple[type[ForgeError], ...]] = (NotFound, Refused)
+    unreadable: ClassVar[tuple[type[ForgeError], ...]] = (ForgeNotFound, ForgeRefused)
     """Failures that mean that a log was deleted, or is not for us."""
 
     def __init__(self, location: Location, token: Token, cache: EtagCache | None = None) -> None:
         self.location = location
         authorization = f"{self.table.authorization} {token.reveal()}"
-        self._session = Session(Connections(self._address(), authorization), token, cache, size=self.table.size)
+        self._session = ForgeSession(Connections(self._address(), authorization), token, cache, size=self.table.size)
         self._root = self.table.root.format(location=location, path=quote(location.path, safe=""))
         self._pulls = f"{self._root}/{self.table.pulls}"
 
@@ -290,13 +292,13 @@ class Forge(ABC):
         """Return whether a user may push to the repository; anybody may comment on a public one."""
         try:
             found = self._session.get(Permission, f"{self._root}/collaborators/{quote(login, safe='')}/permission")
-        except NotFound:
+        except ForgeNotFound:
             return False
         return found.permission in {"admin", "maintain", "owner", "write"}
 
     # --- pull requests ------------------------------------------------------------------------------------------------
 
-    def find_pull(self, marker: str, head: str) -> PullRequest | None:
+    def find_pull(self, marker: str, head: str) -> ForgePullRequest | None:
         """Return the pull request with `marker`, else the newest from the repository's own branch `head`, in any state.
 
         An open one precedes others. A forge may take a moment to list what was just opened (`open_pull`).
@@ -315,20 +317,20 @@ class Forge(ABC):
         """Return what asks for pull requests of one branch; nothing where the forge has no such filter."""
         return {}
 
-    def _pull(self, body: Sent[PullRequest]) -> PullRequest:
+    def _pull(self, body: Sent[ForgePullRequest]) -> ForgePullRequest:
         pull, drafts = body.record(), self.table.drafts
         return replace(pull, title=drafts.sub("", pull.title), draft=pull.draft or bool(drafts.match(pull.title)))
 
-    def read_pull(self, number: int) -> PullRequest:
+    def read_pull(self, number: int) -> ForgePullRequest:
         return self._pull(self._session.get(self.pull_body, f"{self._pulls}/{number}"))
 
-    def open_pull(self, draft: PullDraft, marker: str) -> PullRequest:
+    def open_pull(self, draft: PullDraft, marker: str) -> ForgePullRequest:
         """Open a pull request, or return the one that has `marker`, whatever its state."""
-        def find() -> PullRequest | None:
+        def find() -> ForgePullRequest | None:
             found = self.find_pull(marker, draft.head)
             return found if found is not None and has_marker(found.body, marker) else None
 
-        def make() -> PullRequest:
+        def make() -> ForgePullRequest:
             return self._pull(self._session.write(self.pull_body, "POST", self._pulls, self._opening(draft, marker)))
 
         with self._session.deadline():
@@ -346,24 +348,24 @@ class Forge(ABC):
     def _set_labels(self, number: int, wanted: Collection[str]) -> None:
         """Set all labels of a pull request."""
 
-    def set_body(self, number: int, body: str) -> PullRequest:
+    def set_body(self, number: int, body: str) -> ForgePullRequest:
         """Set the text of a pull request; nothing is sent if it is as wanted."""
         with self._session.deadline():
             now = self.read_pull(number)
             return now if now.body == body else self._edit(number, {self.table.body: body})
 
-    def _edit(self, number: int, body: Body) -> PullRequest:
+    def _edit(self, number: int, body: Body) -> ForgePullRequest:
         return self._pull(self._session.write(self.pull_body, self.table.edit, f"{self._pulls}/{number}", body))
 
-    def mark_ready(self, number: int) -> PullRequest:
+    def mark_ready(self, number: int) -> ForgePullRequest:
         """Make a draft ready for review."""
         return self._set_draft(number, wanted=False)
 
-    def mark_draft(self, number: int) -> PullRequest:
+    def mark_draft(self, number: int) -> ForgePullRequest:
         """Make it a draft."""
         return self._set_draft(number, wanted=True)
 
-    def _set_draft(self, number: int, *, wanted: bool) -> PullRequest:
+    def _set_draft(self, number: int, *, wanted: bool) -> ForgePullRequest:
         with self._session.deadline():
             now = self.read_pull(number)
             return now if now.draft is wanted else self._edit(number, {"title": self._title(now.title, draft=wanted)})
@@ -400,16 +402,16 @@ class Forge(ABC):
                 return settled
             try:
                 return send()
-            except (Unreachable, Refused) as error:
+            except (Unreachable, ForgeRefused) as error:
                 try:
                     after = self.read_pull(number)
                 except ForgeError:
-                    return MergeOutcome(MergeResult.UNKNOWN, reason=str(error))
+                    return MergeOutcome(ForgeMerge.UNKNOWN, reason=str(error))
                 if (settled := _settled(after, head_commit)) is not None:
                     return settled
-                if isinstance(error, Refused):
-                    return MergeOutcome(MergeResult.REFUSED, reason=error.reason)
-                return MergeOutcome(MergeResult.UNKNOWN, reason=str(error))
+                if isinstance(error, ForgeRefused):
+                    return MergeOutcome(ForgeMerge.REFUSED, reason=error.reason)
+                return MergeOutcome(ForgeMerge.UNKNOWN, reason=str(error))
 
     @abstractmethod
     def cancel_auto_merge(self, number: int) -> None:
@@ -523,7 +525,7 @@ class Forge(ABC):
         return sorted((each.record() for each in rows if not each.is_pull), key=lambda each: each.number)
 
 
-def make_once(session: Session, find: Callable[[], T | None], make: Callable[[], T]) -> T:
+def make_once(session: ForgeSession, find: Callable[[], T | None], make: Callable[[], T]) -> T:
     """Return the object that `find` finds, else make it.
 
     Raises:
@@ -534,7 +536,7 @@ def make_once(session: Session, find: Callable[[], T | None], make: Callable[[],
             return found
         try:
             return make()
-        except (Unreachable, Refused) as error:
+        except (Unreachable, ForgeRefused) as error:
             # Refused too: "already exists" is the answer to a write whose first answer was lost
             found = look_repeatedly(session, find)
             if found is None:
@@ -542,7 +544,7 @@ def make_once(session: Session, find: Callable[[], T | None], make: Callable[[],
             return found
 
 
-def look_repeatedly(session: Session, find: Callable[[], T | None]) -> T | None:
+def look_repeatedly(session: ForgeSession, find: Callable[[], T | None]) -> T | None:
     """Look for an object until it is listed, a few times; None if it is not, or the forge does not answer."""
     for look in range(LOOKS):
         if look and not session.pause(PAUSES.delay(look)):
@@ -555,12 +557,12 @@ def look_repeatedly(session: Session, find: Callable[[], T | None]) -> T | None:
     return None
 
 
-def _settled(pull: PullRequest, head_commit: str) -> MergeOutcome | None:
+def _settled(pull: ForgePullRequest, head_commit: str) -> MergeOutcome | None:
     """Return the outcome if nothing can change it any more; Stale if the head is another commit."""
     if pull.state is PullState.MERGED:
-        return MergeOutcome(MergeResult.MERGED, pull.merge_commit)
+        return MergeOutcome(ForgeMerge.MERGED, pull.merge_commit)
     if pull.state is PullState.CLOSED:
-        return MergeOutcome(MergeResult.REFUSED, reason="the pull request is closed")
+        return MergeOutcome(ForgeMerge.REFUSED, reason="the pull request is closed")
     if pull.head_commit != head_commit:
         raise Stale(head_commit, pull.head_commit)
     return None

@@ -31,11 +31,11 @@ class Unauthorized(ForgeError):
         """The scope or permission that is missing; empty if the token itself is refused."""
 
 
-class NotFound(ForgeError):
+class ForgeNotFound(ForgeError):
     """No such object, or one that the token may not see."""
 
 
-class Refused(ForgeError):
+class ForgeRefused(ForgeError):
     """The forge understood and will not: branch protection, a closed pull request, a rule. `reason` is its own text."""
 
     def __init__(self, message: str, reason: str = "") -> None:

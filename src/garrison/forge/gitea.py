@@ -11,16 +11,16 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from garrison.forge.client import Forge, Label, Present, Table, User
-from garrison.forge.errors import NotFound, Refused
+from garrison.forge.client import Forge, Label, Present, RouteTable, User
+from garrison.forge.errors import ForgeNotFound, ForgeRefused
 from garrison.forge.model import (
     BaseRules,
     CheckState,
+    ForgeMerge,
     Issue,
     LineComment,
     MergeMethod,
     MergeOutcome,
-    MergeResult,
     PullState,
     Side,
 )
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _LABEL_COLOUR = "#4f6d8f"
 _REVIEWS = 50
 """Reviews whose comments are read, a request each: the newest."""
-TABLE = Table(
+TABLE = RouteTable(
     api="/api/v1", authorization="token", newest_first={"sort": "recentupdate"}, size="limit",
     pages=4,  # no filter by branch exists
     search={"state": "all"}, open_issues={"state": "open", "type": "issues"},
@@ -100,19 +100,19 @@ class Gitea(Forge):
             self._session.tell("POST", f"{self._pulls}/{number}/merge", {
                 "Do": method.value, "head_commit_id": head_commit,
                 **({"merge_when_checks_succeed": True} if later else {})})
-        except Refused as error:
+        except ForgeRefused as error:
             if "already scheduled" not in error.reason.lower():
                 raise
         after = self.read_pull(number)
         if after.state is PullState.MERGED:
-            return MergeOutcome(MergeResult.MERGED, after.merge_commit)
-        return MergeOutcome(MergeResult.QUEUED if later else MergeResult.UNKNOWN)
+            return MergeOutcome(ForgeMerge.MERGED, after.merge_commit)
+        return MergeOutcome(ForgeMerge.QUEUED if later else ForgeMerge.UNKNOWN)
 
     def _merge_later(self, number: int, head_commit: str, method: MergeMethod) -> MergeOutcome:
         return self._merge(number, head_commit, method, later=True)
 
     def cancel_auto_merge(self, number: int) -> None:
-        with suppress(NotFound):
+        with suppress(ForgeNotFound):
             self._session.tell("DELETE", f"{self._pulls}/{number}/merge")
 
     def is_merge_scheduled(self, number: int) -> None:
@@ -138,10 +138,10 @@ class Gitea(Forge):
         with self._session.deadline():
             first = next((each for each in self.list_line_comments(number) if each.thread == thread), None)
             if first is None:
-                raise NotFound(f"pull request {number} has no thread {thread}")
+                raise ForgeNotFound(f"pull request {number} has no thread {thread}")
             try:
                 self._session.tell("POST", f"{self._pulls}/comments/{first.id}/resolve")
-            except NotFound:
+            except ForgeNotFound:
                 return False
             return True
 

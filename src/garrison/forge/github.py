@@ -11,18 +11,18 @@ import time
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from garrison.forge.client import Forge, Present, PullBody, StatusBody, Table, User
-from garrison.forge.errors import NotFound, RateLimited, Refused, Unauthorized, Unreachable
+from garrison.forge.client import Forge, Present, PullBody, RouteTable, StatusBody, User
+from garrison.forge.errors import ForgeNotFound, ForgeRefused, RateLimited, Unauthorized, Unreachable
 from garrison.forge.model import (
     BaseRules,
     Check,
     CheckState,
+    ForgeMerge,
+    ForgePullRequest,
     LineComment,
     MergeMethod,
     MergeOutcome,
-    MergeResult,
     PullDraft,
-    PullRequest,
     Side,
 )
 from garrison.forge.session import SECONDARY_WAIT, tail
@@ -58,7 +58,7 @@ _RESOLVE = "mutation($id: ID!) { resolveReviewThread(input: {threadId: $id}) { t
 _THREAD_PAGES = 5
 
 
-TABLE = Table(
+TABLE = RouteTable(
     api="/api/v3", authorization="token", log="actions/jobs/{}/logs", summary=140,
     search={"state": "all", "sort": "created", "direction": "desc"},
     open_issues={"state": "open", "sort": "created", "direction": "asc"},
@@ -250,7 +250,7 @@ class GitHub(Forge):
     def _set_labels(self, number: int, wanted: Collection[str]) -> None:
         self._session.tell("PUT", f"{self._root}/issues/{number}/labels", {"labels": sorted(wanted)})
 
-    def _set_draft(self, number: int, *, wanted: bool) -> PullRequest:
+    def _set_draft(self, number: int, *, wanted: bool) -> ForgePullRequest:
         with self._session.deadline():
             now = self._read(number)
             if now.draft is not wanted:
@@ -264,22 +264,22 @@ class GitHub(Forge):
     def _merge(self, number: int, head_commit: str, method: MergeMethod) -> MergeOutcome:
         done = self._session.write(_Merged, "PUT", f"{self._pulls}/{number}/merge",
                                    {"sha": head_commit, "merge_method": method.value})
-        return MergeOutcome(MergeResult.MERGED, done.sha) if done.merged else \
-            MergeOutcome(MergeResult.REFUSED, reason=done.message)
+        return MergeOutcome(ForgeMerge.MERGED, done.sha) if done.merged else \
+            MergeOutcome(ForgeMerge.REFUSED, reason=done.message)
 
     def _merge_later(self, number: int, head_commit: str, method: MergeMethod) -> MergeOutcome:
         now = self._read(number)
         try:
             if now.auto_merge is None and not self._is_in_queue(number):
                 self._ask(_AUTO, id=now.node_id, head=head_commit, method=method.name)
-        except Refused as error:
+        except ForgeRefused as error:
             if not _MERGEABLE_NOW.search(error.reason):
                 raise
             outcome = self.merge(number, head_commit, method)
-            if outcome.result is not MergeResult.REFUSED or not _HAS_QUEUE.search(outcome.reason):
+            if outcome.result is not ForgeMerge.REFUSED or not _HAS_QUEUE.search(outcome.reason):
                 return outcome
             self._ask(_ENQUEUE, id=now.node_id, head=head_commit)
-        return MergeOutcome(MergeResult.QUEUED)
+        return MergeOutcome(ForgeMerge.QUEUED)
 
     def cancel_auto_merge(self, number: int) -> None:
         """Turn auto-merge off, or take it out of the merge queue."""
@@ -297,7 +297,7 @@ class GitHub(Forge):
     def _is_in_queue(self, number: int) -> bool:
         try:
             return self._ask_about(_QUEUED, number).is_in_merge_queue
-        except Refused:  # an Enterprise Server from before merge queues
+        except ForgeRefused:  # an Enterprise Server from before merge queues
             return False
 
     def list_checks(self, commit: str) -> list[Check]:
@@ -331,7 +331,7 @@ class GitHub(Forge):
         with self._session.deadline():
             node = next((each.id for each in self._threads(number) if str(each.first) == thread), "")
             if not node:
-                raise NotFound(f"pull request {number} has no thread {thread}")
+                raise ForgeNotFound(f"pull request {number} has no thread {thread}")
             self._ask(_RESOLVE, id=node)
             return True
 
@@ -360,9 +360,9 @@ class GitHub(Forge):
         """Return classic branch protection, which only administrators may read, and whether it could be read."""
         try:
             return self._session.get(_Protection, f"{self._root}/branches/{quote(base, safe='/')}/protection"), True
-        except NotFound:
+        except ForgeNotFound:
             return _Protection(), True
-        except (Unauthorized, Refused):
+        except (Unauthorized, ForgeRefused):
             return _Protection(), False
 
     def _threads(self, number: int) -> list[_Thread]:
@@ -390,5 +390,5 @@ class GitHub(Forge):
                 raise RateLimited(what, time.time() + SECONDARY_WAIT)
             if not first.type and first.extensions is None:  # it gave up: its timeouts look like that
                 raise Unreachable(what)
-            raise Unauthorized(what, said) if first.type == "FORBIDDEN" else Refused(what, said)
+            raise Unauthorized(what, said) if first.type == "FORBIDDEN" else ForgeRefused(what, said)
         return answer.data

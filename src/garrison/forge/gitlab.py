@@ -12,23 +12,23 @@ from urllib.parse import quote
 
 import msgspec
 
-from garrison.forge.client import Forge, IssueBody, Present, StatusBody, Table, User, moment
-from garrison.forge.errors import NotFound, Refused, Unauthorized
+from garrison.forge.client import Forge, IssueBody, Present, RouteTable, StatusBody, User, moment
+from garrison.forge.errors import ForgeNotFound, ForgeRefused, Unauthorized
 from garrison.forge.marker import attach
 from garrison.forge.model import (
     BaseRules,
     Check,
     CheckState,
+    ForgeMerge,
+    ForgePullRequest,
     LineComment,
     MergeMethod,
     MergeOutcome,
-    MergeResult,
     PullDraft,
-    PullRequest,
     PullState,
     Review,
+    ReviewVerdict,
     Side,
-    Verdict,
 )
 from garrison.values import Value, replace
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 _DEVELOPER = 30
 """The lowest access level that may push."""
-TABLE = Table(
+TABLE = RouteTable(
     # as a bearer: a redirect to another host would take a `PRIVATE-TOKEN` header along
     api="/api/v4", authorization="Bearer", root="/projects/{path}", pulls="merge_requests",
     statuses="repository/commits/{}/statuses", log="jobs/{}/trace",
@@ -73,12 +73,12 @@ class _MergeRequest(Value):
     merged_commit_sha: str = ""
     merge_when_pipeline_succeeds: bool = False
 
-    def record(self) -> PullRequest:
+    def record(self) -> ForgePullRequest:
         """Return it as garrison knows it; `locked` is open: it is being merged."""
         state = {"opened": PullState.OPEN, "locked": PullState.OPEN, "merged": PullState.MERGED}.get(
             self.state, PullState.CLOSED)
         merged = self.merge_commit_sha or self.squash_commit_sha or self.merged_commit_sha or self.sha
-        return PullRequest(
+        return ForgePullRequest(
             self.iid, self.web_url, self.title, self.description, state, self.draft, self.source_branch, self.sha,
             self.target_branch, self.labels, self.author.name, merged if state is PullState.MERGED else "",
             self.merge_when_pipeline_succeeds, self.source_project_id != self.target_project_id)
@@ -175,7 +175,7 @@ class GitLab(Forge):
     table = TABLE
     pull_body = _MergeRequest
     issue_body = _GitLabIssue
-    unreadable = (NotFound, Refused, Unauthorized)
+    unreadable = (ForgeNotFound, ForgeRefused, Unauthorized)
 
     def can_write(self, login: str) -> bool:
         members = self._session.get_pages(_Member, f"{self._root}/members/all", {"query": login}, pages=2)
@@ -197,8 +197,8 @@ class GitLab(Forge):
             "sha": head_commit, "should_remove_source_branch": False, "squash": method is MergeMethod.SQUASH,
             **({"auto_merge": True, "merge_when_pipeline_succeeds": True} if later else {})}).record()
         if done.state is PullState.MERGED:
-            return MergeOutcome(MergeResult.MERGED, done.merge_commit)
-        return MergeOutcome(MergeResult.QUEUED if done.auto_merge else MergeResult.UNKNOWN)
+            return MergeOutcome(ForgeMerge.MERGED, done.merge_commit)
+        return MergeOutcome(ForgeMerge.QUEUED if done.auto_merge else ForgeMerge.UNKNOWN)
 
     def _merge_later(self, number: int, head_commit: str, method: MergeMethod) -> MergeOutcome:
         return self._merge(number, head_commit, method, later=True)
@@ -218,7 +218,7 @@ class GitLab(Forge):
         """Set garrison's own check of a commit; one that has this state already is refused, and right."""
         try:
             super().publish_status(commit, name, state, summary)
-        except Refused as error:
+        except ForgeRefused as error:
             if "cannot transition" not in error.reason.lower():
                 raise
 
@@ -226,9 +226,9 @@ class GitLab(Forge):
         """Return approvals, and reviewers who requested changes."""
         with self._session.deadline():
             path = f"{self._pulls}/{number}"
-            found = [(each.user.name, Verdict.APPROVED, moment(each.approved_at))
+            found = [(each.user.name, ReviewVerdict.APPROVED, moment(each.approved_at))
                      for each in self._session.get(_Approvals, f"{path}/approvals").approved_by]
-            found += [(each.user.name, Verdict.CHANGES, moment(each.created_at))
+            found += [(each.user.name, ReviewVerdict.CHANGES, moment(each.created_at))
                       for each in self._session.get_pages(_Reviewer, f"{path}/reviewers")
                       if each.state == "requested_changes"]
             pushed = self._pushed(path) if found else []
@@ -239,7 +239,7 @@ class GitLab(Forge):
         """Return when each head was pushed, the oldest first: an approval names no commit."""
         try:
             versions = self._session.get(list[_Version], f"{path}/versions", {"per_page": "100"})
-        except (NotFound, Unauthorized, Refused):
+        except (ForgeNotFound, Unauthorized, ForgeRefused):
             return []
         return sorted(((moment(each.created_at), each.head_commit_sha) for each in reversed(versions)),
                       key=lambda each: each[0])
@@ -278,7 +278,7 @@ class GitLab(Forge):
             approvals, is_known = 0, True
             try:
                 approvals = self._session.get(_Approvals, f"{self._root}/approvals").approvals_before_merge
-            except (NotFound, Unauthorized, Refused):
+            except (ForgeNotFound, Unauthorized, ForgeRefused):
                 is_known = False
         granted = project.permissions
         # `rebase_merge` and `ff` merge without a merge commit or only after a rebase

@@ -43,7 +43,7 @@ class PullState(StrEnum):
     MERGED = "merged"
 
 
-class PullRequest(Value):
+class ForgePullRequest(Value):
     """A pull request, or merge request."""
 
     number: int
@@ -91,7 +91,7 @@ class Check(Value):
     """None if the token may not read the base's rules."""
 
 
-class Verdict(StrEnum):
+class ReviewVerdict(StrEnum):
     """What a review says."""
 
     APPROVED = "approved"
@@ -105,7 +105,7 @@ class Review(Value):
 
     id: str
     author: str
-    verdict: Verdict
+    verdict: ReviewVerdict
     text: str = ""
     commit: str = ""
     """The head that was reviewed; empty if the forge does not tell."""
@@ -170,7 +170,7 @@ class MergeMethod(StrEnum):
     REBASE = "rebase"
 
 
-class MergeResult(StrEnum):
+class ForgeMerge(StrEnum):
     """Outcome of a request to merge."""
 
     MERGED = "merged"
@@ -186,7 +186,7 @@ class MergeResult(StrEnum):
 class MergeOutcome(Value):
     """What came of a request to merge."""
 
-    result: MergeResult
+    result: ForgeMerge
     commit: str = ""
     reason: str = ""
 

@@ -25,7 +25,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 import httpx2
 
 from garrison.errors import RecordError
-from garrison.forge.errors import NotFound, RateLimited, Refused, Unauthorized, Unreachable
+from garrison.forge.errors import ForgeNotFound, ForgeRefused, RateLimited, Unauthorized, Unreachable
 from garrison.forge.model import RequestCount
 from garrison.records import atomic
 from garrison.records.record import decode, encode, read_foreign
@@ -68,7 +68,7 @@ _REFUSALS = {400, 405, 406, 409, 412, 422, 423}
 _NEXT = re.compile(r'<([^<>]*)>\s*;[^,<]*\brel="?next\b')
 
 
-class Request(Value):
+class ForgeRequest(Value):
     """One request; `path` begins with `/` and is relative to the API, or is a whole address."""
 
     method: str
@@ -78,7 +78,7 @@ class Request(Value):
     headers: Mapping[str, str] = NOTHING
 
 
-class Answer(Value):
+class Response(Value):
     """What came back, whatever its status."""
 
     status: int
@@ -93,30 +93,30 @@ class Connections:
     def __init__(self, base: str, authorization: str) -> None:
         self._base, self._pool = base, _connect(base, {"Authorization": authorization})
 
-    def send(self, request: Request, timeout: float) -> Answer:
+    def send(self, request: ForgeRequest, timeout: float) -> Response:
         """Send a request once; Unreachable if no answer came."""
         address = request.path if "://" in request.path else self._base + request.path
         with _answering(request):
             answer = self._pool.request(
                 request.method, address, params=dict(request.query) or None, json=request.body,
                 headers=dict(request.headers), timeout=min(timeout, _SOCKET_TIMEOUT))
-        return Answer(answer.status_code, dict(answer.headers), answer.content)
+        return Response(answer.status_code, dict(answer.headers), answer.content)
 
 
-def read_elsewhere(address: str) -> Answer:
+def read_elsewhere(address: str) -> Response:
     """Read a log where a forge keeps it, without the token, and only its end."""
     kept = b""
-    with _answering(Request("GET", "a log")), _connect(address, {}) as client, \
+    with _answering(ForgeRequest("GET", "a log")), _connect(address, {}) as client, \
             client.stream("GET", address, timeout=_SOCKET_TIMEOUT) as answer:
         for count, piece in enumerate(answer.iter_bytes(65_536)):
             kept = (kept + piece)[-4 * LOG_TAIL:]
             if count >= _LOG_PIECES:
                 break
-    return Answer(200 if answer.status_code == 200 else 404, {}, kept)
+    return Response(200 if answer.status_code == 200 else 404, {}, kept)
 
 
 @contextmanager
-def _answering(request: Request) -> Iterator[None]:
+def _answering(request: ForgeRequest) -> Iterator[None]:
     try:
         yield
     except (httpx2.HTTPError, httpx2.InvalidURL, OSError) as error:
@@ -187,7 +187,7 @@ class EtagCache:
             path.unlink(missing_ok=True)
 
 
-class Session:
+class ForgeSession:
     """The requests of one client. One thread uses it at a time."""
 
     def __init__(self, connections: Connections, token: Token, cache: EtagCache | None = None, *,
@@ -242,7 +242,7 @@ class Session:
 
     def get_log(self, path: str) -> str:
         """Return the end of a log, from the beginning of a line; a forge may keep it on another host."""
-        request = Request("GET", path)
+        request = ForgeRequest("GET", path)
         answer = self._exchange(request)
         if answer.status == 302:
             answer = read_elsewhere(answer.headers.get("location", ""))
@@ -252,17 +252,17 @@ class Session:
 
     def write(self, kind: type[T], method: str, path: str, body: Body) -> T:
         """Send a write once, and return what the forge answers to it."""
-        return _as(kind, _parse(self._send(Request(method, path, body=body))))
+        return _as(kind, _parse(self._send(ForgeRequest(method, path, body=body))))
 
     def tell(self, method: str, path: str, body: Body | None = None) -> None:
         """Send a write once whose answer says nothing more than that it was carried out."""
-        self._send(Request(method, path, body=body))
+        self._send(ForgeRequest(method, path, body=body))
 
     def _read(self, path: str, query: Query) -> tuple[object, str]:
         address = f"{path}?{urlencode(sorted(query.items()))}"
         known = self._cache.find(address) if self._cache and not self.is_anew else None
         headers = {"If-None-Match": known.etag} if known else {}
-        answer = self._send(Request("GET", path, query, None, headers))
+        answer = self._send(ForgeRequest("GET", path, query, None, headers))
         if answer.status == 304 and known is not None:
             self.requests.not_modified += 1
             return json.loads(known.body), known.link
@@ -271,13 +271,13 @@ class Session:
             self._cache.keep(KeptAnswer(address, etag, answer.content.decode(errors="replace"), link))
         return body, link
 
-    def _send(self, request: Request) -> Answer:
+    def _send(self, request: ForgeRequest) -> Response:
         answer = self._exchange(request)
         if 200 <= answer.status < 300 or (answer.status == 304 and "If-None-Match" in request.headers):
             return answer
         raise self._failure(request, answer)
 
-    def _exchange(self, request: Request) -> Answer:
+    def _exchange(self, request: ForgeRequest) -> Response:
         left = self._length if self._end is None else self._end - time.monotonic()
         if left <= 0:
             raise Unreachable(f"{request.method} {request.path}: the forge took longer than {self._length:g} s")
@@ -288,7 +288,7 @@ class Session:
         finally:
             failpoint.here(f"forge:{request.method}-sent")
 
-    def _failure(self, request: Request, answer: Answer) -> Exception:
+    def _failure(self, request: ForgeRequest, answer: Response) -> Exception:
         reason = self._clean(_reason(answer))
         what = f"{request.method} {request.path}: {answer.status} {reason}".rstrip()
         status = answer.status
@@ -300,18 +300,18 @@ class Session:
             scope = next((answer.headers[name] for name in _SCOPE_HEADERS if answer.headers.get(name)), "")
             if scope or _SCOPE.search(reason):
                 return Unauthorized(f"{what}: the token lacks {scope or 'a permission'}", scope or reason)
-            return Refused(what, reason)
+            return ForgeRefused(what, reason)
         if status in {404, 410}:
-            return NotFound(what)
+            return ForgeNotFound(what)
         if 300 <= status < 400:
-            return Refused(f"{what}: the repository has moved; change the remote's URL", "moved")
-        return Refused(what, reason) if status in _REFUSALS else Unreachable(what)
+            return ForgeRefused(f"{what}: the repository has moved; change the remote's URL", "moved")
+        return ForgeRefused(what, reason) if status in _REFUSALS else Unreachable(what)
 
-    def _is_rate_limit(self, answer: Answer, reason: str) -> bool:
+    def _is_rate_limit(self, answer: Response, reason: str) -> bool:
         headers = answer.headers
         return bool("retry-after" in headers or headers.get("x-ratelimit-remaining") == "0" or _RATE.search(reason))
 
-    def _limit_end(self, answer: Answer) -> float:
+    def _limit_end(self, answer: Response) -> float:
         """Return when the limit ends; a forge that names a senseless time is asked again within a day.
 
         Times are compared with the forge's own clock, so that a wrong one here does not matter.
@@ -348,7 +348,7 @@ def _moment(date: str) -> float:
         return 0.0
 
 
-def _parse(answer: Answer) -> object:
+def _parse(answer: Response) -> object:
     try:
         value: object = json.loads(answer.content)
     except (ValueError, RecursionError) as error:
@@ -372,7 +372,7 @@ class _Trouble(Value):
     errors: object = ()
 
 
-def _reason(answer: Answer) -> str:
+def _reason(answer: Response) -> str:
     try:
         said = read_foreign(_Trouble, json.loads(answer.content))
     except (ValueError, RecursionError):

@@ -21,7 +21,7 @@ from urllib.parse import quote
 
 from garrison import extras
 from garrison.errors import GarrisonError, UsageError
-from garrison.hosts.attempts import AttemptId, Token, base_ref, check_commit, left_ref
+from garrison.hosts.attempts import AttemptId, ClaimToken, base_ref, check_commit, left_ref
 from garrison.pipeline.node_status import VALIDATED
 from garrison.records import atomic, names
 from garrison.records.host_service import FOLDER as HOST_FOLDER
@@ -342,7 +342,7 @@ def host_python(host: Host) -> str:
 NAMESPACE = "refs/garrison/incoming"
 
 
-def incoming_ref(host: str, token: Token) -> str:
+def incoming_ref(host: str, token: ClaimToken) -> str:
     return (f"{NAMESPACE}/{check_host(host)}/{token.id.run}/{token.id.node}/"
             f"{token.id.number}-{token.claim}")
 
@@ -383,7 +383,7 @@ class Transport:
         self._run("push", _PUSH, "--quiet", "--no-verify", self.access.git_url(self.clone),
                   f"+{check_commit(commit)}:{base_ref(id_)}")
 
-    def fetch(self, commit: str, token: Token) -> str:
+    def fetch(self, commit: str, token: ClaimToken) -> str:
         """Fetch exactly that commit, and return the ref that keeps it; TransferFailed if that was not possible."""
         ref = incoming_ref(self.host, token)
         if self.git.rev(check_commit(commit)) != commit or self.git.rev(ref) != commit:
@@ -393,7 +393,7 @@ class Transport:
             raise TransferFailed(f"{self.host} has sent another commit than {commit[:10]}")
         return ref
 
-    def fetch_left(self, token: Token) -> tuple[str, str]:
+    def fetch_left(self, token: ClaimToken) -> tuple[str, str]:
         """Fetch what a worker left that was cut off or stopped; return the commit and the ref that keeps it, two empty
         texts if it left nothing."""
         name, url = left_ref(token.id), self.access.git_url(self.clone)
@@ -422,7 +422,7 @@ class Transport:
 PUSH, FETCH, LEFT = "push", "fetch", "left"
 
 
-def transfer_argv(what: str, home: Path, repo: str, host: str, token: Token, commit: str) -> list[str]:
+def transfer_argv(what: str, home: Path, repo: str, host: str, token: ClaimToken, commit: str) -> list[str]:
     return [sys.executable, "-P", "-m", "garrison.hosts.access", what, "--home", str(home), "--repo", repo,
             "--host", host, "--attempt", str(token.id), "--claim", str(token.claim), "--commit", commit]
 
@@ -447,10 +447,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         if given.what == PUSH:
             transport.push_base(given.commit, id_)
         elif given.what == LEFT:
-            if not transport.fetch_left(Token(id_, given.claim))[0]:
+            if not transport.fetch_left(ClaimToken(id_, given.claim))[0]:
                 raise TransferFailed(f"{given.host} has not kept yet what its worker left")
         else:
-            transport.fetch(given.commit, Token(id_, given.claim))
+            transport.fetch(given.commit, ClaimToken(id_, given.claim))
     except (GarrisonError, OSError) as error:
         print(" ".join(str(error).split()), file=sys.stderr)
         return 1

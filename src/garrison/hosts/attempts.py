@@ -69,7 +69,7 @@ class NodeAttempt(Value):
     """Workers that may claim it one after the other; a worker that completes it is the last."""
 
 
-class Token(Value):
+class ClaimToken(Value):
     """Right to act for an attempt: that of one claim. A later claim makes it stale, for ever."""
 
     id: AttemptId
@@ -82,18 +82,18 @@ class Token(Value):
 class Claim(Value):
     """A claimed attempt, with the token to act for it."""
 
-    token: Token
+    token: ClaimToken
     attempt: NodeAttempt
 
 
-class Message(Value):
+class WorkerMessage(Value):
     """A message to the worker of an attempt; the same `id` sent again is the same message."""
 
     id: str
     body: str
 
 
-class Order(StrEnum):
+class WorkerOrder(StrEnum):
     """What the answer to a heartbeat tells the worker."""
 
     OK = "ok"
@@ -103,14 +103,14 @@ class Order(StrEnum):
     """The claim is no longer current: stop at once, nothing more is accepted."""
 
 
-class Answer(Value):
+class HeartbeatReply(Value):
     """Answer to a heartbeat, with the messages that arrived since the last one."""
 
-    order: Order
-    messages: tuple[Message, ...] = ()
+    order: WorkerOrder
+    messages: tuple[WorkerMessage, ...] = ()
 
 
-class Outcome(StrEnum):
+class Completion(StrEnum):
     """How a worker completed an attempt."""
 
     DONE = "done"
@@ -120,7 +120,7 @@ class Outcome(StrEnum):
 class AttemptResult(Value):
     """Result of an attempt, given by the worker that holds its current claim."""
 
-    outcome: Outcome
+    outcome: Completion
     body: str = ""
 
 
@@ -174,11 +174,11 @@ class AttemptView(Value):
 class StaleToken(Refused):
     """A result with the token of a claim that is not current; nothing was accepted."""
 
-    def __init__(self, token: Token) -> None:
+    def __init__(self, token: ClaimToken) -> None:
         super().__init__(f"claim {token.claim} of {token.id} is no longer current; its result was refused")
 
 
-class Unreachable(GarrisonError):
+class DispatcherLost(GarrisonError):
     """The dispatcher did not answer; whether it did what was asked is not known."""
 
 
@@ -195,7 +195,7 @@ class Dispatcher(Protocol):
         """Cancel an attempt: at once if no worker has it, else when its worker ends it or its lease ends."""
         ...
 
-    def send(self, attempt: AttemptId, message: Message) -> None:
+    def send(self, attempt: AttemptId, message: WorkerMessage) -> None:
         """Send the attempt's worker a message; the answer to a heartbeat delivers it."""
         ...
 
@@ -212,15 +212,15 @@ class Dispatcher(Protocol):
         """
         ...
 
-    def heartbeat(self, token: Token, progress: str = "") -> Answer:
+    def heartbeat(self, token: ClaimToken, progress: str = "") -> HeartbeatReply:
         """Renew the lease, report progress, and return what the worker must do; Unreachable without an answer."""
         ...
 
-    def is_called(self, token: Token) -> bool:
+    def is_called(self, token: ClaimToken) -> bool:
         """Return whether it is known already that the next heartbeat brings an order or a message. Asks nobody."""
         ...
 
-    def complete(self, token: Token, result: AttemptResult) -> None:
+    def complete(self, token: ClaimToken, result: AttemptResult) -> None:
         """Complete the attempt; StaleToken if the claim is not current, Unreachable without an answer."""
         ...
 
@@ -246,7 +246,7 @@ MAX_COUNT = 10**12
 _OID = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?\Z")
 
 
-class Job(Value):
+class HostJob(Value):
     """An attempt as its host gets it."""
 
     home: str

@@ -61,7 +61,7 @@ class _Child:
         return True
 
 
-class Call:
+class HostCall:
     """A call by its name."""
 
     def __init__(self, start: Callable[[float], _Task], due: float, done: Callable[[Any], None]) -> None:
@@ -105,7 +105,7 @@ class Calls:
         self._report = report
         self._threads = ThreadPoolExecutor(3, "remote")
         self._wakeup = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._calls: dict[str, Call] = {}
+        self._calls: dict[str, HostCall] = {}
 
     @property
     def descriptors(self) -> list[int]:
@@ -151,7 +151,7 @@ class Calls:
         if before is not None and before.is_open:
             return
         earliest = before.began + every if before is not None and before.began is not None else now
-        self._calls[name] = call = Call(start, max(now + after, earliest), done)
+        self._calls[name] = call = HostCall(start, max(now + after, earliest), done)
         call.take(now, self._report)
 
     def _submit(self, work: Callable[[], Any]) -> Future[Any]:

@@ -210,10 +210,10 @@ def _tail(log: Path) -> str:
 # would do the same (`service.py`), but perhaps only after a successor of a claim has started.
 
 
-class Guard:
+class ServiceGuard:
     """The service's end; one for each home, started by the first run."""
 
-    _guards: dict[Path, Guard] = {}  # noqa: RUF012  # one for each home in this process
+    _guards: dict[Path, ServiceGuard] = {}  # noqa: RUF012  # one for each home in this process
     _lock = threading.Lock()
 
     def __init__(self, home: Path) -> None:
@@ -222,7 +222,7 @@ class Guard:
         self._process: subprocess.Popen[bytes] | None = None
 
     @classmethod
-    def of(cls, home: Path) -> Guard:
+    def of(cls, home: Path) -> ServiceGuard:
         with cls._lock:
             return cls._guards.setdefault(home, cls(home))
 

@@ -23,7 +23,7 @@ from garrison.hosts.attempts import (
     MAX_NOTES,
     MAX_QUESTION,
     AttemptId,
-    Job,
+    HostJob,
     JobProgress,
     JobResult,
     JobStatus,
@@ -75,7 +75,7 @@ def begin_folder(home: Path, run: str) -> Path:
     return home / "claims" / run
 
 
-def graph_of(job: Job) -> str:
+def graph_of(job: HostJob) -> str:
     """Return the graph of the run that does a job. Pure."""
     stated = {
         "shape": "box", "label": job.label or job.node, "prompt": job.prompt, "agent": job.agent,
@@ -100,7 +100,7 @@ def graph_of(job: Job) -> str:
 class HostRun:
     """Run of one claim."""
 
-    def __init__(self, runtime: Runtime, job: Job, id_: AttemptId) -> None:
+    def __init__(self, runtime: Runtime, job: HostJob, id_: AttemptId) -> None:
         self.runtime, self.job, self.id = runtime, job, id_
         self.name = job.host_run
         self.files = runtime.files(self.name)
@@ -305,7 +305,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     folder = begin_folder(home, options.run)
     try:
         runtime = Runtime.real(home, environ)
-        job = decode(Job, (folder / JOB).read_text(), MAX_JOB)
+        job = decode(HostJob, (folder / JOB).read_text(), MAX_JOB)
         if job is None:
             raise GarrisonError("its job cannot be read")
         begin(runtime, HostRun(runtime, job, id_))
@@ -374,7 +374,7 @@ def _remove(runtime: Runtime, run: str) -> bool:
 def _refs(runtime: Runtime, run: str) -> tuple[HostRun, list[str]] | None:
     """Return the run, and the names of its refs in its clone; None if it has no clone, or cannot be read."""
     try:
-        job = decode(Job, (begin_folder(runtime.home, run) / JOB).read_text(), MAX_JOB)
+        job = decode(HostJob, (begin_folder(runtime.home, run) / JOB).read_text(), MAX_JOB)
         launch = load_launch(runtime.files(run))
         id_ = AttemptId.parse(launch.claimed_attempt) if launch is not None else None
     except (GarrisonError, OSError, UnicodeDecodeError):

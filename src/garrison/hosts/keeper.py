@@ -24,7 +24,7 @@ import msgspec
 from garrison.config import read_config
 from garrison.errors import GarrisonError, NotFound
 from garrison.hosts.access import HostAccess, HostUnreachable, TransferFailed, Transport, Tunnel, clone_path
-from garrison.hosts.attempts import OVER, AttemptId, AttemptState, Token, Unreachable
+from garrison.hosts.attempts import OVER, AttemptId, AttemptState, ClaimToken, DispatcherLost
 from garrison.hosts.relay import Relay, socket_path
 from garrison.records import atomic, log_retention, record
 from garrison.records.host_service import HostSettings, settings_path
@@ -448,7 +448,7 @@ def settle(home: Path, dispatcher: Dispatcher, log: Callable[[str], None]) -> No
                 _cancel(home, dispatcher, late)
             elif _is_settled(home, late, log):
                 forget_late(home, late)
-        except (Unreachable, TransferFailed, HostUnreachable):
+        except (DispatcherLost, TransferFailed, HostUnreachable):
             continue  # next time
         except (GarrisonError, OSError) as error:
             log(f"what {late.host or 'a host'} left of {late.id}: {error}")
@@ -479,7 +479,7 @@ def _is_settled(home: Path, late: LateWork, log: Callable[[str], None]) -> bool:
         return True
     git, id_ = Git(Path(late.repo), home=home), AttemptId.parse(late.id)
     transport = Transport(git, HostAccess.of(home, host), host.name, clone_path(host.home, git.key))
-    commit, ref = transport.fetch_left(Token(id_, max(late.claim, 1)))
+    commit, ref = transport.fetch_left(ClaimToken(id_, max(late.claim, 1)))
     if not commit:
         return age > NOTHING_LEFT
     if not git.tips_containing(commit, but=ref):

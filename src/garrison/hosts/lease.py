@@ -16,13 +16,13 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
-from garrison.hosts.attempts import AttemptResult, Order, Outcome, StaleToken, Unreachable
+from garrison.hosts.attempts import AttemptResult, Completion, DispatcherLost, StaleToken, WorkerOrder
 from garrison.values import Value, replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from garrison.hosts.attempts import Answer, Claim, Dispatcher, Message
+    from garrison.hosts.attempts import Claim, Dispatcher, HeartbeatReply, WorkerMessage
 
 STOP_SHARE = 0.8
 """Share of the lease after which a worker without answers stops its agent."""
@@ -112,7 +112,7 @@ POLL_SECONDS = 0.1
 """Longest time between two looks at the work."""
 
 
-class Ending(StrEnum):
+class ClaimEnd(StrEnum):
     """How a worker's part in a claim ended."""
 
     COMPLETED = "completed"
@@ -123,7 +123,7 @@ class Ending(StrEnum):
     """The claim is no longer current; the work was killed, its result refused."""
 
 
-class Work(Protocol):
+class ClaimWork(Protocol):
     """The work of one claim, as processes of this machine."""
 
     def start(self) -> None:
@@ -137,7 +137,7 @@ class Work(Protocol):
     def progress(self) -> str:
         ...
 
-    def deliver(self, message: Message) -> None:
+    def deliver(self, message: WorkerMessage) -> None:
         """Give it a message; only after `start`."""
         ...
 
@@ -146,18 +146,18 @@ class Work(Protocol):
         ...
 
 
-class Pace(Protocol):
+class WorkerPace(Protocol):
     """The time of a worker, and what it does alongside its loop."""
 
     def now(self) -> float:
         """Return the worker's time in seconds."""
         ...
 
-    def begin(self, call: Callable[[], Answer]) -> Future[Answer]:
+    def begin(self, call: Callable[[], HeartbeatReply]) -> Future[HeartbeatReply]:
         """Begin a call, and return without its answer."""
         ...
 
-    def wait(self, answer: Future[Answer] | None, seconds: float) -> None:
+    def wait(self, answer: Future[HeartbeatReply] | None, seconds: float) -> None:
         """Wait for an answer, for `seconds` at most."""
         ...
 
@@ -168,7 +168,7 @@ class MachinePace:
 
     def __init__(self) -> None:
         self._executor = ThreadPoolExecutor(1, "heartbeat")
-        self._idle: Future[Answer] = Future()
+        self._idle: Future[HeartbeatReply] = Future()
 
     def __enter__(self) -> MachinePace:
         return self
@@ -180,16 +180,16 @@ class MachinePace:
         """Return the seconds on CLOCK_BOOTTIME."""
         return worker_clock()
 
-    def begin(self, call: Callable[[], Answer]) -> Future[Answer]:
+    def begin(self, call: Callable[[], HeartbeatReply]) -> Future[HeartbeatReply]:
         """Begin a call in the thread."""
         return self._executor.submit(call)
 
-    def wait(self, answer: Future[Answer] | None, seconds: float) -> None:
+    def wait(self, answer: Future[HeartbeatReply] | None, seconds: float) -> None:
         """Wait for an answer, for `seconds` at most."""
         wait([answer or self._idle], max(0.0, seconds), FIRST_COMPLETED)
 
 
-def work_on(dispatcher: Dispatcher, claim: Claim, work: Work, pace: Pace) -> Ending:
+def work_on(dispatcher: Dispatcher, claim: Claim, work: ClaimWork, pace: WorkerPace) -> ClaimEnd:
     """Do the work of a claim; nothing of it runs when this returns or raises.
 
     The work starts with the first answered heartbeat. It is killed when the claim was lost or cancelled, or when no
@@ -202,14 +202,14 @@ def work_on(dispatcher: Dispatcher, claim: Claim, work: Work, pace: Pace) -> End
 
 
 class _Worker:
-    def __init__(self, dispatcher: Dispatcher, claim: Claim, work: Work, pace: Pace) -> None:
+    def __init__(self, dispatcher: Dispatcher, claim: Claim, work: ClaimWork, pace: WorkerPace) -> None:
         self.dispatcher, self.token, self.work, self.pace = dispatcher, claim.token, work, pace
         self.lease = HeldLease(claim.attempt.lease)
         self.begun_by = pace.now() + claim.attempt.lease
         self.has_started = False
-        self.beat: Future[Answer] | None = None
+        self.beat: Future[HeartbeatReply] | None = None
 
-    def run(self) -> Ending:
+    def run(self) -> ClaimEnd:
         """Work until the claim ends."""
         while True:
             ending = self._take_answer()
@@ -218,7 +218,7 @@ class _Worker:
             now = self.pace.now()
             duty = self.lease.decide(now)
             if duty is Duty.STOP or (not self.has_started and now >= self.begun_by):
-                return Ending.CUT_OFF
+                return ClaimEnd.CUT_OFF
             result = self.work.poll() if self.has_started else None
             if result is not None:
                 return self._complete(result)
@@ -237,22 +237,22 @@ class _Worker:
         token, progress = self.token, self.work.progress() if self.has_started else ""
         self.beat = self.pace.begin(lambda: self.dispatcher.heartbeat(token, progress))
 
-    def _take_answer(self) -> Ending | None:
+    def _take_answer(self) -> ClaimEnd | None:
         if self.beat is None or not self.beat.done():
             return None
         beat, self.beat = self.beat, None
         try:
             answer = beat.result()
-        except Unreachable:
+        except DispatcherLost:
             return None
-        if answer.order is Order.LOST:
-            return Ending.LOST
+        if answer.order is WorkerOrder.LOST:
+            return ClaimEnd.LOST
         assert self.lease.sent is not None
         self.lease = self.lease.note_answer(self.lease.sent)
-        if answer.order is Order.CANCEL:
+        if answer.order is WorkerOrder.CANCEL:
             result = self.work.poll() if self.has_started else None
             self.work.kill()
-            return self._complete(result or AttemptResult(Outcome.CANCELLED))
+            return self._complete(result or AttemptResult(Completion.CANCELLED))
         if not self.has_started and self.lease.may_work(self.pace.now()):
             self.has_started = True
             self.work.start()
@@ -261,15 +261,15 @@ class _Worker:
                 self.work.deliver(message)
         return None
 
-    def _complete(self, result: AttemptResult) -> Ending:
+    def _complete(self, result: AttemptResult) -> ClaimEnd:
         while True:
             try:
                 self.dispatcher.complete(self.token, result)
             except StaleToken:
-                return Ending.LOST
-            except Unreachable:
+                return ClaimEnd.LOST
+            except DispatcherLost:
                 if self.lease.decide(self.pace.now()) is Duty.STOP:
-                    return Ending.CUT_OFF
+                    return ClaimEnd.CUT_OFF
                 self.pace.wait(None, POLL_SECONDS)
             else:
-                return Ending.COMPLETED
+                return ClaimEnd.COMPLETED

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from garrison.agents import registry
-from garrison.agents.base import WAITING, Outcome, Question, Work
+from garrison.agents.base import WAITING, Question, Work, WorkResult
 from garrison.agents.claude.settings import ATTRIBUTES
 from garrison.agents.conversation import messages
 from garrison.agents.conversation.files import AttemptFiles
@@ -29,16 +29,16 @@ from garrison.hosts.attempts import (
     AttemptId,
     AttemptState,
     AttemptView,
-    Job,
+    ClaimToken,
+    DispatcherLost,
+    HostJob,
     JobMessage,
     JobProgress,
     JobResult,
     JobStatus,
-    Message,
     MessageKind,
     NodeAttempt,
-    Token,
-    Unreachable,
+    WorkerMessage,
     decode,
     encode,
     give_up,
@@ -105,10 +105,10 @@ class RemoteOrchestrator(Orchestrator):
             event_loop.watch_descriptor(descriptor)
         self._watched = wanted
 
-    def _fail_over(self, work: Work, outcome: Outcome | None) -> bool:
+    def _fail_over(self, work: Work, outcome: WorkResult | None) -> bool:
         return False
 
-    def _end_with(self, outcome: Outcome) -> None:
+    def _end_with(self, outcome: WorkResult) -> None:
         failpoint.here(":ended")
         if self.stopping:
             self._end_without_result(*self._why_stopped())
@@ -172,7 +172,7 @@ class RemoteWork(Work):
         self._progress = JobProgress()
         self._stopping_since: float | None = None
         self._result_since: float | None = None
-        self._outcome: Outcome | None = None
+        self._outcome: WorkResult | None = None
         self.lost_host = False
         """Set if it ended because its host was lost, or the server that knew of it."""
         self._has_pushed = 0
@@ -239,7 +239,7 @@ class RemoteWork(Work):
 
     # ---- what the orchestrator calls
 
-    def poll(self, now: float) -> Outcome | None:
+    def poll(self, now: float) -> WorkResult | None:
         """Take what has come, begin what is due, and return the outcome once the offer is over."""
         self._now = now
         self.calls.poll(now)
@@ -331,7 +331,7 @@ class RemoteWork(Work):
         for earlier in self._earlier:
             if not self._is_over(earlier):
                 self.client.cancel(earlier, "its run goes on with another offer")
-                raise Unreachable("a host still works on an earlier offer, which is being ended")
+                raise DispatcherLost("a host still works on an earlier offer, which is being ended")
         self.client.submit(NodeAttempt(self.id, self.state.payload, self.state.queue, lease=self._lease()))
         return self.client.follow(self.id)
 
@@ -361,7 +361,7 @@ class RemoteWork(Work):
 
     def _post(self, name: str, message: JobMessage) -> None:
         """Send a message until it was taken."""
-        sent = Message(name, encode(message, MAX_MESSAGE))
+        sent = WorkerMessage(name, encode(message, MAX_MESSAGE))
         self.calls.call(name, self._now, lambda: self.client.send(self.id, sent), lambda _: None)
 
     # ---- what the host reports
@@ -434,7 +434,7 @@ class RemoteWork(Work):
         if told is None or self.calls.is_open(f"tell-{told.count}"):
             return
         text = "\n\n".join(told.said).strip()
-        message = Message(f"tell-{told.count}", encode(JobMessage(MessageKind.TELL, text), MAX_MESSAGE))
+        message = WorkerMessage(f"tell-{told.count}", encode(JobMessage(MessageKind.TELL, text), MAX_MESSAGE))
         self.calls.call(message.id, now, lambda: self.client.send(self.id, message),
                         lambda _: messages.confirm(files, told))
 
@@ -443,7 +443,7 @@ class RemoteWork(Work):
     def _transfer(self, name: str, what: str, commit: str, done: Callable[[Any], Any], every: float = 0.0) -> None:
         """Let a child process bring a commit to the host, or from there."""
         argv = transfer_argv(what, self.runtime.home, self.launch.repo, self.state.host,
-                             Token(self.id, self.state.claim), commit)
+                             ClaimToken(self.id, self.state.claim), commit)
         self.calls.run(name, self._now, argv, done, env=self.assignment.environment, cwd=self.runtime.home,
                        log=self.folder / "transfer.log", timeout=SECONDS, every=every)
 
@@ -455,9 +455,10 @@ class RemoteWork(Work):
             return ""
         if head is None or not self.git.is_ancestor(head, commit):
             return f"what {self.state.host} made ({commit[:10]}) does not continue {(head or 'nothing')[:10]}, which " \
-                   f"it began with; it is kept as {incoming_ref(self.state.host, Token(self.id, self.state.claim))}"
+                   f"it began with; it is kept as " \
+                   f"{incoming_ref(self.state.host, ClaimToken(self.id, self.state.claim))}"
         self.git.run("merge", "--ff-only", "--quiet", "--no-verify-signatures", commit, cwd=self.worktree)
-        self.git.delete_refs([incoming_ref(self.state.host, Token(self.id, self.state.claim))])
+        self.git.delete_refs([incoming_ref(self.state.host, ClaimToken(self.id, self.state.claim))])
         self._change(head=commit)
         return ""
 
@@ -466,14 +467,14 @@ class RemoteWork(Work):
     def _apply_result(self, view: AttemptView, now: float) -> None:
         result = decode(JobResult, view.result.body if view.result is not None else "", MAX_RESULT)
         if result is None:
-            self._outcome = Outcome("fail", f"{self.state.host or 'its host'} gave a result that cannot be read: is "
+            self._outcome = WorkResult("fail", f"{self.state.host or 'its host'} gave a result that cannot be read: is "
                                             "another version of garrison there?")
             return
         self._result_since = now if self._result_since is None else self._result_since
         try:
             read_host(self.runtime.home, result.host)
         except GarrisonError as error:
-            self._outcome = Outcome("fail", f"its result is of an unknown host: {error}")
+            self._outcome = WorkResult("fail", f"its result is of an unknown host: {error}")
             return
         if self.state.phase != RemotePhase.COLLECTING:
             self._change(phase=RemotePhase.COLLECTING, host=result.host, claim=view.claim or self.state.claim or 1,
@@ -485,7 +486,7 @@ class RemoteWork(Work):
         if not result.head:
             self._conclude(result, "")
         elif now - self._result_since > RESULT_PATIENCE:
-            self._outcome = Outcome("fail", f"{result.host} has done it, but its commits could not be fetched: "
+            self._outcome = WorkResult("fail", f"{result.host} has done it, but its commits could not be fetched: "
                                             f"{self._failure or 'it does not answer'}", killed=True)
         else:
             self._transfer("result", FETCH, result.head, lambda _: self._conclude(result, self._adopt(result.head)))
@@ -500,27 +501,28 @@ class RemoteWork(Work):
         except ValueError as error:
             objection, said = objection or f"{result.host} gave a report that is none: {error}", {}
         if result.status == JobStatus.BROKEN:
-            self._outcome = Outcome("fail", f"on {result.host}: {reason}", killed=True)
+            self._outcome = WorkResult("fail", f"on {result.host}: {reason}", killed=True)
         elif objection or result.status == JobStatus.FAIL:
             kind = result.failure_kind if result.failure_kind in KINDS and not objection else ""
-            self._outcome = Outcome("fail", objection or f"{reason} (on {result.host})", failure_kind=kind, report=said)
+            self._outcome = WorkResult("fail", objection or f"{reason} (on {result.host})", failure_kind=kind,
+                                       report=said)
         else:
-            self._outcome = Outcome("success", report=said)
+            self._outcome = WorkResult("success", report=said)
 
     def _apply_loss(self, view: AttemptView) -> None:
         where = self.state.host or "its host"
         if view.state is AttemptState.CANCELLED and self._overspent:
-            self._outcome = Outcome("fail", f"{self._overspent}; raise the limit, then `garrison agents retry "
+            self._outcome = WorkResult("fail", f"{self._overspent}; raise the limit, then `garrison agents retry "
                                             f"{self.task.node}`")
         elif view.state is AttemptState.CANCELLED:
             self._take_left(view)
             return
         elif view.state is AttemptState.UNKNOWN:
             self.lost_host = True
-            self._outcome = Outcome("fail", "the Temporal server no longer knows it", killed=True)
+            self._outcome = WorkResult("fail", "the Temporal server no longer knows it", killed=True)
         else:
             self.lost_host = True
-            self._outcome = Outcome("fail", f"{where} was cut off or died: no heartbeat of it within "
+            self._outcome = WorkResult("fail", f"{where} was cut off or died: no heartbeat of it within "
                                             f"{self._lease():g} s", killed=True)
             self._change(losses=self.state.losses + 1)
         self._say(self._outcome.reason)
@@ -528,14 +530,14 @@ class RemoteWork(Work):
     def _take_left(self, view: AttemptView) -> None:
         """Bring what a stopped worker left into the worktree, uncommitted or not, as a stopped agent at home leaves it;
         what cannot be fetched in time is kept under a rescue ref later (`keeper.settle`)."""
-        stopped = Outcome("fail", view.why or "it was cancelled", killed=True)
+        stopped = WorkResult("fail", view.why or "it was cancelled", killed=True)
         since = self._over_since = self._over_since or self._now
         if not self.state.host or self._now - since > LEFT_PATIENCE:
             self._outcome = stopped
             return
 
         def put_back(_: object) -> None:
-            ref = incoming_ref(self.state.host, Token(self.id, self.state.claim))
+            ref = incoming_ref(self.state.host, ClaimToken(self.id, self.state.claim))
             head, left = self.git.head(self.worktree), self.git.rev(ref)
             parent = self.git.rev(f"{ref}^") if left is not None else None
             if left and parent and head and self.git.is_ancestor(head, parent):
@@ -552,7 +554,7 @@ class RemoteWork(Work):
                         every=RETRY_SECONDS)
         is_silent = not self._over_since and self._stopping_since is not None
         if is_silent and now - (self._stopping_since or now) > STOP_PATIENCE:
-            self._outcome = Outcome("fail", "it was cancelled, and its host did not say so", killed=True)
+            self._outcome = WorkResult("fail", "it was cancelled, and its host did not say so", killed=True)
 
 
 # ---- Job of an attempt: what its host gets of a task.
@@ -564,14 +566,14 @@ PASSED = frozenset({*(spelling for spellings in ATTRIBUTES.values() for spelling
 MAX_LABEL = 300
 
 
-def make_job(home: Path, launch: Launch, task: Task, offer: int, git: Git, prompt: str) -> Job:
+def make_job(home: Path, launch: Launch, task: Task, offer: int, git: Git, prompt: str) -> HostJob:
     """Return the job of an attempt.
 
     Args:
         prompt: the task in words, with what only home knows of it.
     """
     author = {each.key: each.value for each in git.settings() if each.key in ("user.name", "user.email")}
-    return Job(
+    return HostJob(
         read_crew(home), git.key, task.run_id, task.node, task.attempt, offer,
         label=task.label[:MAX_LABEL], prompt=prompt, agent=task.agent, command=task.command,
         acceptance=task.acceptance, setup=task.setup, lock_files=list(launch.lock_files), timeout_s=task.timeout_s,

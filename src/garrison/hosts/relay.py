@@ -26,9 +26,9 @@ from garrison.hosts.attempts import (
     OVER,
     AttemptId,
     AttemptView,
-    Message,
+    DispatcherLost,
     NodeAttempt,
-    Unreachable,
+    WorkerMessage,
 )
 from garrison.records import atomic
 from garrison.records.record import Record, from_data
@@ -63,14 +63,14 @@ def socket_path(home: Path) -> Path:
 # ---- records as JSON
 
 
-class Request(Record):
+class RelayRequest(Record):
     """A line from a client."""
 
     op: str
     id: str = ""
     why: str = ""
     attempt: dict[str, object] | None = None
-    message: Message | None = None
+    message: WorkerMessage | None = None
     seen: dict[str, object] | None = None
     timeout: float = 0.0
 
@@ -154,7 +154,7 @@ class Relay:
         sink = _Sink(connection)
         try:
             for line in read_lines(connection):
-                request = from_data(Request, json.loads(line))
+                request = from_data(RelayRequest, json.loads(line))
                 if request.op == "follow":
                     followed.append(self._follow(AttemptId.parse(request.id), sink))
                 else:
@@ -170,23 +170,23 @@ class Relay:
                         del self._followed[id_]
             connection.close()
 
-    def _answer(self, request: Request) -> dict[str, object]:
+    def _answer(self, request: RelayRequest) -> dict[str, object]:
         try:
             return {"ok": self._perform(request)}
-        except Unreachable as error:
+        except DispatcherLost as error:
             return {"error": UNREACHABLE, "why": str(error)}
         except GarrisonError as error:
             return {"error": REFUSED, "why": str(error)}
 
-    def _perform(self, request: Request) -> dict[str, object] | None:
+    def _perform(self, request: RelayRequest) -> dict[str, object] | None:
         match request:
-            case Request(op="submit", attempt=dict(attempt)):
+            case RelayRequest(op="submit", attempt=dict(attempt)):
                 self.dispatcher.submit(from_json(NodeAttempt, attempt))
-            case Request(op="cancel"):
+            case RelayRequest(op="cancel"):
                 self.dispatcher.cancel(AttemptId.parse(request.id), request.why)
-            case Request(op="send", message=Message() as message):
+            case RelayRequest(op="send", message=WorkerMessage() as message):
                 self.dispatcher.send(AttemptId.parse(request.id), message)
-            case Request(op="watch", seen=seen):
+            case RelayRequest(op="watch", seen=seen):
                 return to_json(self.dispatcher.watch(
                     AttemptId.parse(request.id), from_json(AttemptView, seen) if seen is not None else None,
                     min(CALL_SECONDS / 2, request.timeout)))
@@ -207,7 +207,7 @@ class Relay:
             with self._lock:
                 followed = list(self._followed.items())
             for id_, each in followed:
-                reply = self._answer(Request("watch", str(id_)))
+                reply = self._answer(RelayRequest("watch", str(id_)))
                 with self._lock:
                     sinks = each.take_new(reply)
                 for sink in sinks:
@@ -269,23 +269,23 @@ class RelayClient:
 
     def submit(self, attempt: NodeAttempt) -> None:
         """Offer an attempt; one that was submitted before stays as it is."""
-        self._call(Request("submit", attempt=to_json(attempt)))
+        self._call(RelayRequest("submit", attempt=to_json(attempt)))
 
     def cancel(self, attempt: AttemptId, why: str) -> None:
         """Cancel an attempt."""
-        self._call(Request("cancel", str(attempt), why))
+        self._call(RelayRequest("cancel", str(attempt), why))
 
-    def send(self, attempt: AttemptId, message: Message) -> None:
+    def send(self, attempt: AttemptId, message: WorkerMessage) -> None:
         """Send the attempt's worker a message."""
-        self._call(Request("send", str(attempt), message=message))
+        self._call(RelayRequest("send", str(attempt), message=message))
 
     def watch(self, attempt: AttemptId, seen: AttemptView | None = None, timeout: float = 0.0) -> AttemptView:
         """Return the attempt's state; wait up to `timeout` seconds for one that differs from `seen`."""
         end = time.monotonic() + timeout
         while True:
             left = max(0.0, end - time.monotonic())
-            view = _to_view(self._call(Request("watch", str(attempt), timeout=left,
-                                               seen=to_json(seen) if seen is not None else None)))
+            view = _to_view(self._call(RelayRequest("watch", str(attempt), timeout=left,
+                                                    seen=to_json(seen) if seen is not None else None)))
             if view != seen or view.state in OVER or time.monotonic() >= end:
                 return view
 
@@ -293,13 +293,13 @@ class RelayClient:
         """Follow an attempt's states without waiting for them."""
         connection = self._connect()
         try:
-            connection.sendall(_line(Request("follow", str(attempt))))
+            connection.sendall(_line(RelayRequest("follow", str(attempt))))
         except OSError as error:
             connection.close()
             raise self._unreachable(error) from None
         return Following(connection)
 
-    def _call(self, request: Request) -> object:
+    def _call(self, request: RelayRequest) -> object:
         with self._connect() as connection:
             try:
                 connection.sendall(_line(request))
@@ -319,8 +319,9 @@ class RelayClient:
             raise self._unreachable(error) from None
         return connection
 
-    def _unreachable(self, error: OSError) -> Unreachable:
-        return Unreachable(f"the keeper of this home's hosts does not answer ({error.strerror or error}: {self.path})")
+    def _unreachable(self, error: OSError) -> DispatcherLost:
+        return DispatcherLost(
+            f"the keeper of this home's hosts does not answer ({error.strerror or error}: {self.path})")
 
 
 class Following:
@@ -344,7 +345,7 @@ class Following:
         if lines:
             return _to_view(_read_reply(lines[-1]))
         if is_closed or len(self._buffer) > MAX_BYTES:
-            raise Unreachable("the keeper of this home's hosts has ended the connection")
+            raise DispatcherLost("the keeper of this home's hosts has ended the connection")
         return None
 
     def close(self) -> None:
@@ -363,12 +364,12 @@ def _read_reply(line: bytes) -> object:
             return reply["ok"]
         error, why = str(reply["error"]), str(reply["why"])
     except (ValueError, KeyError, TypeError):
-        raise Unreachable("the keeper of this home's hosts gave no answer") from None
-    raise Unreachable(why) if error == UNREACHABLE else Refused(why)
+        raise DispatcherLost("the keeper of this home's hosts gave no answer") from None
+    raise DispatcherLost(why) if error == UNREACHABLE else Refused(why)
 
 
 def _to_view(body: object) -> AttemptView:
     try:
         return from_json(AttemptView, from_data(dict[str, object], body))
     except (ValueError, KeyError, UsageError):
-        raise Unreachable("the keeper of this home's hosts gave no state of an attempt") from None
+        raise DispatcherLost("the keeper of this home's hosts gave no state of an attempt") from None

@@ -29,20 +29,20 @@ from garrison.hosts.attempts import (
     AttemptId,
     AttemptResult,
     Claim,
-    Job,
+    ClaimToken,
+    Completion,
+    DispatcherLost,
+    HostJob,
     JobMessage,
     JobProgress,
     JobResult,
     JobStatus,
     MessageKind,
     NodeAttempt,
-    Outcome,
-    Token,
-    Unreachable,
     decode,
     encode,
 )
-from garrison.hosts.control import KILL_SECONDS, Guard, kill_run
+from garrison.hosts.control import KILL_SECONDS, ServiceGuard, kill_run
 from garrison.hosts.host_run import JOB, HostRun, begin_folder
 from garrison.hosts.lease import MachinePace, work_on
 from garrison.processes.loop import log_line
@@ -69,8 +69,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Protocol
 
-    from garrison.hosts.attempts import Dispatcher, Message
-    from garrison.hosts.lease import Work
+    from garrison.hosts.attempts import Dispatcher, WorkerMessage
+    from garrison.hosts.lease import ClaimWork
     from garrison.system.clock import Clock
     class QueueDispatcher(Dispatcher, Protocol):
         """A dispatcher whose worker serves several queues."""
@@ -82,7 +82,7 @@ if TYPE_CHECKING:
         def close(self) -> None:
             """Close the connection."""
             ...
-    MakeWork = Callable[[Path, Host, Claim], Work]
+    MakeWork = Callable[[Path, Host, Claim], ClaimWork]
     Tidy = Callable[[Path, float], Sequence[str]]
     Connect = Callable[[HostSettings], QueueDispatcher]
     from collections.abc import Sequence
@@ -116,14 +116,14 @@ class ClaimNote(Value):
 
     def to_claim(self) -> Claim:
         of = AttemptId.parse(self.id)
-        return Claim(Token(of, self.claim, self.secret),
+        return Claim(ClaimToken(of, self.claim, self.secret),
                      NodeAttempt(of, self.payload, self.queue, self.lease, self.max_claims))
 
 
 class StoppableWork:
     """Work that never begins once the service was asked to end."""
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: ClaimWork) -> None:
         self._work = work
         self._lock = threading.Lock()
         self._is_stopped = self._has_started = False
@@ -143,7 +143,7 @@ class StoppableWork:
     def progress(self) -> str:
         return self._work.progress()
 
-    def deliver(self, message: Message) -> None:
+    def deliver(self, message: WorkerMessage) -> None:
         """Give it a message."""
         with self._lock:
             if not self._is_stopped:
@@ -300,7 +300,7 @@ class HostService:
             free = 0
         try:
             claim = dispatcher.claim_from(self.settings.queues(self.sets), free, TURN_SECONDS)
-        except Unreachable as error:
+        except DispatcherLost as error:
             self._lose_contact(error)
             self.stopping.wait(RETRY_SECONDS)
             return
@@ -408,7 +408,7 @@ LOG = "begin.log"
 """File of `begin_folder` with what the beginning process printed."""
 
 
-def make_work(home: Path, host: Host, claim: Claim) -> Work:
+def make_work(home: Path, host: Host, claim: Claim) -> ClaimWork:
     return HostWork(Runtime.real(home), host.name, claim)
 
 
@@ -417,7 +417,7 @@ class HostWork:
 
     def __init__(self, runtime: Runtime, host: str, claim: Claim) -> None:
         self.runtime, self.host, self.claim = runtime, host, claim
-        self.job = decode(Job, claim.attempt.payload, MAX_JOB)
+        self.job = decode(HostJob, claim.attempt.payload, MAX_JOB)
         self.run: HostRun | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._result: AttemptResult | None = None
@@ -437,7 +437,7 @@ class HostWork:
         argv = [sys.executable, "-P", "-m", "garrison.hosts.host_run", "--home", str(self.runtime.home),
                 "--run", self.job.host_run, "--attempt", str(self.claim.attempt.id)]
         marker = f"{self.runtime.home}:{self.job.host_run}:begin#{self.claim.token.claim}"
-        Guard.of(self.runtime.home).begin(self.job.host_run)
+        ServiceGuard.of(self.runtime.home).begin(self.job.host_run)
         self._process = start_detached(argv, folder / LOG, cwd=self.runtime.home,
                                        env={**self.runtime.environ, "GARRISON_LIFE": marker})
 
@@ -459,7 +459,7 @@ class HostWork:
             body = encode(result, MAX_RESULT)
         except GarrisonError:
             body = encode(replace(result, said={}, tail="", reason=result.reason[:2000]), MAX_RESULT)
-        return AttemptResult(Outcome.DONE, body)
+        return AttemptResult(Completion.DONE, body)
 
     def progress(self) -> str:
         return encode(self._look(), MAX_PROGRESS)
@@ -470,7 +470,7 @@ class HostWork:
                 self._progress = self.run.progress()
         return self._progress
 
-    def deliver(self, message: Message) -> None:
+    def deliver(self, message: WorkerMessage) -> None:
         """Give an answer, or what the user tells, to the agent."""
         told = decode(JobMessage, message.body, MAX_MESSAGE)
         if told is None or self.run is None:
@@ -491,7 +491,7 @@ class HostWork:
         if self._process is not None:
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(KILL_SECONDS)
-            Guard.of(self.runtime.home).end(self.job.host_run)
+            ServiceGuard.of(self.runtime.home).end(self.job.host_run)
         run = HostRun(self.runtime, self.job, self.claim.attempt.id)
         if self._result is None and run.has_begun and not self._is_kept:
             self._is_kept = True

@@ -36,15 +36,15 @@ from garrison.config import HostsConfig
 from garrison.errors import UsageError
 from garrison.hosts.attempts import (
     OVER,
-    Answer,
     AttemptState,
     AttemptView,
     Claim,
+    ClaimToken,
+    DispatcherLost,
+    HeartbeatReply,
     NodeAttempt,
-    Order,
     StaleToken,
-    Token,
-    Unreachable,
+    WorkerOrder,
 )
 from garrison.hosts.lease import BEAT_SHARE
 from garrison.hosts.temporal_workflow import (
@@ -54,11 +54,11 @@ from garrison.hosts.temporal_workflow import (
     CONVERTER,
     SEND,
     WORKFLOW,
+    AttemptEnd,
+    AttemptOffer,
     Claimed,
-    Delivery,
-    Ended,
     NodeAttemptWorkflow,
-    Offer,
+    WorkerDelivery,
 )
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from temporalio.api.common.v1 import WorkflowExecution
     from temporalio.client import WorkflowExecutionDescription
 
-    from garrison.hosts.attempts import AttemptId, AttemptResult, Message
+    from garrison.hosts.attempts import AttemptId, AttemptResult, WorkerMessage
     R = TypeVar("R")
 
 CALL_SECONDS = 10.0
@@ -94,7 +94,7 @@ class _Held:
     attempt: NodeAttempt
     task: bytes
     is_cancelled: bool = False
-    messages: list[Message] = field(default_factory=list)
+    messages: list[WorkerMessage] = field(default_factory=list)
 
 
 class TemporalDispatcher:
@@ -163,8 +163,8 @@ class TemporalDispatcher:
         try:
             return asyncio.run_coroutine_threadsafe(limited(), self._loop).result()
         except UNANSWERED as error:
-            raise Unreachable(f"the Temporal server at {self.address} did not answer: "
-                              f"{str(error) or f'nothing within {seconds:g} s'}") from error
+            raise DispatcherLost(f"the Temporal server at {self.address} did not answer: "
+                                 f"{str(error) or f'nothing within {seconds:g} s'}") from error
 
     @property
     def _runs(self) -> str:
@@ -189,7 +189,7 @@ class TemporalDispatcher:
     async def _start(self, attempt: NodeAttempt) -> None:
         try:
             await self._client.start_workflow(
-                WORKFLOW, Offer(attempt, self._offers(attempt.queue)), id=self._workflow_id(attempt.id),
+                WORKFLOW, AttemptOffer(attempt, self._offers(attempt.queue)), id=self._workflow_id(attempt.id),
                 task_queue=self._runs, task_timeout=TASK_TIMEOUT,
                 id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
                 id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING)
@@ -200,7 +200,7 @@ class TemporalDispatcher:
         """Cancel an attempt; its worker is notified at once."""
         self._signal(attempt, CANCEL, why)
 
-    def send(self, attempt: AttemptId, message: Message) -> None:
+    def send(self, attempt: AttemptId, message: WorkerMessage) -> None:
         """Send the attempt's worker a message."""
         self._signal(attempt, SEND, message)
 
@@ -231,7 +231,7 @@ class TemporalDispatcher:
             if description.status is WorkflowExecutionStatus.RUNNING:
                 return await self._running_view(attempt, description)
             if description.status is WorkflowExecutionStatus.COMPLETED:
-                ended: Ended = await handle.result()
+                ended: AttemptEnd = await handle.result()
                 return AttemptView(attempt, ended.state, result=ended.result, why=ended.why)
         except RPCError as error:
             if error.status is RPCStatusCode.NOT_FOUND:
@@ -289,7 +289,7 @@ class TemporalDispatcher:
         self._held[attempt.id, task.attempt] = _Held(attempt, task.task_token)
         of: WorkflowExecution = task.workflow_execution
         await self._signal_workflow(of.workflow_id, CLAIMED, Claimed(task.attempt, self._inbox), of.run_id)
-        return Claim(Token(attempt.id, task.attempt, task.task_token.hex()), attempt)
+        return Claim(ClaimToken(attempt.id, task.attempt, task.task_token.hex()), attempt)
 
     def _begin_poll(self, queue: str, seconds: float) -> None:
         self._polls[queue] = asyncio.create_task(self._client.workflow_service.poll_activity_task_queue(
@@ -309,13 +309,13 @@ class TemporalDispatcher:
                 task = self._end_poll(self._inbox)
                 if task is None:
                     continue
-                (delivery,) = await self._client.data_converter.decode(task.input.payloads, [Delivery])
+                (delivery,) = await self._client.data_converter.decode(task.input.payloads, [WorkerDelivery])
                 self._accept(delivery)
                 await self._respond(task.task_token)
             except UNANSWERED:
                 await asyncio.sleep(1.0)
 
-    def _accept(self, delivery: Delivery) -> None:
+    def _accept(self, delivery: WorkerDelivery) -> None:
         held = self._held.get((delivery.attempt, delivery.claim))
         if held is None:
             return
@@ -324,13 +324,13 @@ class TemporalDispatcher:
         elif delivery.message not in held.messages:
             held.messages.append(delivery.message)
 
-    def heartbeat(self, token: Token, progress: str = "") -> Answer:
+    def heartbeat(self, token: ClaimToken, progress: str = "") -> HeartbeatReply:
         """Renew the lease, and return what the worker must do."""
         held = self._held.get((token.id, token.claim))
         seconds = BEAT_SHARE * held.attempt.lease if held is not None else CALL_SECONDS
         return self._call(self._heartbeat(token, progress), seconds)
 
-    async def _heartbeat(self, token: Token, progress: str) -> Answer:
+    async def _heartbeat(self, token: ClaimToken, progress: str) -> HeartbeatReply:
         held = self._held.get((token.id, token.claim))
         request = RecordActivityTaskHeartbeatRequest(
             namespace=self.namespace, task_token=bytes.fromhex(token.secret), identity=self.worker)
@@ -341,18 +341,18 @@ class TemporalDispatcher:
             if error.status is not RPCStatusCode.NOT_FOUND:
                 raise
             self._held.pop((token.id, token.claim), None)
-            return Answer(Order.LOST)
+            return HeartbeatReply(WorkerOrder.LOST)
         if held is None:
-            return Answer(Order.CANCEL if answer.cancel_requested else Order.OK)
+            return HeartbeatReply(WorkerOrder.CANCEL if answer.cancel_requested else WorkerOrder.OK)
         held.is_cancelled |= answer.cancel_requested
         messages, held.messages = tuple(held.messages), []
-        return Answer(Order.CANCEL if held.is_cancelled else Order.OK, messages)
+        return HeartbeatReply(WorkerOrder.CANCEL if held.is_cancelled else WorkerOrder.OK, messages)
 
-    def is_called(self, token: Token) -> bool:
+    def is_called(self, token: ClaimToken) -> bool:
         held = self._held.get((token.id, token.claim))
         return held is not None and (held.is_cancelled or bool(held.messages))
 
-    def complete(self, token: Token, result: AttemptResult) -> None:
+    def complete(self, token: ClaimToken, result: AttemptResult) -> None:
         """Complete the attempt; StaleToken if the claim is not current."""
         held = self._held.get((token.id, token.claim))
         seconds = BEAT_SHARE * held.attempt.lease if held is not None else CALL_SECONDS

@@ -27,7 +27,7 @@ from temporalio.exceptions import ActivityError
 with workflow.unsafe.imports_passed_through():
     import msgspec
 
-    from garrison.hosts.attempts import AttemptId, AttemptResult, AttemptState, Message, NodeAttempt, Outcome
+    from garrison.hosts.attempts import AttemptId, AttemptResult, AttemptState, Completion, NodeAttempt, WorkerMessage
     from garrison.values import Value
 
 WORKFLOW, ATTEMPT, DELIVERY = "garrison.node-attempt", "garrison.attempt", "garrison.delivery"
@@ -36,7 +36,7 @@ LONGEST_ATTEMPT = timedelta(days=365)
 """Temporal wants a limit; the lease is what ends an attempt."""
 
 
-class Offer(Value):
+class AttemptOffer(Value):
     """An attempt, and the task queue that offers it."""
 
     attempt: NodeAttempt
@@ -50,15 +50,15 @@ class Claimed(Value):
     inbox: str
 
 
-class Delivery(Value):
+class WorkerDelivery(Value):
     """A message for the worker of a claim; None: cancel it."""
 
     attempt: AttemptId
     claim: int
-    message: Message | None
+    message: WorkerMessage | None
 
 
-class Ended(Value):
+class AttemptEnd(Value):
     """End of an attempt."""
 
     state: AttemptState
@@ -100,15 +100,15 @@ class NodeAttemptWorkflow:
         self._cancelled: str | None = None
         self._told_of_cancel = 0
         """The claim whose worker was notified of the cancellation."""
-        self._outbox: list[Message] = []
+        self._outbox: list[WorkerMessage] = []
         self._known: set[str] = set()
 
     @workflow.run
-    async def run(self, offer: Offer) -> Ended:
+    async def run(self, offer: AttemptOffer) -> AttemptEnd:
         """Offer the attempt until it has a result, is cancelled or is lost."""
         attempt = offer.attempt
         if self._cancelled is not None:
-            return Ended(AttemptState.CANCELLED, why=self._cancelled)
+            return AttemptEnd(AttemptState.CANCELLED, why=self._cancelled)
         self._activity = workflow.start_activity(
             ATTEMPT, attempt, task_queue=offer.task_queue, heartbeat_timeout=timedelta(seconds=attempt.lease),
             start_to_close_timeout=LONGEST_ATTEMPT, result_type=AttemptResult,
@@ -120,18 +120,18 @@ class NodeAttemptWorkflow:
             result = await self._activity
         except ActivityError as error:
             if self._cancelled is None:
-                return Ended(AttemptState.LOST, why=f"no heartbeat within its lease ({error.cause or error})")
-            return Ended(AttemptState.CANCELLED, why=self._cancelled)
+                return AttemptEnd(AttemptState.LOST, why=f"no heartbeat within its lease ({error.cause or error})")
+            return AttemptEnd(AttemptState.CANCELLED, why=self._cancelled)
         finally:
             deliveries.cancel()
-        return Ended(AttemptState.DONE if result.outcome is Outcome.DONE else AttemptState.CANCELLED, result)
+        return AttemptEnd(AttemptState.DONE if result.outcome is Completion.DONE else AttemptState.CANCELLED, result)
 
-    def _next_delivery(self, attempt: NodeAttempt) -> Delivery | None:
+    def _next_delivery(self, attempt: NodeAttempt) -> WorkerDelivery | None:
         if self._claimed is None or self._activity is None or self._activity.done():
             return None
         if self._cancelled is not None and self._told_of_cancel < self._claimed.claim:
-            return Delivery(attempt.id, self._claimed.claim, None)
-        return Delivery(attempt.id, self._claimed.claim, self._outbox[0]) if self._outbox else None
+            return WorkerDelivery(attempt.id, self._claimed.claim, None)
+        return WorkerDelivery(attempt.id, self._claimed.claim, self._outbox[0]) if self._outbox else None
 
     async def _deliver_all(self, attempt: NodeAttempt) -> None:
         assert self._activity is not None
@@ -157,7 +157,7 @@ class NodeAttemptWorkflow:
             self._claimed = claimed
 
     @workflow.signal(name=SEND)
-    def send(self, message: Message) -> None:
+    def send(self, message: WorkerMessage) -> None:
         """Keep a message until the worker has it."""
         if message.id not in self._known:
             self._known.add(message.id)

@@ -32,7 +32,7 @@ from garrison.launch.preflight import LOCALE, launch_to_resume, run_exists, run_
 from garrison.merge.queue import MergeQueue
 from garrison.processes.loop import BLOCKED_SIGNALS, log_line
 from garrison.processes.spawn import process_argv
-from garrison.records import atomic, log_retention, signals
+from garrison.records import atomic, budget, log_retention, signals
 from garrison.records import run as run_records
 from garrison.records.identity import Identity
 from garrison.records.names import check_node, check_run, format_marker, launcher_key, to_run_stem
@@ -84,6 +84,7 @@ def create_run(runtime: Runtime, prepared: PreparedLaunch, report: Callable[[str
         atomic.write(atomic.make_directory(files.graphs) / f"{name}.dot", text.encode())
     atomic.write(files.launched_graph, prepared.text.encode())
     git_record.save(files.root / "git", Git(Path(launch.repo), home=runtime.home))
+    budget.limit_run(runtime.home, run, prepared.budget_run)
     run_records.save(files.launch, launch)
     atomic.sync_directory(root.parent)
     register_home(runtime)

@@ -42,7 +42,7 @@ from garrison.pipeline.plan import (
 )
 from garrison.pipeline.subpipelines import load_from_source
 from garrison.pipeline.transforms import apply_installed
-from garrison.plugins import Group, load, offered
+from garrison.plugins import PluginGroup, load, offered
 from garrison.processes.loop import log_line
 from garrison.records import run as run_records
 from garrison.records.identity import ALIVE, Identity
@@ -99,6 +99,8 @@ class PreparedLaunch(Value):
     launch: Launch
     text: str
     plan: RunPlan
+    budget_run: str | None = None
+    """US dollars that the whole run may cost; None or `none`: what its agents' profiles say."""
 
 
 def _report_findings(graph: Graph, report: Callable[[str], None]) -> None:
@@ -180,12 +182,19 @@ def prepare_launch(runtime: Runtime, request: LaunchRequest, report: Callable[[s
     report(launch.sandbox)
     launch = replace(launch, terminal=_terminal_beside_landlock(runtime, launch, git))
     working = [(name, task.agent or agent, task.attrs) for name, task in here.tasks.items() if task.command is None]
-    for line in (*describe_limits(working, runtime.home), *small_budgets(working, runtime.home)):
+    for line in (*describe_limits(working, runtime.home), *small_budgets(working, runtime.home), *_own_limit(request)):
         report(line)
     for note in missing_path_notes(runtime.home, agents, runtime.environ):
         report(f"note: {note}")
     launch = _with_gate(runtime, launch, git, request, defaults, report)
-    return PreparedLaunch(launch, text, plan)
+    return PreparedLaunch(launch, text, plan, request.budget_run)
+
+
+def _own_limit(request: LaunchRequest) -> list[str]:
+    """Return what the whole run may cost, as a line."""
+    if request.budget_run in (None, "none"):
+        return []
+    return [f"the run may cost ${request.budget_run}; then its agents wait for you"]
 
 
 def _subfolder(git: Git, target: Path, base: str, base_oid: str, report: Callable[[str], None]) -> str:
@@ -203,8 +212,8 @@ def _subfolder(git: Git, target: Path, base: str, base_oid: str, report: Callabl
 
 def check_by_packages(launch: Launch, plan: RunPlan) -> None:
     """Have the checks of packages look at a launch; Refused in one line for what one raises."""
-    for name in offered(Group.LAUNCH_CHECKS):
-        check: Callable[[Launch, RunPlan], None] = load(Group.LAUNCH_CHECKS, name)
+    for name in offered(PluginGroup.LAUNCH_CHECKS):
+        check: Callable[[Launch, RunPlan], None] = load(PluginGroup.LAUNCH_CHECKS, name)
         try:
             check(launch, plan)
         except GarrisonError:
@@ -228,7 +237,7 @@ def _part_of_this_machine(runtime: Runtime, request: LaunchRequest, plan: RunPla
     if not request.hosts and not any({"hosts", "host"} & set(task.attrs) for task in plan.tasks.values()):
         return plan, 0
     stated = _stated_hosts(request)
-    check: Callable[[Path, RunPlan, Sequence[str], Callable[[str], None]], int] = load(Group.PARTS, "hosts.check")
+    check: Callable[[Path, RunPlan, Sequence[str], Callable[[str], None]], int] = load(PluginGroup.PARTS, "hosts.check")
     return tasks_here(plan, stated), check(runtime.home, plan, stated, report)
 
 
@@ -399,7 +408,7 @@ def check_agents(plan: RunPlan, home: Path, default: str | None, environ: Mappin
         for follower in _followers(task, agent, home, stated):
             registry.check_node(follower, name, registry.follower_attributes(task.attrs), home)
         if session := registry.session_options(agent, name, task.attrs, home):
-            load(Group.PARTS, "session.check_tier")(session.tier)
+            load(PluginGroup.PARTS, "session.check_tier")(session.tier)
     for agent in sorted(used):
         registry.check_program(agent, home, environ, None if passed is None else [*passed, *required])
     for kind in sorted({task.kind for task in plan.tasks.values()} - set(TASK_HANDLERS)):

@@ -31,7 +31,7 @@ SECONDS = 7200.0
 """Time limit of a command: its pre-flight may run a set-up and a gate."""
 
 
-class Beginning(Record):
+class RequestedRun(Record):
     """A run that a client asked for."""
 
     request: str
@@ -47,7 +47,7 @@ class Beginning(Record):
     """True if the run is to be stopped as soon as it has begun."""
 
 
-def begin(home: Path, request: str, words: Sequence[str], text: str, repo: str, name: str) -> Beginning:
+def begin(home: Path, request: str, words: Sequence[str], text: str, repo: str, name: str) -> RequestedRun:
     """Begin a run for a request, unless there is one already; return its record.
 
     Args:
@@ -59,15 +59,15 @@ def begin(home: Path, request: str, words: Sequence[str], text: str, repo: str, 
     path = atomic.make_directory(home / FOLDER) / f"{digest[:24]}.json"
     with atomic.locked(home / FOLDER / "lock"):
         if (data := atomic.read(path)) is not None:
-            return record.decode(Beginning, data, path)
-        begun = Beginning(request, f"{to_run_stem(name)}-{digest[:6]}", list(words), repo, text)
+            return record.decode(RequestedRun, data, path)
+        begun = RequestedRun(request, f"{to_run_stem(name)}-{digest[:6]}", list(words), repo, text)
         atomic.write(path, record.encode(begun))
     start_detached([sys.executable, "-P", "-m", "garrison.mcp.beginnings", str(home), str(path)],
                    path.with_suffix(".log"))
     return begun
 
 
-def find(home: Path, run: str) -> Beginning | None:
+def find(home: Path, run: str) -> RequestedRun | None:
     """Return what began a run, or is about to; None if no client asked for it."""
     for path, begun in _read_all(home):
         if begun.run == run:
@@ -75,6 +75,12 @@ def find(home: Path, run: str) -> Beginning | None:
                 path.with_suffix(".life")) and path.stat().st_mtime < time.time() - 60
             return replace(begun, problem="the command that was to begin it has died") if lost else begun
     return None
+
+
+def begun_by(home: Path, prefix: str) -> list[RequestedRun]:
+    """Return what was begun by requests with a prefix, oldest first."""
+    found = [(path.stat().st_mtime_ns, begun) for path, begun in _read_all(home) if begun.request.startswith(prefix)]
+    return [begun for _, begun in sorted(found, key=lambda each: each[0])]
 
 
 def cancel(home: Path, run: str) -> bool:
@@ -93,7 +99,7 @@ def perform(home: Path, path: Path) -> None:
     data = atomic.read(path)
     if lock is None or data is None:
         return
-    begun, problem = record.decode(Beginning, data, path), ""
+    begun, problem = record.decode(RequestedRun, data, path), ""
     if not RunFiles(home, begun.run).launch.exists():
         first, *rest = begun.words
         done = run_command(home, [first, f"--run={begun.run}", "--detach", "--json", *rest], SECONDS, cwd=begun.repo,
@@ -101,7 +107,7 @@ def perform(home: Path, path: Path) -> None:
         if not done.ok:
             problem = failure_of(done.code, done.err, why=done.why)
     with atomic.locked(home / FOLDER / "lock"):
-        begun = record.decode(Beginning, atomic.read(path) or data, path)
+        begun = record.decode(RequestedRun, atomic.read(path) or data, path)
         if problem:
             atomic.write(path, record.encode(replace(begun, problem=problem)))
     if begun.is_cancelled and not problem:
@@ -109,11 +115,11 @@ def perform(home: Path, path: Path) -> None:
     lock.release()
 
 
-def _read_all(home: Path) -> Iterator[tuple[Path, Beginning]]:
+def _read_all(home: Path) -> Iterator[tuple[Path, RequestedRun]]:
     for name in atomic.list_names(home / FOLDER):
         path = home / FOLDER / name
         if name.endswith(".json") and (data := atomic.read(path)) is not None:
-            yield path, record.decode(Beginning, data, path)
+            yield path, record.decode(RequestedRun, data, path)
 
 
 if __name__ == "__main__":

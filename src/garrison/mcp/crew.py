@@ -40,6 +40,8 @@ SECONDS, RESUME_SECONDS = 120.0, 15.0
 """Time limits of a command, and of a resumed run until its journal says so."""
 LONGEST = 60_000
 """Characters of a task, a list of tasks or a graph."""
+_OPTIONS = {"agent": "agent", "gate": "gate", "acceptance": "acceptance", "budget": "budget-run"}
+"""Argument of `run` → option of the command."""
 SHOWN = 30_000
 """Characters of a diff or log."""
 
@@ -66,9 +68,12 @@ class SeenWait(Value, omit_defaults=True):
     question: str = ""
     """Id of a question that an answer through the client settles; '' for what it does not settle."""
     url: str = ""
+    is_review: bool = False
+    """True for work that waits for approval."""
+    attempt: int = 0
 
 
-class Seen(Value, omit_defaults=True):
+class SeenRun(Value, omit_defaults=True):
     """A run as a client sees it."""
 
     run: str
@@ -84,7 +89,7 @@ class Seen(Value, omit_defaults=True):
     usd: float | None = None
 
 
-class Crew:
+class ClientRuns:
     """The runs of a home, for the repositories that the server was started for."""
 
     def __init__(self, home: Path, repos: Sequence[Path], *, may_decide: bool = False, inside: str = "") -> None:
@@ -109,8 +114,9 @@ class Crew:
             raise UsageError(f"{kinds[0]} has more than {LONGEST} characters")
         if not request:
             raise UsageError("give request_id, such as a UUID: the same one never begins a second run")
-        options = [f"--{name}={value}" for name in ("agent", "gate", "acceptance", "budget")
-                   if (value := given.get(name, "").strip())]
+        options = [f"--{option}={value}" for name, option in _OPTIONS.items() if (value := given.get(name, "").strip())]
+        if kinds[0] == "graph" and given.get("acceptance"):
+            raise UsageError("a graph states the acceptance of its nodes itself; give acceptance with task or tasks")
         words = {"task": ["run", *options, "--file=-"], "tasks": ["run", *options, "--tasks=-", "--yes"],
                  "graph": ["launch", *options, "/dev/stdin"]}[kinds[0]]
         first_line = next((line for line in text.splitlines() if line.strip()), "")
@@ -126,7 +132,7 @@ class Crew:
 
     # ---- look
 
-    def look(self, run: str) -> Seen:
+    def look(self, run: str) -> SeenRun:
         """Return a run as it is; the latest one of these repositories without an id."""
         run = self._own(run) if run else self._latest()
         if not RunFiles(self.home, run).launch.exists():
@@ -134,14 +140,14 @@ class Crew:
             if begun is None:
                 raise NotFound(f"there is no run {run}")
             status = "failed" if begun.problem else "starting"
-            return _digested(Seen(run, status, "", "", bool(begun.problem), begun.problem or "its target is tested"))
+            return _digested(SeenRun(run, status, "", "", bool(begun.problem), begun.problem or "its target is tested"))
         view = self._reader.read(run, details=True)
         assert isinstance(view, RunInFull)
         asks = any(wait.kind is WaitKind.ASKS for wait in view.waits)  # else no journal is read for their ids
         questions = read_run_state(Runtime.real(self.home), run).questions if asks else {}
         waits = [self._wait(run, wait, {node: each.id for node, each in questions.items()},
                             {node.node: node.attempt for node in view.nodes}) for wait in view.waits]
-        return _digested(Seen(
+        return _digested(SeenRun(
             run, view.status, view.progress, "", view.status in EXIT, view.reason, view.hint,
             [SeenNode(node.node, node.state, node.doing) for node in view.nodes], waits, view.usd))
 
@@ -169,7 +175,8 @@ class Crew:
         text = gate.question if gate is not None else wait.text
         key = f"{wait.node}/{attempts.get(wait.node, 0)}/{question or wait.kind}"
         return SeenWait(key, wait.kind, clean(text), describe_settling(wait, run), wait.node,
-                        [choice.label for choice in gate.choices] if gate is not None else [], question, url)
+                        [choice.label for choice in gate.choices] if gate is not None else [], question, url,
+                        gate is not None and gate.is_review, attempts.get(wait.node, 0))
 
     # ---- act
 
@@ -246,7 +253,7 @@ def is_final(gate: ShownGate) -> bool:
     return any(choice.irreversible for choice in gate.choices)
 
 
-def _digested(seen: Seen) -> Seen:
+def _digested(seen: SeenRun) -> SeenRun:
     told = {**asdict(seen), "nodes": [[node.node, node.status] for node in seen.nodes], "usd": None}
     digest = hashlib.sha256(json.dumps(told, sort_keys=True).encode(errors="surrogatepass")).hexdigest()
     return msgspec.structs.replace(seen, since=digest[:12])

@@ -21,7 +21,7 @@ from mcp_types import CallToolResult, ElicitResult, InputRequiredResult, TextCon
 from pydantic import Field
 
 from garrison.errors import GarrisonError
-from garrison.mcp.crew import Crew, Seen
+from garrison.mcp.crew import ClientRuns, SeenRun
 from garrison.mcp.questions import answer_in, can_ask, client_of, is_modern, request_for
 from garrison.mcp.tasks import BEGUN, Tasks
 from garrison.values import asdict
@@ -44,7 +44,7 @@ Run = Annotated[str, Field(description="Id of the run; '' for the latest one.")]
 Node = Annotated[str, Field(description="Name of the node.")]
 
 
-def make_server(crew: Crew, version: str) -> MCPServer:
+def make_server(crew: ClientRuns, version: str) -> MCPServer:
     """Return the server of a crew."""
     server = MCPServer(NAME, instructions=INSTRUCTIONS, version=version, log_level="ERROR",
                        extensions=[Tasks(crew, _shown)])
@@ -58,7 +58,7 @@ def make_server(crew: Crew, version: str) -> MCPServer:
                   agent: Annotated[str, Field(description="Agent; '' for the configured one.")] = "",
                   gate: Annotated[str, Field(description="Command that tests the merged tree.")] = "",
                   acceptance: Annotated[str, Field(description="Command that accepts a node's work.")] = "",
-                  budget: Annotated[str, Field(description="US dollars of the task.")] = "",
+                  budget: Annotated[str, Field(description="US dollars of the whole run.")] = "",
                   repo: Annotated[str, Field(description="Repository, if the server has several.")] = "",
                   ) -> CallToolResult:
         """Begin a run with one of task, tasks and graph; returns its id at once. Follow it with wait."""
@@ -129,7 +129,7 @@ def _begun(run: str, text: str) -> CallToolResult:
     return CallToolResult(content=[TextContent(text=text)], structured_content={BEGUN: run})
 
 
-def _shown(seen: Seen) -> CallToolResult:
+def _shown(seen: SeenRun) -> CallToolResult:
     data: dict[str, Any] = asdict(seen)
     lines = [f"run {seen.run}: {seen.status}{f', {seen.progress}' if seen.progress else ''}"
              f"{f'; {seen.reason}' if seen.reason else ''}",
@@ -143,7 +143,7 @@ def _shown(seen: Seen) -> CallToolResult:
 # --------------------------------------------------------------------------------------------------------------- wait
 
 
-async def _wait(crew: Crew, ctx: Context, run: str, since: str) -> CallToolResult | InputRequiredResult:
+async def _wait(crew: ClientRuns, ctx: Context, run: str, since: str) -> CallToolResult | InputRequiredResult:
     for key, given in (ctx.input_responses or {}).items():  # the client calls again with the answers
         await _settle(crew, ctx, key, given)
     asked, begun, told = set[str](), time.monotonic(), time.monotonic()
@@ -170,7 +170,7 @@ async def _wait(crew: Crew, ctx: Context, run: str, since: str) -> CallToolResul
         seen = await _call(crew.look, seen.run)
 
 
-async def _settle(crew: Crew, ctx: Context, key: str, given: object) -> None:
+async def _settle(crew: ClientRuns, ctx: Context, key: str, given: object) -> None:
     """Record the answer to a question; one that was declined, or is settled by now, changes nothing."""
     run, _, of_run = key.partition("/")
     if not (text := answer_in(given)):
@@ -182,5 +182,5 @@ async def _settle(crew: Crew, ctx: Context, key: str, given: object) -> None:
 
 def serve(home: Path, repos: list[Path], version: str, *, may_decide: bool, inside: str) -> None:
     """Serve until the client closes standard input."""
-    make_server(Crew(home, repos, may_decide=may_decide, inside=inside), version).run()
+    make_server(ClientRuns(home, repos, may_decide=may_decide, inside=inside), version).run()
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 
-    from garrison.mcp.crew import Crew, Seen
+    from garrison.mcp.crew import ClientRuns, SeenRun
 
 IDENTIFIER = "io.modelcontextprotocol/tasks"
 BEGUN = "begun"
@@ -101,7 +101,7 @@ class Tasks(Extension):
 
     identifier = IDENTIFIER
 
-    def __init__(self, crew: Crew, show: Callable[[Seen], CallToolResult]) -> None:
+    def __init__(self, crew: ClientRuns, show: Callable[[SeenRun], CallToolResult]) -> None:
         self._crew, self._show = crew, show
 
     def methods(self) -> Sequence[MethodBinding]:
@@ -159,7 +159,7 @@ class Tasks(Extension):
                 atomic.write(self._path(f"{run}.{number}"), record.encode(TaskRecord(run, iso(time.time()))))
         return f"{run}.{number}"
 
-    def _look(self, task: str) -> tuple[TaskRecord, Seen | None]:
+    def _look(self, task: str) -> tuple[TaskRecord, SeenRun | None]:
         """Return a task, and its run as it is unless the task has ended; its end is kept from here on."""
         kept = self._read(task)
         if kept.status:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from garrison.merge.entry import MergeEntry, Outcome
+    from garrison.merge.entry import EntryFact, MergeEntry
     from garrison.merge.state import QueueState
 
 HALF_LIFE = 64.0
@@ -126,7 +126,7 @@ class Estimate(Value):
 
 
 @dataclass
-class Model:
+class BeliefModel:
     """Counts of what was judged, and how well each trust predicted it."""
 
     judged: int = 0
@@ -232,7 +232,7 @@ class BeliefRecord(Value):
     """What is on disk: the model, and the number of the last outcome in it."""
 
     learned: int = 0
-    model: Model | None = None
+    model: BeliefModel | None = None
 
 
 class TrackRecord:
@@ -240,7 +240,7 @@ class TrackRecord:
 
     def __init__(self, folder: Path, touched: TouchedFiles) -> None:
         self.path, self.touched = folder / FILE, touched
-        self._model: Model | None = None
+        self._model: BeliefModel | None = None
         self._learned = 0
         self._is_newer = False
         """Set if a newer garrison wrote the record: it stays as it is."""
@@ -274,9 +274,9 @@ class TrackRecord:
     # --- learning ---------------------------------------------------------------------------------------------------
 
     @property
-    def _loaded(self) -> Model:
+    def _loaded(self) -> BeliefModel:
         if self._model is None:
-            self._model = Model()
+            self._model = BeliefModel()
         return self._model
 
     def _learn(self, state: QueueState) -> None:
@@ -293,7 +293,7 @@ class TrackRecord:
 
     def _load(self, state: QueueState) -> None:
         if self._model is None:
-            self._model = Model()
+            self._model = BeliefModel()
             with suppress(RecordCorrupt, OSError, ValueError):
                 data = atomic.read(self.path)
                 try:
@@ -304,7 +304,7 @@ class TrackRecord:
                 if stored.model:
                     self._model, self._learned = stored.model, stored.learned
         if self._learned > state.seq:  # the journal was rebuilt, with other numbers
-            self._model, self._learned = Model(), 0
+            self._model, self._learned = BeliefModel(), 0
 
     def _save(self) -> None:
         if not self._is_newer:
@@ -313,7 +313,7 @@ class TrackRecord:
                              durable=False)
 
 
-def _is_judgement(outcome: Outcome) -> bool:
+def _is_judgement(outcome: EntryFact) -> bool:
     """Return whether a gate judged the entry: what was landed by others or is in conflict says nothing about it."""
     return outcome.entry.status == _JUDGED.get(outcome.type) and outcome.entry.tests > 0
 

@@ -25,10 +25,10 @@ from garrison.errors import GarrisonError, Hindered, UsageError
 from garrison.merge import union
 from garrison.merge.config import BATCH_HISTORY
 from garrison.merge.entry import BRANCH_TRAILER, FAST_FORWARD, STRAIGHT, TRAILER
-from garrison.merge.queue import Progress, pin_ref
+from garrison.merge.queue import StepResult, pin_ref
 from garrison.merge.records import EntryCancelled, EntryLanded, StatusChanged
 from garrison.merge.turns import TURN, is_free_loss
-from garrison.plugins import Group, load, offered
+from garrison.plugins import PluginGroup, load, offered
 from garrison.system import failpoint
 from garrison.system.clock import from_iso
 from garrison.system.git import GitError
@@ -104,7 +104,7 @@ class CandidateBuilder:
 
     # --- a set ------------------------------------------------------------------------------------------------------
 
-    def start_set(self, tip: str, wanted: Sequence[MergeEntry]) -> Progress | CandidateChain:
+    def start_set(self, tip: str, wanted: Sequence[MergeEntry]) -> StepResult | CandidateChain:
         """Stack the wanted entries on the tip, but those that do not merge with the ones before; or settle the first
         if it cannot be built on the tip. Those that waited become candidates.
         """
@@ -122,7 +122,7 @@ class CandidateBuilder:
                 if not chosen:
                     raise
                 continue  # behind others it waits: once it is the first, the failure is its own
-            if isinstance(candidate, Progress):
+            if isinstance(candidate, StepResult):
                 return candidate
             if (candidate.commit is None or candidate.tree == before) and is_waiting and \
                     self.git.is_ancestor(entry.oid, tip):
@@ -137,11 +137,11 @@ class CandidateBuilder:
             tip, tuple(chosen), (self.git.tree_of(tip), *(each.tree for each in built)),
             (tip, *(str(each.commit) for each in built)), names, tuple(each.united for each in built)))
 
-    def _begin(self, chain: CandidateChain) -> Progress | CandidateChain:
+    def _begin(self, chain: CandidateChain) -> StepResult | CandidateChain:
         """Pin a chain, and make candidates of those of its entries that waited."""
         tip, chosen = chain.base, chain.entries
         if self._drop_damage(tip, chain.commits[-1], chosen):
-            return Progress("built again", chosen[0].id)
+            return StepResult("built again", chosen[0].id)
         self._keep(chain)
         self.pin_candidate(chain, len(chosen))
         failpoint.here("pinned")
@@ -167,14 +167,14 @@ class CandidateBuilder:
         return config is None or config.batch_history == BATCH_HISTORY[0]
 
     def _build(self, entry: MergeEntry, parent: str, names: tuple[str, ...], position: int, tip: str,
-               ) -> Candidate | Progress:
+               ) -> Candidate | StepResult:
         try:
             return self._build_landable(entry, parent, names, position, tip)
         except GitError:
             if self.git.rev(entry.oid) is not None:
                 raise
             self.writer.append(EntryCancelled(entry.id, f"commit {entry.oid} is gone"), sync=True)
-            return Progress("cancelled", entry.id)
+            return StepResult("cancelled", entry.id)
 
     def _build_landable(self, entry: MergeEntry, parent: str, names: tuple[str, ...], position: int, tip: str,
                         ) -> Candidate:
@@ -208,16 +208,16 @@ class CandidateBuilder:
         return explain_refusal(self.git, self.git.tree_of(parent), candidate.tree, foreign=foreign,
                                missing=config is None or config.no_gate)
 
-    def _record_unbuildable(self, entry: MergeEntry, tip: str, candidate: Candidate) -> Progress:
+    def _record_unbuildable(self, entry: MergeEntry, tip: str, candidate: Candidate) -> StepResult:
         """Settle an entry that has no candidate on the tip: already landed, or in conflict."""
         if entry.status != "queued":
             self.writer.append(StatusChanged((entry.id,), "queued", "its candidate no longer fits the target"))
-            return Progress("requeued", entry.id)
+            return StepResult("requeued", entry.id)
         if candidate.commit is not None:
             return self._record_already_landed(entry, tip, f"its changes are already in {self.queue.target}")
         return self.record_conflict(entry, tip, candidate.files, candidate.reason)
 
-    def record_conflict(self, entry: MergeEntry, tip: str, files: Sequence[str], reason: str) -> Progress:
+    def record_conflict(self, entry: MergeEntry, tip: str, files: Sequence[str], reason: str) -> StepResult:
         """Record that an entry is in conflict with the tip; if it was enqueued by a runner, its node has a turn."""
         has_turn = bool(files and entry.recipient)
         earlier = [each for each in self.queue.state.entries_of(*entry.key) if each.id != entry.id]
@@ -225,7 +225,7 @@ class CandidateBuilder:
             (entry.id,), "conflict", f"{reason} (against {self.queue.target} at {tip[:10]})", tuple(files), tip,
             turn=self.turn if has_turn else 0.0, moved=has_turn and is_free_loss(files, earlier)), sync=True)
         failpoint.here("conflict")
-        return Progress("conflict", entry.id)
+        return StepResult("conflict", entry.id)
 
     def _explain_presence(self, entry: MergeEntry, tip: str) -> str:
         """Describe how the target got an entry's commit: by a landing, or from elsewhere, without a test."""
@@ -243,11 +243,11 @@ class CandidateBuilder:
             return f"already in {target}"
         return f"already in {target}, where this queue did not put it: not tested here"
 
-    def _record_already_landed(self, entry: MergeEntry, tip: str, reason: str) -> Progress:
+    def _record_already_landed(self, entry: MergeEntry, tip: str, reason: str) -> StepResult:
         """Record that the target has all of an entry already."""
         self.writer.append(EntryLanded(entry.id, tip, tip, reason), sync=True)
         self.writer.drop_pins([self.queue.entry(entry.id)])
-        return Progress("landed", entry.id)
+        return StepResult("landed", entry.id)
 
     # --- its commits ------------------------------------------------------------------------------------------------
 
@@ -454,10 +454,10 @@ def _installed(git: Git, entry: MergeEntry, base: str, trailers: Trailers) -> Ca
     """Build the commit by the strategy of an installed package; what it makes has to continue the target."""
     name = entry.strategy
     try:
-        if name not in offered(Group.STRATEGIES):
+        if name not in offered(PluginGroup.STRATEGIES):
             raise UsageError(f"no installed package offers the merge strategy {name}; install it again, or enqueue "
                              f"{entry.branch} with another strategy")
-        made = load(Group.STRATEGIES, name)(git, entry, base, trailers)
+        made = load(PluginGroup.STRATEGIES, name)(git, entry, base, trailers)
     except (GitError, SigningFailed):
         raise
     except Exception as error:  # a package's code may raise anything

@@ -23,7 +23,7 @@ from garrison.values import Value
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from garrison.system.git.commits import Change
+    from garrison.system.git.commits import ChangedPath
 
 _NAMED = re.compile(r"^error: .*?'(.+)'", re.MULTILINE)
 _MAX_NAMED = 10
@@ -237,7 +237,7 @@ class Checkout:
                 blocked = Blocked(self.path, (), f"another processor has taken over {self.path}")
         return blocked
 
-    def _remove_torn(self, changes: list[Change]) -> None:
+    def _remove_torn(self, changes: list[ChangedPath]) -> None:
         edited = set(self.git.run("diff-files", "--name-only", "-z", cwd=self.path).out.split("\0"))
         for change in changes:
             if (change.status == "A" or change.name in edited) and self._is_torn(change):
@@ -264,7 +264,7 @@ class Checkout:
             self._accept_written(old, changes)
         return self._refused(changes, result.err)
 
-    def _would_lose(self, changes: list[Change], *, resuming: bool) -> list[str]:
+    def _would_lose(self, changes: list[ChangedPath], *, resuming: bool) -> list[str]:
         """Return paths where read-tree would undo a deletion, or overwrite an ignored file, which it does not respect.
 
         When resuming, a file that already has its new content is no obstacle, and a missing one is to be written.
@@ -295,7 +295,7 @@ class Checkout:
         return [parent for parent in parents
                 if (self.path / parent).is_symlink() or (self.path / parent).is_file()]
 
-    def _refused(self, changes: list[Change], stderr: str) -> Blocked:
+    def _refused(self, changes: list[ChangedPath], stderr: str) -> Blocked:
         status = self.git.run("status", "--porcelain", "-z", "--no-renames", "--untracked-files=all", cwd=self.path).out
         edited = {part[3:] for part in status.split("\0") if part}
         return self._in_the_way(sorted(edited & {change.name for change in changes} | set(_NAMED.findall(stderr))))
@@ -307,7 +307,7 @@ class Checkout:
 
     # --- an interrupted update --------------------------------------------------------------------------------------
 
-    def _accept_written(self, old: str, changes: list[Change]) -> None:
+    def _accept_written(self, old: str, changes: list[ChangedPath]) -> None:
         """Add files that an interrupted update has written already to the copied index."""
         extra = {"GIT_INDEX_FILE": str(self._copy)}
         staged = set(self.git.run("diff-index", "--cached", "--name-only", "--no-renames", "-z", old, cwd=self.path,
@@ -323,10 +323,10 @@ class Checkout:
                 self.git.run("update-index", "--add", "--cacheinfo", f"{change.mode},{change.blob},{change.name}",
                              cwd=self.path, extra=extra, check=False)
 
-    def _is_written(self, change: Change) -> bool:
+    def _is_written(self, change: ChangedPath) -> bool:
         return self._blob(change.name) == change.blob or self._is_torn(change)
 
-    def _is_torn(self, change: Change) -> bool:
+    def _is_torn(self, change: ChangedPath) -> bool:
         """Return whether a file holds only the beginning of its new content: git was killed, or the disk was full.
 
         Overwriting such a file loses nothing.

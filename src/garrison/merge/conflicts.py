@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from garrison.merge.candidates import CandidateBuilder
     from garrison.merge.entry import MergeEntry
-    from garrison.merge.queue import MergeQueue, Progress, QueueWriter
+    from garrison.merge.queue import MergeQueue, QueueWriter, StepResult
     from garrison.merge.touched import TouchedFiles
     from garrison.system.git import Git
 
@@ -41,7 +41,7 @@ class ConflictCheck:
         self._checked: set[str] = set()
         self._not_before = float("-inf")
 
-    def check(self, tip: str, waiting: Sequence[MergeEntry], busy: Collection[str] = ()) -> Progress | None:
+    def check(self, tip: str, waiting: Sequence[MergeEntry], busy: Collection[str] = ()) -> StepResult | None:
         """Record the conflicts with `tip` of waiting entries not yet checked on it; None if there is none.
 
         Of those that conflict in the same file only the first is recorded: the others wait for its turn, and their

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 
     from garrison.merge.state import QueueState, RunningGate
-    from garrison.merge.verdicts import Evidence, SetRun
+    from garrison.merge.verdicts import SetRun, TreeEvidence
 
 MAX_SET = 128
 """Entries of the largest set; half the sets of this size are red if one entry in 185 is bad."""
@@ -73,7 +73,7 @@ class Beliefs(Value):
     """That a run on a good tree is red."""
 
 
-class Waiting(Value):
+class WaitingTree(Value):
     """Unjudged entry that may be tested now."""
 
     id: str
@@ -85,7 +85,7 @@ class Waiting(Value):
     """Set if enough others have overtaken it."""
 
 
-class Run(Value):
+class FinishedRun(Value):
     """Finished gate run. Its `entries` are the members that still wait, in the order in which they were merged."""
 
     entries: tuple[str, ...]
@@ -101,13 +101,13 @@ class Run(Value):
 
 
 class RunningSet(Value):
-    """Gate run in progress; `entries` and `lands` as in `Run`, but members that were rejected meanwhile stay."""
+    """Gate run in progress; `entries` and `lands` as in `FinishedRun`, but rejected members stay."""
 
     entries: tuple[str, ...]
     lands: bool = True
 
 
-class Start(Value):
+class SetStart(Value):
     """Set to test next, the probability that it passes, and why it was chosen, for people."""
 
     entries: tuple[str, ...]
@@ -118,17 +118,17 @@ class Start(Value):
     """Set if it repeats the last red run of one entry alone, on the same tree, even if the target has moved."""
 
 
-class Decision(Value):
+class QueueDecision(Value):
     """What to do now: land a set, or reject an entry, or else cancel runs and start others."""
 
     land: tuple[str, ...] = ()
     reject: str = ""
     cancel: tuple[RunningSet, ...] = ()
-    start: tuple[Start, ...] = ()
+    start: tuple[SetStart, ...] = ()
 
 
-def decide(waiting: Sequence[Waiting], beliefs: Beliefs, runs: Sequence[Run], running: Sequence[RunningSet],
-           gates: int, *, max_set: int = MAX_SET, is_steady: bool = False) -> Decision:
+def decide(waiting: Sequence[WaitingTree], beliefs: Beliefs, runs: Sequence[FinishedRun], running: Sequence[RunningSet],
+           gates: int, *, max_set: int = MAX_SET, is_steady: bool = False) -> QueueDecision:
     """Decide what to land, reject, cancel or test next.
 
     Args:
@@ -141,20 +141,20 @@ def decide(waiting: Sequence[Waiting], beliefs: Beliefs, runs: Sequence[Run], ru
     """
     passed = [run.entries for run in runs if run.green and run.lands and run.entries]
     if passed:
-        return Decision(land=max(passed, key=len))
+        return QueueDecision(land=max(passed, key=len))
     known = _Knowledge(waiting, beliefs, runs)
     if convicted := known.convict(is_steady=is_steady):
-        return Decision(reject=convicted)
+        return QueueDecision(reject=convicted)
     cancel = [each for each in running if known.is_useless(each)]
     plan = _Plan(known, [each for each in running if each not in cancel], max_set, is_steady=is_steady)
-    start: list[Start] = []
+    start: list[SetStart] = []
     while len(plan.running) < gates:
         best = max(plan.candidates(), key=lambda each: each.value, default=None)
         if best is None or (best.value < LEAST_VALUE and plan.running):
             break
         start.append(best)
         plan.add(RunningSet(best.entries))
-    return Decision(cancel=tuple(cancel), start=tuple(start))
+    return QueueDecision(cancel=tuple(cancel), start=tuple(start))
 
 
 class Trial(Value):
@@ -208,7 +208,7 @@ class _Chain(Value):
 class _Knowledge:
     """Proven entries, red groups and pool, from the finished runs."""
 
-    def __init__(self, waiting: Sequence[Waiting], beliefs: Beliefs, runs: Sequence[Run]) -> None:
+    def __init__(self, waiting: Sequence[WaitingTree], beliefs: Beliefs, runs: Sequence[FinishedRun]) -> None:
         self.waiting, self.beliefs = {each.id: each for each in waiting}, beliefs
         self.place = {name: index for index, name in enumerate(self.waiting)}
         red = [run for run in runs if not run.green and run.entries]
@@ -218,7 +218,7 @@ class _Knowledge:
         self.proven = (proven - withdrawn) & self.waiting.keys()
         self.bad = self._suspect(red)
         remaining = [(tuple(name for name in run.entries if name not in self.proven), run) for run in red]
-        self.reds: dict[frozenset[str], list[Run]] = {}
+        self.reds: dict[frozenset[str], list[FinishedRun]] = {}
         for names, run in remaining:
             self.reds.setdefault(frozenset(names), []).append(run)
         self.groups: list[_Chain] = []
@@ -229,7 +229,7 @@ class _Knowledge:
                 grouped |= group
         self.pool = [name for name in self.waiting if name not in self.proven and name not in grouped]
 
-    def _suspect(self, red: Sequence[Run]) -> dict[str, float]:
+    def _suspect(self, red: Sequence[FinishedRun]) -> dict[str, float]:
         """Return the probability that each waiting entry is bad, given the logs of the red runs."""
         suspicions = [run.suspicion for run in red if run.suspicion]
         bad = {}
@@ -274,10 +274,10 @@ class _Knowledge:
             name in group and not any(frozenset({other}) in self.reds for other in group - {name})
             for group in self.reds if len(group) > 1)
 
-    def test_alone(self, name: str, value: float, why: str) -> Start:
+    def test_alone(self, name: str, value: float, why: str) -> SetStart:
         """Return the run on one entry alone, which repeats the last such run that was red."""
         reds = self.reds.get(frozenset({name}), ())
-        return Start((name,), 1 - self.bad[name], value, why, repeats=any(run.is_own for run in reds))
+        return SetStart((name,), 1 - self.bad[name], value, why, repeats=any(run.is_own for run in reds))
 
     def is_useless(self, run: RunningSet) -> bool:
         """Return whether the verdict of a run in progress is known, and lands nothing."""
@@ -334,7 +334,7 @@ class _Plan:
                 return chain.good[len(names)]
         return self.known.goods(names)[-1]
 
-    def candidates(self) -> list[Start]:
+    def candidates(self) -> list[SetStart]:
         """Return sets that could be tested next, each with its value."""
         first = next(iter(self.known.waiting.values()), None)
         if first is None:
@@ -351,7 +351,7 @@ class _Plan:
         # beliefs that say nothing must not stop the queue
         return found or ([] if self.running else [alone])
 
-    def _cut(self, chain: _Chain) -> list[Start]:
+    def _cut(self, chain: _Chain) -> list[SetStart]:
         """Return the best prefix of a chain to test next."""
         known, whole = self.known, len(chain.entries)
         is_due = any(known.waiting[name].is_due for name in chain.entries)
@@ -373,7 +373,7 @@ class _Plan:
         return self._first_possible((), chain.entries, [
             (value, length, chain.good[length], f"{length} of {whole} that {what}") for value, length in found])
 
-    def _begin(self, base: tuple[str, ...], passes: float, why: str) -> list[Start]:
+    def _begin(self, base: tuple[str, ...], passes: float, why: str) -> list[SetStart]:
         """Return the best set of free entries of the pool, on the tip or on a set under test."""
         known, chosen = self.known, list[str]()
         around = known.proven.union(base)
@@ -390,21 +390,21 @@ class _Plan:
         return self._first_possible(base, chosen, found)
 
     def _first_possible(self, base: tuple[str, ...], names: Sequence[str],
-                        found: list[tuple[float, int, float, str]]) -> list[Start]:
+                        found: list[tuple[float, int, float, str]]) -> list[SetStart]:
         """Return the set of most value that can be tested, of (value, length, probability to pass, why)."""
         for value, length, passes, why in sorted(found, key=lambda each: -each[0]):
             if (test := self._compose(base, names[:length])) is not None:
-                return [Start(test, passes, value, why)]
+                return [SetStart(test, passes, value, why)]
         return []
 
-    def _land_proven(self) -> list[Start]:
+    def _land_proven(self) -> list[SetStart]:
         """Return sets that land what is proven, alone or on a set under test."""
         proven = self.known.proven
         if not proven or any(run.lands and proven.issubset(run.entries) for run in self.running):
             return []
         bases = [((), 1.0), *((run.entries, passes) for run, passes in zip(self.running, self.passes, strict=True)
                               if run.lands)]
-        return [Start(test, passes, self._landing(test) * passes, "each passed, on another tip")
+        return [SetStart(test, passes, self._landing(test) * passes, "each passed, on another tip")
                 for base, passes in bases if (test := self._compose(base, ()))]
 
     def _compose(self, base: tuple[str, ...], names: Sequence[str]) -> tuple[str, ...] | None:
@@ -454,7 +454,7 @@ RETRY = Backoff(30.0, 1800.0)
 """Delays after which a queue that paused for such a result tries again by itself."""
 
 
-def check_base(tree: str, results: Collection[str], evidence: Evidence) -> Answer:
+def check_base(tree: str, results: Collection[str], evidence: TreeEvidence) -> Answer:
     """Return whether the bare target passes, has to be tested, or gives cause to pause the queue.
 
     A plain red is the entries' fault if the target's tree passed; but the gate may have broken since.
@@ -547,7 +547,7 @@ class Setback(Value):
 
 
 def list_runs(state: QueueState, key: str, tip: str, waiting: Collection[str],
-              unfit: Collection[tuple[str, ...]] = ()) -> Iterator[tuple[Run, SetRun]]:
+              unfit: Collection[tuple[str, ...]] = ()) -> Iterator[tuple[FinishedRun, SetRun]]:
     """Yield each finished run that says something of the waiting entries, as the decision and the journal have it.
 
     Args:
@@ -569,15 +569,15 @@ def list_runs(state: QueueState, key: str, tip: str, waiting: Collection[str],
         lands = is_whole and set(landed) <= set(record.entries) and left not in unfit
         if trial.green:
             earlier.append(trial)
-            yield Run(left, green=True, lands=lands), record
+            yield FinishedRun(left, green=True, lands=lands), record
         elif is_whole and record.tree not in evidence.green:  # else the gate was flaky
             # An entry's own runs count from the last time that it was queued.
             is_own = len(record.entries) == 1 and state.entries[left[0]].verdict not in ("", "green")
             is_lost = record.result == "lost"  # several times
             is_proof = is_own and (is_lost or convicts(trial, earlier, flaky=evidence.flaky))
             earlier.append(trial)
-            yield Run(left, False, dict(zip(record.entries, record.suspicion, strict=False)), lands, is_own,
-                      is_proof), record
+            yield FinishedRun(left, False, dict(zip(record.entries, record.suspicion, strict=False)), lands, is_own,
+                              is_proof), record
 
 
 def is_steady(state: QueueState, key: str) -> bool:

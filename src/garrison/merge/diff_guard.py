@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from garrison.ends import ChangeKind, Told
+from garrison.ends import ChangeKind, LandingNote
 from garrison.merge.gate_files import OWN_SETTINGS, GateFiles, is_same_section
-from garrison.system.git.commits import Change
+from garrison.system.git.commits import ChangedPath
 from garrison.system.terminal_text import format_size
 from garrison.values import Value, replace
 
@@ -59,7 +59,7 @@ class ChangedFile(Value):
     """Its first `HEAD_BYTES`, empty if they are not known."""
 
 
-class Finding(Value):
+class FileFinding(Value):
     """One file, or all files below one folder (then `name` ends with a slash)."""
 
     kind: FindingKind
@@ -81,7 +81,7 @@ _SECRETS = ("id_rsa", "id_dsa", "id_ecdsa", "id_ed25519", "id_ecdsa_sk", "id_ed2
 _PRIVATE_KEY = re.compile(rb"-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----")
 
 
-def classify(files: Iterable[ChangedFile], limits: GuardConfig) -> list[Finding]:
+def classify(files: Iterable[ChangedFile], limits: GuardConfig) -> list[FileFinding]:
     """Return what is wrong with a change, folders first, then files by name; a name that `limits.allow` matches passes.
 
     Files that the project tracks already pass by their names: somebody decided on them before.
@@ -90,26 +90,26 @@ def classify(files: Iterable[ChangedFile], limits: GuardConfig) -> list[Finding]
     environments = {file.name.removesuffix(_ENVIRONMENT) for file in considered
                     if file.is_new and file.name.endswith(f"/{_ENVIRONMENT}")}
     folders: Counter[str] = Counter()
-    found: list[Finding] = []
+    found: list[FileFinding] = []
     others = 0
     for file in considered:
         folder = _installed(file.name, environments) if file.is_new else ""
         if folder:
             folders[folder] += 1
         elif (kind := _kind(file, limits)) is not None:
-            found.append(Finding(kind, file.name, file.size))
+            found.append(FileFinding(kind, file.name, file.size))
         else:
             others += file.is_new
-    installed = [Finding(FindingKind.INSTALLED, name, count=count) for name, count in sorted(folders.items())]
+    installed = [FileFinding(FindingKind.INSTALLED, name, count=count) for name, count in sorted(folders.items())]
     is_many = limits.max_files is not None and others > limits.max_files
     return [*installed, *found, *([_many(considered, others)] if is_many else [])]
 
 
-def _many(files: Sequence[ChangedFile], count: int) -> Finding:
+def _many(files: Sequence[ChangedFile], count: int) -> FileFinding:
     """Return the finding of too many new files, named by the top folder that contains most of them."""
     folders = Counter(f"{parts[0]}/" if len(parts := file.name.split("/", 1)) > 1 else "./"
                       for file in files if file.is_new)
-    return Finding(FindingKind.MANY, folders.most_common(1)[0][0], count=count)
+    return FileFinding(FindingKind.MANY, folders.most_common(1)[0][0], count=count)
 
 
 def _installed(name: str, environments: Iterable[str]) -> str:
@@ -192,17 +192,17 @@ class Landed(Value):
     """Something that landed before, and what it changed."""
 
     commit: str
-    changes: Sequence[Change]
+    changes: Sequence[ChangedPath]
 
 
 class Diff(Value):
     """Work that is to land, as git tells it, and what it is looked at with."""
 
-    changes: Sequence[Change]
+    changes: Sequence[ChangedPath]
     """What differs from the commit at which it began."""
     read: ReadBlobs
     gate: GateFiles = msgspec.field(default_factory=GateFiles)
-    history: Sequence[Change] = ()
+    history: Sequence[ChangedPath] = ()
     """What its commits changed, one after the other: what one added and another removed lands in the history."""
     landed: Sequence[Landed] = ()
     """What landed last before it began, newest first."""
@@ -212,7 +212,7 @@ class Diff(Value):
     """Patterns of the files that the node may change; empty: all."""
 
 
-def inspect_diff(diff: Diff, limits: GuardConfig) -> list[Told]:
+def inspect_diff(diff: Diff, limits: GuardConfig) -> list[LandingNote]:
     """Return what the user should know about work that is to land, in the order of `ChangeKind`. Pure but for `read`.
 
     What `limits.allow` matches is no secret, not too large and no nested repository.
@@ -237,11 +237,11 @@ def inspect_diff(diff: Diff, limits: GuardConfig) -> list[Told]:
     names[ChangeKind.REVERTS] = _reverts(changes, diff.landed)
     names[ChangeKind.OUTSIDE] = [change.name for change in changes if not matches(change.name, diff.files)] \
         if diff.files else []
-    return [Told(kind.value, limits.effect(kind).value, len(found), tuple(found[:SHOWN]))
+    return [LandingNote(kind.value, limits.effect(kind).value, len(found), tuple(found[:SHOWN]))
             for kind in ChangeKind if (found := list(dict.fromkeys(names.get(kind, ()))))]
 
 
-def _without(history: Sequence[Change], changes: Sequence[Change]) -> list[Change]:
+def _without(history: Sequence[ChangedPath], changes: Sequence[ChangedPath]) -> list[ChangedPath]:
     """Return what the history has and the whole does not: what a commit changed, and a later one changed again."""
     known = {(change.name, change.blob) for change in changes}
     return [change for change in history if (change.name, change.blob) not in known]
@@ -249,13 +249,13 @@ def _without(history: Sequence[Change], changes: Sequence[Change]) -> list[Chang
 
 def parse_log(text: str) -> list[Landed]:
     """Read the output of `git log -z --raw --no-abbrev --no-renames --format=%H`."""
-    commits: list[tuple[str, list[Change]]] = []
+    commits: list[tuple[str, list[ChangedPath]]] = []
     parts = iter(text.split("\0"))
     for part in parts:
         line = part.strip("\n")
         if line.startswith(":"):
             old_mode, mode, old_blob, blob, status = line[1:].split(" ")
-            commits[-1][1].append(Change(next(parts, ""), mode, blob, status, old_mode, old_blob))
+            commits[-1][1].append(ChangedPath(next(parts, ""), mode, blob, status, old_mode, old_blob))
         elif line:
             commits.append((line, []))
     return [Landed(commit, changes) for commit, changes in commits]
@@ -305,7 +305,7 @@ def is_test(name: str) -> bool:
         and last.rpartition(".")[2].lower() not in _PROSE)
 
 
-def _by_name(changes: Sequence[Change]) -> dict[ChangeKind, list[str]]:
+def _by_name(changes: Sequence[ChangedPath]) -> dict[ChangeKind, list[str]]:
     """Return the kinds of change that names alone tell."""
     names: dict[ChangeKind, list[str]] = {kind: [] for kind in ChangeKind}
     for change in changes:
@@ -323,7 +323,7 @@ def _by_name(changes: Sequence[Change]) -> dict[ChangeKind, list[str]]:
     return names
 
 
-def _shadows(change: Change, gate: GateFiles) -> bool:
+def _shadows(change: ChangedPath, gate: GateFiles) -> bool:
     """Return whether Python would load a new file in place of a test runner, or before all tests."""
     folder, _, last = change.name.rpartition("/")
     stem = last.partition(".")[0] if last.endswith((".py", ".pyc", ".so")) else ""
@@ -336,11 +336,11 @@ def _shadows(change: Change, gate: GateFiles) -> bool:
     return stem in {*_LOADED, *gate.modules} and folder in ("", "src", "lib", "test", "tests")
 
 
-def _gate(changes: Sequence[Change], diff: Diff) -> list[str]:
+def _gate(changes: Sequence[ChangedPath], diff: Diff) -> list[str]:
     """Return the changed files of the gate, with what is shared only if its own sections of it differ."""
     patterns = [name for name in diff.gate.files if "*" in name]
     found: list[str] = []
-    shared: dict[str, Change] = {}
+    shared: dict[str, ChangedPath] = {}
     manifests = diff.gate.manifests
     for change in changes:
         if change.name in diff.gate.files or any(fnmatchcase(change.name, pattern) for pattern in patterns):
@@ -384,7 +384,7 @@ _TEST_CASES = re.compile(
     rb"^[ \t]*\[(?:Fact|Theory|Test|TestMethod)\b|^@test\b|^[ \t]*TEST(?:_F|_P)?\(")
 
 
-def _compare_tests(changes: Sequence[Change], tests: Collection[str], read: ReadBlobs,
+def _compare_tests(changes: Sequence[ChangedPath], tests: Collection[str], read: ReadBlobs,
                    moved: Collection[str]) -> tuple[list[str], list[str]]:
     """Return the tests that are gone, and those that are skipped, by marks in the lines that are gone and new."""
     blobs = read({oid for change in changes for oid in (change.blob, change.old_blob) if oid.strip("0")})
@@ -420,7 +420,7 @@ def _differing_lines(before: bytes, after: bytes) -> tuple[bytes, bytes]:
 _MODULE_PATH = re.compile(rb"(?m)^\s*path\s*=\s*\"?(.*?)\"?\s*$")
 
 
-def _nested(changes: Sequence[Change], read: ReadBlobs, limits: GuardConfig) -> list[str]:
+def _nested(changes: Sequence[ChangedPath], read: ReadBlobs, limits: GuardConfig) -> list[str]:
     """Return new links to commits of other repositories, if the diff has no entry of `.gitmodules` for them."""
     links = [change.name for change in changes if change.mode == _NESTED and change.old_mode != _NESTED]
     if not links:
@@ -431,7 +431,7 @@ def _nested(changes: Sequence[Change], read: ReadBlobs, limits: GuardConfig) -> 
     return [name for name in links if name not in known and not matches(name, limits.allow)]
 
 
-def _unwanted(changes: Sequence[Change], sizes: Mapping[str, int], limits: GuardConfig,
+def _unwanted(changes: Sequence[ChangedPath], sizes: Mapping[str, int], limits: GuardConfig,
               moved: Collection[str]) -> tuple[list[str], list[str]]:
     """Return files whose names say that they hold secrets, and what is too large, too many or installed."""
     most = limits.max_file
@@ -446,7 +446,7 @@ def _unwanted(changes: Sequence[Change], sizes: Mapping[str, int], limits: Guard
                      if finding.kind is not FindingKind.SECRET]
 
 
-def describe_finding(finding: Finding, limits: GuardConfig) -> str:
+def describe_finding(finding: FileFinding, limits: GuardConfig) -> str:
     """Return a finding as people read it: the name, and what is wrong with it."""
     match finding.kind:
         case FindingKind.SIZE:
@@ -510,7 +510,7 @@ def find_secrets(content: bytes) -> dict[str, set[bytes]]:
     return found
 
 
-def _secrets(changes: Sequence[Change], history: Sequence[Change], read: ReadBlobs, limits: GuardConfig,
+def _secrets(changes: Sequence[ChangedPath], history: Sequence[ChangedPath], read: ReadBlobs, limits: GuardConfig,
              moved: Collection[str]) -> list[str]:
     """Return the files to which a secret was added, by any of the commits that are to land."""
     added = {change.blob: change for change in (*history, *changes)
@@ -532,7 +532,7 @@ def _secrets(changes: Sequence[Change], history: Sequence[Change], read: ReadBlo
     return lines
 
 
-def _reverts(changes: Sequence[Change], landed: Sequence[Landed]) -> list[str]:
+def _reverts(changes: Sequence[ChangedPath], landed: Sequence[Landed]) -> list[str]:
     """Return what landed before and is undone: each of its files that differs is put back to what it was before."""
     now = {change.name: change for change in changes}
     found = []

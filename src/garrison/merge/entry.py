@@ -12,10 +12,10 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING
 
-from garrison.ends import ChangeKind, Told
+from garrison.ends import ChangeKind, LandingNote
 from garrison.errors import ForbiddenTransition, UsageError
-from garrison.pipeline.node_status import Landing
-from garrison.plugins import Group, offered
+from garrison.pipeline.node_status import LandingWord
+from garrison.plugins import PluginGroup, offered
 from garrison.records.comments import ReviewComment
 from garrison.records.names import Key
 from garrison.records.record import Record
@@ -48,17 +48,17 @@ HAS_LANDED = frozenset({"landed", "undone"})
 """
 FINAL = HAS_LANDED.union(status for status, following in TRANSITIONS.items() if not following)
 """Statuses in which the queue has nothing left to do."""
-WAITING_FOR_APPROVAL = Landing.WAITING_FOR_APPROVAL.value
+WAITING_FOR_APPROVAL = LandingWord.WAITING_FOR_APPROVAL.value
 """Reason of an entry that the user has to approve."""
 FAILED = frozenset({"conflict", "rejected", "cancelled", "undone"})
 """Final statuses of an entry whose work the target does not have."""
 SHOWN: Mapping[str, str] = {
-    **dict.fromkeys(("queued", "landing_blocked", "held"), Landing.QUEUED.value),
-    **dict.fromkeys(("candidate", "testing", "landing"), Landing.TESTING.value),
-    "landed": Landing.LANDED.value,
-    "undone": Landing.UNDONE.value,
-    **dict.fromkeys(("conflict", "rejected"), Landing.REJECTED.value),
-    **dict.fromkeys(("cancelled", "superseded"), Landing.WITHDRAWN.value),
+    **dict.fromkeys(("queued", "landing_blocked", "held"), LandingWord.QUEUED.value),
+    **dict.fromkeys(("candidate", "testing", "landing"), LandingWord.TESTING.value),
+    "landed": LandingWord.LANDED.value,
+    "undone": LandingWord.UNDONE.value,
+    **dict.fromkeys(("conflict", "rejected"), LandingWord.REJECTED.value),
+    **dict.fromkeys(("cancelled", "superseded"), LandingWord.WITHDRAWN.value),
 }
 """Status → the word for the landing of its node, unless it waits for approval."""
 WITHDRAWABLE = frozenset(status for status, following in TRANSITIONS.items() if "cancelled" in following)
@@ -126,7 +126,7 @@ class MergeEntry(Record):
     strategy: str = STRATEGIES[0]
     approval: bool = False
     """Set if it is held, from the first, until the user approves it."""
-    changes: tuple[Told, ...] | None = None
+    changes: tuple[LandingNote, ...] | None = None
     """What the user should know of it, as its node's runner found it; None if nobody looked: the user enqueued it, or
     it is the whole of a run."""
     together: tuple[str, ...] = ()
@@ -201,13 +201,13 @@ class EntryOptions(Value):
     depends_on: tuple[str, ...] | None = None
     strategy: str | None = None
     approval: bool = False
-    changes: tuple[Told, ...] | None = None
+    changes: tuple[LandingNote, ...] | None = None
     """What the user should know of the work."""
 
     def check(self) -> EntryOptions:
         """Return itself; UsageError for a value that does not exist."""
         if self.strategy is not None and self.strategy not in STRATEGIES and \
-                self.strategy not in (installed := offered(Group.STRATEGIES)):
+                self.strategy not in (installed := offered(PluginGroup.STRATEGIES)):
             raise UsageError(f"no strategy {self.strategy!r}; there are {', '.join((*STRATEGIES, *installed))}")
         if self.priority is not None and self.priority not in PRIORITIES:
             raise UsageError(f"priority {self.priority} is out of bounds; give one from {PRIORITIES[0]} to "
@@ -278,7 +278,7 @@ STATUS_SIGNALS = {
 """Status that an entry reaches → signals to send."""
 
 
-class Outcome(Value):
+class EntryFact(Value):
     """Fact to signal; `seq` and `at` are its journal record's."""
 
     entry: MergeEntry
@@ -288,16 +288,16 @@ class Outcome(Value):
     payload: dict[str, object]
 
 
-def make_outcome(entry: MergeEntry, signal_type: str, seq: int, at: str) -> Outcome:
+def make_outcome(entry: MergeEntry, signal_type: str, seq: int, at: str) -> EntryFact:
     """Return the outcome of an entry as it was after record `seq`."""
-    return Outcome(entry, signal_type, seq, at, {
+    return EntryFact(entry, signal_type, seq, at, {
         "node_id": entry.node, "entry": entry.id, "attempt": entry.attempt, "branch": entry.branch,
         "target": entry.target, "oid": entry.oid, "commit": entry.commit, "status": entry.status,
         "files": list(entry.files), "log": entry.log,
         "error": entry.reason if signal_type.endswith("FAILED") else None})
 
 
-def to_signal(outcome: Outcome, processor: str = "hand", incarnation: int = 0) -> Signal | None:
+def to_signal(outcome: EntryFact, processor: str = "hand", incarnation: int = 0) -> Signal | None:
     """Return the signal to the entry's runner, None if it was enqueued by hand and has none."""
     entry = outcome.entry
     if not entry.recipient:

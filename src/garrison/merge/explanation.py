@@ -16,7 +16,7 @@ from garrison.values import Value
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from garrison.ends import Told
+    from garrison.ends import LandingNote
     from garrison.merge.beliefs import Estimate
     from garrison.merge.entry import MergeEntry
     from garrison.records.journal import Entry as Stored
@@ -69,7 +69,7 @@ _REMEDIES: Mapping[str, str] = {
     ChangeKind.NESTED: "add their files (remove the `.git` in them first), or `git submodule add` them"}
 
 
-def describe_change(change: Told, *, most: int = 5) -> str:
+def describe_change(change: LandingNote, *, most: int = 5) -> str:
     """Return what the user should know of work, in a few words: `changes 2 tests: a.py, b.py`."""
     words = _CHANGES.get(change.kind, f"{change.kind}").format(number=change.number, s="s" * (change.number != 1))
     more = change.number - len(change.names[:most])
@@ -77,13 +77,13 @@ def describe_change(change: Told, *, most: int = 5) -> str:
     return f"{words}: {names}" + (f" and {more:,} more" if more > 0 else "") if names else words
 
 
-def describe_changes(changes: Iterable[Told] | None, *, most: int = 3) -> str:
+def describe_changes(changes: Iterable[LandingNote] | None, *, most: int = 3) -> str:
     """Return all that the user should know of work, on one line; what was asked about first, '' for nothing."""
     ordered = sorted(changes or (), key=lambda each: each.effect != Effect.ASK)
     return "; ".join(describe_change(change, most=most) for change in ordered)
 
 
-def describe_refused(changes: Iterable[Told]) -> str:
+def describe_refused(changes: Iterable[LandingNote]) -> str:
     """Return why `[guard]` sends work back, and what helps, for its next attempt and for people."""
     parts = [f"it {describe_change(change)} ({_REMEDIES.get(change.kind, 'leave that out')})" for change in changes]
     return f"[guard] refuses it: {'; '.join(parts)}"

@@ -30,7 +30,14 @@ from garrison.sandbox.file_system import show_named_programs
 from garrison.sandbox.network import NetworkPlace, NetworkUser
 from garrison.sandbox.place import Mode, Place, Rights, Role
 from garrison.sandbox.probe import explain_missing_file, held_mode
-from garrison.sandbox.proxy.hosts import REFUSED, HostSettings, RefusedHost, describe_permission, read_refused
+from garrison.sandbox.proxy.hosts import (
+    REFUSED,
+    REFUSED_PORTS,
+    HostRights,
+    RefusedHost,
+    describe_permission,
+    read_refused,
+)
 from garrison.sandbox.rights import read_rights
 from garrison.sandbox.setups import SetupLayer
 from garrison.supervise.job_watch import JobWatch, LostTime
@@ -99,7 +106,7 @@ KILL_GRACE = 0.2
 """Seconds between TERM and KILL for what a run left behind."""
 
 
-class Verdict(Value):
+class GateVerdict(Value):
     """Result of a run, with exit code, a one-line reason, the log and its tail."""
 
     result: Result
@@ -195,7 +202,8 @@ class GateRun:
         """Prepare the slot for a commit with that tree and start set-up or gate, in a fresh folder."""
         self.tree = tree
         remove_folder(self.folder)
-        (self._costs / network.FOLDER / REFUSED).unlink(missing_ok=True)
+        for name in (REFUSED, REFUSED_PORTS):
+            (self._costs / network.FOLDER / name).unlink(missing_ok=True)
         atomic.make_directory(self.log.parent)
         try:
             self.slot.prepare(commit, self.config.clean, self.config.keep)
@@ -301,7 +309,8 @@ class GateRun:
         self.is_cut, self._is_served, self._serve_at = False, False, time.monotonic() + PROXY_AFTER
         self._lost_time = None
         if self.network.client is not None:
-            (folder / "proxy").write_text(UNSERVED)
+            proxy = self.network.process
+            (folder / "proxy").write_text(UNSERVED if proxy is None else f"{proxy.pid} {proxy.ticks}")
         # Detached, and its pid is written by itself: neither the end of this processor nor a kill between the start and
         # a record of ours may leave a gate that the next processor does not find.
         self.child = processes.spawn(argv, env=confined.env, cwd=self.slot.path, log=log, subreaper=True)
@@ -389,12 +398,12 @@ class GateRun:
 
     # --- watching ---------------------------------------------------------------------------------------------------
 
-    def poll(self, now: float) -> Verdict | None:
+    def poll(self, now: float) -> GateVerdict | None:
         """Return the verdict, None while set-up or gate runs; start the gate after a green set-up."""
         stage = self._stage()
         if stage is None:
             reason = describe_result("lost", self.config.gate or "", End(None), self.config.timeout)
-            return Verdict("lost", UNKNOWN, reason, "", self.log)
+            return GateVerdict("lost", UNKNOWN, reason, "", self.log)
         running = self._is_running(stage, now)  # before the verdict is read: a wrapper may write it and end in between
         if running and self.network is None:
             self._notice_cut(stage)
@@ -413,7 +422,7 @@ class GateRun:
             except (GarrisonError, OSError) as error:  # what it left cannot be read or kept
                 log = self.setup_log
                 result: Result = "lost" if machine.passes(error) else "red"
-                return Verdict(result, 1, f"after the set-up: {error}", read_tail(log, TAIL_LINES), log)
+                return GateVerdict(result, 1, f"after the set-up: {error}", read_tail(log, TAIL_LINES), log)
             self._start_stage("gate", self.config.gate_command, self.log)
             return None
         return self._judge(stage, end, now)
@@ -459,13 +468,13 @@ class GateRun:
         return (f"it was stopped for about {self._lost_time.seconds:.0f} of its {self._lost_time.limit:g} s (SIGSTOP, "
                 "or a suspended machine), so its time-out is no verdict")
 
-    def _end_hung(self, stage: str, hang: Hang) -> Verdict:
+    def _end_hung(self, stage: str, hang: Hang) -> GateVerdict:
         """End a stage that hangs. It says nothing about the tree: it is repeated, as one that a signal ended."""
         self.abandon()
         log = self.setup_log if stage == "setup" else self.log
         what, command = ("set-up", self.config.setup) if stage == "setup" else ("gate", self.config.gate)
         reason = f"the {what} {quote_command(command or '')} hung and was ended: {hang.why}"
-        return Verdict("lost", UNKNOWN, reason, read_tail(log, TAIL_LINES), log, hang.why, was_stopped=True)
+        return GateVerdict("lost", UNKNOWN, reason, read_tail(log, TAIL_LINES), log, hang.why, was_stopped=True)
 
     def _read_verdict(self, stage: str) -> End | None:
         line = read_line(self.folder / stage / "verdict")
@@ -474,7 +483,7 @@ class GateRun:
         code, timed_out = line.split()
         return End(int(code), timed_out == "1")
 
-    def _judge(self, stage: str, end: End, now: float) -> Verdict:
+    def _judge(self, stage: str, end: End, now: float) -> GateVerdict:
         lost_time = self._describe_lost_time(end, now)
         self.abandon()  # before the log is read: what the stage left running may still write there
         is_disk_full = end.code != 0 and machine.is_full(self.slot.path)
@@ -499,18 +508,19 @@ class GateRun:
         restored = self._describe_restored()
         code = UNKNOWN if end.code is None else end.code
         note = "; ".join(filter(None, [hint.lstrip("; "), lost_time, restored, altered]))
-        return Verdict(result, code, "; ".join(filter(None, [reason + hint, lost_time, restored, altered])), tail, log,
-                       note, bool(lost_time), refused_hosts=tuple(host.place for host in self.refused_hosts))
+        return GateVerdict(result, code, "; ".join(filter(None, [reason + hint, lost_time, restored, altered])), tail,
+                           log,
+                           note, bool(lost_time), refused_hosts=tuple(host.place for host in self.refused_hosts))
 
     @property
     def refused_hosts(self) -> list[RefusedHost]:
-        return read_refused(self._costs / network.FOLDER / REFUSED)
+        return [host for name in (REFUSED, REFUSED_PORTS) for host in read_refused(self._costs / network.FOLDER / name)]
 
     def _describe_refused_hosts(self) -> str:
         """Return which hosts set-up and gate were refused: a failed download is not the branch's fault."""
         refused = self.refused_hosts
         rights = self._rights("gate", self.environment)
-        hint = describe_permission(refused, HostSettings(config_path(self.home), rights.hosts))
+        hint = describe_permission(refused, HostRights(config_path(self.home), rights.hosts, rights.host_ports))
         return "".join(f"; {host.describe()}" for host in refused[:MAX_NAMED]) + (f"; {hint}" if hint else "")
 
     def _is_lost(self, end: End, tail: str) -> bool:

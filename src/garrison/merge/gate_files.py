@@ -30,7 +30,7 @@ _MAX_LINK = 200
 """Characters of a path that a symbolic link leads to."""
 
 
-class Form(StrEnum):
+class ManifestForm(StrEnum):
     """How a manifest is read."""
 
     TOML = "toml"
@@ -44,7 +44,7 @@ class Section(Value):
     key may be a pattern."""
 
     file: str
-    form: Form
+    form: ManifestForm
     keys: tuple[str, ...]
 
 
@@ -64,38 +64,42 @@ class GateFiles(Value):
         return frozenset(section.file for section in self.sections)
 
 
-OWN_SETTINGS = Section("garrison.toml", Form.TOML, ("launch", "guard"))
+OWN_SETTINGS = Section("garrison.toml", ManifestForm.TOML, ("launch", "guard"))
 """garrison's own settings of a repository: they name the gate, and what is asked about it."""
 
 _PYPROJECT, _SETUP_CFG, _PACKAGE = "pyproject.toml", "setup.cfg", "package.json"
 _PYTEST = ("pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml"), (
-    (_PYPROJECT, Form.TOML, "tool.pytest*"), (_SETUP_CFG, Form.INI, "tool:pytest"), ("tox.ini", Form.INI, "pytest"))
-_Tool = tuple[tuple[str, ...], tuple[tuple[str, Form, str], ...]]
+    (_PYPROJECT, ManifestForm.TOML, "tool.pytest*"), (_SETUP_CFG, ManifestForm.INI, "tool:pytest"),
+    ("tox.ini", ManifestForm.INI, "pytest"))
+_Tool = tuple[tuple[str, ...], tuple[tuple[str, ManifestForm, str], ...]]
 _TOOLS: Mapping[str, _Tool] = {
     "pytest": _PYTEST, "py.test": _PYTEST,
     "tox": (("tox.ini", "tox.toml", *_PYTEST[0]), (
-        (_PYPROJECT, Form.TOML, "tool.tox"), (_SETUP_CFG, Form.INI, "tox*"), (_SETUP_CFG, Form.INI, "testenv*"),
+        (_PYPROJECT, ManifestForm.TOML, "tool.tox"), (_SETUP_CFG, ManifestForm.INI, "tox*"),
+        (_SETUP_CFG, ManifestForm.INI, "testenv*"),
         *_PYTEST[1])),
     "nox": (("noxfile.py", *_PYTEST[0]), _PYTEST[1]),
-    "coverage": ((".coveragerc",), ((_PYPROJECT, Form.TOML, "tool.coverage"), (_SETUP_CFG, Form.INI, "coverage*"))),
-    "ruff": (("ruff.toml", ".ruff.toml"), ((_PYPROJECT, Form.TOML, "tool.ruff"),)),
-    "mypy": (("mypy.ini", ".mypy.ini"), ((_PYPROJECT, Form.TOML, "tool.mypy"), (_SETUP_CFG, Form.INI, "mypy*"))),
-    "flake8": ((".flake8",), ((_SETUP_CFG, Form.INI, "flake8*"), ("tox.ini", Form.INI, "flake8*"))),
+    "coverage": ((".coveragerc",),
+                 ((_PYPROJECT, ManifestForm.TOML, "tool.coverage"), (_SETUP_CFG, ManifestForm.INI, "coverage*"))),
+    "ruff": (("ruff.toml", ".ruff.toml"), ((_PYPROJECT, ManifestForm.TOML, "tool.ruff"),)),
+    "mypy": (("mypy.ini", ".mypy.ini"),
+             ((_PYPROJECT, ManifestForm.TOML, "tool.mypy"), (_SETUP_CFG, ManifestForm.INI, "mypy*"))),
+    "flake8": ((".flake8",), ((_SETUP_CFG, ManifestForm.INI, "flake8*"), ("tox.ini", ManifestForm.INI, "flake8*"))),
     "pre-commit": ((".pre-commit-config.yaml",), ()),
-    "jest": (("jest.config.*",), ((_PACKAGE, Form.JSON, "jest"),)),
+    "jest": (("jest.config.*",), ((_PACKAGE, ManifestForm.JSON, "jest"),)),
     "vitest": (("vitest.config.*", "vitest.workspace.*"), ()),
-    "mocha": ((".mocharc.*", ".mocharc", "test/mocha.opts"), ((_PACKAGE, Form.JSON, "mocha"),)),
-    "ava": (("ava.config.*",), ((_PACKAGE, Form.JSON, "ava"),)),
-    "tap": ((".taprc",), ((_PACKAGE, Form.JSON, "tap"),)),
+    "mocha": ((".mocharc.*", ".mocharc", "test/mocha.opts"), ((_PACKAGE, ManifestForm.JSON, "mocha"),)),
+    "ava": (("ava.config.*",), ((_PACKAGE, ManifestForm.JSON, "ava"),)),
+    "tap": ((".taprc",), ((_PACKAGE, ManifestForm.JSON, "tap"),)),
     "karma": (("karma.conf.*",), ()),
     "playwright": (("playwright.config.*",), ()),
     "cypress": (("cypress.config.*",), ()),
-    "eslint": (("eslint.config.*", ".eslintrc", ".eslintrc.*"), ((_PACKAGE, Form.JSON, "eslintConfig"),)),
+    "eslint": (("eslint.config.*", ".eslintrc", ".eslintrc.*"), ((_PACKAGE, ManifestForm.JSON, "eslintConfig"),)),
     "phpunit": (("phpunit.xml", "phpunit.xml.dist", "phpunit.dist.xml"), ()),
     "rspec": ((".rspec",), ()),
     "cargo": ((".cargo/config.toml", ".cargo/config", ".config/nextest.toml"), (
-        ("Cargo.toml", Form.TOML, "test"), ("Cargo.toml", Form.TOML, "lib.test"),
-        ("Cargo.toml", Form.TOML, "profile.test"))),
+        ("Cargo.toml", ManifestForm.TOML, "test"), ("Cargo.toml", ManifestForm.TOML, "lib.test"),
+        ("Cargo.toml", ManifestForm.TOML, "profile.test"))),
     "just": (("justfile", "Justfile", ".justfile"), ()),
     "rake": (("Rakefile", "rakefile", "Rakefile.rb"), ()),
     "invoke": (("tasks.py",), ()), "inv": (("tasks.py",), ()),
@@ -127,7 +131,7 @@ def find_gate_files(command: str, read: Read) -> GateFiles:
     """Return what a gate's command consists of, by the files of the target."""
     finder = _Finder(read)
     finder.follow_text(command, "", 0)
-    sections: dict[tuple[str, Form], list[str]] = {}
+    sections: dict[tuple[str, ManifestForm], list[str]] = {}
     for file, form, key in finder.sections:
         sections.setdefault((file, form), []).append(key)
     return GateFiles(frozenset(finder.files), frozenset(
@@ -142,7 +146,7 @@ class _Finder:
     read: Read
     files: set[str] = field(default_factory=set)
     scripts: set[str] = field(default_factory=set)
-    sections: set[tuple[str, Form, str]] = field(default_factory=set)
+    sections: set[tuple[str, ManifestForm, str]] = field(default_factory=set)
     modules: set[str] = field(default_factory=set)
     followed: set[str] = field(default_factory=set)
 
@@ -285,9 +289,9 @@ class _Finder:
         if not words:
             return
         path = _join(folder, _PACKAGE)
-        scripts = _look_up(_parse(Form.JSON, self.read(path)), "scripts")
+        scripts = _look_up(_parse(ManifestForm.JSON, self.read(path)), "scripts")
         for script in (f"pre{words[0]}", words[0], f"post{words[0]}"):
-            self.sections.add((path, Form.JSON, f"scripts.{script}"))
+            self.sections.add((path, ManifestForm.JSON, f"scripts.{script}"))
             text = scripts.get(script) if isinstance(scripts, dict) else None
             if isinstance(text, str) and f"{path}:{script}" not in self.followed and len(self.followed) < MAX_FILES:
                 self.followed.add(f"{path}:{script}")
@@ -307,7 +311,7 @@ class _Finder:
                 targets.append(word)
         paths = [path for path in files or [_join(folder, name) for name in MAKEFILES] if path]
         path, data = next(((each, data) for each in paths if (data := self.read(each)) is not None), ("", b""))
-        self.sections.update((each, Form.MAKE, target) for each in paths for target in targets or [""])
+        self.sections.update((each, ManifestForm.MAKE, target) for each in paths for target in targets or [""])
         if not path or f"{path}:{targets}" in self.followed:
             return
         self.followed.add(f"{path}:{targets}")
@@ -381,7 +385,7 @@ def is_same_section(section: Section, before: bytes | None, after: bytes | None)
     another value."""
     if before == after:
         return True
-    if section.form is Form.MAKE:
+    if section.form is ManifestForm.MAKE:
         views = [Makefile.parse((data or b"").decode(errors="replace")).view(section.keys) for data in (before, after)]
         return views[0] == views[1]
     old, new = _parse(section.form, before), _parse(section.form, after)
@@ -393,7 +397,7 @@ def is_same_section(section: Section, before: bytes | None, after: bytes | None)
 _UNREADABLE: object = object()
 
 
-def _parse(form: Form, data: bytes | None) -> object:
+def _parse(form: ManifestForm, data: bytes | None) -> object:
     import configparser  # late, as tomllib: few gates have sections of a manifest
     import tomllib
 
@@ -402,9 +406,9 @@ def _parse(form: Form, data: bytes | None) -> object:
     text = data.decode(errors="surrogateescape")
     try:
         match form:
-            case Form.TOML:
+            case ManifestForm.TOML:
                 return tomllib.loads(text)
-            case Form.JSON:
+            case ManifestForm.JSON:
                 return json.loads(text)
             case _:
                 parser = configparser.RawConfigParser(strict=False, allow_no_value=True)

@@ -24,7 +24,7 @@ from garrison.merge.gate import (
     remove_folder,
 )
 from garrison.merge.gate_files import find_gate_files
-from garrison.merge.queue import Progress
+from garrison.merge.queue import StepResult
 from garrison.merge.records import GateStarted, QueueHindered, VerdictGiven
 from garrison.merge.slots import Slot, acquire_slot
 from garrison.merge.suspects import suspect
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
     from garrison.merge.config import QueueConfig
     from garrison.merge.entry import MergeEntry
-    from garrison.merge.gate import Verdict
+    from garrison.merge.gate import GateVerdict
     from garrison.merge.queue import QueueWriter
     from garrison.merge.records import Subject
     from garrison.merge.state import QueueState, RunningGate
@@ -94,7 +94,7 @@ class GateRuns:
         return config.verdict_key(self.environment, files)
 
     def start(self, entries: Sequence[MergeEntry], commit: str, tree: str, subject: Subject, *, base: str = "",
-              why: str = "") -> Progress | Wait:
+              why: str = "") -> StepResult | Wait:
         """Start a gate run on a commit, for these entries merged onto `base`; wait if the disk is full."""
         if full := self._full_disk():
             return Wait(WaitKind.NO_ROOM,
@@ -126,7 +126,7 @@ class GateRuns:
         except Fenced:  # the processor that took over had looked for running gates before this one began
             run.abandon()
             raise
-        return Progress("testing", first.id)
+        return StepResult("testing", first.id)
 
     def check_preparing(self, commit: str) -> None:
         """Prepare a slot for that commit as for a gate run; GitError if git cannot."""
@@ -214,7 +214,7 @@ class GateRuns:
                 run.abandon()
                 self._finish(job, run)
 
-    def record_verdict(self, state: QueueState) -> Progress | None:
+    def record_verdict(self, state: QueueState) -> StepResult | None:
         """Record the verdict of a run that has ended, before anything acts on it; None if all are in progress."""
         if self._changes is not None:
             self._changes.read()  # before the look: what is written after it wakes the processor again
@@ -227,10 +227,10 @@ class GateRuns:
                 is_repeated = self._record(gate, verdict, run, state)
                 self._tell_refused_hosts(run, [state.entries[name] for name in gate.entries if name in state.entries])
                 run.remove()
-                return Progress("stopped" if is_repeated else "verdict", gate.first)
+                return StepResult("stopped" if is_repeated else "verdict", gate.first)
         return None
 
-    def _record(self, gate: RunningGate, verdict: Verdict, run: GateRun, state: QueueState) -> bool:
+    def _record(self, gate: RunningGate, verdict: GateVerdict, run: GateRun, state: QueueState) -> bool:
         """Record a verdict; return whether it does not count since the run was stopped: it is repeated, so often."""
         failpoint.here("verdict_before")
         is_told = verdict.tail and verdict.reason and verdict.result != "green"
@@ -247,7 +247,7 @@ class GateRuns:
             self.writer.append(QueueHindered(f"{verdict.reason}; run again ({stops} of {MAX_STOPPED})"))
         return is_repeated
 
-    def _read_failures(self, gate: RunningGate, verdict: Verdict, run: GateRun, state: QueueState,
+    def _read_failures(self, gate: RunningGate, verdict: GateVerdict, run: GateRun, state: QueueState,
                        ) -> tuple[tuple[str, ...], tuple[float, ...]]:
         """Return what failed by the log and the reports of a red run, and how suspect that makes each entry."""
         if verdict.result != "red":

@@ -97,6 +97,11 @@ def uninstall(git: Git, ref: str) -> None:
                 hook.unlink()
 
 
+def list_requested(git: Git) -> list[str]:
+    """Return the refs that are to be guarded."""
+    return _read_refs(_list_path(git))
+
+
 def is_requested(git: Git, ref: str) -> bool:
     """Return whether `ref` is to be guarded; the hook may be half installed."""
     return ref in _read_refs(_list_path(git))

@@ -18,7 +18,7 @@ from garrison.merge import checkouts
 from garrison.merge.candidates import build_candidate
 from garrison.merge.checkouts import Blocked, CheckoutLocks
 from garrison.merge.guard import NAME, configured_hooks_path
-from garrison.merge.queue import Progress
+from garrison.merge.queue import StepResult
 from garrison.merge.records import (
     CheckoutUpdated,
     EntryLanded,
@@ -56,7 +56,7 @@ class Lander:
 
     # --- a landing --------------------------------------------------------------------------------------------------
 
-    def land(self, chain: CandidateChain, commits: LandingCommits) -> Progress | Wait:
+    def land(self, chain: CandidateChain, commits: LandingCommits) -> StepResult | Wait:
         """Land the chain's first entries by one swap to the commit whose tree was tested.
 
         The order of writes lets a processor die between any two: lock and rehearse the open checkouts, journal
@@ -72,17 +72,17 @@ class Lander:
             if blocked:  # before anything is recorded: nothing of it has to be settled later
                 return self._block(chain, landing, blocked)
             if self._swap(landing, recorded=False):
-                return Progress("swap refused", landing.first)
+                return StepResult("swap refused", landing.first)
             stale = self._move_checkouts(landing, locks)
         return self._record_landed(landing, stale)
 
-    def finish(self, landing: LandingStarted) -> Progress | Wait:
+    def finish(self, landing: LandingStarted) -> StepResult | Wait:
         """Settle a recorded landing: the ref says whether it was done."""
         tip = self.writer.tip()  # read once: somebody else may move the target at any time
         if tip == landing.old and self._is_candidate_damaged(landing):
             self.writer.append(TargetMoved(landing.entries, landing.old, "its candidate was damaged; it is built again",
                                            landing.old, tip), sync=True)
-            return Progress("requeued", landing.first)
+            return StepResult("requeued", landing.first)
         # Not `==`: it was done, and others may have committed on top before this processor looked.
         if tip is not None and self.git.is_ancestor(landing.new, tip):
             with CheckoutLocks(self.git, self.queue.target, landing.old, landing.new) as locks:
@@ -91,25 +91,25 @@ class Lander:
         if tip != landing.old:
             self.writer.append(TargetMoved(landing.entries, landing.old, f"{self.queue.target} was moved by someone "
                                            "else", landing.old, tip or ""), sync=True)
-            return Progress("foreign", landing.first)
+            return StepResult("foreign", landing.first)
         with CheckoutLocks(self.git, self.queue.target, landing.old, landing.new) as locks:
             if locks.blocked:
                 self.writer.append(LandingBlocked(landing.entries, landing.old, locks.blocked.why,
                                                   locks.blocked.files), sync=True)
-                return Progress("landing_blocked", landing.first)
+                return StepResult("landing_blocked", landing.first)
             refused = self._swap(landing, recorded=True)
             if refused:
                 return Wait(WaitKind.REF_LOCKED, refused, seconds=self.writer.branch.retry_seconds)
             stale = self._move_checkouts(landing, locks)
         return self._record_landed(landing, stale)
 
-    def give_up(self, landing: LandingStarted, why: str) -> Progress:
+    def give_up(self, landing: LandingStarted, why: str) -> StepResult:
         """Settle a recorded landing that git keeps failing at: if it was done, only the checkouts stay as they are."""
         tip = self.writer.tip()
         if tip is not None and self.git.is_ancestor(landing.new, tip):
             return self._record_landed(landing, checkouts.find_checkouts(self.git, self.queue.target)[0])
         self.writer.append(TargetMoved(landing.entries, landing.old, why, landing.old, tip or ""), sync=True)
-        return Progress("requeued", landing.first)
+        return StepResult("requeued", landing.first)
 
     def _is_candidate_damaged(self, landing: LandingStarted) -> bool:
         """Return whether a power cut damaged the commit that a dead processor was about to land; git's swap would not
@@ -149,7 +149,7 @@ class Lander:
             return checkouts.find_stale(self.git, self.queue.target, moved)
         return []
 
-    def _record_landed(self, landing: LandingStarted, stale: list[Path]) -> Progress:
+    def _record_landed(self, landing: LandingStarted, stale: list[Path]) -> StepResult:
         """Record the entries as landed, once no checkout is locked: a final entry leaves nothing to clean up."""
         last = len(landing.entries) - 1
         for index, (name, commit) in enumerate(zip(landing.entries, landing.commits, strict=True)):
@@ -163,11 +163,11 @@ class Lander:
         failpoint.here("landed")
         self.writer.drop_pins([self.queue.entry(name) for name in landing.entries])
         failpoint.here("cleaned")
-        return Progress("landed", landing.first)
+        return StepResult("landed", landing.first)
 
     # --- blocked landings -------------------------------------------------------------------------------------------
 
-    def _block(self, chain: CandidateChain, landing: LandingStarted, blocked: Blocked) -> Progress:
+    def _block(self, chain: CandidateChain, landing: LandingStarted, blocked: Blocked) -> StepResult:
         """Block the entries that change the files in the way; the others are built again without them."""
         touching = tuple(name for index, name in enumerate(landing.entries if blocked.files else (), 1)
                          if set(blocked.files).intersection(self.git.changed_paths(chain.trees[index - 1],
@@ -177,15 +177,15 @@ class Lander:
         others = tuple(entry.id for entry in chain.entries if entry.id not in touching)
         if others:
             self.writer.append(StatusChanged(others, "queued", "built again without the entries that cannot land now"))
-        return Progress("landing_blocked", touching[0])
+        return StepResult("landing_blocked", touching[0])
 
-    def wait_for_signature(self, names: Sequence[str], why: str) -> Progress:
+    def wait_for_signature(self, names: Sequence[str], why: str) -> StepResult:
         """Block entries that cannot be signed as the launch found they could; they land once they can."""
         self._unsigned_at = self.writer.clock.monotonic()
         self.writer.append(StatusChanged(tuple(names), "landing_blocked",
                                          f"it cannot be signed ({why}); unlock the key, or let it land unsigned: "
                                          "garrison merge-queue config --no-sign"), sync=True)
-        return Progress("landing_blocked", names[0])
+        return StepResult("landing_blocked", names[0])
 
     def _can_sign(self) -> bool:
         config, now = self.queue.state.config, self.writer.clock.monotonic()
@@ -200,7 +200,7 @@ class Lander:
             return False
         return True
 
-    def retry_blocked(self, state: QueueState) -> Progress | None:
+    def retry_blocked(self, state: QueueState) -> StepResult | None:
         """Update stale checkouts, and requeue blocked entries that can land now; at most once a second."""
         now = self.writer.clock.monotonic()
         if now - self.retried_at < RETRY_SECONDS:
@@ -212,15 +212,15 @@ class Lander:
         for entry in state.unfinished():
             if entry.status == "landing_blocked" and self._can_land(entry):
                 self.writer.append(StatusChanged((entry.id,), "queued", "no longer blocked"))
-                return Progress("unblocked", entry.id)
+                return StepResult("unblocked", entry.id)
         self.retried_at = now
         return progress
 
-    def _update(self, stale: StaleCheckout) -> Progress | None:
+    def _update(self, stale: StaleCheckout) -> StepResult | None:
         if checkouts.update_stale(self.git, self.queue.target, Path(stale.path), stale.old, stale.new):
             return None
         self.writer.append(CheckoutUpdated("", stale.path, stale.old, stale.new))
-        return Progress("moved")
+        return StepResult("moved")
 
     def _can_land(self, entry: MergeEntry) -> bool:
         try:

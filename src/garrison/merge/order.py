@@ -26,7 +26,7 @@ MAX_PASSED = 8
 """Later entries that landed before a waiting one, after which it is passed over no more."""
 
 
-class Place(Value):
+class WaitingEntry(Value):
     """What the order has to know of a waiting entry."""
 
     id: str
@@ -39,7 +39,7 @@ class Place(Value):
     """Set if it may not be passed over."""
 
 
-def choose_order(places: Sequence[Place], conflicts: Collection[frozenset[str]]) -> list[str]:
+def choose_order(places: Sequence[WaitingEntry], conflicts: Collection[frozenset[str]]) -> list[str]:
     """Return the ids of waiting entries, which come in the queue's own order, in the order that is expected to land
     most."""
     against = _neighbours(places, conflicts)
@@ -50,7 +50,7 @@ def choose_order(places: Sequence[Place], conflicts: Collection[frozenset[str]])
     return [name for name in ordered if name in chosen] + [name for name in ordered if name not in chosen]
 
 
-def _neighbours(places: Sequence[Place], conflicts: Iterable[frozenset[str]]) -> dict[str, set[str]]:
+def _neighbours(places: Sequence[WaitingEntry], conflicts: Iterable[frozenset[str]]) -> dict[str, set[str]]:
     against: dict[str, set[str]] = {place.id: set() for place in places}
     for one, other in (sorted(pair) for pair in conflicts if len(pair) == 2):
         if one in against and other in against:
@@ -59,7 +59,7 @@ def _neighbours(places: Sequence[Place], conflicts: Iterable[frozenset[str]]) ->
     return against
 
 
-def _groups(places: Sequence[Place], against: dict[str, set[str]]) -> list[list[Place]]:
+def _groups(places: Sequence[WaitingEntry], against: dict[str, set[str]]) -> list[list[WaitingEntry]]:
     """Return the entries that hang together by conflicts or dependencies, each group in the queue's order."""
     linked = {place.id: set(against[place.id]) for place in places}
     for place in places:
@@ -79,7 +79,7 @@ def _groups(places: Sequence[Place], against: dict[str, set[str]]) -> list[list[
     return groups
 
 
-def _choose(group: Sequence[Place], against: dict[str, set[str]]) -> set[str]:
+def _choose(group: Sequence[WaitingEntry], against: dict[str, set[str]]) -> set[str]:
     """Return the entries of one group that go first."""
     in_order = _take(group, against, group)
     priority = {place.id: place.priority for place in group}
@@ -92,7 +92,8 @@ def _choose(group: Sequence[Place], against: dict[str, set[str]]) -> set[str]:
     return best if _weight(best, group) > _weight(in_order, group) or not due <= in_order else in_order
 
 
-def _take(order: Sequence[Place], against: dict[str, set[str]], group: Sequence[Place], taken: Collection[str] = (),
+def _take(order: Sequence[WaitingEntry], against: dict[str, set[str]], group: Sequence[WaitingEntry],
+          taken: Collection[str] = (),
           ) -> set[str]:
     """Return the entries that are taken one after another in `order`, leaving out what conflicts with those before."""
     chosen, names = set(taken), {place.id for place in group}
@@ -105,7 +106,8 @@ def _take(order: Sequence[Place], against: dict[str, set[str]], group: Sequence[
         chosen.add(free.id)
 
 
-def _search(free: Sequence[Place], against: dict[str, set[str]], due: set[str], group: Sequence[Place]) -> set[str]:
+def _search(free: Sequence[WaitingEntry], against: dict[str, set[str]], due: set[str],
+            group: Sequence[WaitingEntry]) -> set[str]:
     """Return the set of most weight, of several the one with the earliest entries: each is first taken, then left out.
     """
     names = {place.id for place in group} - due
@@ -130,7 +132,7 @@ def _search(free: Sequence[Place], against: dict[str, set[str]], due: set[str], 
     return due | best[1]
 
 
-def _weight(chosen: Collection[str], group: Sequence[Place]) -> float:
+def _weight(chosen: Collection[str], group: Sequence[WaitingEntry]) -> float:
     return sum(place.weight for place in group if place.id in chosen)
 
 
@@ -148,7 +150,7 @@ def is_due(entry: MergeEntry, state: QueueState) -> bool:
     return passed >= MAX_PASSED
 
 
-def place_of(entry: MergeEntry, state: QueueState, waiting: Collection[str], bad: float) -> Place:
+def place_of(entry: MergeEntry, state: QueueState, waiting: Collection[str], bad: float) -> WaitingEntry:
     """Return what the order has to know of an entry; `bad` is the probability that it is."""
     needs = frozenset(other.id for other in state.unmet_dependencies(entry)) & frozenset(waiting)
-    return Place(entry.id, 1.0 - bad, entry.priority, needs, is_due(entry, state))
+    return WaitingEntry(entry.id, 1.0 - bad, entry.priority, needs, is_due(entry, state))

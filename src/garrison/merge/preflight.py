@@ -23,7 +23,7 @@ from urllib.parse import unquote, urlparse
 
 from garrison.errors import ForeignImports, PreflightRed, Refused
 from garrison.merge.config import QueueConfig
-from garrison.merge.gate import GateRun, Verdict, gate_marker, list_targets_files, open_attestations
+from garrison.merge.gate import GateRun, GateVerdict, gate_marker, list_targets_files, open_attestations
 from garrison.merge.queue import MergeQueue
 from garrison.merge.slots import Slot, acquire_slot
 from garrison.sandbox.collect import find_checkout
@@ -138,7 +138,7 @@ def identify(git: Git, environ: Mapping[str, str], report: Callable[[str], None]
 
 def _run(queue: MergeQueue, slot: Slot, config: QueueConfig, *, run: str, commit: str, tree: str, log: Path,
          environment: Mapping[str, str], held_back: Sequence[str], limit_option: str,
-         report: Callable[[str], None]) -> Verdict:
+         report: Callable[[str], None]) -> GateVerdict:
     """Run one gate and return its verdict; a gate that gave none, since a signal ended it, is tried once more."""
     run_once = partial(_run_once, queue, slot, config, run=run, commit=commit, tree=tree, log=log,
                        environment=environment, held_back=held_back, limit_option=limit_option, report=report)
@@ -151,7 +151,7 @@ def _run(queue: MergeQueue, slot: Slot, config: QueueConfig, *, run: str, commit
 
 def _run_once(queue: MergeQueue, slot: Slot, config: QueueConfig, *, run: str, commit: str, tree: str, log: Path,
               environment: Mapping[str, str], held_back: Sequence[str], limit_option: str,
-              report: Callable[[str], None]) -> Verdict:
+              report: Callable[[str], None]) -> GateVerdict:
     """Run one gate and wait for its verdict; end it if interrupted."""
     folder = queue.folder / "tests" / f"preflight-{slot.number}"
     marker = gate_marker(queue.home, run, f"preflight-{queue.git.key}-{slot.number}", 1)
@@ -197,7 +197,7 @@ def _lfs_note(queue: MergeQueue, slot: Slot) -> list[str]:
             "git-lfs and run `git lfs install`"] if pointers else []
 
 
-def _require_green(verdict: Verdict, what: str) -> None:
+def _require_green(verdict: GateVerdict, what: str) -> None:
     if verdict.result != "green":
         advice = (f"fix the {what} or the target first" if verdict.result != "lost" else
                   "see to that, then type the same command again")

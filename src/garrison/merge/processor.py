@@ -1,7 +1,7 @@
 """Merge processor: work a queue in small steps that never wait for a test.
 
 Theory of operation. `acquire` the lock, `recover` once, then call `step` repeatedly. Each step reads the journal and
-the refs, does one thing and returns it (`Progress`), or returns what it waits for (`Wait`). It is the first of these
+the refs, does one thing and returns it (`StepResult`), or returns what it waits for (`Wait`). It is the first of these
 that there is anything to do for; the numbers stand in the code, in this order:
 
      1. finish a landing that was recorded (`landing.Lander.finish`): the ref may have moved already
@@ -38,7 +38,7 @@ from garrison.merge.conflicts import ConflictCheck, PairConflicts
 from garrison.merge.entry import order_by_dependencies
 from garrison.merge.gate_runs import GateRuns, require_config
 from garrison.merge.landing import Lander
-from garrison.merge.queue import PINS, Progress, QueueWriter
+from garrison.merge.queue import PINS, QueueWriter, StepResult
 from garrison.merge.target import describe_gone
 from garrison.merge.touched import TouchedFiles
 from garrison.records import atomic
@@ -53,13 +53,13 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
     from pathlib import Path
 
-    from garrison.merge.decision import Decision, Run, Start
-    from garrison.merge.entry import MergeEntry, Outcome
+    from garrison.merge.decision import FinishedRun, QueueDecision, SetStart
+    from garrison.merge.entry import EntryFact, MergeEntry
     from garrison.merge.queue import MergeQueue
     from garrison.merge.records import QueueRecord
     from garrison.merge.state import QueueState
 
-__all__ = ["MergeProcessor", "Progress"]
+__all__ = ["MergeProcessor", "StepResult"]
 
 MIN_ARRANGED, MAX_ARRANGED = 3, decision.MAX_SET
 """Waiting entries from which an order is chosen (of two, either costs the other its place), and that are looked at."""
@@ -122,7 +122,7 @@ class MergeProcessor:
         """Return the folders in which the running gates will write their verdicts."""
         return self.gates.folders
 
-    def outcomes_since(self, seq: int) -> list[Outcome]:
+    def outcomes_since(self, seq: int) -> list[EntryFact]:
         """Return the outcomes of journal records after number `seq`; every call returns the same."""
         return [outcome for outcome in self.queue.state.outcomes if outcome.seq > seq]
 
@@ -187,7 +187,7 @@ class MergeProcessor:
 
     # --- one step ---------------------------------------------------------------------------------------------------
 
-    def step(self) -> Progress | Wait:
+    def step(self) -> StepResult | Wait:
         """Do one step. A command that is recorded meanwhile takes effect at the next."""
         state = self.writer.state()
         before, self._building = state.seq, ()
@@ -202,7 +202,7 @@ class MergeProcessor:
         except ForbiddenTransition:
             if self.queue.state.seq == before:
                 raise
-            result = Progress("overtaken")
+            result = StepResult("overtaken")
         except GitError as error:
             result = self._handle_failure(error)
         except Hindered as error:
@@ -210,10 +210,10 @@ class MergeProcessor:
         else:
             if self._is_over(result):
                 self._forget_setback()
-        self._worked |= isinstance(result, Progress)
+        self._worked |= isinstance(result, StepResult)
         return result
 
-    def _is_over(self, result: Progress | Wait) -> bool:
+    def _is_over(self, result: StepResult | Wait) -> bool:
         """Return whether what hindered the queue is over; that a gate starts after a stopped one proves nothing."""
         if isinstance(result, Wait):
             return result.kind is WaitKind.EMPTY
@@ -221,7 +221,7 @@ class MergeProcessor:
 
     # --- failures of git --------------------------------------------------------------------------------------------
 
-    def _handle_failure(self, error: GitError) -> Progress | Wait:
+    def _handle_failure(self, error: GitError) -> StepResult | Wait:
         """Try again what git failed at; if that lasts, and is not the target's fault, set the entry at work aside."""
         state = self.writer.state()
         names = self._at_work(state)
@@ -266,7 +266,7 @@ class MergeProcessor:
             return str(error)
         return ""
 
-    def _set_aside(self, names: Sequence[str], state: QueueState, why: str) -> Progress:
+    def _set_aside(self, names: Sequence[str], state: QueueState, why: str) -> StepResult:
         """End the entry at work; of several, judge each alone first."""
         self._forget_setback()
         self._one_by_one = len(names) > 1
@@ -278,7 +278,7 @@ class MergeProcessor:
         elif under_test := tuple(entry.id for entry in state.batch()):
             self.writer.append(records.StatusChanged(under_test, "queued", why))
         if self._one_by_one:
-            return Progress("requeued", names[0])
+            return StepResult("requeued", names[0])
         return self.builder.record_conflict(self.queue.entry(names[0]), self.writer.tip() or "", (), why)
 
     def _forget_setback(self) -> None:
@@ -292,7 +292,7 @@ class MergeProcessor:
 
     # --- the steps --------------------------------------------------------------------------------------------------
 
-    def _step(self) -> Progress | Wait:
+    def _step(self) -> StepResult | Wait:
         state = self.writer.state()
         if state.landing:                                 # 1
             return self.lander.finish(state.landing)
@@ -309,21 +309,21 @@ class MergeProcessor:
         self.builder.robbed = False
         return result
 
-    def _check_pause(self, state: QueueState) -> Progress | Wait | None:
+    def _check_pause(self, state: QueueState) -> StepResult | Wait | None:
         """Resume a pause whose cause is gone; return a wait if nothing may be judged now, else None."""
         if state.pause:
             has_moved = not state.pause.is_manual and state.pause.tip != self.writer.tip()
             if has_moved or state.pause.is_retry_due(self.clock.time()):
                 why = f"{self.queue.target} moved" if has_moved else "what failed may pass now"
                 self.writer.append(records.QueueResumed(why), sync=True)
-                return Progress("resumed")
+                return StepResult("resumed")
             return Wait(WaitKind.PAUSED, state.pause.describe())
         if state.unfinished() and (state.config is None or not state.config.is_ready):
             return Wait(WaitKind.NO_GATE,
                         "no gate is recorded for this queue; name one with --gate 'CMD', or say --no-gate")
         return None
 
-    def _work(self, state: QueueState) -> Progress | Wait:
+    def _work(self, state: QueueState) -> StepResult | Wait:
         """Take steps 5 to 10, on the target's tip."""
         under_test, waiting = state.batch(), state.waiting()
         waits = self._find_waits(state, [*under_test, *waiting]) if state.turns else {}
@@ -352,7 +352,7 @@ class MergeProcessor:
         return result
 
     def _send_back(self, state: QueueState, tip: str, under_test: Sequence[MergeEntry], free: Sequence[MergeEntry],
-                   waits: Mapping[str, turns.Waits]) -> Progress | None:
+                   waits: Mapping[str, turns.Waits]) -> StepResult | None:
         """Requeue entries under test whose verdict would not count any more; None if all may continue."""
         if under_test and tip != state.tip:
             return self._requeue(under_test, f"{self.queue.target} moved")
@@ -379,7 +379,7 @@ class MergeProcessor:
         tip = self.writer.tip()
         return turns.find_waits(state, entries, self.touched.of_all(entries, tip)) if tip is not None else {}
 
-    def _follow_turns(self, state: QueueState, waits: Mapping[str, turns.Waits]) -> Progress | None:
+    def _follow_turns(self, state: QueueState, waits: Mapping[str, turns.Waits]) -> StepResult | None:
         """Record how long turns have lasted, and which waiting entry waits for which; None if nothing has changed."""
         changed: list[QueueRecord] = []
         for turn, used in self.turn_clock.measure(self.clock.monotonic(), turns.find_running(state, waits)):
@@ -394,14 +394,14 @@ class MergeProcessor:
         for record in changed:
             self.writer.append(record)
             failpoint.here("turn")
-        return Progress("turn") if changed else None
+        return StepResult("turn") if changed else None
 
-    def _requeue(self, entries: Sequence[MergeEntry], reason: str) -> Progress:
+    def _requeue(self, entries: Sequence[MergeEntry], reason: str) -> StepResult:
         names = tuple(entry.id for entry in entries)
         jobs = self.gates.in_progress(self.queue.state)
         self.gates.keep([job for job, gate in jobs.items() if not set(names).intersection(gate.entries)])
         self.writer.append(records.StatusChanged(names, "queued", reason))
-        return Progress("requeued", names[0])
+        return StepResult("requeued", names[0])
 
     def _look(self, state: QueueState, tip: str, under_test: Sequence[MergeEntry], waiting: Sequence[MergeEntry],
               ) -> _Outlook:
@@ -433,7 +433,7 @@ class MergeProcessor:
         free = [name for name in ordered if not against.get(name)]
         entries, due = {entry.id: entry for entry in head}, {place.id for place in places if place.is_due}
         unmet = {place.id: place.needs for place in places}
-        may_begin = tuple(decision.Waiting(name, unmet[name], self.builder.lands_alone(entries[name]), name in due)
+        may_begin = tuple(decision.WaitingTree(name, unmet[name], self.builder.lands_alone(entries[name]), name in due)
                           for name in free)
         self._outlook = _Outlook(tip, known_by, may_begin, beliefs, parked, unfit)
         return self._outlook
@@ -472,7 +472,7 @@ class MergeProcessor:
     # --- the batch --------------------------------------------------------------------------------------------------
 
     def _judge(self, state: QueueState, tip: str, under_test: Sequence[MergeEntry], waiting: Sequence[MergeEntry],
-               ) -> Progress | Wait:
+               ) -> StepResult | Wait:
         """Take steps 8 to 10, as `decision.decide` decides on the evidence."""
         outlook = self._look(state, tip, under_test, waiting)
         if require_config(state).no_gate:
@@ -502,8 +502,9 @@ class MergeProcessor:
             return asked
         return self._do(state, tip, chosen)
 
-    def _check_target(self, state: QueueState, tip: str, blamed: Collection[str], reds: Sequence[tuple[Run, str]], *,
-                      is_tested: bool) -> Progress | Wait | None:
+    def _check_target(self, state: QueueState, tip: str, blamed: Collection[str],
+                      reds: Sequence[tuple[FinishedRun, str]], *,
+                      is_tested: bool) -> StepResult | Wait | None:
         """Ask the bare target whether red runs are its fault (9): test it, wait for that, pause; None if it passes."""
         evidence = state.verdicts.evidence(self.gates.verdict_key(require_config(state)))
         answer = decision.check_base(self.git.tree_of(tip), [result for _, result in reds], evidence)
@@ -516,18 +517,18 @@ class MergeProcessor:
             return self.gates.wait(state)
         return self._test_base(state, tip, next(name for run, _ in reds for name in run.entries if name in blamed))
 
-    def _do(self, state: QueueState, tip: str, chosen: Decision) -> Progress | Wait:
+    def _do(self, state: QueueState, tip: str, chosen: QueueDecision) -> StepResult | Wait:
         """Reject an entry, or start the next run, or wait for those in progress (10)."""
         if chosen.reject:
             entry = state.entry(chosen.reject)
             self.writer.append(records.StatusChanged((entry.id,), "rejected", entry.reason), sync=True)
             self.writer.drop_pins([self.queue.entry(entry.id)])
-            return Progress("rejected", entry.id)
+            return StepResult("rejected", entry.id)
         for start in chosen.start:
             return self._test(state, tip, start)
         return self.gates.wait(state)
 
-    def _test(self, state: QueueState, tip: str, start: Start) -> Progress | Wait:
+    def _test(self, state: QueueState, tip: str, start: SetStart) -> StepResult | Wait:
         """Build a set on the tip and start its gate run, or use the verdict on the same tree."""
         self._building = start.entries
         if start.repeats and (again := self._repeat(state, tip, start)) is not None:
@@ -541,18 +542,18 @@ class MergeProcessor:
         missing = set(start.entries) - {entry.id for entry in chain.entries}
         if missing:  # they do not merge with those before them
             self._outlook = self._outlook.park(missing)
-            return Progress("split", start.entries[0])
+            return StepResult("split", start.entries[0])
         if not is_known:
-            return Progress("candidate", start.entries[0])
+            return StepResult("candidate", start.entries[0])
         tree = chain.trees[-1]
         key = self.gates.verdict_key(require_config(state))
         if (tree, key) in state.green:
             self._reuse_verdict(chain, key)
-            return Progress("verdict", entries[0].id)
+            return StepResult("verdict", entries[0].id)
         commit = self.builder.pin_candidate(chain, len(chain.entries))  # a chain in memory may have lost its objects
         return self.gates.start(entries, commit, tree, "entry", base=tip, why=start.why)
 
-    def _repeat(self, state: QueueState, tip: str, start: Start) -> Progress | Wait | None:
+    def _repeat(self, state: QueueState, tip: str, start: SetStart) -> StepResult | Wait | None:
         """Repeat the last red run of one entry alone, if the target has moved since; else None: it is built again."""
         key = self.gates.verdict_key(require_config(state))
         last = next((run for run in reversed(state.verdicts.runs) if run.entries == start.entries and run.key == key
@@ -567,30 +568,30 @@ class MergeProcessor:
             tuple(entry.id for entry in chain.entries), "entry", chain.trees[-1], key, "green", "",
             chain.entries[0].log, reused=True, base=chain.base), sync=True)
 
-    def _test_base(self, state: QueueState, tip: str, name: str) -> Progress | Wait:
+    def _test_base(self, state: QueueState, tip: str, name: str) -> StepResult | Wait:
         self._building = (name,)
         return self.gates.start([state.entry(name)], tip, self.git.tree_of(tip), "base", base=tip)
 
-    def _land(self, state: QueueState, tip: str, *names: str) -> Progress | Wait:
+    def _land(self, state: QueueState, tip: str, *names: str) -> StepResult | Wait:
         """Land a set whose tree on the tip has passed (8); what lands is that tree, or it is tested again."""
         self._building, config = names, require_config(state)
-        chain: CandidateChain | Progress | None
+        chain: CandidateChain | StepResult | None
         entries = [state.entry(name) for name in names]
         is_new = any(entry.status == "queued" for entry in entries)
         chain = self.builder.start_set(tip, entries) if is_new else self.builder.chain(tip, entries)
-        if isinstance(chain, Progress):
+        if isinstance(chain, StepResult):
             return chain
         if not config.no_gate:
             key = self.gates.verdict_key(config)
             if chain is None or len(chain.entries) < len(names) or not self._is_tested(state, chain.trees[-1], key):
                 self._outlook = self._outlook.refuse(names)  # on this tip it would be another tree
-                return Progress("built again", names[0])
+                return StepResult("built again", names[0])
             if is_new:
                 entries = [self.queue.entry(name) for name in names]
                 chain = chain.prefix(entries)
             if any(entry.verdict != "green" for entry in chain.entries):
                 self._reuse_verdict(chain, key)
-                return Progress("verdict", names[0])
+                return StepResult("verdict", names[0])
         if chain is None:
             return self._requeue(entries, "its candidate no longer fits the target")
         try:
@@ -598,20 +599,20 @@ class MergeProcessor:
         except SigningFailed as error:
             return self.lander.wait_for_signature(names, str(error))
         result = self.lander.land(chain, commits)
-        if isinstance(result, Progress) and result.what == "landed":
+        if isinstance(result, StepResult) and result.what == "landed":
             self.builder.advance(chain, len(names), commits.new)
         return result
 
     def _is_tested(self, state: QueueState, tree: str, key: str) -> bool:
         return (tree, key) in state.green
 
-    def _pause(self, state: QueueState, tip: str, reason: str) -> Progress:
+    def _pause(self, state: QueueState, tip: str, reason: str) -> StepResult:
         names, base = tuple(entry.id for entry in state.batch()), state.base
         self.writer.append(records.QueuePaused(
             names, reason, f"on the bare {self.queue.target} {base.reason if base else ''}", tip,
             base.log if base else "",
             decision.choose_retry(base.result if base else "", state.retried_pauses)), sync=True)
-        return Progress("paused", names[0] if names else "")
+        return StepResult("paused", names[0] if names else "")
 
 
 class _Outlook(Value):
@@ -620,7 +621,7 @@ class _Outlook(Value):
 
     tip: str = ""
     known_by: tuple[object, ...] = ()
-    waiting: tuple[decision.Waiting, ...] = ()
+    waiting: tuple[decision.WaitingTree, ...] = ()
     beliefs: decision.Beliefs = decision.Beliefs({})
     parked: frozenset[str] = frozenset()
     """Entries that did not merge with others: they wait until these have landed, or nothing else is left."""
@@ -628,7 +629,7 @@ class _Outlook(Value):
     """Entries which give another tree on this tip than was tested."""
 
     @property
-    def free(self) -> list[decision.Waiting]:
+    def free(self) -> list[decision.WaitingTree]:
         """Return the entries that are not parked, and need none that is."""
         out = set(self.parked)
         for each in self.waiting:
@@ -637,7 +638,7 @@ class _Outlook(Value):
         return [each for each in self.waiting if each.id not in out]
 
     @property
-    def unparked(self) -> list[decision.Waiting]:
+    def unparked(self) -> list[decision.WaitingTree]:
         return list(self.waiting[:1])
 
     def park(self, names: Collection[str]) -> _Outlook:

@@ -467,7 +467,7 @@ def _refuse_cycle(state: QueueState, depends_on: Sequence[str], key: tuple[str, 
 # ------------------------------------------------------------------------------------------------ the processor's side
 
 
-class Progress(Value):
+class StepResult(Value):
     """Result of a processor's step that changed something; step again at once."""
 
     what: str

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import msgspec
 
-from garrison.ends import Told
+from garrison.ends import LandingNote
 from garrison.merge.config import QueueConfig
 from garrison.merge.entry import STRATEGIES
 from garrison.records import earlier
@@ -149,7 +149,7 @@ class EntryEnqueued(EntryRecord):
     """Agent that the run's graph names for the node; '' if the user enqueued it."""
     title: str = ""
     """Words of its task, in a line; '' where it has none."""
-    changes: tuple[Told, ...] | None = None
+    changes: tuple[LandingNote, ...] | None = None
     """What the user should know of it; None if nobody looked."""
 
 

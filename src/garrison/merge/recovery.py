@@ -20,12 +20,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from garrison.ends import Effect, Told, with_effect
+from garrison.ends import Effect, LandingNote, with_effect
 from garrison.errors import GarrisonError, RecordCorrupt, RecordError, Refused
 from garrison.merge import guard, records
 from garrison.merge.entry import BRANCH_TRAILER, FINAL, TRAILER, WAITING_FOR_APPROVAL, MergeEntry, entry_id
 from garrison.merge.processor import MergeProcessor
-from garrison.merge.queue import PINS, Progress, pin_ref
+from garrison.merge.queue import PINS, StepResult, pin_ref
 from garrison.merge.records import EntriesRecord, EntryEnqueued, EntryLanded, LandingStarted, QueueRecord, StatusChanged
 from garrison.merge.state import QueueState, move_entry, moves_entries, snapshot
 from garrison.records import atomic, earlier, journal
@@ -64,7 +64,7 @@ _LOG_FORMAT = f"%H%x00%P%x00%ct%x00%s%x00%(trailers:key={TRAILER},valueonly,sepa
 # --------------------------------------------------------------------------------------------------- `garrison doctor`
 
 
-class Finding(Value, rename={"repaired": "mended"}):
+class QueueProblem(Value, rename={"repaired": "mended"}):
     """A problem in one line, and whether it is one that `repair` repairs, or has repaired; else it is left to the user.
     """
 
@@ -72,24 +72,25 @@ class Finding(Value, rename={"repaired": "mended"}):
     repaired: bool
 
 
-def find_problems(queue: MergeQueue) -> Iterator[Finding]:
+def find_problems(queue: MergeQueue) -> Iterator[QueueProblem]:
     """Yield what is wrong with a queue whose journal can be read, changing nothing."""
     if queue.path.exists():
         if not queue.path.read_bytes().endswith(b"\n"):
-            yield Finding("an incomplete record at the end of the journal", True)
+            yield QueueProblem("an incomplete record at the end of the journal", True)
         for entry, exists in _lost_pins(queue):
-            yield Finding(f"{entry.id} is not pinned at {entry.oid[:10]}", True) if exists else \
-                Finding(_commit_gone(entry), False)
+            yield QueueProblem(f"{entry.id} is not pinned at {entry.oid[:10]}", True) if exists else \
+                QueueProblem(_commit_gone(entry), False)
         if queue.state.landing and not queue.is_processor_running():
-            yield Finding(f"the landing of {queue.state.landing.first} is not settled, and no processor runs", True)
+            yield QueueProblem(f"the landing of {queue.state.landing.first} is not settled, and no processor runs",
+                               True)
         yield from _find_stale_checkouts(queue)
     if queue.state.config and queue.state.config.guard and not guard.is_installed(queue.git, queue.branch.ref):
-        yield Finding("its guard is not installed", True)
+        yield QueueProblem("its guard is not installed", True)
     yield from _find_ref_lock(queue)
 
 
 def repair(queue: MergeQueue, trees: Path, restore_gate: Callable[[MergeQueue], None] = lambda _queue: None,
-           ) -> list[Finding]:
+           ) -> list[QueueProblem]:
     """Repair what can be repaired; return the problems. Refused if the journal is damaged and a processor runs.
 
     Args:
@@ -103,20 +104,20 @@ def repair(queue: MergeQueue, trees: Path, restore_gate: Callable[[MergeQueue], 
     return [*findings, *_repair_guard(queue), *_find_ref_lock(queue)]
 
 
-def _repair_journal(queue: MergeQueue, restore_gate: Callable[[MergeQueue], None]) -> Iterator[Finding]:
+def _repair_journal(queue: MergeQueue, restore_gate: Callable[[MergeQueue], None]) -> Iterator[QueueProblem]:
     """Rebuild a journal that cannot be read."""
     if why := find_damage(queue):
         notes = rebuild(queue)
         restore_gate(queue)
         state = queue.state
-        yield Finding(f"rebuilt the journal of {queue.target} ({why}): {len(state.entries)} entries, "
-                      f"{len(state.unfinished())} of them wait", True)
-        yield from (Finding(note, False) for note in notes)
+        yield QueueProblem(f"rebuilt the journal of {queue.target} ({why}): {len(state.entries)} entries, "
+                           f"{len(state.unfinished())} of them wait", True)
+        yield from (QueueProblem(note, False) for note in notes)
         if state.config is None:
-            yield Finding(_CONFIG_LOST, False)
+            yield QueueProblem(_CONFIG_LOST, False)
 
 
-def _cut_torn_tail(queue: MergeQueue) -> Iterator[Finding]:
+def _cut_torn_tail(queue: MergeQueue) -> Iterator[QueueProblem]:
     """Cut a record that was only half written, and never acknowledged."""
     if not queue.path.exists():
         return
@@ -129,16 +130,16 @@ def _cut_torn_tail(queue: MergeQueue) -> Iterator[Finding]:
         finally:
             os.close(descriptor)
     if cut:
-        yield Finding(f"cut {cut} bytes of an incomplete record from {queue.path}", True)
+        yield QueueProblem(f"cut {cut} bytes of an incomplete record from {queue.path}", True)
 
 
-def _repair_pins(queue: MergeQueue) -> Iterator[Finding]:
+def _repair_pins(queue: MergeQueue) -> Iterator[QueueProblem]:
     """Pin commits of unfinished entries that gc could remove."""
     for entry, exists in _lost_pins(queue):
         if not exists:
-            yield Finding(_commit_gone(entry), False)
+            yield QueueProblem(_commit_gone(entry), False)
         elif queue.git.update_ref(pin_ref(entry.id, "head"), entry.oid, message="garrison: doctor"):
-            yield Finding(f"pinned {entry.id} at {entry.oid[:10]} again", True)
+            yield QueueProblem(f"pinned {entry.id} at {entry.oid[:10]} again", True)
 
 
 def _lost_pins(queue: MergeQueue) -> Iterator[tuple[MergeEntry, bool]]:
@@ -153,7 +154,7 @@ def _commit_gone(entry: MergeEntry) -> str:
     return f"commit {entry.oid[:10]} of {entry.id} is gone; `garrison merge-queue cancel {entry.id}`, or fetch it again"
 
 
-def _finish_processing(queue: MergeQueue, trees: Path) -> Iterator[Finding]:
+def _finish_processing(queue: MergeQueue, trees: Path) -> Iterator[QueueProblem]:
     """Settle what a dead processor left: a landing, locked checkouts, unneeded gate runs and pins."""
     processor = MergeProcessor(queue, trees=trees, environment=child_environment(os.environ))
     if not (queue.state.landing or _leftovers(queue)):
@@ -165,15 +166,15 @@ def _finish_processing(queue: MergeQueue, trees: Path) -> Iterator[Finding]:
         processor.recover()
         removed = sorted(before - _leftovers(queue))
         if removed:
-            yield Finding(f"removed leftovers: {', '.join(removed)}", True)
+            yield QueueProblem(f"removed leftovers: {', '.join(removed)}", True)
         landing = queue.state.landing
         for _ in range(_MAX_STEPS if landing else 0):
-            if queue.state.landing is None or not isinstance(processor.step(), Progress):
+            if queue.state.landing is None or not isinstance(processor.step(), StepResult):
                 break
         if landing and queue.state.landing:
-            yield Finding(f"{landing.first} is still landing; `garrison merge-queue process` says why", False)
+            yield QueueProblem(f"{landing.first} is still landing; `garrison merge-queue process` says why", False)
         elif landing:
-            yield Finding(f"settled the landing of {landing.first}: {queue.entry(landing.first).status}", True)
+            yield QueueProblem(f"settled the landing of {landing.first}: {queue.entry(landing.first).status}", True)
     finally:
         processor.close()
 
@@ -189,24 +190,24 @@ def _leftovers(queue: MergeQueue) -> set[str]:
     return left | {f"gate run {name}" for name in jobs if name.rpartition(".")[0] in state.entries}
 
 
-def _find_stale_checkouts(queue: MergeQueue) -> Iterator[Finding]:
+def _find_stale_checkouts(queue: MergeQueue) -> Iterator[QueueProblem]:
     for stale in queue.state.stale_checkouts:
-        yield Finding(f"{stale.path} still shows {stale.old[:10]} although {queue.target} is at {stale.new[:10]}; "
-                      "commit or stash its edits, and the next processor updates it", False)
+        yield QueueProblem(f"{stale.path} still shows {stale.old[:10]} although {queue.target} is at {stale.new[:10]}; "
+                           "commit or stash its edits, and the next processor updates it", False)
 
 
-def _repair_guard(queue: MergeQueue) -> Iterator[Finding]:
+def _repair_guard(queue: MergeQueue) -> Iterator[QueueProblem]:
     config = queue.state.config
     if config is None or not config.guard or guard.is_installed(queue.git, queue.branch.ref):
         return
     try:
         guard.install(queue.git, queue.branch.ref)
-        yield Finding(f"installed the guard of {queue.target} again", True)
+        yield QueueProblem(f"installed the guard of {queue.target} again", True)
     except GarrisonError as error:
-        yield Finding(f"the guard of {queue.target} is not installed: {error}", False)
+        yield QueueProblem(f"the guard of {queue.target} is not installed: {error}", False)
 
 
-def _find_ref_lock(queue: MergeQueue) -> Iterator[Finding]:
+def _find_ref_lock(queue: MergeQueue) -> Iterator[QueueProblem]:
     """Report git's lock on the target; an abandoned one is removed at the next landing."""
     if not queue.branch.is_local:
         return
@@ -214,8 +215,8 @@ def _find_ref_lock(queue: MergeQueue) -> Iterator[Finding]:
     with suppress(FileNotFoundError):
         age = queue.clock.time() - lock.stat().st_mtime
         if age > 1:
-            yield Finding(f"{lock} has been there for {age:.0f} s; if a git that was killed left it, it goes after a "
-                          "minute", False)
+            yield QueueProblem(f"{lock} has been there for {age:.0f} s; if a killed git left it, it goes after a "
+                               "minute", False)
 
 
 # --------------------------------------------------------------------------------------------------- a damaged journal
@@ -334,7 +335,7 @@ def _needs_approval(files: RunFiles, entry: MergeEntry) -> bool:
     is_lost = own.is_dir()
     for _, event in read_attempt(files.process_journal(f"runner-{entry.node}"), entry.attempt):
         if isinstance(event, FactRecorded) and event.name == "changes" and \
-                with_effect(from_data(tuple[Told, ...], json.loads(str(event.value))["changes"]), Effect.ASK):
+                with_effect(from_data(tuple[LandingNote, ...], json.loads(str(event.value))["changes"]), Effect.ASK):
             return True
     for path in own.parent.glob("*/task.json"):
         with suppress(GarrisonError):

@@ -20,8 +20,8 @@ from garrison.merge.entry import (
     GREEN_SIGNAL,
     STATUS_SIGNALS,
     WAITING_FOR_APPROVAL,
+    EntryFact,
     MergeEntry,
-    Outcome,
     check_transition,
     make_outcome,
     order_by_dependencies,
@@ -110,7 +110,7 @@ class Pause(Value):
         return self.retry_after > 0 and not 0 <= now - from_iso(self.at) < self.retry_after
 
 
-class Turn(Record):
+class QueueTurn(Record):
     """Turn of a node that lost to a moved target (see `turns`); `number` orders the turns by their losses."""
 
     run: str
@@ -170,9 +170,9 @@ class QueueState:
     """Failure that keeps the queue from going on, and is tried again; '' for none."""
     hindered_at: str = ""
     """Time at which that was recorded."""
-    turns: dict[tuple[str, str], Turn] = field(default_factory=dict)
+    turns: dict[tuple[str, str], QueueTurn] = field(default_factory=dict)
     """(run, node) → its turn, of nodes that lost to a moved target and have not landed since."""
-    outcomes: list[Outcome] = field(default_factory=list)
+    outcomes: list[EntryFact] = field(default_factory=list)
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
@@ -413,8 +413,9 @@ def _apply_status_changed(state: QueueState, record: records.StatusChanged, stor
         for entry in (state.entries[name] for name in record.entries):
             before = state.turns.get(entry.key)
             number, files = (before.number, before.files) if before else (stored.seq, ())
-            state.turns[entry.key] = Turn(entry.run, entry.node, number, tuple(dict.fromkeys((*files, *record.files))),
-                                          record.turn)
+            state.turns[entry.key] = QueueTurn(entry.run, entry.node, number,
+                                               tuple(dict.fromkeys((*files, *record.files))),
+                                               record.turn)
 
 
 def _end_turns(state: QueueState, names: Iterable[str]) -> None:
@@ -627,7 +628,7 @@ class SavedState(Value):
     stale_checkouts: tuple[StaleCheckout, ...] = msgspec.field(name="owed")
     outcomes: list[SavedOutcome]
     verdicts: SavedVerdicts = msgspec.field(name="seen")
-    turns: list[Turn] = msgspec.field(default_factory=list)
+    turns: list[QueueTurn] = msgspec.field(default_factory=list)
     hindrance: str = ""
     hindered_at: str = ""
     retried_pauses: int = 0
@@ -684,11 +685,11 @@ def _entries_to_keep(state: QueueState) -> list[MergeEntry]:
     return [entry for entry in state.entries.values() if entry.id in last or entry.key in keys]
 
 
-def _save_outcome(state: QueueState, outcome: Outcome) -> SavedOutcome:
+def _save_outcome(state: QueueState, outcome: EntryFact) -> SavedOutcome:
     same = state.entries[outcome.entry.id] == outcome.entry
     return SavedOutcome(outcome.type, outcome.seq, outcome.at, outcome.entry.id if same else outcome.entry)
 
 
-def _restore_outcome(state: QueueState, saved: SavedOutcome) -> Outcome:
+def _restore_outcome(state: QueueState, saved: SavedOutcome) -> EntryFact:
     entry = state.entries[saved.entry] if isinstance(saved.entry, str) else saved.entry
     return make_outcome(entry, saved.type, saved.seq, saved.at)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from garrison.merge.entry import MergeEntry
-    from garrison.merge.state import QueueState, Turn
+    from garrison.merge.state import QueueState, QueueTurn
     from garrison.merge.touched import Touched
 
 TURN = 900.0
@@ -55,7 +55,7 @@ class TurnEnd(StrEnum):
 class Waits(Value):
     """Turn that an entry waits for, and the files that both change."""
 
-    turn: Turn
+    turn: QueueTurn
     files: tuple[str, ...]
 
 
@@ -93,14 +93,14 @@ def find_waits(state: QueueState, entries: Iterable[MergeEntry], touched: Mappin
     return waits
 
 
-def _shared(touched: Touched, turn: Turn) -> tuple[str, ...]:
+def _shared(touched: Touched, turn: QueueTurn) -> tuple[str, ...]:
     """Return the turn's files that an entry changes; all of them if it changes more than is known."""
     if touched.count > len(touched.files):
         return turn.files
     return tuple(path for path in turn.files if path in touched.files)
 
 
-def _needed_by(state: QueueState, turn: Turn) -> set[str]:
+def _needed_by(state: QueueState, turn: QueueTurn) -> set[str]:
     """Return the entries that must land before the latest entry of a turn's holder."""
     own = state.entries_of(*turn.key)
     todo, found = own[-1:], set[str]()
@@ -123,7 +123,7 @@ def free_of_turns(state: QueueState, entries: Sequence[MergeEntry], waits: Mappi
     return free
 
 
-def find_running(state: QueueState, waits: Mapping[str, Waits]) -> list[Turn]:
+def find_running(state: QueueState, waits: Mapping[str, Waits]) -> list[QueueTurn]:
     """Return the turns whose time runs: neither waits the holder for something, nor does it wait to be judged."""
     turns = sorted(state.turns.values(), key=lambda turn: turn.number)
     running = []
@@ -163,7 +163,7 @@ class TurnClock:
         """Note that nothing is judged now."""
         self._at = None
 
-    def measure(self, now: float, running: Sequence[Turn]) -> list[tuple[Turn, float]]:
+    def measure(self, now: float, running: Sequence[QueueTurn]) -> list[tuple[QueueTurn, float]]:
         """Count the time since the last step for the running turns; return those of which the time has to be recorded,
         and what they have used by now. `now` is monotonic."""
         passed = 0.0 if self._at is None else min(self.LONGEST, max(0.0, now - self._at))

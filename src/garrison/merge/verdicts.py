@@ -114,7 +114,7 @@ class BaseRun(Value):
     failures: int
 
 
-class Evidence(Value):
+class TreeEvidence(Value):
     """Facts about trees, from the journal and the running gates, on which the next step is decided."""
 
     green: Container[str] = ()
@@ -160,7 +160,7 @@ class VerdictCache:
     """Key → tree → runs that were not green, oldest first."""
     base: BaseRun | None = None
     broken: int = 0
-    """As in Evidence."""
+    """As in TreeEvidence."""
     rejections: list[bool] = field(default_factory=list)
     """For each entry judged lately, whether it was rejected."""
     durations: list[float] = field(default_factory=list)
@@ -234,9 +234,9 @@ class VerdictCache:
         """Forget runs that were lost under an earlier processor: that is not the tree's fault."""
         self._lost = {}
 
-    def evidence(self, key: str) -> Evidence:
-        return Evidence(_GreenTrees(self.green, key), self.base, self.broken,
-                        self._count - self._flaky_at < _FLAKY_WINDOW)
+    def evidence(self, key: str) -> TreeEvidence:
+        return TreeEvidence(_GreenTrees(self.green, key), self.base, self.broken,
+                            self._count - self._flaky_at < _FLAKY_WINDOW)
 
     def saved(self) -> SavedVerdicts:
         """Return it as a snapshot holds it, without old verdicts."""

@@ -18,21 +18,21 @@ from garrison.agents.base import ANSWERED, FEEDBACK, MESSAGES, REFUSAL_LOG, REPL
 from garrison.agents.briefing import (
     NO_PROGRESS,
     Briefing,
-    ConflictedFile,
     Criterion,
-    Death,
-    Ended,
+    EarlierDeath,
+    EarlierRefusal,
+    EndedBy,
+    FileConflict,
     Interruption,
     Judgement,
     LandedWork,
-    Landing,
+    LandingTerms,
     PersonsWord,
-    Progress,
-    Refusal,
     Reporting,
     Sibling,
-    Start,
+    StartFrom,
     TargetChange,
+    WorkState,
 )
 from garrison.agents.quotation import mention
 from garrison.agents.registry import has_session, limits_of, reporting_of, turns_of, validator_agent
@@ -108,15 +108,15 @@ class Briefer:
         self.files = runtime.files(launch.run_id)
         self.folder = self.files.attempt(task.node, task.attempt)
 
-    def landing(self) -> Landing:
+    def landing(self) -> LandingTerms:
         """Return how the attempt's work lands."""
         launch = self.launch
         gate = "" if launch.no_gate else launch.gate or ""
         if launch.land in (LAND_RUN, LAND_PR):
-            return Landing(launch.onto, launch.node_gate or "", launch.base, gate, self.task.approve)
+            return LandingTerms(launch.onto, launch.node_gate or "", launch.base, gate, self.task.approve)
         if launch.land == LAND_NONE:
-            return Landing(launch.onto, launch.node_gate or "", approval=self.task.approve)
-        return Landing(launch.onto, gate, approval=self.task.approve)
+            return LandingTerms(launch.onto, launch.node_gate or "", approval=self.task.approve)
+        return LandingTerms(launch.onto, gate, approval=self.task.approve)
 
     def prepare(self, assignment: Assignment, notes: str, *, is_successor: bool) -> tuple[Assignment, str]:
         """Return the assignment with what its agent's messages tell, and the text of its prompt."""
@@ -214,7 +214,7 @@ class Briefer:
         changed = self.git.changed_paths(base, tip) if tip and base and self._is_bounded(base, tip) else []
         return tuple(dict.fromkeys([*changed, *task.may_change]))
 
-    def progress(self) -> Progress:
+    def progress(self) -> WorkState:
         """Return what is committed and uncommitted in the worktree now; nothing if git cannot tell."""
         with suppress(GarrisonError):
             head = self.git.head(self.worktree)
@@ -226,8 +226,8 @@ class Briefer:
             more = self.git.count_commits(f"{base}..{head}") - MAX_COMMITS if len(commits) == MAX_COMMITS else 0
             changed = self.git.list_files(self.worktree, "status", "--porcelain",
                                           "--untracked-files=normal").splitlines()
-            return Progress(base, tuple(commits), more,
-                            tuple(changed[:MAX_UNCOMMITTED]), max(0, len(changed) - MAX_UNCOMMITTED))
+            return WorkState(base, tuple(commits), more,
+                             tuple(changed[:MAX_UNCOMMITTED]), max(0, len(changed) - MAX_UNCOMMITTED))
         return NO_PROGRESS
 
     def _is_bounded(self, base: str, tip: str) -> bool:
@@ -245,16 +245,16 @@ class Briefer:
 
     # ---- what happened in this attempt
 
-    def deaths(self) -> tuple[Death, ...]:
+    def deaths(self) -> tuple[EarlierDeath, ...]:
         """Return how earlier processes of this attempt's agent died, oldest first."""
         from garrison.records.events import ChildDied
 
         full = Key("orchestrator", self.task.node, self.launch.run_id).full
-        return tuple(Death(from_iso(at), f"its process died: {event.why}" if event.why else "its process died")
+        return tuple(EarlierDeath(from_iso(at), f"its process died: {event.why}" if event.why else "its process died")
                      for at, event in self._journal(self.task.attempt)
                      if isinstance(event, ChildDied) and event.full == full and event.death_class != FAILOVER)
 
-    def interruption(self, deaths: Sequence[Death], notes: str) -> Interruption:
+    def interruption(self, deaths: Sequence[EarlierDeath], notes: str) -> Interruption:
         """Return what an agent that continues an attempt must know, unless its own session knows it."""
         how, last = "the run was stopped, and has been resumed", self.failovers[-1] if self.failovers else None
         if last is not None and (not deaths or deaths[-1].at <= last.at):
@@ -280,7 +280,7 @@ class Briefer:
 
     # ---- why the attempt before was refused
 
-    def refusal(self) -> Refusal | None:
+    def refusal(self) -> EarlierRefusal | None:
         """Return why the attempt before was refused, and what is left of it; None for a first attempt."""
         if self.task.attempt < 2 or not self.task.rework_reason:
             return None
@@ -289,27 +289,27 @@ class Briefer:
         events = [event for _, event in self._journal(previous)]
         by = self._refused_by(entry, events, previous)
         rescue = self._rescue(events, previous)
-        start = {CONTINUE: Start.CONTINUE, "merge": Start.MERGE}.get(self.task.rework, Start.FRESH)
+        start = {CONTINUE: StartFrom.CONTINUE, "merge": StartFrom.MERGE}.get(self.task.rework, StartFrom.FRESH)
         tip, base = entry.base if entry else "", self._base(entry, rescue)
-        refusal = Refusal(by, previous, self.task.rework_reason, target=self.launch.onto, tip=tip, base=base,
-                          claim=self._claim(previous), ended=self._ended(previous), rescue=rescue,
-                          stat=self._stat(base, rescue), start=start)
+        refusal = EarlierRefusal(by, previous, self.task.rework_reason, target=self.launch.onto, tip=tip, base=base,
+                                 claim=self._claim(previous), ended=self._ended(previous), rescue=rescue,
+                                 stat=self._stat(base, rescue), start=start)
         refusal = self._with_feedback(replace(
             refusal, notes=read_notes(self.files.attempt(self.task.node, previous)),
             earlier=self._earlier_refusals(previous)))
-        if start is Start.MERGE:
+        if start is StartFrom.MERGE:
             refusal = self._with_merge(refusal)
         elif entry is not None and by is RefusedBy.CONFLICT:
             refusal = replace(refusal, conflicts=self._conflicts(entry.files, base, tip))
         detail = _DETAILS.get(by)
         return detail(self, refusal, entry) if detail is not None else refusal
 
-    def mender(self, refusal: Refusal | None) -> Path | None:
+    def mender(self, refusal: EarlierRefusal | None) -> Path | None:
         """Return the folder of the refused attempt if its session continues with the refusal; None: a fresh one begins.
 
         A pipeline that comes back to a node says itself which session remembers what; `rework=fresh` begins all again.
         """
-        is_anew = self.task.attributes.get("rework") == Start.FRESH
+        is_anew = self.task.attributes.get("rework") == StartFrom.FRESH
         if refusal is None or refusal.by is RefusedBy.RUN or self.failovers or is_anew:
             return None
         from garrison.agents.conversation.files import AttemptFiles
@@ -323,7 +323,7 @@ class Briefer:
             refusal.by is not RefusedBy.FAILED and bool(find_mender(folder)))
         return folder if can_mend else None
 
-    def _with_feedback(self, refusal: Refusal) -> Refusal:
+    def _with_feedback(self, refusal: EarlierRefusal) -> EarlierRefusal:
         """Add what was said about the pull request when the node was sent back for it last, whole: each attempt since
         then has to answer it."""
         from garrison.records.events import FlowAdvanced, GuardianSignal, NodeChanged, PullRequestChanged, decode
@@ -449,14 +449,14 @@ class Briefer:
         notes = str(result.said.get("notes") or "") if result is not None else ""
         return "\n".join([notes, *(f"- {line}" for line in evidence)]).strip()
 
-    def _ended(self, attempt: int) -> Ended:
+    def _ended(self, attempt: int) -> EndedBy:
         result, _ = _reported(self.files, self.task, attempt)
         if result is None or result.said.get("status"):
-            return Ended.REPORTED
+            return EndedBy.REPORTED
         from garrison.agents.conversation.files import AttemptFiles
 
         is_silent = AttemptFiles(self.files.attempt(self.task.node, attempt)).unreported.exists()
-        return Ended.SILENT if is_silent else Ended.EXIT_CODE
+        return EndedBy.SILENT if is_silent else EndedBy.EXIT_CODE
 
     def _stat(self, base: str, rescue: str) -> str:
         if not base or not rescue:
@@ -464,7 +464,7 @@ class Briefer:
         return self.git.run("diff", "--stat=100", f"--stat-count={MAX_STAT}", base, rescue, "--",
                             check=False).out.rstrip()
 
-    def _with_merge(self, refusal: Refusal) -> Refusal:
+    def _with_merge(self, refusal: EarlierRefusal) -> EarlierRefusal:
         """Add what was merged into the branch at the beginning of this attempt, and the files in conflict from that."""
         names = _lines(self.folder / CONFLICTS)
         merged, _, label = "".join(_lines(self.folder / MERGED)[:1]).partition(" ")
@@ -481,7 +481,7 @@ class Briefer:
                                   MAX_HUNK_LINES)
         return ""
 
-    def _conflicts(self, names: Sequence[str], base: str, tip: str) -> tuple[ConflictedFile, ...]:
+    def _conflicts(self, names: Sequence[str], base: str, tip: str) -> tuple[FileConflict, ...]:
         """Return files in conflict, each with the commits of the target that changed it."""
         changed: dict[str, list[TargetChange]] = {name: [] for name in names[:MAX_FILES]}
         if base and tip and changed:
@@ -489,7 +489,7 @@ class Briefer:
             for commit, subject, author, files in self._changes(f"{base}..{tip}", "--", *changed):
                 for name in changed.keys() & set(files):
                     changed[name].append(_target_change(commit, subject, author, works))
-        return tuple(ConflictedFile(name, tuple(changes[:MAX_CHANGES])) for name, changes in changed.items())
+        return tuple(FileConflict(name, tuple(changes[:MAX_CHANGES])) for name, changes in changed.items())
 
     def _landed_since(self, base: str, tip: str) -> tuple[tuple[TargetChange, ...], int]:
         if not base or not tip or base == tip:
@@ -537,13 +537,13 @@ class Briefer:
 
     # ---- details by what refused it
 
-    def _by_acceptance(self, refusal: Refusal, _entry: MergeEntry | None) -> Refusal:
+    def _by_acceptance(self, refusal: EarlierRefusal, _entry: MergeEntry | None) -> EarlierRefusal:
         log = self.files.attempt(self.task.node, refusal.attempt) / "acceptance.log"
         fact = self._fact(refusal.attempt, "acceptance")
         how = _how(fact.end) if fact is not None else ""
         return self._with_log(replace(refusal, command=self.task.acceptance or "", how=how), log)
 
-    def _by_gate(self, refusal: Refusal, entry: MergeEntry | None) -> Refusal:
+    def _by_gate(self, refusal: EarlierRefusal, entry: MergeEntry | None) -> EarlierRefusal:
         config = self._queue().state.config
         is_setup = entry is not None and entry.verdict == "setup"
         command = (config.setup if is_setup else config.gate) if config is not None else self.launch.gate
@@ -552,7 +552,7 @@ class Briefer:
         refusal = replace(refusal, command=command or "", how=how, landed=landed, more_landed=more, note=note)
         return self._with_log(refusal, Path(entry.log) if entry is not None and entry.log else None)
 
-    def _by_validator(self, refusal: Refusal, _entry: MergeEntry | None) -> Refusal:
+    def _by_validator(self, refusal: EarlierRefusal, _entry: MergeEntry | None) -> EarlierRefusal:
         criteria = tuple(each for each in self.criteria(refusal.attempt) if not each.met)
         fact = self._fact(refusal.attempt, VALIDATOR)
         return replace(refusal, reason=fact.said if fact is not None and fact.said else refusal.reason,
@@ -565,18 +565,18 @@ class Briefer:
         return tuple(Criterion(str(each.get("criterion", "")), each.get("met") is True, str(each.get("evidence", "")))
                      for each in listed if isinstance(each, dict)) if isinstance(listed, list) else ()
 
-    def _by_review(self, refusal: Refusal, entry: MergeEntry | None) -> Refusal:
+    def _by_review(self, refusal: EarlierRefusal, entry: MergeEntry | None) -> EarlierRefusal:
         if entry is None:
             return refusal
         ids = tuple(comment_id(number) for number in range(1, len(entry.comments) + 1))
         return replace(refusal, reason=entry.review, comments=(*refusal.comments, *ids),
                        replies_file=str(self.folder / EXCHANGE / REPLIES) if ids else refusal.replies_file)
 
-    def _without_change(self, refusal: Refusal, _entry: MergeEntry | None) -> Refusal:
+    def _without_change(self, refusal: EarlierRefusal, _entry: MergeEntry | None) -> EarlierRefusal:
         log = self.files.attempt(self.task.node, refusal.attempt) / "output.log"
         return replace(refusal, output=read_tail(log, 20, 3000))
 
-    def _by_run(self, refusal: Refusal, _entry: MergeEntry | None) -> Refusal:
+    def _by_run(self, refusal: EarlierRefusal, _entry: MergeEntry | None) -> EarlierRefusal:
         """Add the gate's output if the whole run was refused."""
         from garrison.run.branch import landing_queue
 
@@ -586,7 +586,7 @@ class Briefer:
             return refusal
         return self._with_log(refusal, Path(entries[-1].log))
 
-    def _with_log(self, refusal: Refusal, log: Path | None) -> Refusal:
+    def _with_log(self, refusal: EarlierRefusal, log: Path | None) -> EarlierRefusal:
         if log is None or not log.is_file():
             return refusal
         output, copy = read_tail(log, TAIL_LINES, TAIL_BYTES), self.folder / REFUSAL_LOG

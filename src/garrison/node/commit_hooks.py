@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from garrison.agents.base import Outcome
+    from garrison.agents.base import WorkResult
     from garrison.processes.runtime import Runtime
     from garrison.records.run import Launch, Task
     from garrison.system.event_loop import EventLoop
@@ -78,7 +78,7 @@ class HookJob:
     """The hooks' look at what an agent left uncommitted, as a job that an event loop polls."""
 
     def __init__(self, runtime: Runtime, launch: Launch, task: Task, worktree: Path, env: Mapping[str, str],
-                 folder: Path, message: str, outcome: Outcome, now: float) -> None:
+                 folder: Path, message: str, outcome: WorkResult, now: float) -> None:
         """Start it. `outcome` is how the agent ended; `folder` is the attempt's folder in the home."""
         self.outcome = outcome
         self._log = atomic.make_directory(folder) / "hooks.log"

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from garrison.config import PROJECT_FILE, GuardConfig, read_config
-from garrison.ends import UNREADABLE_GUARD, ChangeKind, Effect, Told
+from garrison.ends import UNREADABLE_GUARD, ChangeKind, Effect, LandingNote
 from garrison.errors import UsageError
 from garrison.merge.diff_guard import MAX_READ, Diff, inspect_diff, is_test, parse_log
 from garrison.merge.gate_files import MAKEFILES, find_gate_files
@@ -48,7 +48,7 @@ class Inspected(NamedTuple):
     """What is known of a branch that is to land, at its commit `tip`."""
 
     tip: str
-    changes: tuple[Told, ...] = ()
+    changes: tuple[LandingNote, ...] = ()
 
 
 def inspect_branch(git: Git, home: Path, launch: Launch, task: Task, branch: str, gates: Iterable[str],
@@ -79,9 +79,9 @@ def inspect_branch(git: Git, home: Path, launch: Launch, task: Task, branch: str
         words = shorten(" ".join(str(said.get("notes") or "").split()), _MAX_SAID)
         allows = flag(task.attributes, "allow_partial")
         effect = Effect.TELL if allows else limits.effect(ChangeKind.PARTIAL)
-        found = [*found, Told(ChangeKind.PARTIAL.value, effect.value, 1, (words,) if words else ())]
+        found = [*found, LandingNote(ChangeKind.PARTIAL.value, effect.value, 1, (words,) if words else ())]
     if unreadable:
-        found = [*found, Told(UNREADABLE_GUARD, Effect.ASK.value, 1, (unreadable,))]
+        found = [*found, LandingNote(UNREADABLE_GUARD, Effect.ASK.value, 1, (unreadable,))]
     if unread := blobs.unread + is_cut:
         found = _with_unread(found, limits, unread)
     return Inspected(tip, tuple(found))
@@ -109,11 +109,12 @@ def _limits(home: Path, launch: Launch, project: bytes | None) -> tuple[GuardCon
         return GuardConfig(), str(error)
 
 
-def _with_unread(found: Sequence[Told], limits: GuardConfig, count: int) -> list[Told]:
+def _with_unread(found: Sequence[LandingNote], limits: GuardConfig, count: int) -> list[LandingNote]:
     """Return the findings with one more of size: files that were not looked into."""
     line = f"{count:,} file{'s' * (count != 1)} too large to be looked into"
     known = next((each for each in found if each.kind == ChangeKind.SIZE), None)
-    more = Told(ChangeKind.SIZE.value, limits.effect(ChangeKind.SIZE).value, count, (line,)) if known is None else \
+    more = LandingNote(ChangeKind.SIZE.value, limits.effect(ChangeKind.SIZE).value, count,
+                       (line,)) if known is None else \
         known._replace(number=known.number + count, names=(*known.names, line))
     return [*(each for each in found if each is not known), more]
 

@@ -1,4 +1,4 @@
-"""Jobs of a runner in its node's worktree, one at a time: set-up, acceptance, validation.
+"""Jobs of a runner in its node's worktree, one at a time: set-up, acceptance, validation, a judge's command.
 
 The result of each job is journaled as a fact. A job that was killed, that hung, or that found its disk full, proves
 nothing about the work: it is repeated a few times. No job starts while the disk is full.
@@ -16,11 +16,13 @@ import os
 import shlex
 import signal
 import time
+from contextlib import suppress
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from garrison.agents import prompt, registry
-from garrison.agents.base import Assignment, Outcome, Question, Trouble, Work
+from garrison.agents.base import Assignment, Question, Trouble, Work, WorkResult
 from garrison.agents.channel import open_channel
 from garrison.agents.channel_client import INSIDE, VARIABLE
 from garrison.agents.conversation.files import AttemptFiles
@@ -64,8 +66,8 @@ if TYPE_CHECKING:
     from garrison.system.event_loop import EventLoop
     from garrison.system.git import Git
 
-SETUP, ACCEPTANCE, VALIDATOR = "setup", "acceptance", "validator"
-_ROLES = {SETUP: Role.SETUP, ACCEPTANCE: Role.ACCEPTANCE}
+SETUP, ACCEPTANCE, VALIDATOR, JUDGE = "setup", "acceptance", "validator", "judge"
+_ROLES = {SETUP: Role.SETUP, ACCEPTANCE: Role.ACCEPTANCE, JUDGE: Role.ACCEPTANCE}
 
 _BEFORE = "setup-before.json"
 """File of a worktree's sandbox folder with what was untracked before its set-up."""
@@ -92,7 +94,7 @@ class JobFact(NamedTuple):
     end: End = End(None)
     """How a command that failed ended."""
     said: str = ""
-    """Why a validator refused the work, in its own words."""
+    """Why a validator refused the work, in its own words; the number that a judge's command printed."""
 
 
 class Undecided(Value):
@@ -137,7 +139,7 @@ class RunnerJobs:
         """Return the command of a job: a shell line, or the validator's agent; '' if the node has no such job."""
         if name == VALIDATOR:
             return registry.validator_agent(self.task.attributes)
-        return (self.task.setup if name == SETUP else self.task.acceptance) or ""
+        return {SETUP: self.task.setup, ACCEPTANCE: self.task.acceptance, JUDGE: self.task.judge}[name] or ""
 
     def require_room(self, now: float) -> None:
         """Raise if a job started now would fail only because the disk is full or the machine lacks room."""
@@ -181,7 +183,7 @@ class RunnerJobs:
         place = node_place(self.runtime, self.launch, self.task, self.worktree, _ROLES[name])
         self._network = open_network(self.runtime, self.task, _ROLES[name], self.folder, env, place=place)
         command, begins = self.command(name), self.worktree
-        if name == ACCEPTANCE and self.task.subfolder:
+        if name in (ACCEPTANCE, JUDGE) and self.task.subfolder:
             if is_there(self.worktree, self.task.subfolder):
                 begins /= self.task.subfolder
             else:
@@ -214,8 +216,16 @@ class RunnerJobs:
             log_line(f"{name} {why}, which proves nothing about the work; repeating it")
             return None
         if result.ok:
-            return JobFact(name, "ok")
+            return self._read_score() if name == JUDGE else JobFact(name, "ok")
         return self._conclude(name, job, result, why)
+
+    def _read_score(self) -> JobFact:
+        """Return the fact of a judge's command that ended well: the number in the last line of its output."""
+        last = next((line.strip() for line in reversed(read_tail(self.log(JUDGE), 5).splitlines()) if line.strip()), "")
+        with suppress(ValueError):
+            if isfinite(float(last)):
+                return JobFact(JUDGE, "ok", said=repr(float(last)))
+        return JobFact(JUDGE, f"{self._describe(JUDGE)} is to print a number last, and its last line is {last!r:.60}")
 
     def _conclude(self, name: str, job: _AnyJob | None, result: End, why: str) -> JobFact | None:
         """Return the fact of a job that has failed; None if a validation begins again."""
@@ -291,7 +301,8 @@ class RunnerJobs:
         rights = read_rights(self.runtime.home, role, "", self.runtime.environ)
         hint = explain_missing_file(rights, f"sandbox.{role}", result, tail, self.launch.path or os.defpath,
                                     self.command(name)) + hint
-        hint += f"; GARRISON_{name.upper()}_TIMEOUT sets the limit" if result.timed_out else ""
+        limit = SETUP if name == SETUP else ACCEPTANCE
+        hint += f"; GARRISON_{limit.upper()}_TIMEOUT sets the limit" if result.timed_out else ""
         return describe_failure(what, result, tail, hint=hint)
 
     def log(self, name: str) -> Path:
@@ -467,9 +478,9 @@ class Unstarted(Work):
     def __init__(self, reason: str) -> None:
         self._reason = reason
 
-    def poll(self, now: float) -> Outcome:
+    def poll(self, now: float) -> WorkResult:
         del now
-        return Outcome("fail", self._reason)
+        return WorkResult("fail", self._reason)
 
     def stop(self, now: float) -> None:
         """Do nothing."""
@@ -569,7 +580,7 @@ class ValidatorJob:
         for path in (files.session, files.question, files.answer, files.lifted, files.waiting):
             path.unlink(missing_ok=True)
 
-    def _hand_over(self, outcome: Outcome | None) -> bool:
+    def _hand_over(self, outcome: WorkResult | None) -> bool:
         """Record that the next agent judges if this one cannot and nothing of it runs; return whether one does."""
         trouble = self._work.trouble
         if trouble is None or self._is_stopping or (outcome is not None and outcome.status == "success"):
@@ -622,7 +633,7 @@ class ValidatorJob:
         if self.channel is not None:
             self.channel.close()
         if outcome is None:
-            outcome = Outcome("fail", self.handed_over)
+            outcome = WorkResult("fail", self.handed_over)
         remove_validator_worktree(self._git, self._node_worktree, self._task,
                                   keeps_home=outcome.killed or self._is_stopping or is_handed_over)
         self.reason = outcome.reason

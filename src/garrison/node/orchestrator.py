@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from garrison.agents.base import Assignment, Outcome, Question, Trouble
+from garrison.agents.base import Assignment, Question, Trouble, WorkResult
 from garrison.agents.channel import Channel, open_channel
 from garrison.agents.channel_client import INSIDE, VARIABLE
 from garrison.agents.failover import START, find_trouble
@@ -77,7 +77,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from garrison.agents.base import Work
-    from garrison.agents.briefing import Progress
+    from garrison.agents.briefing import WorkState
     from garrison.processes.loop import Fingerprint
     from garrison.processes.runtime import Runtime
     from garrison.records.run import Launch, Task
@@ -94,7 +94,7 @@ POLL_WITH_OUTPUT = 0.25
 """Seconds between two turns while there is output for the user to follow."""
 
 
-def lacked_room(outcome: Outcome, output: str, lack: str) -> bool:
+def lacked_room(outcome: WorkResult, output: str, lack: str) -> bool:
     """Return whether the machine lacked room for an agent that failed: its last output says so. Pure.
 
     `lack` is what the machine lacks now, '' for nothing. Without it an agent that reports its failure is believed: its
@@ -148,7 +148,7 @@ class Orchestrator:
         """Why the work of an agent that reported success is not taken as it is."""
         self._hooks: HookJob | None = None
         """The repository's commit hooks, at what the agent left uncommitted."""
-        self._pace = Pace()
+        self._pace = RetryPace()
         """Pace of collecting: an agent can commit without end."""
         self._has_output, self._is_successor = True, False
         self._watched_paths = [str(path) for path in (
@@ -232,7 +232,7 @@ class Orchestrator:
 
     def handle_persistent_error(self, why: str) -> None:
         """Fail the attempt with the error."""
-        self._finish(Outcome("fail", why))
+        self._finish(WorkResult("fail", why))
 
     # ---- begin
 
@@ -291,7 +291,7 @@ class Orchestrator:
             if machine.is_shortage(error):
                 raise  # the loop tries again
             if not self._hand_over(Trouble(START, str(error), given_up=True)):
-                self._finish(Outcome("fail", str(error)))
+                self._finish(WorkResult("fail", str(error)))
         return True
 
     def _write_prompt(self) -> Assignment:
@@ -301,7 +301,7 @@ class Orchestrator:
         assignment, text = briefer.prepare(self.assignment, notes, is_successor=self._is_successor)
         assignment.write_prompt(text)
 
-        def look() -> Progress:
+        def look() -> WorkState:
             """Look once more, with what the agent has committed since its last commits were collected."""
             with contextlib.suppress(GarrisonError):  # told when progress is recorded
                 self._collect()
@@ -343,7 +343,7 @@ class Orchestrator:
 
     # ---- while the agent works
 
-    def _record_progress(self, pace: Pace | None = None) -> None:
+    def _record_progress(self, pace: RetryPace | None = None) -> None:
         """Copy the last commit and the agent's notes to the hook, for a successor; not before it is due by `pace`."""
         names = [*map(str, self._reflogs), str(self.assignment.notes), str(self.assignment.folder / NOTES)]
         if fingerprint_of(names) == self._progress_stamp:  # else git would run several times a second
@@ -450,7 +450,7 @@ class Orchestrator:
 
     # ---- another agent
 
-    def _fail_over(self, work: Work, outcome: Outcome | None) -> bool:
+    def _fail_over(self, work: Work, outcome: WorkResult | None) -> bool:
         """Hand the work over to the next agent if this one cannot continue and its processes have ended."""
         if self.stopping or self._worktree_gone or (outcome is not None and outcome.status == "success"):
             return False
@@ -483,7 +483,7 @@ class Orchestrator:
 
     # ---- end
 
-    def _end_with(self, outcome: Outcome) -> None:
+    def _end_with(self, outcome: WorkResult) -> None:
         """End with a result; or without one, so that the runner records a death and starts a successor."""
         failpoint.here(":ended")
         if self.stopping:
@@ -501,7 +501,7 @@ class Orchestrator:
         elif not self._begin_hooks(outcome):
             self._finish(outcome)
 
-    def _begin_hooks(self, outcome: Outcome) -> bool:
+    def _begin_hooks(self, outcome: WorkResult) -> bool:
         """Give what the agent left uncommitted to the repository's commit hooks, if there is anything and any."""
         if outcome.status != "success" or not self.worktree.is_dir() or self.stopping:
             return False
@@ -529,8 +529,8 @@ class Orchestrator:
         if refusal is None:
             self._finish(job.outcome)
         else:
-            self._finish(Outcome("fail", describe(refusal, self.incarnation.identity.branch or ""),
-                                 job.outcome.exit_code, failure_kind=refusal.failure_kind))
+            self._finish(WorkResult("fail", describe(refusal, self.incarnation.identity.branch or ""),
+                                    job.outcome.exit_code, failure_kind=refusal.failure_kind))
         return True
 
     def _end_without_result(self, reason: str, departure: Departure = Departure.EARLY, death_class: str = "") -> None:
@@ -548,7 +548,7 @@ class Orchestrator:
             return "its reaper, the process above it in its terminal, was killed", Departure.EARLY
         return "its terminal is gone", Departure.HANGUP
 
-    def _ran_out_of_space(self, outcome: Outcome) -> bool:
+    def _ran_out_of_space(self, outcome: WorkResult) -> bool:
         """Return whether the agent failed on a full disk: that proves nothing about the work, and a successor waits for
         space."""
         if outcome.status == "success":
@@ -562,25 +562,25 @@ class Orchestrator:
             return file.read(4000).decode(errors="replace")
         return ""
 
-    def _finish(self, outcome: Outcome) -> None:
+    def _finish(self, outcome: WorkResult) -> None:
         """Commit remaining changes, write the stamped result unless fenced, and end."""
         if not Path(self.launch.repo).is_dir():
             raise Hindered(describe_moved(self.launch.repo, self.launch.run_id))
         if not self.worktree.is_dir():
-            outcome = Outcome("fail", f"its worktree {self.worktree} was removed under it", outcome.exit_code,
-                              failure_kind=RefusedBy.LOST)
+            outcome = WorkResult("fail", f"its worktree {self.worktree} was removed under it", outcome.exit_code,
+                                 failure_kind=RefusedBy.LOST)
         branch = self.incarnation.identity.branch or ""
         if outcome.status == "success" and self._is_own_history and (
                 reason := undo_foreign_move(self.git, self.task, self.worktree, branch)):
             failpoint.here(":undone")
-            outcome = Outcome("fail", reason, outcome.exit_code, failure_kind=RefusedBy.LOST)
+            outcome = WorkResult("fail", reason, outcome.exit_code, failure_kind=RefusedBy.LOST)
         if outcome.status == "success":
             reason, self._refusal_of_work = self._land_on_branch(branch)
             if self._refusal_of_work is not None:
-                outcome = Outcome("fail", describe(self._refusal_of_work, branch), outcome.exit_code,
-                                  failure_kind=self._refusal_of_work.failure_kind)
+                outcome = WorkResult("fail", describe(self._refusal_of_work, branch), outcome.exit_code,
+                                     failure_kind=self._refusal_of_work.failure_kind)
             elif reason:
-                outcome = Outcome("fail", reason, outcome.exit_code)
+                outcome = WorkResult("fail", reason, outcome.exit_code)
             self._progress_stamp = None
             self._record_progress()
         self._write_result(outcome)
@@ -622,7 +622,7 @@ class Orchestrator:
         reason, refusal = adopt_commits(self.git, self.worktree, branch)
         return reason, refusal or (None if reason else inspector.inspect_branch())
 
-    def _write_result(self, outcome: Outcome) -> None:
+    def _write_result(self, outcome: WorkResult) -> None:
         hint = explain_missing_command(self.launch.held_back, self.assignment.output, End(outcome.exit_code))
         if outcome.exit_code:
             rights = read_rights(self.runtime.home, Role.AGENT, self.task.agent, self.runtime.environ)
@@ -753,7 +753,7 @@ LONGEST_PAUSE = 60.0
 
 
 @dataclass
-class Pace:
+class RetryPace:
     """Time at which the work may be done again: its orchestrator has to answer its agent and its runner meanwhile."""
 
     due: float = 0.0

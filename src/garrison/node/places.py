@@ -124,7 +124,7 @@ def remove_sandbox_folder(worktree: Path) -> None:
 
 
 def open_network(runtime: Runtime, task: Task, role: Role, folder: Path, env: Mapping[str, str], *, agent: str = "",
-                 place: Place | None = None) -> NetworkPlace:
+                 place: Place | None = None, account: str = "") -> NetworkPlace:
     """Prepare the network of a process tree of a node; Refused or UsageError if that is impossible.
 
     Args:
@@ -132,9 +132,10 @@ def open_network(runtime: Runtime, task: Task, role: Role, folder: Path, env: Ma
         env: its variables without a sandbox.
         agent: agent that runs in it, '' for none.
         place: what it is given in the sandbox; None if it is not confined.
+        account: what stands for the run in its costs, where there is no run.
     """
     rights, log_in = read_rights(runtime.home, role, agent, runtime.environ), None
-    user = NetworkUser(runtime.home, task.run_id, task.node, task.attempt, folder)
+    user = NetworkUser(runtime.home, task.run_id, task.node, task.attempt, folder, account=account)
     if not agent:  # what works alongside the node's agent counts as the agent
         limits = registry.limits_of(task.agent, task.node, task.attributes, runtime.home) if task.agent else \
             network.lowest_limits(runtime.home)
@@ -155,7 +156,12 @@ def open_network(runtime: Runtime, task: Task, role: Role, folder: Path, env: Ma
 
 
 def network_notes(runtime: Runtime, agents: Iterable[str]) -> Iterator[str]:
-    """Yield what does not hold of the network and the keys of these agents, a line each."""
+    """Yield what does not hold of the network and the keys of these agents, and what they share, a line each."""
+    shared = {entry for agent in agents for rights in (read_rights(runtime.home, Role.AGENT, agent, runtime.environ),)
+              for entry in rights.host_ports if rights.network is not Network.OPEN and rights.mode is not Mode.NONE}
+    if shared:
+        names = ", ".join(f"{name}:{port}" for name, port in sorted(shared))
+        yield f"host_ports: all nodes share {names}: what one changes there, the others see"
     for agent in sorted(set(agents)):
         rights = read_rights(runtime.home, Role.AGENT, agent, runtime.environ)
         held = rights.mode is not Mode.NONE

@@ -14,12 +14,14 @@ The state of a node's work is that phase, which a successor reads; each row ends
     phase            what the runner does                                                     next phase
     planning         begin the attempt, create the worktree, set it up, start the agent       executing
     executing        supervise the orchestrator until its result; require a change;
-                     acceptance; look at what is to land (`[guard]`); validation              impl_complete
+                     acceptance; look at what is to land (`[guard]`); validation; for a
+                     candidate the judge's command                                            impl_complete
     impl_complete    report NODE_COMPLETE, enqueue the branch, report MERGE_READY             validating
     validating       wait until the merge queue has landed it                                 merged
     merged           clean up, report RUNNER_EXITED, end
 
-A success that changed nothing is a failure, unless the task allows it (`allow_empty`); then nothing is enqueued.
+A success that changed nothing is a failure, unless the task allows it (`allow_empty`); then nothing is enqueued. The
+work of a candidate is never enqueued: its commit is reported and saved, and the node it is for may land it.
 
 A failure (of set-up, agent, acceptance, validation, merge or gate) is first journaled as the fact `failed`, so that a
 successor fails the same way instead of retrying; then all work is saved under a rescue ref, and RUNNER_EXITED reports
@@ -36,18 +38,18 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from garrison.agents.result import NOTHING_TO_DO
-from garrison.ends import Departure, Effect, RefusedBy, Told, with_effect
+from garrison.ends import Departure, Effect, LandingNote, RefusedBy, with_effect
 from garrison.merge.entry import HAS_LANDED
 from garrison.merge.explanation import describe_refused
-from garrison.pipeline.node_status import Landing
+from garrison.pipeline.node_status import LandingWord
 from garrison.processes.actions import Action, ActionKind, ApplySignal, Decision, ReplaceChild, SendSignal
 from garrison.records import signals
 from garrison.records.events import (
     ChildDied,
+    ChildHealed,
     ChildParked,
     ChildSpawned,
     FactRecorded,
-    ProbeHealthy,
     RunnerSignal,
     decode,
 )
@@ -110,8 +112,13 @@ class RunnerFacts:
     change: str = ""
     """Result of the comparison with the target: '' (not compared), or one of `CHANGED` and `UNCHANGED`."""
     inspected: str = ""
-    """Commit of the branch that was looked at, '' before; `changes` is what the user should know of it."""
-    changes: tuple[Told, ...] = ()
+    """Commit of the branch that was looked at, '' before; `changes` is what the user should know of it, `lines` how
+    many a candidate adds and removes."""
+    changes: tuple[LandingNote, ...] = ()
+    lines: int = 0
+    judge: str = ""
+    """Result of the judge's command, as of the set-up; `score` is the number that it printed."""
+    score: float | None = None
     has_worktree: bool = False
     """True if a later attempt has its own worktree; until then an existing one is the earlier attempt's."""
     has_begun: bool = False
@@ -158,7 +165,7 @@ class RunnerFacts:
         self.incarnation = max(self.incarnation, event.incarnation)
         self._apply_circuit(event, attempt)
 
-    def _apply_circuit(self, event: ChildSpawned | ChildParked | ProbeHealthy, attempt: int) -> None:
+    def _apply_circuit(self, event: ChildSpawned | ChildParked | ChildHealed, attempt: int) -> None:
         if event.attempt == attempt:
             self.circuit = restart.apply_event(self.circuit, event)
 
@@ -173,9 +180,12 @@ class RunnerFacts:
         match event.name:
             case "setup" | "setup_key" | "acceptance" | "validator" | "change":
                 setattr(self, event.name, str(event.value))
+            case "judge":
+                self.judge, self.score = str(event.value), float(event.said) if event.said else None
             case "changes":
                 found = json.loads(str(event.value))
-                self.inspected, self.changes = found["tip"], from_data(tuple[Told, ...], found["changes"])
+                self.inspected, self.changes = found["tip"], from_data(tuple[LandingNote, ...], found["changes"])
+                self.lines = int(found.get("lines", 0))
             case "tree":
                 self.has_worktree = bool(event.value)
             case "begun":
@@ -196,7 +206,7 @@ _APPLY: Mapping[type[Any], Callable[[RunnerFacts, Any, int], None]] = {
     RunnerSignal: RunnerFacts._apply_signal,
     ChildSpawned: RunnerFacts._apply_spawn,
     ChildParked: RunnerFacts._apply_circuit,
-    ProbeHealthy: RunnerFacts._apply_circuit,
+    ChildHealed: RunnerFacts._apply_circuit,
     ChildDied: RunnerFacts._apply_death,
     FactRecorded: RunnerFacts._apply_fact,
 }
@@ -412,14 +422,16 @@ def _examine(facts: RunnerFacts, view: RunnerView) -> Decision:
         return Decision([Action(ActionKind.START_JOB, "acceptance")])
     if facts.acceptance not in ("", "ok"):
         return Decision([_failure(view, facts.acceptance, RefusedBy.ACCEPTANCE)])
-    if facts.change != UNCHANGED and not facts.inspected:
+    if not facts.inspected and (facts.change != UNCHANGED or view.task.candidate):
         return Decision([Action(ActionKind.INSPECT_CHANGE)])
     if refused := with_effect(facts.changes, Effect.REFUSE):
         return Decision([_failure(view, describe_refused(refused), RefusedBy.GUARD)])
-    if view.needs_validation and not facts.validator:
-        return Decision([Action(ActionKind.START_JOB, "validator")])
-    if facts.validator not in ("", "ok"):
-        return Decision([_failure(view, facts.validator, RefusedBy.ACCEPTANCE)])
+    for job, is_needed, result in (("validator", view.needs_validation, facts.validator),
+                                   ("judge", bool(view.task.judge), facts.judge)):
+        if is_needed and not result:
+            return Decision([Action(ActionKind.START_JOB, job)])
+        if result not in ("", "ok"):
+            return Decision([_failure(view, result, RefusedBy.ACCEPTANCE)])
     return Decision([Action(ActionKind.MOVE_HOOK, "impl_complete")])
 
 
@@ -534,9 +546,8 @@ def _is_orphaned_too_long(view: RunnerView) -> bool:
 def _impl_complete(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Decision:
     if view.orchestrator.living:
         return Decision([], view.now + EXIT_PAUSE)
-    if facts.change == UNCHANGED:
-        return Decision([_send(signals.NodeComplete(view.task.node, _branch(view), Landing.NO_CHANGE)),
-                         Action(ActionKind.MOVE_HOOK, "validating")])
+    if (complete := _without_landing(facts, view)) is not None:
+        return Decision([_send(complete), Action(ActionKind.MOVE_HOOK, "validating")])
     if not facts.inspected:  # a run that an earlier version began, or a damaged journal
         return Decision([Action(ActionKind.INSPECT_CHANGE)])
     # An existing entry is not enqueued again: after a late commit on the branch that would be a second one.
@@ -549,13 +560,23 @@ def _impl_complete(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Deci
                      Action(ActionKind.MOVE_HOOK, "validating")])
 
 
+def _without_landing(facts: RunnerFacts, view: RunnerView) -> signals.NodeComplete | None:
+    """Return the report of work that is not enqueued: nothing is changed, or it is that of a candidate."""
+    if view.task.candidate:
+        return signals.NodeComplete(view.task.node, _branch(view), LandingWord.KEPT, facts.inspected, facts.lines,
+                                    facts.score)
+    if facts.change == UNCHANGED:
+        return signals.NodeComplete(view.task.node, _branch(view), LandingWord.NO_CHANGE)
+    return None
+
+
 def _send(payload: signals.Payload) -> Action:
     return Action(ActionKind.SEND, payload.type, payload=SendSignal(payload))
 
 
 def _validating(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Decision:
     merge = view.merge
-    if facts.change == UNCHANGED:
+    if _without_landing(facts, view) is not None:
         return Decision([Action(ActionKind.MOVE_HOOK, "merged")])
     if refused := with_effect(facts.changes, Effect.REFUSE):  # it was committed after the first look
         return Decision([_failure(view, describe_refused(refused), RefusedBy.GUARD)])
@@ -577,8 +598,8 @@ def _validating(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Decisio
 
 def _merged(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Decision:
     # Sent again: no merge entry tells the guardian of it if the first one was lost; a repeated one is recognised.
-    complete = [_send(signals.NodeComplete(view.task.node, _branch(view), Landing.NO_CHANGE))] \
-        if facts.change == UNCHANGED else []
+    without = _without_landing(facts, view)
+    complete = [_send(without)] if without is not None else []
     return Decision([Action(ActionKind.TIDY_UP), *complete,
                      _send(signals.RunnerExited(view.task.node, _branch(view), "done")),
                      Action(ActionKind.END, Departure.DONE)])

@@ -23,8 +23,8 @@ from garrison.node.diff_check import inspect_branch
 from garrison.node.jobs import SETUP, VALIDATOR, RunnerJobs
 from garrison.node.policy import RunnerFacts, RunnerView
 from garrison.node.snapshots import Snapshotter
-from garrison.node.worktree import Worktree
-from garrison.plugins import Group, load
+from garrison.node.worktree import AttemptWorktree
+from garrison.plugins import PluginGroup, load
 from garrison.processes.actions import Action, ActionKind, ApplySignal, Decision, ReplaceChild, SendSignal
 from garrison.processes.loop import all_beating, exit_gracefully, fingerprint_of, heartbeat_limit, log_line
 from garrison.processes.spawn import close_sessions, spawn_orchestrator, worktree_path, write_runner_state
@@ -32,9 +32,9 @@ from garrison.processes.supervisor import START_RACES, Parent, Supervisor, perfo
 from garrison.records import failover, signals
 from garrison.records import hook as hooks
 from garrison.records.events import (
+    ChildHealed,
     FactRecorded,
     JobStarted,
-    ProbeHealthy,
     ProcessOpened,
     RunnerSignal,
     SignalRefused,
@@ -105,7 +105,7 @@ class Runner:
         self.activity = AgentActivity(self.folder, path, task)
         self.jobs = RunnerJobs(runtime, incarnation, launch, task, self.git, path)
         self.snapshotter = Snapshotter(runtime, incarnation, launch, task, path)
-        self.worktree = Worktree(self.git, launch, task, path, self.branch, self.folder, self._record_saved)
+        self.worktree = AttemptWorktree(self.git, launch, task, path, self.branch, self.folder, self._record_saved)
         self._asked = ""
         self.stopping = False
         self.exit_code: int | None = None
@@ -356,7 +356,7 @@ class Runner:
         self._log_notes(self.worktree.prepare(tip, is_new_attempt=is_new_attempt, is_first=is_first,
                                               agent_alive=view.orchestrator.living))
         if is_first:  # `garrison verify` compares it with what the target had
-            self._record_fact("base", self.git.branch_tip(self.branch) or "")
+            self._record_fact("base", self.worktree.beginning())
         if is_new_attempt:
             self._record_fact("tree", "made")
 
@@ -372,7 +372,8 @@ class Runner:
         found = inspect_branch(self.git, self.runtime.home, self.launch, self.task, self.branch,
                                (self.launch.gate or "", self.launch.node_gate or "", (config and config.gate) or ""),
                                view.result.said if view.result is not None else {})
-        self._record_fact("changes", json.dumps({"tip": found.tip, "changes": found.changes}))
+        lines = {"lines": self.worktree.count_lines()} if self.task.candidate else {}
+        self._record_fact("changes", json.dumps({"tip": found.tip, "changes": found.changes, **lines}))
 
     def _start_job(self, action: Action, view: RunnerView) -> None:
         self.jobs.require_room(view.now)
@@ -418,8 +419,8 @@ class Runner:
         self._record(self.supervisor.start_record(started, view.orchestrator, action.why, self.task.attempt,
                                                   probe=action.kind is ActionKind.PROBE))
 
-    def _close_circuit(self, action: Action, view: RunnerView) -> None:
-        self._record(ProbeHealthy(self.orchestrator_key.full, self.facts.circuit.probe, action.why, self.task.attempt))
+    def _heal(self, action: Action, view: RunnerView) -> None:
+        self._record(ChildHealed(self.orchestrator_key.full, self.facts.circuit.probe, action.why, self.task.attempt))
 
     def _replace(self, action: Action, view: RunnerView) -> None:
         child = view.orchestrator
@@ -436,7 +437,7 @@ class Runner:
     def _give_up_offer(self, why: str) -> None:
         """Let no host continue with the attempt."""
         if self.task.hosts:
-            load(Group.PARTS, "hosts.give_up")(self.runtime, self.launch, self.task, why)
+            load(PluginGroup.PARTS, "hosts.give_up")(self.runtime, self.launch, self.task, why)
 
     def _record_death(self, action: Action, view: RunnerView) -> None:
         """Report a death, then record it: no successor reports a recorded one."""
@@ -483,10 +484,14 @@ class Runner:
         self._report(RunnerExited(self.task.node, self.branch, "failed", action.target, reason, ref))
 
     def _tidy_up(self, action: Action, view: RunnerView) -> None:
-        """Remove session and worktree and archive the branch; its commits are on the target, or pinned by the queue."""
+        """Remove session and worktree and archive the branch; its commits are on the target, or pinned by the queue.
+        Those of a candidate are saved."""
         self.worktree.save_rest()
         self._remove_worktree(view.orchestrator)
-        self.worktree.archive()
+        if self.task.candidate:
+            self.worktree.keep(self.facts.inspected)
+        else:
+            self.worktree.archive()
 
     def _close_session(self, orchestrator: ChildState) -> None:
         if orchestrator.identity is not None:
@@ -524,7 +529,7 @@ class Runner:
         ActionKind.STOP_JOB: _stop_job,
         ActionKind.START: _start,
         ActionKind.PROBE: _start,
-        ActionKind.CLOSE_CIRCUIT: _close_circuit,
+        ActionKind.HEAL: _heal,
         ActionKind.REPLACE: _replace,
         ActionKind.RECORD_DEATH: _record_death,
         ActionKind.PARK: _park,

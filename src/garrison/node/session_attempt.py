@@ -129,7 +129,7 @@ class SessionProgram:
         tier = require_working_tier(self.order.tier, read_tiers())
         self.tier: Tier = replace(tier, tools=(*tier.tools, *self._own_tools()))
         self.settings = self.order.settings
-        self._suspended: asyncio.Future[policy.Ending]
+        self._suspended: asyncio.Future[policy.ConnectionEnd]
         self._answered = False
         self._lock: LifeLock | None = None
         """Held while the program lives: its reservation counts."""
@@ -138,7 +138,7 @@ class SessionProgram:
         """Return the content of the result file; None if the session waits, as its last ending says."""
         self._suspended = asyncio.get_running_loop().create_future()
         turns = asyncio.create_task(self._turns())
-        either: set[asyncio.Task[dict[str, object]] | asyncio.Future[policy.Ending]] = {turns, self._suspended}
+        either: set[asyncio.Task[dict[str, object]] | asyncio.Future[policy.ConnectionEnd]] = {turns, self._suspended}
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         if not self._suspended.done():
             return turns.result()
@@ -172,7 +172,7 @@ class SessionProgram:
     async def _adapters(self, stack: AsyncExitStack) -> dict[str, Callable[..., Any]]:
         if self.settings is None:
             steps = scripted.script_for(self.order.node, dict(os.environ))
-            script = Script(self.order.node, steps, self.order.incarnation)
+            script = SessionScript(self.order.node, steps, self.order.incarnation)
             dispatch = ToolDispatcher({**script.tools(), **self._own_tools()}, fatal=True, on_call=_show_call)
             return {**plain_adapters(), "llm_call": script.llm_call, "tool_dispatch": self._with_questions(dispatch)}
         functions = {**tools_of(Path(self.order.tree), self.tier), **self._own_tools()}
@@ -222,8 +222,8 @@ class SessionProgram:
         """End the program here: the node under way has no outcome, so the successor repeats it, in `wait` seconds."""
         if not self._suspended.done():
             now = time.time()
-            self._suspended.set_result(policy.Ending(kind, now, reason, resets_at=now + wait if wait else None,
-                                                     progress=self._answered))
+            self._suspended.set_result(policy.ConnectionEnd(kind, now, reason, resets_at=now + wait if wait else None,
+                                                            progress=self._answered))
         await asyncio.Event().wait()
         raise AssertionError("nothing sets that event")
 
@@ -322,7 +322,7 @@ REPORT = "report_result"
 _VALUE: Mapping[str, object] = {"type": "object", "required": ["value"], "properties": {"value": {}}}
 
 
-class Script:
+class SessionScript:
     """Steps of one node, as a model that requests one call after the other."""
 
     def __init__(self, node: str, steps: list[dict[str, Any]], incarnation: int) -> None:

@@ -1,6 +1,6 @@
 """Worktrees: a node's worktree and branch, from creation to removal, and those that runs left behind.
 
-A worktree, followed through the code: the runner's action PREPARE_WORKTREE calls `Worktree.prepare` (`create_worktree`
+A worktree in the code: the runner's action PREPARE_WORKTREE calls `AttemptWorktree.prepare` (`create_worktree`
 at the target's tip; rework saves the earlier attempt's first), then the set-up job runs in it. The orchestrator's agent
 works there; `Snapshotter` (snapshots.py) saves it at intervals. A confined agent commits in its own git view:
 `collect_commits` brings its commits to the branch before anything else looks at that. At the end `adopt_commits` brings
@@ -277,7 +277,7 @@ def remove_validator_worktree(git: Git, worktree: Path, task: Task, *, keeps_hom
 # ---- one attempt's worktree ------------------------------------------------------------------------------------------
 
 
-class Worktree:
+class AttemptWorktree:
     """Worktree of one attempt, as its runner uses it; `folder` is the attempt's folder in the home.
 
     `on_saved` is called with each rescue ref that is written.
@@ -294,12 +294,14 @@ class Worktree:
         It holds the rescue ref, if one was needed."""
         self._saved_ref = ""
 
-    def prepare(self, tip: str, *, is_new_attempt: bool, agent_alive: bool, is_first: bool = False) -> list[str]:
-        """Create the worktree on the node's branch, beginning at `tip`, or take over a predecessor's; returns notes.
+    def prepare(self, target: str, *, is_new_attempt: bool, agent_alive: bool, is_first: bool = False) -> list[str]:
+        """Create the worktree on the node's branch, beginning at the commit `target` of the target, or at the work of
+        the candidate that is to land, or take over a predecessor's; returns notes.
 
         `is_new_attempt`: an existing worktree is an earlier attempt's; `agent_alive`: an agent works in it; `is_first`:
         nothing of this home has worked on the node, so what is there is another's.
         """
+        tip = self.task.work or target
         notes = self._set_aside_foreign(tip) if is_first and not (self.folder / BEGUN).exists() else []
         if is_new_attempt and self.task.rework in ("fresh", CONTINUE) and self.path.is_dir() and not agent_alive:
             self._save("left by a failed attempt", self.task.attempt - 1)
@@ -312,11 +314,35 @@ class Worktree:
             self.git.clear_branch_lock(self.branch)  # of a git that was killed before there was a worktree
         notes += create_worktree(self.git, self.task, self.path, self.branch, tip, self.folder / CONFLICTS,
                                  self.launch.onto)
-        self._record_beginning(tip)
+        self._record_beginning(target)
         if not agent_alive:
             self.clear_locks()
         self.ready = True
         return notes
+
+    def beginning(self) -> str:
+        """Return what its branch had before an attempt of the run worked on it, '' if there is no branch."""
+        tip, target = self.git.branch_tip(self.branch), self.git.branch_tip(self.launch.onto)
+        return (self.git.merge_base(target, tip) if self.task.work and target and tip else tip) or ""
+
+    def count_lines(self) -> int:
+        """Return how many lines the branch adds to its target and removes; a binary file counts as one."""
+        tip, target = self.git.branch_tip(self.branch), self.git.branch_tip(self.launch.onto)
+        base = self.git.merge_base(target, tip) if target and tip else None
+        if base is None or tip is None:
+            return 0
+        out = self.git.run("diff-tree", "-r", "-z", "--no-renames", "--numstat", base, tip).out
+        counts = [line.split("\t")[:2] for line in split(out)]
+        return sum(int(number) if number.isdigit() else 1 for pair in counts for number in pair)
+
+    def keep(self, commit: str) -> None:
+        """Save the work of a candidate under a rescue ref, and delete its branch."""
+        tip = self.git.branch_tip(self.branch)
+        if tip is not None:
+            self._on_saved(self.git.save_commit(commit or tip, rescue_stem(
+                self.task.run_id, self.task.node, self.task.attempt, "candidate")))
+            self.git.delete_refs([f"refs/heads/{self.branch}"])
+        self._delete_snapshots()
 
     def _set_aside_foreign(self, tip: str) -> list[str]:
         """Make room for a first attempt: it begins at its base, and a branch or worktree of its name that another home,
@@ -427,12 +453,15 @@ class Worktree:
 
     def archive(self) -> None:
         """Archive the landed branch, and delete the snapshots of all attempts."""
-        stems = [rescue_stem(self.launch.run_id, self.task.node, attempt, LIVE)
-                 for attempt in range(1, self.task.attempt + 1)]
-        self.git.delete_rescues([snapshot.ref for stem in stems for snapshot in self.git.interval_snapshots(stem)])
+        self._delete_snapshots()
         tip = self.git.branch_tip(self.branch)
         if tip and not self.launch.adhoc:
             archive_landed_branch(self.git, self.task, self.branch, tip)
+
+    def _delete_snapshots(self) -> None:
+        stems = [rescue_stem(self.launch.run_id, self.task.node, attempt, LIVE)
+                 for attempt in range(1, self.task.attempt + 1)]
+        self.git.delete_rescues([snapshot.ref for stem in stems for snapshot in self.git.interval_snapshots(stem)])
 
     def _collect(self, attempt: int) -> str:
         return collect_what_can_be(self.git, self.path, self.launch.run_id, self.task.node, attempt)
@@ -492,11 +521,11 @@ def archive_landed_branch(git: Git, task: Task, branch: str, tip: str) -> None:
 
 # ---- worktrees that runs left behind ---------------------------------------------------------------------------------
 
-_NAME = re.compile(r"(?P<node>[A-Za-z_][A-Za-z0-9_-]{0,47})(?:\.(?P<what>validator|left-\d+))?\Z")
+_NAME = re.compile(r"(?P<node>[A-Za-z_][A-Za-z0-9_-]{0,47})(?:\.(?P<what>validator|preview-\d+|left-\d+))?\Z")
 
 
 class OrphanedWorktree(Value):
-    """A worktree left by a run; `what` is tree, validator or directory (no longer a worktree)."""
+    """A worktree left by a run; `what` is tree, validator (also of a preview) or directory (no longer a worktree)."""
 
     path: Path
     run: str
@@ -523,7 +552,8 @@ def find_worktrees(git: Git, launch: Launch) -> list[OrphanedWorktree]:
         if match is None or path.is_symlink() or not path.is_dir():
             continue
         is_worktree = folder.resolve() / path.name in registered and _has_git_dir(git, path)
-        what = "directory" if not is_worktree else "validator" if match["what"] == "validator" else "tree"
+        is_own = (match["what"] or "left").startswith("left")
+        what = "directory" if not is_worktree else "tree" if is_own else "validator"
         orphans.append(OrphanedWorktree(path, launch.run_id, match["node"], what))
     return orphans
 

@@ -56,7 +56,7 @@ class Device(Record):
     """Where its messages go, None while it wants none."""
 
 
-class Offer(Record):
+class PairingOffer(Record):
     """What the next device that sends the code gets. `expires` is in seconds since 1970."""
 
     code: str
@@ -108,7 +108,7 @@ def make_offer(home: Path, may: str, now: float) -> str:
     """Leave an offer that replaces an earlier one; return its code. `may` is the most that a device can get."""
     code = "".join(secrets.choice(_LETTERS) for _ in range(12))
     with _locked(home):
-        atomic.write(_offer_path(home), record.encode(Offer(_hash(code), may, now + OFFER_SECONDS)))
+        atomic.write(_offer_path(home), record.encode(PairingOffer(_hash(code), may, now + OFFER_SECONDS)))
     return code
 
 
@@ -122,10 +122,10 @@ def spell(code: str) -> str:
     return "-".join(code[begin:begin + 4] for begin in range(0, len(code), 4))
 
 
-def read_offer(home: Path) -> Offer | None:
+def read_offer(home: Path) -> PairingOffer | None:
     """Return the offer that stands, used up and expired ones excepted."""
     data = atomic.read(_offer_path(home))
-    return None if data is None else record.decode(Offer, data, _offer_path(home))
+    return None if data is None else record.decode(PairingOffer, data, _offer_path(home))
 
 
 def withdraw_offer(home: Path) -> None:
@@ -172,7 +172,7 @@ def pair(home: Path, code: str, name: str, may: str, key: str, *, now: float, at
     return device
 
 
-def _count_wrong(home: Path, offer: Offer) -> None:
+def _count_wrong(home: Path, offer: PairingOffer) -> None:
     if offer.tries + 1 >= TRIES:
         _offer_path(home).unlink()
     else:

@@ -48,7 +48,7 @@ _TEST = "test"
 """Event of the message of `garrison notify test`."""
 
 
-class Sent(Value):
+class Delivered(Value):
     """What became of a message at one service or device."""
 
     name: str
@@ -177,7 +177,7 @@ def ntfy_actions(home: Path, config: NotifyConfig, run: str, notification: Notif
 
 
 def send(home: Path, config: NotifyConfig, environ: Mapping[str, str], run: str, notification: Notification,
-         ) -> list[Sent]:
+         ) -> list[Delivered]:
     """Send a notification to every service and device at once; return what became of it at each.
 
     Raises:
@@ -210,7 +210,7 @@ def send(home: Path, config: NotifyConfig, environ: Mapping[str, str], run: str,
     with ThreadPoolExecutor(max(1, len(services) + len(paired))) as pool:
         told = [(name, pool.submit(tell, service)) for name, service in services]
         pushed = [(device.name, pool.submit(push, home, config, device, run, notification)) for device in paired]
-        return [Sent(name, future.result()) for name, future in [*told, *pushed]]
+        return [Delivered(name, future.result()) for name, future in [*told, *pushed]]
 
 
 def _name_of(service: NotifyBase) -> str:

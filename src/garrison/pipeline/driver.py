@@ -21,9 +21,9 @@ from garrison.errors import GarrisonError
 from garrison.pipeline.fidelity import FULL, Carryover, carryover_of, incoming_edge
 from garrison.pipeline.flow import (
     Aborted,
-    Change,
     Event,
     Finished,
+    FlowChange,
     FlowState,
     Place,
     Suspended,
@@ -31,7 +31,7 @@ from garrison.pipeline.flow import (
     advance,
 )
 from garrison.pipeline.flow.program import Program
-from garrison.pipeline.graph import Snapshot, seconds
+from garrison.pipeline.graph import ContextView, seconds
 from garrison.pipeline.handlers.call import Call, Scope, Waiting, failed, from_error, in_thread, is_async, to_outcome
 from garrison.pipeline.handlers.registry import RESUMABLE_TYPES, TYPES_WITH_TIMEOUT, Registry
 from garrison.pipeline.handlers.tool import recorded_exit_code
@@ -93,7 +93,7 @@ class Invoker:
         self.inherited.discard(place.id)
         keep = is_inherited and (kind in RESUMABLE_TYPES or self._has_finished(place))
         # A handler that changes a list in it must not change the run, since a resumed run would not know of it.
-        context = Snapshot(self.state.contexts[place.branch])
+        context = ContextView(self.state.contexts[place.branch])
         call = Call(node, place, context, self.scope, edge=incoming_edge(self.program, place),
                     tell=(lambda: self._carryover(place)) if kind == "codergen" else None,
                     folder=None if self.directory is None else lambda: self._folder(place, keep=keep),
@@ -313,7 +313,7 @@ class Driver:
 
     # ---- the loop ------------------------------------------------------------------------------------------------
 
-    async def drive(self, change: Change) -> None:
+    async def drive(self, change: FlowChange) -> None:
         """Run from the places in `change` until the run ends or waits; on cancellation, end all work first."""
         self.apply_change(change)
         if self.resumed:
@@ -410,7 +410,7 @@ class Driver:
             self.log.compact(self.state.to_data)
         self._checkpoint_soon()
 
-    def apply_change(self, change: Change) -> None:
+    def apply_change(self, change: FlowChange) -> None:
         """Start and cancel places as the machine decided."""
         if self.events.is_enabled:
             emit_change(self.events, change)
@@ -489,7 +489,7 @@ def _result(task: asyncio.Task[Outcome | Waiting]) -> Outcome | Waiting:
     return from_error(error) if error is not None else task.result()
 
 
-def emit_change(events: EventSink, change: Change) -> None:
+def emit_change(events: EventSink, change: FlowChange) -> None:
     """Emit the events of a change."""
     for step in change.finished:
         outcome = step.outcome

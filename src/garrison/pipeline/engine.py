@@ -27,7 +27,7 @@ from typing import Any
 from garrison.errors import NotFound, Refused, UsageError
 from garrison.pipeline.dot_writer import graph_digest, to_dot
 from garrison.pipeline.driver import Driver, StepLog
-from garrison.pipeline.flow import Aborted, Change, Finished, FlowState, Place, Restarted, Resumed, advance, start
+from garrison.pipeline.flow import Aborted, Finished, FlowChange, FlowState, Place, Restarted, Resumed, advance, start
 from garrison.pipeline.flow import Event as FlowEvent
 from garrison.pipeline.flow.program import AUTOMATIC, Program, compile_graph
 from garrison.pipeline.graph import Graph, flag, text
@@ -158,12 +158,12 @@ async def run_program(program: Program, initial: Mapping[str, Any], log: StepLog
     return result
 
 
-async def _drive(driver: Driver, change: Change, *, max_steps: int | None, again: bool) -> RunResult:
+async def _drive(driver: Driver, change: FlowChange, *, max_steps: int | None, again: bool) -> RunResult:
     state, events = driver.state, driver.events
     events.emit("PipelineResumed" if driver.resumed else "PipelineStarted",
                 name=driver.program.graph.id or "", steps=state.steps)
     if driver.resumed:
-        change = Change(started=_continue(driver, max_steps=max_steps, again=again))
+        change = FlowChange(started=_continue(driver, max_steps=max_steps, again=again))
     await driver.drive(change)
     reason = state.detail if state.status == "waiting" else state.reason
     result = RunResult(state.shown_status, reason, list(state.completed), dict(state.outcomes), state.steps,
@@ -238,7 +238,7 @@ class OpenRun:
     start: RunStart
     program: Program
     state: FlowState
-    change: Change
+    change: FlowChange
     active_s: float = 0.0
 
 
@@ -295,12 +295,12 @@ def build_program(graph: Graph, registry: Registry, max_steps: int | None, flow:
     return compile_graph(graph, max_steps=max_steps, flow=flow)
 
 
-def initial_state(program: Program, run_start: RunStart) -> tuple[FlowState, Change]:
+def initial_state(program: Program, run_start: RunStart) -> tuple[FlowState, FlowChange]:
     """Return the state that a run starts with, and the effects of starting it."""
     if not run_start.state:
         return start(program, run_start.initial, run_start.seed)
     state = FlowState.from_data(json.loads(run_start.state))
-    return state, Change(started=[*state.in_flight.values()])
+    return state, FlowChange(started=[*state.in_flight.values()])
 
 
 def write_start(directory: RunDirectory, journal: RunJournal, run_start: RunStart, graph: Graph, *,
@@ -351,7 +351,7 @@ def resume_run(journal: RunJournal, registry: Registry, given: GraphLike | None,
                               "accept it with --changed-graph or changed_graph=True, or start a new run")
             program = build_program(other, registry, run_start.max_steps, flow or run_start.flow or None, transforms)
             state = _change_graph(journal, run_start, program, state, dot_text)
-    return OpenRun(run_start, program, state, Change(started=[*state.in_flight.values()]), recorded.active_s)
+    return OpenRun(run_start, program, state, FlowChange(started=[*state.in_flight.values()]), recorded.active_s)
 
 
 def _replay(program: Program, recorded: RecordedRun) -> FlowState:
@@ -421,7 +421,7 @@ def _state_at(program: Program, recorded: RecordedRun, node: str, visit: int | N
     match: tuple[dict[str, object], int] | None = None
     visits: list[int] = []
 
-    def check(state: FlowState, change: Change) -> None:
+    def check(state: FlowState, change: FlowChange) -> None:
         nonlocal match
         for place in change.started:
             if place.node == node and place.attempt == 1:

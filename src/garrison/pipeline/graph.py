@@ -158,7 +158,7 @@ class ReadOnly(dict[str, T]):
         return dict, (dict(self),)
 
 
-class Snapshot(ReadOnly[object]):
+class ContextView(ReadOnly[object]):
     """Context as it is now, which cannot be changed. A list or mapping in it is copied when it is first read.
 
     So a call does not pay for what thousands of nodes have written, of which it reads a little. The copy is that of the

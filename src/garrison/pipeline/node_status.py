@@ -9,6 +9,7 @@ are normalized, and an unknown word is an error, never "pending". `validated` me
                failed -> active                        rework of a failure, or retried by the user
     validated | failed | skipped -> pending            the flow reaches the task again: a retry, or a loop
     pending -> skipped                                 no edge into it was followed
+    pending -> failed                                  none of its candidates is any good
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from garrison.errors import ForbiddenTransition
 PENDING, ACTIVE, IMPL_COMPLETE, VALIDATED, FAILED = "pending", "active", "impl_complete", "validated", "failed"
 SKIPPED = "skipped"
 
-class Landing(StrEnum):
+class LandingWord(StrEnum):
     """Every word for the landing of a node's work, wherever it is shown."""
 
     QUEUED = "queued"
@@ -34,6 +35,8 @@ class Landing(StrEnum):
     WITHDRAWN = "withdrawn"
     NO_CHANGE = "no change"
     """It succeeded and changed nothing: there was nothing to land."""
+    KEPT = "kept"
+    """Work of a candidate that passed its checks: it lands only as that of the node it is for."""
 
 
 STATUS_WORDS: Mapping[str, str] = {
@@ -59,16 +62,21 @@ SHOWN: Mapping[str, str] = {
 
 
 def shown(status: str, landing: str = "") -> str:
-    """Return the word of a status for people; `landing` is `no change` if there was nothing to land."""
-    return Landing.NO_CHANGE.value if is_unchanged(status, landing) else SHOWN.get(status, status)
+    """Return the word of a status for people; `landing` is `no change` or `kept` if nothing of it landed."""
+    return landing if lands_nothing(status, landing) else SHOWN.get(status, status)
 
 
 def is_unchanged(status: str, landing: str) -> bool:
-    return status == VALIDATED and landing == Landing.NO_CHANGE
+    return status == VALIDATED and landing == LandingWord.NO_CHANGE
+
+
+def lands_nothing(status: str, landing: str) -> bool:
+    """Return whether a task succeeded without a landing."""
+    return status == VALIDATED and landing in (LandingWord.NO_CHANGE, LandingWord.KEPT)
 
 
 TRANSITIONS: Mapping[str, frozenset[str]] = {
-    PENDING: frozenset({ACTIVE, SKIPPED}),
+    PENDING: frozenset({ACTIVE, SKIPPED, FAILED}),
     ACTIVE: frozenset({IMPL_COMPLETE, FAILED}),
     IMPL_COMPLETE: frozenset({VALIDATED, FAILED, ACTIVE}),
     FAILED: frozenset({ACTIVE, PENDING}),

@@ -108,7 +108,7 @@ def _read_plain(text: str) -> tuple[Value | None, list[Statement]] | None:
     head = _HEAD.match(text)
     if head is None:
         return None
-    plain, graph = _PlainText(text), Block([], 0, 0)
+    plain, graph = _PlainText(text), ParsedBlock([], 0, 0)
     blocks, offset = [graph], head.end()
     while blocks:
         if (found := _STATEMENT.match(text, offset)) is not None:
@@ -116,7 +116,7 @@ def _read_plain(text: str) -> tuple[Value | None, list[Statement]] | None:
         elif (found := _BLOCK.match(text, offset)) is None:
             return None
         elif found["open"]:
-            blocks.append(Block([], *plain.at(found.start("open"))))
+            blocks.append(ParsedBlock([], *plain.at(found.start("open"))))
             blocks[-2].statements.append(blocks[-1])
         else:
             blocks.pop()
@@ -146,7 +146,7 @@ class _PlainText:
     def statement(self, found: re.Match[str]) -> Statement:
         """Return the statement that `_STATEMENT` found."""
         if found["key"]:
-            return Assignment(str(self.value(found, "key")), self.value(found, "value"))
+            return ParsedAttribute(str(self.value(found, "key")), self.value(found, "value"))
         attributes: Attributes = {
             sys.intern(str(self.value(pair, 1))): self.value(pair, 2)
             for pair in self._each(_PAIR, *found.span("attributes"))}
@@ -191,17 +191,17 @@ def _merged(attributes: list[Attributes]) -> Attributes:
 class _Statements:
     """Methods the parser calls at each rule of the grammar, by its name; they build statements instead of a tree."""
 
-    def document(self, parts: list[Any]) -> tuple[Value | None, Block]:
+    def document(self, parts: list[Any]) -> tuple[Value | None, ParsedBlock]:
         return (_value(parts[1]) if len(parts) == 3 else None), parts[-1]
 
-    def block(self, parts: list[Any]) -> Block:
-        return Block(parts[1:], parts[0].line, parts[0].column)
+    def block(self, parts: list[Any]) -> ParsedBlock:
+        return ParsedBlock(parts[1:], parts[0].line, parts[0].column)
 
-    def subgraph(self, parts: list[Any]) -> Block:
+    def subgraph(self, parts: list[Any]) -> ParsedBlock:
         return parts[-1]  # type: ignore[no-any-return]
 
-    def assignment(self, parts: list[Any]) -> Assignment:
-        return Assignment(str(parts[0]), _value(parts[1]))
+    def assignment(self, parts: list[Any]) -> ParsedAttribute:
+        return ParsedAttribute(str(parts[0]), _value(parts[1]))
 
     def defaults(self, parts: list[Any]) -> Defaults:
         return Defaults(parts[0].lower(), _merged(parts[1:]))
@@ -210,7 +210,7 @@ class _Statements:
         return NodeStatement(_value(parts[0]), _merged(parts[1:]))
 
     def edge(self, parts: list[Any]) -> EdgeStatement:
-        ends = [part if isinstance(part, Block) else _value(part) for part in parts if not isinstance(part, dict)]
+        ends = [part if isinstance(part, ParsedBlock) else _value(part) for part in parts if not isinstance(part, dict)]
         return EdgeStatement(ends, _merged([part for part in parts if isinstance(part, dict)]))
 
     def attributes(self, parts: list[Any]) -> Attributes:
@@ -233,7 +233,7 @@ MAX_DEPTH = 64
 Attributes = dict[str, str]
 
 
-class Assignment(NamedTuple):
+class ParsedAttribute(NamedTuple):
     """`key = value` as a statement: an attribute of the graph, or of the enclosing subgraph."""
 
     key: str
@@ -254,7 +254,7 @@ class NodeStatement(NamedTuple):
     attrs: Attributes
 
 
-class Block(NamedTuple):
+class ParsedBlock(NamedTuple):
     """A node set or subgraph, with the position of its opening brace."""
 
     statements: list[Statement]
@@ -265,11 +265,11 @@ class Block(NamedTuple):
 class EdgeStatement(NamedTuple):
     """`a -> {b c} -> d [...]`."""
 
-    ends: list[Value | Block]
+    ends: list[Value | ParsedBlock]
     attrs: Attributes
 
 
-Statement = Assignment | Defaults | NodeStatement | EdgeStatement | Block
+Statement = ParsedAttribute | Defaults | NodeStatement | EdgeStatement | ParsedBlock
 
 
 @dataclass
@@ -315,9 +315,9 @@ class _Builder:
                     self.connect(ends, attrs, scope, depth)
                 case Defaults(kind, attrs):
                     {"node": scope.node, "edge": scope.edge, "graph": scope.own}[kind].update(attrs)
-                case Assignment(key, value):
+                case ParsedAttribute(key, value):
                     scope.own[key] = value
-                case Block():
+                case ParsedBlock():
                     self.enter(statement, scope, depth)
         return scope
 
@@ -332,7 +332,7 @@ class _Builder:
             draft = self.drafts[key] = _Draft(dict(scope.node), name.line, name.column)
         return draft
 
-    def enter(self, block: Block, scope: _Scope, depth: int) -> list[str]:
+    def enter(self, block: ParsedBlock, scope: _Scope, depth: int) -> list[str]:
         """Apply a nested block and return its members, which become members of the outer one as well."""
         if depth >= MAX_DEPTH:
             raise DialectError(self.source, block.line, block.column,
@@ -345,10 +345,10 @@ class _Builder:
         scope.members.update(inner.members)
         return list(inner.members)
 
-    def connect(self, ends: list[Value | Block], attrs: Attributes, scope: _Scope, depth: int) -> None:
+    def connect(self, ends: list[Value | ParsedBlock], attrs: Attributes, scope: _Scope, depth: int) -> None:
         sets: list[tuple[list[str], int, int]] = []
         for end in ends:
-            if isinstance(end, Block):
+            if isinstance(end, ParsedBlock):
                 sets.append((self.enter(end, scope, depth), end.line, end.column))
             else:
                 self.mention(end, scope)

@@ -22,6 +22,7 @@ from types import MappingProxyType
 import msgspec
 
 from garrison.errors import Refused, UsageError
+from garrison.pipeline.best_of import BestOf, agents_of, best_of
 from garrison.pipeline.fidelity import next_steps
 from garrison.pipeline.flow.program import AUTOMATIC, Program, compile_graph, statuses_in
 from garrison.pipeline.graph import Graph, Located, Node, find_cycle, flag, is_known_handler, seconds, subfolder, text
@@ -36,14 +37,14 @@ from garrison.pipeline.subpipelines import (
     NAME_SEPARATOR,
     SUBGRAPH,
     Loader,
-    Manager,
+    ManagerSettings,
     inner_name,
     load_from_source,
     manager_of,
     pipeline_file,
 )
 from garrison.pipeline.transforms import apply_installed, prepare
-from garrison.plugins import Group, offered
+from garrison.plugins import PluginGroup, offered
 from garrison.values import Value, replace
 
 TASK_HANDLERS = ("codergen", "tool")
@@ -85,6 +86,10 @@ class PlannedTask:
     """Ways a run may continue after it, if its agent decides between several (see fidelity.next_steps)."""
     source: str = field(default="", compare=False)
     """File of its pipeline, for messages."""
+    best_of: BestOf | None = None
+    """Candidates that do its work, tasks as well; None for one attempt after the other."""
+    candidate_of: str = ""
+    """Task whose work it does as one of its candidates, '' for none."""
 
 
 class RunPlan(Value):
@@ -121,7 +126,7 @@ class RunPlan(Value):
     """Compiled graph; None where only the tasks matter."""
     gates: Mapping[str, Gate] = msgspec.field(default_factory=dict)
     """Node → its gate."""
-    managers: Mapping[str, Manager] = msgspec.field(default_factory=dict)
+    managers: Mapping[str, ManagerSettings] = msgspec.field(default_factory=dict)
     """Node → its settings as a manager."""
     children: Mapping[str, RunPlan] = msgspec.field(default_factory=dict)
     """Node → the plan of the pipeline it runs. `tasks`, `gates`, `managers` and `predecessors` include those of the
@@ -163,9 +168,10 @@ def plan_run(graph: Graph, *, max_steps: int | None = None, load: Loader = load_
     plan = RunPlan(
         goal=goal,
         flow=flow_of(graph) or "walk",
-        tasks={node.id: replace(plan_task(node, steps.get(node.id, ()), graph.attrs),
-                                words=tuple(sorted(program.units[node.id].words)), source=graph.source)
-               for node in graph.nodes.values() if is_task(node.handler)},
+        tasks=_with_candidates(graph, {
+            node.id: replace(plan_task(node, steps.get(node.id, ()), graph.attrs),
+                             words=tuple(sorted(program.units[node.id].words)), source=graph.source)
+            for node in graph.nodes.values() if is_task(node.handler)}),
         start=graph.nodes_of("start")[0].id,
         exits=tuple(node.id for node in graph.nodes_of("exit")),
         predecessors={node: tuple(before) for node, before in graph.predecessors().items()},
@@ -202,6 +208,22 @@ def plan_run(graph: Graph, *, max_steps: int | None = None, load: Loader = load_
     return _with_children(graph, plan, children, texts)
 
 
+def _with_candidates(graph: Graph, tasks: Mapping[str, PlannedTask]) -> dict[str, PlannedTask]:
+    """Return tasks with the candidates of those that have any; raise Refused if a name is too long or taken."""
+    found = dict(tasks)
+    for task in tasks.values():
+        best = task.best_of
+        agents: list[str | None] = [*agents_of(task.attrs)] or [task.agent]
+        for place, name in enumerate(best.names if best is not None else ()):
+            if len(name) > MAX_NAME or name.lower() in {each.lower() for each in (*graph.nodes, *found)}:
+                problem = f"more than {MAX_NAME} characters" if len(name) > MAX_NAME else "the name of another node"
+                raise Refused(graph.message_at(graph.nodes[task.node].line, graph.nodes[task.node].column, (
+                    f"node {task.node} has candidates, and {name} is {problem}; rename a node")))
+            found[name] = replace(task, node=name, agent=agents[place % len(agents)], best_of=None,
+                                  candidate_of=task.node, escalate=None, label=f"{task.label} ({name[-1]})")
+    return found
+
+
 def _land(graph: Graph) -> str | None:
     word = text(graph.attrs, "land")
     return word.strip().lower() if word is not None else None
@@ -209,7 +231,7 @@ def _land(graph: Graph) -> str | None:
 
 def is_task(handler: str) -> bool:
     """Return whether nodes of a handler become tasks of a run: garrison's own, and those of installed packages."""
-    return handler in TASK_HANDLERS or (not is_known_handler(handler) and handler in offered(Group.HANDLERS))
+    return handler in TASK_HANDLERS or (not is_known_handler(handler) and handler in offered(PluginGroup.HANDLERS))
 
 
 def _call_of_handler(node: Node, goal: str) -> str:
@@ -241,6 +263,7 @@ def plan_task(node: Node, steps: tuple[str, ...] = (), graph_attrs: Mapping[str,
         subfolder=subfolder(attrs, "path"),
         attrs=attrs,
         next_steps=steps,
+        best_of=best_of(node.id, attrs),
     )
 
 
@@ -259,8 +282,10 @@ def _with_children(graph: Graph, plan: RunPlan, children: Mapping[str, RunPlan],
     managers, all_texts = dict(plan.managers), dict(texts)
     for node, child in children.items():
         names = {name: inner_name(node, name) for name in (*child.tasks, *child.gates, *child.managers, *child.texts)}
-        tasks |= {names[name]: replace(task, node=names[name], failover=child.failover if task.failover is None
-                                       else task.failover) for name, task in child.tasks.items()}
+        tasks |= {names[name]: replace(
+            task, node=names[name], failover=child.failover if task.failover is None else task.failover,
+            best_of=best_of(names[name], task.attrs) if task.best_of else None,
+            candidate_of=names.get(task.candidate_of, "")) for name, task in child.tasks.items()}
         gates |= {names[name]: gate.renamed(names[name]) for name, gate in child.gates.items()}
         managers |= {names[name]: manager for name, manager in child.managers.items()}
         predecessors |= {names[name]: tuple(dict.fromkeys(names[other] if other in child.tasks else node
@@ -298,7 +323,7 @@ def _unsupported_nodes(graph: Graph) -> Iterator[Located]:
         elif handler in (*AUTOMATIC, *GATE_KINDS, SUBGRAPH) or is_task(handler):
             problem = ""
         elif not is_known_handler(handler):
-            meant = nearest_type(handler, tuple(sorted({*_SUPPORTED, *offered(Group.HANDLERS)})))
+            meant = nearest_type(handler, tuple(sorted({*_SUPPORTED, *offered(PluginGroup.HANDLERS)})))
             problem = f"has the unknown type {handler!r:.40}; " + (
                 f"did you mean {meant}?" if meant else f"a run knows {', '.join(_SUPPORTED)}")
         else:

@@ -122,7 +122,7 @@ ACTIONS = ("observe", "steer", "wait")
 _STATUS_WORDS: Mapping[str, str] = {"success": "completed", "fail": "failed"}
 
 
-class Manager(Value):
+class ManagerSettings(Value):
     """Settings of a manager node; `interval` and `cooldown` in seconds, `prompt` is its message to the child's agents.
 
     With `autostart` it starts its child itself.
@@ -157,7 +157,7 @@ class Manager(Value):
                        failure_class="max_cycles", context_updates=dict(telemetry))
 
 
-def manager_of(node: Node) -> Manager:
+def manager_of(node: Node) -> ManagerSettings:
     """Return the settings of a manager node; raise UsageError for an invalid one."""
     attrs = node.attrs
     actions = tuple(word.strip() for word in (text(attrs, "manager.actions") or "observe,wait").split(","))
@@ -170,9 +170,10 @@ def manager_of(node: Node) -> Manager:
     except GarrisonError as error:
         raise UsageError(f"manager.stop_condition of {node.id}: {error}") from error
     interval = seconds(attrs, "manager.poll_interval", 45.0)
-    return Manager(node.id, actions, interval, seconds(attrs, "manager.steer_cooldown", interval),
-                   int(number(attrs, "manager.max_cycles", 1000)), stop, flag(attrs, "stack.child_autostart", True),
-                   text(attrs, "prompt") or node.label)
+    return ManagerSettings(node.id, actions, interval, seconds(attrs, "manager.steer_cooldown", interval),
+                           int(number(attrs, "manager.max_cycles", 1000)), stop,
+                           flag(attrs, "stack.child_autostart", True),
+                           text(attrs, "prompt") or node.label)
 
 
 def telemetry_of(state: FlowState, directory: object = "") -> dict[str, object]:

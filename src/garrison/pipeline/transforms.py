@@ -183,7 +183,7 @@ class StylesheetSyntax(UsageError):
         super().__init__(self.message)
 
 
-class Rule(NamedTuple):
+class StyleRule(NamedTuple):
     """One rule: the kind of its selector, the name it selects (empty for `*`), and the properties it sets."""
 
     kind: int
@@ -191,7 +191,7 @@ class Rule(NamedTuple):
     sets: Mapping[str, str]
 
 
-def parse_stylesheet(sheet: str) -> tuple[Rule, ...]:
+def parse_stylesheet(sheet: str) -> tuple[StyleRule, ...]:
     """Return the rules of a sheet in its order; raise StylesheetSyntax for any other text."""
     sheet = str(sheet)
     if not sheet.strip():
@@ -224,13 +224,13 @@ class _UnknownProperty(Exception):
 class _Rules:
     """Methods the parser calls at each rule of the grammar, by its name."""
 
-    def sheet(self, rules: list[Rule]) -> list[Rule]:
+    def sheet(self, rules: list[StyleRule]) -> list[StyleRule]:
         return rules
 
-    def rule(self, parts: list[Any]) -> Rule:
+    def rule(self, parts: list[Any]) -> StyleRule:
         selector, *declarations = parts
         kind = _KINDS.get(selector[0], SHAPE)
-        return Rule(kind, "" if kind == ANY else selector.lstrip(".#"), dict(declarations))
+        return StyleRule(kind, "" if kind == ANY else selector.lstrip(".#"), dict(declarations))
 
     def declaration(self, parts: list[Token]) -> tuple[str, str]:
         name, value = parts
@@ -248,7 +248,7 @@ class _Rules:
 class Stylesheet:
     """Rules of a sheet, indexed by selector for many nodes."""
 
-    def __init__(self, rules: Sequence[Rule]) -> None:
+    def __init__(self, rules: Sequence[StyleRule]) -> None:
         self._sets: dict[tuple[int, str], dict[str, tuple[int, str]]] = {}
         for order, rule in enumerate(rules):
             sets = self._sets.setdefault((rule.kind, rule.name), {})

@@ -30,7 +30,7 @@ class ActionKind(StrEnum):
     # children: start, watch, end them
     START = "start"
     PROBE = "probe"
-    CLOSE_CIRCUIT = "heal"
+    HEAL = "heal"
     REPLACE = "replace"  # ReplaceChild
     REPLACE_STRAY = "stray"
     RECORD_DEATH = "record"
@@ -51,6 +51,7 @@ class ActionKind(StrEnum):
     CHANGE_GATE = "gate"  # GateChanged
     CYCLE_MANAGER = "manager"  # ManagerCycled
     CANCEL_NODE = "cancel"
+    RANK_CANDIDATES = "choice"  # CandidatesRanked
     CHANGE_TURN = "turn"  # TurnEnded, TurnSuspended
     CHANGE_LANDING = "landing"  # LandingChanged
     CHANGE_PULL_REQUEST = "pull_request"  # PullRequestChanged

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from garrison.errors import GarrisonError, NotFound, RecordCorrupt, UsageError
-from garrison.plugins import Group, load
+from garrison.plugins import PluginGroup, load
 from garrison.processes.loop import BLOCKED_SIGNALS, FENCED_EXIT, HINDERED, OF_ATTEMPT, WAKING_SIGNALS, log_line, run
 from garrison.processes.runtime import Runtime
 from garrison.records import atomic
@@ -108,10 +108,10 @@ def prepare_process(runtime: Runtime, options: Options) -> MakeProcess:
 
 def _launcher(runtime: Runtime, options: Options) -> MakeProcess:
     from garrison.run.launcher import Launcher
-    from garrison.run.progress import Progress
+    from garrison.run.progress import RunProgress
 
     return lambda incarnation: Launcher(
-        runtime, incarnation, _launch(runtime, options), Progress(as_json=options.json, quiet=options.quiet),
+        runtime, incarnation, _launch(runtime, options), RunProgress(as_json=options.json, quiet=options.quiet),
         resume=options.resume, retry_failed=options.again,
         retry_nodes=tuple(options.only.split(",")) if options.only else None)
 
@@ -153,7 +153,7 @@ def _orchestrator(runtime: Runtime, options: Options) -> MakeProcess:
         task = _task(runtime, options)
         kind: type[Orchestrator] = Orchestrator
         if task.hosts:
-            kind = load(Group.PARTS, "hosts.orchestrator")
+            kind = load(PluginGroup.PARTS, "hosts.orchestrator")
         return kind(runtime, incarnation, _launch(runtime, options), task)
 
     return make

@@ -26,7 +26,7 @@ from garrison.supervise.incarnation import (
 from garrison.system import machine
 from garrison.system.machine import module_argv
 from garrison.system.processes import ProcessId
-from garrison.system.terminal import Session, Terminal
+from garrison.system.terminal import Terminal, TerminalSession
 from garrison.system.terminal_choice import choose_terminal
 from garrison.values import asdict, replace
 
@@ -138,7 +138,7 @@ def spawn_orchestrator(runtime: Runtime, launch: Launch, task: Task, worktree: P
     return start_incarnation(runtime.observer, request, runtime.timing.spawn_deadline, open_session)
 
 
-def _record_session(runtime: Runtime, leased: Identity, session: Session) -> None:
+def _record_session(runtime: Runtime, leased: Identity, session: TerminalSession) -> None:
     def change(old: Identity | None) -> Identity:
         if old is None or old.incarnation != leased.incarnation:
             raise Fenced(f"{leased.key.full} has a later incarnation; its session is not recorded")
@@ -161,7 +161,7 @@ def worktree_environment(runtime: Runtime, launch: Launch, task: Task, worktree:
 def close_sessions(terminal: Terminal, identity: Identity, home: Path) -> None:
     """Close the recorded session of an incarnation that is over, and any other session of its full name."""
     if identity.tmux:
-        session = from_data(Session, identity.tmux)
+        session = from_data(TerminalSession, identity.tmux)
         holder = _holder_of(session, terminal, home)
         if holder is not None:
             holder.close(session)
@@ -170,7 +170,7 @@ def close_sessions(terminal: Terminal, identity: Identity, home: Path) -> None:
         terminal.close(found)
 
 
-def _holder_of(session: Session, terminal: Terminal, home: Path) -> Terminal | None:
+def _holder_of(session: TerminalSession, terminal: Terminal, home: Path) -> Terminal | None:
     """Return the terminal that a session was opened in, None if this machine no longer has it.
 
     An earlier incarnation's choice may have been another one: tmux was not there, or could not be asked.

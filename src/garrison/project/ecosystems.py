@@ -19,7 +19,7 @@ WRAPPERS = ("just", "Make")
 """Task runners: what they run is mostly that of the project's language."""
 
 
-class Candidate(Value):
+class CommandPair(Value):
     """A command that prepares a fresh worktree and one that tests it.
 
     Candidates of a project are tried in order: the project's own tool first, then what needs less of the machine.
@@ -39,7 +39,7 @@ class Candidate(Value):
     install: str = ""
     """Command that adds packages to what set-up made; '' if there is none."""
 
-    def with_packages(self, packages: Sequence[str]) -> Candidate | None:
+    def with_packages(self, packages: Sequence[str]) -> CommandPair | None:
         """Return it with further packages, which its tests turned out to need; None if it can install none."""
         if not self.install or not packages:
             return None
@@ -47,7 +47,7 @@ class Candidate(Value):
         return replace(self, setup=f"{self.setup} && {added}" if self.setup else added,
                        why=f"{self.why} and {', '.join(packages)}")
 
-    def in_folder(self, folder: str) -> Candidate:
+    def in_folder(self, folder: str) -> CommandPair:
         """Return it for a project in a folder of the repository, run from the top."""
         if not folder:
             return self
@@ -56,16 +56,17 @@ class Candidate(Value):
                        makes=tuple(f"{folder}/{name}" for name in self.makes))
 
 
-def join(parts: Sequence[Candidate]) -> Candidate:
+def join(parts: Sequence[CommandPair]) -> CommandPair:
     """Return one that does all of several, in order."""
     if len(parts) == 1:
         return parts[0]
-    return Candidate(" and ".join(dict.fromkeys(part.ecosystem for part in parts)), "all of them",
-                     " && ".join(part.gate for part in parts), " && ".join(part.setup for part in parts if part.setup),
-                     tuple(name for part in parts for name in part.makes), any(part.is_test for part in parts))
+    return CommandPair(" and ".join(dict.fromkeys(part.ecosystem for part in parts)), "all of them",
+                       " && ".join(part.gate for part in parts),
+                       " && ".join(part.setup for part in parts if part.setup),
+                       tuple(name for part in parts for name in part.makes), any(part.is_test for part in parts))
 
 
-class Row(Value):
+class Ecosystem(Value):
     """A candidate and the marks that show it.
 
     A mark is a file's name or pattern (`*` matches `/` too); `PATTERN~REGEX` wants a line in it that matches; `A|B` is
@@ -82,38 +83,39 @@ class Row(Value):
 
 _TESTED = "CMakeLists.txt~(?i:enable_testing|include.{1,3}CTest|add_test)|*/CMakeLists.txt~(?i:enable_testing|add_test)"
 
-ECOSYSTEMS: tuple[Row, ...] = (
-    Row("Rust", ("Cargo.toml", "Cargo.lock", "Cargo.toml~^\\[workspace\\]"), "cargo test --workspace --locked",
-        "cargo fetch --locked", ("target",)),
-    Row("Rust", ("Cargo.toml", "Cargo.lock"), "cargo test --locked", "cargo fetch --locked", ("target",)),
-    Row("Rust", ("Cargo.toml",), "cargo test", "cargo fetch", ("target",)),
-    Row("Go", ("go.mod", "vendor/modules.txt"), "go test ./..."),
-    Row("Go", ("go.mod",), "go test ./...", "go mod download"),
-    Row("Go", ("go.work",), "go list -m -f '{{.Dir}}/...' | xargs go test"),
-    Row(JAVA, ("gradlew",), "./gradlew test", makes=("build", ".gradle")),
-    Row(JAVA, ("build.gradle|build.gradle.kts",), "gradle test", makes=("build", ".gradle")),
-    Row(JAVA, ("mvnw", "pom.xml"), "./mvnw -q -B test", makes=("target",)),
-    Row(JAVA, ("pom.xml",), "mvn -q -B test", makes=("target",)),
-    Row("Ruby", ("Gemfile", ".rspec|*_spec.rb"), "bundle exec rspec", "bundle install"),
-    Row("Ruby", ("Gemfile", "Rakefile"), "bundle exec rake test", "bundle install"),
-    Row("PHP", ("composer.json", "phpunit.xml|phpunit.xml.dist|phpunit.dist.xml"), "vendor/bin/phpunit",
-        "composer install --no-interaction", ("vendor",)),
-    Row("PHP", ("composer.json~\"test\" *:",), "composer test", "composer install --no-interaction", ("vendor",)),
-    Row(".NET", ("*.sln|*.slnx|*.csproj|*.fsproj",), "dotnet test", "dotnet restore", ("bin", "obj")),
-    Row("CMake", ("CMakeLists.txt", _TESTED, "!build/*"),
-        "cmake --build build && ctest --test-dir build --output-on-failure", "cmake -S . -B build", ("build",)),
-    Row("CMake", ("CMakeLists.txt", _TESTED),
-        "cmake --build _build && ctest --test-dir _build --output-on-failure", "cmake -S . -B _build", ("_build",)),
-    Row("CMake", ("CMakeLists.txt", "!build/*"), "cmake --build build", "cmake -S . -B build", ("build",),
-        is_test=False),
-    Row("Meson", ("meson.build", "!build/*"), "meson test -C build", "meson setup build", ("build",)),
-    Row("just", ("justfile~^test\\b|Justfile~^test\\b|.justfile~^test\\b",), "just test"),
-    Row("Make", ("configure", "Makefile.in|Makefile.am"), "make check", "./configure"),
-    Row("Make", ("configure.ac|configure.in", "Makefile.am"), "make check", "autoreconf -fi && ./configure"),
-    Row("Make", ("Makefile~^test *:|GNUmakefile~^test *:|makefile~^test *:",), "make test"),
-    Row("Make", ("Makefile~^tests *:|GNUmakefile~^tests *:|makefile~^tests *:",), "make tests"),
-    Row("Make", ("Makefile~^check *:|GNUmakefile~^check *:|makefile~^check *:",), "make check"),
-    Row("Make", ("Makefile|GNUmakefile|makefile",), "make", is_test=False),
+ECOSYSTEMS: tuple[Ecosystem, ...] = (
+    Ecosystem("Rust", ("Cargo.toml", "Cargo.lock", "Cargo.toml~^\\[workspace\\]"), "cargo test --workspace --locked",
+              "cargo fetch --locked", ("target",)),
+    Ecosystem("Rust", ("Cargo.toml", "Cargo.lock"), "cargo test --locked", "cargo fetch --locked", ("target",)),
+    Ecosystem("Rust", ("Cargo.toml",), "cargo test", "cargo fetch", ("target",)),
+    Ecosystem("Go", ("go.mod", "vendor/modules.txt"), "go test ./..."),
+    Ecosystem("Go", ("go.mod",), "go test ./...", "go mod download"),
+    Ecosystem("Go", ("go.work",), "go list -m -f '{{.Dir}}/...' | xargs go test"),
+    Ecosystem(JAVA, ("gradlew",), "./gradlew test", makes=("build", ".gradle")),
+    Ecosystem(JAVA, ("build.gradle|build.gradle.kts",), "gradle test", makes=("build", ".gradle")),
+    Ecosystem(JAVA, ("mvnw", "pom.xml"), "./mvnw -q -B test", makes=("target",)),
+    Ecosystem(JAVA, ("pom.xml",), "mvn -q -B test", makes=("target",)),
+    Ecosystem("Ruby", ("Gemfile", ".rspec|*_spec.rb"), "bundle exec rspec", "bundle install"),
+    Ecosystem("Ruby", ("Gemfile", "Rakefile"), "bundle exec rake test", "bundle install"),
+    Ecosystem("PHP", ("composer.json", "phpunit.xml|phpunit.xml.dist|phpunit.dist.xml"), "vendor/bin/phpunit",
+              "composer install --no-interaction", ("vendor",)),
+    Ecosystem("PHP", ("composer.json~\"test\" *:",), "composer test", "composer install --no-interaction", ("vendor",)),
+    Ecosystem(".NET", ("*.sln|*.slnx|*.csproj|*.fsproj",), "dotnet test", "dotnet restore", ("bin", "obj")),
+    Ecosystem("CMake", ("CMakeLists.txt", _TESTED, "!build/*"),
+              "cmake --build build && ctest --test-dir build --output-on-failure", "cmake -S . -B build", ("build",)),
+    Ecosystem("CMake", ("CMakeLists.txt", _TESTED),
+              "cmake --build _build && ctest --test-dir _build --output-on-failure", "cmake -S . -B _build",
+              ("_build",)),
+    Ecosystem("CMake", ("CMakeLists.txt", "!build/*"), "cmake --build build", "cmake -S . -B build", ("build",),
+              is_test=False),
+    Ecosystem("Meson", ("meson.build", "!build/*"), "meson test -C build", "meson setup build", ("build",)),
+    Ecosystem("just", ("justfile~^test\\b|Justfile~^test\\b|.justfile~^test\\b",), "just test"),
+    Ecosystem("Make", ("configure", "Makefile.in|Makefile.am"), "make check", "./configure"),
+    Ecosystem("Make", ("configure.ac|configure.in", "Makefile.am"), "make check", "autoreconf -fi && ./configure"),
+    Ecosystem("Make", ("Makefile~^test *:|GNUmakefile~^test *:|makefile~^test *:",), "make test"),
+    Ecosystem("Make", ("Makefile~^tests *:|GNUmakefile~^tests *:|makefile~^tests *:",), "make tests"),
+    Ecosystem("Make", ("Makefile~^check *:|GNUmakefile~^check *:|makefile~^check *:",), "make check"),
+    Ecosystem("Make", ("Makefile|GNUmakefile|makefile",), "make", is_test=False),
 )
 """Each way that marks show, in order of precedence."""
 
@@ -125,9 +127,9 @@ LOCK_FILES = ("uv.lock", "poetry.lock", "pdm.lock", "Pipfile.lock", "requirement
 """Files whose change makes a set-up worth another run, in addition to those that it names."""
 
 
-def propose_by_marks(files: ProjectFiles) -> list[Candidate]:
-    return [Candidate(row.ecosystem, row.marks[0].partition("~")[0].partition("|")[0], row.gate, row.setup, row.makes,
-                      row.is_test) for row in ECOSYSTEMS if all(_is_there(mark, files) for mark in row.marks)]
+def propose_by_marks(files: ProjectFiles) -> list[CommandPair]:
+    return [CommandPair(row.ecosystem, row.marks[0].partition("~")[0].partition("|")[0], row.gate, row.setup, row.makes,
+                        row.is_test) for row in ECOSYSTEMS if all(_is_there(mark, files) for mark in row.marks)]
 
 
 def _is_there(mark: str, files: ProjectFiles) -> bool:

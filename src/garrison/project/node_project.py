@@ -10,7 +10,7 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
 
-from garrison.project.ecosystems import NODE, Candidate
+from garrison.project.ecosystems import NODE, CommandPair
 from garrison.project.files import ProjectFiles, read_json, strings, table
 from garrison.values import Value
 
@@ -47,7 +47,7 @@ class _Manager(Value):
     """Package that npx fetches where the program is absent."""
 
 
-def propose_node(files: ProjectFiles) -> list[Candidate]:
+def propose_node(files: ProjectFiles) -> list[CommandPair]:
     """Return the ways to test a Node project in the order in which to try them; empty if it is none."""
     if not files.has("package.json"):
         return []
@@ -147,7 +147,7 @@ def _pnpm_for(lock: str) -> str:
     return {"5": "7", "6": "8", "9": "10"}.get(found[1], "latest") if found else "10"
 
 
-def _install(files: ProjectFiles, package: Mapping[str, object], gate: str, why: str) -> Iterator[Candidate]:
+def _install(files: ProjectFiles, package: Mapping[str, object], gate: str, why: str) -> Iterator[CommandPair]:
     """Yield a gate with each way to install what it needs: a project without dependencies may get its first one."""
     for manager, lock in _managers(files, package):
         yield _candidate(gate, f"{lock}, {why}", manager, manager.install)
@@ -179,26 +179,26 @@ def _has_own_scripts(package: Mapping[str, object]) -> bool:
                 or table(package, "dependencies") or table(package, "devDependencies"))
 
 
-def _candidate(gate: str, why: str, manager: _Manager, setup: str) -> Candidate:
+def _candidate(gate: str, why: str, manager: _Manager, setup: str) -> CommandPair:
     line = gate.replace("@each", manager.each).replace("@test", manager.test).replace("@run", manager.run)
-    return Candidate(NODE, why, line, setup, NODE_MODULES if setup else (),
-                     install="npm install --no-save --no-package-lock" if manager.program == "npm" and setup else "")
+    return CommandPair(NODE, why, line, setup, NODE_MODULES if setup else (),
+                       install="npm install --no-save --no-package-lock" if manager.program == "npm" and setup else "")
 
 
 def _without_tests(files: ProjectFiles, package: Mapping[str, object],
-                   scripts: Mapping[str, str]) -> Iterator[Candidate]:
+                   scripts: Mapping[str, str]) -> Iterator[CommandPair]:
     """Yield what can be checked of a project without tests: its build, then its syntax."""
     for name in ("build", "typecheck", "type-check", "compile"):
         if name in scripts:
             first = next(_install(files, package, f"@run {shlex.quote(name)}", f"its script {name}"))
-            yield Candidate(first.ecosystem, f"{first.why}, since no tests are tracked", first.gate, first.setup,
-                            first.makes, is_test=False)
+            yield CommandPair(first.ecosystem, f"{first.why}, since no tests are tracked", first.gate, first.setup,
+                              first.makes, is_test=False)
     if any(re.search(r"\.[cm]?js$", path) for path in files.paths):
-        yield Candidate(NODE, "node on each file, since no tests are tracked",
-                        "git ls-files -z '*.js' '*.cjs' '*.mjs' | xargs -0 -r -n 1 node --check", is_test=False)
+        yield CommandPair(NODE, "node on each file, since no tests are tracked",
+                          "git ls-files -z '*.js' '*.cjs' '*.mjs' | xargs -0 -r -n 1 node --check", is_test=False)
     else:
-        yield Candidate(NODE, "package.json, since no tests are tracked",
-                        "node -e 'JSON.parse(require(\"fs\").readFileSync(\"package.json\"))'", is_test=False)
+        yield CommandPair(NODE, "package.json, since no tests are tracked",
+                          "node -e 'JSON.parse(require(\"fs\").readFileSync(\"package.json\"))'", is_test=False)
 
 
 _MISSING = re.compile(r"Cannot find (?:module|package) '((?:@[\w.-]+/)?[\w.-]+)(?:/[^']*)?'"
@@ -207,7 +207,7 @@ _UNKNOWN = re.compile(r"'((?:@[\w.-]+/)?[\w.-]+)@[^']*' is not in this registry"
 _NO_VERSION = re.compile(r"No matching version found for ((?:@[\w.-]+/)?[\w.-]+)@")
 
 
-def extend_node(files: ProjectFiles, candidate: Candidate, log: str) -> Candidate | None:
+def extend_node(files: ProjectFiles, candidate: CommandPair, log: str) -> CommandPair | None:
     """Return a candidate for what a log misses; None if that is nothing that another set-up could mend.
 
     A peer or optional dependency is added. A development dependency that the registry does not have is left out, and of

@@ -11,7 +11,7 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from garrison.project.ecosystems import PYTHON, Candidate
+from garrison.project.ecosystems import PYTHON, CommandPair
 from garrison.project.files import ProjectFiles, is_python_test, python_literals, read_ini, read_toml, strings, table
 from garrison.values import Value, replace
 
@@ -35,7 +35,7 @@ _PYTEST_TEST = r"^(import pytest|from pytest|(async )?def test_|class Test\w*(\(
 _NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
-def propose_python(files: ProjectFiles, versions: Sequence[Version] = ((3, 11),)) -> list[Candidate]:
+def propose_python(files: ProjectFiles, versions: Sequence[Version] = ((3, 11),)) -> list[CommandPair]:
     """Return the ways to test a Python project in the order in which to try them; empty if it is none.
 
     Args:
@@ -48,7 +48,7 @@ def propose_python(files: ProjectFiles, versions: Sequence[Version] = ((3, 11),)
         return list(_without_tests(project))
     version = _choose_version(project, versions)
     python = "python3" if version == versions[0] else f"python{version[0]}.{version[1]}"
-    found: dict[tuple[str, str], Candidate] = {}
+    found: dict[tuple[str, str], CommandPair] = {}
     for each in (*_with_own_tool(project, version), *_with_venv(project), *_with_tox_in_venv(project, version)):
         found.setdefault((each.setup, each.gate), replace(
             each, setup=each.setup.replace("python3 -m venv", f"{python} -m venv"),
@@ -221,7 +221,7 @@ def _has_runner(requirements: Sequence[str]) -> bool:
 # ------------------------------------------------------------------------------------------------------ its own tools
 
 
-def _with_own_tool(project: _Project, version: tuple[int, int]) -> Iterator[Candidate]:
+def _with_own_tool(project: _Project, version: tuple[int, int]) -> Iterator[CommandPair]:
     files = project.files
     # `python -m pytest` finds modules in the top directory, which only an installed project has without it
     runners = ("pytest -q", "python -m pytest -q") if project.uses_pytest else (_unittest(project, "python"),)
@@ -229,20 +229,20 @@ def _with_own_tool(project: _Project, version: tuple[int, int]) -> Iterator[Cand
         every = " --all-packages" if table(project.pyproject, "tool", "uv", "workspace") else ""
         for number, (why, options) in enumerate(_uv_options(project)):
             for runner in runners if not number else runners[:1]:
-                yield Candidate(PYTHON, _with_runner(why, runner), f"uv run --no-sync {runner}",
-                                f"uv sync{options}{every}", install="uv pip install -q")
+                yield CommandPair(PYTHON, _with_runner(why, runner), f"uv run --no-sync {runner}",
+                                  f"uv sync{options}{every}", install="uv pip install -q")
     for lock, run, setup, install in _locked(project):
         for runner in runners if files.has(lock) else ():
-            yield Candidate(PYTHON, _with_runner(lock, runner), f"{run} {runner}", setup, (".venv",), install=install)
+            yield CommandPair(PYTHON, _with_runner(lock, runner), f"{run} {runner}", setup, (".venv",), install=install)
     environment = find_tox_environment(files, version)
     if environment is not None:
-        yield Candidate(PYTHON, f"tox's environment {environment}", f"tox -q -e {environment}",
-                        f"tox -q -e {environment} --notest", (".tox",), shows_tests=True)
+        yield CommandPair(PYTHON, f"tox's environment {environment}", f"tox -q -e {environment}",
+                          f"tox -q -e {environment} --notest", (".tox",), shows_tests=True)
     if files.has("noxfile.py"):
         session = find_nox_session(files.text("noxfile.py"))
         chosen = f" -s {session}" if session else ""
-        yield Candidate(PYTHON, f"nox's session {session}" if session else "noxfile.py", f"nox -r{chosen}",
-                        f"nox -r --install-only{chosen}", (".nox",), shows_tests=True)
+        yield CommandPair(PYTHON, f"nox's session {session}" if session else "noxfile.py", f"nox -r{chosen}",
+                          f"nox -r --install-only{chosen}", (".nox",), shows_tests=True)
 
 
 def _with_runner(why: str, runner: str) -> str:
@@ -355,7 +355,7 @@ def _expand_condition(condition: str) -> list[str]:
 # -------------------------------------------------------------------------------------------------------------- .venv
 
 
-def _with_venv(project: _Project) -> Iterator[Candidate]:
+def _with_venv(project: _Project) -> Iterator[CommandPair]:
     """Yield a .venv with what the project names for its tests, then with less, and what the machine has."""
     pytest = " pytest" if project.uses_pytest else ""
     if not (project.is_installable or project.dependencies or _runtime(project)):
@@ -373,9 +373,9 @@ def _with_venv(project: _Project) -> Iterator[Candidate]:
     yield _on_machine(project)
 
 
-def _on_machine(project: _Project) -> Candidate:
+def _on_machine(project: _Project) -> CommandPair:
     runner = "python3 -m pytest -q" if project.uses_pytest else _unittest(project, "python3")
-    return Candidate(PYTHON, "pytest of the machine" if project.uses_pytest else "python3", _path(project) + runner)
+    return CommandPair(PYTHON, "pytest of the machine" if project.uses_pytest else "python3", _path(project) + runner)
 
 
 def _itself(project: _Project) -> str:
@@ -427,12 +427,12 @@ def _group(project: _Project) -> str:
 
 
 def _venv(project: _Project, why: str, arguments: str, *, is_installed: bool = True,
-          with_pytest: bool = False) -> Candidate:
+          with_pytest: bool = False) -> CommandPair:
     newer = f"{PIP} -U 'pip>=25.1' && " if " --group " in arguments else ""
     runner = "python -m pytest -q" if project.uses_pytest or with_pytest else _unittest(project, "python")
     path = "" if is_installed and project.is_installable else _path(project)
-    return Candidate(PYTHON, f".venv with {why}", f"{path}{_ACTIVATE}.venv/bin/{runner}",
-                     f"{VENV}{newer}{PIP}{arguments}", install=PIP)
+    return CommandPair(PYTHON, f".venv with {why}", f"{path}{_ACTIVATE}.venv/bin/{runner}",
+                       f"{VENV}{newer}{PIP}{arguments}", install=PIP)
 
 
 def _path(project: _Project) -> str:
@@ -457,22 +457,22 @@ def _unittest(project: _Project, python: str) -> str:
     return f"{python} -m unittest discover -q -s {shlex.quote(folder)}" if folder else f"{python} -m unittest -q"
 
 
-def _with_tox_in_venv(project: _Project, version: tuple[int, int]) -> Iterator[Candidate]:
+def _with_tox_in_venv(project: _Project, version: tuple[int, int]) -> Iterator[CommandPair]:
     environment = find_tox_environment(project.files, version)
     if environment is not None:
         tox = f".venv/bin/tox -q -e {environment}"
-        yield Candidate(PYTHON, f".venv with tox, its environment {environment}", tox,
-                        f"{VENV}{PIP} tox && {tox} --notest", (".tox",), shows_tests=True)
+        yield CommandPair(PYTHON, f".venv with tox, its environment {environment}", tox,
+                          f"{VENV}{PIP} tox && {tox} --notest", (".tox",), shows_tests=True)
 
 
-def _without_tests(project: _Project) -> Iterator[Candidate]:
+def _without_tests(project: _Project) -> Iterator[CommandPair]:
     """Yield what can be checked of a project that has no tests: that it compiles."""
-    yield Candidate(PYTHON, "python3, since no tests are tracked", "python3 -m compileall -q .", is_test=False)
+    yield CommandPair(PYTHON, "python3, since no tests are tracked", "python3 -m compileall -q .", is_test=False)
     folders = sorted({match[1] for path in project.files.paths
                       if (match := re.match(r"^((?:src/)?[^/]+)/__init__\.py$", path))})
     if folders:
-        yield Candidate(PYTHON, "python3 on its packages, since no tests are tracked",
-                        f"python3 -m compileall -q {' '.join(map(shlex.quote, folders))}", is_test=False)
+        yield CommandPair(PYTHON, "python3 on its packages, since no tests are tracked",
+                          f"python3 -m compileall -q {' '.join(map(shlex.quote, folders))}", is_test=False)
 
 
 # --------------------------------------------------------------------------------------------------- missing packages
@@ -521,7 +521,7 @@ _MISSING_PLUGIN = (
 )
 
 
-def extend_python(files: ProjectFiles, candidate: Candidate, log: str) -> Candidate | None:
+def extend_python(files: ProjectFiles, candidate: CommandPair, log: str) -> CommandPair | None:
     """Return a candidate with the packages that a log misses; None if it misses none that may be added."""
     return candidate.with_packages([name for name in find_missing_packages(files, log)
                                     if name not in candidate.setup.split()])

@@ -12,7 +12,7 @@ from garrison.project.ecosystems import (
     NODE,
     PYTHON,
     WRAPPERS,
-    Candidate,
+    CommandPair,
     join,
     propose_by_marks,
 )
@@ -37,7 +37,7 @@ class Project(Value):
     """A project in a folder of a repository, '' for its top, with the ways to test it in the order of trial."""
 
     folder: str
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[CommandPair, ...]
 
     @property
     def ecosystem(self) -> str:
@@ -91,7 +91,7 @@ def setup_key(files: ProjectFiles, setup: str | None) -> list[str]:
 
 def _projects(files: ProjectFiles, folder: str, versions: Sequence[Version]) -> list[Project]:
     """Return the projects of one folder, those with tests first; a task runner alone counts as one."""
-    found: dict[str, list[Candidate]] = {}
+    found: dict[str, list[CommandPair]] = {}
     for candidate in [*python_project.propose_python(files, versions), *node_project.propose_node(files),
                       *propose_by_marks(files)]:
         found.setdefault(candidate.ecosystem, []).append(candidate)
@@ -162,12 +162,12 @@ def _kinds_with_members(files: ProjectFiles) -> set[str]:
     return members
 
 
-def propose_gate(found: Survey) -> Candidate | None:
+def propose_gate(found: Survey) -> CommandPair | None:
     """Return the likeliest way to test a repository as a whole, untried; None if nothing is known of it."""
     tested = found.tested[:1] if found.tested and not found.tested[0].folder else found.tested
     return join([project.candidates[0].in_folder(project.folder) for project in tested]) if tested else None
 
 
-CONFLICT_MARKERS = Candidate("no build system", "a search for conflict markers, since nothing else is known",
-                             "! git grep -nE '^(<<<<<<<|>>>>>>>) '", is_test=False)
+CONFLICT_MARKERS = CommandPair("no build system", "a search for conflict markers, since nothing else is known",
+                               "! git grep -nE '^(<<<<<<<|>>>>>>>) '", is_test=False)
 """Way to check a repository of which nothing is known."""

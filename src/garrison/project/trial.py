@@ -16,7 +16,7 @@ from garrison.merge.config import QueueConfig
 from garrison.merge.failing_tests import find_failing
 from garrison.merge.preflight import preflight
 from garrison.merge.queue import MergeQueue
-from garrison.project.ecosystems import Candidate
+from garrison.project.ecosystems import CommandPair
 from garrison.system.terminal_text import clean_lines
 from garrison.values import Value, replace
 
@@ -68,25 +68,25 @@ class TrialResult:
 class Attempt(Value):
     """A candidate and the result of its trial."""
 
-    candidate: Candidate
+    candidate: CommandPair
     result: TrialResult
 
 
-class Means(Value):
+class TrialMeans(Value):
     """What a search for a passing candidate needs of the world."""
 
-    try_one: Callable[[Candidate, float], TrialResult]
+    try_one: Callable[[CommandPair, float], TrialResult]
     """Tries a candidate, its parts for at most so many seconds each."""
-    missing_programs: Callable[[Candidate], Sequence[str]]
+    missing_programs: Callable[[CommandPair], Sequence[str]]
     """Programs of a candidate that are not on the PATH."""
-    extend: Callable[[Candidate, str], Candidate | None]
+    extend: Callable[[CommandPair, str], CommandPair | None]
     """A candidate that mends what one lacked by its log; None if there is none."""
     seconds: Callable[[], float]
     """Clock."""
     report: Callable[[str], None]
 
 
-def find_passing(candidates: Sequence[Candidate], means: Means, *, limit: float, end: float) -> Attempt:
+def find_passing(candidates: Sequence[CommandPair], means: TrialMeans, *, limit: float, end: float) -> Attempt:
     """Try candidates in order until one passes, and tell why each other one did not; return the one that came furthest.
 
     Args:
@@ -127,7 +127,7 @@ def find_passing(candidates: Sequence[Candidate], means: Means, *, limit: float,
     return _leave_out_failing(attempts, means, limit)
 
 
-def _leave_out_failing(attempts: Sequence[Attempt], means: Means, limit: float) -> Attempt:
+def _leave_out_failing(attempts: Sequence[Attempt], means: TrialMeans, limit: float) -> Attempt:
     """Return the attempt that came furthest, or one that came as far and passes without the few tests that fail."""
     best = max(attempts, key=_progress)
     for each in attempts:
@@ -170,7 +170,7 @@ def _cause(result: TrialResult) -> str:
     return f": {stated[0] if stated else lines[-1]}"[:MAX_CAUSE]
 
 
-def _judge(candidate: Candidate, result: TrialResult) -> TrialResult:
+def _judge(candidate: CommandPair, result: TrialResult) -> TrialResult:
     """Return a result; that of a runner that should show its tests and shows none is no pass."""
     if not result.passed or not (candidate.shows_tests and candidate.is_test) or _RAN.search(result.log):
         return result

@@ -16,26 +16,26 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar, cast
 from garrison.backoff import Backoff
 from garrison.config import MergeRule
 from garrison.errors import GarrisonError
-from garrison.forge.errors import NotFound, Refused, Stale, Unauthorized, Unreachable
+from garrison.forge.errors import ForgeNotFound, ForgeRefused, Stale, Unauthorized, Unreachable
 from garrison.forge.marker import attach, has_marker, is_marked, without_marker
 from garrison.forge.model import (
     CheckState,
+    ForgeMerge,
     MergeMethod,
-    MergeResult,
     PullDraft,
     PullState,
+    ReviewVerdict,
     Side,
-    Verdict,
     mark_required,
 )
 from garrison.pull_request.facts import (
     ISSUE,
-    Check,
     CheckResult,
-    Comment,
+    CommitCheck,
     Facts,
     MergeFacts,
     Relation,
+    RequestComment,
     StepKind,
     hash_words,
 )
@@ -188,11 +188,11 @@ class PullRequestClient:
                      comments=tuple(self._comments(pull.number, reviews, lines, head)),
                      unresolved=len(open_threads), requires_resolved=rules.requires_resolved)
 
-    def _is_ours(self, pull: model.PullRequest) -> bool:
+    def _is_ours(self, pull: model.ForgePullRequest) -> bool:
         """Return whether a request that was found may be the run's: anybody may open one of a branch that they read."""
         return pull.author in ("", self._own_login()) or self._can_write(pull.author)
 
-    def _renamed(self, pull: model.PullRequest | None) -> str:
+    def _renamed(self, pull: model.ForgePullRequest | None) -> str:
         """Return what the base that is gone is called now: where the request was moved, else the remote's default."""
         if pull is not None and pull.base != self.launch.base:
             return pull.base
@@ -208,9 +208,9 @@ class PullRequestClient:
             return ""
         try:
             issue = self._read(self.forge.read_issue, number)
-        except NotFound:
+        except ForgeNotFound:
             return f"issue #{number} was removed"
-        except (Refused, Unauthorized):  # the token may not read issues: nothing is known about it
+        except (ForgeRefused, Unauthorized):  # the token may not read issues: nothing is known about it
             return ""
         if not issue.open:
             return f"issue #{number} was closed"
@@ -220,16 +220,16 @@ class PullRequestClient:
         has_all = all(not each.strip() or each.strip().casefold() in there for each in wanted)
         return "" if has_all else f"issue #{number} lost its label"
 
-    def _edited_issue(self) -> list[Comment]:
+    def _edited_issue(self) -> list[RequestComment]:
         """Return the text of the run's issue if it is another one than was taken."""
         number, taken = self.launch.issue, self.launch.issue_text
         if not number or not taken or self._issue_gone():
             return []
-        with suppress(Refused, Unauthorized):
+        with suppress(ForgeRefused, Unauthorized):
             issue = self._read(self.forge.read_issue, number)
             text = f"{issue.title}\n\n{issue.text}"
-            return [Comment(f"{ISSUE}{number}", issue.author, text, self._can_write(issue.author),
-                            is_addressed=True)] if hash_words(text) != taken else []
+            return [RequestComment(f"{ISSUE}{number}", issue.author, text, self._can_write(issue.author),
+                                   is_addressed=True)] if hash_words(text) != taken else []
         return []
 
     @staticmethod
@@ -246,7 +246,7 @@ class PullRequestClient:
             return git.rev(copy) or tip
         return tip
 
-    def _merge_facts(self, pull: model.PullRequest, base: str, tip: str) -> MergeFacts:
+    def _merge_facts(self, pull: model.ForgePullRequest, base: str, tip: str) -> MergeFacts:
         merged = pull.merge_commit if pull.state is PullState.MERGED else self._arrived(tip, base)
         commit = self.git.rev(f"{merged}^{{commit}}") if merged else None
         if commit is None or not base or not self.git.is_ancestor(commit, base):
@@ -286,30 +286,30 @@ class PullRequestClient:
         """Return the number of approvals, whose approval is of an older head, and who requests changes: by the latest
         verdict of each who may write."""
         latest = {review.author: review for review in reviews
-                  if review.verdict is not Verdict.COMMENT and review.author != self._own_login()}
+                  if review.verdict is not ReviewVerdict.COMMENT and review.author != self._own_login()}
         counted = [review for review in latest.values() if self._can_write(review.author)]
-        approvals = [review for review in counted if review.verdict is Verdict.APPROVED]
+        approvals = [review for review in counted if review.verdict is ReviewVerdict.APPROVED]
         outdated = [review.author for review in approvals
                     if review.stale or not only_merges(self.git, review.commit, head, base)]
         return (len(approvals) - len(outdated), tuple(sorted(outdated)),
-                tuple(sorted(review.author for review in counted if review.verdict is Verdict.CHANGES)))
+                tuple(sorted(review.author for review in counted if review.verdict is ReviewVerdict.CHANGES)))
 
     def _own_login(self) -> str:
         self._login = self._login or self._read(self.forge.read_login)
         return self._login
 
-    def _check(self, check: model.Check, head: str) -> Check:
+    def _check(self, check: model.Check, head: str) -> CommitCheck:
         result = _RESULTS[check.state]
         if result is not CheckResult.FAILED or check.commit not in (head, ""):
-            return Check(check.name, result, check.commit or head, url=check.url)
+            return CommitCheck(check.name, result, check.commit or head, url=check.url)
         key = f"{check.name}@{head}"
         if key not in self._logs:  # a red check keeps its log while it is red on this commit
             self._logs[key] = self._read(self.forge.read_check_log, check)
         log = self._logs[key] or check.summary
-        return Check(check.name, result, head, log, url=check.url, owner=self._owner("", 0, head, log))
+        return CommitCheck(check.name, result, head, log, url=check.url, owner=self._owner("", 0, head, log))
 
     def _comments(self, number: int, reviews: Sequence[model.Review], lines: Sequence[model.LineComment], head: str,
-                  ) -> list[Comment]:
+                  ) -> list[RequestComment]:
         """Return what people wrote: on lines (the first of a thread, and what was said after garrison's answer), on the
         whole, and as a review. What has a marker is garrison's: the token may be that of the user who reviews."""
         own, run = self._own_login(), self.launch.run_id
@@ -327,27 +327,30 @@ class PullRequestClient:
             if not is_own(line.author, line.text):
                 number_, was = _place(line)
                 reviewed.add(line.review)
-                found.append(Comment(line.id, line.author, line.text, self._can_write(line.author), line.path, number_,
-                                     resolved=line.resolved, owner=self._owner(line.path, number_, head, ""), was=was,
-                                     before=tuple(said[line.thread]) if line.thread in answered else ()))
+                found.append(RequestComment(line.id, line.author, line.text, self._can_write(line.author), line.path,
+                                            number_,
+                                            resolved=line.resolved, owner=self._owner(line.path, number_, head, ""),
+                                            was=was,
+                                            before=tuple(said[line.thread]) if line.thread in answered else ()))
             else:
                 answered.add(line.thread)
             if is_own(line.author, line.text) or self.options.hears(line.author,
                                                                     can_write=self._can_write(line.author)):
                 said[line.thread].append((line.author, without_marker(line.text)))
-        found += [Comment(f"{GENERAL}{each.id}", each.author, each.text, self._can_write(each.author),
-                          is_addressed=is_addressed(each.text, name))
+        found += [RequestComment(f"{GENERAL}{each.id}", each.author, each.text, self._can_write(each.author),
+                                 is_addressed=is_addressed(each.text, name))
                   for each in general if not is_own(each.author, each.text)]
-        latest = {review.author: review for review in reviews if review.verdict is not Verdict.COMMENT}
+        latest = {review.author: review for review in reviews if review.verdict is not ReviewVerdict.COMMENT}
         for review in reviews:
-            asks = review.verdict is Verdict.CHANGES and latest.get(review.author) is review
+            asks = review.verdict is ReviewVerdict.CHANGES and latest.get(review.author) is review
             is_empty = not review.text.strip()
             if is_own(review.author, review.text) or (is_empty and (
                     not asks or review.author == own or review.id in reviewed)):
                 continue
-            if asks or review.verdict in (Verdict.COMMENT, Verdict.APPROVED):
-                found.append(Comment(f"{REVIEW}{review.id}", review.author, review.text, self._can_write(review.author),
-                                     requests_changes=asks, is_addressed=is_addressed(review.text, name)))
+            if asks or review.verdict in (ReviewVerdict.COMMENT, ReviewVerdict.APPROVED):
+                found.append(RequestComment(f"{REVIEW}{review.id}", review.author, review.text,
+                                            self._can_write(review.author),
+                                            requests_changes=asks, is_addressed=is_addressed(review.text, name)))
         unique = {each.id: each for each in found}  # pages that shift between two requests repeat some
         return [replace(each, answered=each.key in self._answered or any(
             has_marker(text, answer_marker(run, name)) for text in written for name in (each.key, each.id)))
@@ -409,8 +412,8 @@ class PullRequestClient:
         method = next(iter(self.forge.read_rules(launch.base).methods), MergeMethod.MERGE)
         merge = self.forge.enable_auto_merge if is_auto else self.forge.merge
         outcome = merge(number, step.head, method)
-        if outcome.result is MergeResult.REFUSED:
-            raise Refused(f"the forge does not merge pull request #{number}: {outcome.reason}", outcome.reason)
+        if outcome.result is ForgeMerge.REFUSED:
+            raise ForgeRefused(f"the forge does not merge pull request #{number}: {outcome.reason}", outcome.reason)
         self._is_auto = is_auto or self._is_auto
 
     def _push(self, step: ForgeStep) -> None:
@@ -435,8 +438,8 @@ class PullRequestClient:
         if tip is not None and not git.is_ancestor(tip, head):
             merged = git.merge_tree(tip, head)
             if merged.tree is None or merged.conflicts:
-                raise Refused("the commits that people pushed onto its branch conflict with the run's; merge them "
-                              f"into {self.launch.onto} by hand, and push it")
+                raise ForgeRefused("the commits that people pushed onto its branch conflict with the run's; merge them "
+                                   f"into {self.launch.onto} by hand, and push it")
             date = int(git.run("log", "-1", "--format=%ct", head).out.strip() or 0)
             git.committer = parse_ident(self.launch.committer) or git.committer
             new = git.commit_tree(merged.tree, [tip, head], f"Merge what people pushed onto {self.launch.onto}",
@@ -536,7 +539,7 @@ def _courtesy() -> Iterator[None]:
     """Do without something that the forge does not take: it is locked or gone, or the token may not do that."""
     try:
         yield
-    except (Refused, NotFound):
+    except (ForgeRefused, ForgeNotFound):
         pass
     except Unauthorized as error:
         if not error.scope:  # the token itself is not valid

@@ -44,7 +44,7 @@ def hash_words(text: str) -> str:
     return hashlib.sha256(" ".join(text.split()).encode(errors="replace")).hexdigest()[:8]
 
 
-class Check(Value):
+class CommitCheck(Value):
     """A check that reported, or is expected to, on one commit."""
 
     name: str
@@ -67,7 +67,7 @@ class Check(Value):
         return self.id
 
 
-class Comment(Value):
+class RequestComment(Value):
     """A comment on the pull request or on a line of it, or the text of a review; never garrison's own."""
 
     id: str
@@ -128,8 +128,8 @@ class Facts(Value):
     is_draft: bool = False
     merge: MergeFacts | None = None
     body: str = ""
-    checks: tuple[Check, ...] = ()
-    comments: tuple[Comment, ...] = ()
+    checks: tuple[CommitCheck, ...] = ()
+    comments: tuple[RequestComment, ...] = ()
     approvals: int = 0
     """Reviews that approve this head, or one that differs only by merges of the base, by people with write permission,
     and were not dismissed."""

@@ -21,12 +21,12 @@ from garrison.pipeline.flow import SentBack
 from garrison.processes.actions import Action, ActionKind
 from garrison.pull_request.facts import (
     ISSUE,
-    Check,
     CheckResult,
-    Comment,
+    CommitCheck,
     Facts,
     ForgeStep,
     Relation,
+    RequestComment,
     StepKind,
 )
 from garrison.pull_request.texts import write_failure, write_reply
@@ -88,8 +88,8 @@ class PullRequestView(Value):
         if state.status != "running" or state.landing.status not in (REQUESTED, TESTED):
             return []
         if self.facts is not None:
-            return decide(Turn(state, run, self, self.facts, max_rework))[1]
-        turn = Turn(state, run, self, Facts(Relation.ABSENT, "", ""))
+            return decide(PullRequestTurn(state, run, self, self.facts, max_rework))[1]
+        turn = PullRequestTurn(state, run, self, Facts(Relation.ABSENT, "", ""))
         return turn.wait(_S.HELD_UP if self.problem else turn.current, self.problem or self.wait) \
             if self.problem or self.wait else []
 
@@ -105,7 +105,7 @@ class PullRequestView(Value):
         key = hashlib.sha256(why.encode()).hexdigest()[:12]
         text = write_failure(why, describe_next(run, "failed", over=not state.is_unfinished))
         step = ForgeStep(StepKind.LEAVE, text=text, comment=f"{state.landing.attempt}-{key}")
-        turn = Turn(state, run, self, Facts(Relation.ABSENT, "", "", known.number, known.url))
+        turn = PullRequestTurn(state, run, self, Facts(Relation.ABSENT, "", "", known.number, known.url))
         if known.told == step.comment:
             return None
         if step in (self.done, self.refused) or self.gives_up:
@@ -117,7 +117,7 @@ _S = PullRequestState
 _OPEN = tuple(each for each in PullRequestState if each not in (_S.MERGED, _S.CLOSED, _S.REWORKING))
 
 
-class Turn(Value):
+class PullRequestTurn(Value):
     """Journal and facts of one turn."""
 
     state: RunState
@@ -170,18 +170,18 @@ class Turn(Value):
             status, self.state.landing.attempt, commit=commit, reason=why))]
 
 
-class Row(Value):
+class Transition(Value):
     """A row of the state machine."""
 
     when: str
     then: str
     states: tuple[PullRequestState, ...]
     """States into which it may lead; () if it leaves the state as it is."""
-    decide: Callable[[Turn], list[Action] | None]
+    decide: Callable[[PullRequestTurn], list[Action] | None]
     """Returns what to do, [] for nothing yet; None if the row does not fit."""
 
 
-def decide(turn: Turn) -> tuple[Row, list[Action]]:
+def decide(turn: PullRequestTurn) -> tuple[Transition, list[Action]]:
     """Return the row that fits, and what it does; the last one always fits."""
     return next((row, actions) for row in ROWS if (actions := row.decide(turn)) is not None)
 
@@ -191,7 +191,7 @@ def decide(turn: Turn) -> tuple[Row, list[Action]]:
 _UNTESTED = "the gate tests what was merged"
 
 
-def _merged_nowhere(turn: Turn) -> list[Action] | None:
+def _merged_nowhere(turn: PullRequestTurn) -> list[Action] | None:
     merge = turn.facts.merge
     if merge is None or merge.on_base:
         return None
@@ -199,7 +199,7 @@ def _merged_nowhere(turn: Turn) -> list[Action] | None:
                                  "but its base does not have that commit; nothing has landed")
 
 
-def _merged_before_its_test(turn: Turn) -> list[Action] | None:
+def _merged_before_its_test(turn: PullRequestTurn) -> list[Action] | None:
     if turn.facts.merge is None or turn.is_tested:
         return None
     pause = turn.view.pause
@@ -207,28 +207,28 @@ def _merged_before_its_test(turn: Turn) -> list[Action] | None:
         f"{turn.name} is merged, but its base was red before, so nothing is called landed: {pause}")) if pause else [])
 
 
-def _merged_as_tested(turn: Turn) -> list[Action] | None:
+def _merged_as_tested(turn: PullRequestTurn) -> list[Action] | None:
     merge = turn.facts.merge
     if merge is None or not turn.view.tree or merge.tree != turn.view.tree:
         return None
     return turn.wait(_S.MERGED) or turn.end(LANDED, commit=merge.commit)
 
 
-def _merged_with_more(turn: Turn) -> list[Action] | None:
+def _merged_with_more(turn: PullRequestTurn) -> list[Action] | None:
     merge = turn.facts.merge
     if merge is None or not merge.ahead or turn.facts.tip != turn.view.tip:
         return None
     return turn.step(ForgeStep(StepKind.TAKE_IN, merge.ahead), _S.MERGED)
 
 
-def _merged_onto_another(turn: Turn) -> list[Action] | None:
+def _merged_onto_another(turn: PullRequestTurn) -> list[Action] | None:
     merge, landing = turn.facts.merge, turn.state.landing
     if merge is None or not merge.parent or (merge.parent == landing.base and landing.oid == turn.view.tip):
         return None
     return turn.wait(_S.MERGED, _UNTESTED) or turn.test(merge.parent)
 
 
-def _merged_untested(turn: Turn) -> list[Action] | None:
+def _merged_untested(turn: PullRequestTurn) -> list[Action] | None:
     merge = turn.facts.merge
     if merge is None:
         return None
@@ -236,11 +236,11 @@ def _merged_untested(turn: Turn) -> list[Action] | None:
                                  "tested; nothing is called landed: look at it, and stop the run")
 
 
-def _was_merged(turn: Turn) -> list[Action] | None:
+def _was_merged(turn: PullRequestTurn) -> list[Action] | None:
     return [] if turn.current is _S.MERGED else None
 
 
-def _closed(turn: Turn) -> list[Action] | None:
+def _closed(turn: PullRequestTurn) -> list[Action] | None:
     facts, run = turn.facts, turn.run
     if not facts.number or facts.is_open:
         return None
@@ -255,7 +255,7 @@ def _closed(turn: Turn) -> list[Action] | None:
 # ---- what it is for --------------------------------------------------------------------------------------------------
 
 
-def _base_gone(turn: Turn) -> list[Action] | None:
+def _base_gone(turn: PullRequestTurn) -> list[Action] | None:
     """A base without a name at the forge cannot be merged into."""
     if turn.facts.base:
         return None
@@ -265,7 +265,7 @@ def _base_gone(turn: Turn) -> list[Action] | None:
                                  f"{what}: `garrison pr sync {turn.run} --base {new or 'BRANCH'}`")
 
 
-def _issue_gone(turn: Turn) -> list[Action] | None:
+def _issue_gone(turn: PullRequestTurn) -> list[Action] | None:
     gone = turn.facts.issue_gone
     if not gone or turn.facts.is_on_base:
         return None
@@ -275,7 +275,7 @@ def _issue_gone(turn: Turn) -> list[Action] | None:
 # ---- auto-merge ------------------------------------------------------------------------------------------------------
 
 
-def _withdraw(turn: Turn) -> list[Action] | None:
+def _withdraw(turn: PullRequestTurn) -> list[Action] | None:
     """End an auto-merge that could merge what was not tested, before anything new is pushed."""
     facts, tip = turn.facts, turn.view.tip
     if turn.is_tested and facts.head == tip == turn.state.landing.oid and not facts.other_base:
@@ -285,7 +285,7 @@ def _withdraw(turn: Turn) -> list[Action] | None:
     return None if turn.state.pull_request.auto in ("", NO_AUTO) else turn.keep(auto=NO_AUTO)
 
 
-def _schedule(turn: Turn) -> list[Action] | None:
+def _schedule(turn: PullRequestTurn) -> list[Action] | None:
     """Leave the merge to the forge, once garrison waits for nothing that the forge would not wait for."""
     facts, view = turn.facts, turn.view
     if view.options.merge is not MergeRule.AUTO:
@@ -304,7 +304,7 @@ def _schedule(turn: Turn) -> list[Action] | None:
 # ---- the branch ------------------------------------------------------------------------------------------------------
 
 
-def _rewritten(turn: Turn) -> list[Action] | None:
+def _rewritten(turn: PullRequestTurn) -> list[Action] | None:
     if turn.facts.relation is not Relation.REWRITTEN:
         return None
     last, now = turn.state.pull_request.head, turn.facts.head
@@ -314,56 +314,56 @@ def _rewritten(turn: Turn) -> list[Action] | None:
         f"its branch exists on the forge with other commits ({now[:10]}); remove it there"))
 
 
-def _removed(turn: Turn) -> list[Action] | None:
+def _removed(turn: PullRequestTurn) -> list[Action] | None:
     facts, last = turn.facts, turn.state.pull_request.head
     if facts.relation is not Relation.ABSENT or not (facts.number and facts.is_open and last):
         return None
     return turn.wait(_S.HELD_UP, f"somebody removed its branch; restore it at {last[:10]}, or close the pull request")
 
 
-def _pushed_by_others(turn: Turn) -> list[Action] | None:
+def _pushed_by_others(turn: PullRequestTurn) -> list[Action] | None:
     is_ahead = turn.facts.relation in (Relation.AHEAD, Relation.DIVERGED)
     return turn.step(ForgeStep(StepKind.TAKE_IN, turn.facts.head)) if is_ahead else None
 
 
-def _moved_meanwhile(turn: Turn) -> list[Action] | None:
+def _moved_meanwhile(turn: PullRequestTurn) -> list[Action] | None:
     """The relation applies to another tip than the guardian's: a push of this one could take back what people pushed
     and garrison took in."""
     return turn.wait(turn.current, "its branch moved while the forge was asked; looking again") \
         if turn.facts.tip and turn.facts.tip != turn.view.tip else None
 
 
-def _push(turn: Turn) -> list[Action] | None:
+def _push(turn: PullRequestTurn) -> list[Action] | None:
     if turn.facts.relation not in (Relation.ABSENT, Relation.BEHIND):
         return None
     return turn.step(ForgeStep(StepKind.PUSH, turn.view.tip, turn.facts.head), _S.PUSHING)
 
 
-def _seen(turn: Turn) -> list[Action] | None:
+def _seen(turn: PullRequestTurn) -> list[Action] | None:
     return turn.keep(head=turn.facts.head) if turn.state.pull_request.head != turn.facts.head else None
 
 
-def _test_what_was_taken_in(turn: Turn) -> list[Action] | None:
+def _test_what_was_taken_in(turn: PullRequestTurn) -> list[Action] | None:
     return turn.test(turn.facts.base) if turn.state.landing.oid != turn.view.tip and turn.is_tested else None
 
 
-def _open(turn: Turn) -> list[Action] | None:
+def _open(turn: PullRequestTurn) -> list[Action] | None:
     if turn.facts.number:
         return None
     return turn.step(ForgeStep(StepKind.OPEN, turn.view.tip, text=turn.view.section), _S.PUSHING)
 
 
-def _opened(turn: Turn) -> list[Action] | None:
+def _opened(turn: PullRequestTurn) -> list[Action] | None:
     return None if turn.state.pull_request.number == turn.facts.number else turn.keep()
 
 
-def _retargeted(turn: Turn) -> list[Action] | None:
+def _retargeted(turn: PullRequestTurn) -> list[Action] | None:
     other = turn.facts.other_base
     return turn.wait(_S.HELD_UP, f"somebody changed its base to {mention(other)}, and it was tested with another; "
                                  "change it back, or stop the run") if other else None
 
 
-def _edit(turn: Turn) -> list[Action] | None:
+def _edit(turn: PullRequestTurn) -> list[Action] | None:
     return turn.step(ForgeStep(StepKind.EDIT, text=turn.view.section)) \
         if turn.view.body and turn.view.body != turn.facts.body else None
 
@@ -371,7 +371,7 @@ def _edit(turn: Turn) -> list[Action] | None:
 # ---- checks, reviews, merge ------------------------------------------------------------------------------------------
 
 
-def _on_base(turn: Turn) -> list[Action] | None:
+def _on_base(turn: PullRequestTurn) -> list[Action] | None:
     """A test of it would find nothing to merge."""
     if not turn.facts.is_on_base:
         return None
@@ -381,7 +381,7 @@ def _on_base(turn: Turn) -> list[Action] | None:
     return turn.wait(_S.MERGING, "the base has its commits; the forge has yet to say that it is merged")
 
 
-def _under_test(turn: Turn) -> list[Action] | None:
+def _under_test(turn: PullRequestTurn) -> list[Action] | None:
     if turn.is_tested:
         return None
     if turn.view.pause and turn.facts.base != turn.state.landing.base:
@@ -390,7 +390,7 @@ def _under_test(turn: Turn) -> list[Action] | None:
     return _publish(turn, "pending") or turn.wait(waits, turn.view.pause or "its gate runs")
 
 
-def _make_ready(turn: Turn) -> list[Action] | None:
+def _make_ready(turn: PullRequestTurn) -> list[Action] | None:
     """End the draft that garrison opened; one that the user made since then is theirs, whatever is pushed meanwhile."""
     ready = turn.state.pull_request.ready
     if ready == turn.view.tip:
@@ -399,7 +399,7 @@ def _make_ready(turn: Turn) -> list[Action] | None:
         if turn.facts.is_draft and ready in ("", NOT_READY) else turn.keep(ready=turn.view.tip)
 
 
-def _reply(turn: Turn) -> list[Action] | None:
+def _reply(turn: PullRequestTurn) -> list[Action] | None:
     """Answer a comment that a node was sent back for, once the new attempt is tested; of an edited one the last text.
     """
     known, tip = turn.state.pull_request, turn.view.tip
@@ -418,7 +418,7 @@ def _reply(turn: Turn) -> list[Action] | None:
     return None
 
 
-def _waits_for(turn: Turn, *, with_forge: bool = False) -> tuple[PullRequestState, str] | None:
+def _waits_for(turn: PullRequestTurn, *, with_forge: bool = False) -> tuple[PullRequestState, str] | None:
     """Return what must happen before a merge, with its reason; None for nothing.
 
     With `with_forge`, what the forge's own rules demand is left to the forge.
@@ -450,26 +450,26 @@ def _waits_for(turn: Turn, *, with_forge: bool = False) -> tuple[PullRequestStat
     return (_S.READY_TO_MERGE, "approved, green: merge it on the forge") if options.merge is MergeRule.PERSON else None
 
 
-def _wait_for_others(turn: Turn) -> list[Action] | None:
+def _wait_for_others(turn: PullRequestTurn) -> list[Action] | None:
     waits_for = _waits_for(turn)
     return turn.wait(*waits_for) if waits_for is not None else None
 
 
-def _merge(turn: Turn, kind: StepKind = StepKind.MERGE) -> list[Action]:
+def _merge(turn: PullRequestTurn, kind: StepKind = StepKind.MERGE) -> list[Action]:
     """Merge exactly the tested head into exactly the base that it was tested with."""
     if turn.facts.base != turn.state.landing.base:
         return turn.test(turn.facts.base)
     return turn.step(ForgeStep(kind, turn.view.tip, turn.facts.base), _S.MERGING)
 
 
-def _publish(turn: Turn, wanted: str) -> list[Action]:
+def _publish(turn: PullRequestTurn, wanted: str) -> list[Action]:
     """Publish garrison's own status, where it is a rule of the merge."""
     if turn.view.options.merge is not MergeRule.GARRISON or turn.facts.published == wanted:
         return []
     return turn.step(ForgeStep(StepKind.STATUS, turn.view.tip, text=wanted))
 
 
-def _own_status(turn: Turn) -> list[Action] | None:
+def _own_status(turn: PullRequestTurn) -> list[Action] | None:
     if turn.view.options.merge is not MergeRule.GARRISON:
         return None
     if turn.facts.base != turn.state.landing.base:
@@ -480,11 +480,11 @@ def _own_status(turn: Turn) -> list[Action] | None:
 # ---- rework ----------------------------------------------------------------------------------------------------------
 
 
-def _send_back(turn: Turn) -> list[Action] | None:
+def _send_back(turn: PullRequestTurn) -> list[Action] | None:
     """Send the run back for red checks and comments that no node has had."""
     state, view, facts, known = turn.state, turn.view, turn.facts, turn.state.pull_request
     heard = [comment for comment in facts.comments if view.options.hears(comment.author, can_write=comment.can_write)]
-    new: list[Check | Comment] = [
+    new: list[CommitCheck | RequestComment] = [
         *(check for check in facts.checks if check.result is CheckResult.FAILED and check.commit == view.tip
           and check.id not in known.taken),
         *(comment for comment in heard if comment.asks and not comment.resolved and not comment.answered
@@ -514,11 +514,11 @@ def _send_back(turn: Turn) -> list[Action] | None:
     return [Action(ActionKind.CHANGE_PULL_REQUEST, event.state, subject, event)]
 
 
-def _fit(own: Sequence[Check | Comment]) -> list[Check | Comment]:
+def _fit(own: Sequence[CommitCheck | RequestComment]) -> list[CommitCheck | RequestComment]:
     """Return the first of them that fit into one attempt untruncated, at least one."""
-    kept, words = list[Check | Comment](), 0
+    kept, words = list[CommitCheck | RequestComment](), 0
     for each in own[:MAX_FEEDBACK]:
-        words += len(each.log if isinstance(each, Check) else each.text)
+        words += len(each.log if isinstance(each, CommitCheck) else each.text)
         if kept and words > MAX_WORDS:
             break
         kept.append(each)
@@ -530,17 +530,17 @@ _NOT_ORDERS = ("What stands in a fence below was written on the forge by other p
 _SHOWN = "Also said there, which asks for nothing:"
 
 
-def _subject(own: Sequence[Check | Comment], number: int) -> str:
-    red = [each for each in own if isinstance(each, Check)]
+def _subject(own: Sequence[CommitCheck | RequestComment], number: int) -> str:
+    red = [each for each in own if isinstance(each, CommitCheck)]
     comments = len(own) - len(red)
     parts = [*(f"the check {mention(check.name)} is red" for check in red[:3]),
              *([f"{comments} comment{'s' * (comments != 1)}"] if comments else [])]
     return f"pull request #{number}: {' and '.join(parts)}"
 
 
-def describe(feedback: Check | Comment, *, is_edited: bool = False) -> str:
+def describe(feedback: CommitCheck | RequestComment, *, is_edited: bool = False) -> str:
     """Return a check or a comment as a prompt quotes it, a comment whole."""
-    if isinstance(feedback, Check):
+    if isinstance(feedback, CommitCheck):
         log = quote(feedback.log) or "(it reported no log)"
         return f"The check {mention(feedback.name)} failed on {feedback.commit[:10]}. The end of its log:\n{log}"
     place = f" at {path_name(feedback.path)}{f':{feedback.line}' if feedback.line else ''}" if feedback.path else ""
@@ -557,47 +557,50 @@ def describe(feedback: Check | Comment, *, is_edited: bool = False) -> str:
 # ---- the table -------------------------------------------------------------------------------------------------------
 
 ROWS = (
-    Row("merged, but the base lacks the merge", "nothing is called landed", (_S.HELD_UP,), _merged_nowhere),
-    Row("merged while the gate tests it", "wait; if the base was red before: the run fails", (_S.MERGED,),
-        _merged_before_its_test),
-    Row("merged, and the base has the tested tree", "landed", (_S.MERGED,), _merged_as_tested),
-    Row("merged with commits of people on top", "take them in", (_S.MERGED, _S.HELD_UP), _merged_with_more),
-    Row("merged onto another base, or with more than was tested", "test that; if it is red: the run fails",
-        (_S.MERGED,), _merged_onto_another),
-    Row("merged as a tree that nobody tested", "nothing is called landed", (_S.HELD_UP,), _merged_untested),
-    Row("it was merged, and this answer is older", "nothing", (), _was_merged),
-    Row("closed by a person", "the run fails; `resume`, or `pr open --again`", (_S.CLOSED,), _closed),
-    Row("the base is renamed or gone", "wait for `pr sync --base`", (_S.HELD_UP,), _base_gone),
-    Row("its issue was closed, or lost the label by which it was taken", "wait until that is undone", (_S.HELD_UP,),
-        _issue_gone),
-    Row("auto-merge is on, and the head is not tested", "turn it off", (_S.HELD_UP,), _withdraw),
-    Row("the branch was rewritten", "wait until it is restored", (_S.HELD_UP,), _rewritten),
-    Row("the branch was removed", "wait until it is restored", (_S.HELD_UP,), _removed),
-    Row("people pushed onto the branch", "take their commits in", (_S.HELD_UP,), _pushed_by_others),
-    Row("the run's branch moved during the look", "look again", (), _moved_meanwhile),
-    Row("the branch is absent, or lacks commits of the run", "push, with the tip just seen as the lease",
-        (_S.PUSHING, _S.HELD_UP), _push),
-    Row("the head is not the one that is recorded", "record it", (), _seen),
-    Row("commits were taken in", "test them", (), _test_what_was_taken_in),
-    Row("no request", "open a draft", (_S.PUSHING, _S.HELD_UP), _open),
-    Row("the request is not recorded", "record it", (), _opened),
-    Row("the base was changed on the forge", "wait until that is undone", (_S.HELD_UP,), _retargeted),
-    Row("garrison's section of the text is old", "write it", (_S.HELD_UP,), _edit),
-    Row("the base has it, and it is said to be open", "wait; after a minute this is reported", (_S.MERGING, _S.HELD_UP),
-        _on_base),
-    Row("the gate tests it", "wait; test again if the base was red and moves",
-        (_S.DRAFT, _S.WAITING_FOR_CHECKS, _S.HELD_UP), _under_test),
-    Row("the gate passed on this head, and nobody was asked to review it", "mark it as ready", (_S.HELD_UP,),
-        _make_ready),
-    Row("a comment that a node has worked on, without an answer", "answer it", (_S.HELD_UP,), _reply),
-    Row("a red check, or a comment that asks, which no node has had", "back to the node that owns the lines",
-        (_S.REWORKING, _S.HELD_UP), _send_back),
-    Row("`merge = \"garrison\"`: the status is not that of the tested merge", "publish it, or test the moved base",
-        (_S.HELD_UP,), _own_status),
-    Row("`merge = \"auto\"`: only the forge's rules are open", "turn auto-merge on; wait", _OPEN, _schedule),
-    Row("a check, a review or a conversation is open; a draft again", "wait; report what has not moved for long",
-        _OPEN, _wait_for_others),
-    Row("approved and green", "merge exactly this head; if the base has moved, test it before",
-        (_S.MERGING, _S.HELD_UP), _merge),
+    Transition("merged, but the base lacks the merge", "nothing is called landed", (_S.HELD_UP,), _merged_nowhere),
+    Transition("merged while the gate tests it", "wait; if the base was red before: the run fails", (_S.MERGED,),
+               _merged_before_its_test),
+    Transition("merged, and the base has the tested tree", "landed", (_S.MERGED,), _merged_as_tested),
+    Transition("merged with commits of people on top", "take them in", (_S.MERGED, _S.HELD_UP), _merged_with_more),
+    Transition("merged onto another base, or with more than was tested", "test that; if it is red: the run fails",
+               (_S.MERGED,), _merged_onto_another),
+    Transition("merged as a tree that nobody tested", "nothing is called landed", (_S.HELD_UP,), _merged_untested),
+    Transition("it was merged, and this answer is older", "nothing", (), _was_merged),
+    Transition("closed by a person", "the run fails; `resume`, or `pr open --again`", (_S.CLOSED,), _closed),
+    Transition("the base is renamed or gone", "wait for `pr sync --base`", (_S.HELD_UP,), _base_gone),
+    Transition("its issue was closed, or lost the label by which it was taken", "wait until that is undone",
+               (_S.HELD_UP,),
+               _issue_gone),
+    Transition("auto-merge is on, and the head is not tested", "turn it off", (_S.HELD_UP,), _withdraw),
+    Transition("the branch was rewritten", "wait until it is restored", (_S.HELD_UP,), _rewritten),
+    Transition("the branch was removed", "wait until it is restored", (_S.HELD_UP,), _removed),
+    Transition("people pushed onto the branch", "take their commits in", (_S.HELD_UP,), _pushed_by_others),
+    Transition("the run's branch moved during the look", "look again", (), _moved_meanwhile),
+    Transition("the branch is absent, or lacks commits of the run", "push, with the tip just seen as the lease",
+               (_S.PUSHING, _S.HELD_UP), _push),
+    Transition("the head is not the one that is recorded", "record it", (), _seen),
+    Transition("commits were taken in", "test them", (), _test_what_was_taken_in),
+    Transition("no request", "open a draft", (_S.PUSHING, _S.HELD_UP), _open),
+    Transition("the request is not recorded", "record it", (), _opened),
+    Transition("the base was changed on the forge", "wait until that is undone", (_S.HELD_UP,), _retargeted),
+    Transition("garrison's section of the text is old", "write it", (_S.HELD_UP,), _edit),
+    Transition("the base has it, and it is said to be open", "wait; after a minute this is reported",
+               (_S.MERGING, _S.HELD_UP),
+               _on_base),
+    Transition("the gate tests it", "wait; test again if the base was red and moves",
+               (_S.DRAFT, _S.WAITING_FOR_CHECKS, _S.HELD_UP), _under_test),
+    Transition("the gate passed on this head, and nobody was asked to review it", "mark it as ready", (_S.HELD_UP,),
+               _make_ready),
+    Transition("a comment that a node has worked on, without an answer", "answer it", (_S.HELD_UP,), _reply),
+    Transition("a red check, or a comment that asks, which no node has had", "back to the node that owns the lines",
+               (_S.REWORKING, _S.HELD_UP), _send_back),
+    Transition("`merge = \"garrison\"`: the status is not that of the tested merge",
+               "publish it, or test the moved base",
+               (_S.HELD_UP,), _own_status),
+    Transition("`merge = \"auto\"`: only the forge's rules are open", "turn auto-merge on; wait", _OPEN, _schedule),
+    Transition("a check, a review or a conversation is open; a draft again", "wait; report what has not moved for long",
+               _OPEN, _wait_for_others),
+    Transition("approved and green", "merge exactly this head; if the base has moved, test it before",
+               (_S.MERGING, _S.HELD_UP), _merge),
 )
 """The state machine of a request: the first row that fits decides."""

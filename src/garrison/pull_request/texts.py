@@ -19,7 +19,7 @@ from garrison.values import Value
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from garrison.ends import Told
+    from garrison.ends import LandingNote
 
 BEGIN, END = "<!-- garrison:begin -->", "<!-- garrison:end -->"
 MAX_TITLE = 120
@@ -77,7 +77,7 @@ class RunSummary(Value):
     """True if the gate has passed on what is there."""
     name: str = ""
     """Name by which a comment addresses garrison."""
-    changes: tuple[Told, ...] = ()
+    changes: tuple[LandingNote, ...] = ()
     """What the user should know of the whole change."""
 
 
@@ -194,7 +194,7 @@ def write_section(summary: RunSummary) -> str:
     return f"{BEGIN}\n{text}\n{END}"  # a quoted marker must not end the section
 
 
-def _look_at(change: Told) -> str:
+def _look_at(change: LandingNote) -> str:
     names, words = change.names[:3], describe_change(change._replace(names=()))
     more = f" and {change.number - len(names):,} more" if change.number > len(names) else ""
     return f"{words}: {', '.join(mention(each, MAX_TITLE) for each in names)}{more}" if names else words

@@ -25,7 +25,7 @@ from garrison.system.command import read_tail
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from garrison.ends import Told
+    from garrison.ends import LandingNote
     from garrison.merge.entry import MergeEntry
     from garrison.pipeline.plan import RunPlan
     from garrison.processes.runtime import Runtime
@@ -115,9 +115,9 @@ def summarize(runtime: Runtime, launch: Launch, plan: RunPlan, state: RunState, 
                       state.landing.status == TESTED, name, _changes(landed))
 
 
-def _changes(landed: Sequence[MergeEntry]) -> tuple[Told, ...]:
+def _changes(landed: Sequence[MergeEntry]) -> tuple[LandingNote, ...]:
     """Return what the user should know of all that the nodes landed, as their runners found it: a kind once."""
-    known: dict[str, Told] = {}
+    known: dict[str, LandingNote] = {}
     for entry in landed:
         for each in entry.changes or ():
             before = known.get(each.kind, each._replace(number=0, names=()))

@@ -56,7 +56,7 @@ REFUSED_SECONDS = 300.0
 """Seconds after which a step that the forge refused is tried again, if nothing changed before."""
 
 
-class Answer(Value):
+class ForgeJobResult(Value):
     """Result of a job."""
 
     facts: Facts | None = None
@@ -96,7 +96,7 @@ class ForgeWorker:
         self._pauses, self._quiet = Backoff(poll, IDLE_FACTOR * poll, factor=1.5), 1
         """Pauses between looks, and how many looks have brought nothing new, with the next."""
         self._jobs: queue.SimpleQueue[tuple[ForgeStep | None, PullRequest, str, bool]] = queue.SimpleQueue()
-        self._answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[ForgeJobResult] = queue.SimpleQueue()
         self.descriptor, self._write_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._thread: threading.Thread | None = None
         self._client: PullRequestClient | None = None
@@ -206,7 +206,7 @@ class ForgeWorker:
         self._quiet += 1
         return self._pauses.delay(self._quiet)
 
-    def _count(self, answer: Answer) -> None:
+    def _count(self, answer: ForgeJobResult) -> None:
         sent, unchanged = answer.sent - self._before[0], answer.not_modified - self._before[1]
         self._before = (answer.sent, answer.not_modified)
         count = self.count
@@ -222,7 +222,7 @@ class ForgeWorker:
             try:
                 answer = self._do(step, known, title, is_anew=is_anew)
             except Exception as error:  # a client's library may raise anything, and the loop must learn of it
-                answer = Answer(step=step, problem=f"asking the forge failed: {type(error).__name__}: {error}")
+                answer = ForgeJobResult(step=step, problem=f"asking the forge failed: {type(error).__name__}: {error}")
             sent, not_modified = self._requests()
             self._answers.put(replace(answer, sent=sent, not_modified=not_modified))
             with suppress(OSError):
@@ -236,32 +236,32 @@ class ForgeWorker:
         now = self._client.forge.requests
         return sent + now.sent, not_modified + now.not_modified
 
-    def _do(self, step: ForgeStep | None, known: PullRequest, title: str, *, is_anew: bool = False) -> Answer:
+    def _do(self, step: ForgeStep | None, known: PullRequest, title: str, *, is_anew: bool = False) -> ForgeJobResult:
         from garrison.forge import errors
 
         try:
             if self._client is None:
                 self._client = self._open_client()
             if step is None:
-                return Answer(self._client.look(known, anew=is_anew))
+                return ForgeJobResult(self._client.look(known, anew=is_anew))
             self._client.take(step, known, title)
-            return Answer(step=step)
+            return ForgeJobResult(step=step)
         except errors.RateLimited as error:
             at = time.strftime("%H:%M", time.localtime(error.until))
-            return Answer(wait=f"rate limited until {at}", until=error.until)
+            return ForgeJobResult(wait=f"rate limited until {at}", until=error.until)
         except errors.Unreachable as error:
-            return Answer(wait=f"the forge does not answer: {error}")
+            return ForgeJobResult(wait=f"the forge does not answer: {error}")
         except errors.Stale:
-            return Answer(step=step)
+            return ForgeJobResult(step=step)
         except errors.Unauthorized as error:
             if self._client is not None:  # the next look finds the token again: a credential helper may have another
                 self._spent = self._requests()
                 self._client = None
-            return Answer(step=step, problem=str(error))
+            return ForgeJobResult(step=step, problem=str(error))
         except (errors.ForgeError, GarrisonError) as error:
             if isinstance(error, GitError) and _is_unanswered(error, step):
-                return Answer(wait=f"the remote does not answer: {error}")
-            return Answer(step=step, problem=str(error))
+                return ForgeJobResult(wait=f"the remote does not answer: {error}")
+            return ForgeJobResult(step=step, problem=str(error))
 
 
 def _is_unanswered(error: GitError, step: ForgeStep | None) -> bool:

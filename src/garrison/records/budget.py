@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from itertools import product
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
-from garrison.records import atomic
+from garrison.records import atomic, record
 from garrison.records.costs import (
     GATES,
     OUTSIDE,
@@ -40,8 +40,9 @@ from garrison.records.costs import (
 )
 from garrison.records.json_io import encode, read_json
 from garrison.records.life_lock import is_held
-from garrison.records.record import from_data
-from garrison.values import Value
+from garrison.records.record import Record, from_data
+from garrison.records.run import RunFiles
+from garrison.values import Value, replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -107,7 +108,7 @@ class Shortfall(NamedTuple):
     """True if the limit is not reached: calls of others may cost what is left."""
 
 
-class Price(Protocol):
+class CallPrice(Protocol):
     """What a call may cost."""
 
     @property
@@ -134,16 +135,45 @@ class Grant(NamedTuple):
     """US dollars that are reserved."""
 
 
+class RunLimit(Record):
+    """What a run may cost in US dollars, as its launch or a resume said."""
+
+    usd: float
+
+
+def limit_run(home: Path, run: str, usd: str | None) -> None:
+    """Record the US dollars that a whole run may cost from now on; None or `none`: what its agents' profiles say."""
+    if usd is None or usd == "none":
+        RunFiles(home, run).budget.unlink(missing_ok=True)
+    else:
+        atomic.write(RunFiles(home, run).budget, record.encode(RunLimit(float(usd))))
+
+
+def within_run(home: Path, run: str, limits: Limits) -> Limits:
+    """Return limits with that of the run itself, if it has one that is lower."""
+    path = RunFiles(home, run).budget
+    if (data := atomic.read(path)) is None:
+        return limits
+    usd = record.decode(RunLimit, data, path).usd
+    return replace(limits, run=usd if limits.run is None else min(usd, limits.run))
+
+
 class Meter:
     """Costs of node, run and day against their limits."""
 
     def __init__(self, home: Path, run: str, node: str, limits: Limits) -> None:
-        self.home, self.run, self.node, self.limits = home, run, node, limits
+        self.home, self.run, self.node, self._limits = home, run, node, limits
         self._cache = UsageCache()
+
+    @property
+    def limits(self) -> Limits:
+        """Return the limits as they are now: a resume may raise that of a run whose proxy goes on."""
+        return within_run(self.home, self.run, self._limits)
 
     def exceeded(self, day: str = "") -> str:
         """Return in words which limit is reached on a day (as 2026-01-31, UTC; '' for today); '' if none is."""
-        shortfall = find_shortfall(self.limits.against(self.spent(day))) if self.limits.has_money else None
+        limits = self.limits
+        shortfall = find_shortfall(limits.against(self.spent(day))) if limits.has_money else None
         return shortfall.reason if shortfall is not None else ""
 
     def spent(self, day: str = "") -> Sums:
@@ -208,7 +238,7 @@ class Reservation:
         else:
             self.release()
 
-    def admit(self, price: Price, *, running: float) -> Grant | Shortfall:
+    def admit(self, price: CallPrice, *, running: float) -> Grant | Shortfall:
         """Reserve what a call may cost at most, with a shorter answer if all of it does not fit.
 
         Args:
@@ -342,7 +372,7 @@ def last_cost(records: Sequence[UsageRecord]) -> float:
     return next((record.usd for record in reversed(records) if record.kind == "call"), 0.0)
 
 
-def fit(limits: Limits, spent: Sums, held: Sums, running: float, price: Price) -> Grant | Shortfall:
+def fit(limits: Limits, spent: Sums, held: Sums, running: float, price: CallPrice) -> Grant | Shortfall:
     """Return the longest answer of a call that fits into all limits alongside the calls in progress. Pure.
 
     Args:

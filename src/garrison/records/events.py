@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, ClassVar, TypedDict, get_args
 
 import msgspec
 
-from garrison.ends import End, Told
+from garrison.ends import End, LandingNote
 from garrison.errors import GarrisonError
 from garrison.records import earlier, journal
 from garrison.records.record import Record, from_data, stated
@@ -156,7 +156,7 @@ class ChildParked(Record):
     probe_at: str = stated("")
 
 
-class ProbeHealthy(Record):
+class ChildHealed(Record):
     """A probe stayed healthy: the circuit is closed."""
 
     kind: ClassVar[str] = "heal"
@@ -185,12 +185,22 @@ class RunChanged(Record):
     reason: str = stated("")
 
 
+class Kept(Value):
+    """Work of a candidate that passed its checks."""
+
+    commit: str
+    lines: int = 0
+    """Lines that it adds and removes."""
+    score: float | None = None
+    """Number that the judge's command printed, None without one."""
+
+
 class NodeChanged(Record):
     """A node's new status, in an attempt.
 
     `step` is the step of the flow that the attempt is for (None: as before), `failure_kind` says what failed, `steer`
     is the instruction of a manager (at the place `steered_by`) for the node's agent. `landing` is `no change` if the
-    attempt succeeded without one.
+    attempt succeeded without one, and `kept` with the work of a candidate.
     """
 
     kind: ClassVar[str] = "node"
@@ -204,10 +214,24 @@ class NodeChanged(Record):
     steer: str = ""
     steered_by: str = ""
     landing: str = ""
-    changes: tuple[Told, ...] = ()
-    """What the user should know of what landed (`ends.Told`)."""
+    changes: tuple[LandingNote, ...] = ()
+    """What the user should know of what landed (`ends.LandingNote`)."""
     escalated: str = ""
     """Agent of a new attempt that replaces the node's own, since that one's work was refused."""
+    kept: Kept | None = None
+    candidate_of: str = ""
+    """Node whose work it does as one of its candidates; '' as before."""
+
+
+class CandidatesRanked(Record):
+    """The candidates of a node that may land in one step of the flow, the best first; `by` names who said so."""
+
+    kind: ClassVar[str] = "choice"
+    node: str
+    step: str
+    order: list[str]
+    why: str = ""
+    by: str = ""
 
 
 class StepOutcome(Value):
@@ -388,7 +412,7 @@ class NoteWritten(Record):
         return earlier.is_for_approval(self.text) if self.approval is None else self.approval
 
 
-class Question(Record):
+class AgentQuestion(Record):
     """An agent's open question."""
 
     id: str
@@ -402,7 +426,7 @@ class StuckAgent(Record):
 
     why: str
     probe_at: str = stated("")
-    life: int = stated(0)
+    incarnation: int = msgspec.field(default_factory=int, name="life")
 
 
 class PipelineSignal(Record):
@@ -426,7 +450,7 @@ class GuardianSignal(Record):
     departure: str = ""
     """How the orchestrator whose death it reports ended by itself (`Departure`)."""
     effect: NodeChanged | None = None
-    question: Question | None = None
+    question: AgentQuestion | None = None
     answer: str = ""
     """The id of the question that was answered."""
     by: str = ""
@@ -438,16 +462,17 @@ class GuardianSignal(Record):
     """Node or `processor` that the user parked, with `text` as the reason."""
     text: str = ""
     unhold: str | None = None
-    lives: dict[str, int] = msgspec.field(default_factory=dict)
+    stopped: dict[str, int] = msgspec.field(default_factory=dict, name="lives")
     """Full name → stopped incarnation that may have a successor."""
     flow: FlowAdvanced | None = None
     heard: PipelineSignal | None = None
     budget: int | None = None
     """Steps that the flow may take from the next resume on."""
     resume: dict[str, int] | None = None
-    """As `lives`, in a run that is resumed."""
+    """As `stopped`, in a run that is resumed."""
     run: str | None = None
     """The run's new status."""
+    choice: CandidatesRanked | None = None
     graph: str = ""
     """Text of the run's graph from here on: the user added a node or edited one."""
     unparked: list[str] = msgspec.field(default_factory=list)
@@ -455,7 +480,7 @@ class GuardianSignal(Record):
     """True to stop the run; on disk the `run` record that follows says so."""
 
 
-class Snapshot(Record):
+class JournalSnapshot(Record):
     """A compacted journal's first record: the state of all before it."""
 
     kind: ClassVar[str] = "snapshot"
@@ -581,11 +606,11 @@ class QueueStepDone(Record):
     entry: str
 
 
-Event = (ProcessOpened | DecisionMade | ChildFenced | ChildSwept | ChildDied | ChildSpawned | ChildParked | ProbeHealthy
+Event = (ProcessOpened | DecisionMade | ChildFenced | ChildSwept | ChildDied | ChildSpawned | ChildParked | ChildHealed
          | SignalRefused | RunChanged | NodeChanged | FlowAdvanced | GateChanged | ManagerCycled | NodeCancelled
-         | LandingChanged | PullRequestChanged | ForeignMove | Warned | NoteWritten | GuardianSignal | Snapshot
+         | LandingChanged | PullRequestChanged | ForeignMove | Warned | NoteWritten | GuardianSignal | JournalSnapshot
          | LauncherSignal | NotificationSent | GuardianUnparked | LauncherDetached | LauncherEnded | RunnerSignal
-         | FactRecorded | JobStarted | WorkSaved | QueueTaken | QueueStepDone | LaunchRecorded)
+         | FactRecorded | JobStarted | WorkSaved | QueueTaken | QueueStepDone | LaunchRecorded | CandidatesRanked)
 """Everything that a run's journal or a process's journal can hold."""
 
 _SIGNALS = (GuardianSignal, LauncherSignal, RunnerSignal)
@@ -600,7 +625,7 @@ def encode(event: Event) -> dict[str, object]:
         case GateChanged():
             closed = {"closed": True} if event.closed else {}
             return {**event.body, "place": event.place, "node": event.node, **closed}
-        case Snapshot():
+        case JournalSnapshot():
             return event.state
         case GuardianSignal(stop=True):
             return encode(replace(event, stop=False))
@@ -631,7 +656,7 @@ def decode_data(kind: str, data: Mapping[str, object]) -> Event | None:
             body = {name: value for name, value in data.items() if name != "closed"}
             return GateChanged(str(data["place"]), str(data["node"]), bool(data.get("closed")), body)
         case "snapshot":
-            return Snapshot(dict(data))
+            return JournalSnapshot(dict(data))
     cls = _class_of_signal(data) if kind == "signal" else _CLASSES.get(kind)
     if cls is None:
         return None

@@ -218,6 +218,12 @@ class Task(Value):
     """Upstream nodes whose work has landed, oldest first: `node`, `task` (its label) and `commit`."""
     hosts: str = ""
     """Where it is done (`records.placement`), '' for this machine."""
+    candidate: bool = False
+    """True if its work is kept once it has passed its checks, and never enqueued."""
+    judge: str = ""
+    """Command that prints how good a candidate's work is, '' for none."""
+    work: str = ""
+    """Commit of the chosen candidate, with which the branch begins and which lands; '' for an attempt of an agent."""
     subfolder: str = ""
     """Folder of the worktree in which its agent and acceptance begin, '' for the top."""
 
@@ -331,6 +337,11 @@ class RunFiles:
     def sandbox(self) -> Path:
         """Return the path of the record of the sandbox since a resume."""
         return self.root / "sandbox.json"
+
+    @property
+    def budget(self) -> Path:
+        """What the whole run may cost (`budget.RunLimit`); absent without a limit of its own."""
+        return self.root / "budget.json"
 
     @property
     def launched_graph(self) -> Path:

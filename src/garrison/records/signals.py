@@ -254,12 +254,18 @@ class Payload(Value, rename=KEYS):
 # reports, upward
 
 class NodeComplete(Payload):
-    """The node's acceptance is green; `landing` is `no change` if there is nothing to land."""
+    """The node's acceptance is green; `landing` is `no change` if there is nothing to land, and `kept` for a candidate,
+    whose work is then `commit`."""
 
     type = "NODE_COMPLETE"
     node: str
     branch: str
     landing: str = ""
+    commit: str = ""
+    lines: int | None = None
+    """Lines that a candidate adds and removes."""
+    score: float | None = None
+    """Number that the judge's command printed for it."""
 
 
 class MergeReady(Payload):
@@ -532,7 +538,9 @@ _READERS: Mapping[object, Callable[[object], object]] = {
     dict[str, str]: lambda value: {
         str(key): str(each) for key, each in value.items()} if isinstance(value, dict) else {},
     dict[str, object] | None: lambda value: value if isinstance(value, dict) else None,
-    int | None: lambda value: _number(value) or None, bool | None: lambda value: bool(value) or None,
+    int | None: lambda value: _number(value) or None,
+    float | None: lambda value: float(value) if isinstance(value, (int, float)) else None,
+    bool | None: lambda value: bool(value) or None,
     tuple[str, ...] | None: lambda value: _texts(value) or None}
 """Type of a field → what makes the best of a value that the user may have written."""
 

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from garrison.pipeline.fidelity import Carryover
-    from garrison.pipeline.flow import Change, Place
+    from garrison.pipeline.flow import FlowChange, Place
     from garrison.pipeline.flow.program import Program
     from garrison.pipeline.graph import Node
     from garrison.pipeline.plan import RunPlan
@@ -176,7 +176,7 @@ class RunFlow:
         self._count(advance(self.program, self.state, event))
         self._update_children()
 
-    def _count(self, change: Change) -> None:
+    def _count(self, change: FlowChange) -> None:
         self.followed.update(route.index for _, route in change.followed)
 
     def _update_children(self) -> None:

@@ -25,6 +25,7 @@ from garrison.pipeline.outcome import DETERMINISTIC, FAIL, RESPONSE_CHARS, SKIPP
 from garrison.pipeline.transforms import expand_context
 from garrison.processes.actions import Action, ActionKind
 from garrison.records.events import FlowAdvanced, GateChanged, ManagerCycled, NodeChanged
+from garrison.run import candidates
 from garrison.run.flow import step_id
 from garrison.run.guardian_view import UNFINISHED, needs_runner
 from garrison.system.clock import from_iso
@@ -157,8 +158,8 @@ def startable(plan: RunPlan, state: RunState, view: GuardianView) -> list[str]:
 def _pending(plan: RunPlan, state: RunState) -> list[Place]:
     if state.flow is None or state.flow.over:
         return []
-    pending = [place for place in state.flow.places.values() if place.node in plan.tasks
-               and state.nodes[place.node].status == "pending" and is_at(state.nodes[place.node], place)]
+    pending = [place for place in candidates.work_places(plan, state)
+               if state.nodes[place.node].status == "pending" and is_at(state.nodes[place.node], place)]
     return sorted(pending, key=lambda place: _URGENCY.get(plan.initial.get(place.node, ""), 2))
 
 
@@ -176,9 +177,8 @@ def node_activation(state: RunState, name: str, kind: str) -> NodeChanged:
 
     It carries the instruction of a manager for the next agent of its child pipeline.
     """
-    assert state.flow is not None
-    node = state.nodes[name]
-    place = next(place for place in state.flow.places.values() if place.node == name and is_at(node, place))
+    node, place = state.nodes[name], _place_of(state, name)
+    assert place is not None
     event = NodeChanged(name, "active", node.attempt, node.reason, step=step_id(place))
     manager = next((manager for manager in state.managers.values()
                     if manager.steer and place.id.startswith(f"{manager.place}:")), None)
@@ -206,13 +206,14 @@ def landed_upstream(plan: RunPlan, state: RunState, name: str) -> list[dict[str,
     if flow is None or place is None or not landed:
         return []
     return [{"node": each, "task": plan.tasks[each].label, "commit": state.nodes[each].commit}
-            for each in flow.upstream_of(name, place, landed) if each in plan.tasks]
+            for each in flow.upstream_of(place.node, place, landed) if each in plan.tasks]
 
 
 def _place_of(state: RunState, name: str) -> Place | None:
     node, flow = state.nodes[name], state.flow
     places = flow.places.values() if flow is not None else ()
-    return next((place for place in places if place.node == name and is_at(node, place)), None)
+    return next((place for place in places if node.step == step_id(place)  # a candidate's is that of its node
+                 or (place.node == name and is_at(node, place))), None)
 
 
 # ---- gates -----------------------------------------------------------------------------------------------------------

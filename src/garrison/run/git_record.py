@@ -26,7 +26,7 @@ from garrison.records.events import Warned
 from garrison.records.record import from_data
 from garrison.sandbox import bubblewrap, file_system
 from garrison.sandbox.confine import RealPaths, surroundings
-from garrison.sandbox.file_system import FileSystemStep, Step, is_within, show_named_programs
+from garrison.sandbox.file_system import BuildStep, FileSystemStep, is_within, show_named_programs
 from garrison.sandbox.place import Mode, Network, Place, Role
 from garrison.sandbox.probe import choose_mode, machine
 from garrison.sandbox.rights import read_rights
@@ -38,7 +38,7 @@ from garrison.values import Value, asdict, replace
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from garrison.sandbox.place import Machine, Rights
+    from garrison.sandbox.place import Abilities, Rights
     from garrison.system.git import Git
     from garrison.system.git.neutral import Setting
 
@@ -319,24 +319,25 @@ def show_program(rights: Rights, command: str, environ: Mapping[str, str]) -> Ri
     """Return the rights with the command's programs, each with the installation that it is a part of."""
     shown = show_named_programs(rights, command)
     found = [Path(name) for word in shlex.split(command, posix=True)[:1]
-             if (name := shutil.which(word, path=environ.get("PATH"))) and os.path.isabs(name)]  # noqa: PTH117  # a string
+             if (name := shutil.which(word,
+                                      path=environ.get("PATH"))) and os.path.isabs(name)]  # noqa: PTH117  # a string
     installed = [path.parent.parent for path in (*shown.programs, *found)
                  if path.parent.name == "bin" and (path.parent.parent / "pyvenv.cfg").is_file()]
     return replace(shown, programs=(*shown.programs, *installed))
 
 
-def confined_command(key: str, command: str, rights: Rights, environ: Mapping[str, str], able: Machine) -> str:
+def confined_command(key: str, command: str, rights: Rights, environ: Mapping[str, str], able: Abilities) -> str:
     """Return the text of a setting that runs `command` in a sandbox, for the shell that git starts."""
     private = Path("/@private@")
     quiet = replace(rights, network=rights.network if rights.network is Network.OPEN else Network.NONE)
     place = Place(Role.GIT, quiet, Path(_FOLDER), private, worktree_writable=False)
     around = surroundings(environ, place)
     # Empty, not kept: what one branch left there would be found by the next.
-    steps = [FileSystemStep(Step.EMPTY, step.target) if is_within(Path(step.source or "/"), private) else step
+    steps = [FileSystemStep(BuildStep.EMPTY, step.target) if is_within(Path(step.source or "/"), private) else step
              for step in file_system.build(place, around, RealPaths())]
     driver = DRIVER.fullmatch(key) is not None
     if driver:
-        ours = FileSystemStep(Step.WRITE, Path(f"{_FOLDER}/@ours@"), f"{_FOLDER}/@ours@")
+        ours = FileSystemStep(BuildStep.WRITE, Path(f"{_FOLDER}/@ours@"), f"{_FOLDER}/@ours@")
         steps.insert(1 + next(at for at, step in enumerate(steps) if step.target == Path(_FOLDER)), ours)
     letters = _OF_DRIVERS if driver else "" if PROCESS.fullmatch(key) else _OF_FILTERS
     argv = ["/bin/sh", "-c", _inner(command, letters), "git"]

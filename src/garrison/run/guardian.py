@@ -28,13 +28,13 @@ from garrison.records.run import Task, read_attempt_result
 from garrison.records.signals import CancelNode, Escalation, PipelineComplete, StopRun, UnparkNode, Violation
 from garrison.records.store import quarantine
 from garrison.run import branch as run_branch
-from garrison.run import flow_policy, guardian_policy
+from garrison.run import candidates, flow_policy, guardian_policy
 from garrison.run.agent_places import AgentPlaces
 from garrison.run.follower import find_extra
 from garrison.run.git_record import GIT, GitWatch
 from garrison.run.guardian_view import GuardianView, LandingView, is_resting, is_suspended
 from garrison.run.merge_client import MergeStatus
-from garrison.run.plan import build_task, change_plan, is_behind, latest_attempts
+from garrison.run.plan import build_task, change_plan, is_behind, land_candidate, latest_attempts
 from garrison.run.state import (
     ENDED,
     LANDED,
@@ -61,7 +61,7 @@ from garrison.values import replace
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
-    from garrison.merge.state import Turn
+    from garrison.merge.state import QueueTurn
     from garrison.pipeline.plan import RunPlan
     from garrison.processes.loop import Fingerprint
     from garrison.processes.runtime import Runtime
@@ -143,7 +143,7 @@ class Guardian:
             self.supervisor.observe_child(self.processor_key), self._merges(), self._strays(runners), self.stopping,
             self._is_overdue(), self._stop_reason, self.runtime.clock.time(), self._results(), landing,
             self.follower.observe(self.state, landing) if self.follower is not None else None, turns,
-            self._outages(turns), self.launch.auto_approve)
+            self._outages(turns), self.launch.auto_approve, self._costs())
 
     @property
     def _is_leaving(self) -> bool:
@@ -182,11 +182,23 @@ class Guardian:
         for place in self.state.flow.places.values() if self.state.flow is not None else ():
             node = self.state.nodes.get(place.node)
             if node is not None and node.status in ("validated", "failed") and flow_policy.is_at(node, place):
-                results[place.node], problem = read_attempt_result(
-                    self.runtime.store, self.files, place.node, node.attempt)
+                source, its = candidates.result_source(self.state, place.node)
+                results[place.node], problem = read_attempt_result(self.runtime.store, self.files, source, its.attempt)
                 lost = "; it counts as done without its report" if node.status == "validated" else ""
                 self._note(f"result of {place.node}", problem and problem + lost)
         return results
+
+    def _costs(self) -> dict[str, float]:
+        """Return the known costs of candidates that a judge decides on next."""
+        undecided = [place.node for place in candidates.work_places(self.plan, self.state)
+                     if self.plan.tasks[place.node].candidate_of and self.state.nodes[place.node].kept is not None]
+        if not undecided:
+            return {}
+        from garrison.records.costs import read_usage, total, usage_files  # few nodes have candidates
+
+        files = {name: [path for _, _, path in usage_files(self.runtime.home, self.run, name)] for name in undecided}
+        return {name: total(record for path in paths for record in read_usage(path)).usd
+                for name, paths in files.items() if paths}
 
     def _merges(self) -> dict[str, MergeStatus]:
         pause = self.queue.state.pause
@@ -199,7 +211,7 @@ class Guardian:
                 merges[entry.node] = MergeStatus.of(entry)
         return merges
 
-    def _outages(self, turns: Mapping[str, Turn]) -> frozenset[str]:
+    def _outages(self, turns: Mapping[str, QueueTurn]) -> frozenset[str]:
         """Return the nodes, of those that have a turn, whose agent waits for a limit or an outage to pass."""
         if not turns:
             return frozenset()
@@ -404,7 +416,7 @@ class Guardian:
         """Journal the event that the action carries: all that it does is in the state that follows."""
         event = action.payload
         assert isinstance(event, events.NodeChanged | events.FlowAdvanced | events.GateChanged | events.ManagerCycled
-                          | events.LandingChanged | events.PullRequestChanged)
+                          | events.LandingChanged | events.PullRequestChanged | events.CandidatesRanked)
         self._record(event, sync=True)
 
     def _enqueue(self, action: Action, view: GuardianView) -> None:
@@ -547,14 +559,17 @@ class Guardian:
             context, carried = flow_policy.task_context(self.state, node, planned.kind)
             landed = flow_policy.landed_upstream(self.plan, self.state, node)
             task = build_task(planned, self.launch, self.plan, self.state.nodes[node], context, carried, landed)
+            if planned.best_of is not None:
+                found = candidates.chosen(self.state, node)
+                task = land_candidate(task, found[1].commit if found is not None else "")
             if self.state.pull_request.may_stay(node, self.state.landing.attempt):
                 task = replace(task, allow_empty=True)
             run_records.save(path, task)
         return task
 
-    def _close_circuit(self, action: Action, view: GuardianView) -> None:
+    def _heal(self, action: Action, view: GuardianView) -> None:
         full = self._child_key(action.target).full
-        self._record(events.ProbeHealthy(full, self.state.circuit(full).probe, action.why))
+        self._record(events.ChildHealed(full, self.state.circuit(full).probe, action.why))
 
     def _replace(self, action: Action, view: GuardianView) -> None:
         death_class = action.payload.death_class if isinstance(action.payload, ReplaceChild) else CRASH
@@ -599,6 +614,7 @@ class Guardian:
         ActionKind.CHANGE_GATE: _journal,
         ActionKind.CYCLE_MANAGER: _journal,
         ActionKind.CANCEL_NODE: _cancel_node,
+        ActionKind.RANK_CANDIDATES: _journal,
         ActionKind.CHANGE_TURN: _change_turn,
         ActionKind.CHANGE_LANDING: _journal,
         ActionKind.ENQUEUE: _enqueue,
@@ -608,7 +624,7 @@ class Guardian:
         ActionKind.STOP_RUN: _stop_run,
         ActionKind.START: _start,
         ActionKind.PROBE: _start,
-        ActionKind.CLOSE_CIRCUIT: _close_circuit,
+        ActionKind.HEAL: _heal,
         ActionKind.REPLACE: _replace,
         ActionKind.REPLACE_STRAY: _replace_stray,
         ActionKind.RECORD_DEATH: _record_death,

@@ -8,7 +8,8 @@ step sees a signal that is not applied, or a node whose landing is not journaled
      1. apply signals: reports of runners and agents, guidance of users. One that changes anything ends the step
      2. follow the merge journal: what landed or was refused there, also where the runner's report was lost
      3. follow the turns of nodes that lost to a moved target
-     4. bring flow and nodes into agreement (`flow_policy.reconcile`)
+     4. bring flow and nodes into agreement (`flow_policy.reconcile`), and a node and its candidates
+        (`candidates.follow`)
      5. follow the landing of the run as a whole, then whatever follows it to its target, such as a pull request
      6. begin a new run; in one that is stopped or over, stop all processes, then end
      7. supervise runners and merge processor: record deaths, restart, park
@@ -32,22 +33,22 @@ from garrison.merge.entry import FINAL, HAS_LANDED
 from garrison.merge.records import TurnEnded, TurnSuspended
 from garrison.merge.turns import TurnEnd
 from garrison.pipeline.flow import SentBack
-from garrison.pipeline.node_status import Landing
+from garrison.pipeline.node_status import LandingWord
 from garrison.pipeline.plan import first_status
 from garrison.processes.actions import Action, ActionKind, ApplySignal, Decision, ParkChild, ReplaceChild
 from garrison.records import signals
 from garrison.records.events import (
+    AgentQuestion,
     FlowAdvanced,
     GuardianSignal,
     LandingChanged,
     NodeChanged,
     PipelineSignal,
-    Question,
     StuckAgent,
 )
 from garrison.records.names import INTEGRATION, integration_branch
 from garrison.records.pull_request import PullRequestState
-from garrison.run import flow_policy, graph_policy
+from garrison.run import candidates, flow_policy, graph_policy
 from garrison.run.guardian_view import (
     PARKED_BY_PERSON,
     UNFINISHED,
@@ -102,6 +103,7 @@ def decide(plan: RunPlan, state: RunState, view: GuardianView, max_agents: int, 
                or _follow_merges(plan, state, view, max_rework)    # 2
                or _follow_turns(state, view)                       # 3
                or flow_policy.reconcile(plan, state, view)         # 4
+               or candidates.follow(plan, state, view)             # 4
                or follow_landing(state, view, max_rework)          # 5
                or _follow_follower(state, view, max_rework))       # 5
     if actions:
@@ -151,6 +153,13 @@ def _apply(plan: RunPlan, state: RunState, view: GuardianView, posted: PostedSig
         if flow is None:
             return _refuse(posted, objection or f"{signal.node_id} is not waiting for an answer")
         event = replace(_event(signal), flow=flow, by=payload.by)
+    elif isinstance(payload, signals.InputResponse) and payload.question_id in state.gates:
+        made = candidates.answer(plan, state, view, str(signal.node_id), payload.question_id, payload.text)
+        if isinstance(made, str):
+            return _refuse(posted, made)
+        is_failure = isinstance(made, NodeChanged)
+        event = replace(_event(signal), by=payload.by, effect=made if is_failure else None,
+                        choice=None if is_failure else made)
     elif isinstance(payload, signals.RetryNode):
         flow, objection = flow_policy.retry_node(state, view.run, payload.who)
         if flow is None:
@@ -179,14 +188,15 @@ def _apply_report(plan: RunPlan, state: RunState, signal: Signal, payload: signa
     event, name = _event(signal), str(signal.node_id)
     match payload:
         case signals.NodeComplete() if node.status == "active":
-            return replace(event, effect=NodeChanged(name, "impl_complete", node.attempt, landing=payload.landing))
+            return replace(event, effect=NodeChanged(name, "impl_complete", node.attempt, landing=payload.landing,
+                                                     kept=candidates.kept_of(payload)))
         case signals.RunnerExited() if node.status in UNFINISHED and payload.status == "failed":
             reason = payload.reason
             others = [other for other, each in state.nodes.items() if each.status == "active" and other != name]
             if payload.failure_kind == RefusedBy.LOST and others:
                 reason += f"; at work then: {', '.join(others)}"
-            return replace(event, effect=change_after_failure(plan, name, node, payload.failure_kind, reason,
-                                                              max_rework))
+            return replace(event, effect=change_after_failure(
+                plan, name, node, payload.failure_kind, reason, candidates.spare(plan, state, name, max_rework)))
         case signals.OrchestratorParked() if node.status == "active" and signal.attempt == node.attempt:
             return _apply_parked(state, replace(event, why=payload.why), payload)
         case signals.OrchestratorCrashed():
@@ -194,7 +204,7 @@ def _apply_report(plan: RunPlan, state: RunState, signal: Signal, payload: signa
         case signals.OrchestratorHung() | signals.OrchestratorParked():
             return replace(event, why=payload.why)
         case signals.NeedsInput():
-            return replace(event, question=Question(payload.question_id, payload.question))
+            return replace(event, question=AgentQuestion(payload.question_id, payload.question))
         case signals.InputResponse():
             return replace(event, answer=payload.question_id, by=payload.by)
     return event
@@ -226,7 +236,7 @@ def apply_guidance(state: RunState, view: GuardianView, payload: signals.Payload
         case signals.ParkNode() if payload.who == "processor" or _is_holdable(state, payload.who):
             return replace(event, hold=payload.who, text=payload.text)
         case signals.UnparkNode() if payload.who == "processor" or payload.who in state.nodes:
-            return replace(event, unhold=payload.who, lives=_stopped_runners(view, {payload.who}))
+            return replace(event, unhold=payload.who, stopped=_stopped_runners(view, {payload.who}))
     return event
 
 
@@ -259,7 +269,7 @@ _NOT_LANDED = frozenset({"conflict", "rejected", "cancelled"})
 def _follow_merges(plan: RunPlan, state: RunState, view: GuardianView, max_rework: int) -> list[Action]:
     actions = [_change(NodeChanged(name, "validated", node.attempt, landing=node.landing))
                for name, node in state.nodes.items()
-               if node.status == "impl_complete" and node.landing == Landing.NO_CHANGE]
+               if node.status == "impl_complete" and node.landing in (LandingWord.NO_CHANGE, LandingWord.KEPT)]
     for name, merge in view.merges.items():
         node = state.nodes.get(name)
         if node is None or node.status not in UNFINISHED or merge.attempt != node.attempt:
@@ -269,11 +279,12 @@ def _follow_merges(plan: RunPlan, state: RunState, view: GuardianView, max_rewor
             actions.append(_change(NodeChanged(name, "impl_complete", node.attempt)))
         elif merge.status in HAS_LANDED:
             actions.append(_change(NodeChanged(name, "validated", node.attempt, commit=merge.commit,
-                                               landing="" if merge.commit else Landing.NO_CHANGE,
+                                               landing="" if merge.commit else LandingWord.NO_CHANGE,
                                                changes=merge.changes)))
         elif merge.status in _NOT_LANDED and _has_parked_runner(view, name):  # else its runner reports why
-            actions.append(_change(change_after_failure(plan, name, node, merge.failure_kind,
-                                                        merge.reason or merge.status, max_rework)))
+            actions.append(_change(change_after_failure(
+                plan, name, node, merge.failure_kind, merge.reason or merge.status,
+                candidates.spare(plan, state, name, max_rework))))
     return actions
 
 
@@ -306,7 +317,7 @@ def _turn_end(state: RunState, view: GuardianView, name: str) -> TurnEnd | None:
     node = state.nodes.get(name)
     if view.stopping or state.status in ENDED:
         return TurnEnd.STOPPED
-    if node is None or node.status not in UNFINISHED or node.landing == Landing.NO_CHANGE:
+    if node is None or node.status not in UNFINISHED or node.landing == LandingWord.NO_CHANGE:
         return TurnEnd.FAILED
     if name in state.held or find_parked(state, name) is not None or is_suspended(state, view, name):
         return TurnEnd.PARKED
@@ -441,7 +452,8 @@ def _begin_or_end(plan: RunPlan, state: RunState, view: GuardianView) -> Decisio
 def _begin_run(plan: RunPlan, state: RunState) -> list[Action]:
     """Journal the nodes of a new run, then that it runs."""
     reasons = {"failed": "it had failed before this run, says its graph"}
-    nodes = [_change(NodeChanged(name, status, reason=reasons.get(status, "")))
+    nodes = [_change(NodeChanged(name, status, reason=reasons.get(status, ""),
+                                 candidate_of=plan.tasks[name].candidate_of))
              for name, status in first_status(plan).items() if name not in state.nodes]
     return [*nodes, Action(ActionKind.CHANGE_RUN, "running")]
 
@@ -679,7 +691,8 @@ def _failure_summary(state: RunState, view: GuardianView, resting: Sequence[str]
 
     `flow` is why the flow ended; it is included if no node has failed.
     """
-    reasons = [f"{name}: {_first_line(node.reason)}" for name, node in state.nodes.items() if node.status == "failed"]
+    reasons = [f"{name}: {_first_line(node.reason)}" for name, node in state.nodes.items()
+               if node.status == "failed" and not node.candidate_of]
     reasons += [_first_line(flow)] if flow and not reasons else []
     reasons += [f"{name}: parked: {_first_line(parked.why)}" for name in resting
                 if (parked := find_parked(state, name))]

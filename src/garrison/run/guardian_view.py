@@ -20,7 +20,7 @@ from garrison.values import Value
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from garrison.merge.state import Turn
+    from garrison.merge.state import QueueTurn
     from garrison.processes.actions import Action
     from garrison.records.run import Result
     from garrison.records.signals import PostedSignal
@@ -86,12 +86,14 @@ class GuardianView(Value):
     """None while the flow continues, and in a run that does not land as a whole."""
     follower: FollowerView | None = None
     """None as `landing`, and in a run without a follower."""
-    turns: dict[str, Turn] = msgspec.field(default_factory=dict)
+    turns: dict[str, QueueTurn] = msgspec.field(default_factory=dict)
     """Nodes that lost to a moved target and have their turn in the merge queue."""
     outages: frozenset[str] = frozenset()
     """Nodes whose agent waits for a limit or an outage to pass."""
     auto_approve: bool = False
     """True if gates for people are approved automatically."""
+    costs: dict[str, float] = msgspec.field(default_factory=dict)
+    """Candidates that are to be judged → their known cost, US dollars."""
     placed: Collection[str] | None = None
     """Nodes that have a place among the agents of all runs; None if their number is not limited."""
 

@@ -30,13 +30,13 @@ from garrison.processes.supervisor import START_RACES, Supervisor, perform
 from garrison.processes.temp_files import remove_temp_files
 from garrison.records import signals
 from garrison.records.events import (
+    ChildHealed,
     GuardianUnparked,
     LauncherDetached,
     LauncherEnded,
     LauncherSignal,
     LaunchRecorded,
     NotificationSent,
-    ProbeHealthy,
     ProcessOpened,
     RunChanged,
     decode,
@@ -77,7 +77,7 @@ if TYPE_CHECKING:
     from garrison.records.events import Event
     from garrison.records.journal import Entry
     from garrison.records.run import Launch
-    from garrison.run.progress import Progress
+    from garrison.run.progress import RunProgress
     from garrison.supervise.incarnation import Incarnation
     from garrison.system.event_loop import EventLoop
     from garrison.system.processes import Child
@@ -88,7 +88,8 @@ class Launcher:
 
     is_event_driven = False
 
-    def __init__(self, runtime: Runtime, incarnation: Incarnation, launch: Launch, progress: Progress, *, resume: bool,
+    def __init__(self, runtime: Runtime, incarnation: Incarnation, launch: Launch, progress: RunProgress, *,
+                 resume: bool,
                  retry_failed: bool = False, retry_nodes: tuple[str, ...] | None = None) -> None:
         self.runtime, self.incarnation, self.launch, self.progress = runtime, incarnation, launch, progress
         progress.run_branch = launch.onto if launch.onto != launch.base else ""
@@ -369,8 +370,8 @@ class Launcher:
         cool_down = self.policy.cool_down(self.facts.circuit.parks + 1)
         self.facts.apply(self.supervisor.park(view.guardian, action.why, cool_down))
 
-    def _close_circuit(self, action: Action, view: LauncherView) -> None:
-        self._record(ProbeHealthy(self.guardian_key.full, self.facts.circuit.probe, action.why))
+    def _heal(self, action: Action, view: LauncherView) -> None:
+        self._record(ChildHealed(self.guardian_key.full, self.facts.circuit.probe, action.why))
 
     def _terminate(self, action: Action, view: LauncherView) -> None:
         self.supervisor.terminate(view.guardian)
@@ -410,7 +411,7 @@ class Launcher:
             queue = self._open_queue()
             closing = closing_lines(self.state, launch, self.files.process_log("tick"))
         self.progress.end(status, reason, self.state, describe_landed(
-            self.state, launch.land, launch.base, launch.onto, len(self.state.nodes)), closing)
+            self.state, launch.land, launch.base, launch.onto, self.state.own), closing)
         with _unless_replaced():
             self._notify(status)
             self.notifier.finish()
@@ -440,7 +441,7 @@ class Launcher:
         ActionKind.REQUEST_STOP: _request_stop,
         ActionKind.START: _start,
         ActionKind.PROBE: _start,
-        ActionKind.CLOSE_CIRCUIT: _close_circuit,
+        ActionKind.HEAL: _heal,
         ActionKind.REPLACE: _replace,
         ActionKind.RECORD_DEATH: _record_death,
         ActionKind.PARK: _park,

@@ -46,7 +46,7 @@ MAX_STOP_GUARDIANS = 3
 AFTER_THE_FIX = "fix that, then `garrison resume` continues the run"
 
 
-class Parked(NamedTuple):
+class ParkedName(NamedTuple):
     """A name that was parked, and why; `id` distinguishes several occasions."""
 
     id: str
@@ -62,7 +62,7 @@ class LauncherFacts:
     """Deaths of the guardian since the user last unparked it."""
     applied: set[str] = field(default_factory=set)
     """Ids of the signals that were applied."""
-    parked: list[Parked] = field(default_factory=list)
+    parked: list[ParkedName] = field(default_factory=list)
     notified: set[str] = field(default_factory=set)
     """Keys of the notifications that were sent."""
     circuit: Circuit = CLOSED
@@ -83,13 +83,13 @@ class LauncherFacts:
         self.applied.add(event.id)
         payload = parse_payload(event.type, event.payload)
         if isinstance(payload, Escalation):
-            self.parked.append(Parked(event.id, payload.who, payload.why))
+            self.parked.append(ParkedName(event.id, payload.who, payload.why))
 
     def _apply_notification(self, event: events.NotificationSent) -> None:
         self.notified.add(event.key)
 
     def _apply_park(self, event: events.ChildParked) -> None:
-        self.parked.append(Parked(f"{event.full}#{event.incarnation}", event.full, event.why))
+        self.parked.append(ParkedName(f"{event.full}#{event.incarnation}", event.full, event.why))
         self._apply_circuit(event)
 
     def _apply_unpark(self, _event: events.GuardianUnparked) -> None:
@@ -100,7 +100,7 @@ class LauncherFacts:
         self.incarnation = max(self.incarnation, event.incarnation)
         self._apply_circuit(event)
 
-    def _apply_circuit(self, event: events.ChildParked | events.ChildSpawned | events.ProbeHealthy) -> None:
+    def _apply_circuit(self, event: events.ChildParked | events.ChildSpawned | events.ChildHealed) -> None:
         self.circuit = restart.apply_event(self.circuit, event)
 
 
@@ -111,7 +111,7 @@ _APPLY: Mapping[type[Any], Callable[[LauncherFacts, Any], None]] = {
     events.ChildParked: LauncherFacts._apply_park,
     events.GuardianUnparked: LauncherFacts._apply_unpark,
     events.ChildSpawned: LauncherFacts._apply_spawn,
-    events.ProbeHealthy: LauncherFacts._apply_circuit,
+    events.ChildHealed: LauncherFacts._apply_circuit,
 }
 
 

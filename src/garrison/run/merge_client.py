@@ -24,7 +24,7 @@ from garrison.values import Value
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from garrison.ends import Told
+    from garrison.ends import LandingNote
     from garrison.merge.entry import MergeEntry
     from garrison.merge.queue import MergeQueue
     from garrison.records.run import Task
@@ -47,7 +47,7 @@ class MergeStatus(Value):
     target: str = ""
     moved: bool = False
     """With `conflict`: only the target had moved."""
-    changes: tuple[Told, ...] = ()
+    changes: tuple[LandingNote, ...] = ()
     """What the user should know of it."""
 
     @property
@@ -85,7 +85,7 @@ class MergeClient:
         """Return the queue's folder; a file in it changes whenever the queue does."""
         return self.queue.path.parent
 
-    def enqueue(self, changes: tuple[Told, ...]) -> None:
+    def enqueue(self, changes: tuple[LandingNote, ...]) -> None:
         """Enqueue the branch, of which the user should know `changes`; it is held if the user has to approve it."""
         self.queue.enqueue(self.task.run_id, self.task.node, self.task.attempt, self.branch, recipient=self.recipient,
                            options=EntryOptions(approval=self.task.approve or bool(with_effect(changes, Effect.ASK)),

@@ -30,7 +30,7 @@ from garrison.run.status import Status, read_run_state
 from garrison.system.git import Git, GitError
 
 if TYPE_CHECKING:
-    from garrison.merge.entry import Outcome
+    from garrison.merge.entry import EntryFact
     from garrison.merge.queue import MergeQueue
     from garrison.processes.loop import Fingerprint
     from garrison.processes.runtime import Runtime
@@ -248,7 +248,7 @@ class Processor:
             return key != self.incarnation.key and self.supervisor.is_alive(key)
         return False
 
-    def send(self, outcome: Outcome) -> None:
+    def send(self, outcome: EntryFact) -> None:
         """Report an entry's outcome to its runner."""
         with contextlib.suppress(RecordError):  # a damaged record may be a living runner's
             runner = self.runtime.store.read(Identity, Key.parse(outcome.entry.recipient))

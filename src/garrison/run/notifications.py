@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from garrison.config import NotifyConfig
     from garrison.merge.state import QueueState
     from garrison.pipeline.questions import OpenGate
-    from garrison.run.launcher_policy import Parked
+    from garrison.run.launcher_policy import ParkedName
     from garrison.run.state import RunState
 
 _PLACEHOLDER = re.compile(r"\{(text|run|event|node)\}")
@@ -103,7 +103,7 @@ class AgentWait(Value):
     """Id of an outage for which others wait as well: the user is notified once."""
 
 
-def open_notifications(state: RunState, parked: Iterable[Parked], on: Collection[str], ended: str = "",
+def open_notifications(state: RunState, parked: Iterable[ParkedName], on: Collection[str], ended: str = "",
                        waits: Iterable[AgentWait] = ()) -> list[Notification]:
     """Return what to notify now, among the events in `on`; `ended` is how the run ended, if it did. Pure."""
     found = [Notification(f"escalate:{name.id}", "escalate", f"{name.who} is parked: {name.why}",
@@ -158,7 +158,7 @@ def minute_of_day(now: float) -> int:
     return local.tm_hour * 60 + local.tm_min
 
 
-def due_notifications(state: RunState, parked: Iterable[Parked], notified: Collection[str], config: NotifyConfig,
+def due_notifications(state: RunState, parked: Iterable[ParkedName], notified: Collection[str], config: NotifyConfig,
                       ended: str = "", waits: Iterable[AgentWait] = (), *, services: bool = False,
                       ) -> list[Notification]:
     """Return the notifications that command, webhook and services have not sent yet; none without any. Pure."""

@@ -23,6 +23,7 @@ from garrison.records.hook import Hook
 from garrison.records.names import Key
 from garrison.records.run import CONTINUE, Task
 from garrison.run.state import replay_run
+from garrison.values import replace
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -82,6 +83,7 @@ def build_task(planned: PlannedTask, launch: Launch, plan: RunPlan, node: NodeSt
     `context` holds the values of the flow's step, `carried` what the agent learns about the run before it, `landed` the
     upstream nodes that have landed. Pure.
     """
+    is_candidate = bool(planned.candidate_of)
     attempt = node.attempt
     agent = planned.agent or ("command" if planned.command else launch.agent)
     stronger, attributes = stronger_agent(planned), _to_json(planned.attrs)
@@ -97,17 +99,26 @@ def build_task(planned: PlannedTask, launch: Launch, plan: RunPlan, node: NodeSt
         command=planned.command, acceptance=planned.acceptance,
         setup=planned.setup or launch.setup, timeout_s=planned.timeout_s,
         silence_s=planned.silence_s, goal=plan.goal,
-        skip_agent=skip_agent, allow_empty=skip_agent or may_change_nothing(planned, agent),
+        skip_agent=skip_agent,
+        allow_empty=skip_agent or (bool(planned.allow_empty) if is_candidate else may_change_nothing(planned, agent)),
         rework=_rework(planned, node, agent, launch),
         rework_reason=node.reason if attempt > 1 else "",
         attributes=attributes, context=context or {}, words=list(planned.words),
         ways=list(planned.next_steps),
         failover=launch.failover if planned.failover is None else _failover(planned.node, planned.failover),
-        approve=launch.approve or flag(planned.attrs, "approve"),
+        approve=not is_candidate and (launch.approve or flag(planned.attrs, "approve")),
         preamble=carried.preamble or carried.history if carried else "",
         continues=carried.session if carried else "", step=node.step, landed=list(landed),
-        hosts="" if skip_agent else _placement(planned, launch),
-        subfolder=launch.subfolder if planned.subfolder is None else planned.subfolder)
+        hosts="" if skip_agent else _placement(planned, launch), candidate=is_candidate,
+        subfolder=launch.subfolder if planned.subfolder is None else planned.subfolder,
+        judge=text(planned.attrs, "judge_command", "") if is_candidate else "")
+
+
+def land_candidate(task: Task, work: str) -> Task:
+    """Return the task of an attempt that lands the work of a candidate, which has passed all checks. Pure."""
+    attributes = {name: value for name, value in task.attributes.items() if name != "validator"}
+    return replace(task, work=work, skip_agent=True, allow_empty=bool(work), setup=None, acceptance=None,
+                   rework="fresh", hosts="", attributes=attributes)
 
 
 def _rework(planned: PlannedTask, node: NodeState, agent: str, launch: Launch) -> str:
@@ -188,12 +199,17 @@ def change_after_failure(plan: RunPlan, name: str, node: NodeState, kind: str, r
     task = plan.tasks.get(name)
     is_once = task is not None and task.attrs.get("rework") == "none"
     limit = 0 if is_once else max_rework + (kind == RefusedBy.MOVED)
+    if task is not None and task.candidate_of:  # the others are its further attempts
+        limit = max_rework if kind == RefusedBy.LOST else 0
+    elif task is not None and task.best_of is not None:  # `max_rework` is how many candidates are left
+        limit = max_rework
     reason = reason.strip() or "its runner gave up and reported no reason; its log may tell"
     if kind not in REWORKABLE or node.rework >= limit:
         return NodeChanged(name, "failed", node.attempt, reason, failure_kind=kind)
     kept = kind if kind in (RefusedBy.LOST, RefusedBy.MOVED, *KEPT) else ""
     rework = node.rework + (kept != RefusedBy.MOVED)
-    stronger = stronger_agent(task) if task is not None and is_escalated(rework, kept) else ""
+    has_agent = task is not None and task.best_of is None
+    stronger = stronger_agent(task) if task is not None and has_agent and is_escalated(rework, kept) else ""
     return NodeChanged(name, "active", node.attempt + 1, reason, failure_kind=kept, escalated=stronger)
 
 

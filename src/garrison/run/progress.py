@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from garrison.ends import Departure
 from garrison.errors import GarrisonError
 from garrison.merge.explanation import describe_changes
-from garrison.pipeline.node_status import Landing, shown
+from garrison.pipeline.node_status import LandingWord, shown
 from garrison.pipeline.questions import OpenGate
 from garrison.records import events
 from garrison.records.json_io import encode
@@ -45,7 +45,7 @@ _MAX_LINE = 300
 """Characters of a text from outside in one line."""
 
 
-class Progress:
+class RunProgress:
     """Writes to stdout; a reader that has gone away stops nothing."""
 
     def __init__(self, *, as_json: bool = False, quiet: bool = False) -> None:
@@ -160,7 +160,7 @@ def _node(event: events.NodeChanged) -> str:
     if event.status == "active" and event.attempt > 1:
         by = f" by {event.escalated}" if event.escalated else ""
         return f"{event.node}: attempt {event.attempt}{by}: {reason or 'requested'}"
-    if event.status == "impl_complete" and event.landing == Landing.NO_CHANGE:
+    if event.status == "impl_complete" and event.landing == LandingWord.NO_CHANGE:
         return ""  # it is not queued
     commit = f" ({event.commit[:10]})" if event.commit else ""
     told = describe_changes(event.changes)

@@ -48,6 +48,8 @@ class LaunchRequest(Value):
     new: bool = False
     auto_approve: bool = False
     max_steps: int | None = None
+    budget_run: str | None = None
+    """US dollars that the whole run may cost; None or `none`: what its agents' profiles say."""
     allow_foreign_imports: bool = False
     land: str | None = None
     tick: str = ""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from garrison.ends import RefusedBy
-from garrison.pipeline.node_status import VALIDATED, Landing, check_transition, is_unchanged
+from garrison.pipeline.node_status import VALIDATED, LandingWord, check_transition, is_unchanged, lands_nothing
 from garrison.pipeline.questions import OpenGate
 from garrison.records import events
 from garrison.records.names import Key
@@ -85,6 +85,10 @@ class NodeState(Value):
     """Attempts of this step that only lost to a moved target; they are no rework."""
     escalated: str = ""
     """Agent that does this attempt in place of the node's own, since that one's work was refused; '' for none."""
+    kept: events.Kept | None = None
+    """Work of this attempt, if it is a candidate's that passed."""
+    candidate_of: str = ""
+    """Node whose work it does as one of its candidates, '' for none."""
 
     @property
     def rework(self) -> int:
@@ -96,8 +100,8 @@ class NodeState(Value):
 
     @property
     def has_landed(self) -> bool:
-        """Return whether its work landed; one that changed nothing succeeded without landing."""
-        return self.status == VALIDATED and not self.is_unchanged
+        """Return whether its work landed; one that changed nothing, or a candidate, succeeded without landing."""
+        return self.status == VALIDATED and not lands_nothing(self.status, self.landing)
 
 
 class ManagerState(Value):
@@ -159,7 +163,7 @@ class RecordedState:
     incarnations: dict[str, int] = field(default_factory=dict)
     lifted: dict[str, int] = field(default_factory=dict)
     """Full name → its latest stopped incarnation that may have a successor."""
-    questions: dict[str, events.Question] = field(default_factory=dict)
+    questions: dict[str, events.AgentQuestion] = field(default_factory=dict)
     """Node → its open question."""
     circuits: dict[str, Circuit] = field(default_factory=dict)
     """Full name → its circuit, if the guardian parked it in this attempt."""
@@ -192,6 +196,8 @@ class RecordedState:
     reviews: dict[str, int] = field(default_factory=dict)
     """Node → attempt whose work waits, or waited until it was taken to land, for the user's approval."""
     pull_request: PullRequest = field(default_factory=PullRequest)
+    choices: dict[str, events.CandidatesRanked] = field(default_factory=dict)
+    """Node → its candidates in the order of the judge, in its latest step that was judged."""
     graph: str = ""
     """Text of its graph since the user changed that, '' while it is as launched."""
 
@@ -220,6 +226,11 @@ class RunState(RecordedState):
     @property
     def unchanged(self) -> int:
         return sum(node.is_unchanged for node in self.nodes.values())
+
+    @property
+    def own(self) -> int:
+        """Return the number of nodes without candidates, whose work may land only as that of another."""
+        return sum(not node.candidate_of for node in self.nodes.values())
 
     @property
     def told(self) -> list[events.ForeignMove | events.Warned]:
@@ -356,7 +367,13 @@ class RunState(RecordedState):
             event.failure_kind, event.steer or ("" if is_new_step else before.steer), event.landing,
             max((circuit.parks for full, circuit in self.circuits.items() if _is_runner(full, name)), default=0),
             0 if is_new_step else before.moved + has_lost,
-            event.escalated or ("" if is_new_step or is_new_attempt else before.escalated))
+            event.escalated or ("" if is_new_step or is_new_attempt else before.escalated),
+            event.kept or (None if is_new_step or is_new_attempt else before.kept),
+            event.candidate_of or before.candidate_of)
+
+    def _apply_choice(self, event: events.CandidatesRanked, _at: str) -> None:
+        self.choices[event.node] = event
+        self.gates = {place: gate for place, gate in self.gates.items() if gate.node != event.node}
 
     def _forget_runner(self, node: str) -> None:
         """Forget deaths and circuit of a node's runner: each attempt has its own."""
@@ -371,6 +388,8 @@ class RunState(RecordedState):
             self.change_graph(event.graph)
         if event.effect is not None:
             self._apply_node(event.effect, at)
+        if event.choice is not None:
+            self._apply_choice(event.choice, at)
         self._apply_to_flow(event, at)
         if event.question is not None and event.node is not None:
             self.questions[event.node] = replace(event.question, at=at)
@@ -410,13 +429,13 @@ class RunState(RecordedState):
             self.stuck[node] = event.stuck
         if event.unstuck is not None:
             latest = self.unstuck[node] = max(event.unstuck, self.unstuck.get(node, 0))
-            if node in self.stuck and self.stuck[node].life <= latest:
+            if node in self.stuck and self.stuck[node].incarnation <= latest:
                 del self.stuck[node]
         if event.hold is not None:
             self.held[event.hold] = event.text
         if event.unhold is not None:
             self.held.pop(event.unhold, None)
-            self._unpark([event.unhold], event.lives)
+            self._unpark([event.unhold], event.stopped)
 
     def _unpark(self, names: list[str], stopped: Mapping[str, int]) -> None:
         """Empty the restart windows of these nodes' runners (or of the processor), which the user unparked."""
@@ -434,7 +453,7 @@ class RunState(RecordedState):
         self.incarnations[event.full] = max(self.incarnations.get(event.full, 0), event.incarnation)
         self._apply_circuit(event, at)
 
-    def _apply_circuit(self, event: events.ChildSpawned | events.ChildParked | events.ProbeHealthy, _at: str) -> None:
+    def _apply_circuit(self, event: events.ChildSpawned | events.ChildParked | events.ChildHealed, _at: str) -> None:
         before = self.circuit(event.full)
         if (after := restart.apply_event(before, event)) != before:
             self.circuits[event.full] = after
@@ -447,7 +466,7 @@ class RunState(RecordedState):
 
     # ---- snapshots
 
-    def _apply_snapshot(self, event: events.Snapshot, _at: str) -> None:
+    def _apply_snapshot(self, event: events.JournalSnapshot, _at: str) -> None:
         restored = from_snapshot(event.state)
         restored.flow = self.flow
         if self.flow is not None and event.state.get("flow"):
@@ -466,12 +485,13 @@ _APPLY: Mapping[type[Any], Callable[[RunState, Any, str], None]] = {
     events.ForeignMove: RunState._apply_foreign,
     events.Warned: RunState._apply_warning,
     events.NodeChanged: RunState._apply_node,
+    events.CandidatesRanked: RunState._apply_choice,
     events.GuardianSignal: RunState._apply_signal,
     events.ChildSpawned: RunState._apply_spawn,
     events.ChildParked: RunState._apply_circuit,
-    events.ProbeHealthy: RunState._apply_circuit,
+    events.ChildHealed: RunState._apply_circuit,
     events.ChildDied: RunState._apply_death,
-    events.Snapshot: RunState._apply_snapshot,
+    events.JournalSnapshot: RunState._apply_snapshot,
 }
 """Journal record → the method that applies it. All others matter only to people and to the processes that wrote
 them."""
@@ -507,7 +527,7 @@ def describe_push(state: RunState, land: str, base: str, remotes: Collection[str
 
 def describe_landed(state: RunState, land: str, base: str, branch: str, total: int) -> str:
     """Return how much of a run has landed, and where, in words. Pure."""
-    unchanged = f", {state.unchanged} {Landing.NO_CHANGE}" if state.unchanged else ""
+    unchanged = f", {state.unchanged} {LandingWord.NO_CHANGE}" if state.unchanged else ""
     nodes = f"{state.landed} of {total} landed{unchanged}"
     if land == LAND_NODE:
         return nodes

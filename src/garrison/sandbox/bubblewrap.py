@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from garrison.sandbox.file_system import FileSystemStep, Step
+from garrison.sandbox.file_system import BuildStep, FileSystemStep
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from garrison.sandbox.place import Machine
+    from garrison.sandbox.place import Abilities
 
 PROGRAM = "bwrap"
 KERNEL = ("sys", "sysrq-trigger", "irq", "bus", "fs", "acpi", "scsi", "asound", "mtrr", "pressure", "dynamic_debug")
@@ -30,7 +30,7 @@ _LIMIT_PROCESSES = "ulimit -u {0} 2>/dev/null || ulimit -p {0} 2>/dev/null; "
 """Shells disagree on the letter."""
 
 
-def command_line(argv: Iterable[str], steps: Iterable[FileSystemStep], machine: Machine, *,
+def command_line(argv: Iterable[str], steps: Iterable[FileSystemStep], machine: Abilities, *,
                  makes_network: bool, directory: Path | None = None, files: int = 0, processes: int = 0,
                  calls: Path | None = None) -> list[str]:
     """Return the command line that runs `argv` in a place, with its own network or in that of its caller.
@@ -60,11 +60,11 @@ def command_line(argv: Iterable[str], steps: Iterable[FileSystemStep], machine: 
     return [*words, "--remount-ro", "/", "--", *run, program, *arguments]
 
 
-_WORDS: Mapping[Step, Callable[[FileSystemStep], tuple[str, ...]]] = {
-    Step.READ: lambda step: ("--ro-bind", step.source, str(step.target)),
-    Step.WRITE: lambda step: ("--bind", step.source, str(step.target)),
-    Step.LINK: lambda step: ("--symlink", step.source, str(step.target)),
-    Step.EMPTY: lambda step: ("--tmpfs", str(step.target)),
-    Step.HIDE_FOLDER: lambda step: ("--tmpfs", str(step.target), "--remount-ro", str(step.target)),
-    Step.HIDE_FILE: lambda step: ("--ro-bind", "/dev/null", str(step.target)),
+_WORDS: Mapping[BuildStep, Callable[[FileSystemStep], tuple[str, ...]]] = {
+    BuildStep.READ: lambda step: ("--ro-bind", step.source, str(step.target)),
+    BuildStep.WRITE: lambda step: ("--bind", step.source, str(step.target)),
+    BuildStep.LINK: lambda step: ("--symlink", step.source, str(step.target)),
+    BuildStep.EMPTY: lambda step: ("--tmpfs", str(step.target)),
+    BuildStep.HIDE_FOLDER: lambda step: ("--tmpfs", str(step.target), "--remount-ro", str(step.target)),
+    BuildStep.HIDE_FILE: lambda step: ("--ro-bind", "/dev/null", str(step.target)),
 }

@@ -18,9 +18,9 @@ from pathlib import Path
 from garrison.errors import Refused, Shortage
 from garrison.records import atomic
 from garrison.sandbox import bubblewrap, file_system, landlock, private_files
-from garrison.sandbox.file_system import FileSystemStep, Step, Surroundings
+from garrison.sandbox.file_system import BuildStep, FileSystemStep, Surroundings
 from garrison.sandbox.git_config import copy_settings
-from garrison.sandbox.layers import Layer, Means, Way, cache_layers, copy_in, overlay_words, way_at
+from garrison.sandbox.layers import Layer, LayerMeans, Way, cache_layers, copy_in, overlay_words, way_at
 from garrison.sandbox.place import Mode, Mount, Network, Place, Rights, Role
 from garrison.sandbox.probe import choose_mode, machine
 from garrison.system import seccomp
@@ -58,7 +58,7 @@ def confine(argv: Sequence[str], env: Mapping[str, str], place: Place | None) ->
     around = surroundings(env, place)
     copy_settings(env, around.user_home, place.home)
     layers = layers_of(place)
-    means = way_at(place.private) if layers or place.caches else Means(Way.COPY)
+    means = way_at(place.private) if layers or place.caches else LayerMeans(Way.COPY)
     if means.way is not Way.OVERLAY or mode is Mode.LANDLOCK:
         copy_in(layers, place.private, means.way)
         layers = []
@@ -185,13 +185,13 @@ def _clear_mount_points(steps: Sequence[FileSystemStep], layers: Sequence[Layer]
     for step in steps:
         below = [lower for lower in writable
                  if step.target != lower.target and file_system.is_within(step.target, lower.target)]
-        if below and step.step is not Step.EMPTY:
+        if below and step.step is not BuildStep.EMPTY:
             lower = max(below, key=lambda lower: len(lower.target.parts))
             parts = step.target.relative_to(lower.target).parts
             _clear_path(Path(lower.source), parts)
             for folder in lowers.get(Path(lower.source), ()):
                 _cover_path(Path(lower.source), folder, parts)
-        if step.step is Step.WRITE and Path(step.source).is_dir():
+        if step.step is BuildStep.WRITE and Path(step.source).is_dir():
             writable.append(step)
 
 

@@ -40,7 +40,7 @@ GIT_FILES: Mapping[str, tuple[str, ...]] = {
 """Escape → files of the repository's git directory that it makes or changes; whether they are is seen outside."""
 
 
-class Facts(TypedDict):
+class AttemptTargets(TypedDict):
     """Targets of the attempts outside."""
 
     sibling: str
@@ -91,14 +91,14 @@ def _holds_secret(path: str) -> bool:
     return False
 
 
-def _write_setup(facts: Facts) -> bool:
+def _write_setup(facts: AttemptTargets) -> bool:
     for path in (Path(os.environ["HOME"], LEFT), Path(facts["setup"], LEFT)):
         with suppress(OSError):
             path.write_text("changed")
     return write(facts["setup"])
 
 
-def _write_attempt(facts: Facts) -> bool:
+def _write_attempt(facts: AttemptTargets) -> bool:
     attempt = Path(facts["attempt"])
     with suppress(OSError):
         (attempt / "agent").rename(attempt / "escaped")
@@ -108,13 +108,13 @@ def _write_attempt(facts: Facts) -> bool:
     return write(facts["attempt"])
 
 
-def _lock(facts: Facts) -> bool:
+def _lock(facts: AttemptTargets) -> bool:
     with Path(facts["lock"]).open() as file:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     return True
 
 
-def _take_rights(facts: Facts) -> bool:
+def _take_rights(facts: AttemptTargets) -> bool:
     """Leave folders that nobody may look into; whether they can be removed is seen outside."""
     top = Path(facts["attempt"], "agent", "locked")
     (top / "below").mkdir(parents=True)
@@ -123,20 +123,20 @@ def _take_rights(facts: Facts) -> bool:
     return False
 
 
-def _open_many(facts: Facts) -> bool:
+def _open_many(facts: AttemptTargets) -> bool:
     if facts["files"]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (facts["files"], facts["files"]))
     return bool(facts["files"])
 
 
-def _link_out(facts: Facts) -> bool:
+def _link_out(facts: AttemptTargets) -> bool:
     link = Path("link-out")
     link.unlink(missing_ok=True)
     link.symlink_to(facts["sibling"])
     return write(str(link))
 
 
-def _plant(key: str, facts: Facts) -> bool:
+def _plant(key: str, facts: AttemptTargets) -> bool:
     for name in GIT_FILES[key]:
         path = Path(facts["repository"], name)
         with suppress(OSError):
@@ -153,13 +153,13 @@ def _run_git(*words: str) -> str:
     return subprocess.run(["git", *name, *words], capture_output=True, text=True, errors="replace", check=False).stdout
 
 
-def _read_settings(facts: Facts) -> bool:
+def _read_settings(facts: AttemptTargets) -> bool:
     if not facts["repository"] or TOKEN in _run_git("config", "--list"):
         return bool(facts["repository"])
     return TOKEN in Path(facts["repository"], "config").read_text()
 
 
-def _name_submodule(facts: Facts) -> bool:
+def _name_submodule(facts: AttemptTargets) -> bool:
     """Commit a submodule at our own address; whether somebody outside connects to it is seen there."""
     if facts["repository"]:
         Path(".gitmodules").write_text(f'[submodule "m"]\n\tpath = m\n\turl = {facts["address"]}\n')
@@ -169,7 +169,7 @@ def _name_submodule(facts: Facts) -> bool:
     return False
 
 
-def _replace_git(facts: Facts) -> bool:
+def _replace_git(facts: AttemptTargets) -> bool:
     """Put our own repositories in the place of the worktree's and below it, and our own git into folders that a
     PATH may name from where one is; whether anybody obeys or runs them is seen outside."""
     if not facts["repository"]:
@@ -190,17 +190,17 @@ def _replace_git(facts: Facts) -> bool:
     return False
 
 
-def _signal(facts: Facts) -> bool:
+def _signal(facts: AttemptTargets) -> bool:
     os.kill(facts["pid"], 0)
     return _is_outer(facts)
 
 
-def _is_outer(facts: Facts) -> bool:
+def _is_outer(facts: AttemptTargets) -> bool:
     """Return whether the pid is that of the process outside, not of one of our own with the same number."""
     return facts["mark"].encode() in Path(f"/proc/{facts['pid']}/cmdline").read_bytes()
 
 
-def _trace(facts: Facts) -> bool:
+def _trace(facts: AttemptTargets) -> bool:
     return _is_outer(facts) and ctypes.CDLL(None, use_errno=True).ptrace(_PTRACE_SEIZE, facts["pid"], 0, 0) == 0
 
 
@@ -218,7 +218,7 @@ def _connect_unix(path: str) -> bool:
     return _connect(socket.AF_UNIX, f"/proc/self/fd/{os.open(folder, os.O_PATH | os.O_DIRECTORY)}/{name}")
 
 
-def _mount(_facts: Facts) -> bool:
+def _mount(_facts: AttemptTargets) -> bool:
     """Mount over our own folder, and undo it: a success may be on the real machine."""
     folder, libc = Path("mounted").absolute(), ctypes.CDLL(None, use_errno=True)
     folder.mkdir(exist_ok=True)
@@ -228,47 +228,47 @@ def _mount(_facts: Facts) -> bool:
     return True
 
 
-def _user_namespace(_facts: Facts) -> bool:
+def _user_namespace(_facts: AttemptTargets) -> bool:
     child = os.fork()
     if child == 0:
         os._exit(0 if ctypes.CDLL(None).unshare(_CLONE_NEWUSER) == 0 else 1)
     return os.waitpid(child, 0)[1] == 0
 
 
-def _capabilities(_facts: Facts) -> bool:
+def _capabilities(_facts: AttemptTargets) -> bool:
     status = Path("/proc/self/status").read_text()
     return int(status.partition("CapEff:")[2].split()[0], 16) != 0
 
 
-def _new_privileges(_facts: Facts) -> bool:
+def _new_privileges(_facts: AttemptTargets) -> bool:
     return bool(ctypes.CDLL(None).prctl(_PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 0)
 
 
-def _set_user_id(facts: Facts) -> bool:
+def _set_user_id(facts: AttemptTargets) -> bool:
     program = Path(facts["user"], "secret")
     program.chmod(0o4755)
     return bool(program.stat().st_mode & 0o4000)
 
 
-def _priority(facts: Facts) -> bool:
+def _priority(facts: AttemptTargets) -> bool:
     if _is_outer(facts):
         os.setpriority(os.PRIO_PROCESS, facts["pid"], 19)
     return _is_outer(facts)
 
 
-def _lease(_facts: Facts) -> bool:
+def _lease(_facts: AttemptTargets) -> bool:
     Path("leased").touch()
     with Path("leased").open() as file:
         fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_RDLCK)
     return True
 
 
-def _keys(_facts: Facts) -> bool:
+def _keys(_facts: AttemptTargets) -> bool:
     number = {"x86_64": 248, "aarch64": 217}[os.uname().machine]
     return bool(ctypes.CDLL(None).syscall(number, b"user", b"escaped", b"x", 1, -2) > 0)
 
 
-def _virtual_socket(_facts: Facts) -> bool:
+def _virtual_socket(_facts: AttemptTargets) -> bool:
     socket.socket(socket.AF_VSOCK).close()
     return True
 
@@ -281,7 +281,7 @@ def _opens(*paths: str) -> bool:
     return False
 
 
-def _devices(_facts: Facts) -> bool:
+def _devices(_facts: AttemptTargets) -> bool:
     disks = [f"/dev/{path.name}" for path in Path("/sys/block").iterdir()] if Path("/sys/block").is_dir() else []
     for path in ("/dev/mem", "/dev/kmsg", *disks, "/dev/vda", "/dev/sda"):
         with suppress(OSError):
@@ -290,7 +290,7 @@ def _devices(_facts: Facts) -> bool:
     return False
 
 
-def _terminal(facts: Facts) -> bool:
+def _terminal(facts: AttemptTargets) -> bool:
     """Type into a terminal that we have made that of our own session."""
     child = os.fork()
     if child == 0:
@@ -302,12 +302,12 @@ def _terminal(facts: Facts) -> bool:
     return os.waitpid(child, 0)[1] == 0
 
 
-def _other_terminal(facts: Facts) -> bool:
+def _other_terminal(facts: AttemptTargets) -> bool:
     os.close(os.open(facts["terminal"], os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK))
     return True
 
 
-def _daemon(facts: Facts) -> bool:
+def _daemon(facts: AttemptTargets) -> bool:
     """Leave a process running that only its command line tells; whether it stays is seen outside.
 
     It ends with whoever tries this, who holds the other end of standard input.
@@ -317,7 +317,7 @@ def _daemon(facts: Facts) -> bool:
     return True
 
 
-ATTEMPTS: Mapping[str, Callable[[Facts], bool]] = {
+ATTEMPTS: Mapping[str, Callable[[AttemptTargets], bool]] = {
     "write_sibling": lambda facts: write(facts["sibling"]), "read_sibling": lambda facts: read(facts["sibling"]),
     "write_home": lambda facts: write(facts["home"]), "read_home": lambda facts: read(facts["home"]),
     "write_user": lambda facts: write(facts["user"]), "read_user": lambda facts: read(facts["user"]),

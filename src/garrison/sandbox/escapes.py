@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from garrison.sandbox.place import Machine, Mode, Network
+from garrison.sandbox.place import Abilities, Mode, Network
 from garrison.system import seccomp
 from garrison.values import Value
 
@@ -15,7 +15,7 @@ _BOTH = frozenset({Mode.BUBBLEWRAP, Mode.LANDLOCK})
 _ONLY_BUBBLEWRAP = frozenset({Mode.BUBBLEWRAP})
 
 
-class Verdict(StrEnum):
+class EscapeResult(StrEnum):
     """Result of an attempted escape."""
 
     REFUSED = "refused"
@@ -85,17 +85,17 @@ ESCAPES = (
 )
 
 
-def judge(escape: Escape, succeeded: bool, mode: Mode, network: Network, able: Machine) -> Verdict:
+def judge(escape: Escape, succeeded: bool, mode: Mode, network: Network, able: Abilities) -> EscapeResult:
     """Return what an attempt shows of a mode that promises to hold on a machine that is able to hold it. Pure."""
     if not succeeded:
-        return Verdict.REFUSED
+        return EscapeResult.REFUSED
     if mode not in escape.refused_by or (escape.is_network and network is Network.OPEN):
-        return Verdict.NOT_PROMISED
+        return EscapeResult.NOT_PROMISED
     by_calls = _BY_CALLS if mode is Mode.BUBBLEWRAP else (*_BY_CALLS, *_BY_LANDLOCKS_CALLS)
     is_gap = (escape.key in by_calls and not seccomp.is_known()) or (
         able.landlock < _NEEDED_ABI.get(escape.key, 1) if mode is Mode.LANDLOCK else
         escape.key == SEE_PROCESS and not able.has_own_proc)
-    return Verdict.NOT_PROMISED if is_gap else Verdict.ESCAPED
+    return EscapeResult.NOT_PROMISED if is_gap else EscapeResult.ESCAPED
 
 
 _BY_CALLS = ("lease", "keys", "virtual_socket")

@@ -80,7 +80,7 @@ class MachinePaths(Protocol):
         ...
 
 
-class Step(StrEnum):
+class BuildStep(StrEnum):
     """Kind of a step by which the file system inside is built."""
 
     READ = "read"
@@ -95,7 +95,7 @@ class Step(StrEnum):
 class FileSystemStep(Value):
     """One step; `source` is a path outside, or what a link names."""
 
-    step: Step
+    step: BuildStep
     target: Path
     source: str = ""
 
@@ -123,24 +123,24 @@ def build(place: Place, around: Surroundings, machine: MachinePaths) -> list[Fil
     home = home_inside(around.user_home)
     denied = _denied(around, machine)
     # Empty and writable, not hidden: the worktree and the git view are mounted below.
-    steps = [*_system(machine, denied), *(FileSystemStep(Step.EMPTY, path) for path in denied)]
+    steps = [*_system(machine, denied), *(FileSystemStep(BuildStep.EMPTY, path) for path in denied)]
     # /var/tmp is no link to /tmp: a home or checkout below it has to be at its own path, without links.
-    steps += [FileSystemStep(Step.EMPTY, Path("/run")), *_resolver(machine),
-              FileSystemStep(Step.LINK, Path("/var/run"), "/run"),
-              FileSystemStep(Step.WRITE, Path("/tmp"), str(place.tmp)),
-              FileSystemStep(Step.WRITE, Path("/var/tmp"), str(place.tmp)),
-              FileSystemStep(Step.WRITE, home, str(place.home))]
+    steps += [FileSystemStep(BuildStep.EMPTY, Path("/run")), *_resolver(machine),
+              FileSystemStep(BuildStep.LINK, Path("/var/run"), "/run"),
+              FileSystemStep(BuildStep.WRITE, Path("/tmp"), str(place.tmp)),
+              FileSystemStep(BuildStep.WRITE, Path("/var/tmp"), str(place.tmp)),
+              FileSystemStep(BuildStep.WRITE, home, str(place.home))]
     # In one list, so that no file is mounted over a link in a folder that is shown: bubblewrap would follow it.
-    shown = [*_shown(place, around, machine), *([FileSystemStep(Step.WRITE, path, str(path))] for path in
+    shown = [*_shown(place, around, machine), *([FileSystemStep(BuildStep.WRITE, path, str(path))] for path in
                                                 _by_depth(place.rights.write) if machine.exists(path))]
     steps += [step for part in shown if not is_within(part[0].target, place.inside) for step in part]
-    steps.append(FileSystemStep(Step.WRITE if place.worktree_writable else Step.READ, place.inside,
+    steps.append(FileSystemStep(BuildStep.WRITE if place.worktree_writable else BuildStep.READ, place.inside,
                                 str(place.worktree)))
     # An environment in the user's own checkout, on the search path: unless the worktree has one of its own there. A
     # program of the checkout that a command names in full is the user's in any case, whatever the branch did to its.
     steps += [step for part in shown if is_within(part[0].target, place.inside) and (
         not machine.is_folder(part[0].target) or not _is_in_worktree(part[0].target, place, machine)) for step in part]
-    steps += [FileSystemStep(Step.WRITE if mount.writable else Step.READ, mount.target, str(mount.source))
+    steps += [FileSystemStep(BuildStep.WRITE if mount.writable else BuildStep.READ, mount.target, str(mount.source))
               for mount in place.mounts]
     steps += _hidden(place.rights.hide, machine)
     return steps
@@ -152,7 +152,7 @@ def readable(place: Place, around: Surroundings, machine: MachinePaths) -> list[
     covers = [str(step.target) if step.step in _HIDING or step.source != str(step.target) else "" for step in steps]
     found: list[str] = []
     for number, step in enumerate(steps, 1):
-        if step.step in (Step.READ, Step.WRITE):
+        if step.step in (BuildStep.READ, BuildStep.WRITE):
             found += _without(step.source, covers[number:], machine)
     return list(dict.fromkeys(found))
 
@@ -162,11 +162,11 @@ def is_shown(path: Path, steps: Iterable[FileSystemStep]) -> bool:
     shown = False
     for step in steps:
         if is_within(path, step.target):
-            shown = step.step in (Step.READ, Step.WRITE) and step.source == str(step.target)
+            shown = step.step in (BuildStep.READ, BuildStep.WRITE) and step.source == str(step.target)
     return shown
 
 
-_HIDING = (Step.EMPTY, Step.HIDE_FOLDER, Step.HIDE_FILE)
+_HIDING = (BuildStep.EMPTY, BuildStep.HIDE_FOLDER, BuildStep.HIDE_FILE)
 
 
 def _without(path: str, hidden: Iterable[str], machine: MachinePaths) -> Iterator[str]:
@@ -202,9 +202,9 @@ def _system(machine: MachinePaths, denied: Sequence[Path]) -> Iterator[FileSyste
     for path in map(Path, SYSTEM):
         target = machine.link(path)
         if target and not is_within(path, Path("/run")):
-            yield FileSystemStep(Step.LINK, path, target)
+            yield FileSystemStep(BuildStep.LINK, path, target)
         elif machine.exists(path):
-            yield FileSystemStep(Step.READ, path, str(path))
+            yield FileSystemStep(BuildStep.READ, path, str(path))
     # What is private in a home below /opt is empty with it; hidden first, nothing could be mounted in there.
     private = [path for folder in map(Path, PRIVATE_IN) for path in machine.private_below(folder, is_system=True)
                if not any(is_within(path, each) for each in denied)]
@@ -229,9 +229,9 @@ def _shown(place: Place, around: Surroundings, machine: MachinePaths) -> Iterato
         private = [each for part in parts if machine.is_folder(part) for each in machine.private_below(part)
                    if not any(is_within(each, named) for named in (*stated, *writable))]
         # All of it first, covered at once: its mount point is all that bubblewrap makes in the worktree.
-        cover = [FileSystemStep(Step.EMPTY, path), *(
-            FileSystemStep(Step.LINK, part, link) if (link := machine.link(part)) else FileSystemStep(
-                Step.READ, part, str(part)) for part in parts)] if parts != [path] else []
+        cover = [FileSystemStep(BuildStep.EMPTY, path), *(
+            FileSystemStep(BuildStep.LINK, part, link) if (link := machine.link(part)) else FileSystemStep(
+                BuildStep.READ, part, str(part)) for part in parts)] if parts != [path] else []
         yield [*_read([path]), *cover, *_hidden(private, machine),
                *_read(each for each in stated if is_within(each, path) and (
                    any(is_within(each, hidden) for hidden in private)
@@ -249,7 +249,7 @@ def _parts(folder: Path, machine: MachinePaths) -> list[Path]:
 
 
 def _read(paths: Iterable[Path]) -> Iterator[FileSystemStep]:
-    return (FileSystemStep(Step.READ, path, str(path)) for path in paths)
+    return (FileSystemStep(BuildStep.READ, path, str(path)) for path in paths)
 
 
 def _resolver(machine: MachinePaths) -> Iterator[FileSystemStep]:
@@ -257,7 +257,7 @@ def _resolver(machine: MachinePaths) -> Iterator[FileSystemStep]:
     path = Path(RESOLVER)
     real = machine.resolve(path)
     if real != path and not is_within(real, Path("/etc")) and machine.exists(real):
-        yield FileSystemStep(Step.READ, real, str(real))
+        yield FileSystemStep(BuildStep.READ, real, str(real))
 
 
 def _toolchains(around: Surroundings, machine: MachinePaths) -> Iterator[Path]:
@@ -309,7 +309,7 @@ def _is_system(path: Path) -> bool:
 def _hidden(paths: Iterable[Path], machine: MachinePaths) -> Iterator[FileSystemStep]:
     for path in paths:
         if machine.exists(path):
-            yield FileSystemStep(Step.HIDE_FOLDER if machine.is_folder(path) else Step.HIDE_FILE, path)
+            yield FileSystemStep(BuildStep.HIDE_FOLDER if machine.is_folder(path) else BuildStep.HIDE_FILE, path)
 
 
 def _by_depth(paths: Iterable[Path]) -> list[Path]:

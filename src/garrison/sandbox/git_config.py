@@ -134,7 +134,7 @@ _SECRET_NAMES = ("extraheader", "smtppass", "password", "token", "secret")
 """Names of settings that contain a secret in any section."""
 
 
-class Entry(NamedTuple):
+class ConfigEntry(NamedTuple):
     """One setting: its scope (system, global, local, worktree), full key, and value (None: true)."""
 
     scope: str
@@ -142,31 +142,31 @@ class Entry(NamedTuple):
     value: str | None
 
 
-def parse(listing: str) -> list[Entry]:
+def parse(listing: str) -> list[ConfigEntry]:
     """Parse the output of `git config --list -z --show-scope`."""
     parts = listing.split("\0")
     entries = []
     for scope, setting in zip(parts[::2], parts[1::2], strict=False):
         key, separator, value = setting.partition("\n")
-        entries.append(Entry(scope, key, value if separator else None))
+        entries.append(ConfigEntry(scope, key, value if separator else None))
     return entries
 
 
-def select(entries: Iterable[Entry], scopes: Sequence[str], *, push: bool = False) -> list[Entry]:
+def select(entries: Iterable[ConfigEntry], scopes: Sequence[str], *, push: bool = False) -> list[ConfigEntry]:
     """Return the settings of these scopes that a view gets, in order, without credentials in addresses.
 
     `push`: keep the addresses to push to.
     """
-    kept = [Entry(entry.scope, _strip(entry.key), None if entry.value is None else _strip(entry.value))
+    kept = [ConfigEntry(entry.scope, _strip(entry.key), None if entry.value is None else _strip(entry.value))
             for entry in _effective(entries) if entry.scope in scopes and _is_kept(entry.key, entry.value, push=push)]
     if not push:
         remotes = dict.fromkeys(_split(entry.key)[1] for entry in kept
                                 if entry.key.startswith("remote.") and entry.key.endswith(".url"))
-        kept += [Entry("local", f"remote.{remote}.pushurl", NO_PUSH) for remote in remotes]
+        kept += [ConfigEntry("local", f"remote.{remote}.pushurl", NO_PUSH) for remote in remotes]
     return kept
 
 
-def _effective(entries: Iterable[Entry]) -> list[Entry]:
+def _effective(entries: Iterable[ConfigEntry]) -> list[ConfigEntry]:
     """Return the entries without those that a narrower scope overrides: one file could not be edited otherwise."""
     entries = [entry for entry in entries if entry.scope != "command"]  # those of garrison's own call
     narrowest = {entry.key: entry.scope for entry in entries if entry.scope != "worktree"}
@@ -196,7 +196,7 @@ def _strip(text: str) -> str:
     return _QUERY.sub(r"\1", _CREDENTIALS.sub(lambda match: match[1] or match[2], text))
 
 
-def render(entries: Iterable[Entry]) -> bytes:
+def render(entries: Iterable[ConfigEntry]) -> bytes:
     """Return the file that contains these settings."""
     lines = []
     for entry in entries:

@@ -250,7 +250,7 @@ class GitView:
                 *store_mounts([Path(path) for path in state.stores] if state else [], empty), *system)
 
     def _write_shared(self, common: Path, git_dir: Path, inside: Path, *, push: bool,
-                      hooks: bool) -> list[git_config.Entry]:
+                      hooks: bool) -> list[git_config.ConfigEntry]:
         """Write what all worktrees of a repository share: settings, refs, hooks, patterns; return the real settings."""
         listing = self.git.run("config", "--list", "-z", "--show-scope", "--includes", cwd=self.worktree)
         entries = [entry for entry in git_config.parse(listing.out) if entry.scope != "command"]
@@ -259,9 +259,9 @@ class GitView:
         shared = [*git_config.select(entries, ("system", "global", "local"), push=push),
                   *self._copy_patterns(common, paths),
                   *(self._copy_hooks(common, paths.get("core.hookspath", "")) if hooks else ()),
-                  *(git_config.Entry("local", key, value) for key, value in git_config.FORCED),
-                  git_config.Entry("local", "core.bare", "false"),  # it has a worktree, whatever the real one has
-                  git_config.Entry("local", "core.worktree", str(inside))]
+                  *(git_config.ConfigEntry("local", key, value) for key, value in git_config.FORCED),
+                  git_config.ConfigEntry("local", "core.bare", "false"),  # it has a worktree, whatever the real one has
+                  git_config.ConfigEntry("local", "core.worktree", str(inside))]
         (common / "config").write_bytes(git_config.render(shared))
         own = git_config.select(entries, ("worktree",), push=push)
         if (git_dir / "config.worktree").exists():
@@ -280,7 +280,7 @@ class GitView:
                 file.write(b"\n" + excluded.read_bytes())
         return entries
 
-    def _copy_patterns(self, common: Path, paths: Mapping[str, str]) -> list[git_config.Entry]:
+    def _copy_patterns(self, common: Path, paths: Mapping[str, str]) -> list[git_config.ConfigEntry]:
         """Copy the user's own lists of ignored files and attributes; return the settings that name the copies."""
         settings = []
         for key, default in (("core.excludesfile", "ignore"), ("core.attributesfile", "attributes")):
@@ -296,13 +296,13 @@ class GitView:
                     (common / "info").mkdir(parents=True, exist_ok=True)
                     (common / "info" / copy).write_bytes(data)
             if is_copied:
-                settings.append(git_config.Entry("local", key, str(self._inside / "info" / copy)))
+                settings.append(git_config.ConfigEntry("local", key, str(self._inside / "info" / copy)))
         return settings
 
-    def _copy_hooks(self, common: Path, path: str) -> list[git_config.Entry]:
+    def _copy_hooks(self, common: Path, path: str) -> list[git_config.ConfigEntry]:
         """Copy the user's hooks; return the setting that names a folder of hooks in the worktree itself."""
         if path and not Path(path).is_absolute():
-            return [git_config.Entry("local", "core.hookspath", path)]
+            return [git_config.ConfigEntry("local", "core.hookspath", path)]
         source = Path(path) if path else self.git.common / "hooks"
         for count, file in enumerate(_files_below(source)):
             if count >= _LIMIT_HOOKS:
@@ -494,7 +494,7 @@ def _copy_worktree_part(git: Git, worktree: Path, git_dir: Path, target: Path, s
         entries = [entry._replace(scope="local") for entry in git_config.parse(listing)]
         kept = git_config.select(entries, ("local",))
         if folder in paths:
-            kept.append(git_config.Entry("local", "core.worktree", str(inside / paths[folder])))
+            kept.append(git_config.ConfigEntry("local", "core.worktree", str(inside / paths[folder])))
         (copy / "config").write_bytes(git_config.render(kept))
     return modules
 

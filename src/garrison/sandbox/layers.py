@@ -172,14 +172,14 @@ def copy_tree(source: Path, target: Path, way: Way = Way.COPY) -> None:
 # ---- which way -------------------------------------------------------------------------------------------------------
 
 
-class Means(Value):
+class LayerMeans(Value):
     """Way of layers on one file system, and why it is not the overlay."""
 
     way: Way
     why: str = ""
 
 
-def describe_means(means: Means) -> str:
+def describe_means(means: LayerMeans) -> str:
     """Return a line that says how what a set-up left comes to many worktrees, and what that costs. Pure."""
     if means.way is Way.OVERLAY:
         return "set-up: an overlay lays what it left under each worktree: agents share its space on disk"
@@ -188,19 +188,19 @@ def describe_means(means: Means) -> str:
     return f"set-up: each worktree gets {cost}; no overlay here: {means.why}"
 
 
-def way_at(folder: Path) -> Means:
+def way_at(folder: Path) -> LayerMeans:
     """Return the way that layers are laid under what lies in `folder`; it is tried once in a boot for a file system."""
     return _way_on(folder, folder.stat().st_dev)
 
 
 @cache
-def _way_on(folder: Path, device: int) -> Means:
+def _way_on(folder: Path, device: int) -> LayerMeans:
     key = [processes.boot_id(), str(os.geteuid()), str(device), *map(_program_state, _PROGRAMS)]
     kept = homes_list(None).with_name("layers.json")
     with suppress(OSError, ValueError, TypeError, KeyError):
         found = json.loads(kept.read_text())
         if found["key"] == key:
-            return Means(Way(found["way"]))
+            return LayerMeans(Way(found["way"]))
     means = examine(folder)
     if means.way is Way.OVERLAY:  # what is missing may come
         with suppress(OSError):
@@ -214,7 +214,7 @@ def _program_state(name: str) -> str:
     return "" if found is None else f"{found} {Path(found).stat().st_mtime_ns}"
 
 
-def examine(folder: Path) -> Means:
+def examine(folder: Path) -> LayerMeans:
     """Try the ways in `folder`, the best first."""
     missing = [name for name in _PROGRAMS if shutil.which(name) is None]
     with tempfile.TemporaryDirectory(dir=folder, prefix=".layers-") as name:
@@ -225,11 +225,11 @@ def examine(folder: Path) -> Means:
         (lower / "file").write_text("lower\n")
         why = f"{', '.join(missing)} of util-linux is missing" if missing else _try_overlay(place, lower, upper)
         if not why:
-            return Means(Way.OVERLAY)
+            return LayerMeans(Way.OVERLAY)
         with suppress(GarrisonError):
             copy_tree(lower, place / "upper", Way.REFLINK)
-            return Means(Way.REFLINK, why)
-        return Means(Way.COPY, why)
+            return LayerMeans(Way.REFLINK, why)
+        return LayerMeans(Way.COPY, why)
 
 
 def _try_overlay(place: Path, lower: Path, upper: Path) -> str:

@@ -8,6 +8,8 @@
 | `allow` | none | the machine's network; variables lead to the proxy, but nothing forces a program to obey |
 | `open` | any but none | the machine's network; model APIs through the proxy, so that keys stay outside |
 | `open` | none | the machine's network and the keys, as without a sandbox |
+
+`host_ports` add listeners to its own loopback device, which the proxy serves (`proxy.forwards`).
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ import shutil
 import socket
 import struct
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -32,10 +34,30 @@ from typing import TYPE_CHECKING
 
 from garrison.config import read_config
 from garrison.errors import GarrisonError, Refused, Shortage
+from garrison.records import costs
 from garrison.records.budget import NO_LIMITS, Limits
 from garrison.sandbox.place import Mode, Network, Place, Rights, Role
 from garrison.sandbox.proxy.apis import APIS, Api, KeyVariable
-from garrison.sandbox.proxy.hosts import DEFAULT_PORTS, find_rule, normalize_host, parse_rules
+from garrison.sandbox.proxy.forwards import (
+    MAX_TOLD,
+    PORT,
+    Forward,
+    bind,
+    forwards_of,
+    hosts_mount,
+    ports_of_machine,
+    read_resets,
+    watch_resets,
+)
+from garrison.sandbox.proxy.hosts import (
+    DEFAULT_PORTS,
+    REFUSED_PORTS,
+    RefusedHost,
+    find_rule,
+    normalize_host,
+    parse_rules,
+    write_refused,
+)
 from garrison.sandbox.proxy.registration import ApiAccess, ProxyClient, Registration
 from garrison.sandbox.rights import read_rights
 from garrison.system import processes
@@ -79,6 +101,9 @@ class NetworkUser(Value):
     account: str = ""
     """What stands for the run in its costs, '' for the run itself."""
 
+    forwards: tuple[Forward, ...] = ()
+    """Ports inside that lead to servers outside, in addition to those of `host_ports`."""
+
     @property
     def run_folder(self) -> Path:
         """Return the folder of the run; outside of a run, the attempt's."""
@@ -100,11 +125,14 @@ class NetworkPlace:
     """Words before the command that start it in the prepared namespace; none: nothing to enter."""
     client: ProxyClient | None = None
     namespace: NetNamespace | None = None
+    forwards: tuple[Forward, ...] = ()
     account: str = ""
     """What stands for the keys of model APIs that the tree uses, also where they are not withheld; '' for none."""
     read_keys: Callable[[], Mapping[str, str]] | None = None
     """Reads the variables of keys that change while the tree runs; None if they do not."""
     _keys_at: float = 0.0
+    _told: set[int] = field(default_factory=set)
+    """Ports of this machine that the tree tried to reach."""
 
     @property
     def names(self) -> frozenset[str]:
@@ -119,7 +147,8 @@ class NetworkPlace:
         if place is None:
             return place
         ports = (self.client.listener.getsockname()[1],) if self.client is not None else ()
-        return replace(place, entry=self.entry, ports=ports)
+        return replace(place, entry=self.entry, ports=ports + tuple(each.port for each in self.forwards),
+                       mounts=(*place.mounts, *hosts_mount(self.forwards, place.private)))
 
     @property
     def process(self) -> ProcessId | None:
@@ -147,11 +176,25 @@ class NetworkPlace:
         if self.client is None:
             return False
         now = time.monotonic()
+        self._tell_refused_ports()
         if self.read_keys is not None and now >= self._keys_at:
             self._keys_at = now + _KEYS_INTERVAL
             env = self.read_keys()
             self.client.replace_keys(tuple(access_of(api, key, value, env) for api, key, value in find_keys(env)))
         return self.client.keep()
+
+    def _tell_refused_ports(self) -> None:
+        """Record the ports of this machine that the tree tried to reach on its own loopback device, each once."""
+        if self.namespace is None or self.namespace.resets is None or self.client is None:
+            return
+        new = read_resets(self.namespace.resets) - self._told - {each.port for each in self.forwards}
+        if not new or len(self._told) >= MAX_TOLD or not (found := new & ports_of_machine()):
+            return
+        self._told |= found
+        file = Path(self.client.registration.folder) / REFUSED_PORTS
+        at = costs.now()
+        write_refused(file, [RefusedHost(f"127.0.0.1:{port}", "the port is your machine's, not the node's", at, at, 1,
+                                         port=port) for port in sorted(self._told)])
 
     def serve(self) -> bool:
         """Have a proxy serve the tree, whether it connects or not; return whether that was needed."""
@@ -172,9 +215,9 @@ class NetworkPlace:
             self.namespace = None
 
 
-def needs_proxy(rights: Rights, mode: Mode, env: Mapping[str, str]) -> bool:
+def needs_proxy(rights: Rights, mode: Mode, env: Mapping[str, str], *, has_forwards: bool = False) -> bool:
     """Return whether a tree needs the run's proxy; `mode` is what holds it, `env` its variables. Pure."""
-    if rights.network is Network.ALLOW:
+    if rights.network is Network.ALLOW or (has_forwards and rights.network is Network.NONE and mode is not Mode.NONE):
         return True
     return rights.network is Network.OPEN and mode is not Mode.NONE and bool(find_keys(env))
 
@@ -189,7 +232,8 @@ def prepare(rights: Rights, mode: Mode, env: Mapping[str, str], user: NetworkUse
         is_lazy: whether the proxy is started at the first connection; a tree that outlives its starter needs it at
             once.
     """
-    if not needs_proxy(rights, mode, env):
+    forwards = (*forwards_of(rights.host_ports), *user.forwards) if rights.network is not Network.OPEN else ()
+    if not needs_proxy(rights, mode, env, has_forwards=bool(forwards)):
         if rights.network is not Network.NONE or mode is Mode.NONE:
             return NetworkPlace()
         withheld = frozenset(key.name for _, key, _ in find_keys(env))
@@ -201,17 +245,21 @@ def prepare(rights: Rights, mode: Mode, env: Mapping[str, str], user: NetworkUse
         return NetworkPlace(withheld=withheld, entry=namespace.entry(), namespace=namespace)
     hosts = rights.hosts if rights.network is Network.ALLOW else ()
     parse_rules(hosts)
-    namespace = _namespace(mode) if rights.network is Network.ALLOW else None
+    withheld = withheld_of(env)
+    if rights.network is Network.NONE:  # its forwards alone
+        env = {name: value for name, value in env.items() if name not in withheld}
+    namespace = _namespace(mode, forwards) if rights.network is not Network.OPEN else None
     listener = namespace.listener if namespace is not None else _listen()
     secret = "" if namespace is not None else os.urandom(16).hex()
     port = listener.getsockname()[1]
     given = Registration(user.run, user.node, user.attempt, str(user.folder / FOLDER), hosts,
                          tuple(access_of(api, key, value, env) for api, key, value in find_keys(env)), user.limits,
-                         user.reported_by, secret, user.account)
-    place = NetworkPlace(environment_of(given, env, port), withheld_of(env),
+                         user.reported_by, secret, user.account, forwards if namespace is not None else ())
+    more = namespace.forwards if namespace is not None else ()
+    place = NetworkPlace(environment_of(given, env, port), withheld,
                          namespace.entry() if namespace is not None else (),
-                         ProxyClient(user.home, user.run_folder, given, listener), namespace)
-    if is_lazy:
+                         ProxyClient(user.home, user.run_folder, given, listener, more), namespace, forwards)
+    if is_lazy and not more:  # a connection through a forward would wake nobody
         return place
     try:
         assert place.client is not None
@@ -288,10 +336,10 @@ def lowest_limits(home: Path) -> Limits:
     return Limits(None, run, day)
 
 
-def _namespace(mode: Mode) -> NetNamespace | None:
+def _namespace(mode: Mode, forwards: Sequence[Forward] = ()) -> NetNamespace | None:
     """Return a namespace for a confined tree; None for one that is not, or if Landlock has to do without."""
     try:
-        return None if mode is Mode.NONE else create()
+        return None if mode is Mode.NONE else create(forwards)
     except Refused:
         if mode is Mode.BUBBLEWRAP:
             raise
@@ -370,8 +418,6 @@ def dummy_key(key: KeyVariable, secret: str) -> str:
 # `nsenter` (util-linux), which replaces itself by the command. The namespace ends with the last process in it and the
 # last descriptor of it.
 
-PORT = 61280
-"""Port of the listener in every namespace: above the range that the kernel gives to outgoing connections."""
 BACKLOG = 256
 _NEW_NETWORK, _NEW_USER = 0x40000000, 0x10000000
 _SET_FLAGS, _UP = 0x8914, 1
@@ -387,6 +433,10 @@ class NetNamespace:
     network: int
     user: int | None
     """The user namespace that owns it; None if this process may enter it as it is."""
+    forwards: tuple[socket.socket, ...] = ()
+    """Listeners of its forwards."""
+    resets: socket.socket | None = None
+    """Gets the resets on its loopback device (`forwards.watch_resets`)."""
 
     def entry(self) -> tuple[str, ...]:
         """Return the words that start a command in it, for as long as this process lives."""
@@ -395,16 +445,21 @@ class NetNamespace:
         return (self.program, *user, f"--net={folder}/{self.network}", "--")
 
     def close(self) -> None:
-        """Let go of the namespace; the listener stays open."""
+        """Let go of the namespace; its listeners stay open."""
+        if self.resets is not None:
+            self.resets.close()
+            self.resets = None
         for descriptor in (self.network, self.user):
             if descriptor is not None:
                 os.close(descriptor)
         self.network, self.user = -1, None
 
 
-def create() -> NetNamespace:
-    """Make a network namespace; Refused with the reason where the machine does not allow it, Shortage where it has no
-    room for one now."""
+def create(forwards: Sequence[Forward] = ()) -> NetNamespace:
+    """Make a network namespace with listeners for forwards.
+
+    Refused with the reason where the machine does not allow it, Shortage where it has no room for one now.
+    """
     program = shutil.which("nsenter") or shutil.which("nsenter", path="/usr/bin:/bin")
     if program is None:
         raise Refused("network = \"allow\" needs the program nsenter (util-linux); install it, or set network = "
@@ -422,12 +477,12 @@ def create() -> NetNamespace:
         except OSError as error:
             raise Shortage(f"no room for a network namespace ({error.strerror}); it is tried again") from error
         if pid == 0:
-            _make_in_child(unshare, child)
+            _make_in_child(unshare, child, forwards)
         child.close()
-        message, descriptors, _, _ = socket.recv_fds(parent, 256, 3, socket.MSG_CMSG_CLOEXEC)
+        message, descriptors, _, _ = socket.recv_fds(parent, 256, 4 + len(forwards), socket.MSG_CMSG_CLOEXEC)
         with contextlib.suppress(ChildProcessError):  # the process collects all children
             os.waitpid(pid, 0)
-    if message != b"ready":
+    if not message.startswith(b"ready"):
         for descriptor in descriptors:
             os.close(descriptor)
         number, _, told = message.decode(errors="replace").partition(" ")
@@ -435,8 +490,11 @@ def create() -> NetNamespace:
             raise Shortage(f"no room for a network namespace ({told}); it is tried again")
         raise Refused(f"network namespaces are not allowed here ({told or 'no reason'}); set network = \"none\" or "
                       "\"open\"")
-    listener, network, *user = descriptors
-    return NetNamespace(socket.socket(fileno=listener), program, network, user[0] if user else None)
+    listener, *rest = descriptors
+    made = tuple(socket.socket(fileno=each) for each in rest[:len(forwards)])
+    network, *rest = rest[len(forwards):]
+    resets = socket.socket(fileno=rest.pop()) if message == b"ready watched" else None
+    return NetNamespace(socket.socket(fileno=listener), program, network, rest[0] if rest else None, made, resets)
 
 
 def _is_used_up() -> bool:
@@ -445,11 +503,13 @@ def _is_used_up() -> bool:
     return all((folder / name).read_text().strip() != "0" for name in ("max_net_namespaces", "max_user_namespaces"))
 
 
-def _make_in_child(unshare: Callable[[int], int], channel: socket.socket) -> None:
+def _make_in_child(unshare: Callable[[int], int], channel: socket.socket, forwards: Sequence[Forward]) -> None:
     """Make the namespace in the forked child, pass it on, and exit."""
     try:
-        descriptors = _make(unshare)
-        processes.send_descriptors(channel, b"ready", descriptors)
+        descriptors = _make(unshare, forwards)
+        resets = watch_resets()
+        more = [resets.fileno()] if resets is not None else []
+        processes.send_descriptors(channel, b"ready watched" if more else b"ready", [*descriptors, *more])
     except BaseException as error:  # nothing of the parent's may run in the child
         with contextlib.suppress(OSError):
             channel.send(f"{getattr(error, 'errno', None) or 0} {error}".encode()[:250])
@@ -457,8 +517,8 @@ def _make_in_child(unshare: Callable[[int], int], channel: socket.socket) -> Non
         os._exit(0)
 
 
-def _make(unshare: Callable[[int], int]) -> list[int]:
-    """Enter a new namespace; return the descriptors of a listener in it, of it, and of its owner if that is new."""
+def _make(unshare: Callable[[int], int], forwards: Sequence[Forward]) -> list[int]:
+    """Enter a new namespace; return the descriptors of its listeners, of it, and of its owner if that is new."""
     uid, gid = os.getuid(), os.getgid()
     needs_owner = unshare(_NEW_NETWORK) != 0  # only root, and not every root, may do without a user namespace
     if needs_owner:
@@ -472,4 +532,5 @@ def _make(unshare: Callable[[int], int]) -> list[int]:
     listener.bind(("127.0.0.1", PORT))
     listener.listen(BACKLOG)
     names = ("net", "user") if needs_owner else ("net",)
-    return [listener.detach(), *(os.open(f"/proc/self/ns/{name}", os.O_RDONLY | os.O_CLOEXEC) for name in names)]
+    made = [each.detach() for each in bind(forwards)]
+    return [listener.detach(), *made, *(os.open(f"/proc/self/ns/{name}", os.O_RDONLY | os.O_CLOEXEC) for name in names)]

@@ -72,6 +72,8 @@ class Rights(Value):
     """Paths that are shown in addition, writable."""
     hide: tuple[Path, ...] = ()
     """Paths that are not shown although something above them is."""
+    host_ports: tuple[tuple[str, int], ...] = ()
+    """Hosts and ports of this machine's that are reached at its own loopback device."""
     push: bool = False
     """True if an agent's git keeps the addresses and credential helpers to push with."""
 
@@ -142,7 +144,7 @@ class Place(Value):
 # ---- Machine: its abilities to confine processes, as the probe found them. Pure data.
 
 
-class Machine(Value):
+class Abilities(Value):
     """Abilities of this machine to confine this user's processes."""
 
     bubblewrap: str = ""

@@ -21,7 +21,7 @@ from garrison.errors import Refused
 from garrison.records import atomic
 from garrison.sandbox.bubblewrap import NAMESPACES, PROGRAM
 from garrison.sandbox.file_system import named_programs
-from garrison.sandbox.place import Machine, Mode, Network, Role
+from garrison.sandbox.place import Abilities, Mode, Network, Role
 from garrison.sandbox.rights import read_rights
 from garrison.system import landlock, processes
 from garrison.system.command import run
@@ -43,28 +43,28 @@ _TIMEOUT = 20.0
 
 
 @cache
-def machine() -> Machine:
+def machine() -> Abilities:
     """Return what this machine can hold; it is tried once in a boot."""
     program = shutil.which(PROGRAM)
     kept = _Kept.read(program)
     return kept or _Kept.write(program, examine(program))
 
 
-def examine(program: str | None) -> Machine:
+def examine(program: str | None) -> Abilities:
     """Try what this machine can hold."""
     abi = landlock.abi()
     if program is None:
-        return Machine(refusal="bubblewrap is not installed", landlock=abi, is_installed=False)
+        return Abilities(refusal="bubblewrap is not installed", landlock=abi, is_installed=False)
     refusal = ""
     for has_own_proc, can_forbid_namespaces in _ATTEMPTS:
         done = _try(program, has_own_proc, can_forbid_namespaces)
         if not done:
-            return Machine(program, "", has_own_proc, can_forbid_namespaces, abi)
+            return Abilities(program, "", has_own_proc, can_forbid_namespaces, abi)
         refusal = refusal or done
-    return Machine("", f"bubblewrap does not work here ({refusal})", landlock=abi)
+    return Abilities("", f"bubblewrap does not work here ({refusal})", landlock=abi)
 
 
-def choose_mode(wanted: Mode, able: Machine) -> Mode:
+def choose_mode(wanted: Mode, able: Abilities) -> Mode:
     """Return the mode that provides what was wanted; Refused if this machine cannot. Pure."""
     if wanted is Mode.NONE or (wanted in (Mode.AUTO, Mode.BUBBLEWRAP) and able.bubblewrap):
         return Mode.NONE if wanted is Mode.NONE else Mode.BUBBLEWRAP
@@ -88,7 +88,7 @@ def mode_here(wanted: Mode) -> Mode:
     return Mode.NONE if wanted is Mode.NONE else choose_mode(wanted, machine())
 
 
-def describe_mode(mode: Mode, able: Machine | None) -> str:
+def describe_mode(mode: Mode, able: Abilities | None) -> str:
     """Return which mode holds and what it does not hold. Pure."""
     if mode is Mode.NONE or able is None:
         return "none (it can do whatever you can)"
@@ -99,7 +99,7 @@ def describe_mode(mode: Mode, able: Machine | None) -> str:
         "bubblewrap; not held: the names and command lines of processes outside can be seen (/proc is shared)"
 
 
-def remedy(able: Machine) -> str:
+def remedy(able: Abilities) -> str:
     if able.bubblewrap or able.is_installed:
         return "allow user namespaces to this user"
     return f"install it with `{install_command()}`"
@@ -125,15 +125,15 @@ class _Kept:
     """Result that is kept for a boot, a user, a set of namespaces and an installed program."""
 
     @classmethod
-    def read(cls, program: str | None) -> Machine | None:
+    def read(cls, program: str | None) -> Abilities | None:
         with suppress(OSError, ValueError, TypeError, AttributeError):
             body = json.loads(_path().read_text())
             if body.pop("key") == _key(program):
-                return Machine(**body)
+                return Abilities(**body)
         return None
 
     @classmethod
-    def write(cls, program: str | None, able: Machine) -> Machine:
+    def write(cls, program: str | None, able: Abilities) -> Abilities:
         if able.bubblewrap:
             with suppress(OSError):  # without it the next process tries again
                 atomic.make_directory(_path().parent)
@@ -247,7 +247,8 @@ def explain_missing_file(rights: Rights, table: str, end: End, tail: str, path: 
     """
     tail = tail[-_MAX_TAIL:]
     if end.code != 0 and rights.mode is not Mode.NONE and rights.network is not Network.OPEN and _LOCAL.search(tail):
-        return f'; a sandbox has its own localhost: network = "open" in [{table}] of config.toml shows it this one'
+        return (f"; a sandbox has its own localhost: host_ports = [PORT] in [{table}] of config.toml leads to your "
+                "machine's")
     is_told = end.kind is EndKind.NOT_RUN or any(sign in tail for sign in (MISSING, READ_ONLY, "not found"))
     if end.code == 0 or not is_told:
         return ""
@@ -272,7 +273,7 @@ def explain_missing_file(rights: Rights, table: str, end: End, tail: str, path: 
     return f"; {what}{':' if hidden else ','} add the path to read = [...] in [{table}] of config.toml"
 
 
-def describe_modes(held: Mapping[str, Mode], able: Machine | None) -> str:
+def describe_modes(held: Mapping[str, Mode], able: Abilities | None) -> str:
     """Return the line for the modes that hold; `held` says which applies to what. The commonest comes first. Pure."""
     by_mode: dict[Mode, list[str]] = {}
     for who, mode in held.items():
@@ -282,7 +283,7 @@ def describe_modes(held: Mapping[str, Mode], able: Machine | None) -> str:
     return "".join([line, *(f"; {', '.join(by_mode[mode])}: {describe_mode(mode, able)}" for mode in others)])
 
 
-def _choose(who: str, mode: Mode, able: Machine) -> Mode:
+def _choose(who: str, mode: Mode, able: Abilities) -> Mode:
     try:
         return choose_mode(mode, able)
     except Refused as error:

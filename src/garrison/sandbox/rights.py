@@ -35,6 +35,7 @@ from garrison.sandbox.place import (
     Rights,
     Role,
 )
+from garrison.sandbox.proxy.forwards import MAX_FORWARDS, parse_host_port
 from garrison.sandbox.proxy.hosts import parse_rules
 from garrison.tables import as_flag, as_strings, member, setting
 from garrison.values import replace
@@ -57,6 +58,12 @@ def _hosts(value: object) -> tuple[str, ...]:
     return hosts
 
 
+def _host_ports(value: object) -> tuple[tuple[str, int], ...]:
+    if not isinstance(value, list | tuple) or len(value) > MAX_FORWARDS:
+        raise ValueError(f"a list of at most {MAX_FORWARDS} ports and \"NAME:PORT\"")
+    return tuple(map(parse_host_port, value))
+
+
 def _paths(value: object) -> tuple[str, ...]:
     paths = as_strings(value)
     if wrong := [path for path in paths if path != "~" and not path.startswith(("/", "~/"))]:
@@ -74,6 +81,7 @@ class SandboxConfig:
     read: tuple[str, ...] = setting((), _paths)
     write: tuple[str, ...] = setting((), _paths)
     hide: tuple[str, ...] = setting((), _paths)
+    host_ports: tuple[tuple[str, int], ...] = setting((), _host_ports)
     push: bool = setting(False, as_flag)
 
 
@@ -97,7 +105,7 @@ def rights_of(config: ConfigFile, role: Role, agent: str, environ: Mapping[str, 
     read, write, hide = (tuple(_expand(path, home) for path in paths)
                          for paths in (stated.read, stated.write, stated.hide))
     network = stated.network if is_network_stated or stated.mode is not Mode.NONE else Network.OPEN
-    return Rights(stated.mode, network, stated.hosts, read, (), write, hide, stated.push)
+    return Rights(stated.mode, network, stated.hosts, read, (), write, hide, stated.host_ports, stated.push)
 
 
 def _expand(path: str, home: Path) -> Path:

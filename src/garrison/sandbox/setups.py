@@ -97,7 +97,7 @@ class SetupLayer(Value):
         return Path(self.folder) / _TREE
 
 
-class Limits(Value):
+class SetupLimits(Value):
     """What is kept of set-ups: `[setup]` of config.toml."""
 
     days: float = 14.0
@@ -108,9 +108,9 @@ class Limits(Value):
     """Part of the disk that stays free."""
 
 
-def read_limits(home: Path) -> Limits:
+def read_limits(home: Path) -> SetupLimits:
     config = read_config(home).setup()
-    return Limits(config.keep_days, int(config.keep_gb * 1e9), config.keep_free / 100)
+    return SetupLimits(config.keep_days, int(config.keep_gb * 1e9), config.keep_free / 100)
 
 
 def store_of(repository_folder: Path) -> Path:
@@ -434,7 +434,7 @@ def users_of(repository_folder: Path) -> dict[str, list[str]]:
     return used
 
 
-def expired(layers: Sequence[SetupLayer], uses: Mapping[str, float], limits: Limits, now: float,
+def expired(layers: Sequence[SetupLayer], uses: Mapping[str, float], limits: SetupLimits, now: float,
             shortfall: int) -> list[SetupLayer]:
     """Return the layers that are to be removed. Pure.
 
@@ -458,7 +458,7 @@ def expired(layers: Sequence[SetupLayer], uses: Mapping[str, float], limits: Lim
     return gone
 
 
-def sweep(store: Path, limits: Limits, *, everything: bool = False, names: Sequence[str] = ()) -> list[SetupLayer]:
+def sweep(store: Path, limits: SetupLimits, *, everything: bool = False, names: Sequence[str] = ()) -> list[SetupLayer]:
     """Remove what is kept beyond the limits, all of it, or what is named; nothing that a worktree uses. Return what was
     removed."""
     if not store.is_dir():

@@ -95,7 +95,7 @@ class Schedule(Record):
     """Why it is paused, '' if it is not."""
 
 
-class Start(Record):
+class ScheduledStart(Record):
     """A due time that was handled, or a start by hand."""
 
     due: float
@@ -133,8 +133,8 @@ FAILED, DONE = "failed", "done"
 class Due(Record):
     """What is to be recorded now: times that were missed, and the start to begin."""
 
-    missed: Start | None = None
-    start: Start | None = None
+    missed: ScheduledStart | None = None
+    start: ScheduledStart | None = None
 
 
 class Go(StrEnum):
@@ -209,16 +209,17 @@ def decide(schedule: Schedule, handled: float, now: float, zone: tzinfo) -> Due:
     is_kept = not is_late or now - due[-1] <= keep
     gone = due[:-1] if is_kept else due
     why = "garrison was not called" if schedule.missed is not None else "garrison was not called; --missed never"
-    missed = Start(gone[-1], Stage.MISSED, now, first=gone[0], count=len(gone), why=why) if gone else None
-    return Due(missed, Start(due[-1], Stage.BEGUN, now, is_late=is_late) if is_kept else None)
+    missed = ScheduledStart(gone[-1], Stage.MISSED, now, first=gone[0], count=len(gone), why=why) if gone else None
+    return Due(missed, ScheduledStart(due[-1], Stage.BEGUN, now, is_late=is_late) if is_kept else None)
 
 
-def stagger(late: Sequence[Start], now: float) -> list[Start]:
+def stagger(late: Sequence[ScheduledStart], now: float) -> list[ScheduledStart]:
     """Return late starts of several schedules so that one begins after the other."""
     return [msgspec.structs.replace(start, begin_at=now + number * STAGGER) for number, start in enumerate(late)]
 
 
-def may_begin(schedule: Schedule, start: Start, starts: Sequence[Start], spent: float) -> tuple[Go, str]:
+def may_begin(schedule: Schedule, start: ScheduledStart, starts: Sequence[ScheduledStart],
+              spent: float) -> tuple[Go, str]:
     """Return what a start does now, and why.
 
     Args:
@@ -238,7 +239,7 @@ def may_begin(schedule: Schedule, start: Start, starts: Sequence[Start], spent: 
     return (Go.STOP_FIRST if schedule.overlap is Overlap.STOP and running and not earlier else Go.WAIT), why
 
 
-def find_pause(schedule: Schedule, starts: Sequence[Start]) -> str:
+def find_pause(schedule: Schedule, starts: Sequence[ScheduledStart]) -> str:
     """Return why a schedule is to be paused, '' if it continues: its last three starts since it was resumed failed."""
     ended = sorted((start for start in starts if (start.outcome or start.stage is Stage.FAILED)
                     and start.at >= schedule.since), key=lambda start: (start.due, start.at))[-PATIENCE:]
@@ -247,7 +248,7 @@ def find_pause(schedule: Schedule, starts: Sequence[Start]) -> str:
     return f"its last {PATIENCE} starts failed: {ended[-1].why or 'the run failed'}"
 
 
-def run_id(name: str, start: Start) -> str:
+def run_id(name: str, start: ScheduledStart) -> str:
     """Return the id of the run that a start begins: the same however often it is tried, so that it begins once."""
     stamp = datetime.fromtimestamp(start.due, UTC)
     moment = f"{stamp:%y%m%d-%H%M}{f'-{stamp:%S}{stamp.microsecond // 1000:03}' if start.by_hand else ''}"

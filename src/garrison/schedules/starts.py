@@ -27,7 +27,7 @@ from garrison.records.life_lock import LifeLock, is_held
 from garrison.records.run import RunFiles
 from garrison.run.status import Status, run_statuses
 from garrison.schedules import plan
-from garrison.schedules.plan import DONE, FAILED, OPEN, WEEK, Go, Schedule, Stage, Start
+from garrison.schedules.plan import DONE, FAILED, OPEN, WEEK, Go, Schedule, ScheduledStart, Stage
 from garrison.system import systemd
 from garrison.system.clock import iso, local_zone
 from garrison.system.command import run as run_program
@@ -98,11 +98,11 @@ class Schedules:
                 with suppress(OSError):
                     folder.rmdir()
 
-    def open_starts(self, name: str) -> list[Start]:
+    def open_starts(self, name: str) -> list[ScheduledStart]:
         """Return a schedule's starts that are not over, the oldest first; what cannot be read is left out."""
         return self._read_starts(self.folder / name / STARTS)
 
-    def starts(self, name: str, since: float = 0.0) -> list[Start]:
+    def starts(self, name: str, since: float = 0.0) -> list[ScheduledStart]:
         """Return all that became of a schedule's times since a moment, the oldest first."""
         over = self._read_starts(self.folder / name / HISTORY, since)
         stems = {stem_of(start) for start in over}  # of both, if we died between writing one and removing the other
@@ -115,12 +115,12 @@ class Schedules:
                  if _STEM.match(each)]
         return datetime.strptime(max(stems), STAMP).replace(tzinfo=UTC).timestamp() if stems else 0.0
 
-    def find_start(self, name: str, stem: str) -> Start | None:
+    def find_start(self, name: str, stem: str) -> ScheduledStart | None:
         """Return the start with a file's stem that is not over, None if there is none."""
         path = self._start_path(name, stem)
-        return None if (data := atomic.read(path)) is None else record.decode(Start, data, path)
+        return None if (data := atomic.read(path)) is None else record.decode(ScheduledStart, data, path)
 
-    def write_start(self, name: str, start: Start) -> None:
+    def write_start(self, name: str, start: ScheduledStart) -> None:
         """Write a start where it belongs; one that is over leaves the open ones."""
         path = self._start_path(name, stem_of(start))
         if not start.is_over:
@@ -133,7 +133,7 @@ class Schedules:
         for old in sorted(atomic.list_names(history))[:-KEPT]:
             (history / old).unlink(missing_ok=True)
 
-    def life(self, name: str, start: Start) -> Path:
+    def life(self, name: str, start: ScheduledStart) -> Path:
         """Return the life lock of the process that brings a start to its end."""
         return self._start_path(name, stem_of(start)).with_suffix(".life")
 
@@ -153,17 +153,17 @@ class Schedules:
     def _start_path(self, name: str, stem: str) -> Path:
         return self.folder / name / STARTS / f"{stem}.json"
 
-    def _read_starts(self, folder: Path, since: float = 0.0) -> list[Start]:
-        found, first = list[Start](), f"{datetime.fromtimestamp(since, UTC):{STAMP}}"
+    def _read_starts(self, folder: Path, since: float = 0.0) -> list[ScheduledStart]:
+        found, first = list[ScheduledStart](), f"{datetime.fromtimestamp(since, UTC):{STAMP}}"
         for each in sorted(atomic.list_names(folder)):
             if each.endswith(".json") and each >= first:
                 with suppress(RecordError):
                     if (data := atomic.read(folder / each)) is not None:
-                        found.append(record.decode(Start, data, folder / each))
+                        found.append(record.decode(ScheduledStart, data, folder / each))
         return found
 
 
-def stem_of(start: Start) -> str:
+def stem_of(start: ScheduledStart) -> str:
     """Return the name of a start's file: its due time, or the time at which it was asked for by hand."""
     moment = datetime.fromtimestamp(start.due, UTC)
     return f"{moment:{STAMP}}{f'-{moment:%f}-now' if start.by_hand else ''}"
@@ -182,7 +182,7 @@ def tick(home: Path) -> None:
     names = schedules.names()
     if not names:
         return
-    recorded = list[tuple[str, Start]]()
+    recorded = list[tuple[str, ScheduledStart]]()
     for name in names:
         with suppress(RecordError, NotFound), schedules.locked():
             recorded += [(name, start) for start in _record_due(schedules, name, now)]
@@ -196,7 +196,7 @@ def tick(home: Path) -> None:
     arm(schedules, now)
 
 
-def _record_due(schedules: Schedules, name: str, now: float) -> list[Start]:
+def _record_due(schedules: Schedules, name: str, now: float) -> list[ScheduledStart]:
     """Record what one schedule's times have become."""
     settle_outcomes(schedules, name)
     schedule = schedules.read(name)
@@ -207,7 +207,7 @@ def _record_due(schedules: Schedules, name: str, now: float) -> list[Start]:
     return found
 
 
-def settle_outcomes(schedules: Schedules, name: str) -> list[Start]:
+def settle_outcomes(schedules: Schedules, name: str) -> list[ScheduledStart]:
     """Record the outcome of a schedule's starts whose runs have ended; return those that are not over."""
     starts = schedules.open_starts(name)
     pending = [start for start in starts if start.stage is Stage.STARTED]
@@ -247,7 +247,7 @@ def announce(home: Path, schedule: Schedule) -> None:
 # -------------------------------------------------------------------------------------------------------------- a start
 
 
-def spawn_start(home: Path, name: str, start: Start) -> None:
+def spawn_start(home: Path, name: str, start: ScheduledStart) -> None:
     """Start the process that brings a start to its end; it outlives us."""
     argv = [sys.executable, "-P", "-m", "garrison.schedules.starts", str(home), name, stem_of(start)]
     start_detached(argv, Schedules(home).log(name))
@@ -275,7 +275,7 @@ def perform(home: Path, name: str, stem: str) -> None:
         lock.release()
 
 
-def _settle(schedules: Schedules, schedule: Schedule, start: Start) -> Start:
+def _settle(schedules: Schedules, schedule: Schedule, start: ScheduledStart) -> ScheduledStart:
     """Return a start as it is now: begun, waiting, skipped or failed."""
     others = [each for each in settle_outcomes(schedules, schedule.name) if stem_of(each) != stem_of(start)]
     go, why = plan.may_begin(schedule, start, others, spent_in_week(schedules, schedule.name, time.time()))
@@ -302,7 +302,8 @@ def _settle(schedules: Schedules, schedule: Schedule, start: Start) -> Start:
     return _begin(schedules, schedule, start, run, variables)
 
 
-def _begin(schedules: Schedules, schedule: Schedule, start: Start, run: str, variables: Mapping[str, str]) -> Start:
+def _begin(schedules: Schedules, schedule: Schedule, start: ScheduledStart, run: str,
+           variables: Mapping[str, str]) -> ScheduledStart:
     """Run a schedule's command; return the start with the runs that it began."""
     done = run_command(schedules.home, command_words(schedule, run), COMMAND_SECONDS, cwd=schedule.repo,
                        variables=variables)
@@ -344,7 +345,7 @@ def spent_in_week(schedules: Schedules, name: str, now: float) -> float:
     return _spent(schedules, schedules.starts(name, now - WEEK))
 
 
-def _spent(schedules: Schedules, starts: Iterable[Start]) -> float:
+def _spent(schedules: Schedules, starts: Iterable[ScheduledStart]) -> float:
     return sum(costs.total(costs.read_usage(path)).usd for start in starts for run in start.runs
                for _, _, path in costs.usage_files(schedules.home, run))
 
@@ -384,7 +385,7 @@ def _show(schedules: Schedules, name: str, now: float) -> ShownSchedule:
                          round(_spent(schedules, (start for start in starts if start.due >= now - WEEK)), 4))
 
 
-def word_of(start: Start) -> str:
+def word_of(start: ScheduledStart) -> str:
     """Return what a history calls a start."""
     if start.stage is Stage.MISSED and start.count > 1:
         return f"missed {start.count} times"

@@ -27,7 +27,7 @@ from garrison.session import state as states
 from garrison.session.graph_reader import adapters_of, read_session_graph
 from garrison.session.nodes import SessionNodes
 from garrison.session.state import SessionState, Tier, find_tier, read_tiers
-from garrison.session.store import Kind, Run, SessionJournal, drop_earlier_run, read_earlier_run, read_state
+from garrison.session.store import Kind, SessionJournal, TurnRun, drop_earlier_run, read_earlier_run, read_state
 from garrison.values import Value
 
 if TYPE_CHECKING:
@@ -209,7 +209,7 @@ class Session:
 
         return build_program(graph, Registry(self.nodes.handlers()), self._max_steps, None)
 
-    def _next_run(self, kind: Kind, text: object = None) -> Run:
+    def _next_run(self, kind: Kind, text: object = None) -> TurnRun:
         """Return the next run of a kind, and have it take the place of whatever was under way."""
         from garrison.pipeline.dot_writer import to_dot
 
@@ -219,12 +219,12 @@ class Session:
         if kind not in self._programs:
             self._programs[kind] = self._compile(self._graphs[kind]), to_dot(self._graphs[kind])
         number = 1 + (self.state.turn_count if kind == "turn" else self.state.heartbeat_count)
-        run = Run(kind, number, text, self._clock().isoformat(), self._programs[kind][1])
+        run = TurnRun(kind, number, text, self._clock().isoformat(), self._programs[kind][1])
         if self._journal is not None:
             self._journal.begin(run)
         return run
 
-    async def _turn(self, run: Run, *, resume: bool = False) -> TurnResult:
+    async def _turn(self, run: TurnRun, *, resume: bool = False) -> TurnResult:
         values = states.build_turn_values(self.state, run.text, datetime.fromisoformat(run.at))
         result = await self._run(run, values, resume=resume)
         context = result.context
@@ -233,7 +233,7 @@ class Session:
         return TurnResult(str(context.get("session.response", "")), int(context.get("session.tool_calls_made") or 0),
                           dict(context), tuple(context.get("llm.thinking") or ()), result.steps)
 
-    async def _heartbeat(self, run: Run, *, resume: bool = False) -> HeartbeatResult:
+    async def _heartbeat(self, run: TurnRun, *, resume: bool = False) -> HeartbeatResult:
         values = states.build_heartbeat_values(self.state, datetime.fromisoformat(run.at),
                                                initiative=self.initiative is not None)
         result = await self._run(run, values, resume=resume)
@@ -245,7 +245,7 @@ class Session:
         return HeartbeatResult(self.state.cognitive_mode, tuple(context.get("session.actions") or ()), calls,
                                dict(context))
 
-    async def _run(self, run: Run, values: dict[str, object], *, resume: bool) -> RunResult:
+    async def _run(self, run: TurnRun, values: dict[str, object], *, resume: bool) -> RunResult:
         """Run a graph to its end; RunFailed if it does not reach that."""
         from garrison.pipeline.engine import run_async, run_program
         from garrison.pipeline.parser import parse
@@ -269,7 +269,7 @@ class Session:
             raise error
         return result
 
-    def _finish(self, run: Run, state: SessionState) -> None:
+    def _finish(self, run: TurnRun, state: SessionState) -> None:
         before, self.state = self.state, state
         if self._journal is not None:
             self._journal.end(run, before, state)

@@ -49,7 +49,7 @@ _MORE, _VALUE = "$more", "$value"
 Kind: TypeAlias = Literal["turn", "heartbeat"]
 
 
-class Run(Record):
+class TurnRun(Record):
     """A run: what its first context is built from, in addition to the state, and its graph."""
 
     kind: Kind
@@ -68,7 +68,7 @@ class Run(Record):
         return self.number == 1 + (state.turn_count if self.kind == "turn" else state.heartbeat_count)
 
 
-class End(Record):
+class RunEnd(Record):
     """End of a run: the fields of the state that it changed, and the messages that it added; or why it failed."""
 
     kind: Kind
@@ -81,7 +81,7 @@ class End(Record):
 class UnderWay(msgspec.Struct):
     """A run that has not ended, and its steps so far."""
 
-    run: Run
+    run: TurnRun
     steps: list[dict[str, object]] = msgspec.field(default_factory=list)
 
 
@@ -116,27 +116,27 @@ def replay(state: SessionState, entries: Sequence[Entry], path: Path) -> tuple[S
     try:
         for entry in entries:
             if entry.kind == BEGUN:
-                under_way = UnderWay(from_data(Run, entry.data["run"]))
+                under_way = UnderWay(from_data(TurnRun, entry.data["run"]))
             elif entry.kind == STEP and under_way is not None:
                 under_way.steps.append(entry.data["event"])
             elif entry.kind == ENDED:
-                state, under_way = _after(state, from_data(End, entry.data["run"])), None
+                state, under_way = _after(state, from_data(RunEnd, entry.data["run"])), None
         state = SessionState.from_data(fields_of(state))
     except (ValueError, KeyError, TypeError, GarrisonError) as error:
         raise RecordCorrupt(path, str(error)) from error
     return state, under_way if under_way is not None and under_way.run.follows(state) else None
 
 
-def _after(state: SessionState, end: End) -> SessionState:
-    if end.failed or not Run(end.kind, end.number).follows(state):
+def _after(state: SessionState, end: RunEnd) -> SessionState:
+    if end.failed or not TurnRun(end.kind, end.number).follows(state):
         return state
     return replace(state, **end.changed, messages=[*state.messages, *end.messages])
 
 
-def read_earlier_run(folder: Path) -> Run | None:
+def read_earlier_run(folder: Path) -> TurnRun | None:
     """Return the run that an earlier version had under way."""
     raw = atomic.read(folder / "under_way.json")
-    return from_data(Run, json.loads(raw)) if raw is not None else None
+    return from_data(TurnRun, json.loads(raw)) if raw is not None else None
 
 
 def drop_earlier_run(folder: Path) -> None:
@@ -160,27 +160,27 @@ class SessionJournal:
         if self.under_way is None:
             self._writer.clear()
 
-    def files_of(self, run: Run) -> Path:
+    def files_of(self, run: TurnRun) -> Path:
         return self._folder / "runs" / run.name
 
-    def begin(self, run: Run) -> None:
+    def begin(self, run: TurnRun) -> None:
         """Record how a run begins; the first step that is synced makes it durable."""
         self.under_way = UnderWay(run)
         self._append(BEGUN, {"run": asdict(run)}, sync=False)
 
-    def end(self, run: Run, before: SessionState, after: SessionState) -> None:
+    def end(self, run: TurnRun, before: SessionState, after: SessionState) -> None:
         """Record what a run has changed, and compact the journal if it has become large."""
         old = fields_of(before)
         changed = {name: value for name, value in fields_of(after).items() if name != "messages" and value != old[name]}
-        self._close_run(End(run.kind, run.number, changed, after.messages[len(before.messages):]))
+        self._close_run(RunEnd(run.kind, run.number, changed, after.messages[len(before.messages):]))
         if self._writer.size > max(COMPACT_BYTES, self._state_bytes):
             self.compact(after)
 
-    def fail(self, run: Run, reason: str) -> None:
+    def fail(self, run: TurnRun, reason: str) -> None:
         """Record that a run failed: the state is as before."""
-        self._close_run(End(run.kind, run.number, failed=reason))
+        self._close_run(RunEnd(run.kind, run.number, failed=reason))
 
-    def _close_run(self, end: End) -> None:
+    def _close_run(self, end: RunEnd) -> None:
         self._append(ENDED, {"run": asdict(end)}, sync=True)
         self.under_way = None
 

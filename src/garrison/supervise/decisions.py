@@ -151,7 +151,7 @@ def _journaled_death(identity: Identity, deaths: Sequence[Death]) -> Death | Non
 
 def _decide_lost_probe(identity: Identity, deaths: Sequence[Death], circuit: Circuit) -> RestartDecision | None:
     """Decide about a probe that died, and whose start the journal lost with its supervisor: it failed all the same."""
-    if not 0 < circuit.life < identity.incarnation:
+    if not 0 < circuit.incarnation < identity.incarnation:
         return None
     if identity.status == "parked":
         return RestartDecision("park", identity.reason)

@@ -12,8 +12,10 @@ from __future__ import annotations
 import zlib
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
+
 from garrison.backoff import Backoff
-from garrison.records.events import ChildParked, ChildSpawned, ProbeHealthy
+from garrison.records.events import ChildHealed, ChildParked, ChildSpawned
 from garrison.supervise.death_classes import CRASH, MEMORY, ruling
 from garrison.system.machine import retry_pause
 from garrison.values import Value, replace
@@ -45,8 +47,8 @@ class Circuit(Value):
     boot_id: str = ""
     parks: int = 0
     """Consecutive parks without a probe that stayed healthy."""
-    life: int = 0
-    """Incarnation that was parked last (the key in journals and snapshots is `life`)."""
+    incarnation: int = msgspec.field(default=0, name="life")
+    """Incarnation that was parked last."""
     probe: int = 0
     """Incarnation of the probe."""
     forgiven: int = 0
@@ -62,22 +64,22 @@ class Circuit(Value):
 CLOSED = Circuit()
 
 
-def apply_event(circuit: Circuit, event: ChildParked | ChildSpawned | ProbeHealthy) -> Circuit:
+def apply_event(circuit: Circuit, event: ChildParked | ChildSpawned | ChildHealed) -> Circuit:
     """Return the circuit after one journal record about its name."""
     match event:
         case ChildParked():
             return replace(circuit, state="parked", why=event.why, since=event.monotonic, boot_id=event.boot_id,
-                           parks=circuit.parks + 1, probe=0, life=event.incarnation, probe_at=event.probe_at)
+                           parks=circuit.parks + 1, probe=0, incarnation=event.incarnation, probe_at=event.probe_at)
         case ChildSpawned() if event.probe:
             return replace(circuit, state="probing", since=event.monotonic, boot_id=event.boot_id,
                            probe=event.incarnation, probe_at="")
-        case ProbeHealthy():
+        case ChildHealed():
             return Circuit(forgiven=max(circuit.forgiven, event.incarnation - 1))
     return circuit
 
 
 def reset_circuit(circuit: Circuit, incarnation: int) -> Circuit:
-    return Circuit(forgiven=max(circuit.forgiven, circuit.life, circuit.probe, incarnation))
+    return Circuit(forgiven=max(circuit.forgiven, circuit.incarnation, circuit.probe, incarnation))
 
 
 # ---- restart ---------------------------------------------------------------------------------------------------------

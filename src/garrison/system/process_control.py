@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from garrison.system.processes import Child, Host, ProcessId, ProcessInfo
+    from garrison.system.processes import Child, PidScope, ProcessId, ProcessInfo
 
 _ROUND = 0.25
 """Seconds between two scans while waiting for processes to end."""
@@ -270,7 +270,7 @@ def kill_leftovers() -> str:
 class Processes(Protocol):
     """Operations on processes that supervision needs."""
 
-    def here(self) -> Host:
+    def here(self) -> PidScope:
         """Return the host, boot and pid namespace of this process."""
         ...
 

@@ -82,7 +82,7 @@ class ProcessRow(Value):
         return ProcessId(self.pid, self.ticks)
 
 
-class Host(Value):
+class PidScope(Value):
     """Scope of a pid: pids compare only within the same host, boot and pid namespace."""
 
     host: str
@@ -93,9 +93,10 @@ class Host(Value):
 # --- this host --------------------------------------------------------------------------------------------------------
 
 
-def this_host() -> Host:
+def this_host() -> PidScope:
     """Return the host, boot and pid namespace of this process."""
-    return Host(os.uname().nodename, boot_id(), os.readlink("/proc/self/ns/pid"))  # noqa: PTH115  # no path: pid:[…]
+    return PidScope(os.uname().nodename, boot_id(),
+                    os.readlink("/proc/self/ns/pid"))  # noqa: PTH115  # no path: pid:[…]
 
 
 def boot_id() -> str:

@@ -46,7 +46,7 @@ class ProcessSample(Value):
         return ProcessId(self.pid, self.ticks)
 
 
-class Usage(Value):
+class ResourceUsage(Value):
     """Use of a tree: `cpu` in percent of one core (None before the second sample), `memory` in bytes."""
 
     cpu: float | None
@@ -54,7 +54,7 @@ class Usage(Value):
     processes: int
 
 
-NO_USAGE = Usage(None, 0, 0)
+NO_USAGE = ResourceUsage(None, 0, 0)
 
 
 class Machine(Value):
@@ -115,10 +115,10 @@ def _ended_cpu(ended: Mapping[int, ProcessSample]) -> dict[int, float]:
     return collected
 
 
-def add_usage(first: Usage, second: Usage) -> Usage:
+def add_usage(first: ResourceUsage, second: ResourceUsage) -> ResourceUsage:
     measured = [usage.cpu for usage in (first, second) if usage.cpu is not None]
-    return Usage(sum(measured) if measured else None, first.memory + second.memory,
-                 first.processes + second.processes)
+    return ResourceUsage(sum(measured) if measured else None, first.memory + second.memory,
+                         first.processes + second.processes)
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
@@ -137,7 +137,7 @@ class UsageMeter:
         self._markers: dict[ProcessId, tuple[float, str]] = {}
         self._memory: dict[ProcessId, tuple[float, int]] = {}
 
-    def sample(self) -> dict[str, Usage]:
+    def sample(self) -> dict[str, ResourceUsage]:
         """Return marker → what its tree uses now, CPU since the last sample."""
         now = self.clock()
         processes = {process.id: process for process in read_processes()}
@@ -145,13 +145,13 @@ class UsageMeter:
         owners = {pid: marker for pid, marker in owners.items() if self.ours(marker)}
         worked = cpu_seconds(self._last, processes, now - self._at, self.cores) if self._at is not None else None
         memory = self._read_memory([process for process in processes.values() if process.pid in owners], now)
-        usage: dict[str, Usage] = {}
+        usage: dict[str, ResourceUsage] = {}
         for process in processes.values():
             marker = owners.get(process.pid)
             if marker is not None:
                 cpu = worked[process.pid] * 100 / max(1e-3, now - self._at) if worked and self._at is not None else None
                 usage[marker] = add_usage(usage.get(marker, NO_USAGE),
-                                          Usage(cpu, memory.get(process.pid, 0), not process.zombie))
+                                          ResourceUsage(cpu, memory.get(process.pid, 0), not process.zombie))
         self._last, self._at = processes, now
         return usage
 

@@ -24,7 +24,7 @@ from garrison.values import asdict
 
 
 @dataclass(frozen=True)
-class Session:
+class TerminalSession:
     """One open session, as stored in a record (`asdict` ↔ `Session(**…)`).
 
     With tmux, `pid` is a hint, since the program registers its own; `ticks` is the start time of that process. `server`
@@ -48,7 +48,8 @@ class Terminal(Protocol):
 
     kind: str
 
-    def open(self, name: str, argv: Sequence[str], *, env: Mapping[str, str], cwd: str | Path, log: Path) -> Session:
+    def open(self, name: str, argv: Sequence[str], *, env: Mapping[str, str], cwd: str | Path,
+             log: Path) -> TerminalSession:
         """Run `argv` with exactly `env` under `name`.
 
         Raises:
@@ -57,30 +58,30 @@ class Terminal(Protocol):
         """
         ...
 
-    def find(self, name: str, marker: str = "") -> Session | None:
+    def find(self, name: str, marker: str = "") -> TerminalSession | None:
         """Return the open session of exactly that name, with that incarnation's marker if given; it may be dead."""
         ...
 
-    def is_alive(self, session: Session) -> bool:
+    def is_alive(self, session: TerminalSession) -> bool:
         ...
 
-    def exit_code(self, session: Session) -> int | None:
+    def exit_code(self, session: TerminalSession) -> int | None:
         """Return the exit code of its program (negative: a signal); None while it runs, or if it is unknown."""
         ...
 
-    def close(self, session: Session, *, grace: float = 2.0) -> None:
+    def close(self, session: TerminalSession, *, grace: float = 2.0) -> None:
         """End what runs in it (TERM, `grace` seconds, KILL) and remove it. Idempotent."""
         ...
 
-    def capture(self, session: Session, lines: int = 50) -> str:
+    def capture(self, session: TerminalSession, lines: int = 50) -> str:
         """Return the last lines of its output as text; empty if the session is gone and left none."""
         ...
 
-    def send(self, session: Session, text: str) -> None:
+    def send(self, session: TerminalSession, text: str) -> None:
         """Type `text` (a newline is Enter); Refused where there is no keyboard."""
         ...
 
-    def attach_argv(self, session: Session, *, write: bool = False, title: str = "") -> list[str]:
+    def attach_argv(self, session: TerminalSession, *, write: bool = False, title: str = "") -> list[str]:
         """Return the command with which the user watches the session, or types into it if `write` is set.
 
         Refused where there is nothing to attach to.
@@ -90,7 +91,7 @@ class Terminal(Protocol):
         """
         ...
 
-    def sessions(self) -> list[Session]:
+    def sessions(self) -> list[TerminalSession]:
         ...
 
     def shutdown(self) -> None:
@@ -110,7 +111,8 @@ class ProcessTerminal:
     def __init__(self, home: Path) -> None:
         self._folder = home / "run" / "plain"
 
-    def open(self, name: str, argv: Sequence[str], *, env: Mapping[str, str], cwd: str | Path, log: Path) -> Session:
+    def open(self, name: str, argv: Sequence[str], *, env: Mapping[str, str], cwd: str | Path,
+             log: Path) -> TerminalSession:
         """Start `argv` detached, its output appended to `log`."""
         with self._locked():
             old = self.find(name)
@@ -118,12 +120,12 @@ class ProcessTerminal:
                 raise Refused(f"session {name} still runs (pid {old.pid}); close it first")
             child = processes.spawn(argv, env=env, cwd=cwd, log=log)
             child.close()
-            session = Session("process", "", f"{child.pid}:{child.ticks}", "", child.pid, name, child.ticks,
-                              processes.boot_id(), str(log))
+            session = TerminalSession("process", "", f"{child.pid}:{child.ticks}", "", child.pid, name, child.ticks,
+                                      processes.boot_id(), str(log))
             self._write(session, env.get(MARKER, ""))
         return session
 
-    def find(self, name: str, marker: str = "") -> Session | None:
+    def find(self, name: str, marker: str = "") -> TerminalSession | None:
         session, recorded = self._read_valid(name)
         return session if marker in ("", recorded) else None
 
@@ -131,13 +133,13 @@ class ProcessTerminal:
         """Read the record of a session; RecordCorrupt if it is damaged."""
         self._read(name)
 
-    def is_alive(self, session: Session) -> bool:
+    def is_alive(self, session: TerminalSession) -> bool:
         return processes.same_boot(session.server) and processes.is_running(session.pid, session.ticks)
 
-    def exit_code(self, session: Session) -> int | None:
+    def exit_code(self, session: TerminalSession) -> int | None:
         return None if self.is_alive(session) else processes.exit_code(session.pid, session.ticks)
 
-    def close(self, session: Session, *, grace: float = 2.0) -> None:
+    def close(self, session: TerminalSession, *, grace: float = 2.0) -> None:
         """End the process and its descendants; forget the session."""
         root = ProcessId(session.pid, session.ticks) if processes.same_boot(session.server) else ProcessId(0, 0)
         recorded, marker = self._read_valid(session.name)
@@ -150,19 +152,19 @@ class ProcessTerminal:
             if recorded is None or (recorded.session_id, recorded.server) == (session.session_id, session.server):
                 self._path(session.name).unlink(missing_ok=True)
 
-    def capture(self, session: Session, lines: int = 50) -> str:
+    def capture(self, session: TerminalSession, lines: int = 50) -> str:
         return command.read_tail(Path(session.log), lines, 200 * lines) if session.log else ""
 
-    def send(self, session: Session, text: str) -> None:
+    def send(self, session: TerminalSession, text: str) -> None:
         """Refuse: there is no keyboard."""
         raise Refused(f"session {session.name} is a plain process and reads no keyboard; use --terminal tmux to type")
 
-    def attach_argv(self, session: Session, *, write: bool = False, title: str = "") -> list[str]:
+    def attach_argv(self, session: TerminalSession, *, write: bool = False, title: str = "") -> list[str]:
         """Refuse: there is nothing to attach to; follow its log instead."""
         raise Refused(f"session {session.name} is a plain process, there is nothing to attach to; `garrison logs NODE "
                       "-f` follows what it prints, --terminal tmux gives the next run's agents a terminal")
 
-    def sessions(self) -> list[Session]:
+    def sessions(self) -> list[TerminalSession]:
         names = [path.stem for path in sorted(self._folder.glob("[!.]*.json"))]
         return [session for name in names if (session := self.find(name)) is not None]
 
@@ -172,25 +174,25 @@ class ProcessTerminal:
     def _path(self, name: str) -> Path:
         return self._folder / f"{name}.json"
 
-    def _read(self, name: str) -> tuple[Session | None, str]:
+    def _read(self, name: str) -> tuple[TerminalSession | None, str]:
         """Return the recorded session of that name and its incarnation's marker."""
         path = self._path(name)
         try:
             body = json.loads(path.read_bytes())
             marker = str(body.pop("life"))
-            return Session(**body), marker
+            return TerminalSession(**body), marker
         except FileNotFoundError:
             return None, ""
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise RecordCorrupt(path, f"not a session ({error})") from error
 
-    def _read_valid(self, name: str) -> tuple[Session | None, str]:
+    def _read_valid(self, name: str) -> tuple[TerminalSession | None, str]:
         try:
             return self._read(name)
         except RecordCorrupt:
             return None, ""
 
-    def _write(self, session: Session, marker: str) -> None:
+    def _write(self, session: TerminalSession, marker: str) -> None:
         temporary = self._folder / f".{session.name}.{os.getpid()}.tmp"
         temporary.write_text(json.dumps({**asdict(session), "life": marker}) + "\n")
         temporary.chmod(0o600)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from garrison.errors import Refused, UsageError
-from garrison.plugins import Group, load, offered
+from garrison.plugins import PluginGroup, load, offered
 from garrison.system.terminal import ProcessTerminal, Terminal
 
 KINDS = ("tmux", "process", "auto")
@@ -37,10 +37,10 @@ def choose_terminal(kind: str, home: Path) -> tuple[Terminal, str]:
 
 def _installed_terminal(kind: str, home: Path) -> Terminal:
     """Return the terminal of an installed package; UsageError if there is none of that name, or it fails."""
-    terminals = offered(Group.TERMINALS)
+    terminals = offered(PluginGroup.TERMINALS)
     if kind not in terminals:
         raise UsageError(f"not a terminal: {kind!r}; use one of {', '.join((*KINDS, *terminals))}")
-    make = load(Group.TERMINALS, kind)
+    make = load(PluginGroup.TERMINALS, kind)
     try:
         terminal: Terminal = make(home)
     except Exception as error:  # a package's code may raise anything

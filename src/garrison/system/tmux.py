@@ -34,7 +34,7 @@ from garrison.errors import GarrisonError, Refused, UsageError
 from garrison.system import process_control, processes
 from garrison.system.command import read_tail, run
 from garrison.system.processes import MARKER, ProcessId
-from garrison.system.terminal import Session
+from garrison.system.terminal import TerminalSession
 from garrison.system.tmux_server import TmuxServer
 from garrison.values import Value
 
@@ -85,7 +85,8 @@ class TmuxTerminal:
 
     # ---- the protocol `Terminal`
 
-    def open(self, name: str, argv: Sequence[str], *, env: Mapping[str, str], cwd: str | Path, log: Path) -> Session:
+    def open(self, name: str, argv: Sequence[str], *, env: Mapping[str, str], cwd: str | Path,
+             log: Path) -> TerminalSession:
         """Open a session of one pane that runs `argv`; a dead session of the same name is replaced."""
         if not _NAME.match(name):
             raise UsageError(f"not a session name: {name!r}")
@@ -104,17 +105,18 @@ class TmuxTerminal:
                 "set-option", "-t", f"={title}:", "@garrison_life", _hex(env.get(MARKER, "")), ";",
                 "set-option", "-t", f"={title}:", "@garrison_log", _hex(str(log)), start=True)
         session_id, pane_id, pid, server = opened.stdout[0].split()
-        return Session("tmux", str(self._server.socket), session_id, pane_id, int(pid), name, _ticks(int(pid)), server,
-                       str(log))
+        return TerminalSession("tmux", str(self._server.socket), session_id, pane_id, int(pid), name, _ticks(int(pid)),
+                               server,
+                               str(log))
 
-    def find(self, name: str, marker: str = "") -> Session | None:
+    def find(self, name: str, marker: str = "") -> TerminalSession | None:
         return next((self._session(pane) for pane in self._named(name) if marker in ("", pane.marker)), None)
 
-    def is_alive(self, session: Session) -> bool:
+    def is_alive(self, session: TerminalSession) -> bool:
         pane = self._pane(session)
         return pane is not None and _is_running(pane)
 
-    def exit_code(self, session: Session) -> int | None:
+    def exit_code(self, session: TerminalSession) -> int | None:
         """Return how the pane's program ended, as tmux saw it."""
         until = time.monotonic() + _EXIT_CODE_TIMEOUT
         while (pane := self._pane(session)) is not None and not _is_running(pane):
@@ -129,7 +131,7 @@ class TmuxTerminal:
             time.sleep(0.01)
         return None
 
-    def close(self, session: Session, *, grace: float = 2.0) -> None:
+    def close(self, session: TerminalSession, *, grace: float = 2.0) -> None:
         """End what runs in the pane or bears its marker, append its last output to the log, remove the session."""
         pane = self._pane(session)
         if pane is None:
@@ -140,14 +142,14 @@ class TmuxTerminal:
             self._save_output(session, pane)
         self._remove(session)
 
-    def capture(self, session: Session, lines: int = 50) -> str:
+    def capture(self, session: TerminalSession, lines: int = 50) -> str:
         """Return the last lines on the pane and in its history; of a closed session, of its log."""
         pane = self._pane(session)
         if pane is None:
             return read_tail(Path(session.log), lines, 200 * lines) if session.log else ""
         return "\n".join(self._screen(pane, -lines)[-lines:])
 
-    def send(self, session: Session, text: str) -> None:
+    def send(self, session: TerminalSession, text: str) -> None:
         """Type `text` into the pane; a newline is Enter."""
         pane = self._pane(session)
         if pane is None or not _is_running(pane):
@@ -159,7 +161,7 @@ class TmuxTerminal:
             for at in range(0, len(line), _KEYS):  # Pane.send_keys would read a leading dash as an option
                 keyboard.cmd("send-keys", "-l", "--", escape(line[at:at + _KEYS]))
 
-    def attach_argv(self, session: Session, *, write: bool = False, title: str = "") -> list[str]:
+    def attach_argv(self, session: TerminalSession, *, write: bool = False, title: str = "") -> list[str]:
         """Return the command that attaches by id; without `write`, read-only and without resizing the pane."""
         bindings = self._client.lines("list-keys", "-T", "prefix")
         prefix = self._client.lines("show-options", "-gv", "prefix") or ["C-b"]
@@ -170,30 +172,30 @@ class TmuxTerminal:
 
     # ---- for a viewer of a session (`tmux_viewer`)
 
-    def viewer_argv(self, session: Session) -> list[str]:
+    def viewer_argv(self, session: TerminalSession) -> list[str]:
         """Return the command of a read-only client that shows the session and nothing around it."""
         return ["tmux", "-u", "-S", session.socket or str(self._server.socket), "-N", "-f", os.devnull,
                 "attach-session", "-r", "-t", session.session_id]
 
-    def ask(self, session: Session, form: str) -> str:
+    def ask(self, session: TerminalSession, form: str) -> str:
         """Return a tmux format filled in for the session; '' if there is none."""
         return "".join(self._client.lines("display-message", "-p", "-t", session.pane_id, form))
 
-    def list_clients(self, session: Session, form: str) -> list[str]:
+    def list_clients(self, session: TerminalSession, form: str) -> list[str]:
         return self._client.lines("list-clients", "-t", session.session_id, "-F", form)
 
-    def resize(self, session: Session, columns: int, rows: int) -> None:
+    def resize(self, session: TerminalSession, columns: int, rows: int) -> None:
         """Give the session's window a size, which no client changes until one attaches to type."""
         self._client.command("resize-window", "-t", session.pane_id, "-x", str(columns), "-y", str(rows))
 
-    def press(self, session: Session, keys: str, *, literal: bool) -> None:
+    def press(self, session: TerminalSession, keys: str, *, literal: bool) -> None:
         """Give the pane's program a key by its name, or a text as it is; Refused if it has ended."""
         pane = self._writable(session)
         kind = ["-l"] if literal else []
         for at in range(0, len(keys), _KEYS):
             self._client.command("send-keys", "-t", pane.pane_id, *kind, "--", escape(keys[at:at + _KEYS]))
 
-    def paste(self, session: Session, text: str, buffer: str) -> None:
+    def paste(self, session: TerminalSession, text: str, buffer: str) -> None:
         """Paste a text into the pane, in brackets if its program asked for them; Refused if it has ended."""
         pane = self._writable(session)
         for at in range(0, len(text), _KEYS):
@@ -201,7 +203,7 @@ class TmuxTerminal:
                                  escape(text[at:at + _KEYS]))
         self._client.command("paste-buffer", "-p", "-d", "-b", buffer, "-t", pane.pane_id)
 
-    def _writable(self, session: Session) -> _Pane:
+    def _writable(self, session: TerminalSession) -> _Pane:
         """Return a pane whose program reads, out of tmux's own mode for looking back."""
         pane = self._pane(session)
         if pane is None or not _is_running(pane):
@@ -210,7 +212,7 @@ class TmuxTerminal:
                              f"send-keys -t {pane.pane_id} -X cancel")
         return pane
 
-    def sessions(self) -> list[Session]:
+    def sessions(self) -> list[TerminalSession]:
         return [self._session(pane) for pane in self._panes()]
 
     def shutdown(self) -> None:
@@ -246,7 +248,7 @@ class TmuxTerminal:
                 panes.setdefault(pane.session_id, pane)
         return list(panes.values())
 
-    def _pane(self, session: Session) -> _Pane | None:
+    def _pane(self, session: TerminalSession) -> _Pane | None:
         """Return the session's pane, if the server that made it still runs."""
         for pane in self._panes():
             same = (pane.session_id, pane.server) == (session.session_id, session.server or pane.server)
@@ -259,11 +261,11 @@ class TmuxTerminal:
 
         return libtmux.Pane(server=self._client, pane_id=pane.pane_id)
 
-    def _session(self, pane: _Pane) -> Session:
-        return Session("tmux", str(self._server.socket), pane.session_id, pane.pane_id, pane.pid,
-                       decode_name(pane.name), _ticks(pane.pid), pane.server, pane.log)
+    def _session(self, pane: _Pane) -> TerminalSession:
+        return TerminalSession("tmux", str(self._server.socket), pane.session_id, pane.pane_id, pane.pid,
+                               decode_name(pane.name), _ticks(pane.pid), pane.server, pane.log)
 
-    def _remove(self, session: Session) -> None:
+    def _remove(self, session: TerminalSession) -> None:
         """Remove the session by id in one command, only on the very server that made it."""
         pane = self._pane(session)
         if pane is not None:
@@ -282,7 +284,7 @@ class TmuxTerminal:
             shown.pop()
         return [line.rstrip() for line in shown]
 
-    def _save_output(self, session: Session, pane: _Pane) -> None:
+    def _save_output(self, session: TerminalSession, pane: _Pane) -> None:
         shown = self._screen(pane)
         if session.log and shown:
             descriptor = os.open(session.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
@@ -368,7 +370,7 @@ def _is_child_of(pid: int, server: str) -> bool:
     return process is not None and process.ppid == int(server.partition(":")[0])
 
 
-def attach_argv(session: Session, socket: str, prefix: str, bindings: Sequence[str], title: str, *, write: bool,
+def attach_argv(session: TerminalSession, socket: str, prefix: str, bindings: Sequence[str], title: str, *, write: bool,
                 environ: Mapping[str, str], size: Sequence[str] = ()) -> list[str]:
     """Return the command that attaches by id; without `write`, read-only and without resizing the pane.
 

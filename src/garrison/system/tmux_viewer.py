@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 from garrison.errors import Refused
-from garrison.system.terminal import Session
+from garrison.system.terminal import TerminalSession
 from garrison.system.tmux import TmuxTerminal
 from garrison.values import Value
 
@@ -36,14 +36,14 @@ _NAMES = {"A": "Up", "B": "Down", "C": "Right", "D": "Left", "H": "Home", "F": "
 _BUFFER = "garrison-paste"
 
 
-class Size(Value):
+class ScreenSize(Value):
     """Columns and rows of a screen."""
 
     columns: int
     rows: int
 
 
-class Keys(Value):
+class TypedKeys(Value):
     """Part of what was typed: a text as it is, keys by name, or a paste."""
 
     text: str = ""
@@ -51,23 +51,23 @@ class Keys(Value):
     pasted: str = ""
 
 
-def read_keys(typed: str) -> Iterator[Keys]:
+def read_keys(typed: str) -> Iterator[TypedKeys]:
     """Split what a terminal emulator sent. Pure."""
     for number, part in enumerate(_PASTED.split(typed)):
         if number % 2:
-            yield Keys(pasted=part)
+            yield TypedKeys(pasted=part)
             continue
         for piece in _CURSOR.split(part):
             if _CURSOR.fullmatch(piece):
-                yield Keys(name=_NAMES[piece[-1]])
+                yield TypedKeys(name=_NAMES[piece[-1]])
             elif piece:
-                yield Keys(text=piece)
+                yield TypedKeys(text=piece)
 
 
 class TmuxViewer:
     """One viewer of a session; `fileno` becomes readable when there is something to draw."""
 
-    def __init__(self, terminal: TmuxTerminal, session: Session) -> None:
+    def __init__(self, terminal: TmuxTerminal, session: TerminalSession) -> None:
         """Begin to view; Refused if the session has ended."""
         self._terminal, self._session = terminal, session
         self._status_lines = 0
@@ -102,7 +102,7 @@ class TmuxViewer:
         except OSError:  # EIO: nobody has the other end any more
             return b""
 
-    def window_size(self) -> Size | None:
+    def window_size(self) -> ScreenSize | None:
         """Return the size of the session's window with its status lines; None if its program has ended."""
         if not self._terminal.is_alive(self._session):
             return None
@@ -110,16 +110,16 @@ class TmuxViewer:
         if len(shown) != 3:
             return None
         self._status_lines = {"off": 0, "on": 1}.get(shown[2]) or (int(shown[2]) if shown[2].isdigit() else 0)
-        return Size(int(shown[0]), int(shown[1]) + self._status_lines)
+        return ScreenSize(int(shown[0]), int(shown[1]) + self._status_lines)
 
-    def follow_window(self, size: Size) -> None:
+    def follow_window(self, size: ScreenSize) -> None:
         """Take the size of the session's window, which has changed."""
         if size != self.size:
             self.size = size
             self._resize(size)
             self._wake()
 
-    def set_window(self, size: Size) -> None:
+    def set_window(self, size: ScreenSize) -> None:
         """Give the session's window a size, for the screen of the person who types."""
         self._terminal.resize(self._session, size.columns, max(1, size.rows - self._status_lines))
         self.follow_window(size)
@@ -142,7 +142,7 @@ class TmuxViewer:
         self._client.kill()  # it has no terminal left to restore; the server forgets it
         self._client.wait()
 
-    def _resize(self, size: Size) -> None:
+    def _resize(self, size: ScreenSize) -> None:
         fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("4H", size.rows, size.columns, 0, 0))
 
     def _wake(self) -> None:

@@ -44,7 +44,7 @@ from typing import Any
 Json = dict[str, Any]
 
 
-class Refusal(Exception):
+class AcpError(Exception):
     """Raised to answer a request with an error: a code and a text."""
 
 
@@ -95,7 +95,7 @@ class AcpDouble:
                 self.send(id=message["id"], result=self.script.get("answers", {}).get(message["method"], result))
                 if self._late:
                     self._go_on_after_turn()
-            except Refusal as refusal:
+            except AcpError as refusal:
                 code, text = refusal.args
                 self.send(id=message["id"], error={"code": code, "message": text})
             except KeyError as error:
@@ -115,16 +115,16 @@ class AcpDouble:
     def authenticate(self, params: Json) -> Json:
         """Log in."""
         if params.get("methodId") != "key":
-            raise Refusal(-32602, "there is no such method")
+            raise AcpError(-32602, "there is no such method")
         self.script["auth"] = False
         return {}
 
     def new_session(self, params: Json) -> Json:
         """Begin a session."""
         if self.script.get("auth"):
-            raise Refusal(-32000, "Authentication required")
+            raise AcpError(-32000, "Authentication required")
         if self._has_refused and self.script.get("sulks"):
-            raise Refusal(-32603, "no more sessions here")
+            raise AcpError(-32603, "no more sessions here")
         session = f"double-{os.getpid()}-{time.time_ns()}"
         self._servers = list(params.get("mcpServers") or [])
         self.keep(session, {"cwd": params["cwd"], "prompts": []})
@@ -134,10 +134,10 @@ class AcpDouble:
         """Continue a session of an earlier process; with `session/load` its history is replayed."""
         if self.script.get("resume_error"):
             self._has_refused = True
-            raise Refusal(-32603, str(self.script["resume_error"]))
+            raise AcpError(-32603, str(self.script["resume_error"]))
         session = str(params["sessionId"])
         if not self._file(session).exists():
-            raise Refusal(-32002, f"session {session} not found")
+            raise AcpError(-32002, f"session {session} not found")
         self._servers = list(params.get("mcpServers") or [])
         if not self.script.get("resume"):
             for text in self.read(session)["prompts"]:
@@ -269,7 +269,7 @@ class AcpDouble:
         return ""
 
     def _error(self, _session: str, step: Json) -> str:
-        raise Refusal(*step["error"])
+        raise AcpError(*step["error"])
 
     def _exit(self, _session: str, step: Json) -> str:
         sys.stdout.flush()

@@ -44,7 +44,7 @@ _MODELS = "/v1/models"
 
 
 @dataclass
-class Record:
+class RecordedRequest:
     """One request as it arrived, and how it was answered."""
 
     number: int
@@ -81,7 +81,7 @@ class ModelServer:
     port: int = 0
     log: Path | None = None
     """File to which each request is appended as one JSON line before it is answered."""
-    requests: list[Record] = field(default_factory=list, init=False)
+    requests: list[RecordedRequest] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
         self._script = _as_script(self.script)
@@ -102,7 +102,7 @@ class ModelServer:
         return {"ANTHROPIC_BASE_URL": self.url, "OPENAI_BASE_URL": f"{self.url}/v1", "GOOGLE_GEMINI_BASE_URL": self.url}
 
     @property
-    def messages(self) -> list[Record]:
+    def messages(self) -> list[RecordedRequest]:
         with self._lock:
             return [request for request in self.requests if request.api]
 
@@ -111,7 +111,7 @@ class ModelServer:
         counted = [record.usage for record in self.messages if record.usage and record.outcome == "sent"]
         return Usage(*(sum(usage[name] for usage in counted) for name in field_names(Usage)))
 
-    def wait_for(self, calls: int, seconds: float = 30.0) -> list[Record]:
+    def wait_for(self, calls: int, seconds: float = 30.0) -> list[RecordedRequest]:
         """Wait until the model has been called `calls` times, and return the calls; TimeoutError after `seconds`."""
         deadline = time.monotonic() + seconds
         while len(records := self.messages) < calls:
@@ -141,11 +141,11 @@ class ModelServer:
 
     # -------------------------------------------------------------------------------------------- one request
 
-    def receive(self, method: str, path: str, headers: dict[str, str], raw: bytes) -> tuple[Record, Plan]:
+    def receive(self, method: str, path: str, headers: dict[str, str], raw: bytes) -> tuple[RecordedRequest, Plan]:
         """Record a request and plan its answer."""
         kept = {name.lower(): value for name, value in headers.items() if name.lower() not in _SECRET}
         with self._lock:
-            record = Record(len(self.requests) + 1, time.monotonic(), method, path, kept, _parse_body(raw))
+            record = RecordedRequest(len(self.requests) + 1, time.monotonic(), method, path, kept, _parse_body(raw))
             self.requests.append(record)
         plan = self._plan(record, len(raw))
         self._write(record)
@@ -156,7 +156,7 @@ class ModelServer:
         with self._lock:
             return self._release
 
-    def _plan(self, record: Record, size: int) -> Plan:
+    def _plan(self, record: RecordedRequest, size: int) -> Plan:
         token, route = f"{self._token}_{record.number}", _route(record.path)
         if route == _RELEASE and record.method == "POST":
             self.release()
@@ -174,7 +174,7 @@ class ModelServer:
         record.api = api.name
         return self._answer(record, token, api)
 
-    def _answer(self, record: Record, token: str, api: ModelApi) -> Plan:
+    def _answer(self, record: RecordedRequest, token: str, api: ModelApi) -> Plan:
         try:
             if not isinstance(record.body, dict):
                 raise ScriptError("the body is not a JSON object")
@@ -189,7 +189,7 @@ class ModelServer:
             record.problem = f"the script failed: {type(error).__name__}: {error}"
         return refusal(400, {"type": "invalid_request_error", "message": record.problem}, token, api=api)
 
-    def _write(self, record: Record) -> None:
+    def _write(self, record: RecordedRequest) -> None:
         if self.log is None:
             return
         line = {name: value for name, value in asdict(record).items() if name != "outcome"}
@@ -197,7 +197,7 @@ class ModelServer:
             file.write(json.dumps(line).encode() + b"\n")
 
 
-def _record_answer(record: Record, answer: Answer) -> None:
+def _record_answer(record: RecordedRequest, answer: Answer) -> None:
     record.conversation, record.step = answer.conversation, answer.step
     if answer.fault is None or answer.fault.status is None:
         record.usage = asdict(answer.turn.usage)

@@ -14,7 +14,7 @@ from garrison.records.store import Store
 from garrison.supervise.observer import Observer
 from garrison.system.clock import SystemClock
 from garrison.system.process_control import RealProcesses
-from garrison.system.terminal import Session, Terminal
+from garrison.system.terminal import Terminal, TerminalSession
 from garrison.system.terminal_choice import choose_terminal
 from garrison.values import Value
 
@@ -26,7 +26,7 @@ class AgentSession(Value):
     attempt: int
     incarnation: int
     terminal: Terminal
-    session: Session
+    session: TerminalSession
     read_only: str
     """Why nothing reads what the user types there; '' if its program reads a keyboard."""
 
@@ -46,7 +46,7 @@ def open_session(store: Store, key: Key) -> AgentSession:
     logs_hint = f"`garrison logs {key.name} --run {key.run}` shows its output"
     if identity is None or not identity.tmux:
         raise NotFound(f"{key.full} has no session yet; {logs_hint}")
-    session = from_data(Session, identity.tmux)
+    session = from_data(TerminalSession, identity.tmux)
     launch = run_records.load(Launch, RunFiles(store.home, key.run).launch)
     terminal, _ = choose_terminal(session.kind or (launch.terminal if launch else "auto"), store.home)
     if not _is_living(store, identity) or not terminal.is_alive(session):

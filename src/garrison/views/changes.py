@@ -30,7 +30,7 @@ from garrison.views.diff import (
     FILES,
     SECONDS,
     SUMMARISE_BIG_FILES,
-    Change,
+    CommitRange,
     FileChange,
     ShownFile,
     changed_files,
@@ -68,7 +68,7 @@ class CommitLine(Value):
     at: str
 
 
-class Check(Value):
+class JudgedBy(Value):
     """A command that judged the work: `what` is acceptance, validator or gate."""
 
     what: str
@@ -97,7 +97,7 @@ class ListedFile(ShownFile, kw_only=True):
     """Id of what it holds: a file with another one has to be looked at again."""
 
 
-class Changes(Change, kw_only=True):
+class Changes(CommitRange, kw_only=True):
     """Change of an attempt with everything by which the user judges it, as the page gets it."""
 
     uncommitted: bool
@@ -113,7 +113,7 @@ class Changes(Change, kw_only=True):
     next: int | None
     """Number of the first file after these; None after the last."""
     conflicts: list[ConflictedFile]
-    checks: list[Check]
+    checks: list[JudgedBy]
     evidence: list[str]
     artefacts: list[Artefact]
     folder: str
@@ -129,7 +129,7 @@ class Changes(Change, kw_only=True):
 
 
 def find_change(runtime: Runtime, run: str, node: str, attempt: int | None = None,
-                queue: MergeQueue | None = None) -> Change:
+                queue: MergeQueue | None = None) -> CommitRange:
     """Return the commits of an attempt, by default the latest; NotFound if it has none that git still has."""
     launch = runtime.launch(run)
     queue = queue or node_queue(runtime, launch, "review")
@@ -143,16 +143,16 @@ def find_change(runtime: Runtime, run: str, node: str, attempt: int | None = Non
     if commit is None or head is None:
         raise NotFound(f"attempt {number} of {node} has left no commit; `garrison status {run}` shows what it does")
     base = _base(git, launch.onto, commit) or launch.base_oid
-    return Change(run, node, number, base, head, launch.onto, commit)
+    return CommitRange(run, node, number, base, head, launch.onto, commit)
 
 
-def change_of_entry(git: Git, entry: MergeEntry) -> Change:
+def change_of_entry(git: Git, entry: MergeEntry) -> CommitRange:
     """Return the commits of a merge entry: what the target had not before."""
     base = _base(git, entry.target, entry.oid) or entry.oid
     if base == entry.oid and entry.base:  # it has landed
         base = git.merge_base(entry.base, entry.oid) or entry.base
-    return Change(entry.run, entry.node, entry.attempt, base, entry.oid, entry.target, entry.oid, entry.landing,
-                  entry.id, entry.awaits_approval)
+    return CommitRange(entry.run, entry.node, entry.attempt, base, entry.oid, entry.target, entry.oid, entry.landing,
+                       entry.id, entry.awaits_approval)
 
 
 def _base(git: Git, target: str, oid: str) -> str | None:
@@ -193,7 +193,7 @@ def _worktree(runtime: Runtime, run: str, node: str, attempt: int) -> Path | Non
 # ---- everything about them ------------------------------------------------------------------------------------------
 
 
-def read_changes(runtime: Runtime, queue: MergeQueue, change: Change, changed: Sequence[FileChange],
+def read_changes(runtime: Runtime, queue: MergeQueue, change: CommitRange, changed: Sequence[FileChange],
                  begin: int = 0) -> Changes:
     """Read everything about a change, whose files are known; of many files it lists those from `begin` on. GitError if
     its commits are gone.
@@ -217,7 +217,7 @@ def read_changes(runtime: Runtime, queue: MergeQueue, change: Change, changed: S
         attempts=list(range(1, files.latest_attempt(change.node) + 1)), comments=read_comments(runtime, queue, change))
 
 
-def since_attempt(git: Git, change: Change, earlier: Change) -> tuple[Change, list[FileChange]]:
+def since_attempt(git: Git, change: CommitRange, earlier: CommitRange) -> tuple[CommitRange, list[FileChange]]:
     """Return what an attempt changed since an earlier one, with the files: those that either of them changed, so that
     what the target brought in between is left out. GitError if commits are gone.
     """
@@ -227,7 +227,7 @@ def since_attempt(git: Git, change: Change, earlier: Change) -> tuple[Change, li
     return replace(change, base=earlier.head, since=earlier.attempt), found
 
 
-def read_comments(runtime: Runtime, queue: MergeQueue, change: Change) -> list[ShownComment]:
+def read_comments(runtime: Runtime, queue: MergeQueue, change: CommitRange) -> list[ShownComment]:
     """Return the comments on an attempt's work and on the earlier ones, the latest attempt first."""
     changes = {entry.attempt: change_of_entry(queue.git, entry)
                for entry in queue.state.entries_of(change.run, change.node)}
@@ -239,7 +239,8 @@ def read_comments(runtime: Runtime, queue: MergeQueue, change: Change) -> list[S
     return found
 
 
-def _comments_on(runtime: Runtime, git: Git, entry: MergeEntry, changes: Mapping[int, Change]) -> list[ShownComment]:
+def _comments_on(runtime: Runtime, git: Git, entry: MergeEntry,
+                 changes: Mapping[int, CommitRange]) -> list[ShownComment]:
     """Return the comments on an entry; without what became of them if git has not the commits any more."""
     following = next((changes[attempt] for attempt in sorted(changes) if attempt > entry.attempt), None)
     if following is not None and following.head == entry.oid:
@@ -276,7 +277,8 @@ def _conflicts(git: Git, entry: MergeEntry | None) -> list[ConflictedFile]:
         return [ConflictedFile(spell_name(path), ()) for path in entry.files]
 
 
-def read_checks(queue: MergeQueue, entry: MergeEntry | None, files: RunFiles, node: str, attempt: int) -> list[Check]:
+def read_checks(queue: MergeQueue, entry: MergeEntry | None, files: RunFiles, node: str,
+                attempt: int) -> list[JudgedBy]:
     """Return what judged an attempt: its acceptance command, and the gate."""
     folder = files.attempt(node, attempt)
     task = read_task(folder)
@@ -288,19 +290,20 @@ def read_checks(queue: MergeQueue, entry: MergeEntry | None, files: RunFiles, no
         passed = entry is not None or (fact is not None and fact.value == "ok")  # only what it accepted is queued
         result = "passed" if passed else str(fact.value).partition("\n")[0] if fact is not None else "not decided"
         code = 0 if passed else fact.code if fact is not None else None
-        checks.append(Check("acceptance", task.acceptance, result, code, spell_tail(log),
-                            str(log) if log.exists() else ""))
+        checks.append(JudgedBy("acceptance", task.acceptance, result, code, spell_tail(log),
+                               str(log) if log.exists() else ""))
     config = queue.state.config
     gate = (entry.gate if entry is not None else "") or (config.gate or "" if config and not config.no_gate else "")
     if entry is not None and gate and (entry.status != "conflict" or entry.verdict):
         gate_log = Path(entry.log) if entry.log else None
         is_green = entry.verdict == "green" or entry.status == "landed"
-        result = "passed" if is_green else entry.reason if entry.status == "rejected" else "not run yet"
-        result = result.partition("\n")[0]
-        has_code = entry.status == "rejected" and entry.verdict != "lost"
+        is_refused = entry.status == "rejected"
+        result = "passed" if is_green else entry.reason.partition("\n")[0] if is_refused and entry.verdict else \
+            "not run" if is_refused else "not run yet"
+        has_code = is_refused and entry.verdict not in ("", "lost")
         gate_code = 0 if is_green else entry.code if has_code else None
-        checks.append(Check("gate", gate, spell_hidden(result), gate_code,
-                            spell_tail(gate_log), entry.log if gate_log is not None and gate_log.exists() else ""))
+        checks.append(JudgedBy("gate", gate, spell_hidden(result), gate_code,
+                               spell_tail(gate_log), entry.log if gate_log is not None and gate_log.exists() else ""))
     return checks
 
 
@@ -441,7 +444,7 @@ DIFF_CHARACTERS = 4 << 20
 """Longest diff; `git diff` shows more."""
 
 
-class Review(Value):
+class AttemptReview(Value):
     """Work of one attempt as the user judges it."""
 
     run: str
@@ -470,7 +473,7 @@ class Review(Value):
     added: int
     removed: int
     conflicts: list[ConflictedFile]
-    checks: list[Check]
+    checks: list[JudgedBy]
     artefacts: list[Artefact]
     uncommitted: bool
     """Set if the agent still works, and not all of it is committed."""
@@ -514,25 +517,25 @@ def _list_attempts(entries: Sequence[MergeEntry]) -> str:
     return f"{'is' if len(named) == 1 else 'are'} {', '.join(named)}"
 
 
-def read_review(runtime: Runtime, queue: MergeQueue, entry: MergeEntry) -> Review:
+def read_review(runtime: Runtime, queue: MergeQueue, entry: MergeEntry) -> AttemptReview:
     """Read the work of an entry and the evidence for it; GitError if its commits are gone."""
     return _review(runtime, queue, change_of_entry(queue.git, entry), entry.status)
 
 
-def read_unqueued(runtime: Runtime, run: str, node: str, attempt: int | None = None) -> Review:
+def read_unqueued(runtime: Runtime, run: str, node: str, attempt: int | None = None) -> AttemptReview:
     """Read the work of an attempt that is not in the queue: its agent still works, or it was refused before."""
     queue = node_queue(runtime, runtime.launch(run), "review")
     return _review(runtime, queue, find_change(runtime, run, node, attempt, queue), "")
 
 
-def _review(runtime: Runtime, queue: MergeQueue, change: Change, status: str) -> Review:
+def _review(runtime: Runtime, queue: MergeQueue, change: CommitRange, status: str) -> AttemptReview:
     git = queue.git
     found = read_changes(runtime, queue, change, changed_files(git, change.base, change.head))
     # the order of the files is a file that the repository's configuration may name
     diff = git.run("diff", "--no-color", "-O/dev/null", change.base, change.head, "--",
                    extra=SUMMARISE_BIG_FILES, timeout=SECONDS).out
     cut = "\n… cut here; `git diff` shows all of it" * (len(diff) > DIFF_CHARACTERS)
-    return Review(
+    return AttemptReview(
         change.run, change.node, change.attempt, change.commit, change.entry, status, change.landing, change.target,
         [f"{commit.oid[:SHORT]} {commit.subject}" for commit in found.commits], found.more_commits,
         git.run("diff", "--stat=100", "-O/dev/null", change.base, change.head, "--", extra=SUMMARISE_BIG_FILES,

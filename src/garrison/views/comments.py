@@ -16,7 +16,7 @@ from garrison.errors import NotFound, UsageError
 from garrison.records.comments import ReviewComment, comment_id
 from garrison.system.terminal_text import spell_hidden, spell_name
 from garrison.values import Value, replace
-from garrison.views.diff import Change, FileChange, changed_files, changed_ranges, is_absent, read_lines
+from garrison.views.diff import CommitRange, FileChange, changed_files, changed_ranges, is_absent, read_lines
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -46,7 +46,7 @@ def parse_comment(place: str, text: str) -> ReviewComment:
     return ReviewComment(found["path"], sign * first, text, sign * last if last > first else 0)
 
 
-def find_file(git: Git, change: Change, files: Sequence[FileChange], path: str) -> FileChange:
+def find_file(git: Git, change: CommitRange, files: Sequence[FileChange], path: str) -> FileChange:
     """Return the file of a path: a changed one, the old one of a renamed file too, or another of the attempt's tree;
     NotFound.
     """
@@ -62,7 +62,7 @@ def find_file(git: Git, change: Change, files: Sequence[FileChange], path: str) 
     return FileChange(path, "unchanged", old_blob=blob, new_blob=blob)
 
 
-def take_comments(git: Git, change: Change, given: Sequence[ReviewComment]) -> tuple[ReviewComment, ...]:
+def take_comments(git: Git, change: CommitRange, given: Sequence[ReviewComment]) -> tuple[ReviewComment, ...]:
     """Return the comments with their lines as git has them; UsageError, NotFound for a file or line that is not there.
     """
     if len(given) > MAX_COMMENTS:
@@ -163,7 +163,7 @@ def judge(comment: ReviewComment, changed: Sequence[range] | None, answer: str) 
     return CommentState.OUTDATED if hit else CommentState.OPEN
 
 
-def show_comments(git: Git, change: Change, comments: Sequence[ReviewComment], following: Change | None,
+def show_comments(git: Git, change: CommitRange, comments: Sequence[ReviewComment], following: CommitRange | None,
                   answers: Mapping[str, str]) -> list[ShownComment]:
     """Return the comments on an attempt, and what the `following` one made of them; GitError if commits are gone.
 

@@ -20,7 +20,7 @@ from garrison.run.plan import read_plan
 from garrison.run.state import replay_run
 from garrison.system.terminal_text import spell_hidden
 from garrison.values import Value
-from garrison.views.changes import change_of_entry, read_checks, read_task
+from garrison.views.changes import change_of_entry, find_change, read_checks, read_task
 from garrison.views.diff import changed_files, totals
 from garrison.views.usage import CostReader
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from garrison.processes.runtime import Runtime
     from garrison.records.run import Task
     from garrison.run.state import NodeState
-    from garrison.views.changes import Check
+    from garrison.views.changes import JudgedBy
 
 NODES = 8
 """Nodes that are shown of those before a gate."""
@@ -40,7 +40,7 @@ REASON_CHARACTERS = 300
 """Longest reason of an outcome."""
 
 
-class Verdict(StrEnum):
+class CheckVerdict(StrEnum):
     """How something that was checked ended."""
 
     PASSED = "passed"
@@ -53,12 +53,12 @@ class Checked(Value):
     """Something that was checked before the user looks: acceptance, gate, and the files that the node was to change."""
 
     what: str
-    verdict: Verdict
+    verdict: CheckVerdict
     words: str
     """All of it on one line."""
 
 
-class Outcome(Value):
+class ShownOutcome(Value):
     """Last outcome of a node before the gate. `files` is None for one whose change git does not have."""
 
     node: str
@@ -79,10 +79,10 @@ class Outcome(Value):
         return f"{self.files} {'file' if self.files == 1 else 'files'} +{self.added} −{self.removed}"
 
 
-class Decision(Value):
+class ShownDecision(Value):
     """What is decided at a gate."""
 
-    outcomes: list[Outcome]
+    outcomes: list[ShownOutcome]
     more: int
     """Further nodes before it, which are not shown."""
     usd: float | None
@@ -93,7 +93,7 @@ class Decision(Value):
     removed: int = 0
 
 
-def read_decision(runtime: Runtime, run: str, gate: str, node: str = "") -> Decision:
+def read_decision(runtime: Runtime, run: str, gate: str, node: str = "") -> ShownDecision:
     """Read what is decided at a gate of the pipeline, or, with `node`, about the work of that node."""
     launch = runtime.launch(run)
     state = replay_run(journal.read_all(runtime.files(run).journal))
@@ -101,45 +101,60 @@ def read_decision(runtime: Runtime, run: str, gate: str, node: str = "") -> Deci
     if not node:
         with suppress(GarrisonError):
             plan = read_plan(runtime.files(run), launch)
-            names = [name for name in plan.nearest_before(gate, plan.tasks.__contains__) if name in state.nodes]
+            task = plan.tasks.get(gate)
+            names = [*task.best_of.names] if task is not None and task.best_of is not None else \
+                plan.nearest_before(gate, plan.tasks.__contains__)
     queue = node_queue(runtime, launch, "review")
     costs = CostReader(runtime.home).read(datetime.now(UTC).date().isoformat()).of_run(run)
     outcomes = [_outcome(runtime, queue, run, name, state.nodes[name],
                          spent.usd if (spent := costs.nodes.get(name)) is not None else None)
                 for name in names[:NODES] if name in state.nodes]
-    return Decision(outcomes, max(0, len(names) - NODES), costs.usd, sum(each.files or 0 for each in outcomes),
-                    sum(each.added for each in outcomes), sum(each.removed for each in outcomes))
+    return ShownDecision(outcomes, max(0, len(names) - NODES), costs.usd, sum(each.files or 0 for each in outcomes),
+                         sum(each.added for each in outcomes), sum(each.removed for each in outcomes))
 
 
-def _outcome(runtime: Runtime, queue: MergeQueue, run: str, name: str, node: NodeState, usd: float | None) -> Outcome:
+def read_candidates(runtime: Runtime, run: str, node: str) -> list[ShownOutcome]:
+    """Return the candidates of a node none of which is in the merge queue yet; [] for any other node."""
+    task = read_plan(runtime.files(run), runtime.launch(run)).tasks.get(node)
+    if task is None or task.best_of is None \
+            or node_queue(runtime, runtime.launch(run), "review").state.entries_of(run, node):
+        return []
+    return read_decision(runtime, run, node).outcomes
+
+
+def _outcome(runtime: Runtime, queue: MergeQueue, run: str, name: str, node: NodeState,
+             usd: float | None) -> ShownOutcome:
     entries = queue.state.entries_of(run, name)
     files, added, removed = None, 0, 0
     word, entry = shown(node.status, node.landing), entries[-1] if entries else None
-    checks: Sequence[Check] = ()
+    checks: Sequence[JudgedBy] = ()
     if entry is not None:
         word = entry.landing
+    if entry is not None or node.kept is not None:
         with suppress(GarrisonError, OSError):
-            change = change_of_entry(queue.git, entry)
+            change = change_of_entry(queue.git, entry) if entry is not None else \
+                find_change(runtime, run, name, node.attempt, queue)
             found = changed_files(queue.git, change.base, change.head)
             files, (added, removed) = len(found), totals(found)
-            checks = read_checks(queue, entry, runtime.files(run), name, entry.attempt)
+            checks = read_checks(queue, entry, runtime.files(run), name, change.attempt)
     task = read_task(runtime.files(run).attempt(name, entry.attempt if entry is not None else node.attempt))
-    return Outcome(name, word, node.attempt, spell_hidden(node.reason[:REASON_CHARACTERS]), files, added, removed, usd,
-                   tuple(summarise_checks(checks, entry, task)))
+    return ShownOutcome(name, word, node.attempt, spell_hidden(node.reason[:REASON_CHARACTERS]), files, added, removed,
+                        usd,
+                        tuple(summarise_checks(checks, entry, task)))
 
 
-def summarise_checks(checks: Sequence[Check], entry: MergeEntry | None, task: Task | None) -> list[Checked]:
+def summarise_checks(checks: Sequence[JudgedBy], entry: MergeEntry | None, task: Task | None) -> list[Checked]:
     """Return what was checked of an entry's work, and the files outside those that its node names. Pure."""
-    found = [Checked(check.what, Verdict.PASSED if check.result == "passed" else
-                     Verdict.OPEN if check.result in ("not run yet", "not decided") else Verdict.FAILED,
+    found = [Checked(check.what, CheckVerdict.PASSED if check.result == "passed" else
+                     CheckVerdict.OPEN if check.result in ("not run yet", "not decided") else CheckVerdict.FAILED,
                      f"{check.what} {check.result}") for check in checks]
     told = entry.changes if entry is not None else None
     if told is None:
         return found
     outside = next((change for change in told if change.kind == ChangeKind.OUTSIDE), None)
     if outside is not None:
-        found.append(Checked("files", Verdict.OPEN, describe_change(outside)))
+        found.append(Checked("files", CheckVerdict.OPEN, describe_change(outside)))
     elif task is not None and task.attributes.get("files"):
-        found.append(Checked("files", Verdict.PASSED, "changes only files that its node names"))
+        found.append(Checked("files", CheckVerdict.PASSED, "changes only files that its node names"))
     others = [describe_change(change) for change in told if change.kind != ChangeKind.OUTSIDE]
-    return [*found, *(Checked("change", Verdict.OPEN, words) for words in others)]
+    return [*found, *(Checked("change", CheckVerdict.OPEN, words) for words in others)]

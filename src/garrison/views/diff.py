@@ -47,7 +47,7 @@ _SUBMODULE, _LINK = "160000", "120000"
 _STATUS = {"A": "added", "D": "deleted", "M": "modified", "R": "renamed", "C": "copied", "T": "changed its type"}
 
 
-class Change(Value):
+class CommitRange(Value):
     """Range of commits of one attempt: what differs between `base` and `head` is its work."""
 
     run: str
@@ -94,7 +94,7 @@ class FileChange(ShownFile):
         return replace(self, path=spell_name(self.path), old_path=spell_name(self.old_path))
 
 
-class Line(Value, array_like=True):
+class DiffLine(Value, array_like=True):
     """One line of a diff, as JSON a short list: `kind` is ` `, `+`, `-` or `@` (the beginning of a hunk)."""
 
     kind: str
@@ -110,7 +110,7 @@ class FileDiff(Value):
     """Some lines of one file's diff, its names spelled out; `next` is where more begin, None after the last."""
 
     file: FileChange
-    lines: Sequence[Line]
+    lines: Sequence[DiffLine]
     note: str = ""
     """Reason why no lines are shown, such as `data, 12,345 bytes`."""
     next: int | None = None
@@ -235,7 +235,7 @@ def show_line(text: str) -> tuple[str, int]:
     return spell_hidden(text[:LINE_CHARACTERS]), max(0, len(text) - LINE_CHARACTERS)
 
 
-def parse_hunks(output: str) -> Iterator[Line]:
+def parse_hunks(output: str) -> Iterator[DiffLine]:
     """Yield the lines of a diff of one file. Pure."""
     old = new = 0
     for row in _split(output):
@@ -255,12 +255,12 @@ def parse_hunks(output: str) -> Iterator[Line]:
             old, new = old + 1, new + 1
 
 
-def _line(kind: str, old: int, new: int, text: str) -> Line:
+def _line(kind: str, old: int, new: int, text: str) -> DiffLine:
     shown, more = show_line(text)
-    return Line(kind, old, new, shown, more)
+    return DiffLine(kind, old, new, shown, more)
 
 
-def _all_lines(git: Git, file: FileChange, context: int, old: str, new: str) -> Iterator[Line]:
+def _all_lines(git: Git, file: FileChange, context: int, old: str, new: str) -> Iterator[DiffLine]:
     if is_absent(file.old_blob):
         yield from (_line("+", 0, at, text) for at, text in enumerate(_split(new), 1))
     elif is_absent(file.new_blob):
@@ -273,7 +273,7 @@ def _all_lines(git: Git, file: FileChange, context: int, old: str, new: str) -> 
                                        file.new_blob, "--", timeout=SECONDS).out)
 
 
-def _take(lines: Iterator[Line], begin: int, many: int) -> Iterator[Line]:
+def _take(lines: Iterator[DiffLine], begin: int, many: int) -> Iterator[DiffLine]:
     for at, line in enumerate(lines):
         if at >= begin + many:
             return

@@ -2,8 +2,8 @@
 
 Read-only and incremental: each read continues where the previous one ended, also when compaction has archived the
 records in between. An unreadable journal is reported in `problems` and does not hide the others; records that are gone
-for good are in `gaps`. `why` and `events` use `Event`s, which name the node and agent a record is
-about; read models use `Record`s, including snapshots and whole merge queues.
+for good are in `gaps`. `why` and `events` use `LoggedEvent`s, which name the node and agent a record is
+about; read models use `StoredRecord`s, including snapshots and whole merge queues.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ CLOCK_MARGIN = 86400.0
 is older than the run by more than that has none of its records and is not read: a queue serves a home for years."""
 
 
-class Event(Value):
+class LoggedEvent(Value):
     """One journal record, with its writer and its subject."""
 
     at: str
@@ -60,8 +60,8 @@ class Event(Value):
     with numbers of its own."""
 
 
-class Record(Value, dict=True):
-    """One journal record as it is stored; `journal` as in `Event`, `queue` the folder of a merge queue (else '')."""
+class StoredRecord(Value, dict=True):
+    """One journal record as it is stored; `journal` as in `LoggedEvent`, `queue` a merge queue's folder or ''."""
 
     journal: str
     entry: Entry
@@ -109,28 +109,28 @@ class EventLog:
     def problem(self, path: Path) -> str:
         return self._problems.get(path, "")
 
-    def read(self) -> list[Event]:
+    def read(self) -> list[LoggedEvent]:
         return [event for record in self.records() if (event := self.event(record)) is not None]
 
-    def records(self, only: Container[Path] | None = None) -> list[Record]:
+    def records(self, only: Container[Path] | None = None) -> list[StoredRecord]:
         """Return new records, ordered by time; with `only`, read just these files, because no other has changed.
 
         Each journal keeps its own order, although the clock was set back meanwhile: a record is as late as the latest
         one before it.
         """
-        records: list[tuple[str, Record]] = []
+        records: list[tuple[str, StoredRecord]] = []
         for path, journal in self._changed_journals():
             if only is None or path in only:
                 queue = f"{path.parent.parent.name}/{path.parent.name}" if journal == QUEUE else ""
                 for entry in self._new_entries(path):
                     self._latest[path] = max(self._latest.get(path, ""), entry.at)
-                    records.append((self._latest[path], Record(journal, entry, queue)))
+                    records.append((self._latest[path], StoredRecord(journal, entry, queue)))
         return [record for _, record in sorted(records, key=lambda pair: pair[0])]  # stable: one journal's order stays
 
-    def guardian_records(self) -> list[Record]:
+    def guardian_records(self) -> list[StoredRecord]:
         path = self.files.journal
         entries = self._new_entries(path, archived=False) if self._has_changed(str(path)) else []
-        return [Record(GUARDIAN, entry) for entry in entries]
+        return [StoredRecord(GUARDIAN, entry) for entry in entries]
 
     def _changed_journals(self) -> Iterator[tuple[Path, str]]:
         """Yield the journals that may have changed, with their names; most of hundreds belong to finished nodes."""
@@ -211,19 +211,19 @@ class EventLog:
             return ""
         return launch.created_at if launch is not None else ""
 
-    def event(self, record: Record) -> Event | None:
+    def event(self, record: StoredRecord) -> LoggedEvent | None:
         """Return a record as an event of this run; None for a snapshot, and for other runs' records."""
         if record.entry.kind == "snapshot":
             return None
         return self._queue_event(record) if record.journal == QUEUE else self._event(record.entry, record.journal)
 
-    def _event(self, entry: Entry, journal: str) -> Event:
+    def _event(self, entry: Entry, journal: str) -> LoggedEvent:
         about = subject_of(entry, journal, self.run)
         node = str(entry.data.get("node") or (about.name if about and about.role in NODE_ROLES else ""))
-        return Event(entry.at, self.run, journal, entry.token, entry.seq, entry.kind, node,
-                     about.full if about else "", entry.data)
+        return LoggedEvent(entry.at, self.run, journal, entry.token, entry.seq, entry.kind, node,
+                           about.full if about else "", entry.data)
 
-    def _queue_event(self, record: Record) -> Event | None:
+    def _queue_event(self, record: StoredRecord) -> LoggedEvent | None:
         entry = record.entry
         names = entry.data.get("entries") or [str(entry.data.get("entry", ""))]
         if entry.kind == "enq" and entry.data.get("run") == self.run:
@@ -231,8 +231,8 @@ class EventLog:
         nodes = [self._merge_entries[name] for name in names if name in self._merge_entries]
         if not nodes:
             return None
-        return Event(entry.at, self.run, QUEUE, entry.token, entry.seq, entry.kind, nodes[0], "", entry.data,
-                     target_of_folder(Path(record.queue)))
+        return LoggedEvent(entry.at, self.run, QUEUE, entry.token, entry.seq, entry.kind, nodes[0], "", entry.data,
+                           target_of_folder(Path(record.queue)))
 
 
 def subject_of(entry: Entry, journal: str, run: str) -> Key | None:

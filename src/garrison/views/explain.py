@@ -11,14 +11,15 @@ from typing import Any
 
 import msgspec
 
-from garrison.ends import Told
+from garrison.ends import LandingNote
 from garrison.errors import RecordError
 from garrison.merge.explanation import describe_changes, describe_union
 from garrison.merge.turns import describe_wait
-from garrison.pipeline.node_status import Landing, shown
+from garrison.pipeline.node_status import LandingWord, shown
 from garrison.records.events import (
     ChildDied,
     ChildFenced,
+    ChildHealed,
     ChildParked,
     ChildSpawned,
     ChildSwept,
@@ -28,7 +29,6 @@ from garrison.records.events import (
     NodeCancelled,
     NodeChanged,
     NoteWritten,
-    ProbeHealthy,
     ProcessOpened,
     PullRequestChanged,
     RunChanged,
@@ -44,14 +44,14 @@ from garrison.supervise.restart import recent_deaths
 from garrison.system.clock import format_age
 from garrison.system.git.rescues import parse_rescue
 from garrison.values import Value, replace
-from garrison.views.event_log import GUARDIAN, QUEUE, Event
+from garrison.views.event_log import GUARDIAN, QUEUE, LoggedEvent
 from garrison.views.node_view import first_line
 
 WORDS = 400
 """Characters of the user's words on a line."""
 
 
-class Line(Value):
+class ExplainedLine(Value):
     """One line of an explanation; `observed` and `rule` are printed below it."""
 
     at: str
@@ -68,7 +68,7 @@ class Line(Value):
     basis: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
-def explain(events: Sequence[Event], names: frozenset[str], nodes: Collection[str] = ()) -> list[Line]:
+def explain(events: Sequence[LoggedEvent], names: frozenset[str], nodes: Collection[str] = ()) -> list[ExplainedLine]:
     """Return the lines about the agents `names` (if empty, about all) and about `nodes`, in order.
 
     A decision and its effect are one line; a decision without an effect (the supervisor died in between, another was
@@ -79,8 +79,8 @@ def explain(events: Sequence[Event], names: frozenset[str], nodes: Collection[st
         not names or line.about in names or line.node in nodes)]
 
 
-def _merge_lines(events: Sequence[Event]) -> list[Line]:
-    lines: list[Line | None] = []
+def _merge_lines(events: Sequence[LoggedEvent]) -> list[ExplainedLine]:
+    lines: list[ExplainedLine | None] = []
     open_decisions: dict[str, int] = {}
     """Supervisor's token → index of its decision without an effect so far."""
     verdicts: dict[str, _Verdict] = {}
@@ -108,7 +108,7 @@ def _merge_lines(events: Sequence[Event]) -> list[Line]:
     return [line for line in lines if line is not None]
 
 
-def earlier_attempts(events: Sequence[Event], node: str) -> dict[int, str]:
+def earlier_attempts(events: Sequence[LoggedEvent], node: str) -> dict[int, str]:
     """Return attempt → why another one followed it, of a node's attempts but the last."""
     ends: dict[int, str] = {}
     at = 0
@@ -119,7 +119,7 @@ def earlier_attempts(events: Sequence[Event], node: str) -> dict[int, str]:
     return ends
 
 
-def change_of(event: Event, node: str) -> NodeChanged | None:
+def change_of(event: LoggedEvent, node: str) -> NodeChanged | None:
     """Return the change of a node's status that an event reports; None for others, and for what cannot be read."""
     try:
         record = decode_data(event.kind, event.data) if event.node == node and event.journal == GUARDIAN else None
@@ -129,7 +129,7 @@ def change_of(event: Event, node: str) -> NodeChanged | None:
     return change if isinstance(change, NodeChanged) and change.node == node else None
 
 
-def describe(event: Event) -> Line | None:
+def describe(event: LoggedEvent) -> ExplainedLine | None:
     """Return one event as a line; None for one that explains nothing."""
     if event.kind == "decision":
         return _decision(event)
@@ -137,10 +137,10 @@ def describe(event: Event) -> Line | None:
     if not text:
         return None
     about = event.about or event.node or (event.by.partition("#")[0] if event.kind == "open" else f"run {event.run}")
-    return Line(event.at, event.by, about, event.node, event.kind, text)
+    return ExplainedLine(event.at, event.by, about, event.node, event.kind, text)
 
 
-def _decision(event: Event) -> Line | None:
+def _decision(event: LoggedEvent) -> ExplainedLine | None:
     act, why, plain = event.data["act"], event.data["why"], event.data["basis"]
     if act not in _DECISIONS:
         return None
@@ -149,8 +149,8 @@ def _decision(event: Event) -> Line | None:
         observed, same = observation(basis), replay(basis, act).same
     except (RecordError, KeyError, TypeError, ValueError) as error:
         observed, same = f"cannot be replayed: {error}", False
-    return Line(event.at, event.by, event.about, event.node, event.kind, _DECISIONS[act], observed, why, same,
-                {"act": act, **plain})
+    return ExplainedLine(event.at, event.by, event.about, event.node, event.kind, _DECISIONS[act], observed, why, same,
+                         {"act": act, **plain})
 
 
 def observation(basis: DecisionInputs) -> str:
@@ -205,7 +205,7 @@ _RECORD_OF_ACTION: Mapping[str, str] = {
 # ---- records in words
 
 
-def _describe_record(event: Event) -> str:
+def _describe_record(event: LoggedEvent) -> str:
     """Return a record of a run's or a process's journal in words; '' for one that explains nothing."""
     try:
         record = decode_data(event.kind, event.data)
@@ -275,7 +275,7 @@ _RECORD_WORDS: Mapping[type[Any], Callable[[Any], str]] = {
     ChildFenced: lambda it: _with_reason(f"incarnation {it.incarnation} declared dead", it.why),
     ChildSwept: _swept,
     ChildParked: lambda it: _with_reason("parked", it.why),
-    ProbeHealthy: lambda it: "stayed healthy: no longer parked, its deaths no longer count",
+    ChildHealed: lambda it: "stayed healthy: no longer parked, its deaths no longer count",
     SignalRefused: lambda it: _with_reason(f"refused the signal {it.file}", it.why),
     RunChanged: lambda it: _with_reason(f"run {it.status}", it.reason),
     NodeChanged: _node_changed,
@@ -294,7 +294,7 @@ _RECORD_WORDS: Mapping[type[Any], Callable[[Any], str]] = {
 """Class of a record → its words; a class that is not here explains nothing."""
 
 
-def _describe_queue(event: Event) -> str:
+def _describe_queue(event: LoggedEvent) -> str:
     """Return a record of a merge queue's journal in words; '' for one that explains nothing."""
     words = _QUEUE_WORDS.get(event.kind)
     return words(event.data) if words is not None else ""
@@ -305,7 +305,7 @@ def _verdict(data: Mapping[str, Any], runs: int = 1) -> str:
 
 
 def _queued(data: Mapping[str, Any]) -> str:
-    changes = describe_changes(from_data(tuple[Told, ...], data.get("changes") or ()))
+    changes = describe_changes(from_data(tuple[LandingNote, ...], data.get("changes") or ()))
     return "; ".join(filter(None, (f"queued {data['branch']} at {data['oid'][:10]} for {data['target']}", changes)))
 
 
@@ -314,7 +314,7 @@ _QUEUE_WORDS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "verdict": _verdict,
     "state": lambda data: _with_words(f"merge entry {data['status']}", data.get("reason", "")),
     "cancel": lambda data: _with_reason("merge entry cancelled", data.get("reason", "")),
-    "landed": lambda data: f"{Landing.NO_CHANGE}: {data.get('reason') or 'the target had it already'}"
+    "landed": lambda data: f"{LandingWord.NO_CHANGE}: {data.get('reason') or 'the target had it already'}"
     if data["commit"] == data["old"] else "; ".join(
         [f"landed as {data['commit'][:10]}", *([describe_union(data["united"])] if data.get("united") else [])]),
     "awaits": lambda data: describe_wait(data["node"], data["files"]) if data.get("node") else "",

@@ -23,10 +23,11 @@ from garrison.ends import Effect, with_effect
 from garrison.errors import GarrisonError
 from garrison.merge.explanation import describe_changes
 from garrison.merge.turns import describe_wait
-from garrison.pipeline.node_status import Landing, is_unchanged
+from garrison.pipeline.node_status import LandingWord, lands_nothing
 from garrison.pipeline.plan import blocked_by
 from garrison.processes.loop import read_hindrance
 from garrison.records import run as run_records
+from garrison.records.events import Kept
 from garrison.records.failover import Failover, read_failovers
 from garrison.records.identity import Identity
 from garrison.records.names import Key
@@ -38,7 +39,7 @@ from garrison.run.guardian_view import find_parked
 from garrison.run.state import NodeState
 from garrison.run.status import UNFINISHED
 from garrison.sandbox.place import Role
-from garrison.sandbox.proxy.hosts import HostSettings, RefusedHost, describe_permission, refused_in_attempt
+from garrison.sandbox.proxy.hosts import HostRights, RefusedHost, describe_permission, refused_in_attempt
 from garrison.sandbox.rights import read_rights
 from garrison.system import machine
 from garrison.system.clock import from_iso
@@ -46,7 +47,7 @@ from garrison.system.stamps import file_stamp
 from garrison.system.terminal_text import shorten
 from garrison.values import Value, fields_of
 from garrison.views.limits import Used
-from garrison.views.process_view import AgentEvidence, ProcessView, agent_evidence
+from garrison.views.process_view import LatestEvidence, ProcessView, agent_evidence
 from garrison.views.remote import describe_remote, hosts_cut_off
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ class ShownNode(Value, omit_defaults=True, kw_only=True):
     phase: str
     """Phase of its hook."""
     agent_phase: str
-    signs: AgentEvidence | None
+    signs: LatestEvidence | None
     """Evidence of its agent's activity, while that works."""
     attempts: int
     """Number of attempts it may have."""
@@ -123,6 +124,9 @@ class ShownNode(Value, omit_defaults=True, kw_only=True):
     """What its agent waits for with all agents of its account."""
     failovers: list[Failover] = msgspec.field(default_factory=list)
     """Agents of this attempt that could not continue, each with the one that did."""
+    kept: Kept | None = None
+    """Work of a candidate that passed."""
+    candidate_of: str = ""
 
 
 class NodeView(ShownNode, kw_only=True):
@@ -132,7 +136,7 @@ class NodeView(ShownNode, kw_only=True):
     """True if failed nodes keep it from ever starting."""
     runner: ProcessView | None = None
     agent: ProcessView | None = None
-    host_settings: HostSettings | None = None
+    host_settings: HostRights | None = None
     """With refused hosts: the hosts that may be reached now."""
 
 
@@ -221,11 +225,11 @@ class NodeReader:
         return self.records.load(record_of(home, run), lambda: read_own(home, run))
 
     @cached_property
-    def _host_settings(self) -> HostSettings | None:
+    def _host_settings(self) -> HostRights | None:
         """Return the hosts that all agents may reach now; None if the settings cannot be read."""
         home = self.observer.store.home
         rights = self.records.attempt(lambda: read_rights(home, Role.AGENT, "", os.environ))
-        return HostSettings(config_path(home), rights.hosts) if rights is not None else None
+        return HostRights(config_path(home), rights.hosts, rights.host_ports) if rights is not None else None
 
     @property
     def under_way(self) -> bool:
@@ -384,7 +388,7 @@ class NodeReader:
             self._tasks[name] = self.records.load(path, lambda: run_records.load(Task, path))
         return self._tasks[name]
 
-    def _signs(self, name: str, node: NodeState, task: Task | None) -> AgentEvidence | None:
+    def _signs(self, name: str, node: NodeState, task: Task | None) -> LatestEvidence | None:
         key = Key("orchestrator", name, self.model.run)
         identity = self.records.attempt(lambda: self.observer.store.read(Identity, key))
         if identity is None or identity.worktree is None:
@@ -461,7 +465,7 @@ def name_refused(nodes: Sequence[NodeView]) -> list[str]:
 
 def permission_hint(nodes: Sequence[NodeView]) -> str:
     """Return how the user allows all hosts that agents were refused, '' if none was or no setting would."""
-    settings = next((node.host_settings for node in nodes if node.host_settings), HostSettings())
+    settings = next((node.host_settings for node in nodes if node.host_settings), HostRights())
     return describe_permission((host for node in nodes for host in node.refused_hosts), settings)
 
 
@@ -485,7 +489,8 @@ def unfinished_before(plan: RunPlan, state: RunState, name: str) -> list[str]:
 PLACE_BY_STATUS: Mapping[str, str] = {"validated": "landed", "impl_complete": "landing", "active": "working",
                                       "failed": "failed", "pending": "waiting", "skipped": "skipped"}
 """Status of a node → its place in the run."""
-PLACES = ("landed", Landing.NO_CHANGE.value, Landing.UNDONE.value, "landing", "working", "failed", "waiting", "skipped")
+PLACES = ("landed", LandingWord.NO_CHANGE.value, LandingWord.KEPT.value, LandingWord.UNDONE.value, "landing", "working",
+          "failed", "waiting", "skipped")
 """Places of nodes that are not parked, in the order of the progress bar."""
 PARKED = "parked"
 """Place of an unfinished node that is parked."""
@@ -567,11 +572,11 @@ def place_of(model: RunModel, name: str) -> str:
         return PARKED
     place = place_of_status(state.nodes[name].status, state.nodes[name].landing)
     last = model.last_landing(name) if place == "landed" else None
-    return Landing.UNDONE.value if last is not None and last.status == "undone" else place
+    return LandingWord.UNDONE.value if last is not None and last.status == "undone" else place
 
 
 def place_of_status(status: str, landing: str) -> str:
-    return Landing.NO_CHANGE.value if is_unchanged(status, landing) else PLACE_BY_STATUS[status]
+    return landing if lands_nothing(status, landing) else PLACE_BY_STATUS[status]
 
 
 def state_word(place: str, runner: ProcessView | None, agent: ProcessView | None, *, asks: bool,
@@ -579,8 +584,8 @@ def state_word(place: str, runner: ProcessView | None, agent: ProcessView | None
     """Return a node's state in one word, the same in every view: its place; while it is worked on, what its two
     processes do; while it lands, the word for its `landing`."""
     if place == "landing":
-        return landing or Landing.QUEUED
-    is_over = place in ("landed", Landing.NO_CHANGE, Landing.UNDONE, "failed")
+        return landing or LandingWord.QUEUED
+    is_over = place in ("landed", LandingWord.NO_CHANGE, LandingWord.KEPT, LandingWord.UNDONE, "failed")
     if not is_over and "parked" in (runner and runner.status, agent and agent.status):
         return "parked"
     if place != "working":
@@ -692,8 +697,10 @@ def _landing(facts: NodeFacts) -> str:
 
 
 def _landed(facts: NodeFacts) -> str:
-    if facts.landing == Landing.NO_CHANGE:
-        return f"{Landing.NO_CHANGE}: it succeeded, and there was nothing to land"
+    if facts.landing == LandingWord.NO_CHANGE:
+        return f"{LandingWord.NO_CHANGE}: it succeeded, and there was nothing to land"
+    if facts.landing == LandingWord.KEPT:
+        return f"{LandingWord.KEPT}: it passed its checks, and lands only if its node chooses it"
     if facts.landed is not None and facts.landed.status == "undone":
         return f"undone: {first_line(facts.landed.reason)}"
     where = f" on {facts.run_branch}" if facts.run_branch else ""

@@ -2,7 +2,7 @@
 
 Both are `Parts`. A patch holds the whole values of the parts that changed, so that a snapshot with all later patches
 applied is the current snapshot. The records of one journal arrive in order, those of several in any; the snapshot is
-the same. Everything that no journal holds (processes, resource usage, hook phases, costs) is an `Observation`; only the
+the same. Everything that no journal holds (processes, resource usage, hook phases, costs) is an `LiveState`; only the
 changes between two of them are sent.
 """
 
@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+import msgspec
 from msgspec import UNSET, UnsetType
 
 from garrison.config import NotifyConfig
@@ -21,29 +22,29 @@ from garrison.ends import WaitKind
 from garrison.merge.entry import MergeEntry
 from garrison.merge.queue import target_of_folder
 from garrison.merge.turns import describe_wait
-from garrison.pipeline.node_status import IMPL_COMPLETE, Landing, is_unchanged, shown
+from garrison.pipeline.node_status import IMPL_COMPLETE, LandingWord, lands_nothing, shown
 from garrison.records.events import (
     ChildDied,
+    ChildHealed,
     ChildSpawned,
     Follows,
     GateChanged,
     GuardianSignal,
     NodeChanged,
-    ProbeHealthy,
     PullRequestChanged,
     RunChanged,
     WorkSaved,
 )
 from garrison.records.names import Key
 from garrison.records.run import RunFiles
-from garrison.run.launcher_policy import Parked
+from garrison.run.launcher_policy import ParkedName
 from garrison.run.notifications import open_notifications
 from garrison.run.state import ENDED
 from garrison.run.status import Status, StatusReason, decide_status
-from garrison.system.resource_usage import NO_USAGE, Usage
+from garrison.system.resource_usage import NO_USAGE, ResourceUsage
 from garrison.system.terminal_text import clean
 from garrison.values import Value, fields_of, project, replace
-from garrison.views.event_log import GUARDIAN, NODE_ROLES, QUEUE, RUNNER, Record
+from garrison.views.event_log import GUARDIAN, NODE_ROLES, QUEUE, RUNNER, StoredRecord
 from garrison.views.node_view import first_line, place_of, refused_hosts, shared_outages
 from garrison.views.process_view import ProcessView
 from garrison.views.run_model import CANNOT_REPLAY, RunModel
@@ -128,7 +129,7 @@ class PageProcess(Value):
     status: str
     living: bool
     phase: str
-    life: int
+    incarnation: int = msgspec.field(name="life")
     pid: int | None
     why: str
     beat_age_s: float | None
@@ -240,7 +241,7 @@ NOTHING = Parts()
 # ---- observing
 
 
-class Observation(Value):
+class LiveState(Value):
     """State of a run that no journal holds: its processes, and for each node its activity and cost."""
 
     view: RunView
@@ -249,7 +250,7 @@ class Observation(Value):
     nodes: Mapping[str, ObservedNode]
     costs: ShownCosts
 
-    def changes(self, before: Observation | None) -> Parts:
+    def changes(self, before: LiveState | None) -> Parts:
         """Return what differs from the earlier observation `before` (None: everything)."""
         processes = [process for stem, process in self.processes.items()
                      if before is None or before.processes.get(stem) != process]
@@ -268,7 +269,7 @@ class HomeObserver:
         self.home, self.runs = home, RunReader(home)
         self._meter, self._costs, self._progress = process_meter(home), CostReader(home), ProgressReader(home)
 
-    def observe(self, runs: list[str]) -> dict[str, Observation]:
+    def observe(self, runs: list[str]) -> dict[str, LiveState]:
         """Return an observation of each of `runs` that exists; the processes are measured once for all."""
         used = sum_by_process(self._meter.sample())
         costs = self._costs.read(self.runs.observer.clock.utc()[:10])
@@ -291,10 +292,10 @@ class HomeObserver:
 
 
 def observation_of(view: RunView, used: UsageByProcess, costs: RunCosts,
-                   work: Mapping[str, WorkInProgress] = NO_WORK) -> Observation:
+                   work: Mapping[str, WorkInProgress] = NO_WORK) -> LiveState:
     """Make an observation of a run that was read with details; `work`: progress of its nodes at work. Pure."""
     spent = costs.shown()
-    return Observation(
+    return LiveState(
         view,
         {process.stem: _page_process(process, used.get((view.run_id, process.stem), NO_USAGE))
          for process in view.processes},
@@ -304,7 +305,7 @@ def observation_of(view: RunView, used: UsageByProcess, costs: RunCosts,
         spent)
 
 
-def _page_process(process: ProcessView, used: Usage) -> PageProcess:
+def _page_process(process: ProcessView, used: ResourceUsage) -> PageProcess:
     beat = process.beat_age_s if process.living else None
     return PageProcess(
         process.stem, process.role, process.name if process.role in NODE_ROLES else "", process.status, process.living,
@@ -373,7 +374,7 @@ class PageModel:
     """Events of which the page notifies, as `[notify]` lists them."""
     timeline: list[TimelineEntry] = field(default_factory=list)
     signals: list[SignalEntry] = field(default_factory=list)
-    observation: Observation | None = None
+    observation: LiveState | None = None
     keeps_all: bool = False
     """True to keep all entries of both lists, not only the latest."""
     _is_observed: bool = False
@@ -403,7 +404,7 @@ class PageModel:
         return replace(parts, nodes=whole, layers=list(seen.processes.values()), costs=seen.costs, hint=seen.view.hint,
                        living=seen.view.living)
 
-    def replay(self, record: Record, text: str = "") -> Parts:
+    def replay(self, record: StoredRecord, text: str = "") -> Parts:
         """Replay a record; return what it adds to the lists. `text` is the record in words.
 
         A record that cannot be shown is listed in `problems`; the others are still shown.
@@ -419,12 +420,12 @@ class PageModel:
                 self.model.report(record, error)
         return NOTHING
 
-    def apply(self, record: Record, text: str = "") -> Parts:
+    def apply(self, record: StoredRecord, text: str = "") -> Parts:
         """Replay a record; return its patch, NOTHING if nothing visible changed."""
         added = self.replay(record, text)
         return replace(self._changed(record), timeline_add=added.timeline_add, signals_add=added.signals_add)
 
-    def observe(self, observation: Observation) -> Parts:
+    def observe(self, observation: LiveState) -> Parts:
         """Apply a new observation; return its patch, NOTHING if nothing visible changed."""
         before, self.observation, self._is_observed = self.observation, observation, True
         return replace(observation.changes(before), **self._newer(self._judged()))
@@ -493,7 +494,7 @@ class PageModel:
                             answer=outcome.label if outcome else "")
         entry = self.model.place_in_queue(name, node.attempt)[0] if node.status == IMPL_COMPLETE else None
         place = place_of(self.model, name)
-        status = entry.landing if entry is not None else place if place == Landing.UNDONE else \
+        status = entry.landing if entry is not None else place if place == LandingWord.UNDONE else \
             shown(node.status, node.landing)
         return PageNode(*common, status, place, node.attempt, node.since, node.reason[:TEXT], node.commit,
                         question.text[:TEXT] if question else "", state.held.get(name))
@@ -512,7 +513,7 @@ class PageModel:
     def _notices(self) -> list[Notice]:
         """Return what to notify the user of now, from the same source as the command of `[notify]`."""
         state = self.model.state
-        parked = [Parked(f"{name}:{state.nodes[name].attempt}", name, why) for name, why in state.held.items()
+        parked = [ParkedName(f"{name}:{state.nodes[name].attempt}", name, why) for name, why in state.held.items()
                   if name in state.nodes]
         found = open_notifications(state, parked, self.notify_on, state.status if state.over else "")
         return [Notice(one.key, one.event, one.node, clean(one.text)[:TEXT]) for one in found]
@@ -537,7 +538,7 @@ class PageModel:
 
     # ---- patches
 
-    def _changed(self, record: Record) -> Parts:
+    def _changed(self, record: StoredRecord) -> Parts:
         """Return the parts that have changed, among those that such a record can change."""
         model, touched = self.model, list[str]()
         parts = NOTHING
@@ -568,7 +569,7 @@ class PageModel:
         self._sent = replace(self._sent, **newer)
         return newer
 
-    def _touched(self, record: Record) -> list[str]:
+    def _touched(self, record: StoredRecord) -> list[str]:
         """Return the nodes that a record may have changed, of those that are shown."""
         with suppress(*CANNOT_REPLAY):  # an invalid name, which is reported elsewhere
             touched = self.model.touched(record)
@@ -579,7 +580,7 @@ class PageModel:
 
     # ---- lists
 
-    def _list(self, record: Record, kind: str, text: str) -> Parts:
+    def _list(self, record: StoredRecord, kind: str, text: str) -> Parts:
         """Add a record to the lists where it belongs; return what was added."""
         data, node = record.entry.data, self.node_of(record)
         name, at = f"{record.journal}:{record.entry.seq}", record.entry.at
@@ -599,7 +600,7 @@ class PageModel:
         if len(entries) > 2 * most and not self.keeps_all:
             entries[:] = latest_entries(entries, most)
 
-    def _timeline_kind(self, record: Record) -> str:
+    def _timeline_kind(self, record: StoredRecord) -> str:
         """Return what a record that reports no death, respawn or parking is in the timeline; '' for most."""
         if record.journal != QUEUE:
             kind = _RECORD_KINDS.get(type(record.event))
@@ -609,7 +610,7 @@ class PageModel:
         queue_kind = _QUEUE_KINDS.get(record.entry.kind) if ours else None
         return queue_kind(record.entry.data) if queue_kind else ""
 
-    def node_of(self, record: Record) -> str:
+    def node_of(self, record: StoredRecord) -> str:
         """Return the node that a record concerns, '' for none."""
         data = record.entry.data
         if record.journal == QUEUE:
@@ -623,7 +624,7 @@ class PageModel:
         return record.journal.removeprefix(RUNNER) if record.journal.startswith(RUNNER) else ""
 
 
-def _in_users_words(record: Record) -> str:
+def _in_users_words(record: StoredRecord) -> str:
     """Return a death or a restart without the terms of supervision; '' for all other records."""
     event = record.event
     if not isinstance(event, ChildDied | ChildSpawned):
@@ -636,13 +637,13 @@ def _in_users_words(record: Record) -> str:
     return f"{who} continues attempt {attempt} from the work that was done" if attempt else f"{who} was started again"
 
 
-def _is_minor(record: Record) -> bool:
+def _is_minor(record: StoredRecord) -> bool:
     """Return whether a record reports what garrison does by the way: nothing was lost, and nobody has to know."""
     event = record.event
     return isinstance(event, WorkSaved) or (isinstance(event, ChildSpawned) and event.follows == Follows.END)
 
 
-def _agent_of(record: Record) -> Key | None:
+def _agent_of(record: StoredRecord) -> Key | None:
     """Return the agent that a record is about; None for none, or for an invalid name."""
     full = record.entry.data.get("full")
     try:
@@ -666,8 +667,8 @@ def _page_entry(entry: MergeEntry, position: int) -> PageEntry:
 
 
 def _node_kind(record: NodeChanged) -> str:
-    if is_unchanged(record.status, record.landing):
-        return "unchanged"
+    if lands_nothing(record.status, record.landing):
+        return "unchanged" if record.landing == LandingWord.NO_CHANGE else "kept"
     retry = "attempt" if record.attempt > 1 else ""
     return {"validated": "landed", "failed": "failed", "skipped": "skipped", "active": retry}.get(record.status, "")
 
@@ -691,7 +692,7 @@ _RECORD_KINDS: Mapping[type[Any], Callable[[Any], str]] = {
     NodeChanged: _node_kind,
     GuardianSignal: _signal_kind,
     GateChanged: lambda record: "" if record.closed else "asks",
-    ProbeHealthy: lambda record: "healed",
+    ChildHealed: lambda record: "healed",
     PullRequestChanged: lambda record: "pull_request",
     WorkSaved: lambda record: "rescued",
 }

@@ -88,7 +88,7 @@ class LatestSign(Value):
     age_s: float
 
 
-class AgentEvidence(Value):
+class LatestEvidence(Value):
     """Latest evidence of activity of a node's agent."""
 
     ages_s: dict[str, float] = msgspec.field(default_factory=dict)
@@ -130,13 +130,13 @@ def process_evidence(observer: Observer, identity: Identity) -> ProcessEvidence:
     seen, verdict = observer.observe(identity), observer.judge(identity)
     below = []
     if verdict.state == "alive" and identity.pid is not None:
-        life = format_marker(str(observer.store.home), identity.key, identity.incarnation)
-        below = observer.processes.descendants(identity.pid, life)
+        marker = format_marker(str(observer.store.home), identity.key, identity.incarnation)
+        below = observer.processes.descendants(identity.pid, marker)
     return ProcessEvidence(verdict.state, verdict.why, seen.process_state, seen.process_state == "T", seen.beat_age,
                            len(below), sum(process.state in ("T", "t") for process in below))
 
 
-def agent_evidence(observer: Observer, identity: Identity | None, signs: AgentActivity) -> AgentEvidence:
+def agent_evidence(observer: Observer, identity: Identity | None, signs: AgentActivity) -> LatestEvidence:
     """Return the latest evidence of activity of a node's agent."""
     process = process_evidence(observer, identity) if identity is not None else None
     now = observer.clock.time()
@@ -148,9 +148,9 @@ def agent_evidence(observer: Observer, identity: Identity | None, signs: AgentAc
     last = latest_evidence(ages)
     if process is not None and process.beat_age_s is not None:
         ages["beat"] = process.beat_age_s
-    return AgentEvidence(ages, LatestSign(*last) if last else None, process is not None and process.stopped,
-                         process.processes if process else 0, process.processes_stopped if process else 0,
-                         signs.silence)
+    return LatestEvidence(ages, LatestSign(*last) if last else None, process is not None and process.stopped,
+                          process.processes if process else 0, process.processes_stopped if process else 0,
+                          signs.silence)
 
 
 def _ages(stamps: Mapping[str, tuple[int, int] | None], now: float) -> dict[str, float]:

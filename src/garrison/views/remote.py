@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol
 
 from garrison.errors import GarrisonError, NotFound, Refused
-from garrison.plugins import Group, load
+from garrison.plugins import PluginGroup, load
 from garrison.records.placement import describe
 from garrison.records.remote import RemotePhase, RemoteWorkState, look_remote
 from garrison.system.machine import garrison_argv
@@ -49,13 +49,13 @@ def describe_remote(state: RemoteWorkState | None, cut_off: Mapping[str, str] = 
 def hosts_cut_off(home: Path) -> dict[str, str]:
     """Return the hosts to which the keeper has no tunnel now, each with since when, as words."""
     try:
-        state = load(Group.PARTS, "hosts.state")(home)
+        state = load(PluginGroup.PARTS, "hosts.state")(home)
     except GarrisonError:
         return {}
     return {name: f" since {state.seen[name][11:16]} UTC" if name in state.seen else "" for name in state.troubles}
 
 
-class Ended(Protocol):
+class EndedCommand(Protocol):
     """A command that ended on a host."""
 
     @property
@@ -73,7 +73,7 @@ class HostWay(Protocol):
     def ssh(self) -> str:
         """Destination for ssh, '' for this machine."""
 
-    def run(self, argv: Sequence[str], *, timeout: float) -> Ended:
+    def run(self, argv: Sequence[str], *, timeout: float) -> EndedCommand:
         """Run a command to its end, for `timeout` seconds at most."""
 
     def popen(self, argv: Sequence[str], *, stdin: int | None = None, stdout: int | None = None,
@@ -85,7 +85,7 @@ class HostWay(Protocol):
 
 
 def way_to(home: Path, host: Host) -> HostWay:
-    way: HostWay = load(Group.PARTS, "hosts.access").of(home, host)
+    way: HostWay = load(PluginGroup.PARTS, "hosts.access").of(home, host)
     return way
 
 

@@ -31,7 +31,7 @@ from garrison.run.state import RunState
 from garrison.supervise.restart import Death
 from garrison.system.clock import from_iso
 from garrison.values import Value
-from garrison.views.event_log import GUARDIAN, NODE_ROLES, QUEUE, RUNNER, Record
+from garrison.views.event_log import GUARDIAN, NODE_ROLES, QUEUE, RUNNER, StoredRecord
 
 P = ParamSpec("P")
 LATEST = 50
@@ -108,7 +108,7 @@ class RunModel:
     _jobs: dict[str, tuple[int, str]] = field(default_factory=dict)
     """Node → attempt and name of the job that its runner runs."""
 
-    def apply(self, record: Record) -> Lifecycle | None:
+    def apply(self, record: StoredRecord) -> Lifecycle | None:
         """Replay one record, the next of its journal; return the lifecycle event that it is the first to report.
 
         A record that cannot be replayed is listed in `problems`; the others still count.
@@ -121,13 +121,13 @@ class RunModel:
                 self.corrupt = self.corrupt or (str(error) if isinstance(error, GarrisonError) else self.problems[-1])
             return None
 
-    def report(self, record: Record, error: Exception) -> None:
+    def report(self, record: StoredRecord, error: Exception) -> None:
         """List a record that cannot be shown, once."""
         problem = f"record {record.entry.seq} of {record.journal} cannot be shown: "
         if not (self.problems and self.problems[-1].startswith(problem)):
             self.problems.append(f"{problem}{error!r:.200}")
 
-    def _apply(self, record: Record) -> Lifecycle | None:
+    def _apply(self, record: StoredRecord) -> Lifecycle | None:
         if record.journal == QUEUE:
             self._apply_queue(record)
             return None
@@ -161,14 +161,14 @@ class RunModel:
         if attempt == node.attempt and node.status in (IMPL_COMPLETE, VALIDATED):
             self.worked.setdefault(name, []).append(max(0.0, from_iso(node.since) - from_iso(since)))
 
-    def _apply_queue(self, record: Record) -> None:
+    def _apply_queue(self, record: StoredRecord) -> None:
         state = self.queues.setdefault(record.queue, QueueState())
         state.apply(record.entry)
         state.outcomes.clear()  # only guardians need them
         if record.entry.kind == "enq" and record.entry.data.get("run") == self.run:
             self.queue_folders[str(record.entry.data["target"])] = record.queue
 
-    def _apply_process(self, record: Record) -> None:
+    def _apply_process(self, record: StoredRecord) -> None:
         node = record.journal.removeprefix(RUNNER)
         match record.event:
             case ChildDied() as death:
@@ -243,7 +243,7 @@ class RunModel:
     def latest(self) -> list[Lifecycle]:
         return sorted(self.lifecycle.values(), key=lambda event: event.at, reverse=True)[:LATEST]
 
-    def touched(self, record: Record) -> list[str] | None:
+    def touched(self, record: StoredRecord) -> list[str] | None:
         """Return the nodes that a record of a run's or process's journal may change; None for all of them."""
         data = record.entry.data
         full = str(data.get("full", ""))
@@ -254,7 +254,7 @@ class RunModel:
         is_wide = record.entry.kind == "snapshot" or "resume" in data or "processor" in names
         return None if is_wide else list(dict.fromkeys(names))
 
-    def merge_entry(self, record: Record) -> MergeEntry | None:
+    def merge_entry(self, record: StoredRecord) -> MergeEntry | None:
         """Return the merge entry of this run that a queue's record is about; None for those of other runs."""
         state = self.queues.get(record.queue)
         entry = state.entries.get(str(record.entry.data.get("entry", ""))) if state else None
@@ -274,7 +274,7 @@ class RunModel:
         return entries[-1], sum(1 for entry in queue.unfinished() if entry.seq < entries[-1].seq)
 
 
-def lifecycle_of(record: Record) -> Lifecycle | None:
+def lifecycle_of(record: StoredRecord) -> Lifecycle | None:
     """Return the death, respawn or parking that a record reports; None for all others, and for first starts. Pure."""
     match record.event:
         case ChildDied() as event:

@@ -22,7 +22,7 @@ from garrison.agents.conversation.policy import NEEDS_PERSON
 from garrison.errors import GarrisonError, NotFound
 from garrison.merge import records as queue_records
 from garrison.merge.records import EntryEnqueued, EntryLanded, GateStarted, StatusChanged, VerdictGiven
-from garrison.pipeline.node_status import IMPL_COMPLETE, is_unchanged
+from garrison.pipeline.node_status import IMPL_COMPLETE, lands_nothing
 from garrison.pipeline.questions import SIGNAL
 from garrison.records import costs
 from garrison.records import run as run_records
@@ -38,7 +38,7 @@ from garrison.run.status import Status
 from garrison.supervise.death_classes import RATE_LIMIT, ruling
 from garrison.system.clock import from_iso
 from garrison.values import Value, replace
-from garrison.views.event_log import NODE_ROLES, QUEUE, RUNNER, EventLog, Record
+from garrison.views.event_log import NODE_ROLES, QUEUE, RUNNER, EventLog, StoredRecord
 from garrison.views.run_model import CANNOT_REPLAY, RunModel
 from garrison.views.run_view import RunReader
 
@@ -78,6 +78,7 @@ class MarkKind(StrEnum):
     DIED = "died"
     LANDED = "landed"
     NO_CHANGE = "no change"
+    KEPT = "kept"
     FAILED = "failed"
     CONFLICT = "conflict"
     REJECTED = "rejected"
@@ -123,7 +124,7 @@ class Lane(Value):
     """Kind → seconds spent in it."""
 
 
-class GateRun(Value):
+class ShownGateRun(Value):
     """One run of the merge queue's gate for this run; `result` is '' while it lasts."""
 
     begin: float
@@ -144,7 +145,7 @@ class QueueFigures(Value):
     """Median from entry to landing."""
     red: int = 0
     """Gate runs that did not pass."""
-    gates: Sequence[GateRun] = ()
+    gates: Sequence[ShownGateRun] = ()
     landings: Sequence[float] = ()
 
 
@@ -222,7 +223,7 @@ def _most(series: Mapping[str, list[float]]) -> dict[str, list[float]]:
     return {**shown, **({OTHERS: [round(sum(sums), 6) for sums in zip(*rest, strict=True)]} if rest else {})}
 
 
-class Estimate(Value):
+class RestEstimate(Value):
     """Estimate of the rest: how long the nodes that are not over need, without waits for people."""
 
     seconds: float
@@ -246,7 +247,7 @@ class RunTimeline(Value):
     """Kind → seconds of all nodes."""
     lanes: Sequence[Lane]
     queue: QueueFigures
-    estimate: Estimate | None
+    estimate: RestEstimate | None
     costs: CostSeries = NO_COSTS
     problems: Sequence[str] = ()
     """What cannot be read."""
@@ -306,7 +307,7 @@ class TimelineModel:
     last: float = 0.0
     """Times of the first and the last record of the run's own journals."""
     _tracks: dict[str, _Track] = field(default_factory=dict)
-    _gates: dict[str, GateRun] = field(default_factory=dict)
+    _gates: dict[str, ShownGateRun] = field(default_factory=dict)
     """Job → gate run with entries of this run."""
     _entered: dict[str, tuple[str, float]] = field(default_factory=dict)
     """Merge entry → its node, and when it was enqueued."""
@@ -316,7 +317,7 @@ class TimelineModel:
     def __post_init__(self) -> None:
         self.model = RunModel(self.run)
 
-    def apply(self, record: Record) -> None:
+    def apply(self, record: StoredRecord) -> None:
         """Replay one record."""
         if record.entry.kind == "decision":
             return
@@ -335,7 +336,7 @@ class TimelineModel:
             self._mark_change(name, before.get(name), at)
             self._show(name, at)
 
-    def _touched(self, record: Record) -> list[str]:
+    def _touched(self, record: StoredRecord) -> list[str]:
         """Return the nodes that a record may change: looking at all of them for each would cost too much."""
         data, kind = record.entry.data, record.entry.kind
         known = [*self.model.state.nodes, *self._tracks]
@@ -356,7 +357,7 @@ class TimelineModel:
         found = self.model.state.nodes.get(node)
         return found.attempt if found else 1
 
-    def _apply_process(self, record: Record, at: float) -> None:
+    def _apply_process(self, record: StoredRecord, at: float) -> None:
         self.first, self.last = self.first or at, max(self.last, at)
         match record.event:
             case ChildDied() as death if (key := Key.parse(death.full)).role in NODE_ROLES:
@@ -371,7 +372,7 @@ class TimelineModel:
             case GuardianSignal() as signal if signal.answer and signal.node:
                 self._track(signal.node).mark(MarkKind.ANSWERED, at, self._attempt(signal.node))
 
-    def _apply_queue(self, record: Record, at: float) -> None:
+    def _apply_queue(self, record: StoredRecord, at: float) -> None:
         match queue_records.decode(record.entry.kind, record.entry.data):
             case EntryEnqueued() as entered if entered.run == self.run:
                 self._entered[entered.entry] = (entered.node, at)
@@ -380,7 +381,7 @@ class TimelineModel:
                 for node, _ in self._ours(change.entries):
                     self._track(node).mark(MarkKind(status), at, self._attempt(node), change.reason)
             case GateStarted() as gate if ours := self._ours(gate.entries):
-                self._gates[gate.job] = GateRun(at, None, len(ours))
+                self._gates[gate.job] = ShownGateRun(at, None, len(ours))
             case VerdictGiven() as verdict if verdict.job in self._gates:
                 self._gates[verdict.job] = replace(self._gates[verdict.job], end=at, result=verdict.result)
             case EntryLanded() as landed if landed.entry in self._entered:
@@ -398,8 +399,8 @@ class TimelineModel:
         if now.status == "active" and now.attempt > 1 and now.attempt != before.attempt:
             track.mark(MarkKind.RETRY, at, now.attempt, now.reason)
         elif now.status == "validated":
-            is_same = is_unchanged(now.status, now.landing)
-            track.mark(MarkKind.NO_CHANGE if is_same else MarkKind.LANDED, at, now.attempt, now.commit[:10])
+            mark = MarkKind(now.landing) if lands_nothing(now.status, now.landing) else MarkKind.LANDED
+            track.mark(mark, at, now.attempt, now.commit[:10])
         elif now.status == "failed":
             track.mark(MarkKind.FAILED, at, now.attempt, now.reason)
 
@@ -521,7 +522,7 @@ def _begin(lane: Lane) -> float | None:
 
 def _over_at(lane: Lane) -> float | None:
     """Return when a node was over, None if it is not; a gate of the pipeline is over when it was answered."""
-    ends = [mark.at for mark in lane.marks if mark.kind in (MarkKind.LANDED, MarkKind.NO_CHANGE)]
+    ends = [mark.at for mark in lane.marks if mark.kind in (MarkKind.LANDED, MarkKind.NO_CHANGE, MarkKind.KEPT)]
     if lane.status == "validated":
         return ends[-1] if ends else 0.0
     if lane.status == "" and lane.spans and lane.spans[-1].end is not None:
@@ -580,7 +581,7 @@ def effort(lane: Lane, now: float) -> float:
 
 
 def estimate_rest(lanes: Sequence[Lane], predecessors: Mapping[str, Sequence[str]], agents: int,
-                  now: float) -> Estimate | None:
+                  now: float) -> RestEstimate | None:
     """Estimate how long the nodes that are not over need; None without a finished node, or if none is left.
 
     Each is taken to need the median of the finished ones, in the order of the graph, `agents` at once.
@@ -593,7 +594,7 @@ def estimate_rest(lanes: Sequence[Lane], predecessors: Mapping[str, Sequence[str
         return None
     rest = {name: max(usual - effort(lane, now), 0.0) for name, lane in left.items()}
     before = {name: [other for other in predecessors.get(name, ()) if other in left] for name in left}
-    return Estimate(round(simulate(rest, before, max(1, agents)), 1), len(left), len(finished))
+    return RestEstimate(round(simulate(rest, before, max(1, agents)), 1), len(left), len(finished))
 
 
 def simulate(rest: Mapping[str, float], before: Mapping[str, Sequence[str]], agents: int) -> float:

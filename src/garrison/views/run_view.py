@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from garrison.errors import GarrisonError
-from garrison.pipeline.node_status import Landing
+from garrison.pipeline.node_status import LandingWord
 from garrison.pipeline.questions import SIGNAL, OpenGate
 from garrison.processes.runtime import Runtime
 from garrison.records import run as run_records
@@ -41,7 +41,7 @@ from garrison.run.status import FINAL, UNFINISHED, Status, decide_status
 from garrison.system.clock import from_iso
 from garrison.system.machine import find_lack
 from garrison.values import Value, fields_of, project
-from garrison.views.event_log import GUARDIAN, EventLog, Record
+from garrison.views.event_log import GUARDIAN, EventLog, StoredRecord
 from garrison.views.limits import Limit, Used, limits
 from garrison.views.node_view import (
     PLACES,
@@ -102,6 +102,8 @@ class RunFacts(Value, kw_only=True):
     deaths: int
     folder: str
     problems: list[str] = msgspec.field(default_factory=list)
+    candidates: int = 0
+    """Nodes among all whose work lands only as that of another."""
     lands: RunLandingView | None = None
     """Its landing as a whole; None if its nodes land by themselves."""
     sandbox: str = ""
@@ -166,10 +168,10 @@ class RunView(RunFacts, kw_only=True):
             return f"ad hoc, {self.branch}" if self.branch else "ad hoc"
         if not self.total and self.status == "new":
             return "starting"
-        unchanged = self.counts.get(Landing.NO_CHANGE, 0)
-        more = f", {unchanged} {Landing.NO_CHANGE}" if unchanged else ""
-        more += f", {undone} {Landing.UNDONE}" if (undone := self.counts.get(Landing.UNDONE, 0)) else ""
-        return self.lands.progress if self.lands else f"{self.landed} of {self.total} landed{more}"
+        unchanged = self.counts.get(LandingWord.NO_CHANGE, 0)
+        more = f", {unchanged} {LandingWord.NO_CHANGE}" if unchanged else ""
+        more += f", {undone} {LandingWord.UNDONE}" if (undone := self.counts.get(LandingWord.UNDONE, 0)) else ""
+        return self.lands.progress if self.lands else f"{self.landed} of {self.total - self.candidates} landed{more}"
 
     @property
     def living(self) -> bool:
@@ -294,7 +296,7 @@ class _FollowedRun:
             for record in self.log.records():
                 self._apply(record)
 
-    def _apply(self, record: Record) -> None:
+    def _apply(self, record: StoredRecord) -> None:
         self.model.apply(record)
         if record.journal == GUARDIAN:
             self.ended_at = record.entry.at
@@ -385,9 +387,9 @@ class RunReader:
             run_id=run, status=status, reason=reason, corrupt=corrupt, gates=gates,
             questions=[*asking, *reviews, *(gate.place for gate in gates if gate.kind != SIGNAL)],
             counts=counts, asking=Counter(place_of(model, name) for name in asked & model.state.nodes.keys()),
-            total=len(model.state.nodes), pipeline_id=launch.pipeline_id, repo=launch.repo,
-            base=launch.base, lands=landing_view(model, launch), foreign_moves=model.state.foreign_moves,
-            warnings=model.state.warnings,
+            total=len(model.state.nodes), candidates=len(model.state.nodes) - model.state.own,
+            pipeline_id=launch.pipeline_id, repo=launch.repo, base=launch.base, lands=landing_view(model, launch),
+            foreign_moves=model.state.foreign_moves, warnings=model.state.warnings,
             adhoc=launch.adhoc, created_at=launch.created_at, age_s=self._age(launch.created_at),
             step=step,
             waits=waits_of(model, status, asking=asking, hint=_advice(status, step), corrupt=corrupt,
@@ -529,7 +531,7 @@ def landing_view(model: RunModel, launch: Launch) -> RunLandingView | None:
     status, reason = _LANDING_WORDS.get(landing.status, ""), landing.reason
     if landing.status == REQUESTED and entry is not None and entry.attempt == landing.attempt:
         status, reason = "testing" if entry.status in ("testing", "landing") else status, entry.reason
-    progress = describe_landed(state, launch.land, launch.base, launch.onto, len(state.nodes))
+    progress = describe_landed(state, launch.land, launch.base, launch.onto, state.own)
     if landing.status == TESTED:
         reason = state.pull_request.describe()
     return RunLandingView(launch.land, launch.onto, progress, status, landing.commit, reason)

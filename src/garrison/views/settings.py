@@ -35,7 +35,7 @@ HIDDEN = "(hidden)"
 """Shown instead of a value that is a secret, or of a variable that looks like one."""
 
 
-class Setting(Value):
+class ShownSetting(Value):
     """One value; `origin` is a file with its line, an environment variable, or `default`."""
 
     key: str
@@ -53,12 +53,14 @@ class Setting(Value):
         return "none" if self.value is None else json.dumps(self.value, ensure_ascii=False)
 
 
-def read_settings(home: Path, environ: Mapping[str, str], repo: Path | None, subfolder: str = "") -> Iterator[Setting]:
+def read_settings(home: Path, environ: Mapping[str, str], repo: Path | None,
+                  subfolder: str = "") -> Iterator[ShownSetting]:
     """Yield all settings of a home, and of the garrison.toml of a repository and of its folders down to `subfolder`;
     UsageError for a malformed file."""
     config, project = read_config(home), Table(PROJECT_FILE, {}) if repo is None else read_project_file(repo)
-    yield Setting("home", str(home), "GARRISON_HOME" if environ.get("GARRISON_HOME") else DEFAULT)
-    yield Setting("trees", str(trees_root(environ)), "GARRISON_TREES" if environ.get("GARRISON_TREES") else DEFAULT)
+    yield ShownSetting("home", str(home), "GARRISON_HOME" if environ.get("GARRISON_HOME") else DEFAULT)
+    yield ShownSetting("trees", str(trees_root(environ)),
+                       "GARRISON_TREES" if environ.get("GARRISON_TREES") else DEFAULT)
     stated = LaunchConfig.of(project.below("launch")) if repo is None else read_project(repo, subfolder)
     nested = [] if repo is None else [file.below("launch") for _, file in read_nested_files(repo, subfolder)]
     yield from _of_record(stated.over(config.launch()), *reversed(nested), project.below("launch"),
@@ -73,36 +75,36 @@ def read_settings(home: Path, environ: Mapping[str, str], repo: Path | None, sub
     timing = Timing.read(environ)
     for name in field_names(Timing):
         variable = f"GARRISON_{name.upper()}"
-        yield Setting(f"timing.{name}", getattr(timing, name),
-                      variable if variable in environ else DEFAULT)
+        yield ShownSetting(f"timing.{name}", getattr(timing, name),
+                           variable if variable in environ else DEFAULT)
 
 
-def _of_record(record: Any, *tables: Table) -> Iterator[Setting]:
+def _of_record(record: Any, *tables: Table) -> Iterator[ShownSetting]:
     """Yield what a record has; each value comes from the first table that states it."""
     for key in readers_of(type(record)):
         value = getattr(record, key)
-        yield Setting(f"{'.'.join(tables[0].keys)}.{key}", HIDDEN if value and is_secret(type(record), key) else
-                      _plain(value), _origin(key, *tables))
+        yield ShownSetting(f"{'.'.join(tables[0].keys)}.{key}", HIDDEN if value and is_secret(type(record), key) else
+                           _plain(value), _origin(key, *tables))
 
 
 def _origin(key: str, *tables: Table) -> str:
     return next((table.place(key) for table in tables if key in table.values), DEFAULT)
 
 
-def _guard(own: Table, project: Table) -> Iterator[Setting]:
+def _guard(own: Table, project: Table) -> Iterator[ShownSetting]:
     """Yield the limits of what may land; the patterns of both files hold."""
     record = own.read(GuardConfig).with_project(project)
     for key in readers_of(GuardConfig):
         if key in list(ChangeKind):
-            yield Setting(f"guard.{key}", str(record.effect(ChangeKind(key))), _origin(key, project, own))
+            yield ShownSetting(f"guard.{key}", str(record.effect(ChangeKind(key))), _origin(key, project, own))
             continue
         value = getattr(record, key)
         places = [table.place(key) for table in (project, own) if key in table.values]
-        yield Setting(f"guard.{key}", _plain(value),
-                      " and ".join(places) if places and isinstance(value, tuple) else _origin(key, project, own))
+        yield ShownSetting(f"guard.{key}", _plain(value),
+                           " and ".join(places) if places and isinstance(value, tuple) else _origin(key, project, own))
 
 
-def _rights(config: ConfigFile, role: Role, agent: str, environ: Mapping[str, str]) -> Iterator[Setting]:
+def _rights(config: ConfigFile, role: Role, agent: str, environ: Mapping[str, str]) -> Iterator[ShownSetting]:
     """Yield the sandbox of a role or an agent: what it has itself, and what the more general `[sandbox]` gives it."""
     rights = rights_of(config, role, agent, environ)
     *general, own = rights_tables(config, role, agent)
@@ -110,16 +112,16 @@ def _rights(config: ConfigFile, role: Role, agent: str, environ: Mapping[str, st
         name = "sandbox" if key == "mode" and agent else key
         origin = MODE_VARIABLE if key == "mode" and MODE_VARIABLE in environ else _origin(name, own)
         inherited = _origin(key, *general) if origin == DEFAULT else DEFAULT
-        yield Setting(f"{'.'.join(own.keys)}.{name}", _plain(getattr(rights, key)),
-                      origin if inherited == DEFAULT else inherited,
-                      is_inherited=inherited != DEFAULT or (origin == MODE_VARIABLE and len(own.keys) > 1))
+        yield ShownSetting(f"{'.'.join(own.keys)}.{name}", _plain(getattr(rights, key)),
+                           origin if inherited == DEFAULT else inherited,
+                           is_inherited=inherited != DEFAULT or (origin == MODE_VARIABLE and len(own.keys) > 1))
 
 
-def _profiles(config: ConfigFile, environ: Mapping[str, str]) -> Iterator[Setting]:
+def _profiles(config: ConfigFile, environ: Mapping[str, str]) -> Iterator[ShownSetting]:
     """Yield what applies to every agent, then each profile with all settings of its kind."""
     general, defaults = config.table.below("agents"), {"turns": AgentsConfig.turns, **config.agent_defaults()}
     for key, value in defaults.items():
-        yield Setting(f"agents.{key}", _plain(value), _origin(key, general))
+        yield ShownSetting(f"agents.{key}", _plain(value), _origin(key, general))
     profiles, configured = registry.profiles(config.path.parent), {each.name: each for each in config.agents()}
     for name in dict.fromkeys(("claude", *configured)):
         table, profile = general.below(name), configured.get(name)
@@ -129,9 +131,9 @@ def _profiles(config: ConfigFile, environ: Mapping[str, str]) -> Iterator[Settin
         shared = registry.shared_settings(kind)
         for key, value in values.items():
             inherited = _origin(shared[key], general) if key in shared and key not in table.values else DEFAULT
-            yield Setting(f"agents.{name}.{key}", _plain(value),
-                          _origin(key, table) if inherited == DEFAULT else inherited,
-                          is_inherited=inherited != DEFAULT)
+            yield ShownSetting(f"agents.{name}.{key}", _plain(value),
+                               _origin(key, table) if inherited == DEFAULT else inherited,
+                               is_inherited=inherited != DEFAULT)
         if profile is not None:
             yield from _rights(config, Role.AGENT, name, environ)
 

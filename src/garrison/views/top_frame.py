@@ -15,7 +15,7 @@ from msgspec import UNSET, UnsetType
 from garrison.ends import WaitKind
 from garrison.system import resource_usage
 from garrison.system.clock import format_age
-from garrison.system.resource_usage import NO_USAGE, Machine, Usage
+from garrison.system.resource_usage import NO_USAGE, Machine, ResourceUsage
 from garrison.values import Value, fields_of, project, replace
 from garrison.views.event_log import NODE_ROLES
 from garrison.views.node_view import NodeView, QueueEntryView
@@ -29,7 +29,7 @@ ASKING = "asking"
 """Place of a node whose agent, gate or work waits for the user."""
 
 
-class ProcessRow(Usage, kw_only=True):
+class TopProcess(ResourceUsage, kw_only=True):
     """One of the two processes of a node, with what it uses, for the node's details."""
 
     state: str
@@ -41,7 +41,7 @@ class ProcessRow(Usage, kw_only=True):
     why: str
 
 
-class Row(Usage, kw_only=True):
+class TopRow(ResourceUsage, kw_only=True):
     """One row with what it uses: a run, one of its processes, or one of its nodes (`kind`)."""
 
     id: str
@@ -61,7 +61,7 @@ class Row(Usage, kw_only=True):
     beat_s: float | None = None
     usd: float | None = None
     doing: str = ""
-    parts: Mapping[str, ProcessRow] | UnsetType = UNSET
+    parts: Mapping[str, TopProcess] | UnsetType = UNSET
     """Role → process, of a node."""
 
     def details(self) -> list[tuple[str, str]]:
@@ -113,12 +113,12 @@ class Frame(Value):
     home: str
     at: str
     machine: Machine
-    used: Usage
+    used: ResourceUsage
     """Usage by all processes of the home."""
     agents: Agents
     usd_today: float
     runs_not_shown: int
-    rows: Sequence[Row]
+    rows: Sequence[TopRow]
     landing: Sequence[LandingOfRun]
     paused: Sequence[str]
     """Merge queues that are paused, with the reason."""
@@ -182,7 +182,7 @@ def _agents(view: RunView) -> tuple[int, int]:
     return view.counts["working"], next(int(limit.limit) for limit in view.details.limits if limit.level == "run")
 
 
-def run_rows(view: RunView, used: UsageByProcess, costs: Costs) -> list[Row]:
+def run_rows(view: RunView, used: UsageByProcess, costs: Costs) -> list[TopRow]:
     """Return a run as rows: itself, launcher, guardian, processor, then its nodes (of an ad-hoc run, its runner)."""
     usage = {stem: part for (run, stem), part in used.items() if run == view.run_id}
     of_run = costs.of_run(view.run_id)
@@ -190,19 +190,19 @@ def run_rows(view: RunView, used: UsageByProcess, costs: Costs) -> list[Row]:
     names = {node.node for node in nodes}
     doing = "; ".join(words for words in (view.progress, view.hint or view.reason) if words)
     run = view.run_id
-    return [Row(**fields_of(_rounded(total_usage(usage.values()))), id=f"{run}/run/{run}", run=run, kind="run",
-                name=run, state=view.status, age_s=view.age_s, usd=of_run.usd, doing=doing),
+    return [TopRow(**fields_of(_rounded(total_usage(usage.values()))), id=f"{run}/run/{run}", run=run, kind="run",
+                   name=run, state=view.status, age_s=view.age_s, usd=of_run.usd, doing=doing),
             *(_process_row(view, process, _process_usage(process.stem, usage)) for process in view.processes
               if process.role not in NODE_ROLES or process.name not in names),
             *(_node_row(view.run_id, node, usage, of_run.nodes[node.node].usd if node.node in of_run.nodes else None)
               for node in nodes)]
 
 
-def _rounded(used: Usage) -> Usage:
+def _rounded(used: ResourceUsage) -> ResourceUsage:
     return used if used.cpu is None else replace(used, cpu=round(used.cpu, 1))
 
 
-def _process_usage(stem: str, usage: Mapping[str, Usage]) -> Usage:
+def _process_usage(stem: str, usage: Mapping[str, ResourceUsage]) -> ResourceUsage:
     """Return the usage of a process's own tree; gates run for the merge processor, the proxy for all of the run."""
     helpers = [used for other, used in usage.items()
                if (stem.startswith("processor-") and other.startswith("gate-"))
@@ -210,12 +210,12 @@ def _process_usage(stem: str, usage: Mapping[str, Usage]) -> Usage:
     return total_usage([usage.get(stem, NO_USAGE), *helpers])
 
 
-def _process_row(view: RunView, process: ProcessView, used: Usage) -> Row:
-    return Row(**fields_of(_rounded(used)), id=f"{view.run_id}/layer/{process.stem}", run=view.run_id, kind="layer",
-               name=process.stem, state=process.state, role=process.role, phase=process.phase,
-               starts=str(process.incarnation), age_s=process.age_s,
-               beat_s=process.beat_age_s if process.living else None,
-               doing=_process_doing(process, view) if process.living else process.why)
+def _process_row(view: RunView, process: ProcessView, used: ResourceUsage) -> TopRow:
+    return TopRow(**fields_of(_rounded(used)), id=f"{view.run_id}/layer/{process.stem}", run=view.run_id, kind="layer",
+                  name=process.stem, state=process.state, role=process.role, phase=process.phase,
+                  starts=str(process.incarnation), age_s=process.age_s,
+                  beat_s=process.beat_age_s if process.living else None,
+                  doing=_process_doing(process, view) if process.living else process.why)
 
 
 def _process_doing(process: ProcessView, view: RunView) -> str:
@@ -236,26 +236,26 @@ def _guardian_doing(view: RunView) -> str:
     return ", ".join(f"{found[place]} {word}" for place, word in words.items() if found[place])
 
 
-def _node_row(run: str, node: NodeView, usage: Mapping[str, Usage], usd: float | None) -> Row:
+def _node_row(run: str, node: NodeView, usage: Mapping[str, ResourceUsage], usd: float | None) -> TopRow:
     used = {role: usage.get(f"{role}-{node.node}", NO_USAGE) for role in NODE_ROLES}
     processes = {role: process for role, process in (("runner", node.runner), ("orchestrator", node.agent)) if process}
     beats = [process.beat_age_s for process in (node.agent, node.runner) if process and process.living]
     starts = fields_of(node.incarnations).values()
-    return Row(**fields_of(_rounded(total_usage(used.values()))), id=f"{run}/node/{node.node}", run=run, kind="node",
-               name=node.node, state=node.state, phase=node.phase, attempt=node.attempt, attempts=node.attempts,
-               starts="+".join(map(str, starts)) if any(starts) else "", age_s=node.since_s,
-               beat_s=beats[0] if beats else None, usd=usd, doing=node.doing,
-               parts={role: _node_process(process, used[role]) for role, process in processes.items()})
+    return TopRow(**fields_of(_rounded(total_usage(used.values()))), id=f"{run}/node/{node.node}", run=run, kind="node",
+                  name=node.node, state=node.state, phase=node.phase, attempt=node.attempt, attempts=node.attempts,
+                  starts="+".join(map(str, starts)) if any(starts) else "", age_s=node.since_s,
+                  beat_s=beats[0] if beats else None, usd=usd, doing=node.doing,
+                  parts={role: _node_process(process, used[role]) for role, process in processes.items()})
 
 
-def _node_process(process: ProcessView, used: Usage) -> ProcessRow:
-    return ProcessRow(
+def _node_process(process: ProcessView, used: ResourceUsage) -> TopProcess:
+    return TopProcess(
         **fields_of(_rounded(used)), state=process.state, phase=process.phase, incarnation=process.incarnation,
         pid=process.pid, age_s=process.age_s, beat_s=process.beat_age_s if process.living else None,
         why="" if process.living else process.why)
 
 
-def describe_usage(used: Usage) -> str:
+def describe_usage(used: ResourceUsage) -> str:
     """Return the usage of a process tree in words; '' without processes."""
     if not used.processes:
         return ""

@@ -21,14 +21,14 @@ from garrison.records.json_io import read_json
 from garrison.records.names import parse_marker
 from garrison.system import resource_usage
 from garrison.system.clock import from_iso
-from garrison.system.resource_usage import NO_USAGE, Usage, add_usage
+from garrison.system.resource_usage import NO_USAGE, ResourceUsage, add_usage
 from garrison.values import Value, fields_of
 
 COST_INTERVAL = 5.0
 """Seconds between two reads of the usage files."""
 COSTS_BY = ("node", "run", "day", "model", "agent")
 """Keys that `cost_rows` can group by."""
-UsageByProcess = Mapping[tuple[str, str], Usage]
+UsageByProcess = Mapping[tuple[str, str], ResourceUsage]
 """(run, role-name) → what the process trees of its incarnations use."""
 
 
@@ -39,16 +39,16 @@ def process_meter(home: Path) -> resource_usage.UsageMeter:
     return resource_usage.UsageMeter(lambda marker: _parse_marker(marker)[0] == str(home))
 
 
-def sum_by_process(trees: Mapping[str, Usage]) -> dict[tuple[str, str], Usage]:
+def sum_by_process(trees: Mapping[str, ResourceUsage]) -> dict[tuple[str, str], ResourceUsage]:
     """Sum usage by marker into usage by role-name; leftovers of an earlier incarnation count as well."""
-    usage: dict[tuple[str, str], Usage] = {}
+    usage: dict[tuple[str, str], ResourceUsage] = {}
     for marker, used in trees.items():
         _, run, stem, _ = _parse_marker(marker)
         usage[run, stem] = add_usage(usage.get((run, stem), NO_USAGE), used)
     return usage
 
 
-def total_usage(parts: Iterable[Usage]) -> Usage:
+def total_usage(parts: Iterable[ResourceUsage]) -> ResourceUsage:
     """Return the sum of some process trees."""
     usage = NO_USAGE
     for part in parts:
@@ -154,6 +154,7 @@ class CostReader:
                 calls, of_run = self._usage.read(path), nodes.setdefault(run, {})
                 of_run[node] = add_up([of_run.get(node, costs.Spent()), costs.total(calls)])
                 if (found := self._limits_beside(path)) is not None:
+                    found = budget.within_run(self.home, run, found)
                     limits.setdefault(run, {})[node] = found  # the latest attempt comes last, and its limits apply
                 today += costs.total_of_day(calls, day)
                 if path.with_name(costs.WINDOWS_FILE).exists():
@@ -239,6 +240,7 @@ def cost_rows(home: Path, run: str | None, by: str) -> list[CostRow]:
     limits: dict[str, list[float | None]] = {}
     for name, node, path in costs.usage_files(home, run):
         if (found := read_limits(path.parent)) is not None:  # the proxy has none of a session's
+            found = budget.within_run(home, name, found)
             limits[f"{name}/{node}"] = [found.node]  # the latest attempt comes last, and its limits apply
             limits.setdefault(name, []).append(found.run)
             limits.setdefault("", []).append(found.day)

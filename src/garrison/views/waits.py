@@ -33,7 +33,7 @@ SHOWN_TEXT = 600
 """Characters of a text that JSON has."""
 
 
-class Choice(Value, omit_defaults=True):
+class OfferedChoice(Value, omit_defaults=True):
     """An answer that a gate offers."""
 
     label: str
@@ -55,7 +55,7 @@ class ShownGate(Value, omit_defaults=True):
     free: bool
     """True if any text is an answer."""
     default: str
-    choices: list[Choice]
+    choices: list[OfferedChoice]
     why: str | None = None
     """What of the work asks for approval; None for a gate of the pipeline."""
 
@@ -193,13 +193,12 @@ def show_gate(gate: OpenGate) -> ShownGate:
     question = gate.question
     return ShownGate(gate.place, gate.node, gate.kind, question.text, gate.signal, gate.deadline or None,
                      question.kind == FREE_TEXT, question.own_answer,
-                     [Choice(option.label, option.key, option.irreversible) for option in question.options])
+                     [OfferedChoice(option.label, option.key, option.irreversible) for option in question.options])
 
 
 def show_review(entry: MergeEntry) -> ShownGate:
     """Return a merge entry that waits for approval, as a gate for the page."""
     why = describe_changes(with_effect(entry.changes, Effect.ASK))
-    question = (f"Land attempt {entry.attempt} ({entry.oid[:10]})? {f'It {why}. ' if why else ''}"
-                f"`garrison review {entry.node}` shows commits, diff and evidence.")
+    question = f"Land attempt {entry.attempt} ({entry.oid[:10]})?{f' It {why}.' if why else ''}"
     return ShownGate(f"{REVIEW}{entry.id}", entry.node, "review", question, "", None, False, "",
-                     [Choice("Approve", "A")], why)
+                     [OfferedChoice("Approve", "A")], why)

@@ -149,33 +149,34 @@ _PASS_PARTS = 4
 """Parts of a pass before its signature, the device left out."""
 
 
-class Refusal(Value):
+class AccessDenied(Value):
     """Refusal of a request: an HTTP status, and one line that says what to do."""
 
     status: int
     message: str
 
 
-NO_ACCESS = Refusal(401, "this browser has no access (any more): open the address that `garrison serve` printed")
+NO_ACCESS = AccessDenied(401, "this browser has no access (any more): open the address that `garrison serve` printed")
 
 
-def judge(rules: Rules, method: str, path: str, headers: Mapping[str, str], now: float) -> Refusal | str:
+def judge(rules: Rules, method: str, path: str, headers: Mapping[str, str], now: float) -> AccessDenied | str:
     """Return the scope of a request ('' for a file of the page, and a webhook), or its refusal.
 
     Names of headers are in lower case.
     """
     if not rules.is_own_host(headers.get("host", "")):
-        return Refusal(421, "this server has another host name; open the address that `garrison serve` printed, or "
+        return AccessDenied(421,
+                            "this server has another host name; open the address that `garrison serve` printed, or "
                             "name this one with --hostname")
     public = method == "GET" and not path.startswith(PRIVATE)
     if _is_foreign(rules, headers) and not (public and _is_navigation(headers)):
-        return Refusal(403, "pages of other sites may not use this server; open the printed address itself")
+        return AccessDenied(403, "pages of other sites may not use this server; open the printed address itself")
     if public:
         return ""
     if (path == WEBHOOK or path.startswith(BUTTON)) and method == "POST":
         return ""
     if path in (PAIR, CHALLENGE, DEVICE_SESSION):
-        return Refusal(405, "use POST") if method != "POST" else _refuse_change(headers, WRITE) or ""
+        return AccessDenied(405, "use POST") if method != "POST" else _refuse_change(headers, WRITE) or ""
     if path == EXCHANGE:
         given = rules.read_pass(bearer_of(headers), now)
         return NO_ACCESS if given is None else _refuse_change(headers, WRITE) or given.scope
@@ -185,7 +186,7 @@ def judge(rules: Rules, method: str, path: str, headers: Mapping[str, str], now:
     if method == "GET":
         return scope
     if method != "POST":
-        return Refusal(405, "use GET or POST")
+        return AccessDenied(405, "use GET or POST")
     return _refuse_change(headers, WRITE if path == SUBSCRIBE else scope) or scope
 
 
@@ -202,16 +203,17 @@ def _is_navigation(headers: Mapping[str, str]) -> bool:
             and "origin" not in headers)
 
 
-def _refuse_change(headers: Mapping[str, str], scope: str) -> Refusal | None:
+def _refuse_change(headers: Mapping[str, str], scope: str) -> AccessDenied | None:
     if headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-        return Refusal(415, "send Content-Type: application/json")
+        return AccessDenied(415, "send Content-Type: application/json")
     if headers.get("x-garrison") != "1":
-        return Refusal(403, "send the header X-Garrison: 1")
+        return AccessDenied(403, "send the header X-Garrison: 1")
     if scope != WRITE:
-        return Refusal(403, "this address is read-only; `garrison serve` without --read-only prints one that may act")
+        return AccessDenied(403,
+                            "this address is read-only; `garrison serve` without --read-only prints one that may act")
     length = headers.get("content-length", "0")
     if not (length.isascii() and length.isdigit()) or int(length) > BODY_BYTES:
-        return Refusal(413, f"a request has at most {BODY_BYTES >> 10} KiB")
+        return AccessDenied(413, f"a request has at most {BODY_BYTES >> 10} KiB")
     return None
 
 

@@ -41,6 +41,8 @@ NODE: Mapping[str, Callable[[str, str, str], list[str]]] = {
     "cancel": lambda run, node, text: ["agents", "cancel", "--run", run, f"--reason={text}", "--", node],
     "answer": lambda run, node, text: ["answer", "--run", run, "--", node, text],
     "tell": lambda run, node, text: ["tell", "--run", run, "--", node, text],
+    "preview": lambda run, node, text: ["preview", "--background", "--run", run, "--", node,
+                                        *re.findall(r"\d{1,5}", text)[:1]],
 }
 ENTRY: Mapping[str, Callable[[str], list[str]]] = {
     "hold": lambda entry: ["merge-queue", "hold", "--", entry],

@@ -34,7 +34,7 @@ LONGEST = 60_000
 """Characters of a task or a list of tasks."""
 
 
-class Place(Value):
+class RunDefaults(Value):
     """A repository, and what a run in it gets if the page says nothing else."""
 
     repo: str
@@ -44,10 +44,10 @@ class Place(Value):
     """Why nothing can be started in it; '' if it can."""
 
 
-class Offer(Value):
+class StartOffer(Value):
     """What can be started."""
 
-    places: tuple[Place, ...]
+    places: tuple[RunDefaults, ...]
     agents: tuple[str, ...]
 
 
@@ -69,7 +69,7 @@ class Beginning(Value):
         return bool(self.run or self.problem)
 
 
-class Order(Value):
+class CommandLine(Value):
     """A command's words, what it reads from its standard input, and where it works."""
 
     words: tuple[str, ...]
@@ -85,7 +85,7 @@ class Order(Value):
         return shlex.join([*words, *(() if "--" in words else ("--",)), self.text])
 
 
-def read_offer(home: Path, here: Path, path: str) -> Offer:
+def read_offer(home: Path, here: Path, path: str) -> StartOffer:
     """Return what can be started in the repositories of a home's latest runs, and in the one that is `here`.
 
     Args:
@@ -99,7 +99,7 @@ def read_offer(home: Path, here: Path, path: str) -> Offer:
             seen.add(repo)
             with suppress(UsageError, Refused):  # gone since, or no repository
                 found.setdefault(validate_repository(repo))
-    return Offer(tuple(_place_of(home, repo) for repo in found), tuple(installed_agents(home, path)))
+    return StartOffer(tuple(_place_of(home, repo) for repo in found), tuple(installed_agents(home, path)))
 
 
 def _repositories_of(home: Path) -> Iterator[Path]:
@@ -110,12 +110,12 @@ def _repositories_of(home: Path) -> Iterator[Path]:
                 yield Path(launch.repo)
 
 
-def _place_of(home: Path, repo: Path) -> Place:
+def _place_of(home: Path, repo: Path) -> RunDefaults:
     try:
         config = read_defaults(home, repo)
     except UsageError as error:
-        return Place(str(repo), problem=str(error))
-    return Place(str(repo), config.agent or "", config.gate or "")
+        return RunDefaults(str(repo), problem=str(error))
+    return RunDefaults(str(repo), config.agent or "", config.gate or "")
 
 
 # ------------------------------------------------------------------------------------------------------------- orders
@@ -145,7 +145,7 @@ KINDS: Mapping[str, Callable[[Mapping[str, object]], tuple[list[str], str]]] = {
 """What is started → the words of its command, and its standard input."""
 
 
-def order_of(body: Mapping[str, object], offer: Offer) -> Order:
+def order_of(body: Mapping[str, object], offer: StartOffer) -> CommandLine:
     """Return the command that begins what a request asks for; UsageError if it asks for what is not offered."""
     kind, repo, agent = (text_of(body, key, required=False) for key in ("kind", "repo", "agent"))
     if kind not in KINDS:
@@ -160,11 +160,11 @@ def order_of(body: Mapping[str, object], offer: Offer) -> Order:
              *([f"--acceptance={acceptance}"] if acceptance and kind == "task" else []),
              *(["--approve"] if body.get("approve") is True else [])]
     first, *rest = words
-    return Order((first, *given, *rest, f"--target-dir={repo}",
-                  *(("--detach",) if first == "run" else ()), "--json"), repo, text)
+    return CommandLine((first, *given, *rest, f"--target-dir={repo}",
+                        *(("--detach",) if first == "run" else ()), "--json"), repo, text)
 
 
-def order_again(home: Path, run: str) -> Order:
+def order_again(home: Path, run: str) -> CommandLine:
     """Return the command that launches a run's graph once more, with the options of its launch."""
     files = RunFiles(home, run)
     launch = load_launch(files)
@@ -174,23 +174,23 @@ def order_again(home: Path, run: str) -> Order:
              f"--agent={launch.agent}", f"--land={launch.land}",
              f"--gate={launch.gate}" if launch.gate else "--no-gate" if launch.no_gate else "",
              f"--setup={launch.setup}" if launch.setup is not None else "", "--approve" if launch.approve else ""]
-    return Order(("launch", str(files.graph), f"--target-dir={launch.repo}",
-                  f"--pipeline-id={launch.pipeline_id}", *filter(None, given), "--new", "--detach", "--json"),
-                 launch.repo)
+    return CommandLine(("launch", str(files.graph), f"--target-dir={launch.repo}",
+                        f"--pipeline-id={launch.pipeline_id}", *filter(None, given), "--new", "--detach", "--json"),
+                       launch.repo)
 
 
-def order_added(run: str, body: Mapping[str, object]) -> Order:
+def order_added(run: str, body: Mapping[str, object]) -> CommandLine:
     """Return the command that adds a task to a run at work."""
     given = [f"--{key}={value}" for key in ("after", "agent", "budget")
              if (value := text_of(body, key, required=False).strip())]
-    return Order(("add", f"--run={run}", *given, "--file=-"), "", _long_text(body))
+    return CommandLine(("add", f"--run={run}", *given, "--file=-"), "", _long_text(body))
 
 
-def order_edited(run: str, node: str, body: Mapping[str, object]) -> Order:
+def order_edited(run: str, node: str, body: Mapping[str, object]) -> CommandLine:
     """Return the command that changes a node which has not started: its task, its agent or its budget."""
     given = [f"--{key}={value}" for key in ("agent", "budget") if (value := text_of(body, key, required=False).strip())]
     text = _long_text(body) if body.get("text") else ""
-    return Order(("edit", f"--run={run}", *given, *(["--file=-"] if text else []), "--", node), "", text)
+    return CommandLine(("edit", f"--run={run}", *given, *(["--file=-"] if text else []), "--", node), "", text)
 
 
 def _long_text(body: Mapping[str, object]) -> str:
@@ -210,7 +210,7 @@ class Beginnings:
         self.home, self._found, self._count = home, dict[str, Beginning](), 0
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def start(self, order: Order) -> Beginning:
+    def start(self, order: CommandLine) -> Beginning:
         """Start a command in the background."""
         self._count += 1
         begun = Beginning(str(self._count), order.command)
@@ -234,7 +234,7 @@ class Beginnings:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _follow(self, begun: Beginning, order: Order) -> None:
+    async def _follow(self, begun: Beginning, order: CommandLine) -> None:
         try:
             async with asyncio.timeout(SECONDS):
                 code, out = await self._run(begun, order)
@@ -245,7 +245,7 @@ class Beginnings:
         problem = "" if run else failure_of(code, begun.line)
         self._found[begun.id] = replace(begun, run=run, problem=problem)
 
-    async def _run(self, begun: Beginning, order: Order) -> tuple[int, str]:
+    async def _run(self, begun: Beginning, order: CommandLine) -> tuple[int, str]:
         """Run the command to its end; return (exit code, stdout), with its lines noted as they come."""
         argv, environment = program(self.home, order.words)
         process = await asyncio.create_subprocess_exec(

@@ -19,11 +19,11 @@ from garrison.errors import GarrisonError, NotFound, Refused
 from garrison.records import atomic
 from garrison.records.run import RunFiles
 from garrison.system.event_loop import FolderChanges
-from garrison.views.page_view import HomeObserver, Observation, RunLine
+from garrison.views.page_view import HomeObserver, LiveState, RunLine
 from garrison.views.usage import next_pause
 from garrison.web.connections import Capacity, Overloaded
 from garrison.web.responses import log_fault
-from garrison.web.run_stream import RunStream, Snapshot, encode_changes, replay_since
+from garrison.web.run_stream import RunSnapshot, RunStream, encode_changes, replay_since
 from garrison.web.sse import ALIVE, Client, encode_event
 
 T = TypeVar("T")
@@ -157,7 +157,7 @@ class Broadcaster:
                 self._streams[run].read()
         return self._streams[run]
 
-    async def snapshot(self, run: str) -> Snapshot:
+    async def snapshot(self, run: str) -> RunSnapshot:
         stream = await self.stream(run)
         await self._observe(stream)
         return stream.snapshot()
@@ -320,7 +320,7 @@ class Broadcaster:
 
     async def _observe_all(self, streams: list[RunStream]) -> float:
         """Observe, and send the changes; return the CPU seconds that it took."""
-        def observe() -> tuple[dict[str, Observation], bytes, float]:
+        def observe() -> tuple[dict[str, LiveState], bytes, float]:
             begun = time.thread_time()
             lines = self.run_list.read() if self.run_list.due else b""
             observed = self.observer.observe([stream.run for stream in streams]) if streams else {}

@@ -14,8 +14,8 @@ from garrison.system.terminal_text import spell_hidden
 from garrison.system.untrusted import read_end
 from garrison.values import Value, replace
 from garrison.views.changes import Changes, find_change, read_changes, since_attempt
-from garrison.views.decision import Decision, read_decision
-from garrison.views.diff import WHOLE_FILE, Change, FileChange, FileDiff, changed_files, file_at, read_diff
+from garrison.views.decision import ShownDecision, read_decision
+from garrison.views.diff import WHOLE_FILE, CommitRange, FileChange, FileDiff, changed_files, file_at, read_diff
 
 if TYPE_CHECKING:
     from garrison.merge.queue import MergeQueue
@@ -26,10 +26,10 @@ ARTEFACT_BYTES = 64 << 10
 """Bytes shown of one file of an attempt: its end."""
 
 
-class Listed(Value):
+class ListedChange(Value):
     """A change that was shown, with its files."""
 
-    change: Change
+    change: CommitRange
     files: list[FileChange]
 
 
@@ -60,7 +60,7 @@ class ChangeReader:
 
     def __init__(self, home: Path) -> None:
         self.home = home
-        self._listed: OrderedDict[tuple[Look, str], Listed] = OrderedDict()
+        self._listed: OrderedDict[tuple[Look, str], ListedChange] = OrderedDict()
 
     def read(self, look: Look, begin: int) -> Changes | NoChanges:
         """Return everything about the work of an attempt, and its files from `begin` on."""
@@ -95,25 +95,26 @@ class ChangeReader:
         return ArtefactEnd(spell_hidden(name), "data, not text" if "\0" in text else
                            "\n".join(map(spell_hidden, text.split("\n"))))
 
-    def decision(self, run: str, gate: str, node: str = "") -> Decision:
+    def decision(self, run: str, gate: str, node: str = "") -> ShownDecision:
         """Return what the user decides at a gate; of a run whose repository or records are gone, nothing."""
         try:
             return read_decision(Runtime.real(self.home), run, gate, node)
         except (GarrisonError, OSError):
-            return Decision([], 0, None)
+            return ShownDecision([], 0, None)
 
-    def _list(self, runtime: Runtime, queue: MergeQueue, look: Look) -> Listed:
+    def _list(self, runtime: Runtime, queue: MergeQueue, look: Look) -> ListedChange:
         change = find_change(runtime, look.run, look.node, look.attempt, queue)
         if not look.since:
-            return Listed(change, changed_files(queue.git, change.base, change.head))
-        return Listed(*since_attempt(queue.git, change, find_change(runtime, look.run, look.node, look.since, queue)))
+            return ListedChange(change, changed_files(queue.git, change.base, change.head))
+        return ListedChange(*since_attempt(queue.git, change,
+                                           find_change(runtime, look.run, look.node, look.since, queue)))
 
-    def _remember(self, look: Look, listed: Listed) -> None:
+    def _remember(self, look: Look, listed: ListedChange) -> None:
         self._listed[replace(look, attempt=listed.change.attempt), listed.change.head] = listed
         while len(self._listed) > KEPT:
             self._listed.popitem(last=False)
 
-    def _find(self, runtime: Runtime, look: Look, head: str) -> Listed:
+    def _find(self, runtime: Runtime, look: Look, head: str) -> ListedChange:
         listed = self._listed.get((look, head))
         if listed is not None:
             return listed

@@ -44,7 +44,7 @@ OpenButler = Callable[[Path, str, str], "AgentOrchestrator"]
 """Opens the butler of a home for a conversation that comes from the page of a run, '' for none."""
 
 
-class Place(Value):
+class PageOrigin(Value):
     """Run, and its node, from whose page a message comes; '' for none."""
 
     run: str = ""
@@ -55,7 +55,7 @@ class Place(Value):
         return f"run {self.run}{f', node {self.node}' if self.node else ''}" if self.run else ""
 
 
-NO_PLACE = Place()
+NO_PLACE = PageOrigin()
 
 
 def claude_butler(home: Path, conversation: str, run: str = "") -> AgentOrchestrator:
@@ -98,7 +98,7 @@ class Conversation:
     def last_id(self) -> str:
         return f"{self.server}-{self._number}"
 
-    def send(self, message: str, shown: list[str] | None = None, place: Place = NO_PLACE) -> Client:
+    def send(self, message: str, shown: list[str] | None = None, place: PageOrigin = NO_PLACE) -> Client:
         """Start to answer a message; return a listener to the answer. Refused while another is being answered.
 
         Args:
@@ -118,7 +118,7 @@ class Conversation:
         self._turn = asyncio.create_task(self._answer(message, place))
         return client
 
-    async def _answer(self, message: str, place: Place) -> None:
+    async def _answer(self, message: str, place: PageOrigin) -> None:
         try:
             butler = await self._current_butler(place.run or self._run)
             async for event in butler.stream(message, place.words):
@@ -284,12 +284,12 @@ def message_of(body: Mapping[str, object]) -> tuple[str, str]:
     return message, name
 
 
-def place_of(body: Mapping[str, object]) -> Place:
+def place_of(body: Mapping[str, object]) -> PageOrigin:
     """Return from whose page a request comes; UsageError for no name of a run or node."""
     run, node = body.get("run", ""), body.get("node", "")
     if not isinstance(run, str) or not isinstance(node, str):
         raise UsageError("run and node must be names")
-    return Place(check_run(run), check_node(node) if node else "") if run else NO_PLACE
+    return PageOrigin(check_run(run), check_node(node) if node else "") if run else NO_PLACE
 
 
 def agreed_to(body: Mapping[str, object]) -> list[str] | None:

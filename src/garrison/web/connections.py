@@ -83,12 +83,12 @@ def raise_file_limit(wanted: int = FILES) -> int:
     return max(now, target)
 
 
-class Connection(H11Protocol):
+class HttpConnection(H11Protocol):
     """HTTP connection that is ended when the head of a request takes too long, or strangers are too many."""
 
     def __init__(self, config: Any, server_state: Any, app_state: dict[str, Any], _loop: Any = None) -> None:
         super().__init__(config, server_state, app_state, _loop)
-        self._strangers: dict[Connection, float] = app_state.setdefault(_STATE, {})
+        self._strangers: dict[HttpConnection, float] = app_state.setdefault(_STATE, {})
         """Connection → its time, in the order of connecting."""
         self._capacity: Capacity = app_state[CAPACITY]
         self.app_state = {**app_state, _CONNECTION: self}
@@ -161,10 +161,10 @@ class Connection(H11Protocol):
 def recognize(scope: Scope) -> None:
     """Count the connection of an authorized request as a stranger's no longer."""
     connection = scope.get("state", {}).get(_CONNECTION)
-    if isinstance(connection, Connection):
+    if isinstance(connection, HttpConnection):
         connection.recognize()
 
 
 def is_beyond_capacity(scope: Scope) -> bool:
     connection = scope.get("state", {}).get(_CONNECTION)
-    return isinstance(connection, Connection) and connection.is_beyond_capacity
+    return isinstance(connection, HttpConnection) and connection.is_beyond_capacity

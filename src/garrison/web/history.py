@@ -34,7 +34,7 @@ SEPARATOR = " "
 """Between time and id in a cursor: neither contains it first."""
 
 
-class Kind(StrEnum):
+class PagedList(StrEnum):
     """A list that has pages."""
 
     TIMELINE = "timeline"
@@ -113,7 +113,7 @@ class RunHistory:
         self._followed.page.keeps_all = True
         self._queue: list[TimelineEntry] = []
 
-    def page(self, kind: Kind, wanted: Wanted) -> HistoryPage:
+    def page(self, kind: PagedList, wanted: Wanted) -> HistoryPage:
         """Return a page of one of its lists."""
         for record in self._followed.log.records():
             words = self._followed.replay_one(record)
@@ -123,8 +123,8 @@ class RunHistory:
                     f"{record.queue}:{record.entry.seq}", record.entry.at, record.entry.kind, entry.node,
                     words or str(record.entry.data.get("status", ""))))
         page = self._followed.page
-        lists: Mapping[Kind, Sequence[Entry]] = {
-            Kind.TIMELINE: page.timeline, Kind.SIGNALS: page.signals, Kind.QUEUE: self._queue}
+        lists: Mapping[PagedList, Sequence[Entry]] = {
+            PagedList.TIMELINE: page.timeline, PagedList.SIGNALS: page.signals, PagedList.QUEUE: self._queue}
         return cut_page(lists[kind], wanted, cursor_of, text_of)
 
 
@@ -160,9 +160,9 @@ class Histories:
     def page(self, run: str, kind: str, wanted: Wanted) -> HistoryPage:
         """Return a page; NotFound for a run or a list that does not exist."""
         try:
-            which = Kind(kind)
+            which = PagedList(kind)
         except ValueError:
-            raise NotFound(f"there is no list {kind!r:.40}; there are {', '.join(Kind)}") from None
+            raise NotFound(f"there is no list {kind!r:.40}; there are {', '.join(PagedList)}") from None
         with self._histories.reader(self.home, run) as history:
             return history.page(which, wanted.check())
 

@@ -27,7 +27,7 @@ from garrison.records.run import Result, RunFiles, Task
 from garrison.records.store import Store
 from garrison.values import Value, replace
 from garrison.views.changes import choose_shown, find_entries
-from garrison.views.event_log import NODE_ROLES, Event, EventLog
+from garrison.views.event_log import NODE_ROLES, EventLog, LoggedEvent
 from garrison.views.explain import change_of, explain
 
 T = TypeVar("T")
@@ -175,7 +175,7 @@ def _review(home: Path, run: str, node: str) -> Approval | None:
     return Approval(entry.attempt, entry.oid, entry.id) if entry.awaits_approval else None
 
 
-def _attempt(files: RunFiles, node: str, events: list[Event], number: int) -> ShownAttempt:
+def _attempt(files: RunFiles, node: str, events: list[LoggedEvent], number: int) -> ShownAttempt:
     folder = files.attempt(node, number)
     result = _read(Result, folder / "result.json")
     task = _read(Task, folder / "task.json")
@@ -191,7 +191,7 @@ def _attempt(files: RunFiles, node: str, events: list[Event], number: int) -> Sh
         ended, _size(folder / LOG), incarnations(events, number))
 
 
-def incarnations(events: list[Event], attempt: int) -> list[ShownIncarnation]:
+def incarnations(events: list[LoggedEvent], attempt: int) -> list[ShownIncarnation]:
     """Return the incarnations of a node's runner and agent in one attempt, in starting order. Pure."""
     rows: dict[tuple[str, int], ShownIncarnation] = {}
     for event in events:
@@ -235,7 +235,7 @@ class LogPiece(Piece, kw_only=True):
     size: int
 
 
-class Block(Value):
+class SessionBlock(Value):
     """Something that was said or done in a session."""
 
     role: str
@@ -243,14 +243,14 @@ class Block(Value):
     name: str
     text: str
     at: str
-    life: int | None
+    incarnation: int | None = msgspec.field(name="life")
     error: bool
 
 
 class TranscriptPiece(Piece, kw_only=True):
     """Piece of a session."""
 
-    blocks: list[Block]
+    blocks: list[SessionBlock]
 
 
 def read_log(home: Path, run: str, node: str, attempt: int | None, begin: int, stop: int = -1) -> LogPiece:
@@ -291,7 +291,7 @@ def read_transcript(home: Path, run: str, node: str, attempt: int | None, begin:
                            next=end, more=more, ended=not more and _ended(folder))
 
 
-def _bounded(lines: list[tuple[int, list[Block]]]) -> list[tuple[int, list[Block]]]:
+def _bounded(lines: list[tuple[int, list[SessionBlock]]]) -> list[tuple[int, list[SessionBlock]]]:
     """Return the first lines of a transcript, up to `BLOCKS` blocks."""
     count, kept = 0, []
     for line in lines:
@@ -364,15 +364,15 @@ _BLOCKS: Mapping[str, tuple[str, str]] = {
 """Kind of a stream's event → role and kind of its block; other kinds have none."""
 
 
-def blocks_of(event: Mapping[str, Any]) -> list[Block]:
+def blocks_of(event: Mapping[str, Any]) -> list[SessionBlock]:
     """Return the block of one event of a session's stream, [] for none. Pure."""
     kind = str(event.get("kind", ""))
     if kind not in _BLOCKS:
         return []
     role, shown = _BLOCKS[kind]
-    return [Block(role, shown, str(event.get("name", "")).removeprefix("mcp__garrison__"),
-                  _block_text(kind, event)[:BLOCK_CHARACTERS], str(event.get("at", "")), event.get("life"),
-                  bool(event.get("error")))]
+    return [SessionBlock(role, shown, str(event.get("name", "")).removeprefix("mcp__garrison__"),
+                         _block_text(kind, event)[:BLOCK_CHARACTERS], str(event.get("at", "")), event.get("life"),
+                         bool(event.get("error")))]
 
 
 def _block_text(kind: str, event: Mapping[str, Any]) -> str:
@@ -394,7 +394,7 @@ def _block_text(kind: str, event: Mapping[str, Any]) -> str:
 # ---- search
 
 
-class Place(Value):
+class TextMatch(Value):
     """Place of a text in a file of `size` bytes; None where nothing was found in the part that was scanned."""
 
     found: int | None
@@ -406,7 +406,7 @@ class Place(Value):
 
 
 def find_text(home: Path, run: str, node: str, attempt: int | None, file: str, text: str, begin: int, *,
-              backwards: bool = False) -> Place:
+              backwards: bool = False) -> TextMatch:
     """Return the first place of `text` at or after the byte `begin`, or the last before it.
 
     NotFound for a file that cannot be searched, UsageError for an empty text.
@@ -422,12 +422,12 @@ def find_text(home: Path, run: str, node: str, attempt: int | None, file: str, t
     return search_file(paths[file], text.encode(errors="replace").lower(), begin, backwards=backwards)
 
 
-def search_file(path: Path, wanted: bytes, begin: int, *, backwards: bool = False) -> Place:
+def search_file(path: Path, wanted: bytes, begin: int, *, backwards: bool = False) -> TextMatch:
     """Return as `find_text` for bytes in lower case."""
     try:
         file = path.open("rb")
     except OSError:
-        return Place(None, None, None, 0)
+        return TextMatch(None, None, None, 0)
     with file:
         size = file.seek(0, 2)
         place = max(0, min(size, begin if begin >= 0 else size))
@@ -441,10 +441,10 @@ def search_file(path: Path, wanted: bytes, begin: int, *, backwards: bool = Fals
             at = data.rfind(wanted) if backwards else data.find(wanted)
             if at >= 0:
                 found = start + at
-                return Place(found, _line_start(path, found), None, size)
+                return TextMatch(found, _line_start(path, found), None, size)
             place = start if backwards else start + length
         is_done = last == (0 if backwards else size)
-        return Place(None, None, None if is_done else last, size)
+        return TextMatch(None, None, None if is_done else last, size)
 
 
 def _line_start(path: Path, place: int) -> int:

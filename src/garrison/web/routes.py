@@ -26,7 +26,16 @@ from garrison.views.changes import Changes
 from garrison.views.diff import CONTEXT, FileDiff
 from garrison.views.waits import REVIEW
 from garrison.web import access, actions, changes, chat, connections, node, responses
-from garrison.web.begin import Beginnings, Offer, Order, order_added, order_again, order_edited, order_of, read_offer
+from garrison.web.begin import (
+    Beginnings,
+    CommandLine,
+    StartOffer,
+    order_added,
+    order_again,
+    order_edited,
+    order_of,
+    read_offer,
+)
 from garrison.web.broadcaster import POLL_WITHOUT_INOTIFY, Broadcaster
 from garrison.web.history import PAGE, Histories, Wanted
 from garrison.web.phones import Phones
@@ -72,7 +81,7 @@ class Page:
         await self.beginnings.close()
 
     def app(self) -> ASGIApp:
-        return Guard(self.rules, Starlette(routes=self.routes(), exception_handlers={404: unknown_address}))
+        return AccessGuard(self.rules, Starlette(routes=self.routes(), exception_handlers={404: unknown_address}))
 
     def routes(self) -> list[Route]:
         """Return all routes."""
@@ -174,7 +183,7 @@ class Page:
         client = await self.broadcaster.join(cursors_of(request), write=may_write(request), with_list=with_list)
         return as_response(EventStream(client.events(), lambda: self.broadcaster.part(client)))
 
-    def search(self, request: Request) -> node.Place:
+    def search(self, request: Request) -> node.TextMatch:
         """Find the next line of a node's log or transcript that contains a text."""
         return node.find_text(
             self.home, run_of(request), node_of(request), query_number(request, "attempt", 0),
@@ -230,7 +239,7 @@ class Page:
         """Say what can be started, and with which values a terminal would begin it."""
         return json_answer(await asyncio.to_thread(self._read_offer))
 
-    def _read_offer(self) -> Offer:
+    def _read_offer(self) -> StartOffer:
         return read_offer(self.home, Path.cwd(), os.environ.get("PATH", ""))
 
     async def begin(self, request: Request) -> Response:
@@ -254,7 +263,7 @@ class Page:
         """Change a node that has not started."""
         return await self._order(order_edited(run_of(request), node_of(request), await body_of(request)))
 
-    async def _order(self, order: Order) -> Response:
+    async def _order(self, order: CommandLine) -> Response:
         message = await actions.run_command(self.home, order.words, order.text)
         return json_answer({"ok": True, "message": message, "command": order.command})
 
@@ -355,7 +364,7 @@ class Page:
         return json_answer({"ok": True, "message": "cancelled"})
 
 
-class Guard:
+class AccessGuard:
     """Authorize each request before its body is read, and add the headers of `access` to each response."""
 
     def __init__(self, rules: access.Rules, inner: ASGIApp) -> None:
@@ -387,7 +396,7 @@ class Guard:
             await self._log_in(request, token)(scope, receive, guarded)
             return
         verdict = access.judge(self.rules, scope["method"], scope["path"], headers, time.time())
-        if isinstance(verdict, access.Refusal):
+        if isinstance(verdict, access.AccessDenied):
             # The rest of a refused request is not read, however slowly it comes.
             await refusal(request, verdict.status, verdict.message, close=True)(scope, receive, guarded)
             return

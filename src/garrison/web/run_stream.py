@@ -35,9 +35,9 @@ from garrison.run.plan import read_plan
 from garrison.run.state import RunState
 from garrison.system.stamps import file_stamp
 from garrison.values import Value, fields_of, replace
-from garrison.views.event_log import GUARDIAN, LAUNCHER, QUEUE, RUNNER, EventLog, Record
+from garrison.views.event_log import GUARDIAN, LAUNCHER, QUEUE, RUNNER, EventLog, StoredRecord
 from garrison.views.explain import describe
-from garrison.views.page_view import NOTHING, GraphNode, Observation, PageModel, Parts
+from garrison.views.page_view import NOTHING, GraphNode, LiveState, PageModel, Parts
 from garrison.views.run_model import CANNOT_REPLAY, DrawnFlow, RunModel
 from garrison.web.sse import Client, encode_event
 
@@ -53,7 +53,7 @@ def _notify_on(home: Path) -> tuple[str, ...]:
         return NotifyConfig().on
 
 
-class Change(Value):
+class StreamChange(Value):
     """A journal record that changed something visible, as an event; `id` is the position after it."""
 
     id: str
@@ -71,7 +71,7 @@ class Beat(Parts, kw_only=True):
     run: str
 
 
-class Snapshot(Parts, kw_only=True):
+class RunSnapshot(Parts, kw_only=True):
     """All of a run: the parts that never change, and the others as they are after event `id`."""
 
     run: str
@@ -99,41 +99,41 @@ class FollowedRun:
         self.page = PageModel(RunModel(launch.run_id, RunState(flow=flow)), graph, launch.adhoc, _notify_on(home))
         self.cursor = Cursor(run_stamp(launch.run_id, launch.created_at))
 
-    def read(self, only: Container[Path] | None = None) -> list[Change]:
+    def read(self, only: Container[Path] | None = None) -> list[StreamChange]:
         """Read on; return an event for each record that changed something, with the id of the position after it."""
         return self.replay(self.log.records(only))
 
-    def replay(self, records: list[Record]) -> list[Change]:
+    def replay(self, records: list[StoredRecord]) -> list[StreamChange]:
         """Replay records; return as `read` does."""
         return [event for record in records if (event := self._event(record)) is not None]
 
-    def catch_up(self, records: list[Record]) -> None:
+    def catch_up(self, records: list[StoredRecord]) -> None:
         """Replay records without announcing them one by one."""
         for record in records:
             self.replay_one(record)
         self.page.mark_sent()
 
-    def replay_one(self, record: Record) -> str:
+    def replay_one(self, record: StoredRecord) -> str:
         """Replay one record without its patch; return it in words."""
         words = self._describe(record)
         self.page.replay(record, words)
         self._advance(record)
         return words
 
-    def _advance(self, record: Record) -> None:
+    def _advance(self, record: StoredRecord) -> None:
         if record.journal != QUEUE or record.queue == self.page.model.queue_folder:
             self.cursor.advance(record)
 
-    def _event(self, record: Record) -> Change | None:
+    def _event(self, record: StoredRecord) -> StreamChange | None:
         words = self._describe(record)
         patch = self.page.apply(record, words)
         self._advance(record)
         if patch == NOTHING:
             return None
         entry = record.entry
-        return Change(self.id, self.launch.run_id, entry.at, entry.kind, self.page.node_of(record), words, patch)
+        return StreamChange(self.id, self.launch.run_id, entry.at, entry.kind, self.page.node_of(record), words, patch)
 
-    def _describe(self, record: Record) -> str:
+    def _describe(self, record: StoredRecord) -> str:
         try:
             event = self.log.event(record) if record.entry.kind != "decision" else None
             line = describe(event) if event is not None else None
@@ -170,19 +170,19 @@ class RunStream:
         self._latest: deque[tuple[str, bytes]] = deque(maxlen=KEPT_EVENTS)
         self._before = ""
         """Id before the oldest kept event."""
-        self._first: tuple[tuple[str, Observation | None, bool, bool], bytes] | None = None
+        self._first: tuple[tuple[str, LiveState | None, bool, bool], bytes] | None = None
         """Encoded snapshot and its inputs: clients that connect at once share the work."""
 
     @property
     def page(self) -> PageModel:
         return self.followed.page
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> RunSnapshot:
         """Return all of the run as it is now."""
         graph, parts = self.graph, self.page.snapshot()
         title, goal = (str(text(graph.attrs, name, "")) if graph else "" for name in ("label", "goal"))
         problems = list(dict.fromkeys([*sorted(self.followed.log.problems), *self.page.problems]))
-        return Snapshot(
+        return RunSnapshot(
             **fields_of(replace(parts, problems=problems)), run=self.run, title=title or self.launch.pipeline_id,
             goal=goal, pipeline=self.launch.pipeline_id, target=self.launch.base, created=self.launch.created_at,
             dot=to_drawing(graph, titled=False, font="Helvetica", for_page=True) if graph else "",
@@ -234,7 +234,7 @@ class RunStream:
         for client in list(self.clients):
             client.put(data, self.run)
 
-    def observe(self, observation: Observation) -> None:
+    def observe(self, observation: LiveState) -> None:
         """Apply a new observation, and send its changes to the clients."""
         if (patch := self.page.observe(observation)) != NOTHING:
             data = encode_event("beat", Beat(run=self.run, **fields_of(patch)))
@@ -267,14 +267,14 @@ def replay_since(fresh: FollowedRun, after: str) -> list[bytes] | None:
     if seen is None or not seen.within(whole.cursor):
         return None
     this_run = ("", whole.page.model.queue_folder)
-    parts: tuple[list[Record], list[Record]] = ([], [])
+    parts: tuple[list[StoredRecord], list[StoredRecord]] = ([], [])
     for record in records:
         parts[record.queue not in this_run or record.entry.seq > seen.position(record)].append(record)
     fresh.catch_up(parts[False])
     return encode_changes(fresh.replay(parts[True]))
 
 
-def encode_changes(events: list[Change]) -> list[bytes]:
+def encode_changes(events: list[StreamChange]) -> list[bytes]:
     """Encode events for sending."""
     return [encode_event("change", event, event.id) for event in events]
 
@@ -327,14 +327,14 @@ class Cursor:
     runners: dict[str, int] = field(default_factory=dict)
     """Node → number in its runner's journal."""
 
-    def position(self, record: Record) -> int:
+    def position(self, record: StoredRecord) -> int:
         """Return the last seen number in the journal of a record."""
         journal = record.journal
         if journal.startswith(RUNNER):
             return self.runners.get(journal.removeprefix(RUNNER), 0)
         return {GUARDIAN: self.guardian, LAUNCHER: self.launch, QUEUE: self.queue}.get(journal, 0)
 
-    def advance(self, record: Record) -> None:
+    def advance(self, record: StoredRecord) -> None:
         """Count a record as seen."""
         journal, seq = record.journal, max(record.entry.seq, self.position(record))
         if journal.startswith(RUNNER):

@@ -27,7 +27,7 @@ from garrison.system.stamps import file_stamp
 from garrison.values import Value
 from garrison.web import access
 from garrison.web.chat import OpenButler, claude_butler
-from garrison.web.connections import CAPACITY, HEAD_SECONDS, Capacity, Connection, capacity_of, raise_file_limit
+from garrison.web.connections import CAPACITY, HEAD_SECONDS, Capacity, HttpConnection, capacity_of, raise_file_limit
 from garrison.web.phones import scope_of_device
 from garrison.web.routes import Page
 
@@ -176,10 +176,10 @@ class Server(uvicorn.Server):
         loop = asyncio.get_running_loop()
         secure, state = self.config.ssl, {CAPACITY: self.capacity}
 
-        def accepted() -> Connection:
+        def accepted() -> HttpConnection:
             if self.certificate is not None and secure is not None:
                 self.certificate.refresh(secure)  # before the handshake, which asyncio begins next
-            return Connection(self.config, self.server_state, state)
+            return HttpConnection(self.config, self.server_state, state)
 
         self.servers = [await loop.create_server(
             accepted, sock=sock, backlog=ACCEPTED_AT_ONCE, ssl=secure,
@@ -234,7 +234,7 @@ def _config(page: Page, endpoint: Endpoint) -> uvicorn.Config:
     return uvicorn.Config(
         page.app(), log_config=None, access_log=False, log_level="critical", lifespan="off", server_header=False,
         date_header=False, timeout_graceful_shutdown=SHUTDOWN_SECONDS, timeout_keep_alive=30,
-        h11_max_incomplete_event_size=32 << 10, proxy_headers=False, ws="none", http=Connection,
+        h11_max_incomplete_event_size=32 << 10, proxy_headers=False, ws="none", http=HttpConnection,
         **options)
 
 

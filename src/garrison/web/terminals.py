@@ -26,7 +26,7 @@ from garrison.records.names import Key
 from garrison.records.store import Store
 from garrison.run.person_signals import signal_by_person
 from garrison.system.tmux import TmuxTerminal
-from garrison.system.tmux_viewer import Size, TmuxViewer
+from garrison.system.tmux_viewer import ScreenSize, TmuxViewer
 from garrison.views.agent_session import AgentSession, open_session
 from garrison.web.connections import Overloaded
 from garrison.web.sse import COMMENT, KEEPALIVE_SECONDS, encode_event
@@ -39,7 +39,7 @@ BYTES_A_SECOND = 2 << 20
 """Most bytes a second to one page: a browser draws no more."""
 TYPED = 4000
 """Most characters of one request."""
-SMALLEST, LARGEST = Size(20, 5), Size(400, 200)
+SMALLEST, LARGEST = ScreenSize(20, 5), ScreenSize(400, 200)
 """Sizes that a page may give to a window."""
 
 
@@ -63,7 +63,7 @@ class PageTerminal:
         self.viewer = TmuxViewer(agent.terminal, agent.session)
         self._size_before = self.viewer.size
         self._lock: int | None = None
-        self._resized: Size | None = None
+        self._resized: ScreenSize | None = None
         """New size that the page does not know yet; it is sent before anything drawn in that size."""
         self._why = ""
         self._wake = asyncio.Event()
@@ -147,7 +147,7 @@ class PageTerminal:
 
     # ---- the keyboard
 
-    async def take_keyboard(self, size: Size) -> None:
+    async def take_keyboard(self, size: ScreenSize) -> None:
         """Give its person the keyboard, and the window the size of their screen; Refused if another person types."""
         if self.agent.read_only:
             raise Refused(f"{self.agent.key.name} is read-only: {self.agent.read_only}")
@@ -253,12 +253,12 @@ class Terminals:
         await asyncio.gather(*self._closing, return_exceptions=True)
 
 
-def size_of(body: Mapping[str, object]) -> Size:
+def size_of(body: Mapping[str, object]) -> ScreenSize:
     """Return the size in a request, within the limits."""
     columns, rows = body.get("columns"), body.get("rows")
     if not isinstance(columns, int) or not isinstance(rows, int):
         raise UsageError("pass columns and rows, whole numbers")
-    return Size(min(max(columns, SMALLEST.columns), LARGEST.columns), min(max(rows, SMALLEST.rows), LARGEST.rows))
+    return ScreenSize(min(max(columns, SMALLEST.columns), LARGEST.columns), min(max(rows, SMALLEST.rows), LARGEST.rows))
 
 
 def typed_of(body: Mapping[str, object]) -> str:
@@ -269,7 +269,7 @@ def typed_of(body: Mapping[str, object]) -> str:
     return text.encode(errors="replace").decode()
 
 
-def size_json(size: Size) -> dict[str, int]:
+def size_json(size: ScreenSize) -> dict[str, int]:
     return {"columns": size.columns, "rows": size.rows}
 
 

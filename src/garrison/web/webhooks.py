@@ -67,7 +67,7 @@ def secret_path(home: Path) -> Path:
     return home / "web" / "webhook-secret"
 
 
-class Proof:
+class DeliveryProof:
     """Proof of one delivery: fed with its body, it tells whether the sender has the secret."""
 
     def __init__(self, headers: Mapping[str, str], secret: str) -> None:
@@ -114,7 +114,7 @@ class Webhooks:
 
     async def receive(self, request: Request, headers: Mapping[str, str]) -> Response:
         """Check a delivery and wake the runs; the rest of a refused one is not read."""
-        proof, size = Proof(headers, self._secret), 0
+        proof, size = DeliveryProof(headers, self._secret), 0
         if not proof.is_offered:
             return refusal(request, 401, "the delivery is not signed with the secret of this server", close=True)
         try:

@@ -92,7 +92,7 @@ class _Call:
     answer: asyncio.Future[object]
 
 
-class McpServer:
+class OpenServer:
     """A server in use."""
 
     def __init__(self, spec: ServerSpec, log: Path | None = None) -> None:
@@ -252,7 +252,7 @@ class McpTools(Mapping[str, Callable[..., object]]):
     """Tools of several servers by `server.tool`, as a workflow agent takes them; an async context manager."""
 
     def __init__(self, specs: Mapping[str, ServerSpec], logs: Path | None = None) -> None:
-        self._servers = {name: McpServer(spec, logs / f"mcp-{name}.log" if logs else None)
+        self._servers = {name: OpenServer(spec, logs / f"mcp-{name}.log" if logs else None)
                          for name, spec in specs.items()}
         self._tools: dict[str, Callable[..., object]] = {}
 
@@ -270,7 +270,7 @@ class McpTools(Mapping[str, Callable[..., object]]):
                         trace: TracebackType | None) -> None:
         await asyncio.gather(*(server.close() for server in self._servers.values()))
 
-    def _add(self, name: str, server: McpServer, tool: Any) -> None:
+    def _add(self, name: str, server: OpenServer, tool: Any) -> None:
         async def call(**arguments: object) -> object:
             return await server.call(tool.name, arguments)
         call.__doc__ = tool.description or ""

@@ -19,7 +19,7 @@ from garrison.agents.channel_client import VARIABLE
 from garrison.agents.conversation import policy, questions
 from garrison.agents.conversation.attempt import ConnectedAttempt
 from garrison.agents.conversation.files import SessionRecord
-from garrison.agents.conversation.policy import Decision, Prompt, Step
+from garrison.agents.conversation.policy import NextStep, NextStepKind, Prompt
 from garrison.agents.trouble import WHAT_TO_DO, TroubleKind
 from garrison.agents.variables import expand
 from garrison.records import atomic
@@ -75,26 +75,26 @@ class AcpAttempt(ConnectedAttempt):
     def _ask(self, text: str) -> None:
         questions.ask(self.files, text)
 
-    def _decide(self) -> Decision:
+    def _decide(self) -> NextStep:
         decision = super()._decide()
         if not self.endings:
             return decision
         last = self.endings[-1]
-        if decision.step is Step.PARK:
+        if decision.step is NextStepKind.PARK:
             return replace(decision, reason=f"agent {self._name}: {_what_to_do(self._name, last.kind)} ({last.reason})")
-        if last.kind == policy.SILENT and decision.step is Step.FINISH and self.role == VALIDATOR:
+        if last.kind == policy.SILENT and decision.step is NextStepKind.FINISH and self.role == VALIDATOR:
             return replace(decision, reason="it was asked for its verdict and ended again without one that counts")
-        if last.kind == policy.SILENT and decision.step is Step.FINISH and (
+        if last.kind == policy.SILENT and decision.step is NextStepKind.FINISH and (
                 unreadable := next((each.unreadable for each in reversed(self.endings[-2:]) if each.unreadable), "")):
             return replace(decision, reason=f"it was warned, and made no other report: {unreadable}")
-        if last.kind == policy.SILENT and decision.step is Step.FINISH:
+        if last.kind == policy.SILENT and decision.step is NextStepKind.FINISH:
             atomic.write(self.files.unreported, NO_REPORT.encode(), durable=False)
             return replace(decision, success=True, reason="")
         if last.kind == TroubleKind.UNKNOWN_SESSION and self._lost() > MAX_LOST_SESSIONS:
-            return Decision(Step.FINISH, reason=f"its session was lost {self._lost()} times: {last.reason}")
+            return NextStep(NextStepKind.FINISH, reason=f"its session was lost {self._lost()} times: {last.reason}")
         return decision
 
-    def _order(self, decision: Decision) -> tuple[AcpJob, Mapping[str, str]]:
+    def _order(self, decision: NextStep) -> tuple[AcpJob, Mapping[str, str]]:
         task, assignment, files = self.assignment.task, self.assignment, self.files
         if mender := self._find_mender():
             files.write_session(SessionRecord(mender, mends=True))

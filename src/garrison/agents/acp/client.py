@@ -42,7 +42,7 @@ from acp.schema import (
     ToolCallUpdate,
 )
 
-from garrison.agents.acp.permissions import Option
+from garrison.agents.acp.permissions import OfferedAnswer
 from garrison.agents.acp.transport import MAX_LINE, AgentTransport, Breach
 from garrison.agents.conversation.stream import cut
 from garrison.system.processes import die_with_parent
@@ -51,8 +51,17 @@ from garrison.values import Value
 if TYPE_CHECKING:
     from garrison.agents.conversation.stream import Event
 
-__all__ = ["AcpClient", "AgentEnded", "Breach", "CannotStart", "Listener", "McpServer", "NoAnswer", "RequestError",
-           "Silence"]
+__all__ = [
+    "AcpClient",
+    "AcpSilence",
+    "AgentEnded",
+    "Breach",
+    "CannotStart",
+    "Listener",
+    "McpServer",
+    "NoAnswer",
+    "RequestError",
+]
 
 T = TypeVar("T")
 TOOL_TIMEOUT = 660.0
@@ -95,7 +104,7 @@ class NoAnswer(Exception):
     """Raised when the program does not answer while it starts."""
 
 
-class Silence(Exception):
+class AcpSilence(Exception):
     """Raised when nothing was received for too long."""
 
 
@@ -118,13 +127,13 @@ class Listener(Protocol):
     def on_event(self, event: Event) -> None:
         """Take an event of the turn."""
 
-    async def on_permission(self, kind: str, title: str, options: Sequence[Option]) -> Option | None:
+    async def on_permission(self, kind: str, title: str, options: Sequence[OfferedAnswer]) -> OfferedAnswer | None:
         """Return the agent's option that answers a request for leave; None to refuse."""
         ...
 
 
 @dataclass(slots=True)
-class Turn:
+class AcpTurn:
     """The turn under way, as far as it is known."""
 
     calls: dict[str, str] = field(default_factory=dict)
@@ -160,7 +169,7 @@ class AcpClient:
         self._stderr: deque[str] = deque(maxlen=_MAX_STDERR)
         self._tasks: list[asyncio.Task[object]] = []
         self._loading = False
-        self.turn_state = Turn()
+        self.turn_state = AcpTurn()
         self.agent = ""
         """Name and version that the program gives itself."""
         self.session = ""
@@ -241,7 +250,7 @@ class AcpClient:
                     cwd=self._inside, session_id=session, mcp_servers=_to_servers(servers)), "session/load")
         finally:
             self._loading = False
-            self.turn_state = Turn()
+            self.turn_state = AcpTurn()
 
     async def choose_mode(self, mode: str) -> None:
         """Put the session into one of the agent's modes; ValueError names those there are."""
@@ -273,14 +282,14 @@ class AcpClient:
             Silence: nothing was received for too long.
             RequestError: the agent answered with an error.
         """
-        self.turn_state = Turn()
+        self.turn_state = AcpTurn()
         self._transport.heard_at = asyncio.get_running_loop().time()
         request = asyncio.ensure_future(self._connection.prompt(
             session_id=self.session, prompt=[text_block(prompt)]))
         try:
             while not await self._wait(request, self._patience()):
                 if self._patience() <= 0 and not request.done():
-                    raise Silence(f"nothing was received for {self._stale:.0f} s")
+                    raise AcpSilence(f"nothing was received for {self._stale:.0f} s")
             self.turn_state.ended = True
             return str(_result_from(request, "session/prompt").stop_reason)
         finally:
@@ -417,7 +426,7 @@ class AcpClient:
         if turn.asked > _MAX_LEAVE:
             self._transport.break_off(f"{_MAX_LEAVE} requests for leave in a row, and no tool call ended between them")
             return RequestPermissionResponse(outcome=DeniedOutcome(outcome="cancelled"))
-        offered = [Option(str(each.option_id), str(each.name), str(each.kind)) for each in options[:20]]
+        offered = [OfferedAnswer(str(each.option_id), str(each.name), str(each.kind)) for each in options[:20]]
         chosen = await self._listener.on_permission(str(call.kind or "other"), title_of(call), offered)
         if chosen is None:
             return RequestPermissionResponse(outcome=DeniedOutcome(outcome="cancelled"))

@@ -20,15 +20,15 @@ from typing import TYPE_CHECKING, Any
 from garrison.agents.acp import permissions, prompts
 from garrison.agents.acp.client import (
     AcpClient,
+    AcpSilence,
     AgentEnded,
     Breach,
     CannotStart,
     McpServer,
     NoAnswer,
     RequestError,
-    Silence,
 )
-from garrison.agents.acp.permissions import Option, Ruling
+from garrison.agents.acp.permissions import LeaveRuling, OfferedAnswer
 from garrison.agents.acp.report_block import find_report, find_verdict, to_report
 from garrison.agents.acp.settings import MAX_LOST_SESSIONS, AcpJob
 from garrison.agents.base import VALIDATOR, WORKER
@@ -36,8 +36,8 @@ from garrison.agents.conversation import holder, messages, policy, questions
 from garrison.agents.conversation.connection import SessionConnection, clean, run_connection
 from garrison.agents.conversation.files import SessionRecord
 from garrison.agents.conversation.loop_detector import MAX_REPEATS, LoopDetector
-from garrison.agents.conversation.messages import Told
-from garrison.agents.conversation.policy import Ending
+from garrison.agents.conversation.messages import Undelivered
+from garrison.agents.conversation.policy import ConnectionEnd
 from garrison.agents.conversation.start_watch import POLL, StartWatch
 from garrison.agents.conversation.stream import cut
 from garrison.agents.conversation.tools import SERVER
@@ -59,11 +59,11 @@ MAX_QUESTIONS = 200
 """Requests for leave in one connection about which the user is asked."""
 
 
-class Connection(SessionConnection[AcpJob]):
+class AcpConnection(SessionConnection[AcpJob]):
     """One connection to an ACP agent."""
 
     program = "the agent's program"
-    failures = (Breach, NoAnswer, Silence, AgentEnded, RequestError, CannotStart)
+    failures = (Breach, NoAnswer, AcpSilence, AgentEnded, RequestError, CannotStart)
 
     def __init__(self, job: AcpJob) -> None:
         self.settings = settings = job.settings
@@ -85,7 +85,7 @@ class Connection(SessionConnection[AcpJob]):
 
     # ---- start
 
-    async def _open(self) -> Ending | None:
+    async def _open(self) -> ConnectionEnd | None:
         ending = await self._until_stopped(self._open_watched())
         self._started.set()
         return ending
@@ -93,21 +93,21 @@ class Connection(SessionConnection[AcpJob]):
     async def _close(self) -> None:
         await self._client.close()
 
-    async def _open_watched(self) -> Ending | None:
+    async def _open_watched(self) -> ConnectionEnd | None:
         """Open the session, unless the program hangs while it starts."""
         watched = StartWatch(self._show_trouble, waits_for_helpers=bool(self.settings.mcp_servers))
         opening = asyncio.ensure_future(self._open_session())
         try:
             while not (await asyncio.wait({opening}, timeout=POLL))[0]:
                 if watched.look():
-                    raise Silence("since its start the agent's program has neither answered nor done anything for "
-                                  f"{watched.seconds:.0f} s {self._client.stderr}".strip())
+                    raise AcpSilence("since its start the agent's program has neither answered nor done anything for "
+                                     f"{watched.seconds:.0f} s {self._client.stderr}".strip())
             return opening.result()
         finally:
             opening.cancel()
             watched.end()
 
-    async def _open_session(self) -> Ending | None:
+    async def _open_session(self) -> ConnectionEnd | None:
         """Start the program and its session; return the ending if the session cannot be continued or set up."""
         await self._client.start()
         holder.record_process(self.files, self._client.pid, self.job.incarnation)
@@ -132,7 +132,7 @@ class Connection(SessionConnection[AcpJob]):
                      "model": self.settings.model or self._client.agent, "version": self._client.agent})
         return None
 
-    async def _continue(self, servers: Sequence[McpServer]) -> Ending | None:
+    async def _continue(self, servers: Sequence[McpServer]) -> ConnectionEnd | None:
         """Continue the session, or begin another one in the same program: its next start would cost as much again."""
         refusal = "the agent cannot continue a session"
         if self._client.can_resume:
@@ -175,10 +175,10 @@ class Connection(SessionConnection[AcpJob]):
 
     # ---- a turn
 
-    def _text_of(self, told: Told) -> str:
+    def _text_of(self, told: Undelivered) -> str:
         return prompts.told(told.text, had_reported=bool(self._reported_to_socket()))
 
-    async def _turn(self, prompt: str) -> Ending:
+    async def _turn(self, prompt: str) -> ConnectionEnd:
         """Send one prompt; return how its turn ended."""
         if self._told is not None:  # a report from before is set aside
             (self.job.attempt_folder / RESULT).unlink(missing_ok=True)
@@ -193,7 +193,7 @@ class Connection(SessionConnection[AcpJob]):
             self._withdraw_question()
         return ending if ending is not None else self._stopped_by("end_turn")
 
-    async def _first(self, turn: asyncio.Future[str], watch: asyncio.Future[None]) -> Ending:
+    async def _first(self, turn: asyncio.Future[str], watch: asyncio.Future[None]) -> ConnectionEnd:
         """Wait for the turn, or until it continues for too long after a report or a question."""
         both: set[asyncio.Future[Any]] = {turn, watch}
         await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
@@ -205,7 +205,7 @@ class Connection(SessionConnection[AcpJob]):
             return self._stopped_by("end_turn")
         return self._stopped_by(turn.result())
 
-    async def _until_stopped(self, work: Awaitable[Ending | None]) -> Ending | None:
+    async def _until_stopped(self, work: Awaitable[ConnectionEnd | None]) -> ConnectionEnd | None:
         """Return what the work returns; if we are to stop first, end the agent's turn."""
         task, stopped = asyncio.ensure_future(work), asyncio.ensure_future(self._stop.wait())
         both: set[asyncio.Future[Any]] = {task, stopped}
@@ -228,7 +228,7 @@ class Connection(SessionConnection[AcpJob]):
                 return
         await asyncio.sleep(_AFTER_REPORT)
 
-    def _stopped_by(self, why: str) -> Ending:
+    def _stopped_by(self, why: str) -> ConnectionEnd:
         """Return how a turn ended, for the reason that the agent gives."""
         self._confirm()
         if self._round:
@@ -263,20 +263,20 @@ class Connection(SessionConnection[AcpJob]):
         if self._round:
             self._goes_on.set()
 
-    async def on_permission(self, kind: str, title: str, options: Sequence[Option]) -> Option | None:
+    async def on_permission(self, kind: str, title: str, options: Sequence[OfferedAnswer]) -> OfferedAnswer | None:
         """Answer a request for leave by the profile, or ask the user and wait."""
         if self._reported_to_socket() or self._open_question() or self._client.turn_state.ended:
-            return permissions.choose(options, Ruling.REFUSE)
+            return permissions.choose(options, LeaveRuling.REFUSE)
         ruling = permissions.rule(self.settings, kind, title)
-        if ruling is Ruling.ASK and self.job.role == VALIDATOR:  # what it may do is no matter of the user's
-            ruling = Ruling.REFUSE
-        if ruling is not Ruling.ASK:
+        if ruling is LeaveRuling.ASK and self.job.role == VALIDATOR:  # what it may do is no matter of the user's
+            ruling = LeaveRuling.REFUSE
+        if ruling is not LeaveRuling.ASK:
             return permissions.choose(options, ruling)
         async with self._question:
             self._asked += 1
             if self._asked > MAX_QUESTIONS:
                 self._note(f"{MAX_QUESTIONS} questions have been asked; what it asks for now is refused")
-                return permissions.choose(options, Ruling.REFUSE)
+                return permissions.choose(options, LeaveRuling.REFUSE)
             answer = await self._ask_person(permissions.question_of(clean(title), options))
         self._client.still_heard()
         chosen = permissions.read_answer(options, answer)
@@ -334,7 +334,7 @@ class Connection(SessionConnection[AcpJob]):
 
     # ---- failures
 
-    async def _failed(self, error: Exception) -> Ending:
+    async def _failed(self, error: Exception) -> ConnectionEnd:
         if isinstance(error, AgentEnded):
             kind = classify(None, error.stderr)  # agents write much else to their error output
             return await self._program_ended(End(error.code), error.stderr,
@@ -351,7 +351,7 @@ class Connection(SessionConnection[AcpJob]):
 def main(argv: list[str] | None = None) -> int:
     """Run the connection of a job; exit 0 once its ending is on disk."""
     logging.disable(logging.CRITICAL)  # the library would print every malformed message with a traceback
-    return run_connection(Connection, AcpJob, argv)
+    return run_connection(AcpConnection, AcpJob, argv)
 
 
 # ---- failures --------------------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ _OWN_TOOL = re.compile(
 _YES = frozenset({"yes", "y", "allow", "ok", "okay", "approve", "approved", "sure", "allowed"})
 
 
-class Ruling(StrEnum):
+class LeaveRuling(StrEnum):
     """Answer to a request for leave."""
 
     ALLOW = "allow"
@@ -32,7 +32,7 @@ class Ruling(StrEnum):
     ASK = "ask"
 
 
-class Option(Value):
+class OfferedAnswer(Value):
     """One answer that the agent offers; `kind` is allow_once, allow_always, reject_once or reject_always."""
 
     id: str
@@ -40,27 +40,27 @@ class Option(Value):
     kind: str
 
 
-def rule(settings: AcpSettings, kind: str, title: str) -> Ruling:
+def rule(settings: AcpSettings, kind: str, title: str) -> LeaveRuling:
     """Return what the profile says about a tool call of this kind."""
     if kind in settings.deny or ANYTHING in settings.deny:
-        return Ruling.REFUSE
+        return LeaveRuling.REFUSE
     if kind in settings.allow or ANYTHING in settings.allow or _OWN_TOOL.search(title):
-        return Ruling.ALLOW
-    return Ruling.ASK
+        return LeaveRuling.ALLOW
+    return LeaveRuling.ASK
 
 
-def choose(options: Sequence[Option], ruling: Ruling) -> Option | None:
+def choose(options: Sequence[OfferedAnswer], ruling: LeaveRuling) -> OfferedAnswer | None:
     """Return the option for a ruling, the narrower one first; None if the agent offers none of that kind."""
-    wanted = ("allow_once", "allow_always") if ruling is Ruling.ALLOW else ("reject_once", "reject_always")
+    wanted = ("allow_once", "allow_always") if ruling is LeaveRuling.ALLOW else ("reject_once", "reject_always")
     return next((option for kind in wanted for option in options if option.kind == kind), None)
 
 
-def question_of(title: str, options: Sequence[Option]) -> str:
+def question_of(title: str, options: Sequence[OfferedAnswer]) -> str:
     names = ", ".join(dict.fromkeys(option.name.strip() or option.id for option in options)) or "yes, no"
     return f"May it: {title.strip()[:MAX_TITLE] or 'run a tool that it does not name'}? Answer yes or no ({names})"
 
 
-def read_answer(options: Sequence[Option], answer: str) -> Option | None:
+def read_answer(options: Sequence[OfferedAnswer], answer: str) -> OfferedAnswer | None:
     """Return the option that the user's answer names, by its name, its id, or a yes or no; None to refuse."""
     said = answer.strip().casefold()
     for option in options:
@@ -70,5 +70,5 @@ def read_answer(options: Sequence[Option], answer: str) -> Option | None:
     if word and word[0] in _YES:
         always = next((option for option in options if option.kind == "allow_always"), None) \
             if "always" in said else None
-        return always or choose(options, Ruling.ALLOW)
-    return choose(options, Ruling.REFUSE)
+        return always or choose(options, LeaveRuling.ALLOW)
+    return choose(options, LeaveRuling.REFUSE)

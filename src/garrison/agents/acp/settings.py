@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from garrison.agents.base import Order
+from garrison.agents.base import ConnectionOrder
 from garrison.agents.claude import extensions
 from garrison.agents.claude.settings import LIMITS, values_of
 from garrison.config import PROFILE_KEYS, PROFILE_RIGHTS
@@ -129,7 +129,7 @@ MAX_LOST_SESSIONS = 5
 """Sessions that an attempt may lose because its agent does not continue them."""
 
 
-class AcpJob(Order, frozen=True, kw_only=True):
+class AcpJob(ConnectionOrder, frozen=True, kw_only=True):
     """One connection to an ACP agent, whose protocol knows no system prompt; without a session it begins one."""
 
     begun: int

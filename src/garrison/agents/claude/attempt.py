@@ -14,7 +14,7 @@ from garrison.agents.claude.settings import PROXY, ClaudeSettings, ConnectionJob
 from garrison.agents.conversation import prompts
 from garrison.agents.conversation.attempt import ConnectedAttempt
 from garrison.agents.conversation.files import SessionRecord
-from garrison.agents.conversation.policy import Decision, Step
+from garrison.agents.conversation.policy import NextStep, NextStepKind
 from garrison.agents.template import fill
 from garrison.agents.trouble import TroubleKind
 from garrison.records import atomic
@@ -56,16 +56,16 @@ class ClaudeAttempt(ConnectedAttempt):
         self.settings = without_variables(settings, assignment.network_variables)
         super().__init__(name, assignment, now, argv, model=settings.model, role=role, wall=wall)
 
-    def _decide(self) -> Decision:
+    def _decide(self) -> NextStep:
         decision = super()._decide()
-        is_refused = decision.step is Step.PARK and self.endings[-1].kind == TroubleKind.AUTHENTICATION
+        is_refused = decision.step is NextStepKind.PARK and self.endings[-1].kind == TroubleKind.AUTHENTICATION
         if is_refused and self.settings.login == PROXY:
             agent = f" --agent {self._name}" if self._name != BUILT_IN else ""
             return replace(decision, reason=f"{decision.reason}; if the log-in is valid, `garrison login --where file"
                            f"{agent}` gives further agents a copy of it")
         return decision
 
-    def _order(self, decision: Decision) -> tuple[ConnectionJob, Mapping[str, str]]:
+    def _order(self, decision: NextStep) -> tuple[ConnectionJob, Mapping[str, str]]:
         task, environment, files = self.assignment.task, self.assignment.environment, self.files
         resume = not decision.fresh and self.session is not None
         if not resume:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 from garrison import extras
 from garrison.agents.claude import cli_process
 from garrison.agents.conversation.start_watch import POLL, StartWatch
-from garrison.agents.conversation.stream import Event, Usage, cut
+from garrison.agents.conversation.stream import Event, TokenUsage, cut
 from garrison.errors import GarrisonError
 
 try:
@@ -52,8 +52,18 @@ except ModuleNotFoundError as error:
 if TYPE_CHECKING:
     from garrison.agents.base import Function
 
-__all__ = ["ClaudeClient", "ClaudeSDKError", "Interrupted", "NoResult", "ProcessError", "Silence", "build_options",
-           "project_key_for_directory", "to_hooks", "to_permission"]
+__all__ = [
+    "ClaudeClient",
+    "ClaudeSDKError",
+    "ClaudeSilence",
+    "Interrupted",
+    "NoResult",
+    "ProcessError",
+    "build_options",
+    "project_key_for_directory",
+    "to_hooks",
+    "to_permission",
+]
 
 TOOL_TIMEOUT = 660.0
 """Seconds for which a tool call may be silent beyond the stale limit: the CLI's own limit for a command is 600."""
@@ -70,7 +80,7 @@ class Interrupted(Exception):
     """Raised when the caller's stop event is set during a turn."""
 
 
-class Silence(Exception):
+class ClaudeSilence(Exception):
     """Raised when nothing was received for too long; `seconds` is the limit."""
 
     def __init__(self, seconds: float, what: str = "nothing was received for") -> None:
@@ -221,7 +231,7 @@ class ClaudeClient:
             starting.uncancel()
             if watch.result() is None:
                 what = "since its start the CLI has neither answered nor done anything for"
-                raise Silence(watched.seconds, what) from None
+                raise ClaudeSilence(watched.seconds, what) from None
             raise ProcessError("it ended at its start", exit_code=watch.result()) from None
         except CLIConnectionError:  # it did not take its first request, or could not be started
             if self._client.exit_code is None:
@@ -230,7 +240,7 @@ class ClaudeClient:
         except ClaudeSDKError:
             raise
         except Exception as error:  # the SDK has no class of its own for a request that got no answer
-            raise Silence(START_TIMEOUT, "the CLI has not answered since its start for") from error
+            raise ClaudeSilence(START_TIMEOUT, "the CLI has not answered since its start for") from error
         finally:
             watch.cancel()
             watched.end()
@@ -293,13 +303,13 @@ class ClaudeClient:
                     await self.interrupt()
                     if done:
                         raise Interrupted
-                    raise Silence(self._silence_limit() or 0.0)
+                    raise ClaudeSilence(self._silence_limit() or 0.0)
                 message = received.result()
                 if message is None:
                     return
                 if self._is_endless(message):
                     await self.interrupt()
-                    raise Silence(self._max_response or 0.0, "a response took longer than")
+                    raise ClaudeSilence(self._max_response or 0.0, "a response took longer than")
                 yield message
         finally:
             stopped.cancel()
@@ -420,7 +430,7 @@ _READERS: Sequence[tuple[type, Callable[[_MessageReader, Any], list[Event]]]] = 
 
 
 def _usage(message: str, model: str, usage: Mapping[str, Any], *, final: bool = False,
-           last: bool = False, is_full: bool = False) -> Usage:
+           last: bool = False, is_full: bool = False) -> TokenUsage:
     return {"kind": "usage", "message": message, "model": model, "usage": usage, "final": final, "last": last,
             "is_full": is_full}
 

@@ -22,10 +22,10 @@ from garrison.agents.claude import cli_process, log_in, transcripts
 from garrison.agents.claude.client import (
     ClaudeClient,
     ClaudeSDKError,
+    ClaudeSilence,
     Interrupted,
     NoResult,
     ProcessError,
-    Silence,
     build_options,
     to_hooks,
     to_permission,
@@ -37,11 +37,11 @@ from garrison.agents.conversation.connection import SessionConnection, run_conne
 from garrison.agents.conversation.files import AttemptFiles
 from garrison.agents.conversation.loop_detector import LoopDetector
 from garrison.agents.conversation.messages import FolderInstructions
-from garrison.agents.conversation.policy import Ending
+from garrison.agents.conversation.policy import ConnectionEnd
 from garrison.agents.conversation.questions import Permissions
 from garrison.agents.conversation.start_watch import StartWatch
-from garrison.agents.conversation.stream import Begin, Event, RateLimit, Result, Retry, Usage, cut
-from garrison.agents.conversation.tools import SERVER, TurnEnd
+from garrison.agents.conversation.stream import Begin, Event, RateLimit, Retry, TokenUsage, TurnSummary, cut
+from garrison.agents.conversation.tools import SERVER, SessionReports
 from garrison.agents.trouble import OUTAGES, TroubleKind, classify, kind_of_shortfall
 from garrison.ends import End
 from garrison.records import atomic, costs
@@ -63,11 +63,11 @@ _STREAMED = ("kind", "subtype", "error", "said", "usd", "turns", "status", "term
 """Keys of a result in `stream.jsonl`."""
 
 
-class Connection(SessionConnection[ConnectionJob]):
+class ClaudeConnection(SessionConnection[ConnectionJob]):
     """One connection to Claude."""
 
     program = "the CLI"
-    failures = (ClaudeSDKError, Silence)
+    failures = (ClaudeSDKError, ClaudeSilence)
 
     def __init__(self, job: ConnectionJob) -> None:
         settings = job.settings
@@ -78,7 +78,7 @@ class Connection(SessionConnection[ConnectionJob]):
         self._make_client(settings.max_turns)
         self._account = Account(Meter(Path(job.home), job.run, job.node, settings.limits), self.files.folder,
                                 job.session)
-        self._turn_end = TurnEnd(self.files)
+        self._turn_end = SessionReports(self.files)
         self._resets_at: float | None = None
         self._config = Path(job.config) if job.config else cli_process.config_folder(Path(job.home))
 
@@ -92,7 +92,7 @@ class Connection(SessionConnection[ConnectionJob]):
 
     # ---- start
 
-    def _prepare(self) -> Ending | None:
+    def _prepare(self) -> ConnectionEnd | None:
         if ending := self._enter_limits():
             return ending
         if self._prepare_transcript():
@@ -100,7 +100,7 @@ class Connection(SessionConnection[ConnectionJob]):
         return self._ending(TroubleKind.UNKNOWN_SESSION, f"there is no transcript of session "
                             f"{self.job.parent_session}, which this one was to continue")
 
-    def _enter_limits(self) -> Ending | None:
+    def _enter_limits(self) -> ConnectionEnd | None:
         """Reserve the first call, and leave the client as many turns as the attempt has left; return the ending if a
         limit is reached."""
         most = self.job.settings.max_turns
@@ -116,7 +116,7 @@ class Connection(SessionConnection[ConnectionJob]):
         self._client = ClaudeClient(options_of(self.job, self.files, self._stderr.append, turns),
                                     stale=settings.stale, max_response=settings.max_response)
 
-    def _short_of(self, shortfall: Shortfall | None) -> Ending | None:
+    def _short_of(self, shortfall: Shortfall | None) -> ConnectionEnd | None:
         """Return the ending if the next call may not start."""
         return self._ending(kind_of_shortfall(shortfall), shortfall.reason) if shortfall is not None else None
 
@@ -134,7 +134,7 @@ class Connection(SessionConnection[ConnectionJob]):
             self._note(f"continues session {job.parent_session}")
         return forked
 
-    async def _open(self) -> Ending | None:
+    async def _open(self) -> ConnectionEnd | None:
         settings = self.job.settings
         starts_others = settings.mcp_servers or settings.hooks or settings.plugins or self.job.repository
         await self._client.connect(StartWatch(self._show_trouble, waits_for_helpers=bool(starts_others)))
@@ -153,7 +153,7 @@ class Connection(SessionConnection[ConnectionJob]):
 
     # ---- a turn
 
-    async def _turn(self, prompt: str) -> Ending:
+    async def _turn(self, prompt: str) -> ConnectionEnd:
         """Record the turn's events until its result, or an event after which it is not continued."""
         try:
             async with aclosing(self._client.turn(prompt, self._stop)) as events:
@@ -171,7 +171,7 @@ class Connection(SessionConnection[ConnectionJob]):
             return self._ending(TroubleKind.CRASH, str(error))
         raise AssertionError("a turn ends with its result")
 
-    def _record(self, event: Event) -> Ending | None:
+    def _record(self, event: Event) -> ConnectionEnd | None:
         """Write an event to the stream or the usage file; return the ending if it is one."""
         handler = _HANDLERS.get(event["kind"])
         if handler is None:
@@ -187,7 +187,7 @@ class Connection(SessionConnection[ConnectionJob]):
             if status in _SERVER_FAILURES:
                 self._note(f"the MCP server {name} cannot be used: {status}")
 
-    def _usage(self, event: Usage) -> Ending | None:
+    def _usage(self, event: TokenUsage) -> ConnectionEnd | None:
         """Bill a response when it begins, and again when its tokens are known, before its tools run."""
         shortfall = self._account.pay(event)
         if not event["final"] and self._turn_end.reached:  # the CLI made a request though its turn was ended
@@ -199,7 +199,7 @@ class Connection(SessionConnection[ConnectionJob]):
             self._show_trouble("")
         return self._short_of(shortfall)
 
-    def _retry(self, event: Retry) -> Ending | None:
+    def _retry(self, event: Retry) -> ConnectionEnd | None:
         """End where a refusal is not worth waiting for: the user has to act, the wait is long, or the outage is known.
 
         Then a trial is one call, and who had started before waits for that.
@@ -220,12 +220,12 @@ class Connection(SessionConnection[ConnectionJob]):
         if event["status"] == "rejected":
             self._resets_at = float(event["resets_at"]) if event["resets_at"] else None
 
-    def _result(self, event: Result) -> Ending:
+    def _result(self, event: TurnSummary) -> ConnectionEnd:
         self._write({key: event[key] for key in _STREAMED} | {"said": cut(event["said"])})  # type: ignore[literal-required]
         self._account.record(event)
         return self._turn_ended(event["said"], self._failure(event))
 
-    def _failure(self, event: Result) -> Ending | None:
+    def _failure(self, event: TurnSummary) -> ConnectionEnd | None:
         """Return the ending of a turn that has failed."""
         if (told := policy.failure_in(event, self._client.last_error)) is None:
             return None
@@ -234,9 +234,9 @@ class Connection(SessionConnection[ConnectionJob]):
 
     # ---- failures
 
-    async def _failed(self, error: Exception) -> Ending:
+    async def _failed(self, error: Exception) -> ConnectionEnd:
         said = " ".join("".join(self._stderr).split())[-600:]
-        if isinstance(error, Silence):
+        if isinstance(error, ClaudeSilence):
             return self._ending(TroubleKind.HANG, f"{error} {said}".strip())
         kind = classify(None, f"{error} {said}")
         kind = kind if kind != TroubleKind.SERVER else TroubleKind.CRASH  # without a known cause it crashed
@@ -245,16 +245,16 @@ class Connection(SessionConnection[ConnectionJob]):
         return self._ending(kind, f"{error} {said}")
 
 
-_HANDLERS: Mapping[str, Callable[[Connection, Any], Ending | None]] = {
-    "begin": Connection._begin, "usage": Connection._usage, "retry": Connection._retry,
-    "limit": Connection._rate_limit, "result": Connection._result}
+_HANDLERS: Mapping[str, Callable[[ClaudeConnection, Any], ConnectionEnd | None]] = {
+    "begin": ClaudeConnection._begin, "usage": ClaudeConnection._usage, "retry": ClaudeConnection._retry,
+    "limit": ClaudeConnection._rate_limit, "result": ClaudeConnection._result}
 """Event → its handler; any other event is only written."""
 
 
 def options_of(job: ConnectionJob, files: AttemptFiles, stderr: Callable[[str], None],
                turns: int | None) -> ClaudeAgentOptions:
     """Return the SDK's options for a job; `turns` limits the connection's."""
-    settings, turn_end = job.settings, TurnEnd(files)
+    settings, turn_end = job.settings, SessionReports(files)
     folders = FolderInstructions(job.inside or job.worktree, job.folders)
     config = {"CLAUDE_CONFIG_DIR": job.config} if job.config else {}
     asks = settings.permission_mode == ASK
@@ -277,7 +277,7 @@ def options_of(job: ConnectionJob, files: AttemptFiles, stderr: Callable[[str], 
 
 def main(argv: list[str] | None = None) -> int:
     """Run the connection of a job; exit 0 once its ending is on disk."""
-    return run_connection(Connection, ConnectionJob, argv)
+    return run_connection(ClaudeConnection, ConnectionJob, argv)
 
 
 # ---- extension options -----------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from garrison.agents.base import Order
+from garrison.agents.base import ConnectionOrder
 from garrison.agents.claude import extensions
 from garrison.agents.conversation.loop_detector import MAX_REPEATS
 from garrison.config import PROFILE_KEYS, PROFILE_RIGHTS
@@ -182,7 +182,7 @@ def without_variables(settings: ClaudeSettings, names: Collection[str]) -> Claud
 # ---- job of a connection, in order.json
 
 
-class ConnectionJob(Order, frozen=True, kw_only=True):
+class ConnectionJob(ConnectionOrder, frozen=True, kw_only=True):
     """One connection to Claude."""
 
     run: str

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from garrison.agents.claude import cli_process, transcripts
 from garrison.agents.conversation import holder, policy, prompts, questions
-from garrison.agents.conversation.policy import Ending
+from garrison.agents.conversation.policy import ConnectionEnd
 from garrison.errors import Refused
 from garrison.records.json_io import read_json
 
@@ -47,7 +47,7 @@ def resume_cli(node: str, files: AttemptFiles, config: Path, settings: ClaudeSet
     project = transcripts.project_of(cwd)
     if transcripts.prepare(config, files.transcripts, session, project) == "unknown":
         raise Refused(f"the session of {node} has no messages yet; try again in a moment")
-    files.add_ending(Ending(policy.PERSON, time.time(), "a person took the session over"))
+    files.add_ending(ConnectionEnd(policy.PERSON, time.time(), "a person took the session over"))
     try:
         return run(resume_argv(settings, session), env, cwd, lambda pid: holder.record_process(files, pid, 0))
     finally:
@@ -70,7 +70,7 @@ def run_beside(node: str, files: AttemptFiles, settings: ClaudeSettings, env: Ma
     It begins with the conversation so far. The agent does not see what is written in it, only the changed worktree.
     """
     message = prompts.conversation_for_person(holder.conversation_of(node, files))
-    files.add_ending(Ending(policy.PERSON, time.time(), "a person worked in its place"))
+    files.add_ending(ConnectionEnd(policy.PERSON, time.time(), "a person worked in its place"))
     return run(fresh_argv(settings, message), env, cwd, lambda _pid: None)
 
 

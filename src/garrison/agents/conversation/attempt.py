@@ -15,10 +15,10 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from garrison.agents.base import WORKER, AgentReport, Assignment, Order, Outcome, Question, Trouble, Work
+from garrison.agents.base import WORKER, AgentReport, Assignment, ConnectionOrder, Question, Trouble, Work, WorkResult
 from garrison.agents.conversation import holder, policy, questions
 from garrison.agents.conversation.files import AttemptFiles
-from garrison.agents.conversation.policy import Decision, Ending, Step
+from garrison.agents.conversation.policy import ConnectionEnd, NextStep, NextStepKind
 from garrison.agents.conversation.tools import to_agent_report
 from garrison.agents.outages import SharedOutages
 from garrison.agents.trouble import LIMITS, OUTAGES, TABLE, TroubleKind
@@ -45,7 +45,7 @@ class SuspendableAttempt(Work):
             self.files.make()
         self.endings = self.files.read_endings()
         self.program: Work | None = None
-        self.outcome: Outcome | None = None
+        self.outcome: WorkResult | None = None
         self._stopping = self._taken_over = False
         self._held = ""
         """What it waits for, if that blocks other agents of its account as well."""
@@ -58,11 +58,11 @@ class SuspendableAttempt(Work):
 
     # ---- implemented by each kind of session
 
-    def _start(self, decision: Decision, now: float) -> Work:
+    def _start(self, decision: NextStep, now: float) -> Work:
         """Start the session's program."""
         raise NotImplementedError
 
-    def _conclude(self, ended: Outcome, *, recorded: bool) -> Outcome | None:
+    def _conclude(self, ended: WorkResult, *, recorded: bool) -> WorkResult | None:
         """Return the attempt's outcome after its program ended; None if the policy decides from the endings.
 
         Args:
@@ -81,7 +81,7 @@ class SuspendableAttempt(Work):
 
     # ---- the protocol `Work`
 
-    def poll(self, now: float) -> Outcome | None:
+    def poll(self, now: float) -> WorkResult | None:
         """Do one step; return the outcome once there is one and no process of the session is left."""
         if self.program is not None:
             if self.outages is not None:
@@ -140,12 +140,12 @@ class SuspendableAttempt(Work):
 
     # ---- steps
 
-    def _decide(self) -> Decision:
+    def _decide(self) -> NextStep:
         if not self.endings:
             return policy.first_decision(self.session)
         return policy.decide(self.endings, questions.is_answered(self.files))
 
-    def _program_ended(self, ended: Outcome) -> None:
+    def _program_ended(self, ended: WorkResult) -> None:
         before, self.endings = len(self.endings), self.files.read_endings()
         recorded = len(self.endings) > before
         self.outcome = self._conclude(ended, recorded=recorded)
@@ -155,9 +155,10 @@ class SuspendableAttempt(Work):
         if self.outages is not None:
             self._tell_others(self.outages, self.endings[-1] if len(self.endings) > before else None)
 
-    def _tell_others(self, outages: SharedOutages, ending: Ending | None) -> None:
+    def _tell_others(self, outages: SharedOutages, ending: ConnectionEnd | None) -> None:
         """Tell the other agents of the account how the program ended."""
-        if ending is not None and ending.kind in OUTAGES and self.decision.step is Step.WAIT and self._is_of_api():
+        if ending is not None and ending.kind in OUTAGES and self.decision.step is NextStepKind.WAIT \
+                and self._is_of_api():
             outages.record(ending, self.decision.until)
         elif self._stopping or (ending is not None and not ending.progress and (
                 ending.kind == policy.STOPPED or ending.kind in TABLE)):
@@ -169,8 +170,8 @@ class SuspendableAttempt(Work):
         """Return what it waits for before its program may begin, '' for nothing."""
         own = questions.waiting_for(self.files, self.endings, self.decision, self._wall())
         self._held, step = "", self.decision.step
-        is_own = step is Step.WAIT and self.endings[-1].kind in OUTAGES
-        if self.outages is None or not (is_own or step is Step.CONNECT):
+        is_own = step is NextStepKind.WAIT and self.endings[-1].kind in OUTAGES
+        if self.outages is None or not (is_own or step is NextStepKind.CONNECT):
             return own
         waiting = self.outages.hold_up(own, self.decision.until if is_own else 0.0)
         if self.outages.seen is not None:
@@ -184,20 +185,20 @@ class SuspendableAttempt(Work):
             self._taken_over, self.endings = False, self.files.read_endings()
             self.decision = self._decide()
         if self._stopping:
-            self.outcome = Outcome("fail", "stopped")
-        elif self.decision.step is Step.FINISH:
+            self.outcome = WorkResult("fail", "stopped")
+        elif self.decision.step is NextStepKind.FINISH:
             self._show_waiting("")
             success = self.decision.success
-            self.outcome = Outcome("success" if success else "fail", "" if success else self.decision.reason,
-                                   report=self._report())
+            self.outcome = WorkResult("success" if success else "fail", "" if success else self.decision.reason,
+                                      report=self._report())
         elif person is not None:
             self._taken_over = True
             self._show_waiting(person.describe())
         elif waiting := self._waiting_for():
             self._show_waiting(waiting)
         else:
-            if self.decision.step is not Step.CONNECT:  # the wait is over
-                self.decision = self._decide() if self.decision.step is Step.ASK else policy.RESUME
+            if self.decision.step is not NextStepKind.CONNECT:  # the wait is over
+                self.decision = self._decide() if self.decision.step is NextStepKind.ASK else policy.RESUME
             self._show_waiting("")
             self.program = self._start(self.decision, now)
 
@@ -219,7 +220,7 @@ class ConnectedAttempt(SuspendableAttempt):
         self._connection: ConnectionProcess | None = None
         super().__init__(assignment, now, wall=wall)
 
-    def _order(self, decision: Decision) -> tuple[Order, Mapping[str, str]]:
+    def _order(self, decision: NextStep) -> tuple[ConnectionOrder, Mapping[str, str]]:
         """Return the order of the next connection, and variables that are set for it alone."""
         raise NotImplementedError
 
@@ -235,7 +236,7 @@ class ConnectedAttempt(SuspendableAttempt):
         refused, is_first = self.assignment.refused, self.role == WORKER and self.session is None
         return AttemptFiles(refused).find_mender() if is_first and refused is not None else ""
 
-    def _start(self, decision: Decision, now: float) -> Work:
+    def _start(self, decision: NextStep, now: float) -> Work:
         """Record a connection's order and its prompt, and start it; an orphaned program on its session ends first."""
         holder.end_orphan(self.files)
         job, variables = self._order(decision)
@@ -254,17 +255,17 @@ class ConnectedAttempt(SuspendableAttempt):
         reported = bool(self.endings) and self.endings[-1].kind == policy.REPORTED
         return to_agent_report(read_json(self.files.report)) if reported and self.role == WORKER else {}
 
-    def _conclude(self, ended: Outcome, *, recorded: bool) -> Outcome | None:
+    def _conclude(self, ended: WorkResult, *, recorded: bool) -> WorkResult | None:
         if self._stopping:
             return None
         if self._connection is not None and self._connection.timed_out:
             return ended
         if not recorded:
             kind = policy.STOPPED if holder.person_of(self.files) is not None else TroubleKind.CRASH
-            self.endings.append(Ending(kind, self._wall(), ended.reason))
+            self.endings.append(ConnectionEnd(kind, self._wall(), ended.reason))
             self.files.add_ending(self.endings[-1])
         if self.endings[-1].kind == TroubleKind.CRASH:
-            return Outcome("fail", self.endings[-1].reason, ended.exit_code, killed=True)
+            return WorkResult("fail", self.endings[-1].reason, ended.exit_code, killed=True)
         return None
 
 
@@ -275,7 +276,7 @@ class ConnectionProcess(Work):
         self._job, self._output = process, output
         self.timed_out = False
 
-    def poll(self, now: float) -> Outcome | None:
+    def poll(self, now: float) -> WorkResult | None:
         """Return how it exited."""
         result = self._job.poll(now)
         if result is None:
@@ -287,7 +288,7 @@ class ConnectionProcess(Work):
             reason = "the session's process was killed"
         else:
             reason = f"the session's process ended with exit code {result.code}: {read_tail(self._output, 3)}"
-        return Outcome("fail", reason, result.code)
+        return WorkResult("fail", reason, result.code)
 
     def stop(self, now: float) -> None:
         """End it."""

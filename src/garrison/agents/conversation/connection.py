@@ -26,10 +26,10 @@ from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
-from garrison.agents.base import WORKER, Order
+from garrison.agents.base import WORKER, ConnectionOrder
 from garrison.agents.conversation import messages, policy, questions
 from garrison.agents.conversation.files import AttemptFiles
-from garrison.agents.conversation.policy import Ending
+from garrison.agents.conversation.policy import ConnectionEnd
 from garrison.agents.conversation.start_watch import start_slot
 from garrison.agents.conversation.stream import render
 from garrison.agents.result import LANDING
@@ -47,7 +47,7 @@ from garrison.values import replace
 
 if TYPE_CHECKING:
     from garrison.agents.conversation.loop_detector import LoopDetector
-    from garrison.agents.conversation.messages import Told
+    from garrison.agents.conversation.messages import Undelivered
     from garrison.agents.conversation.stream import Event
 
 _LOCK_TIMEOUT = 30.0
@@ -63,7 +63,7 @@ _SHOWN_REPEATS = 4
 
 _EARLIER = {"incarnation": "life", "worktree": "tree", "role": "part"}
 """Names in the order of an ACP agent by an orchestrator that runs since before an update."""
-OrderT = TypeVar("OrderT", bound=Order)
+OrderT = TypeVar("OrderT", bound=ConnectionOrder)
 
 
 class SessionConnection(Generic[OrderT]):
@@ -81,7 +81,7 @@ class SessionConnection(Generic[OrderT]):
         self._prompt, self._loops = job.prompt, loops
         self._stop, self._started = asyncio.Event(), asyncio.Event()
         self._began = time.time()
-        self._told: Told | None = None
+        self._told: Undelivered | None = None
         """The user's message sent with the current prompt; None once the agent has answered."""
         self._shows_repeats = False
         self._lock: LifeLock | None = None
@@ -94,11 +94,11 @@ class SessionConnection(Generic[OrderT]):
         """Return whether the model has answered in this connection."""
         raise NotImplementedError
 
-    async def _open(self) -> Ending | None:
+    async def _open(self) -> ConnectionEnd | None:
         """Start the program and its session; return the ending if they cannot begin."""
         raise NotImplementedError
 
-    async def _turn(self, prompt: str) -> Ending:
+    async def _turn(self, prompt: str) -> ConnectionEnd:
         """Send a prompt, and record the events of its turn; return how that ended."""
         raise NotImplementedError
 
@@ -106,11 +106,11 @@ class SessionConnection(Generic[OrderT]):
         """End the program."""
         raise NotImplementedError
 
-    async def _failed(self, error: Exception) -> Ending:
+    async def _failed(self, error: Exception) -> ConnectionEnd:
         """Return the ending that an error of the program means."""
         raise NotImplementedError
 
-    def _prepare(self) -> Ending | None:
+    def _prepare(self) -> ConnectionEnd | None:
         """Return the ending if the program may not start."""
         return None
 
@@ -128,7 +128,7 @@ class SessionConnection(Generic[OrderT]):
         report: Mapping[str, object] | None = read_json(self.files.report)
         return report
 
-    def _text_of(self, told: Told) -> str:
+    def _text_of(self, told: Undelivered) -> str:
         """Return the prompt that tells what the user has said during the last turn."""
         return told.text
 
@@ -138,7 +138,7 @@ class SessionConnection(Generic[OrderT]):
 
     # ---- from start to end
 
-    async def run(self) -> Ending:
+    async def run(self) -> ConnectionEnd:
         """Run the connection to its end."""
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, self._stop.set)
@@ -150,14 +150,14 @@ class SessionConnection(Generic[OrderT]):
         except self.failures as error:
             return await self._failed(error)
 
-    def _left_over(self) -> Ending | None:
+    def _left_over(self) -> ConnectionEnd | None:
         """Return the ending that a predecessor died before it had recorded."""
         if report := self._take_report():
             return self._reported(report)
         question = self._open_question()
         return self._ending(policy.QUESTION, question) if question else None
 
-    async def _lock_session(self) -> Ending | None:
+    async def _lock_session(self) -> ConnectionEnd | None:
         """Wait until no other process runs the session; return the ending if that takes too long, or we are to stop."""
         until = time.monotonic() + _LOCK_TIMEOUT
         while not self._stop.is_set() and time.monotonic() < until:
@@ -168,7 +168,7 @@ class SessionConnection(Generic[OrderT]):
         return self._ending(policy.STOPPED) if self._stop.is_set() else self._ending(
             TroubleKind.CRASH, "another process still runs the session")
 
-    async def _connect(self) -> Ending:
+    async def _connect(self) -> ConnectionEnd:
         async with start_slot(Path(self.job.home), self._starts, self._show_wait, self._stop) as self._started:
             self.files.waiting.unlink(missing_ok=True)
             if self._stop.is_set():
@@ -178,7 +178,7 @@ class SessionConnection(Generic[OrderT]):
             finally:
                 await self._close()
 
-    async def _converse(self) -> Ending:
+    async def _converse(self) -> ConnectionEnd:
         """Send the prompt, and another one for what the user has said meanwhile; return how the last turn ended."""
         self._told = told = messages.pending(self.files)
         ending = await self._turn(f"{self._prompt}\n\n{told.text}" if told else self._prompt)
@@ -202,10 +202,10 @@ class SessionConnection(Generic[OrderT]):
                                if self._shows_repeats else "")
         return reason
 
-    def _goes_round(self, reason: str) -> Ending:
+    def _goes_round(self, reason: str) -> ConnectionEnd:
         return self._ending(*questions.loop_ending(self.files, self.job.role, reason))
 
-    def _turn_ended(self, said: str, failure: Ending | None = None) -> Ending:
+    def _turn_ended(self, said: str, failure: ConnectionEnd | None = None) -> ConnectionEnd:
         """Return how a turn ended: by a report, a question or a failure, or without any of them.
 
         Args:
@@ -234,7 +234,7 @@ class SessionConnection(Generic[OrderT]):
 
     # ---- endings
 
-    def _ending(self, kind: str, reason: str = "", *, resets_at: float | None = None) -> Ending:
+    def _ending(self, kind: str, reason: str = "", *, resets_at: float | None = None) -> ConnectionEnd:
         """Return how the connection ends: by its report, by the API's own answer if the proxy has seen it, else as the
         program says. A failure after the report is no reason to repeat the work."""
         if kind not in (policy.STOPPED, TroubleKind.CRASH) and not self._is_in_call and (report := self._take_report()):
@@ -247,13 +247,14 @@ class SessionConnection(Generic[OrderT]):
             resets_at = resets_at if kind in TRANSIENT else None
         elif resets_at is None:
             resets_at = read_reset(reason, now, local_zone())
-        return Ending(kind, now, shorten(reason), False, resets_at, self._answered, status)
+        return ConnectionEnd(kind, now, shorten(reason), False, resets_at, self._answered, status)
 
-    def _reported(self, report: Mapping[str, object]) -> Ending:
-        return Ending(policy.REPORTED, time.time(), shorten(str(report["summary"])), report["status"] in LANDING, None,
-                      self._answered)
+    def _reported(self, report: Mapping[str, object]) -> ConnectionEnd:
+        return ConnectionEnd(policy.REPORTED, time.time(), shorten(str(report["summary"])), report["status"] in LANDING,
+                             None,
+                             self._answered)
 
-    async def _program_ended(self, end: End, said: str, kind: str) -> Ending:
+    async def _program_ended(self, end: End, said: str, kind: str) -> ConnectionEnd:
         """Return the ending of a program that has ended by itself.
 
         Args:
@@ -266,8 +267,8 @@ class SessionConnection(Generic[OrderT]):
         if self._stop.is_set():
             return self._ending(policy.STOPPED)
         if end.kind is EndKind.SIGNAL:
-            return Ending(TroubleKind.CRASH, time.time(), f"{self.program} was killed (exit code {end.code})",
-                          progress=self._answered)
+            return ConnectionEnd(TroubleKind.CRASH, time.time(), f"{self.program} was killed (exit code {end.code})",
+                                 progress=self._answered)
         if end.kind is EndKind.LOST:
             return self._ending(TroubleKind.CRASH, f"{self.program} closed its output")
         if not self._answered and (gone := self._vanished(was_run=end.kind is not EndKind.NOT_RUN)):
@@ -276,7 +277,7 @@ class SessionConnection(Generic[OrderT]):
             return self._ending(TroubleKind.INVALID, f"{self.program} cannot be started: {said}")
         return self._ending(kind, f"{self.program} ended with exit code {end.code}: {said or 'it said nothing'}")
 
-    def _vanished(self, *, was_run: bool) -> Ending | None:
+    def _vanished(self, *, was_run: bool) -> ConnectionEnd | None:
         """Return the ending of a program that has failed at its start and is gone, None if it is there: an update
         replaces it, so it is waited for."""
         program = self._executable
@@ -318,13 +319,13 @@ def run_connection(connection: Callable[[OrderT], SessionConnection[OrderT]], or
     die_with_parent()
     job = from_data(order, {_EARLIER.get(name, name): value for name, value in (read_json(path) or {}).items()})
 
-    async def run() -> Ending:
+    async def run() -> ConnectionEnd:
         return await connection(job).run()
 
     return run_to_ending(AttemptFiles(job.attempt_folder), run)
 
 
-def run_to_ending(files: AttemptFiles, run: Callable[[], Coroutine[object, object, Ending]]) -> int:
+def run_to_ending(files: AttemptFiles, run: Callable[[], Coroutine[object, object, ConnectionEnd]]) -> int:
     """Run a connection and record how it ended; return the process's exit code."""
     try:
         files.add_ending(asyncio.run(run()))

@@ -10,7 +10,7 @@
 | `stream.jsonl` | every event, with time and incarnation | connection |
 | `usage.jsonl` | tokens and costs (`budget`) | connection |
 | `windows.json` | what the windows of a subscription have left (`records.costs`) | connection |
-| `endings.jsonl` | how each connection ended (`policy.Ending`) | connection, else orchestrator |
+| `endings.jsonl` | how each connection ended (`policy.ConnectionEnd`) | connection, else orchestrator |
 | `report.json` | the agent's `report_result` or `report_verdict` | connection |
 | `question.json`, `answer.json` | the last question and its answer (`questions`) | connection; orchestrator |
 | `lifted.json` | the user's answer to a failure that only the user can resolve | orchestrator |
@@ -38,7 +38,7 @@ from pathlib import Path
 
 from garrison.agents.base import MESSAGES, WAITING
 from garrison.agents.conversation import policy
-from garrison.agents.conversation.policy import Ending
+from garrison.agents.conversation.policy import ConnectionEnd
 from garrison.records import atomic
 from garrison.records.budget import SESSION_LOCK
 from garrison.records.costs import read_usage
@@ -143,10 +143,10 @@ class AttemptFiles:
         append_line(self.prompts, {"at": at, "life": incarnation, "kind": kind, "message": message,
                                     **({"system": system} if system != known else {})})
 
-    def read_endings(self) -> list[Ending]:
+    def read_endings(self) -> list[ConnectionEnd]:
         """Return how the connections ended so far; a torn last line is skipped."""
-        return [Ending(**body) for body in read_lines(self.endings)]
+        return [ConnectionEnd(**body) for body in read_lines(self.endings)]
 
-    def add_ending(self, ending: Ending) -> None:
+    def add_ending(self, ending: ConnectionEnd) -> None:
         """Record how a connection ended."""
         append_line(self.endings, fields_of(ending))

@@ -32,7 +32,7 @@ def post(files: AttemptFiles, text: str, at: str) -> None:
     untrusted.append(files.folder, files.messages.name, encode({"at": at, "text": text}) + b"\n")
 
 
-class Told(Value):
+class Undelivered(Value):
     """Messages that a session has not got."""
 
     said: tuple[str, ...]
@@ -44,7 +44,7 @@ class Told(Value):
         return "\n\n".join([HEADING, *self.said])
 
 
-def pending(files: AttemptFiles) -> Told | None:
+def pending(files: AttemptFiles) -> Undelivered | None:
     """Return the messages that the present session has not got; None without any.
 
     A session that begins, since the one before it could not continue or another agent does, gets all of the attempt.
@@ -54,10 +54,10 @@ def pending(files: AttemptFiles) -> Told | None:
     record = (read_json(files.delivered) or {}) if messages else {}
     is_known = "session" not in record or record["session"] == files.session_id  # 0.1 recorded no session
     delivered = int(record.get("count", 0)) if is_known else 0
-    return Told(tuple(messages[delivered:]), len(messages)) if len(messages) > delivered else None
+    return Undelivered(tuple(messages[delivered:]), len(messages)) if len(messages) > delivered else None
 
 
-def confirm(files: AttemptFiles, told: Told) -> None:
+def confirm(files: AttemptFiles, told: Undelivered) -> None:
     """Count messages as delivered to the present session."""
     write_json(files.delivered, {"count": told.count, "session": files.session_id})
 

@@ -33,7 +33,7 @@ REPORTED, QUESTION, SILENT, STOPPED, PERSON = "reported", "question", "silent", 
 or the user worked in its place."""
 
 
-class Ending(Value):
+class ConnectionEnd(Value):
     """End of one connection; a line of `endings.jsonl`."""
 
     kind: str
@@ -53,7 +53,7 @@ class Ending(Value):
     """Why the report of a turn does not count; '' if it gave none."""
 
 
-class Step(StrEnum):
+class NextStepKind(StrEnum):
     """Kind of a decision."""
 
     CONNECT = "connect"
@@ -77,10 +77,10 @@ class Prompt(StrEnum):
     LOOP = "loop"
 
 
-class Decision(Value):
+class NextStep(Value):
     """CONNECT with a prompt, WAIT until a time, ASK the open question, PARK until the user has acted, or FINISH."""
 
-    step: Step
+    step: NextStepKind
     prompt: Prompt = Prompt.CONTINUE
     fresh: bool = False
     """Begin a new session instead of resuming the present one."""
@@ -90,14 +90,23 @@ class Decision(Value):
     reason: str = ""
 
 
-RESUME = Decision(Step.CONNECT)
+RESUME = NextStep(NextStepKind.CONNECT)
 MAX_RESUMED = 100_000
 """Tokens of a conversation from which on a refused session is not resumed: to read all of it again costs more than it
 saves, and little room is left."""
 
 
-__all__ = ["MAX_WAIT", "TRANSIENT", "Decision", "Ending", "Prompt", "Step", "decide",
-           "decide_program", "find_trouble"]
+__all__ = [
+    "MAX_WAIT",
+    "TRANSIENT",
+    "ConnectionEnd",
+    "NextStep",
+    "NextStepKind",
+    "Prompt",
+    "decide",
+    "decide_program",
+    "find_trouble",
+]
 
 _COUNTED = frozenset(kind for kind in TRANSIENT if ruling(kind).counts)
 """Failures that lengthen each other's pauses."""
@@ -148,12 +157,12 @@ def failure_in(event: Event, last_error: str) -> Failure | None:
     return Failure(kind, event["said"] or event["subtype"], status=event["status"])
 
 
-def first_decision(session: str | None) -> Decision:
+def first_decision(session: str | None) -> NextStep:
     """Return the first decision: resume the session that an earlier incarnation started, or start one."""
-    return RESUME if session else Decision(Step.CONNECT, Prompt.TASK, fresh=True)
+    return RESUME if session else NextStep(NextStepKind.CONNECT, Prompt.TASK, fresh=True)
 
 
-def can_mend(endings: Sequence[Ending], *, tokens: int = 0, is_resumed: bool = False) -> bool:
+def can_mend(endings: Sequence[ConnectionEnd], *, tokens: int = 0, is_resumed: bool = False) -> bool:
     """Return whether a session whose work was refused is resumed with that; else a fresh one does the rework.
 
     Args:
@@ -165,17 +174,17 @@ def can_mend(endings: Sequence[Ending], *, tokens: int = 0, is_resumed: bool = F
     return has_ended and TroubleKind.LOOP not in kinds and tokens <= MAX_RESUMED and not is_resumed
 
 
-def decide(endings: Sequence[Ending], answered: bool = False) -> Decision:
+def decide(endings: Sequence[ConnectionEnd], answered: bool = False) -> NextStep:
     """Decide what follows the last of an attempt's `endings`; `answered`: the open question has its answer."""
     last = endings[-1]
     if last.kind in TRANSIENT:
         return _after_transient(endings)
     if last.kind in NEEDS_PERSON:
-        return Decision(Step.PARK, reason=f"{WHAT_TO_DO[last.kind]} ({last.reason})")
+        return NextStep(NextStepKind.PARK, reason=f"{WHAT_TO_DO[last.kind]} ({last.reason})")
     return _AFTER.get(last.kind, _after_other)(endings, answered)
 
 
-def decide_program(endings: Sequence[Ending]) -> Decision:
+def decide_program(endings: Sequence[ConnectionEnd]) -> NextStep:
     """Decide what follows the last of the failed runs of an agent's program, which knows no session: another run after
     a pause that grows up to a cap, as long as the trouble lasts, unless its class bounds that."""
     last = endings[-1]
@@ -185,7 +194,7 @@ def decide_program(endings: Sequence[Ending]) -> Decision:
     row, limit = list(_row(endings)), TABLE[TroubleKind(last.kind)].max_seconds
     if limit is not None and last.at - row[-1].at >= limit:
         reason = f"{last.reason}; it was waited for {_length(last.at - row[-1].at)}"
-        return Decision(Step.FINISH, reason=reason)
+        return NextStep(NextStepKind.FINISH, reason=reason)
     pause, words = _pause(endings), TABLE[TroubleKind(last.kind)].words
     if last.kind in LIMITS and last.resets_at and last.resets_at > last.at:
         return replace(pause, reason=f"{words}: {last.reason}")
@@ -197,7 +206,7 @@ def decide_program(endings: Sequence[Ending]) -> Decision:
     return replace(pause, reason=f"{words}: {last.reason} ({times}again at least every {_length(backoff.cap)})")
 
 
-def _row(endings: Sequence[Ending]) -> Iterator[Ending]:
+def _row(endings: Sequence[ConnectionEnd]) -> Iterator[ConnectionEnd]:
     """Yield the latest consecutive endings of the last one's class, newest first, up to one with progress."""
     for ending in reversed(endings):
         if ending.kind != endings[-1].kind:
@@ -211,7 +220,7 @@ def _length(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} minutes"
 
 
-def consecutive(endings: Sequence[Ending], kinds: Collection[str]) -> int:
+def consecutive(endings: Sequence[ConnectionEnd], kinds: Collection[str]) -> int:
     """Count the latest consecutive failures of these classes.
 
     Other transient failures in between are skipped; progress or any other ending starts a new count.
@@ -226,7 +235,7 @@ def consecutive(endings: Sequence[Ending], kinds: Collection[str]) -> int:
     return count
 
 
-def find_trouble(endings: Sequence[Ending], decision: Decision) -> Trouble | None:
+def find_trouble(endings: Sequence[ConnectionEnd], decision: NextStep) -> Trouble | None:
     """Return what keeps the agent from working, for `failover`: the failure that the decision waits for or ends with.
 
     A program that dies is started again, so it counts only once it has died several times without any progress.
@@ -244,93 +253,94 @@ def find_trouble(endings: Sequence[Ending], decision: Decision) -> Trouble | Non
     if last.kind == TroubleKind.CRASH:
         is_given_up = crashes >= MAX_CRASHES and not any(ending.progress for ending in endings[-crashes:])
         return Trouble(last.kind, last.reason, since, given_up=True) if is_given_up else None
-    is_waiting = decision.step is Step.WAIT
-    if not is_waiting and decision.step not in (Step.PARK, Step.FINISH):
+    is_waiting = decision.step is NextStepKind.WAIT
+    if not is_waiting and decision.step not in (NextStepKind.PARK, NextStepKind.FINISH):
         return None
     return Trouble(last.kind, last.reason, since, decision.until if is_waiting else 0.0, last.resets_at,
-                   given_up=decision.step is Step.FINISH and not decision.success)
+                   given_up=decision.step is NextStepKind.FINISH and not decision.success)
 
 
-def _after_transient(endings: Sequence[Ending]) -> Decision:
+def _after_transient(endings: Sequence[ConnectionEnd]) -> NextStep:
     last = endings[-1]
     handling = TABLE[TroubleKind(last.kind)]
     if TRANSIENT[last.kind].is_over(same := consecutive(endings, {last.kind})):
-        return Decision(Step.FINISH, reason=f"{last.kind} {same} times in a row: {last.reason}")
+        return NextStep(NextStepKind.FINISH, reason=f"{last.kind} {same} times in a row: {last.reason}")
     total = sum(1 for ending in endings if ending.kind == last.kind)
     if handling.max_total is not None and total > handling.max_total:
-        return Decision(Step.FINISH, reason=f"{last.kind} {total} times in one attempt: {last.reason}")
+        return NextStep(NextStepKind.FINISH, reason=f"{last.kind} {total} times in one attempt: {last.reason}")
     return _pause(endings)
 
 
-def _pause(endings: Sequence[Ending]) -> Decision:
+def _pause(endings: Sequence[ConnectionEnd]) -> NextStep:
     """Return the wait after a failure that passes: until its limit is reset, else longer each time."""
     last = endings[-1]
     failures_in_row = consecutive(endings, _COUNTED if last.kind in _COUNTED else {last.kind})
     until = last.at + TRANSIENT[last.kind].delay(failures_in_row)
     if last.resets_at and last.resets_at > last.at:  # a reset in the past would make this a busy loop
         until = min(last.resets_at, last.at + MAX_WAIT)
-    return Decision(Step.WAIT, until=until, reason=f"{last.kind}: {last.reason}")
+    return NextStep(NextStepKind.WAIT, until=until, reason=f"{last.kind}: {last.reason}")
 
 
-def _after_report(endings: Sequence[Ending], _answered: bool) -> Decision:
-    return Decision(Step.FINISH, success=endings[-1].success, reason=endings[-1].reason)
+def _after_report(endings: Sequence[ConnectionEnd], _answered: bool) -> NextStep:
+    return NextStep(NextStepKind.FINISH, success=endings[-1].success, reason=endings[-1].reason)
 
 
-def _after_question(endings: Sequence[Ending], answered: bool) -> Decision:
-    return Decision(Step.CONNECT, Prompt.ANSWER) if answered else Decision(Step.ASK, reason=endings[-1].reason)
+def _after_question(endings: Sequence[ConnectionEnd], answered: bool) -> NextStep:
+    return NextStep(NextStepKind.CONNECT,
+                    Prompt.ANSWER) if answered else NextStep(NextStepKind.ASK, reason=endings[-1].reason)
 
 
-def _after_silence(endings: Sequence[Ending], _answered: bool) -> Decision:
+def _after_silence(endings: Sequence[ConnectionEnd], _answered: bool) -> NextStep:
     """Ask once for the missing report."""
     if len(endings) > 1 and endings[-2].kind == SILENT:
         words = endings[-1].reason
         reason = "it was asked for its report and ended again without one"
-        return Decision(Step.FINISH, reason=f"{reason}; its last words: {words}" if words else reason)
-    return Decision(Step.CONNECT, Prompt.REPORT)
+        return NextStep(NextStepKind.FINISH, reason=f"{reason}; its last words: {words}" if words else reason)
+    return NextStep(NextStepKind.CONNECT, Prompt.REPORT)
 
 
-def _after_full_context(endings: Sequence[Ending], _answered: bool) -> Decision:
+def _after_full_context(endings: Sequence[ConnectionEnd], _answered: bool) -> NextStep:
     if sum(1 for ending in endings if ending.kind == TroubleKind.CONTEXT) > MAX_HAND_OVERS:
         reason = f"its context was full {MAX_HAND_OVERS + 1} times: {endings[-1].reason}"
-        return Decision(Step.FINISH, reason=reason)
-    return Decision(Step.CONNECT, Prompt.HAND_OVER, fresh=True)
+        return NextStep(NextStepKind.FINISH, reason=reason)
+    return NextStep(NextStepKind.CONNECT, Prompt.HAND_OVER, fresh=True)
 
 
-def _after_refused_history(endings: Sequence[Ending], _answered: bool) -> Decision:
+def _after_refused_history(endings: Sequence[ConnectionEnd], _answered: bool) -> NextStep:
     """Go on in a fresh session: the present one would be refused at each request."""
     if sum(1 for ending in endings if ending.kind == TroubleKind.HISTORY) > MAX_REFUSED_HISTORIES:
-        return Decision(Step.FINISH, reason=f"the API refused the messages of its fresh session as well: "
+        return NextStep(NextStepKind.FINISH, reason=f"the API refused the messages of its fresh session as well: "
                                             f"{endings[-1].reason}")
-    return Decision(Step.CONNECT, Prompt.HAND_OVER, fresh=True)
+    return NextStep(NextStepKind.CONNECT, Prompt.HAND_OVER, fresh=True)
 
 
-def _after_loop(endings: Sequence[Ending], _answered: bool) -> Decision:
+def _after_loop(endings: Sequence[ConnectionEnd], _answered: bool) -> NextStep:
     """Tell the agent once that it goes round; the second time the attempt has failed."""
     if sum(1 for ending in endings if ending.kind == TroubleKind.LOOP) > 1:
-        return Decision(Step.FINISH, reason=f"loop: {endings[-1].reason}, again after a warning")
-    return Decision(Step.CONNECT, Prompt.LOOP)
+        return NextStep(NextStepKind.FINISH, reason=f"loop: {endings[-1].reason}, again after a warning")
+    return NextStep(NextStepKind.CONNECT, Prompt.LOOP)
 
 
-def _after_unknown_session(endings: Sequence[Ending], _answered: bool) -> Decision:
-    return Decision(Step.CONNECT, fresh=True)
+def _after_unknown_session(endings: Sequence[ConnectionEnd], _answered: bool) -> NextStep:
+    return NextStep(NextStepKind.CONNECT, fresh=True)
 
 
-def _after_interruption(endings: Sequence[Ending], _answered: bool) -> Decision:
+def _after_interruption(endings: Sequence[ConnectionEnd], _answered: bool) -> NextStep:
     """Resume after a stop, a death or a takeover; mention a takeover until the model has responded to it."""
     for ending in reversed(endings):
         if ending.kind == PERSON:
-            return Decision(Step.CONNECT, Prompt.PERSON)
+            return NextStep(NextStepKind.CONNECT, Prompt.PERSON)
         if ending.progress or ending.kind not in (STOPPED, TroubleKind.CRASH):
             break
     return RESUME
 
 
-def _after_other(endings: Sequence[Ending], _answered: bool) -> Decision:
+def _after_other(endings: Sequence[ConnectionEnd], _answered: bool) -> NextStep:
     last = endings[-1]
-    return Decision(Step.FINISH, reason=f"{last.kind}: {last.reason}" if last.reason else last.kind)
+    return NextStep(NextStepKind.FINISH, reason=f"{last.kind}: {last.reason}" if last.reason else last.kind)
 
 
-_AFTER: Mapping[str, Callable[[Sequence[Ending], bool], Decision]] = {
+_AFTER: Mapping[str, Callable[[Sequence[ConnectionEnd], bool], NextStep]] = {
     REPORTED: _after_report, QUESTION: _after_question, SILENT: _after_silence,
     STOPPED: _after_interruption, TroubleKind.CRASH: _after_interruption, PERSON: _after_interruption,
     TroubleKind.CONTEXT: _after_full_context, TroubleKind.UNKNOWN_SESSION: _after_unknown_session,

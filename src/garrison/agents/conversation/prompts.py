@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from garrison.agents.base import Assignment
-    from garrison.agents.briefing import Death
+    from garrison.agents.briefing import EarlierDeath
     from garrison.agents.conversation.files import AttemptFiles
-    from garrison.agents.conversation.policy import Ending
+    from garrison.agents.conversation.policy import ConnectionEnd
 
 MAX_CONVERSATION = 100_000
 """Bytes of a conversation that are passed to the user's CLI: Linux limits a program's argument to 128 KiB."""
@@ -107,7 +107,7 @@ def interruption_of(assignment: Assignment, files: AttemptFiles) -> Interruption
                         progress=assignment.look(), notes=assignment.read_notes())
 
 
-def _cause(ending: Ending | None, deaths: Sequence[Death]) -> str:
+def _cause(ending: ConnectionEnd | None, deaths: Sequence[EarlierDeath]) -> str:
     died = deaths[-1] if deaths else None
     if ending is None or (died is not None and died.at >= ending.at):
         return died.how if died is not None else "its process ended"

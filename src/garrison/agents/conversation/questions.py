@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from garrison.agents.base import ANSWERED, VALIDATOR, Question
 from garrison.agents.conversation import policy
-from garrison.agents.conversation.policy import Decision, Step
+from garrison.agents.conversation.policy import NextStep, NextStepKind
 from garrison.agents.conversation.stream import describe_call
 from garrison.agents.trouble import TroubleKind, describe_moment
 from garrison.records import atomic
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from garrison.agents.conversation.files import AttemptFiles
-    from garrison.agents.conversation.policy import Ending
+    from garrison.agents.conversation.policy import ConnectionEnd
 
 _FAILURE = "trouble-"
 """Prefix of the ids of garrison's own questions, about failures; the id of an agent's question has no dash."""
@@ -96,40 +96,41 @@ def settle(files: AttemptFiles, text: str) -> None:
         save_answer(files, str(question["id"]), text)
 
 
-def open_question(files: AttemptFiles, endings: Sequence[Ending], decision: Decision, *, over: bool) -> Question | None:
+def open_question(files: AttemptFiles, endings: Sequence[ConnectionEnd], decision: NextStep, *,
+                  over: bool) -> Question | None:
     """Return the question that the user has to answer while that decision waits.
 
     It is the agent's or, unless the attempt is `over`, one about a failure that only the user can resolve.
     """
-    if decision.step is Step.PARK and not over:
+    if decision.step is NextStepKind.PARK and not over:
         return Question(failure_id(endings), decision.reason)
-    question = read_json(files.question) if decision.step is Step.ASK else None
+    question = read_json(files.question) if decision.step is NextStepKind.ASK else None
     return Question(question["id"], question["text"]) if question else None
 
 
-def failure_id(endings: Sequence[Ending]) -> str:
+def failure_id(endings: Sequence[ConnectionEnd]) -> str:
     return f"{_FAILURE}{len(endings)}"
 
 
-def is_resolved(files: AttemptFiles, endings: Sequence[Ending]) -> bool:
+def is_resolved(files: AttemptFiles, endings: Sequence[ConnectionEnd]) -> bool:
     answer = read_json(files.lifted)
     return bool(answer and answer["id"] == failure_id(endings))
 
 
-def waiting_for(files: AttemptFiles, endings: Sequence[Ending], decision: Decision, now: float) -> str:
+def waiting_for(files: AttemptFiles, endings: Sequence[ConnectionEnd], decision: NextStep, now: float) -> str:
     """Describe what a decision still waits for, '' for nothing; `now` is in seconds since 1970."""
-    if decision.step is Step.WAIT and now < decision.until:
+    if decision.step is NextStepKind.WAIT and now < decision.until:
         return f"until {describe_moment(decision.until, now)}: {decision.reason}"
-    if decision.step is Step.ASK and not is_answered(files):
+    if decision.step is NextStepKind.ASK and not is_answered(files):
         return f"for an answer: {decision.reason}"
-    if decision.step is Step.PARK and not is_resolved(files, endings):
+    if decision.step is NextStepKind.PARK and not is_resolved(files, endings):
         return f"for a person: {decision.reason}"
     return ""
 
 
-def wake_at(decision: Decision, now: float) -> float | None:
+def wake_at(decision: NextStep, now: float) -> float | None:
     """Return when a timed wait ends in monotonic seconds, None if there is none; `now` is in seconds since 1970."""
-    return time.monotonic() + max(0.0, decision.until - now) if decision.step is Step.WAIT else None
+    return time.monotonic() + max(0.0, decision.until - now) if decision.step is NextStepKind.WAIT else None
 
 
 def show_waiting(files: AttemptFiles, output: Path, what: str) -> None:

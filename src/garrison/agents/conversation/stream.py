@@ -90,7 +90,7 @@ class RateLimit(TypedDict):
     """Part of it that is used, if that is known."""
 
 
-class Usage(TypedDict):
+class TokenUsage(TypedDict):
     """Token counts of one model response; not in `stream.jsonl` but in `usage.jsonl`."""
 
     kind: Literal["usage"]
@@ -105,7 +105,7 @@ class Usage(TypedDict):
     """True if it was cut because the context is full: the CLI would ask for the same again."""
 
 
-class Result(TypedDict):
+class TurnSummary(TypedDict):
     """End of a turn; the last four fields are not in `stream.jsonl`."""
 
     kind: Literal["result"]
@@ -132,7 +132,8 @@ class Note(TypedDict):
     text: str
 
 
-Event: TypeAlias = "Begin | Text | Partial | ToolCall | ToolResult | Retry | RateLimit | Usage | Result | Note"
+Event: TypeAlias = ("Begin | Text | Partial | ToolCall | ToolResult | Retry | RateLimit | TokenUsage | TurnSummary | "
+                    "Note")
 
 
 def render(event: Mapping[str, Any]) -> str:

@@ -193,7 +193,7 @@ _AFTER_QUESTION = frozenset(f"mcp__{SERVER}__{name}" for name in ("ask_guardian"
 """Tools that may follow a question in its turn."""
 
 
-class TurnEnd:
+class SessionReports:
     """Whether an attempt's session has reported or asked, as its files tell."""
 
     def __init__(self, files: AttemptFiles) -> None:

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from garrison.agents.conversation.policy import Ending
+    from garrison.agents.conversation.policy import ConnectionEnd
 
 _WORDS: Mapping[str, str] = {**{kind: each.words for kind, each in TABLE.items() if each.words}, SILENT: "no report"}
 """Ending of a connection that is trouble → its words."""
 
 
-class Wait(Value):
+class TroubleWait(Value):
     """What the agent of an attempt waits for without help."""
 
     what: str
@@ -35,16 +35,16 @@ class Wait(Value):
     """Names the outage for which all agents of its account wait; '' if it waits for itself."""
 
 
-def current_wait(attempt: Path) -> Wait | None:
+def current_wait(attempt: Path) -> TroubleWait | None:
     """Return what the agent of an attempt waits for by itself now; None if it works, or waits for the user."""
     files = AttemptFiles(attempt)
     if files.waiting.exists() and (outage := read_outage(files.outage)) is not None:
-        return Wait(outage.describe(), outage.since, outage.until, f"{outage.kind}:{outage.since:.0f}")
+        return TroubleWait(outage.describe(), outage.since, outage.until, f"{outage.kind}:{outage.since:.0f}")
     endings = files.read_endings() if files.waiting.exists() else []
     if not endings or endings[-1].kind not in TRANSIENT:
         return None
     row = list(itertools.takewhile(lambda ending: ending.kind == endings[-1].kind, reversed(endings)))
-    return Wait(_describe(endings[-1]), row[-1].at, endings[-1].resets_at)
+    return TroubleWait(_describe(endings[-1]), row[-1].at, endings[-1].resets_at)
 
 
 def was_hindered(attempt: Path) -> bool:
@@ -65,7 +65,7 @@ def current_trouble(attempt: Path) -> str:
     return untrusted.read_text(files.folder, files.trouble.name).strip() or summarize(files.read_endings())
 
 
-def summarize(endings: Sequence[Ending]) -> str:
+def summarize(endings: Sequence[ConnectionEnd]) -> str:
     """Return how often a session was interrupted, and by what last; '' for never, and once it has reported. Pure."""
     troubles = [ending for ending in endings if ending.kind in _WORDS]
     if not troubles or endings[-1].kind == REPORTED:
@@ -76,6 +76,6 @@ def summarize(endings: Sequence[Ending]) -> str:
     return f"{_describe(troubles[-1])}{times}"
 
 
-def _describe(ending: Ending) -> str:
+def _describe(ending: ConnectionEnd) -> str:
     line = ending.reason.partition("\n")[0]
     return f"{_WORDS[ending.kind]}: {line}" if line else _WORDS[ending.kind]

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from garrison.agents.claude.cli_process import cli_environment
-from garrison.agents.claude.client import ClaudeClient, NoResult, ProcessError, Silence, build_options
+from garrison.agents.claude.client import ClaudeClient, ClaudeSilence, NoResult, ProcessError, build_options
 from garrison.agents.claude.settings import ClaudeSettings
 from garrison.agents.conversation import policy
 from garrison.agents.graph.model import AgentFailure
@@ -106,7 +106,7 @@ class ClaudeSession:
                         raise failure
         except ProcessError as error:
             raise AgentFailure(f"the CLI ended: {error}{self._said()}") from error
-        except (NoResult, Silence) as error:
+        except (NoResult, ClaudeSilence) as error:
             raise AgentFailure(f"{error}{self._said()}") from error
         finally:
             if self._purse is not None:

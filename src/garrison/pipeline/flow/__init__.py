@@ -1,7 +1,7 @@
 """Flow of a run, which both drivers use: a pure state machine with two strategies, `walk` and `dag`.
 
 An event records what happened outside the machine, never what follows from it: a driver journals it, then applies it
-(`advance`) and runs what `Change.started` holds; the same events lead to the same state. One that does not fit the
+(`advance`) and runs what `FlowChange.started` holds; the same events lead to the same state. One that does not fit the
 state raises and changes nothing. Between two events every decided move is done, until all that is left is in flight or
 the run has ended.
 
@@ -26,12 +26,12 @@ from garrison.pipeline.flow.state import (
     ROOT,
     RUNNING,
     WAITING,
-    Change,
+    EndedVisit,
+    FlowChange,
     FlowState,
+    FlowTurn,
     Move,
     Place,
-    Step,
-    Turn,
     final_outcome,
 )
 from garrison.pipeline.graph import copy_json
@@ -42,9 +42,33 @@ from garrison.records.record import Record
 from garrison.values import replace
 
 __all__ = [
-    "DONE", "FAILED", "ROOT", "RUNNING", "WAITING", "Aborted", "Change", "Event", "Finished", "FlowState", "Place",
-    "Restarted", "Resumed", "SentBack", "Step", "Suspended", "TimedOut", "advance", "begin", "choose", "choose_all",
-    "declined_at", "event_from_data", "extend", "node_to_return_to", "retriable_nodes", "start",
+    "DONE",
+    "FAILED",
+    "ROOT",
+    "RUNNING",
+    "WAITING",
+    "Aborted",
+    "EndedVisit",
+    "Event",
+    "Finished",
+    "FlowChange",
+    "FlowState",
+    "Place",
+    "Restarted",
+    "Resumed",
+    "SentBack",
+    "Suspended",
+    "TimedOut",
+    "advance",
+    "begin",
+    "choose",
+    "choose_all",
+    "declined_at",
+    "event_from_data",
+    "extend",
+    "node_to_return_to",
+    "retriable_nodes",
+    "start",
 ]
 
 
@@ -136,7 +160,7 @@ def begin(program: Program, context: Mapping[str, object] | None = None, seed: s
 
 
 def start(program: Program, context: Mapping[str, object] | None = None, seed: str = "", *, at: str | None = None,
-          initial: Mapping[str, str] | None = None) -> tuple[FlowState, Change]:
+          initial: Mapping[str, str] | None = None) -> tuple[FlowState, FlowChange]:
     """Return a new run of `program` and the effects of starting it.
 
     `context` (JSON values) overrides the graph's attributes, which have the keys `graph.X`. `seed` decides the jitter
@@ -149,7 +173,7 @@ def start(program: Program, context: Mapping[str, object] | None = None, seed: s
         seed=seed, max_steps=program.max_steps, digest=program.digest, first_context=first,
         initial={node: word for node, word in words.items() if word in _DECIDED and not program.units[node].automatic},
     )
-    turn = Turn(program, state, Change())
+    turn = FlowTurn(program, state, FlowChange())
     turn.open_branch(ROOT, first, Outcome(SUCCESS))
     if at is not None and (program.flow == "dag" or at not in program.units):
         raise Refused(f"a run cannot start at {at}: " + ("flow=dag starts at the start node" if at in program.units
@@ -159,9 +183,9 @@ def start(program: Program, context: Mapping[str, object] | None = None, seed: s
     return state, turn.change
 
 
-def advance(program: Program, state: FlowState, event: Event) -> Change:
+def advance(program: Program, state: FlowState, event: Event) -> FlowChange:
     """Apply `event` to `state` and return its effects; raise ForbiddenTransition if it does not fit."""
-    turn = Turn(program, state, Change())
+    turn = FlowTurn(program, state, FlowChange())
     match event:
         case Finished():
             _finish(turn, event)
@@ -185,12 +209,12 @@ def advance(program: Program, state: FlowState, event: Event) -> Change:
     return turn.change
 
 
-def extend(program: Program, state: FlowState, before: Program) -> Change:
+def extend(program: Program, state: FlowState, before: Program) -> FlowChange:
     """Go on with a program that has gained nodes and, behind the edges of `before`, edges; return the effects.
 
     Only for a dag: in a walk a new edge counts when its node is left.
     """
-    turn = Turn(program, state, Change())
+    turn = FlowTurn(program, state, FlowChange())
     state.digest = program.digest
     if program.flow == "dag" and not state.ended:
         dag.extend(turn, program.edges[len(before.edges):])
@@ -199,7 +223,7 @@ def extend(program: Program, state: FlowState, before: Program) -> Change:
     return turn.change
 
 
-def _process_queue(turn: Turn) -> None:
+def _process_queue(turn: FlowTurn) -> None:
     """Do the decided moves, one after another."""
     state, strategy = turn.state, _STRATEGIES[turn.program.flow]
     while state.status == RUNNING:
@@ -211,7 +235,7 @@ def _process_queue(turn: Turn) -> None:
             return
 
 
-def _finish(turn: Turn, event: Finished) -> None:
+def _finish(turn: FlowTurn, event: Finished) -> None:
     state = turn.state
     place = _in_flight(turn, event.place_id, event.attempt)
     unit = turn.program.units[place.node]
@@ -223,13 +247,13 @@ def _finish(turn: Turn, event: Finished) -> None:
     _STRATEGIES[turn.program.flow].settle(turn, place, final_outcome(event.outcome, unit))
 
 
-def _restart(turn: Turn, event: Restarted) -> None:
+def _restart(turn: FlowTurn, event: Restarted) -> None:
     place = _in_flight(turn, event.place_id, 0)
     turn.launch(replace(place, attempt=place.attempt + 1, delay_s=0, reason=event.reason or place.reason,
                         interrupted=True))
 
 
-def _resume(turn: Turn, event: Resumed) -> None:
+def _resume(turn: FlowTurn, event: Resumed) -> None:
     state = turn.state
     failed, node, how = state.status == FAILED, state.node, state.resumable
     if state.status == DONE or (failed and (not how or (how == "again" and not event.again))):
@@ -250,7 +274,7 @@ def _resume(turn: Turn, event: Resumed) -> None:
         _visit_again(turn, node, event.nodes)
 
 
-def _visit_again(turn: Turn, node: str, only: Sequence[str] | None = None) -> None:
+def _visit_again(turn: FlowTurn, node: str, only: Sequence[str] | None = None) -> None:
     """Visit the node that failed the run again; of a dag all failed nodes, or `only` these.
 
     Within a parallel that is the outermost parallel; where a conditional or a fan-in passed a failure on, it is the
@@ -275,7 +299,8 @@ def _visit_again(turn: Turn, node: str, only: Sequence[str] | None = None) -> No
 
 def retriable_nodes(program: Program, state: FlowState) -> set[str]:
     """Return the failed nodes that can be visited again one by one: those of a dag that block what follows them."""
-    return dag.retriable(Turn(program, state, Change())) if program.flow == "dag" and state.status != DONE else set()
+    return dag.retriable(FlowTurn(program, state,
+                                  FlowChange())) if program.flow == "dag" and state.status != DONE else set()
 
 
 def node_to_return_to(program: Program, state: FlowState) -> str:
@@ -300,7 +325,7 @@ def declined_at(program: Program, state: FlowState) -> str:
     return ""
 
 
-def _send_back(turn: Turn, event: SentBack) -> None:
+def _send_back(turn: FlowTurn, event: SentBack) -> None:
     state, program = turn.state, turn.program
     if state.status != DONE or event.to not in program.units:
         raise ForbiddenTransition("the run", state.status, f"sent back to {event.to}", ())
@@ -314,7 +339,7 @@ def _send_back(turn: Turn, event: SentBack) -> None:
         turn.enqueue(ROOT, event.to, None, event.reason)
 
 
-def _in_flight(turn: Turn, place_id: str, attempt: int) -> Place:
+def _in_flight(turn: FlowTurn, place_id: str, attempt: int) -> Place:
     place = turn.state.in_flight.get(place_id)
     if place is None or turn.state.ended:
         raise ForbiddenTransition(f"place {place_id}", "not in flight", "finished", ())
@@ -323,6 +348,6 @@ def _in_flight(turn: Turn, place_id: str, attempt: int) -> Place:
     return place
 
 
-def _check_not_ended(turn: Turn) -> None:
+def _check_not_ended(turn: FlowTurn) -> None:
     if turn.state.ended:
         raise ForbiddenTransition("the run", turn.state.status, FAILED, ())

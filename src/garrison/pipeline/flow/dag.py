@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from garrison.pipeline.flow.program import CONDITIONAL
 from garrison.pipeline.flow.routing import choose_all
-from garrison.pipeline.flow.state import DONE, FAILED, ROOT, Move, Place, Turn
+from garrison.pipeline.flow.state import DONE, FAILED, ROOT, FlowTurn, Move, Place
 from garrison.pipeline.flow.walk import MAX_REDIRECTS, initial_outcome, is_satisfied
 from garrison.pipeline.node_status import ACTIVE
 from garrison.pipeline.outcome import FAIL, PARTIAL, SKIPPED, SUCCESS, Outcome
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from garrison.pipeline.flow.program import Route
 
 
-def enter(turn: Turn, move: Move) -> None:
+def enter(turn: FlowTurn, move: Move) -> None:
     """Do one move: execute an automatic node, skip one that no followed edge leads to, or put the node in flight."""
     node = move.node
     if not turn.state.arrived.get(node) and node != turn.program.start:
@@ -42,12 +42,12 @@ def enter(turn: Turn, move: Move) -> None:
         turn.launch(place)
 
 
-def settle(turn: Turn, place: Place, outcome: Outcome) -> None:
+def settle(turn: FlowTurn, place: Place, outcome: Outcome) -> None:
     """Record the outcome of a visit and settle the node's edges."""
     _settle(turn, place, outcome)
 
 
-def finish(turn: Turn) -> None:
+def finish(turn: FlowTurn) -> None:
     """End the run; nothing is in flight and nothing can start."""
     state, program = turn.state, turn.program
     if state.failures:
@@ -67,7 +67,7 @@ def finish(turn: Turn) -> None:
         _redirect(turn, gate)
 
 
-def retry_failed(turn: Turn, last: str, only: Collection[str] | None = None) -> None:
+def retry_failed(turn: FlowTurn, last: str, only: Collection[str] | None = None) -> None:
     """Visit the failed nodes again, `last` (which ended the run, if it has) included; their successors still wait.
 
     With `only`, the others stay failed, and the run fails with them once nothing else is left.
@@ -84,11 +84,11 @@ def retry_failed(turn: Turn, last: str, only: Collection[str] | None = None) -> 
                    reason)
 
 
-def retriable(turn: Turn) -> set[str]:
+def retriable(turn: FlowTurn) -> set[str]:
     return {_origin_of_failure(turn, node) for node in turn.state.failures}
 
 
-def extend(turn: Turn, edges: Sequence[Route]) -> None:
+def extend(turn: FlowTurn, edges: Sequence[Route]) -> None:
     """Settle the edges that the graph has gained after nodes that have ended; all others are settled with their node.
 
     A failure that no edge asks for follows none of them: it blocks them as it does the others.
@@ -107,12 +107,12 @@ def extend(turn: Turn, edges: Sequence[Route]) -> None:
                      is_followed=outcome.status != SKIPPED and route.index in {each.index for each in followed})
 
 
-def rerun_from(turn: Turn, node: str, reason: str) -> None:
+def rerun_from(turn: FlowTurn, node: str, reason: str) -> None:
     """Run a node and everything after it again."""
     _rerun(turn, turn.program.reachable(node), node, reason)
 
 
-def _origin_of_failure(turn: Turn, node: str) -> str:
+def _origin_of_failure(turn: FlowTurn, node: str) -> str:
     """Return the node whose failure `node` ended with: a conditional passes one on."""
     while turn.program.units[node].handler == CONDITIONAL:
         failed = [source for source in turn.state.arrived.get(node, ())
@@ -126,7 +126,7 @@ def _origin_of_failure(turn: Turn, node: str) -> str:
 _SKIPPED = Outcome(SKIPPED)
 
 
-def _settle(turn: Turn, place: Place, outcome: Outcome, *, automatic: bool = False) -> None:
+def _settle(turn: FlowTurn, place: Place, outcome: Outcome, *, automatic: bool = False) -> None:
     turn.record(place, outcome, automatic=automatic)
     if not automatic and turn.stop_if_stuck(place.node, outcome):
         return
@@ -142,7 +142,7 @@ def _settle(turn: Turn, place: Place, outcome: Outcome, *, automatic: bool = Fal
     turn.change.followed += [(ROOT, route) for route in followed]
 
 
-def _settle_edge(turn: Turn, source: str, target: str, index: int, *, is_followed: bool) -> None:
+def _settle_edge(turn: FlowTurn, source: str, target: str, index: int, *, is_followed: bool) -> None:
     state = turn.state
     if index in state.settled:  # the source ran again, the target did not
         return
@@ -157,7 +157,7 @@ def _settle_edge(turn: Turn, source: str, target: str, index: int, *, is_followe
         state.queue.insert(0 if was_started else len(state.queue), Move(ROOT, target, index))
 
 
-def _skip(turn: Turn, node: str) -> None:
+def _skip(turn: FlowTurn, node: str) -> None:
     turn.state.outcomes[node] = _SKIPPED
     turn.change.skipped.append(node)
     for route in turn.program.units[node].routes:
@@ -167,7 +167,7 @@ def _skip(turn: Turn, node: str) -> None:
 # ---- going back ------------------------------------------------------------------------------------------------------
 
 
-def _go_back(turn: Turn, node: str, outcome: Outcome) -> bool:
+def _go_back(turn: FlowTurn, node: str, outcome: Outcome) -> bool:
     """Go back from a failure to a retry target, rerunning the nodes between; return whether there is one."""
     for target in turn.program.units[node].retry_targets:
         between = turn.program.reachable(target) & turn.program.reachable(node, backwards=True)
@@ -179,7 +179,7 @@ def _go_back(turn: Turn, node: str, outcome: Outcome) -> bool:
     return False
 
 
-def _redirect(turn: Turn, gate: str) -> None:
+def _redirect(turn: FlowTurn, gate: str) -> None:
     """Go back to the retry target of an unsatisfied goal gate, rerunning everything after the target."""
     state, program = turn.state, turn.program
     outcome = state.outcomes[gate]
@@ -195,7 +195,7 @@ def _redirect(turn: Turn, gate: str) -> None:
     turn.end(FAILED, "goal_gate_unsatisfied", f"{reason}; the run was sent back {state.redirects} times", gate)
 
 
-def _rerun(turn: Turn, nodes: set[str], first: str, reason: str) -> None:
+def _rerun(turn: FlowTurn, nodes: set[str], first: str, reason: str) -> None:
     """Reset `nodes` and enter the first of them; edges that lead out of them stay settled."""
     state = turn.state
     for route in turn.program.edges:
@@ -209,7 +209,7 @@ def _rerun(turn: Turn, nodes: set[str], first: str, reason: str) -> None:
     turn.enqueue(ROOT, first, None, reason)
 
 
-def _worst_outcome(turn: Turn, node: str) -> Outcome:
+def _worst_outcome(turn: FlowTurn, node: str) -> Outcome:
     """Return what a conditional passes through: the worst of the outcomes that lead to it.
 
     A source that a retry target sent back has no outcome while it runs again, and does not count.

@@ -24,7 +24,7 @@ from collections.abc import Sequence
 
 from garrison.pipeline.flow.program import CONDITIONAL, FAN_IN, FanOut, Route, Unit
 from garrison.pipeline.flow.routing import choose
-from garrison.pipeline.flow.state import ROOT, BranchResult, Fan, Move, Place, Turn
+from garrison.pipeline.flow.state import ROOT, BranchResult, Fan, FlowTurn, Move, Place
 from garrison.pipeline.outcome import FAIL, PARTIAL, SKIPPED, STATUSES, SUCCESS, Outcome
 from garrison.values import replace
 
@@ -38,7 +38,7 @@ def without_updates(outcome: Outcome) -> Outcome:
     return replace(outcome, context_updates={}, notes="") if outcome.context_updates or outcome.notes else outcome
 
 
-def fan_out_of(turn: Turn, node: str) -> FanOut:
+def fan_out_of(turn: FlowTurn, node: str) -> FanOut:
     fan_out = turn.program.units[node].fan_out
     assert fan_out is not None, node
     return fan_out
@@ -47,7 +47,7 @@ def fan_out_of(turn: Turn, node: str) -> FanOut:
 # ---- opening ---------------------------------------------------------------------------------------------------------
 
 
-def open_branches(turn: Turn, place: Place, unit: Unit) -> bool:
+def open_branches(turn: FlowTurn, place: Place, unit: Unit) -> bool:
     """Open the branches of a parallel; return False if it has none, so that it is decided at once.
 
     Every unconditional edge opens a branch, and so does every conditional one that is true after the previous outcome,
@@ -69,7 +69,7 @@ def open_branches(turn: Turn, place: Place, unit: Unit) -> bool:
     return bool(starts)
 
 
-def _start_branches(turn: Turn, fan: Fan) -> None:
+def _start_branches(turn: FlowTurn, fan: Fan) -> None:
     limit = fan_out_of(turn, fan.node).max_parallel
     while fan.todo and len(fan.running) < limit:
         key = fan.todo.pop(0)
@@ -84,7 +84,7 @@ def _start_branches(turn: Turn, fan: Fan) -> None:
 # ---- within a branch -------------------------------------------------------------------------------------------------
 
 
-def branch_borders(turn: Turn, branch: str) -> tuple[str, set[str]]:
+def branch_borders(turn: FlowTurn, branch: str) -> tuple[str, set[str]]:
     """Return the join of a branch and the nodes outside it: its enclosing parallels, and the joins of outer ones."""
     fan = turn.state.fans[_fan_id(branch)]
     join, outside, outer = fan_out_of(turn, fan.node).join, {fan.node}, fan.branch
@@ -95,7 +95,7 @@ def branch_borders(turn: Turn, branch: str) -> tuple[str, set[str]]:
     return join, outside - {join}
 
 
-def leave_for_retry(turn: Turn, branch: str, target: str, unit: Unit, outcome: Outcome) -> str | None:
+def leave_for_retry(turn: FlowTurn, branch: str, target: str, unit: Unit, outcome: Outcome) -> str | None:
     """Return the branch in which `unit`, which failed in `branch`, goes back to its retry target; None if it cannot.
 
     A target outside of its parallel cancels the parallel with all its branches; they run again when the run returns to
@@ -114,14 +114,14 @@ def leave_for_retry(turn: Turn, branch: str, target: str, unit: Unit, outcome: O
     return there
 
 
-def _is_inside(turn: Turn, branch: str, target: str) -> bool:
+def _is_inside(turn: FlowTurn, branch: str, target: str) -> bool:
     if branch == ROOT:
         return True
     fan_out = fan_out_of(turn, turn.state.fans[_fan_id(branch)].node)
     return target in fan_out.region or target == fan_out.join
 
 
-def end_branch(turn: Turn, branch: str, outcome: Outcome, node: str) -> str | None:
+def end_branch(turn: FlowTurn, branch: str, outcome: Outcome, node: str) -> str | None:
     """End a branch; return the id of its parallel if that decides it, else None."""
     fan_id, key = _fan_id(branch), branch.rpartition("/")[2]
     fan = turn.state.fans[fan_id]
@@ -150,7 +150,7 @@ def _result(fan: Fan, key: str, outcome: Outcome, node: str, written: dict[str, 
 # ---- closing ---------------------------------------------------------------------------------------------------------
 
 
-def close(turn: Turn, fan_id: str) -> tuple[Place, Outcome]:
+def close(turn: FlowTurn, fan_id: str) -> tuple[Place, Outcome]:
     """Cancel the running branches of a parallel and judge it; return its place and its outcome, results included."""
     fan = _cancel(turn, fan_id)
     results = []
@@ -170,7 +170,7 @@ def close(turn: Turn, fan_id: str) -> tuple[Place, Outcome]:
     return place, replace(judge(fan_out, done, len(fan.keys)), context_updates=updates)
 
 
-def _cancel(turn: Turn, fan_id: str) -> Fan:
+def _cancel(turn: FlowTurn, fan_id: str) -> Fan:
     """Remove a parallel from the state and cancel its running branches."""
     fan = turn.state.fans.pop(fan_id)
     for key in fan.running:
@@ -180,7 +180,7 @@ def _cancel(turn: Turn, fan_id: str) -> Fan:
     return fan
 
 
-def retry(turn: Turn, place: Place, outcome: Outcome) -> bool:
+def retry(turn: FlowTurn, place: Place, outcome: Outcome) -> bool:
     """Enter a failed parallel again if its own max_retries allows it; return whether it does."""
     context, key = turn.state.contexts[place.branch], f"internal.retry_count.{place.node}"
     count = int(str(context.get(key, 0)))
@@ -214,7 +214,7 @@ def judge(fan_out: FanOut, done: Sequence[BranchResult], branches: int) -> Outco
     return Outcome(PARTIAL if is_partial else SUCCESS, notes=counts)
 
 
-def failure_edge(turn: Turn, place: Place, unit: Unit, outcome: Outcome) -> Route | None:
+def failure_edge(turn: FlowTurn, place: Place, unit: Unit, outcome: Outcome) -> Route | None:
     """Return the conditional edge of a failed parallel that asks for its failure and opened no branch."""
     if outcome.status != FAIL or not unit.conditional:
         return None
@@ -224,7 +224,7 @@ def failure_edge(turn: Turn, place: Place, unit: Unit, outcome: Outcome) -> Rout
         route for route in unit.conditional if route.target not in branches)), outcome, context)
 
 
-def continues_at_join(turn: Turn, unit: Unit, outcome: Outcome) -> bool:
+def continues_at_join(turn: FlowTurn, unit: Unit, outcome: Outcome) -> bool:
     """Return whether the run continues at the join: after a failure only if the join judges it or on_error says so."""
     if outcome.status != FAIL or unit.on_error_continue:
         return True
@@ -232,7 +232,7 @@ def continues_at_join(turn: Turn, unit: Unit, outcome: Outcome) -> bool:
     return handler == CONDITIONAL or (handler == FAN_IN and not unit.retry_targets)
 
 
-def consolidate(turn: Turn, branch: str) -> Outcome:
+def consolidate(turn: FlowTurn, branch: str) -> Outcome:
     """Return the outcome of a fan-in: the best of `parallel.results`, named in the context; FAIL if none is good."""
     line, context = turn.state.branches[branch], turn.state.contexts[branch]
     results = context.get(RESULTS)

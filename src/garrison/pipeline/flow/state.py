@@ -10,7 +10,7 @@ used in a decision. Places, moves and steps are values: they are replaced, never
     failed  -> running                      resumed, as `resumable` allows
     done    -> running                      sent back: what it reached the exit with was refused
 
-A `Turn` records outcomes, puts places in flight and ends the run. It does not route: a strategy enqueues moves, and the
+A `FlowTurn` records outcomes, puts places in flight and ends the run. It does not route: a strategy enqueues moves; the
 machine processes the queue.
 """
 
@@ -74,7 +74,7 @@ class Move(Value):
 
 
 @dataclass(slots=True)
-class Branch:
+class FlowBranch:
     """A line of control: its latest outcome, the node of that outcome, and the context values its handlers wrote."""
 
     last: Outcome
@@ -139,7 +139,7 @@ class FlowState:
     visits: dict[str, int] = field(default_factory=dict)
     completed: list[str] = field(default_factory=list)
     contexts: dict[str, dict[str, object]] = field(default_factory=dict)
-    branches: dict[str, Branch] = field(default_factory=dict)
+    branches: dict[str, FlowBranch] = field(default_factory=dict)
     fans: dict[str, Fan] = field(default_factory=dict)
     repeated: dict[str, tuple[str, int]] = field(default_factory=dict)
     initial: dict[str, str] = field(default_factory=dict)
@@ -178,7 +178,7 @@ class FlowState:
         return from_data(cls, copy_json(dict(data)))
 
 
-class Step(Value):
+class EndedVisit(Value):
     """A visit that ended with `outcome`; `automatic` if the engine executed it itself."""
 
     place_id: str
@@ -189,7 +189,7 @@ class Step(Value):
 
 
 @dataclass(slots=True)
-class Change:
+class FlowChange:
     """Effects of one event, in order, for drivers, events and logs; the state does not need it.
 
     `started` holds every place to run now: new ones, next attempts (those in `retried` too) and those of a resumed run.
@@ -199,7 +199,7 @@ class Change:
 
     started: list[Place] = field(default_factory=list)
     retried: list[Place] = field(default_factory=list)
-    finished: list[Step] = field(default_factory=list)
+    finished: list[EndedVisit] = field(default_factory=list)
     followed: list[tuple[str, Route]] = field(default_factory=list)
     cancelled: list[Place] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
@@ -209,12 +209,12 @@ class Change:
 
 
 @dataclass(slots=True)
-class Turn:
+class FlowTurn:
     """One turn: the program, the state being changed, and the change so far."""
 
     program: Program
     state: FlowState
-    change: Change
+    change: FlowChange
 
     # ---- the run -----------------------------------------------------------------------------------------------------
 
@@ -242,13 +242,13 @@ class Turn:
 
     # ---- contexts ----------------------------------------------------------------------------------------------------
 
-    def open_branch(self, path: str, context: Mapping[str, object], last: Outcome, last_node: str = "") -> Branch:
+    def open_branch(self, path: str, context: Mapping[str, object], last: Outcome, last_node: str = "") -> FlowBranch:
         """Add a branch with its own context, a deep copy of `context`."""
         self.state.contexts[path] = copy_json(dict(context))
-        self.state.branches[path] = branch = Branch(last, last_node)
+        self.state.branches[path] = branch = FlowBranch(last, last_node)
         return branch
 
-    def close_branch(self, path: str) -> Branch:
+    def close_branch(self, path: str) -> FlowBranch:
         """Remove a branch with its places, moves and inner parallels, and return it."""
         state, inner = self.state, path + "/"
         for place_id in [key for key in state.in_flight if key.startswith(inner)]:
@@ -340,7 +340,7 @@ class Turn:
             context["last_stage"] = place.node
             if outcome.status == FAIL:
                 context["last_failure"], context["last_failed_node"] = outcome.failure_reason, place.node
-        self.change.finished.append(Step(place.id, place.node, place.branch, outcome, automatic))
+        self.change.finished.append(EndedVisit(place.id, place.node, place.branch, outcome, automatic))
 
     def fail_in(self, path: str, node: str, outcome: Outcome) -> None:
         """Record in the branch `path` the failure of a node inside one of its parallels."""

@@ -9,14 +9,14 @@ from __future__ import annotations
 from garrison.pipeline.flow import parallel
 from garrison.pipeline.flow.program import CONDITIONAL, EXIT, FAN_IN, PARALLEL, START, Unit
 from garrison.pipeline.flow.routing import choose
-from garrison.pipeline.flow.state import DONE, FAILED, ROOT, Move, Place, Turn
+from garrison.pipeline.flow.state import DONE, FAILED, ROOT, FlowTurn, Move, Place
 from garrison.pipeline.outcome import FAIL, PARTIAL, SUCCESS, Outcome
 
 MAX_REDIRECTS = 3
 MAX_RESTARTS = 5
 
 
-def enter(turn: Turn, move: Move) -> None:
+def enter(turn: FlowTurn, move: Move) -> None:
     """Do one move: end the branch at its join, execute an automatic node, or put the node in flight."""
     if move.branch and _leave_branch(turn, move):
         return
@@ -33,14 +33,14 @@ def enter(turn: Turn, move: Move) -> None:
         turn.launch(place)
 
 
-def settle(turn: Turn, place: Place, outcome: Outcome) -> None:
+def settle(turn: FlowTurn, place: Place, outcome: Outcome) -> None:
     """Record the outcome of a visit and continue from it."""
     turn.record(place, outcome)
     if not turn.stop_if_stuck(place.node, outcome):
         go_on(turn, place.branch, turn.program.units[place.node], outcome)
 
 
-def go_on(turn: Turn, branch: str, unit: Unit, outcome: Outcome) -> None:
+def go_on(turn: FlowTurn, branch: str, unit: Unit, outcome: Outcome) -> None:
     """Follow the edge that routing chooses after `unit`."""
     route = choose(unit, outcome, turn.state.contexts[branch])
     if route is None:
@@ -53,7 +53,7 @@ def go_on(turn: Turn, branch: str, unit: Unit, outcome: Outcome) -> None:
         turn.enqueue(branch, route.target, route)
 
 
-def fall_back(turn: Turn, branch: str, unit: Unit, outcome: Outcome) -> None:
+def fall_back(turn: FlowTurn, branch: str, unit: Unit, outcome: Outcome) -> None:
     """Go back to a retry target where no edge leads on from `unit`; else end the branch or the run."""
     if outcome.status != FAIL:
         detail = f"no edge of {unit.id} matches its outcome {outcome.name}"
@@ -75,7 +75,7 @@ def fall_back(turn: Turn, branch: str, unit: Unit, outcome: Outcome) -> None:
                 "leads on from its failure", outcome.failure_class)
 
 
-def fail_branch(turn: Turn, branch: str, node: str, reason: str, detail: str, failure_class: str = "") -> None:
+def fail_branch(turn: FlowTurn, branch: str, node: str, reason: str, detail: str, failure_class: str = "") -> None:
     """End a branch as failed; the root branch ends the run."""
     if branch == ROOT:
         turn.end(FAILED, reason, detail, node, "again")
@@ -95,7 +95,7 @@ def initial_outcome(status: str) -> Outcome:
 # ---- automatic nodes -------------------------------------------------------------------------------------------------
 
 
-def _execute(turn: Turn, place: Place, unit: Unit) -> None:
+def _execute(turn: FlowTurn, place: Place, unit: Unit) -> None:
     branch = turn.state.branches[place.branch]
     if unit.handler == START:
         _pass_through(turn, place, Outcome(SUCCESS))
@@ -109,12 +109,12 @@ def _execute(turn: Turn, place: Place, unit: Unit) -> None:
         _join(turn, place.id)
 
 
-def _pass_through(turn: Turn, place: Place, outcome: Outcome) -> None:
+def _pass_through(turn: FlowTurn, place: Place, outcome: Outcome) -> None:
     turn.record(place, outcome, automatic=True)
     go_on(turn, place.branch, turn.program.units[place.node], outcome)
 
 
-def _exit(turn: Turn, place: Place) -> None:
+def _exit(turn: FlowTurn, place: Place) -> None:
     if place.branch != ROOT:
         last = turn.state.branches[place.branch].last
         turn.record(place, parallel.without_updates(last), automatic=True)
@@ -128,7 +128,7 @@ def _exit(turn: Turn, place: Place) -> None:
     _redirect(turn, gate)
 
 
-def is_satisfied(turn: Turn, gate: str) -> bool:
+def is_satisfied(turn: FlowTurn, gate: str) -> bool:
     """Return whether a goal gate lets the run end: it was never visited, or its last outcome is an explicit success.
 
     A partial success counts, as in the public specification, unless the node says allow_partial=false; a word of the
@@ -140,11 +140,11 @@ def is_satisfied(turn: Turn, gate: str) -> bool:
     return not outcome.word and (outcome.status == SUCCESS or _is_partial(turn, gate, outcome))
 
 
-def _is_partial(turn: Turn, gate: str, outcome: Outcome) -> bool:
+def _is_partial(turn: FlowTurn, gate: str, outcome: Outcome) -> bool:
     return outcome.status == PARTIAL and not turn.program.units[gate].refuses_partial
 
 
-def _redirect(turn: Turn, gate: str) -> None:
+def _redirect(turn: FlowTurn, gate: str) -> None:
     state, program = turn.state, turn.program
     why = f"goal gate {gate} ended as {state.outcomes[gate].name}"
     reason = state.outcomes[gate].failure_reason
@@ -161,7 +161,7 @@ def _redirect(turn: Turn, gate: str) -> None:
         turn.enqueue(ROOT, target, None, why)
 
 
-def _restart(turn: Turn, target: str, outcome: Outcome) -> None:
+def _restart(turn: FlowTurn, target: str, outcome: Outcome) -> None:
     """Restart at `target` with the outcomes, counters and context of the start; visits keep counting."""
     state = turn.state
     if state.restarts >= MAX_RESTARTS:
@@ -182,7 +182,7 @@ def _restart(turn: Turn, target: str, outcome: Outcome) -> None:
 # ---- branches --------------------------------------------------------------------------------------------------------
 
 
-def _leave_branch(turn: Turn, move: Move) -> bool:
+def _leave_branch(turn: FlowTurn, move: Move) -> bool:
     """End the branch if a move leads out of it, to its join or past it; return whether it does."""
     last, node = turn.state.branches[move.branch].last, turn.state.branches[move.branch].last_node
     inside, outside = parallel.branch_borders(turn, move.branch)
@@ -196,13 +196,13 @@ def _leave_branch(turn: Turn, move: Move) -> bool:
     return False
 
 
-def _end_branch(turn: Turn, branch: str, outcome: Outcome, node: str) -> None:
+def _end_branch(turn: FlowTurn, branch: str, outcome: Outcome, node: str) -> None:
     fan_id = parallel.end_branch(turn, branch, outcome, node)
     if fan_id is not None:
         _join(turn, fan_id)
 
 
-def _join(turn: Turn, fan_id: str) -> None:
+def _join(turn: FlowTurn, fan_id: str) -> None:
     """Record the outcome of a decided parallel and continue at its join, or where its failure leads."""
     place, outcome = parallel.close(turn, fan_id)
     if parallel.retry(turn, place, outcome):

@@ -19,12 +19,12 @@ from garrison.pipeline.handlers.codergen import codergen
 from garrison.pipeline.handlers.subgraph import manager_loop, subgraph
 from garrison.pipeline.handlers.tool import tool
 from garrison.pipeline.handlers.wait import wait_human, wait_signal
-from garrison.plugins import Group
+from garrison.plugins import PluginGroup
 
 if TYPE_CHECKING:
     from garrison.pipeline.graph import Graph
 
-ENTRY_POINTS = Group.HANDLERS.value
+ENTRY_POINTS = PluginGroup.HANDLERS.value
 ENGINE_TYPES = ("start", "exit", "conditional", "parallel", "parallel.fan_in")
 """Types that the engine executes itself."""
 ANY = "*"
@@ -104,13 +104,13 @@ class Registry:
 
 def offered() -> frozenset[str]:
     """Return the types for which installed packages offer a handler; none of them is imported."""
-    return frozenset(plugins.offered(Group.HANDLERS))
+    return frozenset(plugins.offered(PluginGroup.HANDLERS))
 
 
 @cache
 def load_offered(name: str) -> Any:
     """Return the handler that a package offers for a type; UsageError if it cannot be loaded."""
-    handler = plugins.load(Group.HANDLERS, name)
+    handler = plugins.load(PluginGroup.HANDLERS, name)
     if not inspect.isclass(handler):
         return handler
     try:

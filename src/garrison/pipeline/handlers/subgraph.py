@@ -24,7 +24,7 @@ from garrison.pipeline.handlers.call import MAX_DEPTH, Call, Waiting, failed
 from garrison.pipeline.outcome import FAIL, SUCCESS, Outcome, RunResult
 from garrison.pipeline.store import RunDirectory, read_checkpoint
 from garrison.pipeline.subpipelines import (
-    Manager,
+    ManagerSettings,
     child_context,
     child_failed,
     context_changes,
@@ -72,7 +72,7 @@ async def manager_loop(call: Call) -> Outcome | Waiting:
             await child
 
 
-async def _supervise(call: Call, manager: Manager, telemetry: Mapping[str, object],
+async def _supervise(call: Call, manager: ManagerSettings, telemetry: Mapping[str, object],
                      child: asyncio.Future[RunResult] | None) -> Outcome | Waiting:
     """Run the cycles of a manager. Without `child`, another process runs it: read its telemetry again each cycle."""
     interval = manager.interval if "wait" in manager.actions else 0.01

@@ -13,9 +13,9 @@ from garrison import plugins
 from garrison.errors import UsageError
 from garrison.pipeline.graph import Graph
 from garrison.pipeline.lint import attributes, context_keys, edges, known_attributes, structure
-from garrison.pipeline.lint.findings import ERROR, WARNING, Finding, Problem, Rule, Rules, View, command_of, flow_of
+from garrison.pipeline.lint.findings import ERROR, WARNING, LintFinding, Problem, Rule, Rules, View, command_of, flow_of
 
-__all__ = ["ERROR", "RULES", "WARNING", "Finding", "Problem", "View", "command_of", "errors", "flow_of",
+__all__ = ["ERROR", "RULES", "WARNING", "LintFinding", "Problem", "View", "command_of", "errors", "flow_of",
            "installed_rules", "lint"]
 
 RULES: Rules = {
@@ -43,6 +43,7 @@ RULES: Rules = {
     "status_known": (ERROR, attributes.status_known),
     "tool_command_required": (ERROR, attributes.tool_command_required),
     "child_pipeline_required": (ERROR, attributes.child_pipeline_required),
+    "candidates": (ERROR, attributes.candidates),
     "out_of_range": (ERROR, attributes.out_of_range),
     "stylesheet_syntax": (ERROR, attributes.stylesheet_syntax),
     "type_known": (WARNING, attributes.type_known),
@@ -70,7 +71,7 @@ BEFORE_A_RUN = frozenset({"attribute_misspelt", "attribute_misplaced", "attribut
 
 
 def lint(graph: Graph, handlers: Collection[str] = (), *, has_begun: bool = False,
-         rules: Collection[str] | None = None, own: Rules = MappingProxyType({})) -> list[Finding]:
+         rules: Collection[str] | None = None, own: Rules = MappingProxyType({})) -> list[LintFinding]:
     """Return all findings, errors before warnings, each group in the order of the text.
 
     `handlers` are the node types this installation runs in addition to those of the dialect. With `has_begun` the graph
@@ -91,7 +92,8 @@ def installed_rules() -> Rules:
 
     An entry point is a function from a `View` to `Problem`s. Its attribute `severity` may say "error"; else it warns.
     """
-    loaded = {name: plugins.load(plugins.Group.LINT_RULES, name) for name in plugins.offered(plugins.Group.LINT_RULES)
+    loaded = {name: plugins.load(plugins.PluginGroup.LINT_RULES,
+                                 name) for name in plugins.offered(plugins.PluginGroup.LINT_RULES)
               if name not in RULES}
     return {name: (ERROR if getattr(rule, "severity", WARNING) == ERROR else WARNING, rule)
             for name, rule in loaded.items()}
@@ -106,5 +108,5 @@ def _guarded(name: str, rule: Rule, view: View) -> list[Problem]:
                          "repair or uninstall its package") from error
 
 
-def errors(findings: list[Finding]) -> list[Finding]:
+def errors(findings: list[LintFinding]) -> list[LintFinding]:
     return [finding for finding in findings if finding.severity == ERROR]

@@ -10,6 +10,7 @@ from difflib import get_close_matches
 from functools import lru_cache
 
 from garrison.pipeline import node_status
+from garrison.pipeline.best_of import COMMAND, JUDGES, MAX_CANDIDATES, OF_CANDIDATES, agents_of, count_of, judge_of
 from garrison.pipeline.fidelity import MODES
 from garrison.pipeline.graph import (
     HANDLERS,
@@ -177,6 +178,30 @@ def tool_command_required(view: View) -> Iterator[Problem]:
             fix = 'write tool_command="..."' if not text(node.attrs, "prompt") else \
                 "write tool_command instead of prompt, or shape=box if it is for an agent"
             yield Problem(f"{node.id} is a tool without a command", fix, node)
+
+
+def candidates(view: View) -> Iterator[Problem]:
+    """Require what candidates need of each node that has some."""
+    for node in view.graph.nodes.values():
+        said, judge = [key for key in OF_CANDIDATES if text(node.attrs, key)], judge_of(node.attrs)
+        count, agents = read_or(None, count_of, node.attrs, "best_of"), agents_of(node.attrs)
+        most = min(count or MAX_CANDIDATES, MAX_CANDIDATES)
+        if not said or (count is None and said[0] == "best_of"):  # `type_conflict` reports that
+            continue
+        if view.handler[node.id] not in ("codergen", "tool"):
+            yield Problem(f"{node.id} is no task, and only a task has candidates", f"remove {said[0]}", node)
+        elif count is None:
+            yield Problem(f"{node.id} has {said[0]} and no candidates", "write best_of=2, 3 or 4", node)
+        elif len(agents) > most or len(agents) == 1 == count:
+            yield Problem(f"{node.id} names {len(agents)} agents for {most} candidates",
+                          f"name at most as many agents as best_of says, 2 to {MAX_CANDIDATES}", node)
+        elif judge not in JUDGES:
+            yield Problem(f"{node.id} has the judge {judge!r:.40}", f"write {', '.join(JUDGES)}", node)
+        elif (judge == COMMAND) != bool(text(node.attrs, "judge_command")):
+            fix = "write judge_command=\"...\", a command that prints a number" if judge == COMMAND else \
+                "write judge=command, or remove judge_command"
+            has = "no" if judge == COMMAND else "a"
+            yield Problem(f"{node.id} has judge={judge} and {has} judge_command", fix, node)
 
 
 def child_pipeline_required(view: View) -> Iterator[Problem]:

@@ -1,4 +1,4 @@
-"""Input and output of lint rules: a `View` of the graph, and `Finding`s.
+"""Input and output of lint rules: a `View` of the graph, and `LintFinding`s.
 
 A view computes what several rules need at most once and in linear time, so that 20,000 nodes take moments.
 """
@@ -24,7 +24,7 @@ RETRY_TARGETS = ("retry_target", "fallback_retry_target")
 """Attributes of a node or graph that name a node to go back to."""
 
 
-class Finding(Value):
+class LintFinding(Value):
     """One problem: the rule, its position (line 0: none), and a fix."""
 
     rule: str
@@ -49,10 +49,10 @@ class Problem(Value):
     line: int = 0
     column: int = 0
 
-    def finding(self, rule: str, severity: str) -> Finding:
+    def finding(self, rule: str, severity: str) -> LintFinding:
         """Return the finding at the position the rule gave, else that of the node or edge."""
         at = self.at
-        return Finding(
+        return LintFinding(
             rule, severity, one_line(self.message),
             at.id if isinstance(at, Node) else None,
             str(at) if isinstance(at, Edge) else None,

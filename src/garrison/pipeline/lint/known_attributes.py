@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum
 from functools import cache
 
+from garrison.pipeline.best_of import PERSON, count_of
 from garrison.pipeline.flow.program import ERROR_POLICIES, JOIN_POLICIES, PRESETS
 from garrison.pipeline.graph import (
     Edge,
@@ -97,14 +98,14 @@ NODE_TYPES: Mapping[str, Reader] = {
     "timeout": seconds, "silence": seconds, "human.timeout": seconds, "human.timeout_seconds": seconds,
     "human_timeout_seconds": seconds, "manager.poll_interval": seconds, "manager.steer_cooldown": seconds,
     "max_retries": count, "max_node_visits": count, "max_visits": count, "max_same_failures": count,
-    "manager.max_cycles": count,
+    "manager.max_cycles": count, "best_of": count_of, "ties": _word(PERSON),
     "approve": flag, "goal_gate": flag, "auto_status": flag, "allow_partial": flag, "side_effecting": flag,
     "allow_empty": flag, "instructions": flag, "retry_jitter": flag, "irreversible": flag,
     "stack.child_autostart": flag, "retry_policy": _word(*PRESETS), "path": subfolder,
     # what a node is, and its task
     **_texts("label", "shape", "type", "handler", "class", "status", "prompt", "agent", "worker_type", "command",
              "tool_command", "script", "acceptance", "validator", "setup", "rework", "signal", "bead_id", "prd_ref",
-             "failover", "escalate", "files", "hosts", "host"),
+             "failover", "escalate", "files", "hosts", "host", "agents", "judge", "judge_command"),
     # where a run goes from it
     **_texts("retry_target", "fallback_retry_target", "on_error", "on_resume", "fidelity", "thread_id"),
     # people and inner pipelines

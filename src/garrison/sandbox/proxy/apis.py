@@ -34,7 +34,7 @@ class KeyVariable(Value):
     """Beginning of the value that the variable has inside; programs check the shape of a key."""
 
 
-class Route(Value):
+class AdmittedCalls(Value):
     """Calls that are admitted."""
 
     methods: frozenset[str]
@@ -56,11 +56,11 @@ class Api(Value):
     url_variables: tuple[str, ...]
     """Variables that contain the base URL; the first one that the user has set counts."""
     keys: tuple[KeyVariable, ...]
-    routes: tuple[Route, ...]
+    routes: tuple[AdmittedCalls, ...]
     encode_error: Callable[[int, str], dict[str, object]]
     """Error body of the API for a status and a message."""
 
-    def find_route(self, method: str, path: str) -> Route | None:
+    def find_route(self, method: str, path: str) -> AdmittedCalls | None:
         """Return the route that admits a call; None if none does."""
         return next((route for route in self.routes
                      if method in route.methods and re.fullmatch(route.path, path)), None)
@@ -97,26 +97,27 @@ APIS: Mapping[ApiName, Api] = {
         (KeyVariable("ANTHROPIC_API_KEY", "x-api-key", dummy="sk-ant-api03-garrison-"),
          KeyVariable("ANTHROPIC_AUTH_TOKEN", "authorization", "Bearer ", dummy="sk-ant-garrison-"),
          KeyVariable("CLAUDE_CODE_OAUTH_TOKEN", "authorization", "Bearer ", dummy="sk-ant-oat01-garrison-")),
-        (Route(_POST, r"/v1/messages", True),
-         Route(_POST, r"/v1/messages/count_tokens", False),
-         Route(_GET, rf"/v1/models(/{_ID})?|/?", False)),
+        (AdmittedCalls(_POST, r"/v1/messages", True),
+         AdmittedCalls(_POST, r"/v1/messages/count_tokens", False),
+         AdmittedCalls(_GET, rf"/v1/models(/{_ID})?|/?", False)),
         _anthropic_error),
     ApiName.OPENAI: Api(
         ApiName.OPENAI, "the OpenAI API", "/openai/v1", "https://api.openai.com/v1",
         ("OPENAI_BASE_URL", "OPENAI_API_BASE"), (KeyVariable("OPENAI_API_KEY", "authorization", "Bearer "),),
-        (Route(_POST, r"/(chat/completions|completions|responses|embeddings)", True),
-         Route(_GET, rf"/responses/{_ID}", True),
-         Route(_POST, rf"/responses/{_ID}/cancel", True),
-         Route(_GET, rf"/models(/[A-Za-z0-9_.:/-]{{1,128}})?|/responses/{_ID}/input_items", False)),
+        (AdmittedCalls(_POST, r"/(chat/completions|completions|responses|embeddings)", True),
+         AdmittedCalls(_GET, rf"/responses/{_ID}", True),
+         AdmittedCalls(_POST, rf"/responses/{_ID}/cancel", True),
+         AdmittedCalls(_GET, rf"/models(/[A-Za-z0-9_.:/-]{{1,128}})?|/responses/{_ID}/input_items", False)),
         _openai_error),
     ApiName.GOOGLE: Api(
         ApiName.GOOGLE, "the Gemini API", "/google", "https://generativelanguage.googleapis.com",
         ("GOOGLE_GEMINI_BASE_URL", "GEMINI_API_BASE"),
         (KeyVariable("GEMINI_API_KEY", "x-goog-api-key", dummy="AIzaSyGarrison"),
          KeyVariable("GOOGLE_API_KEY", "x-goog-api-key", dummy="AIzaSyGarrison")),
-        (Route(_POST, rf"/v1(beta|alpha)?/models/{_ID}:((stream)?[gG]enerateContent|(e|batchE)mbedContents?)", True),
-         Route(_POST, rf"/v1(beta|alpha)?/models/{_ID}:countTokens", False),
-         Route(_GET, rf"/v1(beta|alpha)?/models(/{_ID})?", False)),
+        (AdmittedCalls(_POST, rf"/v1(beta|alpha)?/models/{_ID}:((stream)?[gG]enerateContent|(e|batchE)mbedContents?)",
+                       True),
+         AdmittedCalls(_POST, rf"/v1(beta|alpha)?/models/{_ID}:countTokens", False),
+         AdmittedCalls(_GET, rf"/v1(beta|alpha)?/models(/{_ID})?", False)),
         _google_error),
 }
 KEY_HEADERS = frozenset({key.header for api in APIS.values() for key in api.keys} | {"cookie"})

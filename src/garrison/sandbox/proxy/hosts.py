@@ -223,9 +223,12 @@ def permitted_addresses(addresses: Iterable[str], rule: HostRule | None) -> tupl
 
 REFUSED = "refused.json"
 """File of the refused hosts, in a folder that the proxy keeps for one tree."""
+REFUSED_PORTS = "ports.json"
+"""The same of ports of the machine, which only the owner of a tree's network notices."""
 OF_GATE = "gate/network/refused.json"
 """Path below the folder of an attempt: the hosts that the last gate on its work was refused."""
-FILES = ("network/refused.json", "validator/network/refused.json", OF_GATE)
+FILES = ("network/refused.json", "network/ports.json", "validator/network/refused.json", "validator/network/ports.json",
+         OF_GATE)
 """Paths below the folder of an attempt: of its agent and jobs, of its validator, of its gate."""
 
 
@@ -240,6 +243,8 @@ class RefusedHost:
     count: int = 0
     entry: str = ""
     """Entry of `hosts` that would allow it, '' if none would."""
+    port: int = 0
+    """Entry of `host_ports` that would allow it, 0 if none would."""
 
     def describe(self) -> str:
         """Return it in words."""
@@ -247,21 +252,30 @@ class RefusedHost:
         return f"{self.place} was refused{times}: {self.reason}"
 
 
-class HostSettings(Value):
+class HostRights(Value):
     """The hosts that may be reached, and the file that states them."""
 
     path: Path = Path("config.toml")
     hosts: tuple[str, ...] = (DEFAULT_HOSTS,)
+    host_ports: tuple[tuple[str, int], ...] = ()
+
+    def port_line_with(self, ports: Iterable[int]) -> str:
+        """Return the line that lets these ports of the machine be reached as well."""
+        known = [port if name == "127.0.0.1" else f"{name}:{port}" for name, port in self.host_ports]
+        return f"host_ports = {json.dumps(list(dict.fromkeys((*known, *ports))))}"
 
     def line_with(self, entries: Iterable[str]) -> str:
         return f"hosts = {json.dumps(list(dict.fromkeys((*self.hosts, *entries))), ensure_ascii=False)}"
 
 
-def describe_permission(refused: Iterable[RefusedHost], settings: HostSettings) -> str:
+def describe_permission(refused: Iterable[RefusedHost], settings: HostRights) -> str:
     """Return how the user lets all these hosts be reached, with the line to paste; '' if no setting would."""
+    refused = list(refused)
     entries = {host.entry: None for host in refused if host.entry and host.entry not in settings.hosts}
-    return f"to allow {'it' if len(entries) == 1 else 'them'}, write this below [sandbox] in {settings.path}: " \
-           f"{settings.line_with(entries)}" if entries else ""
+    ports = sorted({host.port for host in refused if host.port and ("127.0.0.1", host.port) not in settings.host_ports})
+    lines = [*([settings.line_with(entries)] if entries else ()), *([settings.port_line_with(ports)] if ports else ())]
+    return f"to allow {'it' if len(entries) + len(ports) == 1 else 'them'}, write this below [sandbox] in " \
+           f"{settings.path}: {'; '.join(lines)}" if lines else ""
 
 
 def refused_in_attempt(folder: Path) -> list[RefusedHost]:

@@ -81,7 +81,7 @@ class Ledger:
 
     @property
     def has_limits(self) -> bool:
-        return self.registration.limits.has_money
+        return self._meter.limits.has_money
 
     def open_call(self, demand: Demand = NOTHING) -> tuple[int, Grant | Shortfall]:
         """Return a number for a call that may start and what it may cost, or 0 and why it may not."""
@@ -170,7 +170,7 @@ class Ledger:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not (marker or self._has_limits):
             self._has_limits = True
-            write_json(self._folder / LIMITS, asdict(self.registration.limits))
+            write_json(self._folder / LIMITS, asdict(self._meter.limits))
         costs.append_usage(self._folder / USAGE, replace(record, reported=reported, estimated=counts.estimated))
 
     def refuse_host(self, place: str, reason: str, entry: str = "") -> None:

@@ -22,16 +22,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from garrison.sandbox.proxy import registration
+from garrison.sandbox.proxy.forwards import MAX_FORWARDS, Forward, ForwardRefused, open_forward
 from garrison.sandbox.proxy.hosts import parse_rules
 from garrison.sandbox.proxy.ledger import Ledger
 from garrison.sandbox.proxy.registration import MAX_MESSAGE, Registration, may_register
-from garrison.sandbox.proxy.relay import MAX_CONNECTIONS, Access, Patience, Relay
-from garrison.sandbox.proxy.upstream import BUFFER, Stream
+from garrison.sandbox.proxy.relay import MAX_CONNECTIONS, Access, Patience, Relay, join
+from garrison.sandbox.proxy.upstream import BUFFER, Stream, UpstreamFailed
 from garrison.system import processes
 from garrison.values import replace
 
 LINGER = 1.0
 """Seconds without a user after which it ends."""
+FORWARD_SECONDS = 12 * 3600.0
+"""Time without a byte after which a forwarded connection ends: a pool of a database's keeps idle ones for hours."""
 LOOKUPS = 32
 """Names that are looked up at a time: a slow name server must not block other agents."""
 _FILES = 16384
@@ -93,14 +96,17 @@ class Proxy:
             if not may_register(connection, self.home, self.run_id):
                 return
             await _readable(loop, connection)
-            message, descriptors, _, _ = socket.recv_fds(connection, MAX_MESSAGE, 1, socket.MSG_CMSG_CLOEXEC)
-            if not message or len(descriptors) != 1:
+            message, descriptors, _, _ = socket.recv_fds(connection, MAX_MESSAGE, 1 + MAX_FORWARDS,
+                                                         socket.MSG_CMSG_CLOEXEC)
+            listener, *more = (socket.socket(fileno=each) for each in descriptors) if descriptors else (None,)
+            if not message or listener is None:
                 return
-            listener = socket.socket(fileno=descriptors[0])
             given = Registration.decode(message)
             access = Access(given, parse_rules(given.hosts), Ledger(self.home, given), listener.getsockname()[1],
                             self.patience)
-            server = await asyncio.start_server(acceptor(access), sock=listener, limit=BUFFER, backlog=256)
+            servers = [await asyncio.start_server(acceptor(access), sock=listener, limit=BUFFER, backlog=256)]
+            for forward, each in zip(given.forwards, more, strict=False):
+                servers.append(await asyncio.start_server(acceptor(access, forward), sock=each, limit=BUFFER))
             try:
                 connection.send(str(os.getpid()).encode())
                 process = await _wait_for_end(loop, connection, access)
@@ -109,12 +115,14 @@ class Proxy:
             except OSError:
                 return
             finally:
-                server.close()
+                for server in servers:
+                    server.close()
                 access.close()
 
 
-def acceptor(access: Access) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]:
-    """Return the function that serves each connection of a listener."""
+def acceptor(access: Access, forward: Forward | None = None,
+             ) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]:
+    """Return the function that serves each connection of a listener, by requests or as a forward."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -124,7 +132,10 @@ def acceptor(access: Access) -> Callable[[asyncio.StreamReader, asyncio.StreamWr
             return
         access.connections.add(task)
         try:
-            await Relay(access, Stream(reader, writer)).serve()
+            if forward is None:
+                await Relay(access, Stream(reader, writer)).serve()
+            else:
+                await _pass_on(access, Stream(reader, writer), forward)
         except asyncio.CancelledError:
             pass  # the listener is closed
         except Exception as error:  # one connection must not end the others
@@ -134,6 +145,21 @@ def acceptor(access: Access) -> Callable[[asyncio.StreamReader, asyncio.StreamWr
             writer.close()
 
     return serve
+
+
+async def _pass_on(access: Access, client: Stream, forward: Forward) -> None:
+    """Pass bytes between a client and the server that a forward leads to."""
+    try:
+        upstream = await open_forward(forward)
+    except ForwardRefused as refused:
+        access.ledger.refuse_host(forward.place, str(refused))
+        return
+    except UpstreamFailed:
+        return  # the client sees a connection that ends at once, as of a server that does not work
+    try:
+        await join(client, upstream, FORWARD_SECONDS)
+    finally:
+        upstream.close()
 
 
 async def _wait_for_end(loop: asyncio.AbstractEventLoop, connection: socket.socket,

@@ -25,6 +25,7 @@ from garrison.records.budget import NO_LIMITS, Limits
 from garrison.records.json_io import read_json
 from garrison.records.record import from_data
 from garrison.sandbox.proxy.apis import ApiName
+from garrison.sandbox.proxy.forwards import Forward
 from garrison.system import processes, unix_socket
 from garrison.system.environment import child_environment
 from garrison.system.unix_socket import short_path
@@ -71,6 +72,8 @@ class Registration(Value):
     """Part of the key that a client must send; '' where the listener can be reached by nobody else."""
     account: str = ""
     """What stands for the run in its costs; '' for the run itself."""
+    forwards: tuple[Forward, ...] = ()
+    """Where the connections of further listeners go, in their order."""
 
     def encode(self) -> bytes:
         return json.dumps(asdict(self)).encode()
@@ -169,6 +172,8 @@ class ProxyClient:
     run_folder: Path
     registration: Registration
     listener: socket.socket
+    more: tuple[socket.socket, ...] = ()
+    """Listeners of the registration's forwards."""
     proxy: processes.ProcessId | None = None
     """The process that serves the listener."""
     _control: socket.socket | None = field(default=None)
@@ -245,13 +250,15 @@ class ProxyClient:
             with contextlib.suppress(OSError):
                 self._control.send(b"0 0")
         self._disconnect()
-        self.listener.close()
+        for listener in (self.listener, *self.more):
+            listener.close()
 
     def _register(self, deadline: float) -> None:
         self._control = connect(self.run_folder)
         _continue(unix_socket.credentials(self._control)[0])
         self._control.settimeout(max(0.05, deadline - time.monotonic()))
-        processes.send_descriptors(self._control, self.registration.encode(), [self.listener.fileno()])
+        processes.send_descriptors(self._control, self.registration.encode(),
+                                   [each.fileno() for each in (self.listener, *self.more)])
         answer = self._control.recv(32)
         if not answer:
             raise EOFError("it ended")

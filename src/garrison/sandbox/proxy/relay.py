@@ -25,10 +25,10 @@ from garrison.sandbox.proxy.ledger import Ledger
 from garrison.sandbox.proxy.registration import ApiAccess, Registration
 from garrison.sandbox.proxy.target import (
     MAX_HELLO,
-    Form,
     Headers,
+    RequestForm,
     RequestRefused,
-    Target,
+    RequestTarget,
     end_to_end,
     is_complete,
     is_plain_http,
@@ -151,10 +151,10 @@ class Relay:
                 return False
             headers = [(bytes(name), bytes(value)) for name, value in request.headers]
             target = read_target(request.method, request.target, headers, self.access.port)
-            if target.form is Form.TUNNEL:
+            if target.form is RequestForm.TUNNEL:
                 await self._serve_tunnel(target)
                 return False
-            if target.form is Form.FORWARD:
+            if target.form is RequestForm.FORWARD:
                 await self._serve_forward(request, headers, target)
             else:
                 await self._serve_witnessed(request, headers, target)
@@ -236,7 +236,7 @@ class Relay:
 
     # ---- tunnels and forwarded requests
 
-    async def _open(self, target: Target) -> Stream:
+    async def _open(self, target: RequestTarget) -> Stream:
         """Connect to an allowed host; RequestRefused, recorded, if it is not allowed."""
         rule = find_rule(self.access.rules, target.host, target.port)
         if rule is None:
@@ -253,7 +253,7 @@ class Relay:
         except UpstreamFailed as failed:
             raise RequestRefused(502, f"{target.place}: {failed}") from failed
 
-    async def _serve_tunnel(self, target: Target) -> None:
+    async def _serve_tunnel(self, target: RequestTarget) -> None:
         if target.port == HTTP_PORT:
             self.access.ledger.refuse_host(target.place, "a tunnel to the port of plain HTTP")
             raise RequestRefused(403, f"no tunnel to {target.place}: ask the proxy for http://{target.host}/ itself")
@@ -272,7 +272,7 @@ class Relay:
         finally:
             upstream.close()
 
-    async def _first_words(self, target: Target, upstream: Stream) -> bytes:
+    async def _first_words(self, target: RequestTarget, upstream: Stream) -> bytes:
         """Return what the client has sent first, once it shows what the tunnel is used for; nothing if the server
         speaks first, as neither TLS nor HTTP has it. _Gone, recorded, if it asks the allowed host for another."""
         early, _ = self.http.trailing_data
@@ -306,11 +306,11 @@ class Relay:
             await _cancel(hears)
             await _cancel(speaks)
 
-    def _refuse_use(self, target: Target, what: str) -> NoReturn:
+    def _refuse_use(self, target: RequestTarget, what: str) -> NoReturn:
         self.access.ledger.refuse_host(target.place, f"the tunnel was used for {what}")
         raise _Gone
 
-    async def _serve_inside(self, target: Target, early: bytes) -> None:
+    async def _serve_inside(self, target: RequestTarget, early: bytes) -> None:
         """Serve plain HTTP in a tunnel request by request, each for the host that the tunnel was opened to."""
         self.http = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD)
         self.http.receive_data(early)
@@ -320,12 +320,13 @@ class Relay:
                 self._refuse_use(target, f"the host {named[:100]}" if named else "HTTP without a clear host")
             path = request.target.decode("ascii")
             path = path if path.startswith("/") else "/" + path.partition("://")[2].partition("/")[2]
-            await self._serve_forward(request, headers, Target(Form.FORWARD, target.host, target.port, path))
+            await self._serve_forward(request, headers,
+                                      RequestTarget(RequestForm.FORWARD, target.host, target.port, path))
             if not (self.http.our_state is h11.DONE and self.http.their_state is h11.DONE):
                 return
             self.http.start_next_cycle()
 
-    async def _serve_forward(self, request: h11.Request, headers: Headers, target: Target) -> None:
+    async def _serve_forward(self, request: h11.Request, headers: Headers, target: RequestTarget) -> None:
         upstream = await self._open(target)
         host = target.place.removesuffix(":80").encode()
         sent = [(b"Host", host), *end_to_end(headers, frozenset({b"host"})), *_framing(headers)]
@@ -339,7 +340,7 @@ class Relay:
 
     # ---- model APIs
 
-    async def _serve_witnessed(self, request: h11.Request, headers: Headers, target: Target) -> None:
+    async def _serve_witnessed(self, request: h11.Request, headers: Headers, target: RequestTarget) -> None:
         """Serve a call of a model API; a refusal of this proxy's is recorded as an answer of the API is."""
         try:
             await self._serve_api(request, headers, target)
@@ -353,7 +354,7 @@ class Relay:
             self.access.held -= self._held
             self._held = 0
 
-    async def _serve_api(self, request: h11.Request, headers: Headers, target: Target) -> None:
+    async def _serve_api(self, request: h11.Request, headers: Headers, target: RequestTarget) -> None:
         api, route = target.api, target.route
         assert api is not None and route is not None
         access = next((each for each in self.access.registration.apis if each.api is api.name), None)
@@ -387,7 +388,7 @@ class Relay:
         finally:
             call.settle()
 
-    async def _read_demand(self, headers: Headers, target: Target, api: Api) -> Demand:
+    async def _read_demand(self, headers: Headers, target: RequestTarget, api: Api) -> Demand:
         """Read a whole request and return what it demands; RequestRefused if that is unknown."""
         parts, size = [], 0
         while (data := await self.read_body()) is not None:
@@ -401,7 +402,7 @@ class Relay:
         self._hold(demand.size, api)
         return demand
 
-    async def _look_at(self, body: bytes, encoding: str, target: Target, api: Api) -> Demand:
+    async def _look_at(self, body: bytes, encoding: str, target: RequestTarget, api: Api) -> Demand:
         try:
             async with self.access.reading:
                 return await asyncio.to_thread(read_demand, api.name, target.path, body, encoding)
@@ -415,7 +416,7 @@ class Relay:
         if self.access.held > MAX_HELD:
             raise RequestRefused(429, f"requests in progress are longer than {MAX_HELD >> 20} MiB together", api)
 
-    async def _reserve(self, demand: Demand, target: Target, api: Api) -> tuple[int, Grant, Demand]:
+    async def _reserve(self, demand: Demand, target: RequestTarget, api: Api) -> tuple[int, Grant, Demand]:
         """Return the number of a call that may start, what is granted to it, and what it demands: without tools that
         the API runs itself if what those may read does not fit. Wait while calls of others may cost what is left."""
         ledger, is_waiting = self.access.ledger, False
@@ -445,7 +446,7 @@ class Relay:
 class _Call:
     """One call of a model API."""
 
-    def __init__(self, relay: Relay, access: ApiAccess, target: Target, number: int) -> None:
+    def __init__(self, relay: Relay, access: ApiAccess, target: RequestTarget, number: int) -> None:
         self.relay, self.access, self.target = relay, access, target
         self._number, self._user_agent = number, ""
         self._exchange: _Exchange | None = None

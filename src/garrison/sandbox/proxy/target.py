@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 from urllib.parse import unquote
 
-from garrison.sandbox.proxy.apis import Api, Route, find_api
+from garrison.sandbox.proxy.apis import AdmittedCalls, Api, find_api
 from garrison.sandbox.proxy.hosts import normalize_host
 from garrison.values import Value
 
@@ -31,7 +31,7 @@ _FRAMING = frozenset({b"content-length", b"transfer-encoding"})
 _GOOGLE_KEY = re.compile(r"(?:(?<=\?)|&)key=[^&]*")
 
 
-class Form(StrEnum):
+class RequestForm(StrEnum):
     """Form of a request."""
 
     TUNNEL = "tunnel"
@@ -39,16 +39,16 @@ class Form(StrEnum):
     API = "api"
 
 
-class Target(Value):
+class RequestTarget(Value):
     """Destination of a request: a host and port, or a call of a model API."""
 
-    form: Form
+    form: RequestForm
     host: str = ""
     port: int = 0
     path: str = ""
     """Path and query for the next server; of an API, below its base URL."""
     api: Api | None = None
-    route: Route | None = None
+    route: AdmittedCalls | None = None
 
     @property
     def place(self) -> str:
@@ -63,7 +63,7 @@ class RequestRefused(Exception):
         self.status, self.reason, self.api = status, reason, api
 
 
-def read_target(method: bytes, target: bytes, headers: Headers, port: int) -> Target:
+def read_target(method: bytes, target: bytes, headers: Headers, port: int) -> RequestTarget:
     """Return what a request asks for; RequestRefused if it is malformed, ambiguous or not admitted.
 
     Args:
@@ -91,16 +91,16 @@ def read_target(method: bytes, target: bytes, headers: Headers, port: int) -> Ta
     return _read_forward(method.decode("latin-1"), text, host, port)
 
 
-def _read_tunnel(text: str, host: str) -> Target:
+def _read_tunnel(text: str, host: str) -> RequestTarget:
     name, port = _split_authority(text, 0)
     if not port:
         raise RequestRefused(400, "CONNECT needs host:port")
     if host and _split_authority(host, port) not in ((name, port), (name, 443)):
         raise RequestRefused(400, "the Host header names another host than CONNECT")
-    return Target(Form.TUNNEL, name, port)
+    return RequestTarget(RequestForm.TUNNEL, name, port)
 
 
-def _read_forward(method: str, text: str, host: str, own: int) -> Target:
+def _read_forward(method: str, text: str, host: str, own: int) -> RequestTarget:
     scheme, sign, rest = text.partition("://")
     if not sign or scheme.lower() != "http":
         raise RequestRefused(400, "use CONNECT for https, and http:// for the rest")
@@ -111,10 +111,10 @@ def _read_forward(method: str, text: str, host: str, own: int) -> Target:
         raise RequestRefused(400, "the Host header names another host than the request")
     if (name, port) in (("127.0.0.1", own), ("localhost", own)):  # a client that ignores no_proxy
         return _read_api(method, path, host, own)
-    return Target(Form.FORWARD, name, port, path if path.startswith("/") else "/" + path)
+    return RequestTarget(RequestForm.FORWARD, name, port, path if path.startswith("/") else "/" + path)
 
 
-def _read_api(method: str, text: str, host: str, port: int) -> Target:
+def _read_api(method: str, text: str, host: str, port: int) -> RequestTarget:
     if not host or _split_authority(host, 80) not in (("127.0.0.1", port), ("localhost", port)):
         raise RequestRefused(400, "the Host header does not name this proxy")
     found = find_api(text)
@@ -129,7 +129,7 @@ def _read_api(method: str, text: str, host: str, port: int) -> Target:
         raise RequestRefused(404, f"garrison adds the key of {api.title} to model calls only, not to {method} "
                                   f"{path[:80]}", api)
     query = _GOOGLE_KEY.sub("", f"?{query}").removeprefix("?").removeprefix("&") if query else ""
-    return Target(Form.API, path=f"{path}?{query}" if query else path, api=api, route=route)
+    return RequestTarget(RequestForm.API, path=f"{path}?{query}" if query else path, api=api, route=route)
 
 
 def _split_authority(text: str, default: int) -> tuple[str, int]:
@@ -159,7 +159,7 @@ def named_host(target: bytes, headers: Headers, port: int) -> str:
         found = {_split_authority(host, port) for host in hosts}
     except RequestRefused:
         return ""
-    return Target(Form.FORWARD, *found.pop()).place if len(found) == 1 else ""
+    return RequestTarget(RequestForm.FORWARD, *found.pop()).place if len(found) == 1 else ""
 
 
 def end_to_end(headers: Headers, drop: frozenset[bytes] = frozenset()) -> list[tuple[bytes, bytes]]:

@@ -144,14 +144,14 @@ async def open_checked(host: str, port: int, rule: HostRule, lookups: asyncio.Se
         raise UpstreamRefused(reason, entry_for(host, port, private=True) if may_be_private(found) else "")
     if proxy is not None:
         return await _open_tunnel(proxy, host, port)
-    return await _open_first(addresses, port)
+    return await open_first(addresses, port)
 
 
 async def open_api(scheme: str, host: str, port: int) -> Stream:
     """Connect to a model API of the user's choice, with TLS for https."""
     proxy = user_proxy(scheme, host)
     stream = (await _open_tunnel(proxy, host, port) if proxy is not None
-              else await _open_first(await resolve(host, port), port))
+              else await open_first(await resolve(host, port), port))
     if scheme != "https":
         return stream
     try:
@@ -163,7 +163,8 @@ async def open_api(scheme: str, host: str, port: int) -> Stream:
     return stream
 
 
-async def _open_first(addresses: Sequence[str], port: int) -> Stream:
+async def open_first(addresses: Sequence[str], port: int) -> Stream:
+    """Connect to the first of these addresses that answers; UpstreamFailed if none does."""
     failure: Exception | None = None
     for address in addresses:
         try:
@@ -176,7 +177,7 @@ async def _open_first(addresses: Sequence[str], port: int) -> Stream:
 
 async def _open_tunnel(proxy: UserProxy, host: str, port: int) -> Stream:
     """Connect through the user's own proxy."""
-    stream = await _open_first(await resolve(proxy.host, proxy.port), proxy.port)
+    stream = await open_first(await resolve(proxy.host, proxy.port), proxy.port)
     place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     login = f"Proxy-Authorization: {proxy.credentials}\r\n" if proxy.credentials else ""
     stream.writer.write(f"CONNECT {place} HTTP/1.1\r\nHost: {place}\r\n{login}\r\n".encode())

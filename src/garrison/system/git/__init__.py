@@ -19,8 +19,8 @@ from pathlib import Path
 
 from garrison.system.git.commits import ABSENT, MergeResult
 from garrison.system.git.repository import (
-    Answer,
     GitError,
+    GitResult,
     common_dir,
     environment,
     locate_repository,
@@ -30,8 +30,19 @@ from garrison.system.git.repository import (
 from garrison.system.git.rescues import Rescues
 from garrison.system.git.worktrees import Worktree
 
-__all__ = ["ABSENT", "Answer", "Git", "GitError", "MergeResult", "Worktree", "common_dir", "environment",
-           "open_repository", "repository_key", "validate_repository"]
+__all__ = [
+    "ABSENT",
+    "Git",
+    "GitError",
+    "GitResult",
+    "MergeResult",
+    "Worktree",
+    "common_dir",
+    "environment",
+    "open_repository",
+    "repository_key",
+    "validate_repository",
+]
 
 
 class Git(Rescues):

@@ -20,7 +20,7 @@ from garrison.errors import Refused
 from garrison.system import processes, untrusted
 from garrison.system.git import damage
 from garrison.system.git.neutral import GitDirs, find_git_dirs
-from garrison.system.git.repository import Answer, GitError, Repository, attempts, pair, split
+from garrison.system.git.repository import GitError, GitResult, Repository, attempts, pair, split
 from garrison.system.git.signing import parse_ident, with_signature
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class Ident(NamedTuple):
     date: str
 
 
-class Change(NamedTuple):
+class ChangedPath(NamedTuple):
     """One path that differs between two trees: its mode and blob in the newer one, and A, M, T or D."""
 
     name: str
@@ -263,7 +263,7 @@ class Commits(Repository):
     def changed_paths(self, old: str, new: str) -> list[str]:
         return [change.name for change in self.changes(old, new)]
 
-    def changes(self, old: str, new: str) -> list[Change]:
+    def changes(self, old: str, new: str) -> list[ChangedPath]:
         """Return what differs between two tree-ishes; the last few answers are cached by their trees."""
         key = (self._trees.get(old, old), self._trees.get(new, new))
         if key not in self._changes:
@@ -271,7 +271,7 @@ class Commits(Repository):
             changes = []
             for meta, name in zip(parts[::2], parts[1::2], strict=False):
                 old_mode, mode, old_blob, blob, status = meta.split(" ")
-                changes.append(Change(name, mode, blob, status, old_mode.removeprefix(":"), old_blob))
+                changes.append(ChangedPath(name, mode, blob, status, old_mode.removeprefix(":"), old_blob))
             if not all(map(OID.fullmatch, key)):
                 return changes
             if len(self._changes) >= _CACHED_DIFFS:
@@ -280,7 +280,7 @@ class Commits(Repository):
         return self._changes[key]
 
     @cached_property
-    def _changes(self) -> dict[tuple[str, str], list[Change]]:
+    def _changes(self) -> dict[tuple[str, str], list[ChangedPath]]:
         return {}
 
     def merge_tree(self, ours: str, theirs: str) -> MergeResult:
@@ -308,7 +308,7 @@ class Commits(Repository):
         return tree, stages
 
     def _run_merge(self, *arguments: str, text: str | None = None, extra: Mapping[str, str] | None = None,
-                   durable: bool = False) -> Answer:
+                   durable: bool = False) -> GitResult:
         """Run git's merge; again without a worktree where it fails.
 
         For a submodule in conflict git reads the `.gitmodules` of the checkout at `root`, and dies of a bad one.

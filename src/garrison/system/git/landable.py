@@ -15,7 +15,7 @@ from garrison.system.git.repository import Repository
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from garrison.system.git.commits import Change, Commits
+    from garrison.system.git.commits import ChangedPath, Commits
 
 MAX_NAME = 255
 """Bytes of a name that a file system holds."""
@@ -69,7 +69,7 @@ def explain_name(name: str) -> str:
     return ""
 
 
-def needs_judgement(change: Change) -> bool:
+def needs_judgement(change: ChangedPath) -> bool:
     """Return whether git has to judge a path: a part of it might be taken for one of git's own names. Pure."""
     return any(_is_odd(part, change.mode) for part in change.name.split("/"))
 

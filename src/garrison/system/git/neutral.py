@@ -33,7 +33,7 @@ from garrison.values import Value
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-class Group(StrEnum):
+class KeyGroup(StrEnum):
     """Kind of thing that a key of the configuration makes git do."""
 
     HOOKS = "hooks"
@@ -54,15 +54,15 @@ class Group(StrEnum):
 class Always(NamedTuple):
     """A setting of every call."""
 
-    group: Group
+    group: KeyGroup
     key: str
     value: str
 
 
-class Rule(NamedTuple):
+class KeyRule(NamedTuple):
     """Keys (as git prints them) of which only trusted values count; `neutral` replaces any other."""
 
-    group: Group
+    group: KeyGroup
     key: re.Pattern[str]
     neutral: str = ""
 
@@ -82,19 +82,19 @@ INCLUDE = re.compile(r"include\.path|includeif\..+\.path")
 """Keys that name another file of settings. What it sets is judged like all the rest."""
 
 ALWAYS = (
-    Always(Group.HOOKS, "core.hooksPath", os.devnull),  # nobody can put a hook below it, not even the same user
-    Always(Group.FSMONITOR, "core.fsmonitor", "false"),
-    Always(Group.TERMINAL, "core.pager", "cat"),
-    Always(Group.TERMINAL, "core.editor", "true"),
-    Always(Group.TERMINAL, "sequence.editor", "true"),
-    Always(Group.SIGNATURES, "commit.gpgSign", "false"),
-    Always(Group.SIGNATURES, "tag.gpgSign", "false"),
-    Always(Group.SIGNATURES, "push.gpgSign", "false"),
-    Always(Group.SIGNATURES, "log.showSignature", "false"),
-    Always(Group.SIGNATURES, "merge.verifySignatures", "false"),
-    Always(Group.TRANSPORT, "protocol.ext.allow", "never"),
-    Always(Group.TRANSPORT, "core.alternateRefsCommand", "true"),
-    Always(Group.FILES, "init.templateDir", ""),
+    Always(KeyGroup.HOOKS, "core.hooksPath", os.devnull),  # nobody can put a hook below it, not even the same user
+    Always(KeyGroup.FSMONITOR, "core.fsmonitor", "false"),
+    Always(KeyGroup.TERMINAL, "core.pager", "cat"),
+    Always(KeyGroup.TERMINAL, "core.editor", "true"),
+    Always(KeyGroup.TERMINAL, "sequence.editor", "true"),
+    Always(KeyGroup.SIGNATURES, "commit.gpgSign", "false"),
+    Always(KeyGroup.SIGNATURES, "tag.gpgSign", "false"),
+    Always(KeyGroup.SIGNATURES, "push.gpgSign", "false"),
+    Always(KeyGroup.SIGNATURES, "log.showSignature", "false"),
+    Always(KeyGroup.SIGNATURES, "merge.verifySignatures", "false"),
+    Always(KeyGroup.TRANSPORT, "protocol.ext.allow", "never"),
+    Always(KeyGroup.TRANSPORT, "core.alternateRefsCommand", "true"),
+    Always(KeyGroup.FILES, "init.templateDir", ""),
 )
 """Settings of every call that keep programs from running. These and the calls' own options win over every file."""
 _MERGE_AS_TEXT = "git merge-file -q --marker-size=%L %A %O %B || exit 1"
@@ -106,13 +106,13 @@ attributes of a checkout, and unite ordered lists as well (`merge.union`)."""
 HOOKS_KEY = "core.hooksPath"
 
 RULES = (
-    Rule(Group.FILTERS, re.compile(r"filter\..+\.(clean|smudge|process)"), ""),
-    Rule(Group.FILTERS, re.compile(r"filter\..+\.required"), "false"),
-    Rule(Group.MERGE, re.compile(r"merge\..+\.driver"), _MERGE_AS_TEXT),
-    Rule(Group.TERMINAL, re.compile(r"core\.askpass"), ""),
-    Rule(Group.TRANSPORT, re.compile(r"core\.sshcommand"), "ssh"),
-    Rule(Group.FILES, re.compile(r"core\.attributesfile"), ""),
-    Rule(Group.FILES, re.compile(r"core\.excludesfile"), ""),
+    KeyRule(KeyGroup.FILTERS, re.compile(r"filter\..+\.(clean|smudge|process)"), ""),
+    KeyRule(KeyGroup.FILTERS, re.compile(r"filter\..+\.required"), "false"),
+    KeyRule(KeyGroup.MERGE, re.compile(r"merge\..+\.driver"), _MERGE_AS_TEXT),
+    KeyRule(KeyGroup.TERMINAL, re.compile(r"core\.askpass"), ""),
+    KeyRule(KeyGroup.TRANSPORT, re.compile(r"core\.sshcommand"), "ssh"),
+    KeyRule(KeyGroup.FILES, re.compile(r"core\.attributesfile"), ""),
+    KeyRule(KeyGroup.FILES, re.compile(r"core\.excludesfile"), ""),
 )
 _HOOK = re.compile(r"(hook\..+)\.(?:command|event|enabled)")
 """Hooks that newer versions of git take from the configuration."""
@@ -125,18 +125,19 @@ NO_TRANSPORT = tuple((f"protocol.{name}allow", "never") for name in ("", "file."
 NETWORK = frozenset({"clone", "fetch", "ls-remote", "push"})
 """Commands that need a transport."""
 WATCHED = (
-    *(Rule(each.group, re.compile(re.escape(each.key.lower())), each.value) for each in ALWAYS),
+    *(KeyRule(each.group, re.compile(re.escape(each.key.lower())), each.value) for each in ALWAYS),
     *RULES,
-    Rule(Group.HOOKS, re.compile(r"hook\..+\.(command|event|enabled)")),
-    Rule(Group.CREDENTIALS, re.compile(r"credential\..+")),
-    Rule(Group.DIFF, re.compile(r"diff\.external|diff\..+\.(command|textconv)|interactive\.difffilter")),
-    Rule(Group.SIGNATURES, re.compile(r"gpg\..*(program|defaultkeycommand)")),
-    Rule(Group.TERMINAL, re.compile(r"alias\..+|pager\..+")),
-    Rule(Group.TRANSPORT, re.compile(r"remote\..+\.(url|pushurl|proxy)|url\..+\.(pushinsteadof|insteadof)|http\..+|"
-                                     r"protocol\..+|uploadpack\.packobjectshook|submodule\..+\.update")),
-    Rule(Group.INCLUDES, INCLUDE),
-    Rule(Group.TRANSPORT, NOT_NEUTRAL),
-    Rule(Group.WORKTREE, re.compile(r"core\.worktree")),
+    KeyRule(KeyGroup.HOOKS, re.compile(r"hook\..+\.(command|event|enabled)")),
+    KeyRule(KeyGroup.CREDENTIALS, re.compile(r"credential\..+")),
+    KeyRule(KeyGroup.DIFF, re.compile(r"diff\.external|diff\..+\.(command|textconv)|interactive\.difffilter")),
+    KeyRule(KeyGroup.SIGNATURES, re.compile(r"gpg\..*(program|defaultkeycommand)")),
+    KeyRule(KeyGroup.TERMINAL, re.compile(r"alias\..+|pager\..+")),
+    KeyRule(KeyGroup.TRANSPORT,
+            re.compile(r"remote\..+\.(url|pushurl|proxy)|url\..+\.(pushinsteadof|insteadof)|http\..+|"
+                                           r"protocol\..+|uploadpack\.packobjectshook|submodule\..+\.update")),
+    KeyRule(KeyGroup.INCLUDES, INCLUDE),
+    KeyRule(KeyGroup.TRANSPORT, NOT_NEUTRAL),
+    KeyRule(KeyGroup.WORKTREE, re.compile(r"core\.worktree")),
 )
 """Keys of a repository whose change during a run is reported: they act on the user's own git, if not on garrison's."""
 
@@ -152,7 +153,7 @@ VARIABLES: Mapping[str, str] = {
 """Variables of every call. Replaced and grafted commits would show and merge another history than what lands."""
 
 
-def find_group(key: str) -> Group | None:
+def find_group(key: str) -> KeyGroup | None:
     """Return the group of a key, as git prints it, whose change during a run is reported; None for all others."""
     return next((rule.group for rule in WATCHED if rule.key.fullmatch(key)), None)
 

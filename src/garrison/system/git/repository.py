@@ -71,7 +71,7 @@ class GitError(GarrisonError):
         self.code, self.stderr = code, stderr
 
 
-class Answer(NamedTuple):
+class GitResult(NamedTuple):
     """Exit code and output of one call."""
 
     code: int
@@ -114,7 +114,7 @@ class Repository:
 
     def run(self, *arguments: str, cwd: Path | None = None, check: bool = True, durable: bool = False,
             text: str | None = None, extra: Mapping[str, str] | None = None, hooks: bool = False,
-            exact: bool = False, timeout: float | None = None, most: int | None = None) -> Answer:
+            exact: bool = False, timeout: float | None = None, most: int | None = None) -> GitResult:
         """Run git. GitError if it fails, unless not `check`; always if a signal or the time limit ended it, or if what
         hindered it passes (`hindrance`): it has not answered, least of all "there is none".
 
@@ -150,7 +150,7 @@ class Repository:
 
     def _run_once(self, *arguments: str, cwd: Path | None = None, check: bool = True, durable: bool = False,
                   text: str | None = None, extra: Mapping[str, str] | None = None, hooks: bool = False,
-                  exact: bool = False, timeout: float | None = None, most: int | None = None) -> Answer:
+                  exact: bool = False, timeout: float | None = None, most: int | None = None) -> GitResult:
         if cwd is not None and cwd != self.root and not os.access(cwd, os.X_OK):
             untrusted.mend_folder(cwd)  # who worked in this worktree took our rights away
         if self.has_foreign_objects:
@@ -165,7 +165,7 @@ class Repository:
         except Unneutral as error:
             if check:
                 raise GitError(arguments, 128, f"fatal: {error}") from error
-            return Answer(128, "", f"fatal: {error}")
+            return GitResult(128, "", f"fatal: {error}")
         env = {**self.environment, **neutral, **named}
         with self._start(command, arguments, cwd or self.root, env, has_input=text is not None,
                          has_group=timeout is not None) as child:
@@ -180,7 +180,7 @@ class Repository:
                 child.kill()
                 raise
         errors = "surrogateescape" if exact else "backslashreplace"
-        answer = Answer(child.returncode, out.decode(errors=errors), err.decode(errors="backslashreplace"))
+        answer = GitResult(child.returncode, out.decode(errors=errors), err.decode(errors="backslashreplace"))
         if answer.code < 0:
             raise GitError(arguments, answer.code, f"fatal: {signal.strsignal(-answer.code)}: a signal ended it")
         if answer.code and (check or machine.passes(GitError(arguments, answer.code, answer.err))):

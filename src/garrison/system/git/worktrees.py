@@ -48,7 +48,7 @@ class Worktree(NamedTuple):
     head: str | None
 
 
-class Move(NamedTuple):
+class ReflogLine(NamedTuple):
     """Line of a reflog."""
 
     old: str
@@ -478,18 +478,18 @@ def _index_name() -> str:
     return f"{_INDEX}{threading.get_native_id()}"
 
 
-def _read_log(path: Path) -> list[Move]:
+def _read_log(path: Path) -> list[ReflogLine]:
     """Return the moves that a log tells; what else stands in a line is as long as an agent wants."""
     moves, is_begin = [], True
     with path.open("rb") as file:
         while part := file.readline(_MAX_LOG_LINE):
             words = part.decode(errors="replace").split(" ", 2) if is_begin else []
-            moves += [Move(words[0], words[1])] if len(words) > 1 and OID.fullmatch(words[1]) else []
+            moves += [ReflogLine(words[0], words[1])] if len(words) > 1 and OID.fullmatch(words[1]) else []
             is_begin = part.endswith(b"\n")
     return moves
 
 
-def find_last_own_commit(head: Sequence[Move], branch: Sequence[Move]) -> str | None:
+def find_last_own_commit(head: Sequence[ReflogLine], branch: Sequence[ReflogLine]) -> str | None:
     """Return the last commit of a worktree before a move of its branch from elsewhere; None for no such move. Pure.
 
     git notes what is done in a worktree in the logs of its HEAD and of the branch (`head`, `branch`), but a move from

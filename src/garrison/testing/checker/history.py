@@ -16,7 +16,7 @@ class UnreadableHistory(ValueError):
 
 
 @dataclass(frozen=True)
-class Event:
+class JournalEvent:
     """One journal record, as `garrison events --json` prints it."""
 
     at: str
@@ -43,16 +43,16 @@ class Event:
 class History:
     """All events of one run, in the order of each journal; each merge queue has its own journal."""
 
-    events: tuple[Event, ...]
+    events: tuple[JournalEvent, ...]
 
-    def of(self, *kinds: str, journal: str = "") -> Iterator[Event]:
+    def of(self, *kinds: str, journal: str = "") -> Iterator[JournalEvent]:
         """Yield the events of these kinds, of one journal if it is named."""
         return (event for event in self.events if event.kind in kinds and journal in ("", event.journal))
 
     @property
-    def journals(self) -> list[tuple[Event, ...]]:
+    def journals(self) -> list[tuple[JournalEvent, ...]]:
         """Return the events of each journal."""
-        found: dict[tuple[str, str], list[Event]] = {}
+        found: dict[tuple[str, str], list[JournalEvent]] = {}
         for event in self.events:
             found.setdefault((event.journal, event.queue), []).append(event)
         return [tuple(events) for events in found.values()]
@@ -84,8 +84,9 @@ def read_events(lines: Iterable[str]) -> History:
             body = json.loads(line)
             if not isinstance(body["data"], dict):
                 raise TypeError("its data are no object")
-            events.append(Event(body["at"], body["journal"], body["by"], int(body["seq"]), body["kind"], body["node"],
-                                body["data"], str(body.get("queue", ""))))
+            events.append(JournalEvent(body["at"], body["journal"], body["by"], int(body["seq"]), body["kind"],
+                                       body["node"],
+                                       body["data"], str(body.get("queue", ""))))
         except (ValueError, KeyError, TypeError) as error:
             raise UnreadableHistory(f"line {number} is no event of `garrison events --json`: {line[:80]!r}") from error
     return History(tuple(sorted(events, key=lambda event: (event.journal, event.queue, event.seq))))

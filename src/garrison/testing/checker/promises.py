@@ -1,6 +1,6 @@
 """The promises of a run, and what breaks each of them.
 
-`check` returns one `Finding` for every broken promise that it sees. A run that has not ended is checked for what must
+`check` returns a `BrokenPromise` for every broken promise it sees. A run that has not ended is checked for what must
 hold at every moment; what only its end must bring (nothing waits, nothing is left) is checked once it has ended.
 """
 
@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from garrison.testing.checker.attestations import Attestations, is_flipped
-from garrison.testing.checker.history import GUARDIAN, QUEUE, Event, History
-from garrison.testing.checker.repository import Commit, Repository
-from garrison.testing.checker.spending import Call, overdrawn
+from garrison.testing.checker.history import GUARDIAN, QUEUE, History, JournalEvent
+from garrison.testing.checker.repository import CheckedCommit, CheckedRepository
+from garrison.testing.checker.spending import SpentCall, overdrawn
 
 
 class Promise(Enum):
@@ -43,7 +43,7 @@ class Promise(Enum):
 
 
 @dataclass(frozen=True)
-class Finding:
+class BrokenPromise:
     """One broken promise."""
 
     promise: Promise
@@ -64,7 +64,9 @@ GRACEFUL = re.compile(r"(attempt [0-9]+; )?it had ended gracefully|to stop what 
 """Beginnings of the reason of a start after an end that no supervisor saw, since it had been stopped as well, in
 journals of earlier versions. That the former life wrote nothing afterwards is checked all the same."""
 LANDED, FAILED, SKIPPED, ACTIVE = "validated", "failed", "skipped", "active"
-NO_LANDING = "no change"
+NO_LANDING = frozenset({"no change", "kept"})
+"""What is recorded of a node that succeeded without a landing; `kept` is the work of a candidate."""
+KEPT = "kept"
 
 
 def follows_an_end(start: Mapping[str, Any]) -> bool:
@@ -73,8 +75,8 @@ def follows_an_end(start: Mapping[str, Any]) -> bool:
     return told in ("end", "last_attempt") if told else bool(GRACEFUL.match(str(start.get("why", ""))))
 
 
-def check(history: History, repository: Repository, attestations: Attestations | None = None, *,
-          home: Path | None = None, spending: Iterable[Call] = ()) -> list[Finding]:
+def check(history: History, repository: CheckedRepository, attestations: Attestations | None = None, *,
+          home: Path | None = None, spending: Iterable[SpentCall] = ()) -> list[BrokenPromise]:
     """Return every broken promise, in the order of `Promise`; an empty list means that none was seen.
 
     Without `attestations`, or for landings before they were written, the queue's own verdicts count. With `home`, the
@@ -90,11 +92,11 @@ class _Entry:
     """One merge entry, as the queue recorded it."""
 
     name: str
-    enqueued: Event
+    enqueued: JournalEvent
     status: str = "queued"
-    landings: list[Event] = field(default_factory=list)
+    landings: list[JournalEvent] = field(default_factory=list)
     """Recorded intents to move the target."""
-    landed: list[Event] = field(default_factory=list)
+    landed: list[JournalEvent] = field(default_factory=list)
     moved: bool = False
     """True if it was in conflict only because the target had moved, which costs its node no rework."""
 
@@ -125,15 +127,15 @@ class _Node:
 
 
 class _Check:
-    def __init__(self, history: History, repository: Repository, attestations: Attestations, home: Path | None,
-                 spending: tuple[Call, ...]) -> None:
+    def __init__(self, history: History, repository: CheckedRepository, attestations: Attestations, home: Path | None,
+                 spending: tuple[SpentCall, ...]) -> None:
         self.history, self.repository, self.home, self.spending = history, repository, home, spending
         self.attestations, self.launch = attestations, history.launch
-        self.wrong: list[Finding] = []
+        self.wrong: list[BrokenPromise] = []
         self.entries = self._fold_entries()
         self.nodes = self._fold_nodes()
 
-    def findings(self) -> Iterator[Finding]:
+    def findings(self) -> Iterator[BrokenPromise]:
         """Yield what is wrong, promise by promise."""
         yield from self.wrong
         for promise, checks in (
@@ -147,7 +149,7 @@ class _Check:
                 (Promise.MONEY, (lambda: overdrawn(self.spending),)),
                 (Promise.CLEAN, (self._left,))):
             for one in checks:
-                yield from (Finding(promise, text) for text in one())
+                yield from (BrokenPromise(promise, text) for text in one())
 
     # --- what the journals say --------------------------------------------------------------------------------------
 
@@ -163,22 +165,22 @@ class _Check:
                     self._change(entries[name], event)
         return entries
 
-    def _enqueue(self, entries: dict[str, _Entry], event: Event) -> None:
+    def _enqueue(self, entries: dict[str, _Entry], event: JournalEvent) -> None:
         name = event.entries[0]
         if name in entries:
-            self.wrong.append(Finding(Promise.ONCE, f"{name} was enqueued twice ({event.place})"))
+            self.wrong.append(BrokenPromise(Promise.ONCE, f"{name} was enqueued twice ({event.place})"))
         entries.setdefault(name, _Entry(name, event))
         for old in event.data.get("supersedes", ()):
             if old in entries:
                 entries[old].status = "superseded"
 
-    def _change(self, entry: _Entry, event: Event) -> None:
+    def _change(self, entry: _Entry, event: JournalEvent) -> None:
         status = str(event.data["status"]) if event.kind == "state" else STATUS_OF[event.kind]
         if event.kind == "undone" and entry.status in ("landed", "undone"):
             entry.status = "landed" if event.data.get("again") else status
             return
         if entry.status in OVER and status != entry.status and not (event.kind == "retry" and entry.status != "landed"):
-            self.wrong.append(Finding(Promise.ONCE, f"{entry.name} was {entry.status} and became {status} "
+            self.wrong.append(BrokenPromise(Promise.ONCE, f"{entry.name} was {entry.status} and became {status} "
                                                     f"({event.place})"))
         entry.status = status
         entry.moved |= bool(event.data.get("moved"))
@@ -195,7 +197,8 @@ class _Check:
                 continue
             node = nodes[change["node"]]
             if change.get("attempt", 1) < node.attempt:
-                self.wrong.append(Finding(Promise.LIMITS, f"{change['node']} went from attempt {node.attempt} back to "
+                self.wrong.append(BrokenPromise(Promise.LIMITS,
+                                                f"{change['node']} went from attempt {node.attempt} back to "
                                                           f"{change['attempt']} ({event.place})"))
             node.step = change.get("step") or node.step
             node.status, node.reason = change["status"], change.get("reason", "")
@@ -238,7 +241,7 @@ class _Check:
         launch = self.launch
         return f"garrison/{launch.get('run_id', '')}/tested" if launch.get("land") == "pr" else ""
 
-    def _landing_tested(self, entry: _Entry, event: Event) -> Iterator[str]:
+    def _landing_tested(self, entry: _Entry, event: JournalEvent) -> Iterator[str]:
         new, old = str(event.data["new"]), str(event.data["old"])
         passed = self._passed(event)
         line = self.repository.line(old, new)
@@ -247,21 +250,21 @@ class _Check:
             if not tree:
                 yield f"{new}, which landed {entry.name}, is not in the repository"
                 return
-            line = [Commit(new, tree, (), ())]
+            line = [CheckedCommit(new, tree, (), ())]
         for commit in line[-1:] if entry.strategy in STRAIGHT else line:
             if commit.tree not in passed:
                 if commit.tree in self._green(event):
                     self.attestations.require(commit.tree)
                 yield f"{commit.oid} landed with {entry.name}, and its tree {commit.tree} had not passed the gate"
 
-    def _passed(self, landing: Event) -> set[str]:
+    def _passed(self, landing: JournalEvent) -> set[str]:
         """Return the trees that had passed before a landing."""
         since = self.attestations.since
         attested = {run.tree for run in self.attestations.runs if run.passed}
         return {tree for tree, event in self._green(landing).items()
                 if event.data["tree"] in attested or not since or event.at < since}
 
-    def _green(self, landing: Event) -> dict[str, Event]:
+    def _green(self, landing: JournalEvent) -> dict[str, JournalEvent]:
         return {str(event.data["tree"]): event for event in self.history.of("verdict", journal=QUEUE)
                 if event.data["result"] == "green" and event.seq < landing.seq}
 
@@ -360,9 +363,11 @@ class _Check:
             entry = latest.get(name)
             if node.status == FAILED and not node.reason:
                 yield f"{name} failed and no reason is recorded"
-            elif node.status == LANDED and node.landing != NO_LANDING and entry is None and node.attempts.total():
+            elif node.landing == KEPT and entry is not None:
+                yield f"{name} is a candidate, whose work lands only as another node's, and {entry.name} was enqueued"
+            elif node.status == LANDED and node.landing not in NO_LANDING and entry is None and node.attempts.total():
                 yield f"{name} is recorded as landed and was never enqueued"
-            elif node.status == LANDED and node.landing != NO_LANDING and entry is not None and not entry.landed:
+            elif node.status == LANDED and node.landing not in NO_LANDING and entry is not None and not entry.landed:
                 yield f"{name} is recorded as landed and its merge entry {entry.name} is {entry.status}"
             elif self.history.end == "done" and node.status not in (LANDED, FAILED, SKIPPED, "pending"):
                 yield f"the run is done and {name} is {node.status}"
@@ -386,29 +391,29 @@ class _Check:
             living: dict[str, int] = {}
             ended: Counter[str] = Counter()
             for event in events:
-                for name, life in _ends(event, living):
-                    ended[name] = max(ended[name], life)
+                for name, incarnation in _ends(event, living):
+                    ended[name] = max(ended[name], incarnation)
                 if event.kind != "spawn":
                     continue
-                name, life = str(event.data["full"]), int(event.data["incarnation"])
+                name, incarnation = str(event.data["full"]), int(event.data["incarnation"])
                 before = living.get(name, 0)
-                if life <= before:
-                    yield f"{name} was started as life {life} after life {before} ({event.place})"
+                if incarnation <= before:
+                    yield f"{name} was started as incarnation {incarnation} after {before} ({event.place})"
                 elif ended[name] < before and not follows_an_end(event.data):
-                    yield f"{name} got life {life} while life {before} had not ended ({event.place})"
-                living[name] = max(life, before)
+                    yield f"{name} got incarnation {incarnation} while {before} had not ended ({event.place})"
+                living[name] = max(incarnation, before)
 
     def _late_writers(self) -> Iterator[str]:
-        """No life wrote into a journal after its successor had."""
+        """No incarnation wrote into a journal after its successor had."""
         for events in self.history.journals:
             latest: dict[str, int] = {}
             for event in events:
-                writer, _, life = event.by.rpartition("#")
-                if not life.isdigit():
+                writer, _, incarnation = event.by.rpartition("#")
+                if not incarnation.isdigit():
                     continue
-                if int(life) < latest.get(writer, 0):
-                    yield f"{writer} wrote as life {life} after life {latest[writer]} had written ({event.place})"
-                latest[writer] = max(int(life), latest.get(writer, 0))
+                if int(incarnation) < latest.get(writer, 0):
+                    yield f"{writer} wrote as incarnation {incarnation} after {latest[writer]} had ({event.place})"
+                latest[writer] = max(int(incarnation), latest.get(writer, 0))
 
     # --- kept -------------------------------------------------------------------------------------------------------
 
@@ -462,13 +467,13 @@ class _Check:
                 yield f"the worktree {path} of a landed node is still there"
 
 
-def _ends(event: Event, living: Mapping[str, int]) -> Iterator[tuple[str, int]]:
-    """Yield the lives that a record says have ended: by death, by their own word, or with a result that was taken."""
+def _ends(event: JournalEvent, living: Mapping[str, int]) -> Iterator[tuple[str, int]]:
+    """Yield the incarnations that a record ends: by death, by their own word, or with a result that was taken."""
     data = event.data
     if event.kind in ("death", "fenced", "swept"):
         yield str(data["full"]), int(data["incarnation"])
     elif event.kind == "signal":
-        yield from ((name, int(life)) for name, life in (data.get("lives") or data.get("resume") or {}).items())
+        yield from ((name, int(number)) for name, number in (data.get("lives") or data.get("resume") or {}).items())
         if data.get("type") == "RUNNER_EXITED" and data.get("incarnation"):
             yield str(data["from"]), int(data["incarnation"])
     elif event.kind == "fact" and data["name"] in ("change", "failed"):

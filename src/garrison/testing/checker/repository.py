@@ -14,7 +14,7 @@ _CALM = ("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "-c", "
 
 
 @dataclass(frozen=True)
-class Commit:
+class CheckedCommit:
     """One commit, with the merge entries that its message names."""
 
     oid: str
@@ -24,7 +24,7 @@ class Commit:
 
 
 @dataclass(frozen=True)
-class Repository:
+class CheckedRepository:
     """A git repository; nothing in it is changed."""
 
     path: Path
@@ -70,13 +70,13 @@ class Repository:
         code, told = self.git("for-each-ref", "--count=1", f"--contains={commit}")
         return code == 0 and bool(told)
 
-    def line(self, old: str, new: str) -> list[Commit]:
+    def line(self, old: str, new: str) -> list[CheckedCommit]:
         """Return the first-parent commits between two commits, oldest first."""
         form = f"--format=%H %T %P|{_NAMES}"
         code, told = self.git("log", "--first-parent", "--reverse", form, f"{old}..{new}", "--")
         return [_commit(text) for text in told.splitlines()] if code == 0 else []
 
-    def own(self, old: str, new: str) -> Iterator[Commit]:
+    def own(self, old: str, new: str) -> Iterator[CheckedCommit]:
         """Yield the entries' own commits on that line: those of a batch are below the merge that landed them."""
         for commit in self.line(old, new):
             if len(commit.names) > 1 and len(commit.parents) > 1:
@@ -90,7 +90,7 @@ class Repository:
 
 
 @cache
-def _commit(line: str) -> Commit:
+def _commit(line: str) -> CheckedCommit:
     head, _, names = line.partition("|")
     oid, tree, *parents = head.split()
-    return Commit(oid, tree, tuple(parents), tuple(name.strip() for name in names.split(",") if name.strip()))
+    return CheckedCommit(oid, tree, tuple(parents), tuple(name.strip() for name in names.split(",") if name.strip()))

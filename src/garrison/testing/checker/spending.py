@@ -23,7 +23,7 @@ class UnreadableSpending(ValueError):
 
 
 @dataclass(frozen=True)
-class Call:
+class SpentCall:
     """One line: a response of a model, or the total that a session reported."""
 
     node: str
@@ -36,7 +36,7 @@ class Call:
     limits: Mapping[str, float]
 
 
-def read_spending(lines: Iterable[str]) -> tuple[Call, ...]:
+def read_spending(lines: Iterable[str]) -> tuple[SpentCall, ...]:
     """Read the lines; UnreadableSpending names the first one that is no call."""
     calls = []
     for number, line in enumerate(lines, 1):
@@ -45,16 +45,16 @@ def read_spending(lines: Iterable[str]) -> tuple[Call, ...]:
         try:
             body = json.loads(line)
             limits = {str(name): float(usd) for name, usd in (body.get("limits") or {}).items() if usd is not None}
-            calls.append(Call(str(body["node"]), str(body["attempt"]), str(body["session"]), str(body["kind"]),
-                              str(body["at"]), str(body.get("message", "")), float(body["usd"]), limits))
+            calls.append(SpentCall(str(body["node"]), str(body["attempt"]), str(body["session"]), str(body["kind"]),
+                                   str(body["at"]), str(body.get("message", "")), float(body["usd"]), limits))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise UnreadableSpending(f"line {number} is no line of `garrison cost --calls`: {line[:80]!r}") from error
     return tuple(calls)
 
 
-def overdrawn(calls: Iterable[Call]) -> Iterator[str]:
+def overdrawn(calls: Iterable[SpentCall]) -> Iterator[str]:
     """Yield each limit that was reached by calls after which others were made."""
-    by_node: dict[str, list[Call]] = defaultdict(list)
+    by_node: dict[str, list[SpentCall]] = defaultdict(list)
     for call in calls:
         by_node[call.node].append(call)
     spent = {node: _before_the_last(found) for node, found in by_node.items()}
@@ -67,7 +67,7 @@ def overdrawn(calls: Iterable[Call]) -> Iterator[str]:
                 yield f"{name} went on calling a model after ${usd:.4f} of its ${limit:.4f} were spent"
 
 
-def _before_the_last(calls: list[Call]) -> float:
+def _before_the_last(calls: list[SpentCall]) -> float:
     """Return what was spent before the last call of each session began.
 
     A session's own total replaces the estimates of the responses before it, as it does for the limit.

@@ -13,6 +13,7 @@ const ARMED_AFTER = 400; // milliseconds
  * @param {string} what.title the question
  * @param {Array<string>} [what.lines] what happens, what is lost
  * @param {string} what.yes the word on the button that agrees
+ * @param {string} [what.no] the word on the other one
  * @param {string} [what.kind] class of that button
  * @param {{label: string, value?: string, required?: boolean}} [what.field] a text to give with it
  * @param {Array<{value: string, label: string}>} [what.options] things to choose from, all chosen at first
@@ -20,7 +21,7 @@ const ARMED_AFTER = 400; // milliseconds
  */
 export const ask = what => openDialog({ class: "ask", "aria-label": what.title }, Question, what);
 
-function Question({ title, lines = [], yes, kind = "danger", field, options = [], close }) {
+function Question({ title, lines = [], yes, no = "Not now", kind = "danger", field, options = [], close }) {
   const [armed, arm] = useState(false);
   const [text, write] = useState(field?.value ?? "");
   const [chosen, choose] = useState(() => options.map(one => one.value));
@@ -69,7 +70,7 @@ function Question({ title, lines = [], yes, kind = "danger", field, options = []
       />`
     }
     <div class="row end">
-      <button type="button" autofocus onClick=${() => close()}>Not now</button>
+      <button type="button" autofocus onClick=${() => close()}>${no}</button>
       <button
         type="button"
         class=${kind}

@@ -63,10 +63,16 @@ async function told(doing) {
 
 /** What can be started here, once the server has said it; null before. */
 function useOffer() {
-  const [offer, take] = useState(/** @type {import("./records").Offer|null} */ (null));
+  const [offer, take] = useState(/** @type {import("./records").StartOffer|null} */ (null));
   const [trouble, fail] = useState("");
   useEffect(() => {
-    get("begin").then(take, problem => fail(problem.message));
+    const ready = found => {
+      take(found);
+      requestAnimationFrame(() =>
+        /** @type {HTMLElement|null} */ (document.querySelector("dialog [autofocus]"))?.focus(),
+      );
+    };
+    get("begin").then(ready, problem => fail(problem.message));
   }, []);
   return { offer, trouble };
 }

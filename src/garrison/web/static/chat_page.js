@@ -72,7 +72,7 @@ const placeWords = ({ run, node }) => (run ? `run ${run}${node ? `, node ${node}
 const From = ({ place }) =>
   place.run &&
   html`<p class="from">
-    About
+    About${" "}
     <a href="/?${new URLSearchParams(place.node ? { ...place } : { run: place.run })}">${placeWords(place)}</a>
     <a class="kind" href=${addressWith({ run: null, node: null })}>about all runs instead</a>
   </p>`;

@@ -3,16 +3,15 @@
 
 import { inAddress, keepInAddress } from "./address.js";
 import { get, part } from "./api.js";
+import { Attempts } from "./attempts.js";
 import { Changes } from "./changes.js";
-import { legibleName } from "./legible.js";
 import { answer, NodeAction, possible, TextForm } from "./node_actions.js";
 import { Log, Transcript } from "./node_files.js";
 import { shown } from "./state.js";
 import { Tabs, TabPanel } from "./tabs.js";
-import { Tail } from "./tail.js";
 import { TerminalView } from "./terminal.js";
 import { Empty, html, memo, sameDrawing, Skeleton, useEffect, useLayoutEffect, useRef, useState } from "./view.js";
-import { changedSoFar, clock, count, dollarsOf, nodeWord, signOf, stateOf, tokens, usually, wordOf } from "./words.js";
+import { changedSoFar, clock, dollarsOf, nodeWord, signOf, tokens, usually } from "./words.js";
 
 export const TABS = [
   ["story", "Why"],
@@ -23,8 +22,6 @@ export const TABS = [
   ["task", "Task"],
 ];
 const WIDE = new Set(["changes", "terminal"]);
-const ATTEMPTS = 3; // shown, the last ones
-const TAIL = 2000; // characters of a failed attempt's log
 const SETTLE = 150; // milliseconds between an event and the request for what it changed
 const OF = { runner: "runner: ", orchestrator: "agent: " }; // whose process a line is about
 const AT_WORK = new Set(["working", "asking"]);
@@ -278,56 +275,6 @@ const Task = memo(({ known }) => {
     ? parts.map(([title, text]) => html`<${Part} key=${title} title=${title}><pre class="wrap">${text}</pre><//>`)
     : html`<${Empty}>It has neither prompt nor command: it only routes the pipeline.<//>`;
 });
-
-/** The attempts, the last one first; early ones are folded. */
-function Attempts({ all }) {
-  if (!all.length) return html`<${Empty}>It has not started yet.<//>`;
-  const made = all.map((one, at) => html`<${Attempt} key=${one.attempt} one=${one} next=${all[at + 1]} />`).reverse();
-  const early = made.splice(ATTEMPTS);
-  return html`<ol class="attempts">
-      ${made}
-    </ol>
-    ${
-      early.length > 0 &&
-      html`<details>
-        <summary>${count(early.length, "earlier attempt")}</summary>
-        <ol class="attempts">
-          ${early}
-        </ol>
-      </details>`
-    }`;
-}
-
-const lifeWords = ({ who, incarnation, started, ended, how }) =>
-  `${who} incarnation ${incarnation}: ${[clock(started), ended && `ended ${clock(ended)}`, how].filter(Boolean).join(", ")}`;
-
-/** Why an attempt was not good enough: the `next` one has the reason, if there is one. */
-function reasonOf(one, next, state) {
-  return next?.why_again || (state === "failed" || !one.why_again ? one.reason : `retry: ${one.why_again}`);
-}
-
-/** One attempt; the `next` one, if there is one, has the reason why it was not good enough. */
-function Attempt({ one, next }) {
-  const lives = one.lives ?? [];
-  const state = next ? "failed" : stateOf(one.status);
-  const reason = reasonOf(one, next, state);
-  return html`<li class="s-${state}">
-    <p>
-      <span class="sign" aria-hidden="true">${signOf(state)}</span><strong> Attempt ${one.attempt} </strong
-      ><span>${wordOf(state)}</span>
-      ${one.started && html`<time> ${clock(one.started)}${one.ended ? ` – ${clock(one.ended)}` : ""}</time>`}
-    </p>
-    ${reason && html`<p class="reason">${reason}</p>`}
-    ${one.tail && one.status === "failed" && html`<${Tail} text=${one.tail.slice(-TAIL)} />`}
-    ${one.branch && html`<p class="mono">${[legibleName(one.branch), one.commit?.slice(0, 10)].filter(Boolean).join(" @ ")}</p>`}
-    ${
-      lives.length > 0 &&
-      html`<ol class="lives">
-        ${lives.map((life, at) => html`<li key=${at}>${lifeWords(life)}</li>`)}
-      </ol>`
-    }
-  </li>`;
-}
 
 function Facts({ record }) {
   const rows = Object.entries(record ?? {}).filter(

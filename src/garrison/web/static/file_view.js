@@ -11,7 +11,6 @@ import { Component, createRef, Empty, html, memo, Skeleton } from "./view.js";
 const PIECE = 256 * 1024; // bytes of a piece
 const END = 400000; // bytes at the end that are shown first
 const KEPT = 2000000; // characters on the page; more is let go at the other end
-const BAR = 44; // pixels of the bar that stays above what is shown
 const NEAR = 40; // pixels from the end within which the view stays at it
 
 /**
@@ -60,7 +59,7 @@ export class FileView extends Component {
     (this.box.current.querySelector("mark") ?? this.box.current.firstElementChild)?.scrollIntoView({ block: "center" });
   }
 
-  /** Copy the address of the selected line, else of the first one in sight. */
+  /** Copy the address of the selected line, else of the found one, else of the first in sight. */
   async link() {
     const at = lineInSight(this.box.current, this.place, this.pieces);
     if (at === null) return;
@@ -239,7 +238,9 @@ export class FileView extends Component {
         }
         ${
           box === "pre" &&
-          html`<${Tool} label="Copy a link to the selected line, or to the first one in sight" does=${() => this.link()}
+          html`<${Tool}
+            label="Copy a link to the selected line, the found one, or the first in sight"
+            does=${() => this.link()}
             >Link<//
           >`
         }
@@ -255,21 +256,22 @@ export class FileView extends Component {
   }
 }
 
-/** The byte at which the selected line begins, else the first one in sight; null if nothing is shown. */
+/** The byte at which the selected line begins, else the marked one, else the first in sight; null if nothing is shown. */
 function lineInSight(box, place, pieces) {
   const selection = getSelection();
   const selected = selection.rangeCount > 0 && !selection.isCollapsed && box.contains(selection.anchorNode);
-  const edge = place.getBoundingClientRect();
-  const range = selected
+  const { left, top } = box.getBoundingClientRect();
+  const bar = place.querySelector(".file-bar").getBoundingClientRect(); // it stays above what is shown
+  const mark = box.querySelector("mark");
+  const { startContainer: node, startOffset: offset } = selected
     ? selection.getRangeAt(0)
-    : document.caretRangeFromPoint(
-        box.getBoundingClientRect().left + 2,
-        Math.max(edge.top, box.getBoundingClientRect().top) + BAR,
-      );
-  if (!range || !box.contains(range.startContainer)) return pieces[0]?.found.from ?? null;
+    : mark
+      ? { startContainer: mark, startOffset: 0 }
+      : caretAt(left + 2, Math.max(bar.bottom, top) + 2);
+  if (!node || !box.contains(node)) return pieces[0]?.found.from ?? null;
   const before = document.createRange();
   before.setStart(box, 0);
-  before.setEnd(range.startContainer, range.startOffset);
+  before.setEnd(node, offset);
   let lines = before.toString().split("\n").length - 1;
   for (const { found } of pieces) {
     const texts = found.text.split("\n");
@@ -278,6 +280,13 @@ function lineInSight(box, place, pieces) {
     lines -= texts.length - 1;
   }
   return null;
+}
+
+/** The text node, and the place in it, at a point of the window; browsers have one function or the other. */
+function caretAt(x, y) {
+  const caret = document.caretPositionFromPoint?.(x, y);
+  if (caret) return { startContainer: caret.offsetNode, startOffset: caret.offset };
+  return document.caretRangeFromPoint?.(x, y) ?? { startContainer: null, startOffset: 0 };
 }
 
 const Drawn = memo(({ Piece, shown }) => html`<${Piece} ...${shown} />`);

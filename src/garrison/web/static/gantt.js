@@ -27,6 +27,7 @@ const MARKS = {
   retry: ["↻", "back"],
   landed: ["✓", "landed"],
   "no change": ["=", "unchanged"],
+  kept: ["+", "kept"],
   failed: ["✕", "failed"],
   conflict: ["✕", "failed"],
   rejected: ["✕", "failed"],

@@ -11,6 +11,7 @@ import { dollarsOf, signOf, stateOf, wordOf } from "./words.js";
 const ORDER = [
   "landed",
   "unchanged",
+  "kept",
   "landing",
   "working",
   "asking",

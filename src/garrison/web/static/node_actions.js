@@ -5,7 +5,7 @@ import { part } from "./api.js";
 import { ask } from "./ask.js";
 import { editNode } from "./begin.js";
 import { Act, useBusy } from "./controls.js";
-import { html, useRef } from "./view.js";
+import { html, useRef, useState } from "./view.js";
 import { stateOf } from "./words.js";
 
 /** The actions that a node in this state allows. */
@@ -19,9 +19,7 @@ export function possible(one, now) {
     now === "waiting" && one.agent && one.agent !== "command" && "edit",
     now === "parked" && "unpark",
     failed && "retry",
-    working && "park",
-    working && "respawn",
-    working && "cancel",
+    ...(working ? ["preview", "park", "respawn", "cancel"] : []),
   ].filter(Boolean);
 }
 
@@ -59,6 +57,21 @@ const ACTIONS = {
         kind: "primary",
       });
       if (copied) await navigator.clipboard?.writeText(words).catch(() => {});
+    },
+  ],
+  preview: [
+    "Preview",
+    "",
+    async ({ node, post, show }) => {
+      const port = await ask({
+        title: `Preview ${node}`,
+        lines: ["What its server serves gets an address of its own, on the machine that serves this page."],
+        yes: "Preview",
+        kind: "primary",
+        field: { label: "Port (empty: its only one)", value: "" },
+      });
+      const done = port && (await post({ action: "preview", text: port.text }));
+      if (done?.message) show(done.message);
     },
   ],
   park: [
@@ -124,8 +137,10 @@ const ACTIONS = {
 /** The button of an action on a node; `act` posts a change, `over`: the run has ended. */
 export function NodeAction({ action, run, node, over, act }) {
   const [label, kind, does] = ACTIONS[action];
+  const [shown, show] = useState("");
   const post = data => act(`nodes/${part(node)}/actions`, data);
-  return html`<${Act} class=${kind} does=${() => does({ node, run, over, post, act })}>${label}<//>`;
+  const link = shown && html`<a href=${shown} data-preview>${shown}</a>`;
+  return html`<${Act} class=${kind} does=${() => does({ node, run, over, post, act, show })}>${label}<//>${link}`;
 }
 
 /** A form with one line of text. `send` gets it and resolves to whether it was taken. */

@@ -14,6 +14,7 @@ const ORDER = [
   "landing",
   "waiting",
   "unchanged",
+  "kept",
   "landed",
   "passed",
   "skipped",

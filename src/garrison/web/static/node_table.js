@@ -17,6 +17,7 @@ const ORDER = [
   "waiting",
   "landed",
   "unchanged",
+  "kept",
   "passed",
   "skipped",
 ];
@@ -30,6 +31,7 @@ const COLUMNS = [
   ["cost", "Cost", row => row.node.cost || 0],
   ["doing", "Doing", row => row.doing],
 ];
+const END = "Msquare"; // shape of the exit
 const FALLING = new Set(["attempt", "deaths", "since", "cost"]); // from the highest down, at the first click
 
 /**
@@ -44,6 +46,7 @@ const FALLING = new Set(["attempt", "deaths", "since", "cost"]); // from the hig
 export const NodeTable = reading(["nodes", "gates", "status", "next"], ({ state, found, order, reorder, choose }) => {
   const rows = Object.values(state.nodes)
     .filter(node => !found || found.has(node.node))
+    .sort((one, other) => Number(one.shape === END) - Number(other.shape === END)) // which many graphs name first
     .map(node => rowOf(state, node));
   const [, , value] = COLUMNS.find(([name]) => name === order.by) ?? [];
   if (value)

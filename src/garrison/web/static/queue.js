@@ -54,7 +54,7 @@ function Entries({ queue: { entries, paused, target, reason }, timeline, can, ch
             choose=${choose}
           >
             <p class="doing" title=${`${legibleName(entry.branch)}${entry.detail ? `: ${entry.detail}` : ""}`}>
-              ${entry.detail || legibleName(entry.branch)}
+              ${entry.detail && entry.detail !== entry.word ? entry.detail : legibleName(entry.branch)}
             </p>
             ${can && html`<div class="row"><${Buttons} entry=${entry} act=${act} /></div>`}<//
           >`,

@@ -36,37 +36,11 @@ export interface Beginning {
   problem: string;
 }
 
-export interface Block {
-  role: string;
-  kind: string;
-  name: string;
-  text: string;
-  at: string;
-  life: number | null;
-  error: boolean;
-}
-
-export interface Change {
-  id: string;
-  run: string;
-  at: string;
-  type: string;
-  node: string;
-  text: string;
-  patch: Parts;
-}
-
 export interface ChangedSoFar {
   files: number;
   added: number;
   removed: number;
   new: number;
-}
-
-export interface Choice {
-  label: string;
-  key: string;
-  irreversible?: boolean;
 }
 
 export interface LogPiece {
@@ -110,9 +84,10 @@ export interface ObservedNode {
   work: WorkInProgress | null;
 }
 
-export interface Offer {
-  places: Array<Place>;
-  agents: Array<string>;
+export interface OfferedChoice {
+  label: string;
+  key: string;
+  irreversible?: boolean;
 }
 
 export interface PageEntry {
@@ -189,11 +164,53 @@ export interface Parts {
   living?: boolean;
 }
 
-export interface Place {
+export interface RunDefaults {
   repo: string;
   agent: string;
   gate: string;
   problem: string;
+}
+
+export interface RunSnapshot {
+  status?: "new" | "running" | "waiting" | "parked" | "interrupted" | "stopped" | "done" | "failed" | "corrupt";
+  reason?: string;
+  problems?: Array<string>;
+  gates?: Array<ShownGate>;
+  waits?: Array<ShownWait>;
+  queue?: PageQueue;
+  notices?: Array<Notice>;
+  pull_request?: ShownPullRequest | null;
+  followed?: Record<string, number>;
+  nodes?: Record<string, PageNode | ObservedNode>;
+  timeline?: Array<TimelineEntry>;
+  signals?: Array<SignalEntry>;
+  timeline_add?: Array<TimelineEntry>;
+  signals_add?: Array<SignalEntry>;
+  layers?: Array<PageProcess>;
+  costs?: ShownCosts;
+  hint?: string;
+  living?: boolean;
+  run: string;
+  title: string;
+  goal: string;
+  pipeline: string;
+  target: string;
+  created: string;
+  dot: string;
+  next: Record<string, Array<string>>;
+  id: string;
+  write?: boolean;
+  missed?: boolean;
+}
+
+export interface SessionBlock {
+  role: string;
+  kind: string;
+  name: string;
+  text: string;
+  at: string;
+  life: number | null;
+  error: boolean;
 }
 
 export interface ShownAttempt {
@@ -230,7 +247,7 @@ export interface ShownGate {
   deadline: string | null;
   free: boolean;
   default: string;
-  choices: Array<Choice>;
+  choices: Array<OfferedChoice>;
   why?: string | null;
 }
 
@@ -307,36 +324,19 @@ export interface SignalEntry {
   text: string;
 }
 
-export interface Snapshot {
-  status?: "new" | "running" | "waiting" | "parked" | "interrupted" | "stopped" | "done" | "failed" | "corrupt";
-  reason?: string;
-  problems?: Array<string>;
-  gates?: Array<ShownGate>;
-  waits?: Array<ShownWait>;
-  queue?: PageQueue;
-  notices?: Array<Notice>;
-  pull_request?: ShownPullRequest | null;
-  followed?: Record<string, number>;
-  nodes?: Record<string, PageNode | ObservedNode>;
-  timeline?: Array<TimelineEntry>;
-  signals?: Array<SignalEntry>;
-  timeline_add?: Array<TimelineEntry>;
-  signals_add?: Array<SignalEntry>;
-  layers?: Array<PageProcess>;
-  costs?: ShownCosts;
-  hint?: string;
-  living?: boolean;
-  run: string;
-  title: string;
-  goal: string;
-  pipeline: string;
-  target: string;
-  created: string;
-  dot: string;
-  next: Record<string, Array<string>>;
+export interface StartOffer {
+  places: Array<RunDefaults>;
+  agents: Array<string>;
+}
+
+export interface StreamChange {
   id: string;
-  write?: boolean;
-  missed?: boolean;
+  run: string;
+  at: string;
+  type: string;
+  node: string;
+  text: string;
+  patch: Parts;
 }
 
 export interface TimelineEntry {
@@ -364,7 +364,7 @@ export interface TranscriptPiece {
   next: number;
   more: boolean;
   ended: boolean;
-  blocks: Array<Block>;
+  blocks: Array<SessionBlock>;
 }
 
 export interface UnreadableHook {

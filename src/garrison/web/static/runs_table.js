@@ -12,6 +12,7 @@ const WAITS = "waits"; // the filter of runs in which something waits
 const PLACES = [
   "landed",
   "no change",
+  "kept",
   "undone",
   "landing",
   "working",

@@ -9,7 +9,7 @@ const ADDED = { timeline_add: "timeline", signals_add: "signals" };
 
 /**
  * A run as the page has it: its snapshot, patched since, with all that is known of each node.
- * @typedef {Omit<import("./records").Snapshot, "nodes"> & {nodes: Record<string, import("./records").WholeNode>}} State
+ * @typedef {Omit<import("./records").RunSnapshot, "nodes"> & {nodes: Record<string, import("./records").WholeNode>}} State
  */
 
 /** A state from the server's snapshot. */

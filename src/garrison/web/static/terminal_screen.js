@@ -6,7 +6,7 @@
 // property at a time; the policy allows both, since no markup can do them.
 
 const FOLDER = "./vendor/xterm-6.0.0";
-const FONT = { family: "ui-monospace, 'DejaVu Sans Mono', Menlo, Consolas, monospace", smallest: 10, usual: 13 };
+const FONT = { family: "ui-monospace, 'DejaVu Sans Mono', Menlo, Consolas, monospace", smallest: 12, usual: 13 };
 const IGNORED = {
   osc: [0, 1, 2, 4, 8, 10, 11, 12, 52, 104, 110, 111, 112],
   csi: [

@@ -12,6 +12,7 @@ const KINDS = {
   failed: ["✕", "failed"],
   skipped: ["–", "skipped"],
   unchanged: ["=", "no change"],
+  kept: ["+", "kept"],
   attempt: ["↻", "retry"],
   death: ["✕", "died"],
   respawn: ["↻", "restarted"],
@@ -28,7 +29,7 @@ const KINDS = {
   landing: ["▸", "landing"],
   state: ["·", "changed"],
   cancel: ["–", "cancelled"],
-  rejected: ["✕", "gate red"],
+  rejected: ["✕", "rejected"],
   held: ["‖", "held"],
   rescued: ["✓", "snapshot"],
   pull_request: ["▸", "pull request"],
@@ -45,6 +46,7 @@ const LOOKS = {
   "◕": "landing",
   "–": "skipped",
   "=": "unchanged",
+  "+": "kept",
 };
 
 const TABS = [

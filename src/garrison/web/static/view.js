@@ -10,6 +10,7 @@ import { legible } from "./legible.js";
 const READ_BY_PEOPLE = ["title", "aria-label", "placeholder"];
 const OWN_ADDRESS = /^(?:\/(?!\/)|[#?]|blob:)/; // of a link: nothing that runs, nothing elsewhere
 const FORGE = /^https?:\/\/[^\s/@]+\//; // of a link with `data-forge`, an address that the forge gave
+const PREVIEW = /^http:\/\/[a-z0-9-]+\.localhost:\d+\/$/; // of a link with `data-preview`, as `garrison preview` prints it
 const MARKUP = "dangerouslySetInnerHTML";
 
 /** Apply the rules to everything that is drawn: preact calls this for each element and for each text. */
@@ -19,7 +20,8 @@ options.vnode = vnode => {
   if (type === null) vnode.props = legible(String(props));
   else if (typeof type === "string") {
     for (const name of READ_BY_PEOPLE) if (typeof props[name] === "string") props[name] = legible(props[name]);
-    if (props["data-forge"] && FORGE.test(props.href)) {
+    const isForges = props["data-forge"] && FORGE.test(props.href);
+    if (isForges || (props["data-preview"] && PREVIEW.test(props.href))) {
       Object.assign(props, { target: "_blank", rel: "noopener noreferrer" });
     } else if (props.href !== undefined && !OWN_ADDRESS.test(props.href)) delete props.href;
     if (MARKUP in props) delete props[MARKUP];

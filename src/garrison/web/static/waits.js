@@ -91,7 +91,7 @@ function question({ kind, text, gate, node }) {
 
 function until({ deadline, default: chosen }) {
   const left = deadline ? (millis(deadline) - Date.now()) / 1000 : 0;
-  return left > 0 ? ` (default in ${span(left)}${chosen ? `: ${chosen}` : ""})` : "";
+  return left > 0 ? ` (${chosen ? "default" : "asked again"} in ${span(left)}${chosen ? `: ${chosen}` : ""})` : "";
 }
 
 function Answers({ one, name, run, over, choose, act }) {
@@ -121,7 +121,7 @@ function Choices({ gate, name, choose, act, send }) {
       html`<button
         key="choice ${choice.label}"
         type="button"
-        class=${at === 0 ? "choice primary" : "choice"}
+        class="choice ${choice.irreversible ? "danger" : at === 0 && "primary"}"
         disabled=${busy}
         onClick=${() => run(choice)}
       >
@@ -138,6 +138,7 @@ async function agreed(name, gate, label, irreversible) {
   return ask({
     title: `${label}?`,
     yes: label,
+    no: "Back", // "Not now" may well be another answer
     kind: "danger",
     lines: [gate.question, `This cannot be taken back once ${name} has gone on.`],
   });

@@ -13,6 +13,7 @@ const STATES = {
   stopped: ["■", "stopped"], // its run does not go on, and with it the node
   skipped: ["–", "skipped"],
   unchanged: ["=", "no change"],
+  kept: ["+", "kept"], // a candidate that passed its checks
 };
 const ALSO = {
   pending: "waiting",
@@ -82,8 +83,8 @@ export function millis(time) {
 /** A span of seconds: "8 s", "3 min", "2 h 05". */
 export function span(seconds) {
   const whole = Math.max(0, Math.round(seconds));
-  if (whole < 60) return `${whole} s`;
-  if (whole < 3600) return `${Math.floor(whole / 60)} min`;
+  if (whole < 60) return `${whole}\u00a0s`;
+  if (whole < 3600) return `${Math.floor(whole / 60)}\u00a0min`;
   if (whole < 86400) return `${Math.floor(whole / 3600)} h ${String(Math.floor((whole % 3600) / 60)).padStart(2, "0")}`;
   return `${Math.floor(whole / 86400)} d ${Math.floor((whole % 86400) / 3600)} h`;
 }

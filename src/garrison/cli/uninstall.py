@@ -1,0 +1,187 @@
+"""`garrison uninstall`: show what garrison has on this machine, then remove it; saved work stays unless you say so."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from garrison.cli.commands import Command
+from garrison.cli.home import other_homes
+from garrison.cli.options import home_option
+from garrison.cli.output import confirm, print_message, print_table
+from garrison.cli.service import TIMER, UNITS, units_folder
+from garrison.config import find_home, homes_list, trees_root
+from garrison.doctor import cleanup
+from garrison.doctor.cleanup import CleanupOptions
+from garrison.errors import GarrisonError, Refused
+from garrison.extras import removal_line
+from garrison.merge import guard
+from garrison.node.rescue_refs import find_repositories
+from garrison.processes.runtime import Runtime
+from garrison.records import atomic
+from garrison.records.hosts import list_hosts
+from garrison.run.status import RunStatus, run_statuses
+from garrison.system import systemd, untrusted
+from garrison.system.git import Git
+
+SAVED = ("refs/garrison/", "refs/heads/garrison/")
+"""Where a repository has rescue refs, archives and pins, and the branches of nodes."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Something of garrison's on this machine."""
+
+    what: str
+    where: str
+    remove: Callable[[], None] | None
+    """None: it stays."""
+
+
+@click.command(cls=Command, examples=(
+    ("garrison uninstall --dry-run", "only what would be removed"),
+    ("garrison uninstall", "shows it and asks; saved work stays in the repositories"),
+    ("garrison uninstall --saved-work --yes", "everything, without a question"),
+))
+@click.option("--saved-work", is_flag=True, help="Also rescue refs, archives and branches: work that never landed.")
+@click.option("--dry-run", is_flag=True, help="Print what would be removed, remove nothing.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
+@home_option
+def uninstall(home: str | None, *, saved_work: bool, dry_run: bool, yes: bool) -> None:
+    """Remove what garrison has on this machine: service units, guard hooks, worktrees, and the home with its records.
+
+    What is in a worktree is saved in its repository first. The program itself is removed by the command that this
+    prints at its end. Refused while a run is at work, and while other machines are hosts of this home.
+    """
+    runtime = Runtime.real(find_home(home))
+    statuses = run_statuses(runtime) if runtime.home.is_dir() else {}
+    _refuse_what_is_in_use(runtime.home, list(statuses.values()))
+    repositories = [each.git for each in find_repositories(runtime.home, None, None, _leave)] if statuses else []
+    parts = [*_units(), *_guards(repositories), *_runs(runtime, list(statuses.values())),
+             *_trees(runtime, repositories), *_refs(runtime.home, repositories, wanted=saved_work),
+             *_home(runtime.home)]
+    print_table(("WHAT", "WHERE", ""), [(part.what, part.where, "goes" if part.remove else "stays") for part in parts],
+                "nothing of garrison's is on this machine but the program")
+    if _has_cron_lines():
+        print_message("your crontab calls `garrison up`: take those lines out with `crontab -e`")
+    gone = [part for part in parts if part.remove is not None]
+    if dry_run:
+        return
+    if gone and not yes:
+        confirm("remove all of this?", "nothing was removed", "--yes removes it without a question")
+    for part in gone:
+        assert part.remove is not None
+        part.remove()
+    print_message(f"removed; the program goes with: {removal_line()}")
+
+
+def _leave(message: str) -> None:
+    print_message(f"note: {message}")
+
+
+def _refuse_what_is_in_use(home: Path, statuses: list[RunStatus]) -> None:
+    if living := [status.run for status in statuses if status.living]:
+        raise Refused(f"run {living[0]} is at work; `garrison stop {living[0]}` stops it"
+                      + (f" (and {len(living) - 1} more)" if living[1:] else ""))
+    if names := [host.name for host in list_hosts(home)[0]]:
+        raise Refused(f"{names[0]} is a host of this home; `garrison host remove {names[0]}` comes first")
+
+
+def _units() -> Iterator[Part]:
+    folder = units_folder(os.environ)
+    found = [name for name in UNITS if os.path.lexists(folder / name)]
+
+    def remove() -> None:
+        if systemd.find_manager(os.environ) is not None:
+            subprocess.run(["systemctl", "--user", "disable", "--now", TIMER], check=False, capture_output=True)
+        for path in [*(folder / name for name in found), *folder.glob("*.wants/garrison*")]:
+            path.unlink(missing_ok=True)
+
+    if found:
+        yield Part("service units", f"{folder}: {', '.join(found)}", remove)
+
+
+def _has_cron_lines() -> bool:
+    if shutil.which("crontab") is None:
+        return False
+    lines = subprocess.run(["crontab", "-l"], check=False, capture_output=True, text=True, errors="replace").stdout
+    return any("garrison" in line and " up" in line for line in lines.splitlines())
+
+
+def _guards(repositories: list[Git]) -> Iterator[Part]:
+    for git in repositories:
+        def remove(git: Git = git) -> None:
+            for ref in guard.list_requested(git):
+                guard.uninstall(git, ref)
+
+        if guard.list_requested(git):
+            yield Part("guard hook", str(git.root), remove)
+
+
+def _runs(runtime: Runtime, statuses: list[RunStatus]) -> Iterator[Part]:
+    """Yield the runs: what their worktrees have is saved, and their branches are archived."""
+    def remove() -> None:
+        for status in statuses:
+            try:
+                cleanup.remove_run(runtime, cleanup.plan_cleanup(runtime, status, CleanupOptions()))
+            except (GarrisonError, OSError) as error:
+                raise Refused(f"run {status.run} stays, and so does all that follows: {error}") from error
+
+    if statuses:
+        yield Part("runs", f"{len(statuses)}, with their worktrees and branches; what never landed is saved", remove)
+
+
+def _trees(runtime: Runtime, repositories: list[Git]) -> Iterator[Part]:
+    """Yield what is kept for the repositories: set-ups and gate slots. Other homes may share it."""
+    folders = [(git, trees_root(runtime.environ) / git.key) for git in repositories]
+    is_shared = bool(other_homes(runtime.home))
+    for git, folder in folders:
+        def remove(git: Git = git, folder: Path = folder) -> None:
+            untrusted.remove_tree(folder)
+            git.run("worktree", "prune", check=False)
+            with suppress(OSError):
+                folder.parent.rmdir()
+
+        if folder.is_dir():
+            yield Part("set-ups, gate slots" + (" (another home uses them too)" if is_shared else ""), str(folder),
+                       None if is_shared else remove)
+
+
+def _refs(home: Path, repositories: list[Git], *, wanted: bool) -> Iterator[Part]:
+    is_shared = bool(other_homes(home))
+    for git in repositories:
+        def remove(git: Git = git) -> None:
+            for prefix in SAVED:
+                for ref in git.refs(prefix):  # with what was saved meanwhile
+                    git.run("update-ref", "-d", ref)
+            if not is_shared and (own := git.common / "garrison").is_dir():  # locks, and objects of nested repositories
+                untrusted.remove_tree(own)
+
+        yield Part(f"saved work: {sum(len(git.refs(prefix)) for prefix in SAVED)} refs and what is saved now",
+                   str(git.root), remove if wanted else None)
+
+
+def _home(home: Path) -> Iterator[Part]:
+    is_checkouts = (home.parent / ".git").exists()  # whose README.md is garrison's own file
+
+    def remove() -> None:
+        for path in home.iterdir():
+            if path.name != "README.md" or not is_checkouts:
+                untrusted.remove_tree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+        if not is_checkouts:
+            home.rmdir()
+        left = [line for line in (atomic.read(homes_list()) or b"").decode().splitlines() if Path(line) != home]
+        if homes_list().exists():
+            atomic.write(homes_list(), "".join(f"{line}\n" for line in left).encode())
+
+    if home.is_dir():
+        yield Part("home: records, logs, log-ins, config.toml", str(home), remove)
+    if (own := homes_list().parent).is_dir() and own != home and not other_homes(home):
+        yield Part("what it found out about this machine", str(own), lambda: untrusted.remove_tree(own))

@@ -1,0 +1,125 @@
+"""Best of N: what a node says of its candidates, and their order once they are done. Pure.
+
+A node with `best_of=3` is done by three candidates: further tasks named NODE__a, NODE__b and NODE__c, each with its own
+worktree and agent. They pass set-up, acceptance and validation there, and their work is kept. A judge puts what passed
+into an order; the node itself then lands the best of it, and the second best if the first is refused.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from garrison.pipeline.graph import TypeConflict, number, text
+from garrison.values import Value
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from garrison.records.events import Kept
+
+MAX_CANDIDATES = 4
+MAX_LANDED = 2
+"""Candidates of one node whose merged tree is tested."""
+FIRST, COMMAND, PERSON = "first", "command", "person"
+"""Judges that are no agent: the first that passes, the highest number that a command prints, the user."""
+JUDGES = (FIRST, COMMAND, PERSON)
+OF_CANDIDATES = ("best_of", "agents", "judge", "judge_command", "ties")
+"""Attributes of a node that say something of its candidates."""
+_LETTERS = "abcd"
+
+
+class BestOf(Value):
+    """Candidates of a node, and how one of them is chosen."""
+
+    names: tuple[str, ...]
+    judge: str = PERSON
+    """One of `JUDGES`, or an agent."""
+    asks_on_tie: bool = False
+    """True if the user decides between candidates that are equal to the judge."""
+
+
+class Passed(Value):
+    """A candidate whose work has passed its checks; they are listed in the order in which they did."""
+
+    name: str
+    kept: Kept
+    usd: float | None = None
+    """Known cost; None if it is not known."""
+
+
+def candidate_name(node: str, number_: int) -> str:
+    """Return the name of a node's candidate, by its number from 0."""
+    return f"{node}__{_LETTERS[number_]}"
+
+
+def count_of(attrs: Mapping[str, str], key: str = "best_of", default: int | None = None) -> int | None:
+    """Return the number of candidates: that of the node, else of the agents it names; raise TypeConflict unless the
+    first is 2 to 4."""
+    value = number(attrs, key)
+    if value is None:
+        return len(agents_of(attrs)) or default
+    if value == int(value) and 1 < value <= MAX_CANDIDATES:
+        return int(value)
+    raise TypeConflict(key, attrs[key], f"a whole number from 2 to {MAX_CANDIDATES}")
+
+
+def agents_of(attrs: Mapping[str, str]) -> list[str]:
+    """Return the agents that a node names for its candidates."""
+    return [name for word in (text(attrs, "agents") or "").split(",") if (name := word.strip())]
+
+
+def judge_of(attrs: Mapping[str, str]) -> str:
+    """Return who judges: the word of the node, else `command` where it has one, else the user."""
+    return text(attrs, "judge") or (COMMAND if text(attrs, "judge_command") else PERSON)
+
+
+def best_of(node: str, attrs: Mapping[str, str]) -> BestOf | None:
+    """Return what a node says of its candidates; None if it has none."""
+    count = count_of(attrs)
+    if count is None or not 1 < count <= MAX_CANDIDATES:
+        return None
+    return BestOf(tuple(candidate_name(node, place) for place in range(count)), judge_of(attrs),
+                  text(attrs, "ties") == PERSON)
+
+
+def order(best: BestOf, passed: Sequence[Passed]) -> tuple[list[str], str]:
+    """Return the candidates that passed, the best first, and why that one is; by first or command alone.
+
+    Equal ones: the smaller diff is better, then the one whose known cost is lower, then the earlier.
+    """
+    if best.judge == FIRST:
+        return [each.name for each in passed], f"{passed[0].name} passed first"
+    ranked = sorted(enumerate(passed), key=lambda each: (-(each[1].kept.score or 0.0), *tie_key(*each)))
+    names, leader, equal = [each.name for _, each in ranked], ranked[0][1], tied(best, passed)
+    why = [_explain_tie(equal, leader)] if equal[1:] else []
+    if best.judge == COMMAND:
+        said = ", ".join(f"{each.name} {_shown(each.kept.score)}" for _, each in ranked)
+        why = [f"the judge's command printed {said}", *why]
+    return names, "; ".join(why) or f"{leader.name} is the only one that passed"
+
+
+def tied(best: BestOf, passed: Sequence[Passed]) -> list[Passed]:
+    """Return the candidates that are equally good to the judge, and better than all others."""
+    if best.judge == FIRST:
+        return [*passed[:1]]
+    most = max(each.kept.score or 0.0 for each in passed)
+    return [each for each in passed if (each.kept.score or 0.0) == most]
+
+
+def tie_key(place: int, candidate: Passed) -> tuple[int, float, int]:
+    """Return what decides between equal candidates; a cost that is not known counts as the highest."""
+    return candidate.kept.lines, float("inf") if candidate.usd is None else candidate.usd, place
+
+
+def _explain_tie(equal: Sequence[Passed], leader: Passed) -> str:
+    others = [each for each in equal if each.name != leader.name]
+    if all(each.kept.lines > leader.kept.lines for each in others):
+        return f"the diff of {leader.name} is the smallest, {leader.kept.lines} lines"
+    if leader.usd is not None and all(each.usd is None or each.usd > leader.usd for each in others
+                                      if each.kept.lines == leader.kept.lines):
+        return f"{leader.name} cost least, ${leader.usd:.2f}"
+    return f"{leader.name} was the earliest of equals"
+
+
+def _shown(score: float | None) -> str:
+    return "nothing" if score is None else f"{score:g}"

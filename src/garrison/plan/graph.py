@@ -1,0 +1,147 @@
+"""Graph of a plan: a proposal as DOT, and what a plan's DOT says of its tasks. Pure.
+
+A plan is kept as this text alone. What a run needs are attributes as in any graph (`files`, `agent`, `budget`,
+`acceptance`); the words that only people read begin with `x_`. `read_plan(parse(to_dot(to_graph(...))))` gives the same
+tasks (tests/unit/test_plan.py).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from garrison.pipeline.graph import Edge, Graph, Node, number, text
+from garrison.pipeline.lint import errors, lint
+from garrison.plan.proposal import CHECK, Need, Past, Proposal, ProposedTask
+from garrison.records.names import to_name
+from garrison.values import replace
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+START, EXIT = "start", "exit"
+_NAME_WORDS = 5
+_DONE, _EXPECTED = "\n\nIt is done when: ", "\n\nFiles that this is expected to change: "
+_CHECK_PROMPT = """\
+Check whether this goal is reached in the repository as it is now:
+
+{goal}
+
+{how}Change nothing. Read what was done, run what tests there are, and judge by what you see. Report success, with what
+proves it, if the goal is reached. Otherwise report failure, and name each thing that is missing or wrong."""
+_HOW = "How to check it: {check}\n\n"
+
+
+def plan_name(goal: str) -> str:
+    """Return the name of a plan's graph, made of the first words of its goal."""
+    words = re.findall(r"[a-z0-9]+", goal.lower())[:_NAME_WORDS]
+    return to_name("_".join(words))[:32].rstrip("_") or "plan"
+
+
+def to_graph(proposal: Proposal, goal: str, command: str = "") -> Graph:
+    """Return the graph of a proposal without faults, that ends with a check of the goal.
+
+    Args:
+        command: the user's command that checks the goal; '' lets an agent do it.
+    """
+    nodes = {START: Node(START, {"shape": "Mdiamond"}), **{task.name: _node(task) for task in proposal.tasks},
+             CHECK: Node(CHECK, _check(goal, proposal.check, command)), EXIT: Node(EXIT, {"shape": "Msquare"})}
+    return Graph(plan_name(goal), {"goal": goal, "flow": "dag"}, nodes, tuple(_edges(proposal)))
+
+
+def _edges(proposal: Proposal) -> Iterator[Edge]:
+    needed = {need.task for task in proposal.tasks for need in task.needs}
+    for task in proposal.tasks:
+        if not task.needs:
+            yield Edge(START, task.name)
+        for need in task.needs:
+            yield Edge(need.task, task.name, {"x_needs": need.what})
+    for task in proposal.tasks:
+        if task.name not in needed:
+            yield Edge(task.name, CHECK)
+    yield Edge(CHECK, EXIT)
+
+
+def _node(task: ProposedTask) -> Node:
+    return Node(task.name, {key: value for key, value in {
+        "shape": "box", "label": task.title, "prompt": task.prompt + _told(task), "files": " ".join(task.files),
+        "acceptance": task.command, "agent": task.agent, "budget": "" if task.budget is None else _amount(task.budget),
+        "x_done_when": task.acceptance, "x_reason": task.reason, "x_replaces": task.replaces}.items() if value})
+
+
+def _amount(usd: float) -> str:
+    """Return an amount of money as an attribute has it: never with an exponent."""
+    return f"{usd:.4f}".rstrip("0").rstrip(".")
+
+
+def _told(task: ProposedTask) -> str:
+    """Return what a node's prompt says besides the task's own words."""
+    return (f"{_DONE}{task.acceptance}" if task.acceptance else "") + (
+        f"{_EXPECTED}{' '.join(task.files)}" if task.files else "")
+
+
+def _check(goal: str, check: str, command: str) -> dict[str, str]:
+    done = {"command": command} if command else {
+        "prompt": _CHECK_PROMPT.format(goal=goal, how=_HOW.format(check=check) if check else "")}
+    return {"shape": "box", "label": "Check the goal", **done, "allow_empty": "true",
+            **({"x_check": check} if check else {})}
+
+
+# ---- reading ---------------------------------------------------------------------------------------------------------
+
+
+def read_plan(graph: Graph) -> Proposal:
+    """Return the tasks that a plan's graph has, whoever has edited it."""
+    needs = {name: tuple(Need(edge.source, edge.attrs.get("x_needs", "")) for edge in graph.edges
+                         if edge.target == name and graph.nodes[edge.source].handler != "start")
+             for name in graph.nodes}
+    tasks = tuple(_task(node, needs[node.id]) for node in graph.nodes.values()
+                  if node.handler == "codergen" and node.id != CHECK)
+    check = graph.nodes.get(CHECK)
+    return Proposal(tasks, (), text(check.attrs, "x_check", "") if check else "")
+
+
+def _task(node: Node, needs: tuple[Need, ...]) -> ProposedTask:
+    attrs: Mapping[str, str] = node.attrs
+    amount = number(attrs, "budget") if attrs.get("budget") not in (None, "none") else None
+    made = ProposedTask(
+        node.id, node.label, "", needs, tuple(text(attrs, "files", "").replace(",", " ").split()),
+        text(attrs, "x_done_when", ""), text(attrs, "acceptance", ""), text(attrs, "agent", ""),
+        None if amount is None else float(amount), text(attrs, "x_reason", ""), text(attrs, "x_replaces", ""))
+    return replace(made, prompt=text(attrs, "prompt", "").removesuffix(_told(made)))
+
+
+def find_errors(graph: Graph) -> list[str]:
+    """Return what a launch would refuse about a graph, a line for each."""
+    return [str(finding) for finding in errors(lint(graph))]
+
+
+# ---- mending ---------------------------------------------------------------------------------------------------------
+
+
+def mend(graph: Graph, proposal: Proposal, past: Past) -> Graph:
+    """Return the graph of a plan in which successors take the place of what has failed.
+
+    What has landed stays, as a fact that is not done again. What waited for a failed task waits for its last
+    successors. The goal is checked again at the end.
+    """
+    old = {name: node for name, node in graph.nodes.items() if name in past.landed | past.open and name != CHECK}
+    kept = {name: replace(node, attrs={**node.attrs, "status": "validated"}) if name in past.landed else node
+            for name, node in old.items()}
+    needed = {need.task for task in proposal.tasks for need in task.needs}
+    last: dict[str, list[str]] = {}
+    for task in proposal.tasks:
+        if task.name not in needed:
+            last.setdefault(task.replaces, []).append(task.name)
+    edges = [edge for edge in graph.edges if edge.source in {START, *old} and edge.target in old]
+    edges += [replace(edge, source=name) for edge in graph.edges
+              if edge.target in old and edge.source in past.failed for name in last.get(edge.source, ())]
+    for task in proposal.tasks:
+        edges += [Edge(need.task, task.name, {"x_needs": need.what}) for need in task.needs] or [
+            Edge(edge.source, task.name, edge.attrs) for edge in graph.edges
+            if edge.target == task.replaces and edge.source in {START, *past.landed}] or [Edge(START, task.name)]
+    nodes = {START: graph.nodes[START], **kept, **{task.name: _node(task) for task in proposal.tasks},
+             CHECK: graph.nodes[CHECK], EXIT: graph.nodes[EXIT]}
+    sources = {edge.source for edge in edges}
+    edges += [Edge(name, CHECK) for name in nodes if name not in sources | {CHECK, EXIT, START}]
+    return replace(graph, nodes=nodes, edges=(*edges, Edge(CHECK, EXIT)))

@@ -1,0 +1,89 @@
+"""What tasks have cost and how long they took, by agent, in earlier runs of a repository."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from garrison.errors import GarrisonError
+from garrison.records import costs
+from garrison.records.events import GuardianSignal, NodeChanged, decode
+from garrison.records.journal import read_all
+from garrison.records.json_io import read_json
+from garrison.records.run import RunFiles, list_runs, load_launch
+from garrison.system.clock import format_age, from_iso
+from garrison.values import Value
+from garrison.views.run_timeline import median
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from garrison.processes.runtime import Runtime
+
+UNKNOWN = "unknown"
+RUNS = 20
+"""Latest runs of a repository that are looked at."""
+
+
+class Known(Value):
+    """Medians of what an agent's landed tasks have cost and taken, in words."""
+
+    cost: str
+    time: str
+    tasks: int
+
+
+def read_history(runtime: Runtime, repo: str) -> Mapping[str, Known]:
+    """Return agent → what is known of the tasks that it has landed in a repository."""
+    usd, seconds = dict[str, list[float]](), dict[str, list[float]]()
+    looked = 0
+    for run in reversed(list_runs(runtime.home)):
+        files = RunFiles(runtime.home, run)
+        with suppress(GarrisonError, ValueError, OSError):  # a damaged run is doctor's
+            launch = load_launch(files)
+            if launch is None or launch.adhoc or launch.repo != repo:
+                continue
+            spent = {node: sum(costs.total(costs.read_usage(path)).usd for _, found, path in
+                               costs.usage_files(runtime.home, run) if found == node)
+                     for node in {node for _, node, _ in costs.usage_files(runtime.home, run)}}
+            for node, took in _durations(files).items():
+                task = read_json(files.attempt(node, 1) / "task.json")
+                agent = str(task.get("agent", "")) if isinstance(task, dict) else ""
+                seconds.setdefault(agent, []).append(took)
+                if node in spent:
+                    usd.setdefault(agent, []).append(spent[node])
+            looked += 1
+        if looked == RUNS:
+            break
+    return {agent: Known(_money(usd.get(agent, ())), _age(took), len(took)) for agent, took in seconds.items()}
+
+
+def spent_by(home: Path, run: str) -> float:
+    """Return the US dollars that a run has cost so far."""
+    return sum(costs.total(costs.read_usage(path)).usd for _, _, path in costs.usage_files(home, run))
+
+
+def _durations(files: RunFiles) -> dict[str, float]:
+    """Return node → seconds from the start of its first attempt until it had landed."""
+    begun, took = dict[str, float](), dict[str, float]()
+    for entry in read_all(files.journal):
+        event = decode(entry)
+        change = event.effect if isinstance(event, GuardianSignal) else event
+        if not isinstance(change, NodeChanged):
+            continue
+        if change.status == "active":
+            begun.setdefault(change.node, from_iso(entry.at))
+        elif change.status == "validated" and change.node in begun:
+            took[change.node] = from_iso(entry.at) - begun[change.node]
+    return took
+
+
+def _money(amounts: Sequence[float]) -> str:
+    middle = median(amounts)
+    return UNKNOWN if middle is None else f"${middle:.2f}"
+
+
+def _age(took: Sequence[float]) -> str:
+    middle = median(took)
+    return UNKNOWN if middle is None else format_age(middle)

@@ -1,0 +1,106 @@
+"""Prompts of a planner, and the schema of what it hands in. Pure."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from garrison.agents.quotation import quote
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Sequence
+
+    from garrison.plan.store import Answer
+
+_TEXT = {"type": "string"}
+_TASK = {"type": "object", "required": ["name", "title", "prompt"], "properties": {
+    "name": {**_TEXT, "description": "Short, in lower case with underscores: fix_parser."},
+    "title": {**_TEXT, "description": "One line for people."},
+    "prompt": {**_TEXT, "description": "The whole task, for an agent that sees the repository and nothing of this "
+                                       "conversation."},
+    "needs": {"type": "array", "description": "Tasks whose landed work this one uses.", "items": {
+        "type": "object", "required": ["task", "what"], "properties": {
+            "task": _TEXT, "what": {**_TEXT, "description": "What it takes from that: a function, a file, a format."},
+        }}},
+    "files": {"type": "array", "items": _TEXT, "description": "Paths, or patterns, that it is expected to change."},
+    "acceptance": {**_TEXT, "description": "What shows that it is done, in words."},
+    "command": {**_TEXT, "description": "Command that accepts the work; run only if the user's settings list it."},
+    "agent": {**_TEXT, "description": "Agent that suits it best; used only if the user's settings list it."},
+    "budget": {"type": "number", "description": "US dollars that it should need at most."},
+    "reason": {**_TEXT, "description": "Why this is a task by itself."},
+    "replaces": {**_TEXT, "description": "Only where a plan is mended: the failed task whose place it takes."}}}
+SCHEMA = json.dumps({"type": "object", "properties": {
+    "tasks": {"type": "array", "items": _TASK},
+    "questions": {"type": "array", "items": _TEXT, "description": "What only the user can decide, and would be costly "
+                                                                  "to get wrong. Usually none."},
+    "check": {**_TEXT, "description": "How to see, at the end, that the goal itself is reached."}}})
+_REQUEST = """\
+You plan work for a crew of coding agents, and do none of it: change nothing. The repository is here, at the commit from
+which they will begin. Read what you need of it.
+
+{goal}
+
+Divide it into tasks, each for one agent in its own branch. Tasks that do not need each other run at the same time, and
+each lands by itself, merged and tested. So:
+
+- A task waits for another only if it uses what that produces, and says what. No task waits just to keep an order.
+- Two tasks that change the same file wait for each other, or are one task.
+- A goal that one agent does in one go is one task. Do not invent work that the goal does not ask for.
+- Each prompt stands alone: what to do, where, and how to see that it is done. Name files and functions that you have
+  seen.
+- The goal itself is checked at the end; that is no task of yours.
+
+Hand in the plan as one JSON object of the schema below: as `output` of the tool `report_result` if that takes one; else
+in the file `{file}` if you can write it; else as the last thing that you say.
+
+{schema}"""
+_MEND = """\
+A plan for the goal above was carried out, and part of it failed. What has landed is in the repository and stays. Plan
+what takes the place of the failed tasks, and nothing else: each new task says in `replaces` which failed task it stands
+for, and each failed task is replaced by at least one. A new task may need landed ones. Names that exist are taken.
+
+{landed}
+
+{failed}"""
+
+
+def goal_of(goal: str) -> str:
+    """Return the part of a request that says what is wanted."""
+    return f"The goal, in the user's words:\n\n{quote(goal, len(goal) * 2 + 100, wraps=True)}"
+
+
+def mending(goal: str, titles: Iterable[tuple[str, str]], failures: Iterable[tuple[str, str, str]]) -> str:
+    """Return what is asked of a planner after a failure.
+
+    Args:
+        titles: name and title of each task that has landed.
+        failures: name, title and reason of each that failed.
+    """
+    landed = "\n".join(f"- {name}: {title}" for name, title in titles) or "- nothing"
+    failed = "\n".join(f"- {name}: {title}\n{quote(reason, 4000)}" for name, title, reason in failures)
+    return f"{goal_of(goal)}\n\n" + _MEND.format(landed=f"Landed:\n{landed}", failed=f"Failed:\n{failed}")
+
+
+def request(asked: str, answers: Sequence[Answer], file: str) -> str:
+    """Return the prompt of an attempt.
+
+    Args:
+        asked: the goal, or what is to be mended.
+        answers: what the user has said to questions.
+        file: path at which the agent may leave the plan.
+    """
+    said = "\n".join(f"- {each.question}\n  {each.answer}" for each in answers)
+    whole = f"{asked}\n\nThe user has answered:\n{said}" if said else asked
+    return _REQUEST.format(goal=whole, file=file, schema=SCHEMA)
+
+
+def go_back(reasons: Collection[str]) -> str:
+    """Return the message that sends a proposal back."""
+    return ("The plan that you handed in cannot be used as it is:\n" + "\n".join(f"- {each}" for each in reasons)
+            + "\n\nHand in the whole plan once more, with that mended.")
+
+
+def to_json(said: object) -> str:
+    """Return what an agent has reported as the text that is read as an answer."""
+    return said if isinstance(said, str) else json.dumps(said)
+

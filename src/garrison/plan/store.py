@@ -1,0 +1,152 @@
+"""Plans of a home: `plans/ID` with the record, the graph as DOT, and the planner's attempts with what they cost."""
+
+from __future__ import annotations
+
+import secrets
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from garrison.errors import AlreadyAlive, NotFound, Refused
+from garrison.records import atomic, record
+from garrison.records.costs import PLANS, total, usage_files
+from garrison.records.costs import read_usage as read_usage_file
+from garrison.records.life_lock import LifeLock
+from garrison.records.names import check_run, to_run_stem
+from garrison.records.record import Record, stated
+from garrison.system import untrusted
+from garrison.values import Value
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PLANNER = "planner"
+"""Stands for a node in the costs of a plan."""
+RECORD, GRAPH, TREE, LOCK = "plan.json", "plan.dot", "tree", "lock"
+
+
+class Stage(StrEnum):
+    """How far a plan is."""
+
+    PLANNING = "planning"
+    ASKED = "asked"
+    """Its questions are open."""
+    PROPOSED = "proposed"
+    """It waits for approval."""
+    DROPPED = "dropped"
+    LAUNCHED = "launched"
+
+
+class Answer(Value):
+    """What the user has said to a question of the planner."""
+
+    question: str
+    answer: str
+
+
+class PlanRecord(Record):
+    """A plan, as its file holds it."""
+
+    id: str
+    goal: str
+    repo: str
+    commit: str
+    """Commit of the repository that the planner reads."""
+    planner: str
+    created_at: str
+    here: str = ""
+    """Folder of the repository in which it was asked for."""
+    command: str = ""
+    """The user's command that plans, in place of an agent."""
+    check: str = ""
+    """The user's command that checks the goal; '' for an agent."""
+    agent: str = ""
+    """Agent of tasks that name none."""
+    stage: Stage = stated(Stage.PLANNING)
+    tries: int = 0
+    """Attempts of the planner that have begun."""
+    questions: tuple[str, ...] = ()
+    answers: tuple[Answer, ...] = ()
+    notes: tuple[str, ...] = ()
+    """Warnings, and what was left out of the plan."""
+    approved: float | None = None
+    """US dollars that the user has approved at first; None for no limit, or not yet."""
+    planned: float = 0.0
+    """US dollars that planning had cost until then."""
+    replans: int = 0
+    """Times that it was mended."""
+    runs: tuple[str, ...] = ()
+
+
+class Plans:
+    """The plans of a home."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+
+    def folder(self, name: str) -> Path:
+        return self.home / PLANS / name
+
+    def begin(self, made: PlanRecord) -> PlanRecord:
+        """Write a new plan, with an id made of its goal."""
+        while True:
+            name = f"{to_run_stem(made.goal)}-{secrets.token_hex(2)}"
+            folder = self.folder(name)
+            atomic.make_directory(folder.parent)
+            try:
+                folder.mkdir(mode=0o700)
+            except FileExistsError:
+                continue
+            return self.write(record.from_data(PlanRecord, {**record.to_dict(made), "id": name}))
+
+    def write(self, plan: PlanRecord) -> PlanRecord:
+        """Make a plan's record durable; return it."""
+        atomic.write(self.folder(plan.id) / RECORD, record.encode(plan))
+        return plan
+
+    def read(self, name: str) -> PlanRecord:
+        """Return a plan; NotFound, with those that there are, if it is not there."""
+        path = self.folder(check_run(name)) / RECORD
+        data = atomic.read(path)
+        if data is None:
+            known = ", ".join(plan.id for plan in self.list()[:5])
+            raise NotFound(f"there is no plan {name}; " + (f"there is {known}" if known else
+                                                          "`garrison plan GOAL` makes one"))
+        return record.decode(PlanRecord, data, path)
+
+    def list(self) -> list[PlanRecord]:
+        """Return all plans, the latest first."""
+        found = [record.decode(PlanRecord, data, path) for name in atomic.list_names(self.home / PLANS)
+                 if (data := atomic.read(path := self.home / PLANS / name / RECORD)) is not None]
+        return sorted(found, key=lambda plan: plan.created_at, reverse=True)
+
+    @contextmanager
+    def held(self, name: str) -> Iterator[None]:
+        """Work on a plan alone; AlreadyAlive if another process does."""
+        lock = LifeLock.try_acquire(self.folder(name) / LOCK)
+        if lock is None:
+            raise AlreadyAlive(f"plan {name} is in work in another terminal; wait for that, or end it there")
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def read_graph(self, name: str) -> str:
+        """Return a plan's DOT; Refused if it has none yet."""
+        data = atomic.read(self.folder(name) / GRAPH)
+        if data is None:
+            raise Refused(f"plan {name} has no tasks yet; `garrison plan --continue {name}` goes on with it")
+        return data.decode()
+
+    def write_graph(self, name: str, text: str) -> None:
+        atomic.write(self.folder(name) / GRAPH, text.encode())
+
+    def remove_tree(self, name: str) -> None:
+        """Remove the planner's copy of the repository, and what its processes had of their own."""
+        for each in (TREE, f".{TREE}.sandbox"):
+            untrusted.remove(self.folder(name), each)
+
+    def spent(self, name: str) -> float:
+        """Return the US dollars that planning has cost so far, as far as that is known."""
+        return sum(total(read_usage_file(path)).usd for _, _, path in usage_files(self.home, f"{PLANS}/{name}"))

@@ -1,0 +1,333 @@
+"""Gateway: pass a browser's requests on to a node's server, HTTP/1.1 and WebSockets; or bytes as they come.
+
+h11 reads and writes both sides, so what is passed on is written from parsed parts. Each request has its own connection
+to the server: a server that was restarted is reached at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+from dataclasses import dataclass, field
+from html import escape
+from typing import TYPE_CHECKING
+
+import h11
+
+from garrison.preview import rules as rule
+from garrison.preview.dialer import Unreachable
+from garrison.preview.rules import FRAMING, Refusal, Rules, Tickets
+from garrison.sandbox.proxy.relay import join
+from garrison.sandbox.proxy.upstream import BUFFER, Stream
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable, Coroutine
+
+    from garrison.preview.dialer import Way
+
+MAX_HEAD = 64 << 10
+"""Bytes of a request's or a response's head: development servers set many cookies."""
+MAX_CONNECTIONS = 256
+HEAD_SECONDS, IDLE_SECONDS, BODY_SECONDS = 15.0, 90.0, 60.0
+"""Longest waits for the rest of a head, for the next request, and for a side to take or send the next part of a body.
+An answer is waited for as long as the browser waits: it may be a stream of events."""
+TUNNEL_SECONDS = 12 * 3600.0
+"""Time without a byte after which a WebSocket or a forwarded connection ends."""
+_CHUNK = 64 << 10
+
+
+class _Gone(Exception):
+    """One side has left, or breaks the protocol."""
+
+
+@dataclass(slots=True)
+class Gateway:
+    """The server of one preview."""
+
+    way: Way
+    rules: Rules | None
+    """None: bytes are forwarded as they come."""
+    tickets: Tickets | None = None
+    """None where no ticket is needed."""
+    on_ticket: Callable[[], None] = lambda: None
+    """Called once a ticket was used."""
+    node: str = ""
+    tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    servers: list[asyncio.Server] = field(default_factory=list)
+
+    async def listen(self, listeners: list[socket.socket], tls: ssl.SSLContext | None = None) -> None:
+        """Begin to serve."""
+        for listener in listeners:
+            self.servers.append(await asyncio.start_server(
+                self._accept, sock=listener, limit=BUFFER, ssl=tls,
+                ssl_handshake_timeout=HEAD_SECONDS if tls else None))
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        client = Stream(reader, writer)
+        if len(self.tasks) >= MAX_CONNECTIONS:
+            client.close()
+            return
+        self.tasks.add(task)
+        try:
+            if self.rules is None:
+                await self._forward(client)
+            else:
+                await _Conversation(self, self.rules, client).serve()
+        except asyncio.CancelledError:
+            pass  # the preview ends
+        finally:
+            self.tasks.discard(task)
+            client.close()
+
+    async def _forward(self, client: Stream) -> None:
+        with contextlib.suppress(Unreachable, OSError, TimeoutError):
+            upstream = await self.way.open()
+            try:
+                await join(client, upstream, TUNNEL_SECONDS)
+            finally:
+                upstream.close()
+
+    async def close(self) -> None:
+        """End it, with all connections."""
+        for server in self.servers:
+            server.close()
+        for task in list(self.tasks):
+            task.cancel()
+        if self.tasks:
+            await asyncio.wait(self.tasks, timeout=2.0)
+
+
+class _Conversation:
+    """One connection of a browser."""
+
+    def __init__(self, gateway: Gateway, rules: Rules, client: Stream) -> None:
+        self.gateway, self.rules, self.client = gateway, rules, client
+        self.http = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD)
+
+    async def serve(self) -> None:
+        """Serve requests until either side is done."""
+        try:
+            while await self._serve_request():
+                self.http.start_next_cycle()
+        except (_Gone, OSError, TimeoutError, h11.LocalProtocolError):
+            pass
+        except h11.RemoteProtocolError as error:
+            with contextlib.suppress(_Gone, OSError, TimeoutError, h11.LocalProtocolError):
+                await self.answer(Refusal(error.error_status_hint, "the request is malformed or too long"))
+
+    async def _serve_request(self) -> bool:
+        """Serve one request; return whether another may follow."""
+        request = await self._read_head()
+        if request is None:
+            return False
+        headers = [(bytes(name), bytes(value)) for name, value in request.headers]
+        if self.gateway.tickets is not None and rule.has_ticket(request.target):
+            await self._redeem(self.gateway.tickets, request, headers)
+            return False
+        refusal = rule.judge(self.rules, request.method, request.target, headers)
+        if refusal is not None:
+            await self.answer(refusal)
+            return False
+        try:
+            upstream = await self.gateway.way.open()
+        except Unreachable as error:
+            await self.answer(Refusal(502, f"{self.gateway.node}: {error}"))
+            return False
+        try:
+            return await _Exchange(self, upstream).run(request, headers)
+        finally:
+            upstream.close()
+
+    async def _redeem(self, tickets: Tickets, request: h11.Request, headers: list[tuple[bytes, bytes]]) -> None:
+        """Give the browser of a ticket its cookie, and lead it to the address without the ticket."""
+        rules = self.rules
+        hosts = [value.decode("latin-1").lower() for name, value in headers if name == b"host"]
+        if hosts != [rules.host] or request.method != b"GET" or not tickets.redeem(request.target):
+            await self.answer(Refusal(401, "this address was used already, or is no longer the current one; open the "
+                                            "one that `garrison preview` printed last"))
+            return
+        self.gateway.on_ticket()
+        cookie = f"{rules.cookie}={rules.secret}; Path=/; Secure; HttpOnly; SameSite=Lax"
+        await self.answer(Refusal(303, "open /"), [(b"Location", b"/"), (b"Set-Cookie", cookie.encode()),
+                                                    (b"Referrer-Policy", b"no-referrer")])
+
+    # ---- the browser's side
+
+    async def _read_head(self) -> h11.Request | None:
+        """Return the next request; None if the browser closes the connection instead."""
+        event = self.http.next_event()
+        if event is h11.NEED_DATA and not self.http.trailing_data[0]:
+            async with asyncio.timeout(IDLE_SECONDS):
+                await self.receive()
+            event = self.http.next_event()
+        async with asyncio.timeout(HEAD_SECONDS):
+            while event is h11.NEED_DATA:
+                await self.receive()
+                event = self.http.next_event()
+        return event if isinstance(event, h11.Request) else None
+
+    async def receive(self) -> bool:
+        """Read what the browser has sent; return whether it has left."""
+        data = await self.client.reader.read(_CHUNK)
+        self.http.receive_data(data)
+        return not data
+
+    async def read_body(self) -> bytes | None:
+        """Return the next part of the request's body; None at its end."""
+        while True:
+            event = self.http.next_event()
+            if isinstance(event, h11.Data):
+                return bytes(event.data)
+            if isinstance(event, h11.EndOfMessage):
+                return None
+            if event is not h11.NEED_DATA:
+                raise _Gone
+            if self.http.they_are_waiting_for_100_continue:
+                await self.send(h11.InformationalResponse(status_code=100, headers=[]))
+            async with asyncio.timeout(BODY_SECONDS):
+                await self.receive()
+
+    async def send(self, *events: h11.Event) -> None:
+        """Send the browser parts of the response."""
+        await _write(self.client, b"".join(filter(None, map(self.http.send, events))))
+
+    async def answer(self, refusal: Refusal, more: list[tuple[bytes, bytes]] | None = None) -> None:
+        """Answer in garrison's own words; the rest of the request is not read."""
+        if self.http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            return
+        body = f"<!doctype html><meta charset=utf-8><title>garrison</title><p>{escape(refusal.message)}\n".encode()
+        headers = [(b"Content-Type", b"text/html; charset=utf-8"), (b"Content-Length", str(len(body)).encode()),
+                   (b"Content-Security-Policy", b"default-src 'none'"), (b"Cache-Control", b"no-store"),
+                   (b"Connection", b"close"), *(more or [])]
+        await self.send(h11.Response(status_code=refusal.status, headers=headers, reason=b"garrison"),
+                        h11.Data(data=body), h11.EndOfMessage())
+        with contextlib.suppress(OSError, TimeoutError):  # closing at once would reset the answer away
+            if self.client.writer.can_write_eof():
+                self.client.writer.write_eof()
+            async with asyncio.timeout(1.0):
+                for _ in range(64):
+                    if not await self.client.reader.read(_CHUNK):
+                        return
+
+
+class _Exchange:
+    """One request to the node's server, and its response."""
+
+    def __init__(self, conversation: _Conversation, upstream: Stream) -> None:
+        self.browser, self.upstream = conversation, upstream
+        self.http = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_HEAD)
+        self._has_body = True
+
+    async def run(self, request: h11.Request, headers: list[tuple[bytes, bytes]]) -> bool:
+        """Pass both on; return whether another request may follow on the browser's connection."""
+        browser = self.browser
+        passed = rule.headers_in(browser.rules, headers)
+        self._has_body = browser.http.their_state is h11.SEND_BODY and any(name in FRAMING for name, _ in headers)
+        begin = h11.Request(method=request.method, target=request.target, headers=passed)
+        await self._send(begin, *(() if self._has_body else (h11.EndOfMessage(),)))
+        switched = await self._while_browser_stays(self._respond())
+        if switched is not None:
+            await self._switch(switched)
+            return False
+        return browser.http.our_state is h11.DONE and browser.http.their_state is h11.DONE
+
+    async def _while_browser_stays(self, work: Coroutine[None, None, h11.InformationalResponse | None],
+                                   ) -> h11.InformationalResponse | None:
+        """Do the response alongside the rest of the request; _Gone once the browser has left."""
+        answer, watch = asyncio.ensure_future(work), asyncio.ensure_future(self._upload_and_watch())
+        try:
+            await asyncio.wait({answer, watch}, return_when=asyncio.FIRST_COMPLETED)
+            if not answer.done() and watch.result():
+                raise _Gone
+            return await answer
+        finally:
+            for task in (answer, watch):
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError, Exception):
+                    await task
+
+    async def _respond(self) -> h11.InformationalResponse | None:
+        """Pass the response on; return the change of protocol instead, if it is one."""
+        try:
+            response = await self._next_response()
+        except (OSError, h11.RemoteProtocolError):
+            response = None
+        if isinstance(response, h11.InformationalResponse):
+            return response
+        if isinstance(response, h11.Response):
+            await self._download(response)
+        else:
+            await self.browser.answer(Refusal(502, f"{self.browser.gateway.node}: its server closed the connection "
+                                                   "without a valid answer"))
+        return None
+
+    async def _next_response(self) -> object:
+        event = await self._next_event()
+        while isinstance(event, h11.InformationalResponse) and event.status_code != 101:
+            event = await self._next_event()
+        return event
+
+    async def _switch(self, response: h11.InformationalResponse) -> None:
+        """Let both sides of a WebSocket speak."""
+        headers = [(bytes(name), bytes(value)) for name, value in response.headers]
+        kept = [(name, value) for name, value in rule.headers_out(self.browser.rules, headers)
+                if name not in (b"content-length", b"Transfer-Encoding")]
+        await self.browser.send(h11.InformationalResponse(
+            status_code=101, reason=response.reason,
+            headers=[(b"Connection", b"Upgrade"), (b"Upgrade", b"websocket"), *kept]))
+        for data, side in ((self.http.trailing_data[0], self.browser.client),
+                           (self.browser.http.trailing_data[0], self.upstream)):
+            if data:
+                side.writer.write(data)
+        await join(self.browser.client, self.upstream, TUNNEL_SECONDS)
+
+    async def _upload_and_watch(self) -> bool:
+        """Pass the rest of the request on, then return whether the browser leaves before it sends more."""
+        with contextlib.suppress(OSError):  # the server may have answered before it closed the connection
+            while (data := await self.browser.read_body()) is not None:
+                await self._send(h11.Data(data=data))
+            if self._has_body:
+                await self._send(h11.EndOfMessage())
+        return await self.browser.receive()
+
+    async def _download(self, response: h11.Response) -> None:
+        headers = [(bytes(name), bytes(value)) for name, value in response.headers]
+        ready: list[h11.Event] = [h11.Response(status_code=response.status_code, reason=response.reason,
+                                               headers=rule.headers_out(self.browser.rules, headers))]
+        try:
+            while not isinstance(event := self.http.next_event(), h11.EndOfMessage):
+                if isinstance(event, h11.Data):
+                    ready.append(h11.Data(data=bytes(event.data)))
+                elif event is h11.NEED_DATA:  # what is here is passed on before more is waited for
+                    await self.browser.send(*ready)
+                    ready.clear()
+                    self.http.receive_data(await self.upstream.reader.read(_CHUNK))
+                else:
+                    raise _Gone
+        except h11.RemoteProtocolError as error:
+            raise _Gone from error
+        await self.browser.send(*ready, h11.EndOfMessage())
+
+    async def _next_event(self) -> object:
+        while (event := self.http.next_event()) is h11.NEED_DATA:
+            self.http.receive_data(await self.upstream.reader.read(_CHUNK))
+        return event
+
+    async def _send(self, *events: h11.Event) -> None:
+        try:
+            data = b"".join(filter(None, map(self.http.send, events)))
+        except h11.LocalProtocolError as error:  # the browser's body does not fit its header
+            raise _Gone from error
+        await _write(self.upstream, data)
+
+
+async def _write(to: Stream, data: bytes) -> None:
+    """Write to a side, and wait while it takes less than it is given."""
+    to.writer.write(data)
+    if to.writer.transport.get_write_buffer_size() > BUFFER:
+        async with asyncio.timeout(BODY_SECONDS):
+            await to.writer.drain()

@@ -1,0 +1,314 @@
+"""Service of a preview: open it once the node's server listens, tell what it waits for, end it with the node.
+
+`listeners.decide` says what is next; this acts. An open preview has a record in its run's folder, which names its
+process: what a killed one left is no preview.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import signal
+import socket
+import ssl
+from contextlib import suppress
+from ipaddress import ip_address
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from garrison.errors import GarrisonError, RecordError, Refused, UsageError
+from garrison.preview.dialer import NodeWay
+from garrison.preview.gateway import Gateway
+from garrison.preview.listeners import ENDS, Step, Tree, decide, look_at
+from garrison.preview.rules import TICKET, Rules, Tickets, host_label
+from garrison.records import atomic, record
+from garrison.records.identity import Identity
+from garrison.records.names import Key
+from garrison.records.run import RunFiles
+from garrison.system import processes
+from garrison.system.processes import ProcessId
+from garrison.system.sockets import Listener
+from garrison.values import Value
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from garrison.records.store import Store
+
+LOOK_SECONDS = 0.5
+"""Time between two looks at the node."""
+FOLDER = "previews"
+"""Folder of a run with the records of its open previews."""
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Address(Value):
+    """Where a preview is opened."""
+
+    port: int = 0
+    """0 for any free one."""
+    listen: str = "127.0.0.1"
+    hostname: str = ""
+    """Name of this machine for others, where it is not loopback."""
+    tls: tuple[Path, Path] | None = None
+    as_localhost: bool = False
+    tcp: bool = False
+    """True to forward bytes as they come."""
+
+    def check(self) -> Address:
+        """Return itself; UsageError for an address beyond this machine without TLS or a name."""
+        try:
+            is_loopback = ip_address(self.listen).is_loopback
+        except ValueError:
+            raise UsageError(f"--listen {self.listen!r:.60} is not an IP address; to open it on this machine only, "
+                             "omit it") from None
+        if is_loopback:
+            return self
+        if self.tcp or self.as_localhost:
+            raise UsageError("--tcp and --as-localhost are for this machine only: they have no ticket; leave out "
+                             "--listen, and reach it by `ssh -L`")
+        if self.tls is None or not self.hostname:
+            raise UsageError(f"other machines can reach {self.listen}: pass --hostname, --tls-cert and --tls-key")
+        return self
+
+    @property
+    def is_loopback(self) -> bool:
+        return ip_address(self.listen).is_loopback
+
+
+class Wanted(Value):
+    """A preview that the user wants."""
+
+    node: str
+    run: str
+    port: int = 0
+    """Port of the node; 0 for its only one."""
+
+
+class OpenPreview(Value):
+    """Record of an open preview."""
+
+    node: str
+    run: str
+    port: int
+    url: str
+    pid: int
+    ticks: int
+
+    @property
+    def is_open(self) -> bool:
+        return processes.is_running(self.pid, self.ticks)
+
+
+class Subject(Protocol):
+    """What is shown: a node at work, or a server that was started for it."""
+
+    def look(self) -> Tree | None:
+        """Return its programs as they are now; None while there are none."""
+
+    def why_over(self) -> str:
+        """Return why nothing of it will run any more, '' if something may."""
+
+
+class NodeAtWork:
+    """The programs of a node's agent."""
+
+    def __init__(self, store: Store, wanted: Wanted, why_over: Callable[[], str]) -> None:
+        self._store, self._key, self._why_over = store, Key("orchestrator", wanted.node, wanted.run), why_over
+
+    def look(self) -> Tree | None:
+        """Return its programs."""
+        try:
+            identity = self._store.read(Identity, self._key)
+        except RecordError:
+            return None
+        if identity is None or not identity.pid or identity.start_ticks is None or \
+                not processes.same_boot(identity.boot_id):
+            return None
+        return look_at(ProcessId(identity.pid, identity.start_ticks))
+
+    def why_over(self) -> str:
+        return self._why_over()
+
+
+class Preview:
+    """A preview, from the command to its end."""
+
+    def __init__(self, home: Path, wanted: Wanted, address: Address, subject: Subject,
+                 tell: Callable[[str], None]) -> None:
+        self._home, self._wanted, self._address, self._subject, self._tell = home, wanted, address, subject, tell
+        self._gateway: Gateway | None = None
+        self._record: Path | None = None
+        self._told = ""
+        self._stopped = asyncio.Event()
+
+    async def run(self, opened: Callable[[str], None]) -> None:
+        """Open it, call `opened` with its address, and serve until the node or the user ends it; Refused if it cannot
+        be opened."""
+        loop = asyncio.get_running_loop()
+        for number in SIGNALS:
+            loop.add_signal_handler(number, self._stopped.set)
+        port = self._wanted.port
+        try:
+            while not self._stopped.is_set():
+                tree = self._subject.look()
+                why = self._subject.why_over() if tree is None else ""
+                step, listener = decide(tree, port, is_over=bool(why))
+                if step in ENDS:
+                    self._end(step, tree, port, why)
+                    return
+                if listener is not None and self._gateway is None:
+                    port = listener.port
+                    opened(await self._open(listener))
+                self._report(step, port)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(LOOK_SECONDS):
+                        await self._stopped.wait()
+        finally:
+            await self._close()
+
+    def _end(self, step: Step, tree: Tree | None, port: int, why: str) -> None:
+        """Say why it ends; Refused if it was never open."""
+        node, message = self._wanted.node, why
+        if step is Step.SEVERAL and tree is not None:
+            message = f"{node} listens on several ports, name one: {', '.join(describe(tree.listeners))}"
+        elif step is Step.RESERVED:
+            message = f"port {port} in {node} is garrison's own, and shows nothing of the node"
+        if self._gateway is None:
+            raise Refused(message)
+        self._tell(f"{message}; its preview is closed")
+
+    def _report(self, step: Step, port: int) -> None:
+        """Say what it waits for, once."""
+        what = f"port {port}" if port else "a port"
+        line = {Step.AWAIT_NODE: f"waiting for {self._wanted.node} to be at work; Ctrl-C ends the wait",
+                Step.AWAIT_PORT: f"{self._wanted.node} does not listen on {what} yet; it is waited for"}.get(step, "")
+        if self._gateway is not None and line:
+            line = f"{self._wanted.node} does not listen on {what} any more; the preview stays, until it does again"
+        if line and line != self._told:
+            self._tell(line)
+        self._told = line
+
+    async def _open(self, listener: Listener) -> str:
+        """Begin to serve; return the address to open."""
+        address, wanted = self._address, self._wanted
+        way = NodeWay(self._subject.look, listener.port)
+        sockets = open_sockets(address, listener.port)
+        port = sockets[0].getsockname()[1]
+        rules, tickets = rules_of(address, wanted, listener.port, port), None
+        if rules is not None and rules.secret:
+            tickets = Tickets()
+        self._gateway = Gateway(way, rules, tickets, self._tell_next_ticket, wanted.node)
+        await self._gateway.listen(sockets, _tls_context(address.tls) if address.tls is not None else None)
+        url = f"{rules.origin}/" if rules is not None else f"127.0.0.1:{port}"
+        own = processes.probe(os.getpid())
+        self._record = record_path(self._home, wanted, listener.port, address)
+        atomic.make_directory(self._record.parent)
+        atomic.write(self._record, record.encode(OpenPreview(
+            wanted.node, wanted.run, listener.port, url, os.getpid(), own.ticks if own is not None else 0)))
+        return f"{url}?{TICKET}={tickets.current}" if tickets is not None else url
+
+    def _tell_next_ticket(self) -> None:
+        gateway = self._gateway
+        if gateway is not None and gateway.rules is not None and gateway.tickets is not None:
+            address = f"{gateway.rules.origin}/?{TICKET}={gateway.tickets.current}"
+            self._tell(f"it was opened; for another browser: {address}")
+
+    async def _close(self) -> None:
+        if self._record is not None:
+            self._record.unlink(missing_ok=True)
+        if self._gateway is not None:
+            await self._gateway.close()
+
+
+def describe(listeners: tuple[Listener, ...]) -> list[str]:
+    return [f"{each.port} ({each.program})" if each.program else str(each.port) for each in listeners]
+
+
+def rules_of(address: Address, wanted: Wanted, inner: int, port: int) -> Rules | None:
+    """Return the rules of a preview at a port; None where bytes are forwarded. Pure, but for a secret."""
+    if address.tcp:
+        return None
+    if not address.is_loopback:
+        return Rules(f"{address.hostname.lower()}:{port}", inner, "https", is_shared=True,
+                     secret=secrets.token_urlsafe(32))
+    name = "localhost" if address.as_localhost else f"{host_label(wanted.node, wanted.run)}.localhost"
+    scheme = "http" if address.tls is None else "https"
+    return Rules(f"{name}:{port}", inner, scheme, is_shared=address.as_localhost)
+
+
+def open_sockets(address: Address, inner: int) -> list[socket.socket]:
+    """Return the listening sockets: on loopback of both families, of which a browser takes either.
+
+    An app that is bound to the name `localhost` is shown at its own port where that is free.
+    """
+    ports = [address.port] if address.port else [inner, 0, 0, 0] if address.as_localhost else [0, 0, 0, 0]
+    for number, port in enumerate(ports):
+        try:
+            return _listen(address.listen, port)
+        except OSError as error:
+            if number == len(ports) - 1:
+                raise Refused(f"port {port} cannot be opened on {address.listen}: {error.strerror}; pass another "
+                              "--outer-port, or none") from None
+    raise AssertionError
+
+
+def _listen(listen: str, port: int) -> list[socket.socket]:
+    first = _bind(socket.AF_INET6 if ":" in listen else socket.AF_INET, listen, port)
+    if listen != "127.0.0.1":
+        return [first]
+    try:
+        return [first, _bind(socket.AF_INET6, "::1", first.getsockname()[1])]
+    except OSError as error:
+        if error.errno in _NO_V6:
+            return [first]
+        first.close()  # another program has the port there, which a browser would reach
+        raise
+
+
+_NO_V6 = (97, 99)
+"""EAFNOSUPPORT and EADDRNOTAVAIL: a machine without IPv6."""
+
+
+def _bind(family: socket.AddressFamily, address: str, port: int) -> socket.socket:
+    sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # the protocol turns Nagle's algorithm off
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((address, port))
+        sock.listen(128)
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+def _tls_context(files: tuple[Path, Path]) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_cert_chain(*files)
+    except (OSError, ValueError) as error:  # SSLError is an OSError
+        raise UsageError(f"{files[0]} and {files[1]} are no certificate and key: {error}") from error
+    return context
+
+
+# ---- records ---------------------------------------------------------------------------------------------------------
+
+
+def record_path(home: Path, wanted: Wanted, port: int, address: Address) -> Path:
+    way = "-tcp" if address.tcp else "-localhost" if address.as_localhost else "" if address.is_loopback else "-tls"
+    return RunFiles(home, wanted.run).root / FOLDER / f"{wanted.node}.{port}{way}.json"
+
+
+def list_previews(home: Path, run: str) -> Iterator[OpenPreview]:
+    """Yield the open previews of a run; records of killed ones are removed."""
+    folder = RunFiles(home, run).root / FOLDER
+    for name in sorted(atomic.list_names(folder)):
+        try:
+            found = record.decode(OpenPreview, atomic.read(folder / name) or b"", folder / name)
+        except GarrisonError:
+            continue
+        if found.is_open:
+            yield found
+        else:
+            (folder / name).unlink(missing_ok=True)

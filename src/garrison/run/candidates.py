@@ -1,0 +1,233 @@
+"""Candidates policy: do one node's work several times, and land the best of it. Pure.
+
+The flow knows only the node (`best_of=`, `pipeline/best_of.py`). While its step is in flight and undecided, its
+candidates are done instead of it, each a task of the run with its own runner. The journal's `choice` record then puts
+those that passed into an order, and the node itself is done: its runner begins with the work of the first, which has
+passed all checks, and enqueues it. Only a node's runner enqueues, and no candidate's does, so a kill at any point lands
+one of them at most. What is decided from, as in `flow_policy.py`, is the state:
+
+    state                                                       action
+    a step in flight whose candidate is at an earlier step      CHANGE_NODE: the candidate is pending
+    a candidate passed, and the judge takes the first           RANK_CANDIDATES
+    all candidates have passed or failed                        RANK_CANDIDATES; CHANGE_NODE: the node failed, if none
+                                                                has passed; CHANGE_GATE, if the user is to choose
+    the user chose                                              the same two records, with the signal of the answer
+    a choice is made, a candidate has not begun                 CHANGE_NODE: it is skipped
+    a choice is made, a candidate is at work                    CANCEL_NODE
+    the landing of the best is refused                          a new attempt of the node, with the second best
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from garrison.pipeline import questions
+from garrison.pipeline.best_of import FIRST, MAX_LANDED, PERSON, Passed, order, tied
+from garrison.pipeline.node_status import LandingWord
+from garrison.processes.actions import Action, ActionKind
+from garrison.records.events import CandidatesRanked, GateChanged, Kept, NodeChanged
+from garrison.run.flow import step_id
+from garrison.run.guardian_view import UNFINISHED, needs_runner
+from garrison.values import replace
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from garrison.pipeline.best_of import BestOf
+    from garrison.pipeline.flow import Place
+    from garrison.pipeline.plan import RunPlan
+    from garrison.records.signals import NodeComplete
+    from garrison.run.guardian_view import GuardianView
+    from garrison.run.state import NodeState, RunState
+
+NONE_PASSED = "no_candidate"
+"""Failure kind of a node none of whose candidates passed."""
+
+
+def follow(plan: RunPlan, state: RunState, view: GuardianView) -> list[Action]:
+    """Return the next action on the candidates of the nodes in flight; [] when there is none."""
+    flow = state.flow
+    if flow is None or state.status != "running":
+        return []
+    for place in flow.places.values():
+        task = plan.tasks.get(place.node)
+        if task is not None and task.best_of is not None and (action := _follow(state, view, place, task.best_of)):
+            return [action]
+    return []
+
+
+def _follow(state: RunState, view: GuardianView, place: Place, best: BestOf) -> Action | None:
+    step, choice = step_id(place), state.choices.get(place.node)
+    if choice is not None and choice.step == step:
+        return _dismiss(state, best, step, choice.order)
+    if not is_open(state, place):
+        return None
+    for name in best.names:
+        node = state.nodes[name]
+        if node.step != step:
+            if node.status in UNFINISHED or view.runner(name).living or needs_runner(state, view, name):
+                return None  # an earlier step's: its worktree must be gone first
+            is_used = node.status != "pending" or bool(node.step)
+            return _change(NodeChanged(name, "pending", node.attempt + is_used, state.nodes[place.node].reason,
+                                       step=step))
+    return _decide(state, view, place, best)
+
+
+def _decide(state: RunState, view: GuardianView, place: Place, best: BestOf) -> Action | None:
+    """Return the record of the judgement, once it is possible without anybody's word."""
+    nodes = [(name, state.nodes[name]) for name in best.names]
+    passed = passed_of(state, best, view)
+    is_over = all(node.status in ("validated", "failed", "skipped") for _, node in nodes)
+    if not is_over and not (passed and best.judge == FIRST):
+        return None
+    if not passed:
+        why = "; ".join(f"{name}: {node.reason.strip().partition(chr(10))[0]}" for name, node in nodes)
+        return _change(_failure(state, place, f"no candidate passed: {why}"))
+    if (asked := offered(best, passed)) and not view.auto_approve:
+        return _ask(state, place, asked)
+    names, why = order(best, passed)
+    return Action(ActionKind.RANK_CANDIDATES, place.node, why, CandidatesRanked(
+        place.node, step_id(place), names[:MAX_LANDED], why))
+
+
+def _failure(state: RunState, place: Place, why: str) -> NodeChanged:
+    return NodeChanged(place.node, "failed", state.nodes[place.node].attempt, why, step=step_id(place),
+                       failure_kind=NONE_PASSED)
+
+
+# ---- the user as judge -----------------------------------------------------------------------------------------------
+
+NONE = "none"
+"""Answer of the user to whom no candidate is good enough."""
+
+
+def offered(best: BestOf, passed: Sequence[Passed]) -> list[Passed]:
+    """Return the candidates between which the user is to choose; [] where the judge's word is enough."""
+    if best.judge == PERSON:
+        return [*passed]
+    equal = tied(best, passed) if best.asks_on_tie else []
+    return equal if len(equal) > 1 else []
+
+
+def _ask(state: RunState, place: Place, asked: Sequence[Passed]) -> Action | None:
+    """Return the gate at which the user chooses; None while it is open."""
+    if place.id in state.gates:
+        return None
+    options = [questions.Option(each.name[-1], each.name) for each in asked]
+    text = (f"Which candidate lands? {', '.join(f'{each.name} ({describe(each)})' for each in asked)}. "
+            f"`garrison review {place.node}` shows them")
+    gate = questions.OpenGate(place.id, questions.HUMAN, questions.Question(
+        place.id, place.node, text, (*options, questions.Option("n", NONE)), questions.MULTI_SELECT))
+    return Action(ActionKind.CHANGE_GATE, place.node, payload=GateChanged(place.id, place.node, body=gate.to_record()))
+
+
+def describe(candidate: Passed) -> str:
+    """Return what is known of a candidate, in words."""
+    score = [] if candidate.kept.score is None else [f"{candidate.kept.score:g}"]
+    cost = [] if candidate.usd is None else [f"${candidate.usd:.2f}"]
+    return ", ".join([*score, f"{candidate.kept.lines} lines", *cost])
+
+
+def answer(plan: RunPlan, state: RunState, view: GuardianView, node: str, place_id: str, text: str,
+           ) -> CandidatesRanked | NodeChanged | str:
+    """Return the record of the user's choice between the candidates of a node, or why it is refused.
+
+    Several names, with commas, are an order: the second lands if the first is refused.
+    """
+    task, gate = plan.tasks.get(node), state.gates.get(place_id)
+    place = state.flow.places.get(place_id) if state.flow is not None else None
+    if task is None or task.best_of is None or gate is None or gate.node != node or place is None \
+            or not is_open(state, place):
+        return f"{node} is not waiting for an answer"
+    if rejection := gate.rejection(text):
+        return rejection
+    names = [option.label for option in questions.matching_options(gate.question, text)]
+    if NONE in names:
+        return _failure(state, place, "none of the candidates was chosen") if len(names) == 1 else \
+            f"answer {NONE} or names of candidates, not both"
+    passed = passed_of(state, task.best_of, view)
+    others = [] if task.best_of.judge == PERSON else order(task.best_of, passed)[0]
+    return CandidatesRanked(node, step_id(place), [*dict.fromkeys([*names, *others])][:MAX_LANDED],
+                            f"you chose {' before '.join(names)}")
+
+
+# ---- what has passed, and what is no longer needed -------------------------------------------------------------------
+
+
+def kept_of(report: NodeComplete) -> Kept | None:
+    """Return the work that a candidate's runner reports; None for any other report."""
+    return Kept(report.commit, report.lines or 0, report.score) if report.landing == LandingWord.KEPT else None
+
+
+def passed_of(state: RunState, best: BestOf, view: GuardianView) -> list[Passed]:
+    """Return the candidates that have passed their checks, in the order in which they did."""
+    passed = [(node.since, place, name, node.kept) for place, name in enumerate(best.names)
+              if (node := state.nodes[name]).landing == LandingWord.KEPT and node.status == "validated"]
+    return [Passed(name, kept, view.costs.get(name)) for _, _, name, kept in sorted(passed, key=lambda each: each[:2])
+            if kept is not None]
+
+
+def _dismiss(state: RunState, best: BestOf, step: str, chosen: Sequence[str]) -> Action | None:
+    """Return what ends a candidate whose work is no longer needed."""
+    why = f"{chosen[0]} was chosen, so its work is no longer needed"
+    for name in best.names:
+        node = state.nodes[name]
+        if node.step == step and node.status == "pending":
+            return _change(NodeChanged(name, "skipped", node.attempt, why))
+        if node.step == step and node.status == "active" and name not in state.cancelled:
+            return Action(ActionKind.CANCEL_NODE, name, why=why)
+    return None
+
+
+def _change(event: NodeChanged) -> Action:
+    return Action(ActionKind.CHANGE_NODE, event.node, payload=event)
+
+
+# ---- what the node's own attempts are --------------------------------------------------------------------------------
+
+
+def is_open(state: RunState, place: Place) -> bool:
+    """Return whether a node with candidates waits for them at its step."""
+    node, choice = state.nodes.get(place.node), state.choices.get(place.node)
+    if node is None:  # a new run has not journaled its nodes yet
+        return False
+    is_here = node.step == step_id(place) or (not node.step and place.visit == 1 and place.attempt == 1)
+    return node.status == "pending" and is_here and (choice is None or choice.step != step_id(place))
+
+
+def work_places(plan: RunPlan, state: RunState) -> Iterator[Place]:
+    """Yield the places of the flow at which tasks are done: at a node that waits for its candidates, theirs."""
+    for place in state.flow.places.values() if state.flow is not None else ():
+        task = plan.tasks.get(place.node)
+        if task is not None and task.best_of is not None and is_open(state, place):
+            yield from (replace(place, node=name) for name in task.best_of.names)
+        elif task is not None:
+            yield place
+
+
+def spare(plan: RunPlan, state: RunState, name: str, max_rework: int) -> int:
+    """Return how much rework a node may have: a node with candidates lands the next best of them, while there is one.
+    """
+    task, node = plan.tasks.get(name), state.nodes[name]
+    if task is None or task.best_of is None:
+        return max_rework
+    choice = state.choices.get(name)
+    has_another = choice is not None and choice.step == node.step and 1 + node.attempt - node.first < len(choice.order)
+    return node.rework + 1 if has_another and max_rework else 0
+
+
+def chosen(state: RunState, name: str) -> tuple[str, Kept] | None:
+    """Return the candidate whose work the node's current attempt lands, and that; None for a node without one."""
+    node, choice = state.nodes[name], state.choices.get(name)
+    if choice is None or choice.step != node.step or not 0 <= node.attempt - node.first < len(choice.order):
+        return None
+    winner = choice.order[node.attempt - node.first]
+    kept = state.nodes[winner].kept
+    return (winner, kept) if kept is not None else None
+
+
+def result_source(state: RunState, name: str) -> tuple[str, NodeState]:
+    """Return whose result is that of a node: its own, or that of the candidate that it lands."""
+    found = chosen(state, name)
+    source = found[0] if found is not None else name
+    return source, state.nodes[source]

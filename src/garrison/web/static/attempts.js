@@ -1,0 +1,61 @@
+// Attempts of a node: what became of each and why, the end of its log, and the incarnations of its processes.
+
+import { legibleName } from "./legible.js";
+import { Tail } from "./tail.js";
+import { Empty, html } from "./view.js";
+import { clock, count, signOf, stateOf, wordOf } from "./words.js";
+
+const ATTEMPTS = 3; // shown, the last ones
+const TAIL = 2000; // characters of a failed attempt's log
+
+/** The attempts, the last one first; early ones are folded. */
+export function Attempts({ all }) {
+  if (!all.length) return html`<${Empty}>It has not started yet.<//>`;
+  const made = all.map((one, at) => html`<${Attempt} key=${one.attempt} one=${one} next=${all[at + 1]} />`).reverse();
+  const early = made.splice(ATTEMPTS);
+  return html`<ol class="attempts">
+      ${made}
+    </ol>
+    ${
+      early.length > 0 &&
+      html`<details>
+        <summary>${count(early.length, "earlier attempt")}</summary>
+        <ol class="attempts">
+          ${early}
+        </ol>
+      </details>`
+    }`;
+}
+
+/** Why an attempt was not good enough: the `next` one has the reason, if there is one. */
+function reasonOf(one, next, state) {
+  return next?.why_again || (state === "failed" || !one.why_again ? one.reason : `retry: ${one.why_again}`);
+}
+
+/** One attempt; the `next` one, if there is one, has the reason why it was not good enough. */
+function Attempt({ one, next }) {
+  const { lives = [] } = one;
+  const state = next ? "failed" : stateOf(one.status);
+  const tail = one.status === "failed" && one.tail;
+  const reason = reasonOf(one, next, state);
+  return html`<li class="s-${state}">
+    <p>
+      <span class="sign" aria-hidden="true">${signOf(state)}</span><strong> Attempt ${one.attempt} </strong
+      ><span>${wordOf(state)}</span>
+      ${one.started && html`<time> ${clock(one.started)}${one.ended ? ` – ${clock(one.ended)}` : ""}</time>`}
+    </p>
+    ${reason && html`<p class="reason">${tail ? reason.split("\n")[0] : reason}</p>`}
+    ${tail && html`<${Tail} text=${tail.slice(-TAIL)} />`}
+    ${one.branch && html`<p class="mono">${[legibleName(one.branch), one.commit?.slice(0, 10)].filter(Boolean).join(" @ ")}</p>`}
+    ${
+      lives.length > 0 &&
+      html`<ol class="lives">
+        ${lives.map((life, at) => html`<li key=${at}>${lifeWords(life)}</li>`)}
+      </ol>`
+    }
+  </li>`;
+}
+
+/** An incarnation of a process: when it began, and how it ended. */
+const lifeWords = ({ who, incarnation, started, ended, how }) =>
+  `${who} incarnation ${incarnation}: ${[clock(started), ended && `ended ${clock(ended)}`, how].filter(Boolean).join(", ")}`;

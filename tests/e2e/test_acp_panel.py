@@ -1,0 +1,195 @@
+"""`garrison acp` as an editor meets it: a raw client, and garrison's own ACP client; no front agent is reachable."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shlex
+from collections.abc import Sequence
+from typing import Any
+
+from acp_panel import begin_session, editor
+from garrison.agents.acp.client import AcpClient
+from garrison.agents.acp.permissions import OfferedAnswer
+from support import PROGRAM, Place, git, wait_for
+
+
+def configure(place: Place, script: str) -> None:
+    """Make an agent of a script the default one, with a gate."""
+    with (place.home / "config.toml").open("a") as file:
+        file.write(f'[launch]\nagent = "double"\n[agents.double]\nargv = ["sh", "-c", {json.dumps(script)}]\n')
+    (place.repo / "garrison.toml").write_text('[launch]\ngate = "test -f calc.py"\n')
+    place.edits = "?? garrison.toml"
+
+
+def test_a_prompt_begins_a_run_which_lands_without_the_editor_and_is_there_again(place: Place) -> None:
+    configure(place, f"{place.hold('it')}; echo it > made.txt")
+    with editor(place) as found:
+        session = begin_session(found, place.repo)
+        told = found.prompt(session, "make it")
+        assert "It has started" in told
+        run = told.split("`")[1]
+        place.wait_until_held("it")
+        found.child.kill()
+    place.release("it")
+    wait_for("the run ends", lambda: place.status(run) == "done")
+    assert git(place.repo, "show", "main:made.txt") == "it"
+    with editor(place) as found:
+        [listed] = found.call("session/list", cwd=str(place.repo))["sessions"]
+        assert (listed["sessionId"], listed["title"]) == (session, "make it")
+        found.call("session/load", sessionId=session, cwd=str(place.repo), mcpServers=[])
+        assert [update["content"]["text"] for update in found.updates
+                if update["sessionUpdate"] == "user_message_chunk"] == ["make it"]
+        assert found.calls() == {f"{run}/make_it": "completed"} and found.plan() == ["completed"]
+        print(found.updates)
+
+
+GRAPH = """digraph asked { flow=dag; goal="g"; start [shape=Mdiamond]; exit [shape=Msquare];
+  ask [shape=hexagon, label="Which colour?"]; red [shape=box, command="echo red > c.txt"];
+  blue [shape=box, command="echo blue > c.txt", approve=true]; start -> ask; ask -> red [label="Red"];
+  ask -> blue [label="Blue", irreversible=true]; red -> exit; blue -> exit; }"""
+
+
+def launch(place: Place) -> None:
+    """Launch the graph, and wait until its gate is open."""
+    path = place.root / "asked.dot"
+    path.write_text(GRAPH)
+    done = place.command("launch", path, "--run=r1", f"--target-dir={place.repo}", "--gate=true", "--detach",
+                         "--terminal=process")
+    assert done.returncode == 0, done.stderr
+    assert place.command("wait", "r1").returncode == 3
+
+
+def test_what_waits_is_asked_and_what_cannot_be_taken_back_needs_a_word(place: Place) -> None:
+    """A gate with an irreversible answer, and work to approve: an editor that grants everything decides neither."""
+    launch(place)
+    with editor(place) as found:
+        session = begin_session(found, place.repo)
+        found.grants = {"Which colour?": "Blue", "Land attempt": "Approve"}
+        found.prompt(session, "/follow r1")
+        assert "garrison answer --run=r1" in found.until("Blue for ask counts once you say so")
+        assert found.prompt(session, "no") == "Nothing was changed.\n\n"
+        assert "nothing waits for your word" in found.prompt(session, "yes"), "and it is no task"
+        since = len(found.updates)
+        found.prompt(session, "/status r1")
+        found.until("Blue for ask counts once you say so", since)
+        found.grants.clear()
+        assert "answer recorded" in found.prompt(session, "yes")
+        asked = found.until_asked("Land attempt 1")
+        assert "c.txt" in json.dumps(asked["params"]["toolCall"]["content"])
+        assert [each["kind"] for each in asked["params"]["options"]] == ["allow_once", "reject_once"]
+        found.choose(asked, "Approve")
+        found.until("Approve for blue counts once you say so")
+        assert place.command("wait", "r1").returncode == 3, "a click alone lands nothing"
+        assert "it lands" in found.prompt(session, "Yes.")
+        assert "Run `r1` is over: done" in found.until("Run `r1` is over")
+        assert found.calls()["r1/blue"] == "completed"
+    assert "an editor 2" in json.dumps(place.journal())
+    assert "through an editor 2" in place.command("why", "blue", "--all", "--run", "r1").stdout
+
+
+def test_the_question_of_a_gate_is_withdrawn_once_it_is_answered_elsewhere(place: Place) -> None:
+    launch(place)
+    with editor(place) as found:
+        session = begin_session(found, place.repo)
+        found.prompt(session, "/follow")
+        asked = found.until_asked("Which colour?")
+        assert place.command("answer", "ask", "Red", "--run", "r1").returncode == 0
+        found.until("Run `r1` is over: done")
+        found.choose(asked, "Blue")
+        assert found.calls()[asked["params"]["toolCall"]["toolCallId"]] == "completed"
+        assert "1 of 2 landed" in found.prompt(session, "/why")
+
+
+def test_cancel_close_and_what_is_wrong(place: Place) -> None:
+    """Each error is one line; neither cancel nor close stops a run; a question in words takes the next message."""
+    configure(place, f"{place.hold('it')}; {shlex.join(PROGRAM)} ask-person 'Which colour?' && echo it > made.txt")
+    with editor(place, "--plain") as found:
+        session = begin_session(found, place.repo)
+        names = {"run", "status", "follow", "why", "diff", "tell", "answer", "reject", "retry", "stop", "resume"}
+        while not (listed := [each for each in found.updates if each["sessionUpdate"] == "available_commands_update"]):
+            found.step()
+        assert {each["name"] for each in listed[0]["availableCommands"]} == names
+        for text, told in (("/stpo", "did you mean /stop?"), ("/tell", "type /tell NODE TEXT"), ("/run", "type /run ["),
+                           ("/run --colour red x", "/run has no --colour"), ("/why", "there is no run yet"),
+                           ("/status no-such", "there is no run no-such"), ("/run --agent nobody make it", "nobody")):
+            assert told in found.prompt(session, text), text
+        assert "is in no git repository" in found.prompt(begin_session(found, place.root), "make it")
+        for method, params, told in (
+                ("session/load", {"sessionId": "no-such", "cwd": "/", "mcpServers": []}, "there is no session no-such"),
+                ("session/load", {"sessionId": "../x", "cwd": "/", "mcpServers": []}, "is not a conversation id"),
+                ("session/new", {"cwd": "here", "mcpServers": []}, "cwd is not an absolute path"),
+                ("session/prompt", {"sessionId": "acp-1", "prompt": []}, "is not open"),
+                ("session/prompt", {"sessionId": session, "prompt": []}, "has no text")):
+            assert told in found.error(method, **params)
+        run = found.prompt(session, "/run --agent=double make it").split("`")[1]
+        waiting = found.send("session/prompt", sessionId=session, prompt=[{"type": "text", "text": "/follow"}])
+        assert "still being answered" in found.error("session/prompt", sessionId=session,
+                                                     prompt=[{"type": "text", "text": "hello"}])
+        found.notify("session/cancel", sessionId=session)
+        assert found.result_of(waiting)["result"] == {"stopReason": "cancelled"}
+        found.call("session/close", sessionId=session)
+        assert "is not open" in found.error("session/prompt", sessionId=session, prompt=[{"type": "text", "text": "x"}])
+        before = len(found.updates)
+        found.call("session/resume", sessionId=session, cwd=str(place.repo), mcpServers=[])
+        place.wait_until_held("it")
+        place.release("it")
+        found.until("make_it asks: Which colour?")
+        assert not [each for each in found.updates[before:] if each["sessionUpdate"] == "user_message_chunk"]
+        found.grants = {"make_it asks": "Answer make_it"}
+        assert "answer recorded" in found.prompt(session, "blue")
+        found.until(f"Run `{run}` is over: done")
+        assert "it" in found.prompt(session, "/diff make_it")
+    assert "an editor 2" in json.dumps(place.journal(run))
+
+
+class Listener:
+    """Hears a session as an agent's attempt does, and allows everything that it is asked."""
+
+    def __init__(self) -> None:
+        self.texts, self.asked = list[str](), list[str]()
+
+    def on_event(self, event: Any) -> None:
+        self.texts.append(str(event.get("text", "")))
+
+    async def on_permission(self, kind: str, title: str, options: Sequence[OfferedAnswer]) -> OfferedAnswer | None:
+        """Take the first option that allows."""
+        self.asked.append(title)
+        return next(option for option in options if option.kind == "allow_once")
+
+
+def test_garrisons_own_client_follows_a_run_and_its_leave_lands_nothing(place: Place) -> None:
+    """It grants whatever it is asked; the work to approve waits on, until its next prompt says so in words."""
+    launch(place)
+    assert place.command("answer", "ask", "Blue", "--yes", "--run", "r1").returncode == 0
+    assert place.command("wait", "r1").returncode == 3
+    heard = Listener()
+
+    async def play() -> str:
+        client = AcpClient([*PROGRAM, "acp", "--plain"], place.env, str(place.repo), heard, stale=60)
+        try:
+            await client.start()
+            assert client.agent.startswith("garrison ") and client.can_resume
+            session = await client.new_session(())
+            for text in ("/follow r1", "/status r1", "yes", "/follow r1"):
+                if text == "yes":  # the client's leave came first, and has only proposed it
+                    while '"proposals":[{' not in (place.home / f"conversations/{session}.jsonl").read_text():
+                        await asyncio.sleep(0.1)
+                    assert place.command("wait", "r1").returncode == 3
+                assert await client.turn(text) == "end_turn", client.stderr
+        finally:
+            await client.close()
+        again = AcpClient([*PROGRAM, "acp", "--plain"], place.env, str(place.repo), heard, stale=60)
+        try:
+            await again.start()
+            await again.resume_session(session, ())
+            await again.turn("/why")
+        finally:
+            await again.close()
+        return session
+
+    session = asyncio.run(play())
+    assert any(title.startswith("blue: Land attempt 1") for title in heard.asked)
+    assert "done, 1 of 2 landed" in "".join(heard.texts)
+    conversation = (place.home / f"conversations/{session}.jsonl").read_text()
+    assert conversation.count('"content":"/follow r1"') == 2 and '"content":"/why"' in conversation

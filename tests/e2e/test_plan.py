@@ -1,0 +1,154 @@
+"""`garrison plan`: from a goal to landed work, with programs as planners and agents."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from screen_support import Screen
+from support import DEADLINE, PROGRAM, Place, git, wait_for
+
+
+def task(name: str, *needs: str, files: str = "", **more: object) -> dict[str, object]:
+    return {"name": name, "title": f"Write {name}", "prompt": f"write {name}", "files": [files or f"{name}.txt"],
+            "needs": [{"task": other, "what": f"{other}.txt"} for other in needs], **more}
+
+
+GOOD = {"tasks": [task("one"), task("two"), task("both", "one", "two", acceptance="both.txt has two lines")],
+        "check": "both.txt is there"}
+
+
+def configure(place: Place, script: str = "", settings: str = "") -> None:
+    """Make an agent of a script the default one, that writes a file named as its node; it checks the goal by that."""
+    shell = ('n=$(basename "$(git branch --show-current)"); '
+             f'case $n in check_goal) test -e both.txt; exit $?;; {script} esac; echo "$n" >"$n.txt"')
+    place.configure('[launch]\nagent = "double"\n[agents.double]\nbudget = 5\n'
+                    f'argv = ["sh", "-c", {json.dumps(shell)}]\n{settings}')
+
+
+def planner(place: Place, *answers: object, before: str = "") -> str:
+    """Return the command of a planner that gives these answers, one a call, the last from then on."""
+    for number, answer in enumerate(answers, 1):
+        (place.root / f"answer-{number}").write_text(answer if isinstance(answer, str) else json.dumps(answer))
+    program = place.root / "planner"
+    program.write_text(f"""#!/bin/sh
+{before}
+echo "I think {{}}"
+n=$(basename "$(dirname "$(dirname "$GARRISON_PLAN_FILE")")")
+test -e {place.root}/answer-$n || n={len(answers)}
+cat {place.root}/answer-$n
+""")
+    program.chmod(0o755)
+    return str(program)
+
+
+def plan(place: Place, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run([*PROGRAM, "plan", *words], cwd=place.repo, env=place.env, text=True, capture_output=True,
+                          check=False, stdin=subprocess.DEVNULL, timeout=DEADLINE)
+    assert done.returncode == code, done.stdout + done.stderr
+    return done
+
+
+def records(place: Place) -> dict[str, Any]:
+    """Return the record of the only plan."""
+    [path] = (place.home / "plans").glob("*/plan.json")
+    return json.loads(path.read_text())
+
+
+def refs(place: Place) -> str:
+    return git(place.repo, "for-each-ref") + git(place.repo, "worktree", "list")
+
+
+def test_nothing_begins_before_approval_and_a_hostile_plan_has_no_effect(place: Place) -> None:
+    """What is malformed goes back, what is not allowed is left out; the planner reads and changes nothing."""
+    configure(place, settings='[plan]\ncommands = ["test -e one.txt"]\n')
+    before = refs(place)
+    hostile = {"tasks": [
+        task("one", command="test -e one.txt", agent="command", budget=1e9),
+        task("two", command="touch ../broken", acceptance="`$(touch ../broken)`"),
+        task("both", "one", "two")], "check": "both.txt", "rights": {"write": ["/"]}, "gate": "true", "land": "none"}
+    wrong = {"tasks": [task("exit", files="../../etc/passwd"), task("a", "a"), task("b", "c", files="/etc/passwd")]}
+    command = planner(place, "no plan", wrong, hostile, before="touch x; ls -a; cat calc.py; echo >calc.py")
+    done = plan(place, "write both", "--command", command, "--no-gate", "--terminal", "process", code=3)
+    assert "the plan goes back (1 of 3): there is no JSON object" in done.stderr
+    for reason in ("exit: the name is taken", "'../../etc/passwd' is no path", "a: it needs 'a'", "b: it needs 'c'"):
+        assert reason in done.stderr, (reason, done.stderr)
+    assert "two: the command 'touch ../broken' is not among commands of [plan]" in done.stderr
+    assert "one: the agent 'command' is not among agents" in done.stderr
+    assert "one: the budget 1e+09 was left out; its agent has $5" in done.stderr
+    assert "one → both: one.txt" in done.stderr and "unknown" in done.stdout
+    made = records(place)
+    assert (refs(place), git(place.repo, "status", "--porcelain")) == (before, "")
+    assert not (place.home / "runs").exists()
+    assert not (place.home / "plans" / made["id"] / "tree").exists()
+    output = (place.home / "plans" / made["id"] / "planner/3/output.log").read_text()
+    assert "def add" in output and "Read-only file system" in output and ".git" not in output, output
+
+    out = place.root / "kept.dot"
+    plan(place, "--continue", made["id"], "--out", str(out))
+    assert out.read_text() == (place.home / "plans" / made["id"] / "plan.dot").read_text()
+    done = plan(place, "--continue", made["id"], "--yes", "--no-gate", "--terminal", "process")
+    assert "run done: 3 of 4 landed, 1 no change" in done.stdout, done.stdout + done.stderr
+    assert {"one.txt", "two.txt", "both.txt"} <= set(git(place.repo, "ls-tree", "--name-only", "main").split())
+    assert not list(place.folder.rglob("broken")) and "which is done" in plan(place, "--continue", made["id"]).stderr
+
+
+def test_questions_are_asked_and_answered_and_a_weak_plan_goes_back_once(place: Place) -> None:
+    configure(place)
+    chain = {"tasks": [task("one"), task("two", "one"), task("both", "two")]}
+    shared = {"tasks": [task("one"), task("two", files="*.txt"), task("both", "one", "two")]}
+    command = planner(place, {"questions": ["Which colour?", "How big?"]}, chain, shared)
+    done = plan(place, "write both", "--command", command, code=3)
+    assert "question 2: How big?" in done.stderr, done.stderr
+    name = records(place)["id"]
+    screen = Screen(place, "plan", "--continue", name, "--no-gate", "--terminal", "process", "--detach",
+                    EDITOR="sed -i s/Write.one/Sing/")
+    screen.until("colour?", "your answer:")
+    screen.type("teal\n")
+    screen.until("How big?", "your answer:")
+    screen.type("small\n")
+    shown = screen.until("begin? [y]es, [e]dit, [N]o:")
+    assert "goes back once" in shown and "warning: one and two both change one.txt" in shown.replace("\r\n", " "), shown
+    prompt = (place.home / "plans" / name / "planner/2/prompt.md").read_text()
+    assert "  teal" in prompt and "  small" in prompt and "cannot be used" not in prompt
+    assert "are a chain" in (place.home / "plans" / name / "planner/3/prompt.md").read_text()
+    screen.type("e\n")
+    assert "Sing" in screen.until("begin?")
+    screen.type("y\n")
+    code, last = screen.end()
+    assert code == 0 and "works in the background" in last, last
+    wait_for("the run ends", lambda: place.status(name) == "done")
+    assert "Sing" in git(place.repo, "log", "--format=%s", "main")
+
+
+def test_a_killed_plan_is_kept_and_a_failed_one_is_mended_once(place: Place) -> None:
+    configure(place, 'two) exit 3;; two_again) echo two >"two.txt"; exit;;')
+    command = planner(place, GOOD, {"tasks": [task("two_again", "one", replaces="two", files="two.txt")]},
+                      before=f"echo here; until test -e {place.root}/go; do sleep 0.1; done")
+    child = place.begin("plan", "write both", "--command", command, "--target-dir", str(place.repo))
+    wait_for("the planner is at work", lambda: [each for each in place.home.glob("plans/*/planner/1/output.log")
+                                                if "here" in each.read_text()])
+    os.kill(child.pid, signal.SIGKILL)
+    child.wait()
+    made = records(place)
+    assert (made["stage"], made["tries"]) == ("planning", 1)
+    wait_for("nothing of the planner is left", lambda: not [each for each in place.living_processes()
+                                                            if "planner" in each.argv])
+    (place.root / "go").touch()
+    (place.root / "answer-2").rename(place.root / "answer-3")
+    (place.root / "answer-2").write_text(json.dumps(GOOD))
+    options = ("--no-gate", "--terminal", "process", "--max-rework", "0", "--yes")
+    done = plan(place, "--continue", made["id"], *options)
+    assert "two failed: the planner looks for another way (1 of 1)" in done.stderr, done.stderr
+    assert "run failed: 1 of 4 landed" in done.stdout and "run done: " in done.stdout, done.stdout
+    graph = (place.home / "plans" / made["id"] / "plan.dot").read_text()
+    assert "x_replaces=two" in graph and "status=validated" in graph and "two_again -> both" in graph, graph
+    assert (records(place)["runs"], records(place)["replans"]) == ([made["id"], f"{made['id']}-2"], 1)
+    landed = git(place.repo, "log", "--format=%s", "main").splitlines()
+    assert landed.count("Write one") <= 2 and {"both.txt", "two.txt"} <= set(
+        git(place.repo, "ls-tree", "--name-only", "main").split())
+    assert Path(place.repo, "both.txt").exists()

@@ -1,0 +1,322 @@
+"""Previews of real servers in real network namespaces: what reaches them, what does not, and how they end."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from garrison.errors import Refused
+from garrison.preview.dialer import NodeWay, Unreachable
+from garrison.preview.gateway import Gateway
+from garrison.preview.listeners import Tree, look_at
+from garrison.preview.rules import Rules, Tickets
+from garrison.preview.service import Address, Preview, Wanted, list_previews
+from garrison.sandbox import network
+from garrison.system import processes
+from garrison.system.processes import ProcessId
+
+SERVER = r"""
+import base64, hashlib, json, socketserver, socket, sys, threading, time
+address, port, delay = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
+class Handler(socketserver.StreamRequestHandler):
+    def handle(self):
+        line = self.rfile.readline().decode(); headers = {}
+        while (text := self.rfile.readline().decode().strip()):
+            name, _, value = text.partition(": "); headers[name.lower()] = value
+        if headers.get("upgrade"):
+            key = headers["sec-websocket-key"] + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+            accept = base64.b64encode(hashlib.sha1(key.encode()).digest()).decode()
+            self.wfile.write(f"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+                             f"Sec-WebSocket-Accept: {accept}\r\n\r\n".encode())
+            while data := self.request.recv(4096): self.wfile.write(data.upper())
+            return
+        given = self.rfile.read(int(headers.get("content-length", 0))).decode()
+        if line.split()[1] == "/cut": self.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nab"); return
+        if line.split()[1] == "/garbage": self.wfile.write(b"\0\1\2 nothing of HTTP\r\n\r\n"); return
+        if line.split()[1] == "/smuggle":
+            self.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+                             b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nX")
+            return
+        if line.split()[1] == "/stream":
+            self.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\ndata: 1\n\n")
+            time.sleep(30); return
+        body = json.dumps({"line": line.strip(), "headers": headers, "body": given}).encode()
+        self.wfile.write(b"HTTP/1.1 200 OK\r\nSet-Cookie: a=1; Domain=localhost\r\nAlt-Svc: h3\r\nContent-Length: "
+                         + str(len(body)).encode() + b"\r\n\r\n" + body)
+class Server(socketserver.ThreadingTCPServer):
+    allow_reuse_address = daemon_threads = True; request_queue_size = 64
+    address_family = socket.AF_INET6 if ":" in address else socket.AF_INET
+time.sleep(delay)
+Server((address, port), Handler).serve_forever()
+"""
+
+
+class Node:
+    """A node whose programs run in a network namespace, or in the machine's."""
+
+    def __init__(self, tmp_path: Path, *, is_shared: bool = False) -> None:
+        self.tmp_path, self.started = tmp_path, list[subprocess.Popen[bytes]]()
+        self.namespace = None if is_shared else network.create()
+        self.root: ProcessId | None = None
+
+    def serve(self, address: str, *ports: int, delay: float = 0.0) -> None:
+        """Start servers below the node's orchestrator, here a shell."""
+        entry = () if self.namespace is None else self.namespace.entry()
+        words = [" ".join([*entry, sys.executable, "-c", '"$0"', address, str(port), str(delay)]) for port in ports]
+        child = subprocess.Popen(["/bin/sh", "-c", f"{' & '.join(words)} & wait", SERVER])
+        self.started.append(child)
+        found = processes.probe(child.pid)
+        assert found is not None
+        self.root = found.id
+
+    def look(self) -> Tree | None:
+        return look_at(self.root, os.getpid()) if self.root is not None else None
+
+    def await_port(self, port: int) -> None:
+        until = time.monotonic() + 30
+        while (tree := self.look()) is None or tree.find(port) is None:
+            assert time.monotonic() < until, tree
+            time.sleep(0.02)
+
+    def close(self) -> None:
+        while self.started:
+            child = self.started.pop()
+            for pid in processes.child_pids(child.pid):
+                os.kill(pid, signal.SIGKILL)
+            child.kill()
+            child.wait()
+        if self.namespace is not None:
+            self.namespace.listener.close()
+            self.namespace.close()
+            self.namespace = None
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    try:
+        made = Node(tmp_path)
+    except Refused as error:
+        pytest.skip(str(error))
+    yield made
+    made.close()
+
+
+def listening() -> tuple[socket.socket, int]:
+    made = socket.create_server(("127.0.0.1", 0))
+    return made, made.getsockname()[1]
+
+
+async def ask(port: int, text: str) -> bytes:
+    """Send a request as it is; return all that comes until the other side closes, or 5 seconds have passed."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(text.replace("\n", "\r\n").encode())
+    found = b""
+    try:
+        async with asyncio.timeout(5):
+            while data := await reader.read(65536):
+                found += data
+    except TimeoutError:
+        pass
+    writer.close()
+    return found
+
+
+def served(node: Node, inner: int, scenario: Any, **rules: Any) -> Any:
+    """Run a scenario with a gateway to a port of the node; it gets the outer port and the gateway."""
+    async def run() -> Any:
+        listener, port = listening()
+        way = NodeWay(node.look, inner)
+        gateway = Gateway(way, Rules(f"web-r1.localhost:{port}", inner, **rules), node="web")
+        await gateway.listen([listener])
+        try:
+            return await scenario(port, gateway)
+        finally:
+            await gateway.close()
+            way.close()
+    return asyncio.run(run())
+
+
+def head(port: int, path: str = "/", more: str = "", method: str = "GET") -> str:
+    return f"{method} {path} HTTP/1.1\nHost: web-r1.localhost:{port}\nConnection: close\n{more}\n"
+
+
+def test_requests_reach_the_server_as_localhost_and_only_under_the_name_of_the_preview(node: Node) -> None:
+    node.serve("127.0.0.1", 3000)
+    node.await_port(3000)
+
+    async def scenario(port: int, _gateway: Gateway) -> None:
+        answer = await ask(port, head(port, "/a?b=1", "Content-Length: 3\n", "POST") + "abc")
+        seen = json.loads(answer.partition(b"\r\n\r\n")[2])
+        assert (seen["line"], seen["headers"]["host"], seen["body"]) == (
+            "POST /a?b=1 HTTP/1.1", "localhost:3000", "abc")
+        assert b"Domain" not in answer and b"alt-svc" not in answer.lower() and b"set-cookie: a=1\r\n" in answer.lower()
+        assert (await ask(port, f"GET / HTTP/1.1\nHost: 127.0.0.1:{port}\n\n")).startswith(b"HTTP/1.1 421")
+        assert (await ask(port, head(port, more="Origin: https://evil.example\n"))).startswith(b"HTTP/1.1 403")
+        assert (await ask(port, "NONSENSE\n\n")).startswith(b"HTTP/1.1 400")
+
+    served(node, 3000, scenario)
+
+
+def test_a_hostile_server_speaks_for_itself_alone(node: Node) -> None:
+    node.serve("127.0.0.1", 3000)
+    node.await_port(3000)
+
+    async def scenario(port: int, _gateway: Gateway) -> None:
+        assert (await ask(port, head(port, "/garbage"))).startswith(b"HTTP/1.1 502")
+        assert not (await ask(port, head(port, "/cut"))).endswith(b"\r\n\r\nab\r\n")
+        assert (await ask(port, head(port, "/smuggle"))).count(b"HTTP/1.1") == 1
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(head(port, "/stream").replace("\n", "\r\n").encode())
+        await reader.readuntil(b"data: 1")  # events pass as they come
+        writer.close()
+
+    served(node, 3000, scenario)
+
+
+def test_a_websocket_passes_both_ways_and_not_for_a_foreign_page(node: Node) -> None:
+    node.serve("127.0.0.1", 3000)
+    node.await_port(3000)
+    key = base64.b64encode(b"0123456789abcdef").decode()
+    upgrade = f"Connection: Upgrade\nUpgrade: websocket\nSec-WebSocket-Key: {key}\nSec-WebSocket-Version: 13\n"
+
+    async def scenario(port: int, _gateway: Gateway) -> None:
+        start = f"GET /ws HTTP/1.1\nHost: web-r1.localhost:{port}\n{upgrade}"
+        refused = await ask(port, f"{start}Origin: http://127.0.0.1:8642\n\n")
+        assert refused.startswith(b"HTTP/1.1 403")
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(f"{start}Origin: http://web-r1.localhost:{port}\n\n".replace("\n", "\r\n").encode())
+        answer = await reader.readuntil(b"\r\n\r\n")
+        accept = base64.b64encode(hashlib.sha1(f"{key}258EAFA5-E914-47DA-95CA-C5AB0DC85B11".encode()).digest())
+        assert answer.startswith(b"HTTP/1.1 101") and accept in answer
+        writer.write(b"some bytes")
+        assert await reader.readexactly(10) == b"SOME BYTES"
+        writer.close()
+
+    served(node, 3000, scenario)
+
+
+def test_a_server_that_listens_on_ipv6_alone_is_reached_and_one_that_ended_is_told(node: Node) -> None:
+    node.serve("::1", 5173)
+    node.await_port(5173)
+
+    async def scenario(port: int, _gateway: Gateway) -> None:
+        assert (await ask(port, head(port))).startswith(b"HTTP/1.1 200")
+        node.close()
+        assert b"no program of it runs now" in await ask(port, head(port))
+
+    served(node, 5173, scenario)
+
+
+def test_the_proxys_port_is_garrisons_and_no_preview_shows_it(node: Node) -> None:
+    node.serve("127.0.0.1", 3000)
+    node.await_port(3000)
+    tree = node.look()
+    assert tree is not None and tree.reserved == {network.PORT} and tree.find(network.PORT) is None
+
+
+def test_a_port_of_the_machine_that_is_another_programs_is_not_reached(tmp_path: Path) -> None:
+    other, port = listening()
+    node = Node(tmp_path, is_shared=True)
+    free, own = listening()
+    free.close()
+    try:
+        node.serve("127.0.0.1", own)
+        node.await_port(own)
+        tree = node.look()
+        assert tree is not None and tree.find(port) is None and tree.namespace is None
+        with pytest.raises(Unreachable, match="nothing listens"):
+            asyncio.run(NodeWay(node.look, port).open())
+
+        async def scenario(outer: int, _gateway: Gateway) -> None:
+            assert (await ask(outer, head(outer))).startswith(b"HTTP/1.1 200")
+
+        served(node, own, scenario)
+    finally:
+        other.close()
+        node.close()
+
+
+def test_beyond_this_machine_a_ticket_opens_one_browser(node: Node) -> None:
+    node.serve("127.0.0.1", 3000)
+    node.await_port(3000)
+
+    async def scenario(port: int, gateway: Gateway) -> None:
+        used: list[str] = []
+        gateway.tickets, gateway.on_ticket = Tickets(), lambda: used.append("once")
+        address = f"/?garrison-ticket={gateway.tickets.current}"
+        assert (await ask(port, head(port))).startswith(b"HTTP/1.1 401")
+        answer = await ask(port, head(port, address))
+        assert answer.startswith(b"HTTP/1.1 303") and b"location: /\r\n" in answer.lower() and used == ["once"]
+        cookie = next(line for line in answer.decode().splitlines() if line.lower().startswith("set-cookie: "))[12:]
+        assert {part.strip() for part in cookie.split(";")[1:]} == {"Path=/", "Secure", "HttpOnly", "SameSite=Lax"}
+        assert (await ask(port, head(port, address))).startswith(b"HTTP/1.1 401")
+        seen = await ask(port, head(port, more=f"Cookie: b=2; {cookie.partition(';')[0]}\n"))
+        assert json.loads(seen.partition(b"\r\n\r\n")[2])["headers"]["cookie"] == "b=2"
+
+    served(node, 3000, scenario, scheme="https", is_shared=True, secret="s" * 32)
+
+
+class Fake:
+    """A subject whose end the test says."""
+
+    def __init__(self, node: Node) -> None:
+        self.node, self.why = node, ""
+
+    def look(self) -> Tree | None:
+        return self.node.look()
+
+    def why_over(self) -> str:
+        return self.why
+
+
+def test_a_preview_waits_for_a_late_server_serves_it_and_ends_with_the_node(node: Node, tmp_path: Path) -> None:
+    (tmp_path / "runs/r1").mkdir(parents=True)
+    told: list[str] = []
+    subject = Fake(node)
+    node.serve("127.0.0.1", 3000, delay=1.0)
+    while node.look() is None:
+        time.sleep(0.01)
+
+    async def scenario() -> None:
+        opened = asyncio.Event()
+        urls: list[str] = []
+        preview = Preview(tmp_path, Wanted("web", "r1"), Address(), subject, told.append)
+        running = asyncio.create_task(preview.run(lambda url: (urls.append(url), opened.set())[1]))
+        await asyncio.wait_for(opened.wait(), 30)
+        port = int(urls[0].rstrip("/").rpartition(":")[2])
+        assert (await ask(port, head(port))).startswith(b"HTTP/1.1 200")
+        assert [each.url for each in list_previews(tmp_path, "r1")] == urls
+        subject.why = "web has ended"
+        node.close()
+        await asyncio.wait_for(running, 30)
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection("127.0.0.1", port)
+
+    asyncio.run(scenario())
+    assert told == ["web does not listen on a port yet; it is waited for", "web has ended; its preview is closed"]
+    assert list(list_previews(tmp_path, "r1")) == []
+
+
+def test_a_preview_that_cannot_be_opened_says_why(node: Node, tmp_path: Path) -> None:
+    node.serve("127.0.0.1", 3000, 3001)
+    node.await_port(3000)
+    node.await_port(3001)
+    for port, words in ((0, "listens on several ports, name one: 3000 "), (network.PORT, "garrison's own")):
+        with pytest.raises(Refused, match=words):
+            asyncio.run(Preview(tmp_path, Wanted("web", "r1", port), Address(), Fake(node), print).run(print))
+    held, port = listening()
+    with held, pytest.raises(Refused, match="cannot be opened"):
+        asyncio.run(Preview(tmp_path, Wanted("web", "r1", 3000), Address(port=port), Fake(node), print).run(print))

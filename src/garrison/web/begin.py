@@ -17,7 +17,7 @@ from pathlib import Path
 
 from garrison.agents.registry import installed_agents
 from garrison.errors import NotFound, RecordError, Refused, UsageError
-from garrison.launch.own_command import program, runs_in
+from garrison.launch.own_command import failure_of, program, runs_in
 from garrison.records.names import check_run
 from garrison.records.record import from_data
 from garrison.records.run import RunFiles, list_runs, load_launch
@@ -293,9 +293,9 @@ class Beginnings:
         except TimeoutError:
             code, out = 1, ""
         begun = self._found[begun.id]
-        run, told = next(iter(runs_in(out)), ""), begun.line.removeprefix("garrison: ")
+        run = next(iter(runs_in(out)), "")
         plan = plan_in(out) if code == PLAN_WAITS else None
-        problem = "" if run or plan else told or f"it ended with exit code {code} and no message"
+        problem = "" if run or plan else failure_of(code, begun.line)
         self._found[begun.id] = replace(begun, run=run, problem=problem, plan=plan)
 
     async def _run(self, begun: Beginning, order: CommandLine) -> tuple[int, str]:

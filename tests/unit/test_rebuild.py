@@ -6,10 +6,12 @@ import pytest
 
 from garrison.pipeline.parser import parse
 from garrison.pipeline.plan import RunPlan, plan_run
-from garrison.records.events import LandingChanged
+from garrison.records.events import CandidatesRanked, LandingChanged
 from garrison.records.journal import Entry
 from garrison.records.run import Result
-from garrison.records.signals import RunnerExited
+from garrison.records.signals import NodeComplete, RunnerExited
+from garrison.run import guardian_policy
+from garrison.run.guardian_view import GuardianView
 from garrison.run.plan import is_behind
 from garrison.run.repair import (
     AttemptEvidence,
@@ -20,7 +22,7 @@ from garrison.run.repair import (
     salvage_state,
 )
 from garrison.run.state import LANDED, RunState, from_snapshot, to_snapshot
-from policy_support import AT, RUN, RUNNING, TWO, journal, node
+from policy_support import AT, POLICY, RUN, RUNNING, TWO, journal, node
 
 LOOP = plan_run(parse('''digraph {
     start [shape=Mdiamond] end [shape=Msquare] ask [shape=hexagon, label="Good?"]
@@ -75,6 +77,16 @@ def test_a_reported_failure_is_judged_as_the_guardian_would_have(kind: str, atte
 def test_a_node_that_changed_nothing_is_done_though_nothing_landed() -> None:
     state = caught_up(TWO, RunEvidence({"a": [AttemptEvidence(1, report=report("done"))]}))
     assert statuses(state)["a"] == ("validated", 1)
+
+
+def test_candidates_that_passed_are_judged_anew_and_the_work_of_none_is_taken_for_landed() -> None:
+    graph = plan_run(parse("digraph { flow=dag start [shape=Mdiamond] end [shape=Msquare] "
+                           'a [prompt=x, best_of=2, judge_command="wc"] start -> a -> end }'))
+    kept = [NodeComplete(f"a__{one}", "a", "kept", f"c{one}", 3, score) for one, score in (("a", 1.0), ("b", 2.0))]
+    state = caught_up(graph, RunEvidence({each.node: [AttemptEvidence(1, "a#1:1", complete=each)] for each in kept}))
+    assert {name: node.landing for name, node in state.nodes.items()} == {"a": "", "a__a": "kept", "a__b": "kept"}
+    [choice] = guardian_policy.decide(graph, state, GuardianView(RUN, 1.0, "b"), 9, POLICY).actions
+    assert isinstance(choice.payload, CandidatesRanked) and choice.payload.order == ["a__b", "a__a"]
 
 
 def test_a_loop_is_walked_again_by_its_steps_and_answers() -> None:

@@ -347,6 +347,8 @@ def _describe_end(node: NodeState) -> str:
     """Return why a node can be neither parked nor cancelled; '' if it can."""
     if node.landing == LandingWord.NO_CHANGE:
         return "has ended without a change"
+    if node.landing == LandingWord.KEPT:
+        return "has passed its checks, and its work is kept"
     return ENDED.get(node.status, "")
 
 

@@ -118,7 +118,7 @@ launch_options = combined(
     click.option("--new", is_flag=True,
                  help="Start another run although one of this pipeline and repository is unfinished."),
     click.option("--auto-approve", is_flag=True,
-                 help="Answer every gate for people with its default or first option, unless it is irreversible."),
+                 help="Answer each question of the graph with its default or first option, unless irreversible."),
     click.option("--allow-foreign-imports", is_flag=True,
                  help="Launch although the gate imports from another checkout."),
     click.option("--serve", "serve", is_flag=True, help="Also serve the run's web page while its launcher is alive."),
@@ -332,7 +332,7 @@ def follow_run(runtime: Runtime, launch: Launch, *, as_json: bool = False) -> in
         raise GarrisonError(f"run {run} is {view.status}, {view.progress}: "
                             f"{'; '.join(why) or f'`garrison status {run}` shows it'}")
     progress.end(state.status, state.reason, state,
-                 describe_landed(state, launch.land, launch.base, launch.onto, len(state.nodes)),
+                 describe_landed(state, launch.land, launch.base, launch.onto, state.own),
                  closing_lines(state, launch, runtime.files(run).process_log("tick")))
     return EXIT[state.status]
 

@@ -233,8 +233,9 @@ STYLES: Mapping[str, str] = {
     "alive": "good", "starting": "busy", "dead": "bad", "lapsed": "bad", "lingering": "bad", "elsewhere": "due",
 }
 """State → style."""
-BLOCKS: Mapping[str, str] = {"landed": "█", "no change": "=", "undone": "u", "landing": "▓", "working": "▒",
-                             "failed": "!", "waiting": "░", "parked": "p", "skipped": "-", "stopped": "s", "kept": "k"}
+BLOCKS: Mapping[str, str] = {"landed": "█", "no change": "=", "kept": "+", "undone": "u", "landing": "▓",
+                             "working": "▒", "failed": "!", "waiting": "░", "parked": "p", "skipped": "-",
+                             "stopped": "s"}
 """Place of a node → its part of the bar; each is distinct without colours."""
 WORDS: Mapping[str, str] = {"landing": "waiting to land"}
 """Place of a node → its words in the legend, where they are not the place itself."""

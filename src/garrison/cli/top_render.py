@@ -21,12 +21,12 @@ SYMBOLS: Mapping[str, str] = {
     "running": "▶", "new": "▷", "done": "✓", "failed": "✗", "stopped": "■", "corrupt": "‼", "alive": "●",
     "starting": "◌", "elsewhere": "◇", "dead": "†", "lapsed": "†", "lingering": "†", "crashed": "†", "died": "†",
     "terminated": "○", "parked": "‖", "held": "◆", "working": "●", "asks": "?", "queued": "▲", "testing": "▲",
-    "landed": "✓", "no change": "=", "waiting for approval": "?", "rejected": "✗", "undone": "✗",
+    "landed": "✓", "no change": "=", "kept": "+", "waiting for approval": "?", "rejected": "✗", "undone": "✗",
     "withdrawn": "-", "waiting": "·", "interrupted": "⊘"}
 """State → its symbol."""
 STYLES: Mapping[str, str] = {**STATUS_STYLES, "working": "good", "asks": "due", "died": "bad", "crashed": "bad",
                              "parked": "bad", "held": "due", "terminated": "dim", "landed": "dim", "no change": "dim",
-                             "done": "good", "starting": "busy", "alive": "good"}
+                             "kept": "dim", "done": "good", "starting": "busy", "alive": "good"}
 """State → its style."""
 LEAST_DOING = 24
 """Least width of the column DOING; other columns give way to it."""

@@ -41,7 +41,6 @@ from garrison.records.events import (
     AgentQuestion,
     FlowAdvanced,
     GuardianSignal,
-    Kept,
     LandingChanged,
     NodeChanged,
     PipelineSignal,
@@ -149,12 +148,12 @@ def _apply(plan: RunPlan, state: RunState, view: GuardianView, posted: PostedSig
            max_rework: int) -> Action:
     """Return the action that applies a signal, with the record of its effects, or its refusal."""
     payload, node = signals.parse(signal), state.nodes.get(signal.node_id or "")
-    if isinstance(payload, signals.InputResponse) and signal.node_id in plan.gates:
-        flow, objection = flow_policy.answer_gate(state, str(signal.node_id), payload.question_id, payload.text)
+    if isinstance(payload, signals.InputResponse) and signal.node_id in plan.waits:
+        flow, objection = flow_policy.answer_wait(state, str(signal.node_id), payload.question_id, payload.text)
         if flow is None:
             return _refuse(posted, objection or f"{signal.node_id} is not waiting for an answer")
         event = replace(_event(signal), flow=flow, by=payload.by)
-    elif isinstance(payload, signals.InputResponse) and payload.question_id in state.gates:
+    elif isinstance(payload, signals.InputResponse) and payload.question_id in state.waits:
         made = candidates.answer(plan, state, view, str(signal.node_id), payload.question_id, payload.text)
         if isinstance(made, str):
             return _refuse(posted, made)
@@ -189,9 +188,8 @@ def _apply_report(plan: RunPlan, state: RunState, signal: Signal, payload: signa
     event, name = _event(signal), str(signal.node_id)
     match payload:
         case signals.NodeComplete() if node.status == "active":
-            kept = Kept(payload.commit, payload.lines or 0, payload.score)
             return replace(event, effect=NodeChanged(name, "impl_complete", node.attempt, landing=payload.landing,
-                                                     kept=kept if payload.landing == LandingWord.KEPT else None))
+                                                     kept=candidates.kept_of(payload)))
         case signals.RunnerExited() if node.status in UNFINISHED and payload.status == "failed":
             reason = payload.reason
             others = [other for other, each in state.nodes.items() if each.status == "active" and other != name]
@@ -343,8 +341,8 @@ def follow_landing(state: RunState, view: GuardianView, max_rework: int) -> list
     `RunLanding` and the branch's entry in the target's queue decide together (rows without an entry: step 9):
 
     landing                    entry                  action
-    not requested, refused     -                      CHANGE_LANDING: declined, if a gate was answered with No and so
-                                                      led to the exit; the run is done
+    not requested, refused     -                      CHANGE_LANDING: declined, if an answer of No led to the exit;
+                                                      the run is done
     not requested, refused     -                      CHANGE_LANDING: requested, with the tip of the run's branch
     requested                  none of this attempt   ENQUEUE that commit; a repeated one is the same entry
     requested                  landed                 CHANGE_LANDING: landed; the run is done. With a follower:
@@ -454,7 +452,8 @@ def _begin_or_end(plan: RunPlan, state: RunState, view: GuardianView) -> Decisio
 def _begin_run(plan: RunPlan, state: RunState) -> list[Action]:
     """Journal the nodes of a new run, then that it runs."""
     reasons = {"failed": "it had failed before this run, says its graph"}
-    nodes = [_change(NodeChanged(name, status, reason=reasons.get(status, "")))
+    nodes = [_change(NodeChanged(name, status, reason=reasons.get(status, ""),
+                                 candidate_of=plan.tasks[name].candidate_of))
              for name, status in first_status(plan).items() if name not in state.nodes]
     return [*nodes, Action(ActionKind.CHANGE_RUN, "running")]
 
@@ -629,7 +628,7 @@ def _finish(plan: RunPlan, state: RunState, view: GuardianView) -> list[Action]:
         return [Action(ActionKind.STOP_RUN,
                        why=f"{flow.why}; garrison resume {view.run} --max-steps N continues it")]
     if flow.over:
-        return _fail_run(state, view, _failure_summary(plan, state, view, resting, flow.why))
+        return _fail_run(state, view, _failure_summary(state, view, resting, flow.why))
     suspended = [name for name in state.nodes if is_suspended(state, view, name)]
     if flow_policy.can_progress(plan, state, view if suspended else None):
         return []
@@ -638,7 +637,7 @@ def _finish(plan: RunPlan, state: RunState, view: GuardianView) -> list[Action]:
             f"a signal stopped the runner of {', '.join(suspended)}, and nothing else is left to do; "
             f"garrison resume {view.run} continues it"))]
     if not any(awaits_person(state, name) for name in resting):
-        return _fail_run(state, view, _failure_summary(plan, state, view, resting))
+        return _fail_run(state, view, _failure_summary(state, view, resting))
     return []
 
 
@@ -687,13 +686,13 @@ _LONG = 200
 """Characters of one node's reason in that of its run."""
 
 
-def _failure_summary(plan: RunPlan, state: RunState, view: GuardianView, resting: Sequence[str], flow: str = "") -> str:
+def _failure_summary(state: RunState, view: GuardianView, resting: Sequence[str], flow: str = "") -> str:
     """Return why a run failed: the nodes that failed or are parked, and how the parked ones can continue.
 
     `flow` is why the flow ended; it is included if no node has failed.
     """
     reasons = [f"{name}: {_first_line(node.reason)}" for name, node in state.nodes.items()
-               if node.status == "failed" and not plan.tasks[name].candidate_of]
+               if node.status == "failed" and not node.candidate_of]
     reasons += [_first_line(flow)] if flow and not reasons else []
     reasons += [f"{name}: parked: {_first_line(parked.why)}" for name in resting
                 if (parked := find_parked(state, name))]

@@ -70,7 +70,7 @@ from garrison.records.run import LAND_PR, LAND_RUN, Launch, Task
 from garrison.records.signals import InputResponse, NodeComplete, RunnerExited
 from garrison.records.store import quarantine
 from garrison.run import branch as run_branch
-from garrison.run import flow_policy
+from garrison.run import candidates, flow_policy
 from garrison.run.flow import step_id
 from garrison.run.plan import (
     change_after_failure,
@@ -393,8 +393,8 @@ def _gather_evidence(runtime: Runtime, launch: Launch, plan: RunPlan) -> RunEvid
     received = list(_received(runtime, guardian))
     reports = {(str(signal.node_id), signal.attempt): payload for signal in received
                if isinstance(payload := signals.parse(signal), RunnerExited)}
-    unchanged = {(str(signal.node_id), signal.attempt) for signal in received
-                 if isinstance(payload := signals.parse(signal), NodeComplete) and payload.landing}
+    complete = {(str(signal.node_id), signal.attempt): payload for signal in received
+                if isinstance(payload := signals.parse(signal), NodeComplete) and payload.landing}
     entries = [entry for queue in list_queues(runtime.home, lambda _: None)
                for entry in queue.state.entries.values() if entry.run == run and entry.status in HAS_LANDED]
     landed = {(entry.node, entry.attempt): entry.commit for entry in entries}
@@ -408,7 +408,7 @@ def _gather_evidence(runtime: Runtime, launch: Launch, plan: RunPlan) -> RunEvid
             folder = files.attempt(name, attempt)
             result, problem = run_records.read_result(folder / "result.json", run, name, attempt)
             attempts.setdefault(name, []).append(AttemptEvidence(
-                attempt, _step_of(folder / "task.json"), landed.get((name, attempt)), (name, attempt) in unchanged,
+                attempt, _step_of(folder / "task.json"), landed.get((name, attempt)), complete.get((name, attempt)),
                 reports.get((name, attempt)), result, problem))
     answers = {payload.question_id: payload.text for signal in received
                if isinstance(payload := signals.parse(signal), InputResponse)}
@@ -459,8 +459,8 @@ class AttemptEvidence(Value):
     step: str = ""
     landed: str | None = None
     """The commit that landed for it; None if nothing did."""
-    changed_nothing: bool = False
-    """True if its runner reported that its work is complete without a change."""
+    complete: NodeComplete | None = None
+    """Report of its runner that its work is complete without a landing."""
     report: RunnerExited | None = None
     result: Result | None = None
     result_problem: str = ""
@@ -468,7 +468,7 @@ class AttemptEvidence(Value):
 
     @property
     def has_succeeded(self) -> bool:
-        return self.landed is not None or self.changed_nothing or (
+        return self.landed is not None or self.complete is not None or (
             self.report is not None and self.report.status == "done")
 
     @property
@@ -482,7 +482,7 @@ class RunEvidence(Value):
     attempts: Mapping[str, Sequence[AttemptEvidence]] = msgspec.field(default_factory=dict)
     """Node → its attempts, in order."""
     answers: Mapping[str, str] = msgspec.field(default_factory=dict)
-    """Place of a gate → the user's answer that was received."""
+    """Place of a question → the user's answer that was received."""
     applied: frozenset[str] = frozenset()
     """Ids of the signals that were applied."""
     incarnations: Mapping[str, int] = msgspec.field(default_factory=dict)
@@ -548,7 +548,7 @@ def catch_up(plan: RunPlan, state: RunState, evidence: RunEvidence, now: str, ma
     """Bring `state` forward to what the evidence shows; `now` is UTC."""
     for name, status in first_status(plan).items():
         if name not in state.nodes:
-            state.apply_event(NodeChanged(name, status), now)
+            state.apply_event(NodeChanged(name, status, candidate_of=plan.tasks[name].candidate_of), now)
     if state.status == "new":
         state.apply_event(RunChanged("running"), now)
     state.applied |= evidence.applied
@@ -572,8 +572,10 @@ def _take_step(plan: RunPlan, state: RunState, evidence: RunEvidence, now: str, 
     places = list(state.flow.places.values()) if state.flow is not None else []
     for place in places:
         if place.node in plan.tasks:
-            attempts = _attempts_of(place, evidence)
+            attempts, best = _attempts_of(place, evidence), plan.tasks[place.node].best_of
             _catch_up_node(plan, state, place, attempts, now, max_rework)
+            for its in (replace(place, node=name) for name in (best.names if best is not None else ())):
+                _catch_up_node(plan, state, its, _attempts_of(its, evidence), now, max_rework)
             results = {each.attempt: each.result for each in attempts}
             ended = flow_policy.finish_task(plan, state, place, results.get(state.nodes[place.node].attempt))
             finished = ended.expect(FlowAdvanced) if ended is not None else None
@@ -631,10 +633,12 @@ def _node_after(plan: RunPlan, name: str, step: str, attempts: Sequence[AttemptE
     """Return a node after its attempts at one step."""
     last = attempts[-1]
     moved = sum(each.report is not None and each.report.failure_kind == RefusedBy.MOVED for each in attempts[:-1])
-    node = NodeState("active", last.attempt, step=step, first=attempts[0].attempt, since=now, moved=moved)
+    node = NodeState("active", last.attempt, step=step, first=attempts[0].attempt, since=now, moved=moved,
+                     candidate_of=plan.tasks[name].candidate_of)
     if last.has_succeeded:
-        landing = "" if last.landed else LandingWord.NO_CHANGE
-        node = replace(node, status="validated", commit=last.landed or "", landing=landing)
+        landing = "" if last.landed else last.complete.landing if last.complete is not None else LandingWord.NO_CHANGE
+        node = replace(node, status="validated", commit=last.landed or "", landing=landing,
+                       kept=candidates.kept_of(last.complete) if last.complete is not None else None)
     elif last.has_failed and last.report is not None:
         report = last.report
         change = change_after_failure(plan, name, node, report.failure_kind, report.reason, max_rework)

@@ -1,4 +1,4 @@
-"""One run at one moment: its status, gates, processes, nodes, queue and limits, read from records and journals.
+"""One run at one moment: its status, questions, processes, nodes, queue and limits, read from records and journals.
 
 `RunReader` only reads; it repairs and stores nothing. It may be called repeatedly: journals are read on from their last
 position, records only if their file changed. Unreadable records are listed in `problems`, never skipped silently.
@@ -15,7 +15,7 @@ import msgspec
 
 from garrison.errors import GarrisonError
 from garrison.pipeline.node_status import LandingWord
-from garrison.pipeline.questions import SIGNAL, OpenGate
+from garrison.pipeline.questions import SIGNAL, OpenWait
 from garrison.processes.runtime import Runtime
 from garrison.records import run as run_records
 from garrison.records.costs import UsageCache
@@ -102,6 +102,8 @@ class RunFacts(Value, kw_only=True):
     deaths: int
     folder: str
     problems: list[str] = msgspec.field(default_factory=list)
+    candidates: int = 0
+    """Nodes among all whose work lands only as that of another."""
     lands: RunLandingView | None = None
     """Its landing as a whole; None if its nodes land by themselves."""
     sandbox: str = ""
@@ -111,9 +113,9 @@ class RunFacts(Value, kw_only=True):
 class RunView(RunFacts, kw_only=True):
     """One run at one moment; `details` is None where only its line is shown."""
 
-    gates: list[OpenGate]
+    gates: list[OpenWait]
     questions: list[str]
-    """Nodes whose agent, and gates, that wait for the user's answer."""
+    """Nodes that wait for the user's answer: their agent asks, or they are questions of the graph."""
     step: str
     """What to do about a run that does not continue by itself; '' for nothing."""
     processes: list[ProcessView]
@@ -169,7 +171,7 @@ class RunView(RunFacts, kw_only=True):
         unchanged = self.counts.get(LandingWord.NO_CHANGE, 0)
         more = f", {unchanged} {LandingWord.NO_CHANGE}" if unchanged else ""
         more += f", {undone} {LandingWord.UNDONE}" if (undone := self.counts.get(LandingWord.UNDONE, 0)) else ""
-        return self.lands.progress if self.lands else f"{self.landed} of {self.total} landed{more}"
+        return self.lands.progress if self.lands else f"{self.landed} of {self.total - self.candidates} landed{more}"
 
     @property
     def living(self) -> bool:
@@ -204,7 +206,7 @@ class RunInFull(RunView, kw_only=True):
 
 
 class ListedGate(Value):
-    """An open gate."""
+    """An open question or signal of the pipeline."""
 
     node: str
     place: str
@@ -363,7 +365,7 @@ class RunReader:
         for problem in ([corrupt] if corrupt else []) + sorted(followed.log.problems) + model.problems[-PROBLEMS:]:
             records.report(problem)
         processes = self._processes(run)
-        gates = list(model.state.gates.values())
+        gates = list(model.state.waits.values())
         counts = dict.fromkeys(PLACES, 0)
         for name in model.state.nodes:
             place = place_of(model, name)
@@ -385,9 +387,9 @@ class RunReader:
             run_id=run, status=status, reason=reason, corrupt=corrupt, gates=gates,
             questions=[*asking, *reviews, *(gate.place for gate in gates if gate.kind != SIGNAL)],
             counts=counts, asking=Counter(place_of(model, name) for name in asked & model.state.nodes.keys()),
-            total=len(model.state.nodes), pipeline_id=launch.pipeline_id, repo=launch.repo,
-            base=launch.base, lands=landing_view(model, launch), foreign_moves=model.state.foreign_moves,
-            warnings=model.state.warnings,
+            total=len(model.state.nodes), candidates=len(model.state.nodes) - model.state.own,
+            pipeline_id=launch.pipeline_id, repo=launch.repo, base=launch.base, lands=landing_view(model, launch),
+            foreign_moves=model.state.foreign_moves, warnings=model.state.warnings,
             adhoc=launch.adhoc, created_at=launch.created_at, age_s=self._age(launch.created_at),
             step=step,
             waits=waits_of(model, status, asking=asking, hint=_advice(status, step), corrupt=corrupt,
@@ -483,7 +485,7 @@ def waits_for(model: RunModel, asking: Collection[str]) -> list[str]:
     if state.landing.status in (REQUESTED, TESTED):
         return _landing_waits_for(model)
     waiting = [f"an answer at {gate.node}" if gate.kind != SIGNAL else f"the signal {gate.signal} at {gate.node}"
-               for gate in state.gates.values()]
+               for gate in state.waits.values()]
     for name, node in state.nodes.items():
         if node.status == "pending" and not node.step and name not in state.held:
             continue  # behind another node
@@ -529,7 +531,7 @@ def landing_view(model: RunModel, launch: Launch) -> RunLandingView | None:
     status, reason = _LANDING_WORDS.get(landing.status, ""), landing.reason
     if landing.status == REQUESTED and entry is not None and entry.attempt == landing.attempt:
         status, reason = "testing" if entry.status in ("testing", "landing") else status, entry.reason
-    progress = describe_landed(state, launch.land, launch.base, launch.onto, len(state.nodes))
+    progress = describe_landed(state, launch.land, launch.base, launch.onto, state.own)
     if landing.status == TESTED:
         reason = state.pull_request.describe()
     return RunLandingView(launch.land, launch.onto, progress, status, landing.commit, reason)

@@ -112,7 +112,8 @@ def test_cancel_close_and_what_is_wrong(place: Place) -> None:
         assert {each["name"] for each in listed[0]["availableCommands"]} == names
         for text, told in (("/stpo", "did you mean /stop?"), ("/tell", "type /tell NODE TEXT"), ("/run", "type /run ["),
                            ("/run --colour red x", "/run has no --colour"), ("/why", "there is no run yet"),
-                           ("/status no-such", "there is no run no-such"), ("/run --agent nobody make it", "nobody")):
+                           ("/status no-such", "there is no run no-such"),
+                           ("/run --agent nobody make it", "did not begin: "), ("/why", "nobody")):
             assert told in found.prompt(session, text), text
         assert "is in no git repository" in found.prompt(begin_session(found, place.root), "make it")
         for method, params, told in (

@@ -23,8 +23,8 @@ def imported(*names: str) -> set[str]:
     return {str(module.relative_to(STATIC.resolve())) for module in found}
 
 
-def test_every_module_of_a_run_is_preloaded() -> None:
+def test_every_module_of_a_runs_first_screen_is_preloaded() -> None:
     page = (STATIC / "index.html").read_text()
     preloaded = re.findall(r'<link rel="modulepreload" href="/static/([^"]+)">', page)
     assert len(preloaded) == len(set(preloaded))
-    assert {*preloaded, "main.js"} == imported("main.js", "run_page.js")
+    assert {*preloaded, "main.js"} == imported("main.js", "keys.js", "run_page.js")

@@ -264,7 +264,8 @@ class Panel:
                 self._shown.add(call.tool_call_id)
                 await self._screen.show(call)
             followed = [seen for seen in self._seen.values() if not seen.is_over] or [new]
-            if (plan := rail.to_plan(followed)) != self._plan:
+            plan = rail.to_plan(followed)
+            if plan != self._plan and (plan.entries or self._plan is not None):
                 self._plan = plan
                 await self._screen.show(plan)
             if asks:
@@ -417,7 +418,11 @@ class Panel:
 
     async def _do_why(self, typed: TypedCommand) -> None:
         run = await self._run_of(typed.rest)
-        is_node = any(node.node == typed.rest for node in (await self._look(run)).nodes)
+        seen = await self._look(run)
+        if seen.is_over and not seen.nodes:
+            await self._say(rail.describe_end(seen))
+            return
+        is_node = any(node.node == typed.rest for node in seen.nodes)
         run, node = (run, typed.rest) if is_node or not typed.rest else (typed.one(), "")
         await self._say(rail.fence(await asyncio.to_thread(self._crew.why, run, node)))
 
@@ -455,7 +460,8 @@ class Panel:
 
     async def _control(self, run: str, action: str, node: str = "") -> None:
         told = await asyncio.to_thread(self._crew.control, run, action, node)
-        self._seen.pop(run, None)  # it may be followed again
+        if action != "stop":
+            self._seen.pop(run, None)  # it is followed again, if it was over
         await self._say(told or f"{action}: {run}")
 
 

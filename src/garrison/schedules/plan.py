@@ -12,7 +12,6 @@ from __future__ import annotations
 from datetime import UTC, datetime, tzinfo
 from enum import StrEnum
 from typing import TYPE_CHECKING
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
 from cronsim import CronSim, CronSimError
@@ -20,6 +19,7 @@ from cronsim import CronSim, CronSimError
 from garrison.errors import UsageError
 from garrison.records.record import Record
 from garrison.spelling import nearest
+from garrison.system.clock import find_zone
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -173,10 +173,9 @@ def read_times(text: str) -> str:
 
 def read_zone(name: str) -> tzinfo:
     """Return a time zone by its name; UsageError if there is none of that name."""
-    try:
-        return ZoneInfo(name)
-    except (OSError, ValueError, ZoneInfoNotFoundError) as error:
-        raise UsageError(f"{name!r:.60} is no time zone; give one such as Europe/Berlin or UTC") from error
+    if (zone := find_zone(name)) is None:
+        raise UsageError(f"{name!r:.60} is no time zone; give one such as Europe/Berlin or UTC")
+    return zone
 
 
 def due_times(schedule: Schedule, after: float, zone: tzinfo) -> Iterator[float]:

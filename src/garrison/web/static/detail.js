@@ -11,16 +11,8 @@ import { shown } from "./state.js";
 import { Tabs, TabPanel } from "./tabs.js";
 import { TerminalView } from "./terminal.js";
 import { Empty, html, memo, sameDrawing, Skeleton, useEffect, useLayoutEffect, useRef, useState } from "./view.js";
-import { changedSoFar, clock, dollarsOf, nodeWord, signOf, tokens, usually } from "./words.js";
+import { changedSoFar, clock, dollarsOf, NODE_TABS, nodeWord, signOf, tokens, usually } from "./words.js";
 
-export const TABS = [
-  ["story", "Why"],
-  ["changes", "Changes"],
-  ["log", "Log"],
-  ["transcript", "Transcript"],
-  ["terminal", "Terminal"],
-  ["task", "Task"],
-];
 const WIDE = new Set(["changes", "terminal"]);
 const SETTLE = 150; // milliseconds between an event and the request for what it changed
 const OF = { runner: "runner: ", orchestrator: "agent: " }; // whose process a line is about
@@ -204,7 +196,7 @@ function Bodies({ run, node, reached, now, write, happened, tab, turn, act }) {
   const once = draw => (known ? draw() : unknown); // the server has answered
   const one = `${attempt} ${attempts.length}`; // a new attempt begins another file, even of the same number
   return html` <div class="row between">
-      <${Tabs} prefix="detail" label="About this node" tabs=${TABS} chosen=${tab} choose=${turn} /> ${
+      <${Tabs} prefix="detail" label="About this node" tabs=${NODE_TABS} chosen=${tab} choose=${turn} /> ${
         attempts.length > 1 &&
         html`<select aria-label="Attempt" value=${attempt} onChange=${event => pick(Number(event.currentTarget.value))}>
           ${attempts.map(each => html`<option key=${each.attempt} value=${each.attempt}>Attempt ${each.attempt}</option>`)}

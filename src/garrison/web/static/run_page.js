@@ -5,9 +5,7 @@ import { inAddress, keepInAddress } from "./address.js";
 import { act, get, part } from "./api.js";
 import { Costs } from "./costs.js";
 import { desktopNotices } from "./desktop.js";
-import { Detail, TABS } from "./detail.js";
 import { NoSuchRun } from "./empty_home.js";
-import { Gantt } from "./gantt.js";
 import { Graph } from "./graph.js";
 import { RunHead } from "./head.js";
 import { showNotice } from "./notice_target.js";
@@ -19,8 +17,13 @@ import { fromSnapshot, patched, waiting } from "./state.js";
 import { follow } from "./stream.js";
 import { Tabs } from "./tabs.js";
 import { Timeline } from "./timeline.js";
-import { createRef, html, render, useState } from "./view.js";
+import { createRef, html, later, render, useState } from "./view.js";
 import { Waits } from "./waits.js";
+import { NODE_TABS } from "./words.js";
+
+// Neither is on the first screen: with them, a third of all modules would come before the first data.
+const Detail = later(async () => (await import("./detail.js")).Detail);
+const Gantt = later(async () => (await import("./gantt.js")).Gantt);
 
 const IMPORTANT = new Set(["death", "respawn", "parked", "failed", "landed", "asks", "run", "conflict", "rejected"]);
 const VIEWS = [
@@ -28,6 +31,7 @@ const VIEWS = [
   ["time", "Time and cost", "gantt"],
 ]; // in the same place; the first one unless the address names another
 const VIEW = "view"; // in the address
+const DETAIL_AFTER = 300; // milliseconds after the first data: loaded before somebody opens a node
 const PLACES = ["attempt", "comment", "at"]; // in the address: of one node
 
 /**
@@ -51,6 +55,7 @@ class Run {
     this.gone = "";
     this.wanted = address.get("node"); // opened as soon as it is known
     this.node = null; // the one that is open
+    this.detailed = false; // one was
     this.tab = tabOf(address);
     this.opened = 0;
     this.happened = 0;
@@ -67,6 +72,7 @@ class Run {
     this.close = () => this.open(null);
     this.desktop = desktopNotices(document.getElementById("notify"), run, this.choose);
     main.className = "run-page";
+    if (this.wanted) Detail.load();
     skipTo("#waits-title");
     this.draw();
     this.stream = follow(run, {
@@ -112,6 +118,7 @@ class Run {
     if (snapshot.missed) announce("Events were missed; this is the current state.");
     this.happened += 1;
     this.soon();
+    setTimeout(Detail.load, DETAIL_AFTER);
     void attempt(() => showNotice(this.run, this.state));
   }
 
@@ -158,20 +165,22 @@ class Run {
     );
     render(html`<${Panels} page=${this} state=${state} />`, this.main);
     const place = document.getElementById("detail");
-    render(
-      html`<${Detail}
-        place=${place}
-        run=${run}
-        node=${this.node}
-        tab=${this.tab}
-        opened=${this.opened}
-        state=${state}
-        happened=${this.happened}
-        act=${act}
-        close=${this.close}
-      />`,
-      place,
-    );
+    this.detailed ||= this.node !== null;
+    if (this.detailed)
+      render(
+        html`<${Detail}
+          place=${place}
+          run=${run}
+          node=${this.node}
+          tab=${this.tab}
+          opened=${this.opened}
+          state=${state}
+          happened=${this.happened}
+          act=${act}
+          close=${this.close}
+        />`,
+        place,
+      );
     document.querySelector('[data-page="chat"]')?.setAttribute("href", this.chat);
     if (!state) return;
     if (state.notices !== this.told) this.desktop.show((this.told = state.notices));
@@ -239,8 +248,10 @@ class Run {
 /** The panels in their places. */
 function Panels({ page: { run, node, elsewhere, graph, act, choose, load, read }, state }) {
   const [view, turn] = useState(viewOfAddress);
+  const [timed, time] = useState(view === "time");
   const change = name => {
     turn(name);
+    if (name === "time") time(true);
     keep(name);
   };
   return html`<${Rail} state=${state} choose=${choose} />
@@ -254,7 +265,7 @@ function Panels({ page: { run, node, elsewhere, graph, act, choose, load, read }
         choose=${change}
       />
       <${Graph} handle=${graph} hidden=${view !== "graph"} state=${state} selected=${node} choose=${choose} />
-      <${Gantt} hidden=${view !== "time"} state=${state} choose=${choose} load=${load} />
+      ${timed && html`<${Gantt} hidden=${view !== "time"} state=${state} choose=${choose} load=${load} />`}
       <${Timeline} state=${state} run=${run} choose=${choose} read=${read} />
     </div>
     <div class="side">
@@ -267,7 +278,7 @@ function Panels({ page: { run, node, elsewhere, graph, act, choose, load, read }
 /** The tab that an address names; undefined for none. */
 function tabOf(address) {
   const wanted = address.get("tab");
-  return TABS.some(([name]) => name === wanted) ? wanted : undefined;
+  return NODE_TABS.some(([name]) => name === wanted) ? wanted : undefined;
 }
 
 function viewOfAddress() {

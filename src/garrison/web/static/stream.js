@@ -15,15 +15,38 @@ const VERSION = "garrison-3"; // changes with the messages between page and work
  * @returns {{close: () => void}}
  */
 export function follow(run, handlers) {
-  let open = null;
+  const stream = early?.run === run ? early : begin(run);
+  early = null;
+  stream.handlers = handlers;
+  for (const [kind, data] of stream.came.splice(0)) handlers[kind]?.(data);
+  return {
+    close() {
+      stream.open.close();
+      stream.open = null;
+      handlers.link?.("off");
+    },
+  };
+}
+
+/** Follow a run while the modules that draw it are being loaded; `follow` of the same run gets what has come. */
+export function followEarly(run) {
+  early = begin(run);
+}
+
+let early = null;
+
+/** Begin to follow; what comes before there are handlers is kept for them. */
+function begin(run) {
+  const stream = { run, came: [], handlers: null, open: null };
   const handle = (kind, data) => {
     if (kind === "refused") void endSession(data);
-    else if (open) handlers[kind]?.(data);
+    else if (!stream.handlers) stream.came.push([kind, data]);
+    else if (stream.open) stream.handlers[kind]?.(data);
   };
   const alone = () => {
     const own = connect(bearer, handle);
     const stop = watchSession(() => own.renewed());
-    open = {
+    stream.open = {
       close() {
         stop();
         own.close();
@@ -31,21 +54,24 @@ export function follow(run, handlers) {
     };
     own.follow(run);
   };
-  const begin = () => {
+  const open = () => {
     try {
-      open = shared(run, handle, begin, alone);
+      stream.open = shared(run, handle, open, alone);
     } catch {
       alone();
     }
   };
-  begin();
-  return {
-    close() {
-      open.close();
-      open = null;
-      handlers.link?.("off");
-    },
-  };
+  open();
+  return stream;
+}
+
+/** Start the worker, which takes longer than a session. */
+export function prepare() {
+  try {
+    new SharedWorker(WORKER, { type: "module", name: VERSION });
+  } catch {
+    // a page follows alone then
+  }
 }
 
 /** Follow by the worker. `ended` is called when it has ended, for any reason; `failed`: this browser did not start it. */

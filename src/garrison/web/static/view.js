@@ -11,6 +11,7 @@ const READ_BY_PEOPLE = ["title", "aria-label", "placeholder"];
 const OWN_ADDRESS = /^(?:\/(?!\/)|[#?]|blob:)/; // of a link: nothing that runs, nothing elsewhere
 const FORGE = /^https?:\/\/[^\s/@]+\//; // of a link with `data-forge`, an address that the forge gave
 const PREVIEW = /^http:\/\/[a-z0-9-]+\.localhost:\d+\/$/; // of a link with `data-preview`, as `garrison preview` prints it
+const RETRY = 2000; // milliseconds until a module that could not be loaded is requested again
 const MARKUP = "dangerouslySetInnerHTML";
 
 /** Apply the rules to everything that is drawn: preact calls this for each element and for each text. */
@@ -58,6 +59,23 @@ export function memo(component, same = shallow) {
 
 /** A component that shows these parts of the run's state, and is drawn again only when one of them changed. */
 export const reading = (parts, component) => memo(component, (one, other) => sameDrawing(parts, one, other));
+
+/**
+ * A component whose module is loaded when it is drawn for the first time, or by its `load`; nothing is drawn until then.
+ * @param {() => Promise<any>} found resolves to the component
+ */
+export function later(found) {
+  let Loaded = null;
+  const load = async () => {
+    Loaded ??= await found();
+  };
+  function Later(props) {
+    const [, draw] = useReducer(count => count + 1, 0);
+    if (!Loaded) load().then(draw, () => setTimeout(draw, RETRY));
+    return Loaded && h(Loaded, props);
+  }
+  return Object.assign(Later, { load: () => load().catch(() => {}) });
+}
 
 /** A panel of the page: a section with a heading, elements `next to` it, others `above` its body. */
 export function Panel({ id, title, beside, above, hidden, class: kind, children }) {

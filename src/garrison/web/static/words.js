@@ -162,3 +162,13 @@ export function nodeLine(node, state = stateOf(node.status)) {
   if (node.doing || node.reason) parts.push(node.doing || node.reason);
   return parts.join(", ");
 }
+
+/** Tabs of a node: their names in the address, and their words. */
+export const NODE_TABS = [
+  ["story", "Why"],
+  ["changes", "Changes"],
+  ["log", "Log"],
+  ["transcript", "Transcript"],
+  ["terminal", "Terminal"],
+  ["task", "Task"],
+];

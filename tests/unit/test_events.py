@@ -14,7 +14,6 @@ from garrison.records.events import (
     ChildSpawned,
     FactRecorded,
     FlowAdvanced,
-    GateChanged,
     GuardianSignal,
     JournalSnapshot,
     LauncherSignal,
@@ -24,6 +23,7 @@ from garrison.records.events import (
     ProcessOpened,
     RunnerSignal,
     StuckAgent,
+    WaitChanged,
     decode_data,
     encode,
 )
@@ -59,7 +59,7 @@ ON_DISK: list[tuple[events.Event, dict[str, Any]]] = [
      {"event": "finished", "place_id": "a#1", "outcome": {"status": "success"}, "attempt": 1, "node": "a",
       "took": "go"}),
     (FlowAdvanced({"event": "timed_out"}), {"event": "timed_out"}),
-    (GateChanged("g#1", "g", body={"place": "g#1", "node": "g", "kind": "human"}),
+    (WaitChanged("g#1", "g", body={"place": "g#1", "node": "g", "kind": "human"}),
      {"place": "g#1", "node": "g", "kind": "human"}),
     (ManagerCycled("m#1", "m", 2, "go on", 1),
      {"place": "m#1", "node": "m", "cycle": 2, "steer": "go on", "steered": 1}),
@@ -123,9 +123,9 @@ def test_every_event_has_its_form_on_disk_checked() -> None:
 
 
 def test_a_closed_gate_and_a_closed_manager_are_recorded_as_closed() -> None:
-    assert encode(GateChanged("g#1", "g", closed=True)) == {"place": "g#1", "node": "g", "closed": True}
+    assert encode(WaitChanged("g#1", "g", closed=True)) == {"place": "g#1", "node": "g", "closed": True}
     closed = decode_data("gate", {"place": "g#1", "node": "g", "closed": True})
-    assert isinstance(closed, GateChanged) and closed.closed
+    assert isinstance(closed, WaitChanged) and closed.closed
     manager = decode_data("manager", {"place": "m#1", "node": "m", "closed": True})
     assert isinstance(manager, ManagerCycled) and manager.closed
 

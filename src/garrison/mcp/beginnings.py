@@ -77,6 +77,13 @@ def find(home: Path, run: str) -> RequestedRun | None:
     return None
 
 
+def unfinished(home: Path) -> Iterator[tuple[float, RequestedRun]]:
+    """Yield what has begun no run (yet), with the time of its last change in seconds since 1970."""
+    for path, begun in _read_all(home):
+        if not RunFiles(home, begun.run).launch.exists():
+            yield path.stat().st_mtime, begun
+
+
 def begun_by(home: Path, prefix: str) -> list[RequestedRun]:
     """Return what was begun by requests with a prefix, oldest first."""
     found = [(path.stat().st_mtime_ns, begun) for path, begun in _read_all(home) if begun.request.startswith(prefix)]

@@ -159,10 +159,16 @@ class ClientRuns:
         return run
 
     def _latest(self) -> str:
+        """Return the run that began last, or is about to."""
+        begun = [each for each in beginnings.unfinished(self.home) if each[1].repo in self.repos or not self.repos]
+        found = max(begun, key=lambda each: each[0], default=None)
         for run in reversed(list_runs(self.home)):
             if self._reader.read(run, details=False).repo in self.repos or not self.repos:
-                return run
-        raise NotFound("there is no run yet")
+                is_last = found is None or found[0] <= RunFiles(self.home, run).launch.stat().st_mtime
+                return run if is_last or found is None else found[1].run
+        if found is None:
+            raise NotFound("there is no run yet; begin one with `run`")
+        return found[1].run
 
     def _wait(self, run: str, wait: PersonWait, questions: Mapping[str, str], attempts: Mapping[str, int]) -> SeenWait:
         gate, question = wait.gate, ""
@@ -191,7 +197,7 @@ class ClientRuns:
         return self.command(["answer", f"--run={run}", f"--by={by}", *to, "--", check_node(node), text])
 
     def decide(self, run: str, node: str, choice: str, reason: str, by: str) -> str:
-        """Approve or reject work, or answer a gate, if the server may."""
+        """Approve or reject work, or answer a question, if the server may."""
         if not self.may_decide:
             found = next((wait for wait in self.look(run).waits if wait.node == node), None)
             how = "nothing waits there" if found is None else f"{found.how}{f' or {found.url}' if found.url else ''}"

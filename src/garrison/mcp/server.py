@@ -46,8 +46,9 @@ Node = Annotated[str, Field(description="Name of the node.")]
 
 def make_server(crew: ClientRuns, version: str) -> MCPServer:
     """Return the server of a crew."""
+    tasks = Tasks(crew, _shown)
     server = MCPServer(NAME, instructions=INSTRUCTIONS, version=version, log_level="ERROR",
-                       extensions=[Tasks(crew, _shown)])
+                       extensions=[tasks])
 
     @server.tool(annotations=_BEGIN, structured_output=False)
     async def run(request_id: Annotated[str, Field(description="Your id for this request, such as a UUID: given twice, "
@@ -78,7 +79,7 @@ def make_server(crew: ClientRuns, version: str) -> MCPServer:
                    since: Annotated[str, Field(description="`since` of the last answer; '' for now.")] = "",
                    ) -> CallToolResult | InputRequiredResult:
         """Wait until a run has changed, needs somebody or is over, at most 110 seconds; asks you open questions."""
-        return await _wait(crew, ctx, run, since)
+        return await _wait(crew, tasks, ctx, run, since)
 
     @server.tool(annotations=_LOOK, structured_output=False)
     async def why(run: Run = "", node: Annotated[str, Field(description="Node; '' for the whole run.")] = "") -> str:
@@ -126,7 +127,8 @@ async def _call(function: Callable[..., T], *arguments: object) -> T:
 
 
 def _begun(run: str, text: str) -> CallToolResult:
-    return CallToolResult(content=[TextContent(text=text)], structured_content={BEGUN: run})
+    """Return a result that names the run for `tasks`; clients show models its text alone."""
+    return CallToolResult(content=[TextContent(text=text)], _meta={BEGUN: run})
 
 
 def _shown(seen: SeenRun) -> CallToolResult:
@@ -143,7 +145,8 @@ def _shown(seen: SeenRun) -> CallToolResult:
 # --------------------------------------------------------------------------------------------------------------- wait
 
 
-async def _wait(crew: ClientRuns, ctx: Context, run: str, since: str) -> CallToolResult | InputRequiredResult:
+async def _wait(crew: ClientRuns, tasks: Tasks, ctx: Context, run: str,
+                since: str) -> CallToolResult | InputRequiredResult:
     for key, given in (ctx.input_responses or {}).items():  # the client calls again with the answers
         await _settle(crew, ctx, key, given)
     asked, begun, told = set[str](), time.monotonic(), time.monotonic()
@@ -151,8 +154,10 @@ async def _wait(crew: ClientRuns, ctx: Context, run: str, since: str) -> CallToo
     since = since or seen.since
     while True:
         open_ = {f"{seen.run}/{wait.key}": wait for wait in seen.waits if can_ask(ctx.client_capabilities, wait)}
-        if (open_ := {key: wait for key, wait in open_.items() if key not in asked}) and not ctx.input_responses:
-            requests = {key: request_for(wait, ctx.protocol_version) for key, wait in open_.items()}
+        is_asked = bool(open_) and len(open_) == len(seen.waits) and await _call(tasks.asks, ctx, seen.run)
+        requests = {} if is_asked or ctx.input_responses else {
+            key: request_for(wait, ctx.protocol_version) for key, wait in open_.items() if key not in asked}
+        if requests:
             if is_modern(ctx.protocol_version):
                 return InputRequiredResult(input_requests=dict(requests), request_state=seen.since)
             for key, request in requests.items():
@@ -161,7 +166,7 @@ async def _wait(crew: ClientRuns, ctx: Context, run: str, since: str) -> CallToo
                     request, ElicitResult, metadata=ServerMessageMetadata(related_request_id=ctx.request_id)))
             seen = await _call(crew.look, seen.run)
         now = time.monotonic()
-        if seen.since != since or seen.waits or seen.is_over or now - begun > LONGEST:
+        if seen.since != since or (seen.waits and not is_asked) or seen.is_over or now - begun > LONGEST:
             return _shown(seen)
         if now - told > PROGRESS:
             told = now

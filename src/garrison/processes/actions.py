@@ -48,7 +48,7 @@ class ActionKind(StrEnum):
     STOP_RUN = "stop_run"
     CHANGE_NODE = "node"  # NodeChanged
     ADVANCE_FLOW = "flow"  # FlowAdvanced
-    CHANGE_GATE = "gate"  # GateChanged
+    CHANGE_WAIT = "gate"  # WaitChanged
     CYCLE_MANAGER = "manager"  # ManagerCycled
     CANCEL_NODE = "cancel"
     RANK_CANDIDATES = "choice"  # CandidatesRanked

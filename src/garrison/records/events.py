@@ -269,8 +269,8 @@ class FlowAdvanced(Record):
         return from_data(StepOutcome, self.body.get("outcome") or {})
 
 
-class GateChanged(Record):
-    """A gate was opened, or closed with its place; `body` is the open gate (see `pipeline.gates`)."""
+class WaitChanged(Record):
+    """A wait was opened, or closed with its place; `body` is the open wait (`pipeline.questions`)."""
 
     kind: ClassVar[str] = "gate"
     place: str
@@ -430,7 +430,7 @@ class StuckAgent(Record):
 
 
 class PipelineSignal(Record):
-    """A signal by name, for a gate of the pipeline."""
+    """A signal by name, for a node of the pipeline."""
 
     name: str
     value: object = stated(True)
@@ -607,7 +607,7 @@ class QueueStepDone(Record):
 
 
 Event = (ProcessOpened | DecisionMade | ChildFenced | ChildSwept | ChildDied | ChildSpawned | ChildParked | ChildHealed
-         | SignalRefused | RunChanged | NodeChanged | FlowAdvanced | GateChanged | ManagerCycled | NodeCancelled
+         | SignalRefused | RunChanged | NodeChanged | FlowAdvanced | WaitChanged | ManagerCycled | NodeCancelled
          | LandingChanged | PullRequestChanged | ForeignMove | Warned | NoteWritten | GuardianSignal | JournalSnapshot
          | LauncherSignal | NotificationSent | GuardianUnparked | LauncherDetached | LauncherEnded | RunnerSignal
          | FactRecorded | JobStarted | WorkSaved | QueueTaken | QueueStepDone | LaunchRecorded | CandidatesRanked)
@@ -622,7 +622,7 @@ def encode(event: Event) -> dict[str, object]:
     match event:
         case FlowAdvanced():
             return _encode_flow(event)
-        case GateChanged():
+        case WaitChanged():
             closed = {"closed": True} if event.closed else {}
             return {**event.body, "place": event.place, "node": event.node, **closed}
         case JournalSnapshot():
@@ -654,7 +654,7 @@ def decode_data(kind: str, data: Mapping[str, object]) -> Event | None:
             return _decode_flow(data)
         case "gate":
             body = {name: value for name, value in data.items() if name != "closed"}
-            return GateChanged(str(data["place"]), str(data["node"]), bool(data.get("closed")), body)
+            return WaitChanged(str(data["place"]), str(data["node"]), bool(data.get("closed")), body)
         case "snapshot":
             return JournalSnapshot(dict(data))
     cls = _class_of_signal(data) if kind == "signal" else _CLASSES.get(kind)

@@ -10,7 +10,7 @@ one of them at most. What is decided from, as in `flow_policy.py`, is the state:
     a step in flight whose candidate is at an earlier step      CHANGE_NODE: the candidate is pending
     a candidate passed, and the judge takes the first           RANK_CANDIDATES
     all candidates have passed or failed                        RANK_CANDIDATES; CHANGE_NODE: the node failed, if none
-                                                                has passed; CHANGE_GATE, if the user is to choose
+                                                                has passed; CHANGE_WAIT, if the user is to choose
     the user chose                                              the same two records, with the signal of the answer
     a choice is made, a candidate has not begun                 CHANGE_NODE: it is skipped
     a choice is made, a candidate is at work                    CANCEL_NODE
@@ -25,7 +25,7 @@ from garrison.pipeline import questions
 from garrison.pipeline.best_of import FIRST, MAX_LANDED, PERSON, Passed, order, tied
 from garrison.pipeline.node_status import LandingWord
 from garrison.processes.actions import Action, ActionKind
-from garrison.records.events import CandidatesRanked, GateChanged, Kept, NodeChanged
+from garrison.records.events import CandidatesRanked, Kept, NodeChanged, WaitChanged
 from garrison.run.flow import step_id
 from garrison.run.guardian_view import UNFINISHED, needs_runner
 from garrison.values import replace
@@ -110,15 +110,15 @@ def offered(best: BestOf, passed: Sequence[Passed]) -> list[Passed]:
 
 
 def _ask(state: RunState, place: Place, asked: Sequence[Passed]) -> Action | None:
-    """Return the gate at which the user chooses; None while it is open."""
-    if place.id in state.gates:
+    """Return the question by which the user chooses; None while it is open."""
+    if place.id in state.waits:
         return None
     options = [questions.Option(each.name[-1], each.name) for each in asked]
     text = (f"Which candidate lands? {', '.join(f'{each.name} ({describe(each)})' for each in asked)}. "
             f"`garrison review {place.node}` shows them")
-    gate = questions.OpenGate(place.id, questions.HUMAN, questions.Question(
+    wait = questions.OpenWait(place.id, questions.HUMAN, questions.Question(
         place.id, place.node, text, (*options, questions.Option("n", NONE)), questions.MULTI_SELECT))
-    return Action(ActionKind.CHANGE_GATE, place.node, payload=GateChanged(place.id, place.node, body=gate.to_record()))
+    return Action(ActionKind.CHANGE_WAIT, place.node, payload=WaitChanged(place.id, place.node, body=wait.to_record()))
 
 
 def describe(candidate: Passed) -> str:
@@ -134,14 +134,14 @@ def answer(plan: RunPlan, state: RunState, view: GuardianView, node: str, place_
 
     Several names, with commas, are an order: the second lands if the first is refused.
     """
-    task, gate = plan.tasks.get(node), state.gates.get(place_id)
+    task, wait = plan.tasks.get(node), state.waits.get(place_id)
     place = state.flow.places.get(place_id) if state.flow is not None else None
-    if task is None or task.best_of is None or gate is None or gate.node != node or place is None \
+    if task is None or task.best_of is None or wait is None or wait.node != node or place is None \
             or not is_open(state, place):
         return f"{node} is not waiting for an answer"
-    if rejection := gate.rejection(text):
+    if rejection := wait.rejection(text):
         return rejection
-    names = [option.label for option in questions.matching_options(gate.question, text)]
+    names = [option.label for option in questions.matching_options(wait.question, text)]
     if NONE in names:
         return _failure(state, place, "none of the candidates was chosen") if len(names) == 1 else \
             f"answer {NONE} or names of candidates, not both"

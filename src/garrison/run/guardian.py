@@ -415,7 +415,7 @@ class Guardian:
     def _journal(self, action: Action, view: GuardianView) -> None:
         """Journal the event that the action carries: all that it does is in the state that follows."""
         event = action.payload
-        assert isinstance(event, events.NodeChanged | events.FlowAdvanced | events.GateChanged | events.ManagerCycled
+        assert isinstance(event, events.NodeChanged | events.FlowAdvanced | events.WaitChanged | events.ManagerCycled
                           | events.LandingChanged | events.PullRequestChanged | events.CandidatesRanked)
         self._record(event, sync=True)
 
@@ -611,7 +611,7 @@ class Guardian:
         ActionKind.REFUSE_SIGNAL: _refuse_signal,
         ActionKind.CHANGE_NODE: _journal,
         ActionKind.ADVANCE_FLOW: _journal,
-        ActionKind.CHANGE_GATE: _journal,
+        ActionKind.CHANGE_WAIT: _journal,
         ActionKind.CYCLE_MANAGER: _journal,
         ActionKind.CANCEL_NODE: _cancel_node,
         ActionKind.RANK_CANDIDATES: _journal,

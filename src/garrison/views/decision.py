@@ -95,7 +95,7 @@ class ShownDecision(Value):
 
 
 def read_decision(runtime: Runtime, run: str, gate: str, node: str = "") -> ShownDecision:
-    """Read what is decided at a gate of the pipeline, or, with `node`, about the work of that node."""
+    """Read what is decided at a question of the pipeline, or, with `node`, about the work of that node."""
     launch = runtime.launch(run)
     state = replay_run(journal.read_all(runtime.files(run).journal))
     names = [node] if node else []

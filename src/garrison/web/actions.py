@@ -80,7 +80,7 @@ def node_command_words(run: str, node: str, body: Mapping[str, object]) -> list[
 
 
 def gate_command_words(run: str, node: str, body: Mapping[str, object]) -> list[str]:
-    """Return the command that answers a gate: with the label of a choice, or in words."""
+    """Return the command that answers a question: with the label of a choice, or in words."""
     text = text_of(body, "choice", required=False) or text_of(body, "text", required=True)
     confirmed = ["--yes"] if body.get("confirmed") is True else []
     return ["answer", "--run", run, *confirmed, "--", node, text]

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 FOLDER = "mcp"
+PLAN, PLAN_WAITS = "plan", 3
+"""Command that begins no run by itself, and its exit code if it waits for the user."""
 SECONDS = 7200.0
 """Time limit of a command: its pre-flight may run a set-up and a gate."""
 
@@ -43,6 +45,8 @@ class RequestedRun(Record):
     """Standard input of the command."""
     problem: str = ""
     """Why it began nothing."""
+    said: str = ""
+    """What the command printed, if it makes a plan."""
     is_cancelled: bool = False
     """True if the run is to be stopped as soon as it has begun."""
 
@@ -80,7 +84,7 @@ def find(home: Path, run: str) -> RequestedRun | None:
 def unfinished(home: Path) -> Iterator[tuple[float, RequestedRun]]:
     """Yield what has begun no run (yet), with the time of its last change in seconds since 1970."""
     for path, begun in _read_all(home):
-        if not RunFiles(home, begun.run).launch.exists():
+        if begun.words[0] != PLAN and not RunFiles(home, begun.run).launch.exists():
             yield path.stat().st_mtime, begun
 
 
@@ -106,17 +110,19 @@ def perform(home: Path, path: Path) -> None:
     data = atomic.read(path)
     if lock is None or data is None:
         return
-    begun, problem = record.decode(RequestedRun, data, path), ""
-    if not RunFiles(home, begun.run).launch.exists():
+    begun, problem, said = record.decode(RequestedRun, data, path), "", ""
+    if not begun.said and not RunFiles(home, begun.run).launch.exists():
         first, *rest = begun.words
-        done = run_command(home, [first, f"--run={begun.run}", "--detach", "--json", *rest], SECONDS, cwd=begun.repo,
-                           text=begun.text)
-        if not done.ok:
+        own = [] if first == PLAN else [f"--run={begun.run}"]
+        done = run_command(home, [first, *own, "--detach", "--json", *rest], SECONDS, cwd=begun.repo, text=begun.text)
+        if first == PLAN and (done.ok or done.code == PLAN_WAITS):
+            said = done.out
+        elif not done.ok:
             problem = failure_of(done.code, done.err, why=done.why)
     with atomic.locked(home / FOLDER / "lock"):
         begun = record.decode(RequestedRun, atomic.read(path) or data, path)
-        if problem:
-            atomic.write(path, record.encode(replace(begun, problem=problem)))
+        if problem or said:
+            atomic.write(path, record.encode(replace(begun, problem=problem, said=said)))
     if begun.is_cancelled and not problem:
         run_command(home, ["stop", begun.run], SECONDS, cwd=begun.repo)
     lock.release()

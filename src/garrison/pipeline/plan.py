@@ -165,16 +165,19 @@ def plan_run(graph: Graph, *, max_steps: int | None = None, load: Loader = load_
     written, graph = graph, prepare(graph)
     goal, steps = text(graph.attrs, "goal", ""), next_steps(graph)
     program = compile_graph(graph, max_steps=max_steps)
+    tasks = _with_candidates(graph, {
+        node.id: replace(plan_task(node, steps.get(node.id, ()), graph.attrs),
+                         words=tuple(sorted(program.units[node.id].words)), source=graph.source)
+        for node in graph.nodes.values() if is_task(node.handler)})
+    before = {node: tuple(others) for node, others in graph.predecessors().items()}
+    before |= {name: before[task.candidate_of] for name, task in tasks.items() if task.candidate_of}
     plan = RunPlan(
         goal=goal,
         flow=flow_of(graph) or "walk",
-        tasks=_with_candidates(graph, {
-            node.id: replace(plan_task(node, steps.get(node.id, ()), graph.attrs),
-                             words=tuple(sorted(program.units[node.id].words)), source=graph.source)
-            for node in graph.nodes.values() if is_task(node.handler)}),
+        tasks=tasks,
         start=graph.nodes_of("start")[0].id,
         exits=tuple(node.id for node in graph.nodes_of("exit")),
-        predecessors={node: tuple(before) for node, before in graph.predecessors().items()},
+        predecessors=before,
         initial={node: status for node, status in statuses_in(graph).items()
                  if is_task(graph.nodes[node].handler)},
         id=graph.id,
@@ -208,19 +211,31 @@ def plan_run(graph: Graph, *, max_steps: int | None = None, load: Loader = load_
     return _with_children(graph, plan, children, texts)
 
 
+_NOT_OF_A_JUDGE = frozenset({"command", "tool_command", "script", "validator", "files", "setup", "acceptance"})
+"""Attributes of a node that say nothing of who judges its candidates."""
+
+
 def _with_candidates(graph: Graph, tasks: Mapping[str, PlannedTask]) -> dict[str, PlannedTask]:
     """Return tasks with the candidates of those that have any; raise Refused if a name is too long or taken."""
     found = dict(tasks)
     for task in tasks.values():
         best = task.best_of
         agents: list[str | None] = [*agents_of(task.attrs)] or [task.agent]
-        for place, name in enumerate(best.names if best is not None else ()):
+        for place, name in enumerate((*best.names, *filter(None, [best.judge_node])) if best is not None else ()):
             if len(name) > MAX_NAME or name.lower() in {each.lower() for each in (*graph.nodes, *found)}:
                 problem = f"more than {MAX_NAME} characters" if len(name) > MAX_NAME else "the name of another node"
                 raise Refused(graph.message_at(graph.nodes[task.node].line, graph.nodes[task.node].column, (
                     f"node {task.node} has candidates, and {name} is {problem}; rename a node")))
+            if best is None or name == best.judge_node:
+                continue
             found[name] = replace(task, node=name, agent=agents[place % len(agents)], best_of=None,
                                   candidate_of=task.node, escalate=None, label=f"{task.label} ({name[-1]})")
+        if best is not None and best.judge_node:
+            attrs = {key: value for key, value in task.attrs.items() if key not in _NOT_OF_A_JUDGE}
+            found[best.judge_node] = replace(
+                task, node=best.judge_node, kind="codergen", agent=best.judge, command=None, acceptance=None,
+                allow_empty=True, best_of=None, candidate_of=task.node, escalate=None, attrs=attrs,
+                label=f"the judge of {task.label}")
     return found
 
 

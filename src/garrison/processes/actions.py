@@ -52,6 +52,7 @@ class ActionKind(StrEnum):
     CYCLE_MANAGER = "manager"  # ManagerCycled
     CANCEL_NODE = "cancel"
     RANK_CANDIDATES = "choice"  # CandidatesRanked
+    COMPARE_CANDIDATES = "verdict"  # CandidatesCompared
     CHANGE_TURN = "turn"  # TurnEnded, TurnSuspended
     CHANGE_LANDING = "landing"  # LandingChanged
     CHANGE_PULL_REQUEST = "pull_request"  # PullRequestChanged

@@ -193,6 +193,8 @@ class Kept(Value):
     """Lines that it adds and removes."""
     score: float | None = None
     """Number that the judge's command printed, None without one."""
+    label: str = ""
+    """What its agent chose, such as the verdict of a judge."""
 
 
 class NodeChanged(Record):
@@ -232,6 +234,19 @@ class CandidatesRanked(Record):
     order: list[str]
     why: str = ""
     by: str = ""
+
+
+class CandidatesCompared(Record):
+    """A judge's verdict on two candidates, in one of its attempts: `a` for the first that it was shown, `b` for the
+    second, `none` for neither; anything else is none."""
+
+    kind: ClassVar[str] = "verdict"
+    node: str
+    step: str
+    attempt: int
+    first: str
+    second: str
+    verdict: str = ""
 
 
 class StepOutcome(Value):
@@ -610,7 +625,8 @@ Event = (ProcessOpened | DecisionMade | ChildFenced | ChildSwept | ChildDied | C
          | SignalRefused | RunChanged | NodeChanged | FlowAdvanced | WaitChanged | ManagerCycled | NodeCancelled
          | LandingChanged | PullRequestChanged | ForeignMove | Warned | NoteWritten | GuardianSignal | JournalSnapshot
          | LauncherSignal | NotificationSent | GuardianUnparked | LauncherDetached | LauncherEnded | RunnerSignal
-         | FactRecorded | JobStarted | WorkSaved | QueueTaken | QueueStepDone | LaunchRecorded | CandidatesRanked)
+         | FactRecorded | JobStarted | WorkSaved | QueueTaken | QueueStepDone | LaunchRecorded | CandidatesRanked
+         | CandidatesCompared)
 """Everything that a run's journal or a process's journal can hold."""
 
 _SIGNALS = (GuardianSignal, LauncherSignal, RunnerSignal)

@@ -266,6 +266,8 @@ class NodeComplete(Payload):
     """Lines that a candidate adds and removes."""
     score: float | None = None
     """Number that the judge's command printed for it."""
+    label: str = ""
+    """What its agent chose, such as the verdict of a judge."""
 
 
 class MergeReady(Payload):

@@ -198,6 +198,8 @@ class RecordedState:
     pull_request: PullRequest = field(default_factory=PullRequest)
     choices: dict[str, events.CandidatesRanked] = field(default_factory=dict)
     """Node → its candidates in the order of the judge, in its latest step that was judged."""
+    verdicts: dict[str, list[events.CandidatesCompared]] = field(default_factory=dict)
+    """Node → the verdicts of an agent on its candidates, in its latest step that was judged."""
     graph: str = ""
     """Text of its graph since the user changed that, '' while it is as launched."""
 
@@ -371,6 +373,10 @@ class RunState(RecordedState):
             event.kept or (None if is_new_step or is_new_attempt else before.kept),
             event.candidate_of or before.candidate_of)
 
+    def _apply_verdict(self, event: events.CandidatesCompared, _at: str) -> None:
+        before = [each for each in self.verdicts.get(event.node, ()) if each.step == event.step]
+        self.verdicts[event.node] = [*before, event]
+
     def _apply_choice(self, event: events.CandidatesRanked, _at: str) -> None:
         self.choices[event.node] = event
         self.waits = {place: wait for place, wait in self.waits.items() if wait.node != event.node}
@@ -486,6 +492,7 @@ _APPLY: Mapping[type[Any], Callable[[RunState, Any, str], None]] = {
     events.Warned: RunState._apply_warning,
     events.NodeChanged: RunState._apply_node,
     events.CandidatesRanked: RunState._apply_choice,
+    events.CandidatesCompared: RunState._apply_verdict,
     events.GuardianSignal: RunState._apply_signal,
     events.ChildSpawned: RunState._apply_spawn,
     events.ChildParked: RunState._apply_circuit,

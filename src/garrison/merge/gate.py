@@ -13,6 +13,7 @@ import contextlib
 import os
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
@@ -54,7 +55,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from garrison.merge.config import QueueConfig
-    from garrison.sandbox.proxy.forwards import Forward
     from garrison.supervise.hang_detector import Hang
     from garrison.system.git import Git
 
@@ -325,17 +325,22 @@ class GateRun:
     def _open_network(self, stage: str, env: Mapping[str, str], place: Place | None) -> NetworkPlace:
         _, run, name, _ = parse_marker(self.marker) or ("", "", "gate", 0)
         folder = self._costs
-        forwards = self._provide_services(run, env) if place is not None else ()
+        shared = self._service_user(run) if place is not None else None
+        forwards = () if shared is None else services.provide(self.home, shared, env,
+                                                              self._costs / network.FOLDER / REFUSED_SERVICES)
         user = NetworkUser(self.home, run, name, 1, folder, network.lowest_limits(self.home), forwards=forwards,
                            run_directory=None if run else self.folder.parent)
-        return network.prepare(self._rights(stage, env), held_mode(place), env, user)
+        opened = network.prepare(self._rights(stage, env), held_mode(place), env, user)
+        opened.tend = partial(services.tend, self.home, shared, env) if shared is not None else None
+        return opened
 
-    def _provide_services(self, run: str, env: Mapping[str, str]) -> tuple[Forward, ...]:
-        """Have the services of this gate run, which shares them with no node; Shortage while one is starting."""
+    def _service_user(self, run: str) -> ServiceUser | None:
+        """Return this gate run as the user of services that it shares with no node; None if there are none."""
+        if not read_config(self.home).services():
+            return None
         folder, own = self.slot.sandbox / services.FOLDER, processes.probe(os.getpid())
-        return services.provide(self.home, ServiceUser(
-            run or "queue", folder, folder, self.slot.path.parent / services.TEMPLATES,
-            process=own.id if own is not None else None), env, self._costs / network.FOLDER / REFUSED_SERVICES)
+        return ServiceUser(run or "queue", folder, folder, self.slot.path.parent / services.TEMPLATES,
+                           process=own.id if own is not None else None)
 
     @property
     def _costs(self) -> Path:

@@ -77,6 +77,8 @@ class PlanRecord(Record):
     replans: int = 0
     """Times that it was mended."""
     runs: tuple[str, ...] = ()
+    mends: bool = True
+    """False if another command launches it, which has its own way with a failure."""
 
 
 class Plans:

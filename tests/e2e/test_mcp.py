@@ -122,7 +122,7 @@ def test_a_run_from_its_start_to_landed(place: Place, era: str) -> None:
     async def play() -> None:
         async with client(place, era) as found:
             tools = {tool.name: tool for tool in (await found.list_tools()).tools}
-            assert set(tools) == {"run", "status", "wait", "why", "show", "tell", "answer", "decide", "control"}
+            assert set(tools) == {"run", "plan", "status", "wait", "why", "show", "tell", "answer", "decide", "control"}
             for tool in tools.values():
                 hints = tool.annotations
                 assert None not in (hints.read_only_hint, hints.destructive_hint, hints.open_world_hint)
@@ -235,3 +235,35 @@ def test_a_failed_run_is_a_completed_task_with_an_error_and_one_that_begins_noth
 
 def accept(answer: str) -> dict[str, object]:
     return {"action": "accept", "content": {"answer": answer}}
+
+
+def test_a_goal_is_planned_once_and_begun_by_who_may_decide(place: Place) -> None:
+    proposal = json.dumps({"tasks": [{"name": name, "title": f"Write {name}", "prompt": f"write {name}", "needs": [],
+                                      "files": [f"{name}.txt"]} for name in ("one", "two")], "check": "both are there"})
+    shell = 'n=$(basename "$(git branch --show-current)"); test $n = check_goal || echo "$n" >"$n.txt"'
+    place.configure(f"""
+[launch]
+agent = "double"
+[agents.double]
+argv = ["sh", "-c", {json.dumps(shell)}]
+[agents.drafts]
+argv = ["sh", "-c", {json.dumps(f"echo '{proposal}'")}]
+""")
+
+    async def play() -> str:
+        async with client(place, ERAS[0]) as found:
+            request = {"request_id": "p", "goal": "write both", "planner": "drafts"}
+            told = await said(found, "plan", **request)
+            made = json.loads(told)
+            assert (made["stage"], [task["node"] for task in made["tasks"]][:2]) == ("proposed", ["one", "two"])
+            assert await said(found, "plan", **request) == told, "planned once"
+            for more, why in (({}, "give a goal"), ({"plan": made["plan"], "approve": True}, "--allow decide"),
+                              ({"goal": "write it", "planner": "nobody"}, "nobody")):
+                assert why in await said(found, "plan", request_id=f"wrong {why}", **more)
+        async with client(place, ERAS[1], "--allow", "decide") as found:
+            begun = json.loads(await said(found, "plan", request_id="b", plan=made["plan"], approve=True, gate="true"))
+            assert await until_over(found, begun["run"]) == "done", await said(found, "status", run=begun["run"])
+            return str(begun["run"])
+
+    run = asyncio.run(play())
+    assert "landed" in place.command("why", run).stdout

@@ -124,16 +124,17 @@ def run(words: tuple[str, ...], file: Path | None, tasks: Path | None, section: 
     return follow_run(runtime, created, as_json=as_json)
 
 
-def choose_agent(runtime: Runtime, here: Path, agent: str | None) -> str:
+def choose_agent(runtime: Runtime, here: Path, agent: str | None, otherwise: str = ", or --command CMD") -> str:
     """Return the agent of tasks that name none; Refused if nobody has said which, UsageError for one that is not.
 
     Args:
         here: the repository, or a folder of it.
+        otherwise: what the refusal offers besides naming one.
     """
     target = validate_repository(here)
     who = agent or read_defaults(runtime.home, target, find_subfolder(here, target)).agent
     if who in (None, "command") and agent is None:
-        raise Refused(f"which agent? {_installed(runtime)}; `garrison init` keeps your choice")
+        raise Refused(f"which agent? {_installed(runtime, otherwise)}; `garrison init` keeps your choice")
     find_profile(str(who), runtime.home)  # a misspelt one is said before the questions
     return str(who)
 
@@ -298,9 +299,9 @@ def _ask(tasks: Path, prompt: str) -> str | None:
         return None
 
 
-def _installed(runtime: Runtime) -> str:
+def _installed(runtime: Runtime, otherwise: str) -> str:
     names = installed_agents(runtime.home, runtime.environ.get("PATH", ""))
     if not names:
         return ("none that garrison knows is installed here: `garrison agents presets` lists them, "
-                f"`{install_line('claude')}` brings Claude; or pass --command CMD")
-    return f"pass --agent {' or --agent '.join(names)}, or --command CMD"
+                f"`{install_line('claude')}` brings Claude{otherwise}")
+    return f"pass --agent {' or --agent '.join(names)}{otherwise}"

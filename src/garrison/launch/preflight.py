@@ -65,7 +65,7 @@ from garrison.run.request import (
 )
 from garrison.run.state import EXIT, LANDED, NO_CHANGE, NOT_LANDED
 from garrison.run.status import FINAL, read_run_state
-from garrison.sandbox import private_files, setups
+from garrison.sandbox import private_files, services, setups
 from garrison.sandbox.place import MODE_VARIABLE, Mode, Role
 from garrison.sandbox.probe import missing_path_notes, summarize_sandbox
 from garrison.sandbox.rights import read_rights
@@ -166,6 +166,7 @@ def prepare_launch(runtime: Runtime, request: LaunchRequest, report: Callable[[s
     agents = used_agents(here, agent, runtime.home, launch.failover)
     for note in network_notes(runtime, agents):
         report(f"note: {note}")
+    services.check(runtime.home, read_rights(runtime.home, Role.AGENT, agent, runtime.environ).mode)
     if claim is not None:
         claim.take(pipeline_id, launch.repo, launch.run_id, new=request.new)
     _refuse_unfinished(runtime, launch, request)  # after the claim: a launch that was quicker has made its run by now

@@ -23,7 +23,7 @@ from garrison.merge.slots import Slot, read_line, read_pid
 from garrison.merge.verdicts import UNKNOWN, Result, classify, describe_result
 from garrison.records import atomic, costs, log_retention
 from garrison.records.names import parse_marker
-from garrison.sandbox import network, setups
+from garrison.sandbox import network, services, setups
 from garrison.sandbox.collect import find_checkout, git_mounts
 from garrison.sandbox.confine import confine
 from garrison.sandbox.file_system import show_named_programs
@@ -33,12 +33,14 @@ from garrison.sandbox.probe import explain_missing_file, held_mode
 from garrison.sandbox.proxy.hosts import (
     REFUSED,
     REFUSED_PORTS,
+    REFUSED_SERVICES,
     HostRights,
     RefusedHost,
     describe_permission,
     read_refused,
 )
 from garrison.sandbox.rights import read_rights
+from garrison.sandbox.services import ServiceUser
 from garrison.sandbox.setups import SetupLayer
 from garrison.supervise.job_watch import JobWatch, LostTime
 from garrison.system import machine, process_control, processes, untrusted, worktree_files
@@ -52,6 +54,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from garrison.merge.config import QueueConfig
+    from garrison.sandbox.proxy.forwards import Forward
     from garrison.supervise.hang_detector import Hang
     from garrison.system.git import Git
 
@@ -202,7 +205,7 @@ class GateRun:
         """Prepare the slot for a commit with that tree and start set-up or gate, in a fresh folder."""
         self.tree = tree
         remove_folder(self.folder)
-        for name in (REFUSED, REFUSED_PORTS):
+        for name in (REFUSED, REFUSED_PORTS, REFUSED_SERVICES):
             (self._costs / network.FOLDER / name).unlink(missing_ok=True)
         atomic.make_directory(self.log.parent)
         try:
@@ -297,7 +300,7 @@ class GateRun:
         self.slot.record_job(folder)
         variables = {processes.MARKER: self.marker, "GARRISON_TREE": str(self.slot.path),
                      "GARRISON_SLOT": str(self.slot.number)}
-        env = child_environment(self.environment, self.environment, variables)
+        env = child_environment(self.environment, self.environment, {**services.variables(self.home), **variables})
         place = self._place(stage, command, env)
         self.network = self._open_network(stage, env, place)
         confined = confine(["/bin/sh", "-c", command], self.network.apply(env), self.network.open_in(place))
@@ -315,13 +318,22 @@ class GateRun:
         # a record of ours may leave a gate that the next processor does not find.
         self.child = processes.spawn(argv, env=confined.env, cwd=self.slot.path, log=log, subreaper=True)
         self.network.serve_until_end_of(self.child.id)
+        services.use_until_end_of(self.slot.sandbox / services.FOLDER, self.child.id)
 
     def _open_network(self, stage: str, env: Mapping[str, str], place: Place | None) -> NetworkPlace:
         _, run, name, _ = parse_marker(self.marker) or ("", "", "gate", 0)
         folder = self._costs
-        user = NetworkUser(self.home, run, name, 1, folder, network.lowest_limits(self.home),
+        forwards = self._provide_services(run, env) if place is not None else ()
+        user = NetworkUser(self.home, run, name, 1, folder, network.lowest_limits(self.home), forwards=forwards,
                            run_directory=None if run else self.folder.parent)
         return network.prepare(self._rights(stage, env), held_mode(place), env, user)
+
+    def _provide_services(self, run: str, env: Mapping[str, str]) -> tuple[Forward, ...]:
+        """Have the services of this gate run, which shares them with no node; Shortage while one is starting."""
+        folder, own = self.slot.sandbox / services.FOLDER, processes.probe(os.getpid())
+        return services.provide(self.home, ServiceUser(
+            run or "queue", folder, folder, self.slot.path.parent / services.TEMPLATES,
+            process=own.id if own is not None else None), env, self._costs / network.FOLDER / REFUSED_SERVICES)
 
     @property
     def _costs(self) -> Path:
@@ -514,7 +526,8 @@ class GateRun:
 
     @property
     def refused_hosts(self) -> list[RefusedHost]:
-        return [host for name in (REFUSED, REFUSED_PORTS) for host in read_refused(self._costs / network.FOLDER / name)]
+        return [host for name in (REFUSED, REFUSED_PORTS, REFUSED_SERVICES)
+                for host in read_refused(self._costs / network.FOLDER / name)]
 
     def _describe_refused_hosts(self) -> str:
         """Return which hosts set-up and gate were refused: a failed download is not the branch's fault."""
@@ -546,7 +559,8 @@ class GateRun:
         self.detach()
 
     def remove(self) -> None:
-        """Remove the folder of an ended run; its logs are kept, shortened."""
+        """Remove the folder of an ended run, and its services; its logs are kept, shortened."""
+        services.stop(self.slot.sandbox / services.FOLDER)
         remove_folder(self.folder)
         for log in (self.log, self.setup_log):
             log_retention.shorten_log(log)

@@ -13,7 +13,10 @@ from typing import TYPE_CHECKING
 from garrison.agents import registry
 from garrison.config import GuardHooks, read_config
 from garrison.errors import UsageError
-from garrison.sandbox import network, setups
+from garrison.processes.spawn import worktree_path
+from garrison.records.identity import Identity
+from garrison.records.names import Key
+from garrison.sandbox import network, services, setups
 from garrison.sandbox.collect import find_checkout, git_mounts
 from garrison.sandbox.file_system import show_named_programs
 from garrison.sandbox.git_config import NO_PUSH
@@ -22,7 +25,9 @@ from garrison.sandbox.network import NetworkUser
 from garrison.sandbox.place import Mode, Mount, Network, Place, Role
 from garrison.sandbox.probe import held_mode, mode_here
 from garrison.sandbox.proxy.apis import ApiName
+from garrison.sandbox.proxy.hosts import REFUSED_SERVICES
 from garrison.sandbox.rights import read_rights
+from garrison.sandbox.services import ServiceUser
 from garrison.system import untrusted
 from garrison.system.git import Git, commits
 from garrison.system.git.neutral import HOOKS_KEY, to_variables
@@ -37,6 +42,7 @@ if TYPE_CHECKING:
     from garrison.processes.runtime import Runtime
     from garrison.records.run import Launch, Task
     from garrison.sandbox.network import NetworkPlace
+    from garrison.sandbox.proxy.forwards import Forward
 
 
 def read_hooks_mode(home: Path) -> GuardHooks:
@@ -115,6 +121,7 @@ def git_variables(runtime: Runtime, git: Git, worktree: Path, agent: str,
 def remove_sandbox_folder(worktree: Path) -> None:
     """Remove what a worktree's processes had of their own; nothing in it is followed."""
     folder = sandbox_folder(worktree)
+    services.stop(folder / services.FOLDER)
     untrusted.remove(folder.parent, folder.name)
 
 
@@ -135,7 +142,8 @@ def open_network(runtime: Runtime, task: Task, role: Role, folder: Path, env: Ma
         account: what stands for the run in its costs, where there is no run.
     """
     rights, log_in = read_rights(runtime.home, role, agent, runtime.environ), None
-    user = NetworkUser(runtime.home, task.run_id, task.node, task.attempt, folder, account=account)
+    forwards = _services(runtime, task, folder, env) if place is not None and task.run_id else ()
+    user = NetworkUser(runtime.home, task.run_id, task.node, task.attempt, folder, account=account, forwards=forwards)
     if not agent:  # what works alongside the node's agent counts as the agent
         limits = registry.limits_of(task.agent, task.node, task.attributes, runtime.home) if task.agent else \
             network.lowest_limits(runtime.home)
@@ -153,6 +161,19 @@ def open_network(runtime: Runtime, task: Task, role: Role, folder: Path, env: Ma
         opened.account = network.account_of({**env, **dict.fromkeys(token, str(log_in.folder))})  # it is renewed
         opened.read_keys = lambda: {**env, **log_in.variables(runtime.clock.time())}
     return opened
+
+
+def _services(runtime: Runtime, task: Task, folder: Path, env: Mapping[str, str]) -> tuple[Forward, ...]:
+    """Have the services of a node run, and return the forwards to them; Shortage while one is starting."""
+    if not read_config(runtime.home).services():
+        return ()
+    worktree = worktree_path(runtime.launch(task.run_id), task.node)
+    store, run = runtime.store, task.run_id
+    own = tuple(store.path(Identity, Key(role, task.node, run)) for role in ("runner", "orchestrator"))
+    user = ServiceUser(run, sandbox_folder(worktree) / services.FOLDER, runtime.files(run).root / services.FOLDER,
+                       worktree.parent.parent / services.TEMPLATES, own,
+                       tuple(store.path(Identity, key) for key in store.keys(Identity) if key.run == run))
+    return services.provide(runtime.home, user, env, folder / network.FOLDER / REFUSED_SERVICES)
 
 
 def network_notes(runtime: Runtime, agents: Iterable[str]) -> Iterator[str]:

@@ -337,10 +337,11 @@ class AttemptWorktree:
 
     def keep(self, commit: str) -> None:
         """Save the work of a candidate under a rescue ref, and delete its branch."""
-        tip = self.git.branch_tip(self.branch)
+        tip, target = self.git.branch_tip(self.branch), self.git.branch_tip(self.launch.onto)
         if tip is not None:
-            self._on_saved(self.git.save_commit(commit or tip, rescue_stem(
-                self.task.run_id, self.task.node, self.task.attempt, "candidate")))
+            if target is None or not self.git.is_ancestor(tip, target):
+                self._on_saved(self.git.save_commit(commit or tip, rescue_stem(
+                    self.task.run_id, self.task.node, self.task.attempt, "candidate")))
             self.git.delete_refs([f"refs/heads/{self.branch}"])
         self._delete_snapshots()
 

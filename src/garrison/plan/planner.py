@@ -30,6 +30,7 @@ from garrison.sandbox.git_view import sandbox_folder
 from garrison.sandbox.place import EXCHANGE, Mode, Place, Role
 from garrison.sandbox.rights import read_rights
 from garrison.system import untrusted
+from garrison.system.clock import wait_until
 from garrison.system.command import read_tail
 from garrison.system.environment import child_environment
 from garrison.system.git import Git
@@ -182,9 +183,7 @@ class Planner:
                 self._pause(work, network, now)
         except BaseException:
             work.stop(time.monotonic())
-            end = time.monotonic() + 10.0
-            while work.poll(time.monotonic()) is None and time.monotonic() < end:
-                time.sleep(0.05)
+            wait_until(lambda: work.poll(time.monotonic()) is not None, 10.0)
             raise
         return outcome
 

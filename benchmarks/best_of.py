@@ -50,7 +50,7 @@ def main() -> int:
         times: dict[str, list[float]] = {name: [] for name in graphs(0)}
         for number in range(options.rounds):
             for name, text in graphs(options.work).items():  # in turn, so that both have the same load
-                path = root / f"{name.replace(' ', '_')}_{number}.dot"
+                path = root / f"{name.replace(' ', '-')}-{number}.dot"
                 path.write_text(text)
                 begun = time.perf_counter()
                 subprocess.run([sys.executable, "-P", "-m", "garrison.cli.main", "launch", str(path), "--target-dir",

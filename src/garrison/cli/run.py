@@ -174,17 +174,21 @@ def _read_tasks(tasks: Path | None, words: tuple[str, ...], file: Path | None, s
     return listed
 
 
-def read_task(words: tuple[str, ...], file: Path | None) -> str:
-    """Return the task: these words, or what a file or standard input (`-`) holds; UsageError if it is none."""
+def read_task(words: tuple[str, ...], file: Path | None, what: str = "task") -> str:
+    """Return the task: these words, or what a file or standard input (`-`) holds; UsageError if it is none.
+
+    Args:
+        what: what the user calls it.
+    """
     if words and file is not None:
-        raise UsageError("give the task in words or with --file, not both")
+        raise UsageError(f"give the {what} in words or with --file, not both")
     source = Path("-") if words == ("-",) else file
     task = (" ".join(words) if source is None else read_text(source)).strip()
     if len(task) < 2:
-        raise UsageError(f"the task is {f'one character: {task}' if task else 'empty'}; say in words what the agent is "
-                         "to do")
+        raise UsageError(f"the {what} is {f'one character: {task}' if task else 'empty'}; say in words what is to be "
+                         "done")
     if not task.isprintable() and any("\ud800" <= character <= "\udfff" for character in task):
-        raise UsageError("the task is not text in UTF-8; write it with --file FILE, saved as UTF-8")
+        raise UsageError(f"the {what} is not text in UTF-8; write it with --file FILE, saved as UTF-8")
     if len(words) == 1 and task.endswith(".dot"):
         raise UsageError(f"{task} is a pipeline's file; `garrison launch {task}` runs it")
     if len(words) == 1 and source is None and not task.count(" ") and _is_file(task):

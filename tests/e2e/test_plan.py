@@ -9,8 +9,10 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+from doubles.forge_state import Issue
+from forge_place import ForgePlace
 from screen_support import Screen
-from support import DEADLINE, PROGRAM, Place, git, wait_for
+from support import DEADLINE, PROGRAM, PYTHON, Place, git, wait_for
 
 
 def task(name: str, *needs: str, files: str = "", **more: object) -> dict[str, object]:
@@ -137,3 +139,36 @@ def test_a_killed_plan_is_kept_and_a_failed_one_is_mended_once(place: Place) -> 
     assert landed.count("Write one") <= 2 and {"both.txt", "two.txt"} <= set(
         git(place.repo, "ls-tree", "--name-only", "main").split())
     assert Path(place.repo, "both.txt").exists()
+
+
+def test_an_acp_planner_mends_its_plan_and_an_issue_becomes_a_planned_pull_request(place: Place) -> None:
+    """It hands the plan in at the end of its message, or in its report; in a terminal `take --plan` asks first."""
+    script = place.root / "script.json"
+    bad, good = json.dumps({"tasks": [task("one", "none")]}), {"tasks": [task("one"), task("both")]}
+    lint = json.dumps({"tasks": [task("one", acceptance="$gaol")]})
+    block = json.dumps({"status": "success", "summary": "planned", "context_updates": {"output": good}})
+    script.write_text(json.dumps({"turns": [
+        [{"run": "cat calc.py; touch x"}, {"say": f"This: {bad}"}], [{"say": f"Yes: {lint}"}],
+        [{"say": f"```garrison-result\n{block}\n```"}]]}))
+    argv = json.dumps([PYTHON, "-P", "-m", "garrison.testing.acp_agent", str(script)])
+    configure(place)
+    with (place.home / "config.toml").open("a") as config:
+        config.write(f'[plan]\nagent = "thinker"\n[agents.thinker]\nkind = "acp"\nargv = {argv}\n'
+                     f'read = ["{script}"]\n')
+    with ForgePlace(place) as there:
+        with there.server.state.lock:
+            there.repository.next_number = 8
+            there.repository.issues.append(Issue(7, "Add both", "Please add both.", "eve", ["garrison"]))
+        screen = Screen(place, "take", "7", "--plan", "--target-dir", str(place.repo), "--base", "origin:main",
+                        "--no-gate", "--terminal", "process")
+        shown = screen.until("begin? [y]es, [e]dit, [N]o:")
+        assert "goes back (1 of 3): one: its prompt has $gaol" in shown, shown  # its last word, once asked to report
+        assert not (place.home / "runs").exists() and not there.pulls
+        screen.type("y\n")
+        code, last = screen.end()
+        assert code == 0 and "issue 7: run issue-7-" in last, last
+        run = records(place)["runs"][0]
+        assert '"Write both"' in (place.home / "runs" / run / "graph.dot").read_text()
+        wait_for("it begins", lambda: place.nodes(run))
+        assert place.command("stop", run).returncode == 0
+        assert "is of an issue" in plan(place, "--continue", records(place)["id"], code=1).stderr

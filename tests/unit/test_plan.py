@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from garrison.pipeline.dot_writer import to_dot
 from garrison.pipeline.parser import parse
 from garrison.pipeline.plan import plan_run
-from garrison.plan.graph import find_errors, mend, plan_name, read_plan, to_graph
+from garrison.plan.graph import find_errors, list_open, mend, plan_name, read_plan, share_budget, to_graph
 from garrison.plan.proposal import (
     CHECK,
     RESERVED,
@@ -145,3 +145,13 @@ def test_mending_keeps_what_landed_and_each_failed_task_has_its_successors() -> 
 def test_a_name_is_made_of_any_goal() -> None:
     assert [plan_name(goal) for goal in ("Split the parser, please now!", "日本", "3 things")] == [
         "split_the_parser_please_now", "plan", "_3_things"]
+
+
+def test_a_mended_plan_may_spend_what_is_left_and_no_more() -> None:
+    graph = to_graph(of(task("a"), task("b"), task("c")), "goal")
+    mended = mend(graph, of(task("b1", replaces="b", budget=4.0)), Past(frozenset({"a"}), frozenset({"b"}),
+                                                                        frozenset({"c"})))
+    assert [node.id for node in list_open(mended)] == ["c", "b1", CHECK]
+    for left in (1.0, 0.1, 2.00005):
+        shares = [float(node.attrs["budget"]) for node in list_open(share_budget(mended, left))]
+        assert left - 0.001 < sum(shares) <= left and len(set(shares)) == 1

@@ -165,7 +165,7 @@ def test_an_earlier_run_that_is_not_over(overlap: Overlap, others: list[Schedule
 
 def test_a_week_that_is_spent_skips() -> None:
     go, why = plan.may_begin(schedule(budget_week=5.0), NEXT, [], 5.0)
-    assert go is Go.SKIP and why == "$5.00 of $5.00 a week are spent"
+    assert go is Go.SKIP and why == "$5.00 of the $5.00 for this week are spent"
 
 
 def test_three_failures_in_a_row_pause_and_count_anew_once_it_is_resumed() -> None:

@@ -107,10 +107,12 @@ def plan(words: tuple[str, ...], file: Path | None, issue: int | None, answer: t
             raise UsageError("--continue PLAN takes no goal: the plan has its own")
         made = plans.read(again)
         validate_repository(Path(made.repo))
+        if not made.mends:
+            raise Refused(f"plan {made.id} is of an issue: `garrison take` with its number and --plan continues it")
         made = plans.write(replace(made, check=check or made.check, agent=agent or made.agent))
     else:
         here = target_dir or Path.cwd()
-        goal = read_task(words, file) if issue is None else _read_issue(
+        goal = read_task(words, file, "goal") if issue is None else _read_issue(
             runtime, validate_repository(here), issue, options["base"])
         made = plans.begin(_new(runtime, here, goal, planner, command, check, agent))
     with plans.held(made.id), interruptible():
@@ -135,7 +137,8 @@ def make_plan(runtime: Runtime, here: Path, goal: str, run: str, agent: str | No
     """
     plans = Plans(runtime.home)
     known = next((each for each in plans.list() if each.runs == (run,)), None)
-    made = known or plans.begin(replace(_new(runtime, here, goal, None, None, None, agent), runs=(run,)))
+    made = known or plans.begin(replace(_new(runtime, here, goal, None, None, None, agent), runs=(run,),
+                                          mends=False))
     with plans.held(made.id), interruptible():
         session = PlanSession(runtime, plans, made, (), yes=False, edit=False, as_json=False)
         try:
@@ -153,7 +156,7 @@ def _new(runtime: Runtime, here: Path, goal: str, planner: str | None, command: 
     """Return the record of a new plan; Refused or UsageError if nobody can plan it or do it."""
     if planner and command:
         raise UsageError("name a --planner or give a --command, not both")
-    target, doer = validate_repository(here), choose_agent(runtime, here, agent)
+    target, doer = validate_repository(here), choose_agent(runtime, here, agent, "")
     who = "" if command else planner or read_config(runtime.home).plan().agent or doer
     if who:
         registry.find_profile(who, runtime.home)
@@ -236,15 +239,14 @@ class PlanSession:
                           f"{Path(self.plan.repo).name} at {self.plan.commit[:10]}")
             planner = self._planner()
             try:
-                found = planner.propose(prompts.goal_of(self.plan.goal))
+                found = planner.propose(prompts.goal_of(self.plan.goal), lambda proposal: plan_graph.find_errors(
+                    plan_graph.to_graph(proposal, self.plan.goal, self.plan.check)) if proposal.tasks else [])
             finally:
                 self.plan = planner.plan
             if not found.proposal.questions or (self.yes and found.proposal.tasks and self.plan.answers):
                 break
             self._write(stage=PlanStage.ASKED, questions=found.proposal.questions)
         graph = plan_graph.to_graph(found.proposal, self.plan.goal, self.plan.check)
-        if errors := plan_graph.find_errors(graph):
-            raise Refused(f"the plan cannot be run: {errors[0]}; `garrison plan --continue {self.plan.id}` tries again")
         self.plans.write_graph(self.plan.id, to_dot(graph))
         self._write(stage=PlanStage.PROPOSED, questions=(), notes=found.notes)
 
@@ -346,10 +348,8 @@ class PlanSession:
 
     def _most(self, graph: Graph) -> float | None:
         """Return the US dollars that the nodes of a graph may spend together; None if one has no limit."""
-        limits = [registry.limits_of(text or self.plan.agent, node.id, node.attrs, self.runtime.home).node
-                  for node in graph.nodes.values() if node.handler == "codergen" and not node.attrs.get("command")
-                  and not node.attrs.get("status")
-                  for text in [str(node.attrs.get("agent") or "")]]
+        limits = [registry.limits_of(str(node.attrs.get("agent") or self.plan.agent), node.id, node.attrs,
+                                     self.runtime.home).node for node in plan_graph.list_open(graph)]
         return None if None in limits else sum(limit for limit in limits if limit is not None)
 
     def _show(self, graph: Graph, most: float | None) -> None:
@@ -420,8 +420,9 @@ class PlanSession:
                 return self.code or code
 
     def record_launch(self, run: str) -> None:
-        """Record the run of an approved plan, before that begins."""
-        self._write(stage=PlanStage.LAUNCHED, runs=tuple(dict.fromkeys((*self.plan.runs, run))))
+        """Record the run of an approved plan, before that begins; each but the first mends the plan."""
+        runs = tuple(dict.fromkeys((*self.plan.runs, run)))
+        self._write(stage=PlanStage.LAUNCHED, runs=runs, replans=len(runs) - 1)
 
     def _next_run(self) -> str:
         """Return the id of the next run of the plan: that of one which was not begun, if this was interrupted."""
@@ -443,11 +444,13 @@ class PlanSession:
         return ""
 
     def _can_mend(self) -> bool:
-        return self.plan.replans < self.config.replans
+        return self.plan.mends and self.plan.replans < self.config.replans
 
     def _mend(self, state: RunState) -> str:
         """Return the graph that takes the place of one whose run has failed; '' if the user does not want it."""
-        graph = parse(self.plans.read_graph(self.plan.id), self.plan.id)
+        # as it was launched: an interrupted mending may have written the plan's own already
+        launched = self.runtime.files(self.plan.runs[-1]).launched_graph.read_text(encoding="utf-8")
+        graph = parse(launched, self.plan.id)
         past = past_of(state, graph)
         if not past.failed:
             return ""
@@ -458,20 +461,17 @@ class PlanSession:
         names = ", ".join(sorted(past.failed))
         print_message(f"{names} failed: the planner looks for another way ({self.plan.replans + 1} of "
                       f"{self.config.replans})")
-        self._write(replans=self.plan.replans + 1,
-                    commit=Git(Path(self.plan.repo), home=self.runtime.home).rev("HEAD") or self.plan.commit)
+        self._write(commit=Git(Path(self.plan.repo), home=self.runtime.home).rev("HEAD") or self.plan.commit)
         labels = {name: node.label for name, node in graph.nodes.items()}
         planner = self._planner()
         try:
             found = planner.propose(prompts.mending(
                 self.plan.goal, [(name, labels[name]) for name in sorted(past.landed)],
-                [(name, labels[name], state.nodes[name].reason) for name in sorted(past.failed)]), past)
+                [(name, labels[name], state.nodes[name].reason) for name in sorted(past.failed)]),
+                lambda proposal: plan_graph.find_errors(plan_graph.mend(graph, proposal, past)), past)
         finally:
             self.plan = planner.plan
-        mended = plan_graph.mend(graph, found.proposal, past)
-        if errors := plan_graph.find_errors(mended):
-            raise Refused(f"the mended plan cannot be run: {errors[0]}")
-        mended = self._within(mended, self._left())
+        mended = self._within(plan_graph.mend(graph, found.proposal, past))
         self._write(notes=found.notes)
         text, approved, planned = to_dot(mended), self.plan.approved, self.plan.planned
         approved_text = self._approve(mended)
@@ -485,16 +485,10 @@ class PlanSession:
         spent = sum(history.spent_by(self.runtime.home, run) for run in self.plan.runs)
         return self.plan.approved - spent - max(0.0, self.plans.spent(self.plan.id) - self.plan.planned)
 
-    def _within(self, graph: Graph, left: float | None) -> Graph:
-        """Return a graph whose nodes may spend no more than what is left."""
-        most = self._most(graph)
-        if left is None or (most is not None and most <= left):
-            return graph
-        todo = [node for node in graph.nodes.values() if node.handler == "codergen" and not node.attrs.get("status")
-                and not node.attrs.get("command")]
-        share = f"{left / max(len(todo), 1):.4f}"
-        nodes = {**graph.nodes, **{node.id: replace(node, attrs={**node.attrs, "budget": share}) for node in todo}}
-        return replace(graph, nodes=nodes)
+    def _within(self, graph: Graph) -> Graph:
+        """Return a graph whose nodes may spend no more than what is left of the first approval."""
+        most, left = self._most(graph), self._left()
+        return graph if left is None or (most is not None and most <= left) else plan_graph.share_budget(graph, left)
 
 
 def past_of(state: RunState, graph: Graph) -> Past:

@@ -27,6 +27,7 @@ from garrison.records.life_lock import is_held
 from garrison.records.names import parse_marker
 from garrison.records.store import Store
 from garrison.system import command, processes, systemd
+from garrison.system.clock import wait_until
 from garrison.system.command import start_detached
 
 if TYPE_CHECKING:
@@ -175,12 +176,7 @@ def _linger(manager: systemd.Manager) -> str:
 
 
 def _wait(home: Path, *, is_up: bool) -> bool:
-    end = time.monotonic() + (START_SECONDS if is_up else STOP_SECONDS)
-    while is_held(life_path(home)) is not is_up:
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.05)
-    return True
+    return wait_until(lambda: is_held(life_path(home)) is is_up, START_SECONDS if is_up else STOP_SECONDS)
 
 
 def _command_line(pid: int) -> str:

@@ -7,6 +7,7 @@ lies under those of the others, who may change it without anybody's seeing it.
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
     from garrison.processes.runtime import Runtime
     from garrison.records.run import Launch, Task
     from garrison.sandbox.network import NetworkPlace
-    from garrison.sandbox.proxy.forwards import Forward
 
 
 def read_hooks_mode(home: Path) -> GuardHooks:
@@ -119,7 +119,7 @@ def git_variables(runtime: Runtime, git: Git, worktree: Path, agent: str,
 
 
 def remove_sandbox_folder(worktree: Path) -> None:
-    """Remove what a worktree's processes had of their own; nothing in it is followed."""
+    """Remove the private folders of a worktree's processes; nothing in it is followed."""
     folder = sandbox_folder(worktree)
     services.stop(folder / services.FOLDER)
     untrusted.remove(folder.parent, folder.name)
@@ -142,7 +142,9 @@ def open_network(runtime: Runtime, task: Task, role: Role, folder: Path, env: Ma
         account: what stands for the run in its costs, where there is no run.
     """
     rights, log_in = read_rights(runtime.home, role, agent, runtime.environ), None
-    forwards = _services(runtime, task, folder, env) if place is not None and task.run_id else ()
+    shared = _service_user(runtime, task) if place is not None and task.run_id else None
+    forwards = () if shared is None else services.provide(runtime.home, shared, env,
+                                                          folder / network.FOLDER / REFUSED_SERVICES)
     user = NetworkUser(runtime.home, task.run_id, task.node, task.attempt, folder, account=account, forwards=forwards)
     if not agent:  # what works alongside the node's agent counts as the agent
         limits = registry.limits_of(task.agent, task.node, task.attributes, runtime.home) if task.agent else \
@@ -156,6 +158,7 @@ def open_network(runtime: Runtime, task: Task, role: Role, folder: Path, env: Ma
                        reported_by=registry.reporter_of(agent, runtime.home))
     token = log_in.variables(runtime.clock.time()) if log_in is not None else {}
     opened = network.prepare(rights, held_mode(place), {**env, **token}, user)
+    opened.tend = partial(services.tend, runtime.home, shared, env) if shared is not None else None
     opened.account = network.account_of(env) or agent
     if log_in is not None and token:
         opened.account = network.account_of({**env, **dict.fromkeys(token, str(log_in.folder))})  # it is renewed
@@ -163,17 +166,16 @@ def open_network(runtime: Runtime, task: Task, role: Role, folder: Path, env: Ma
     return opened
 
 
-def _services(runtime: Runtime, task: Task, folder: Path, env: Mapping[str, str]) -> tuple[Forward, ...]:
-    """Have the services of a node run, and return the forwards to them; Shortage while one is starting."""
+def _service_user(runtime: Runtime, task: Task) -> ServiceUser | None:
+    """Return a node as the user of its services; None if there are none."""
     if not read_config(runtime.home).services():
-        return ()
+        return None
     worktree = worktree_path(runtime.launch(task.run_id), task.node)
     store, run = runtime.store, task.run_id
     own = tuple(store.path(Identity, Key(role, task.node, run)) for role in ("runner", "orchestrator"))
-    user = ServiceUser(run, sandbox_folder(worktree) / services.FOLDER, runtime.files(run).root / services.FOLDER,
-                       worktree.parent.parent / services.TEMPLATES, own,
-                       tuple(store.path(Identity, key) for key in store.keys(Identity) if key.run == run))
-    return services.provide(runtime.home, user, env, folder / network.FOLDER / REFUSED_SERVICES)
+    of_run = tuple(store.path(Identity, key) for key in store.keys(Identity) if key.run == run)
+    return ServiceUser(run, sandbox_folder(worktree) / services.FOLDER, runtime.files(run).root / services.FOLDER,
+                       worktree.parent.parent / services.TEMPLATES, own, of_run)
 
 
 def network_notes(runtime: Runtime, agents: Iterable[str]) -> Iterator[str]:

@@ -7,6 +7,7 @@ tasks (tests/unit/test_plan.py).
 
 from __future__ import annotations
 
+import math
 import re
 from typing import TYPE_CHECKING
 
@@ -91,7 +92,7 @@ def _check(goal: str, check: str, command: str) -> dict[str, str]:
 
 
 def read_plan(graph: Graph) -> ProposedPlan:
-    """Return the tasks that a plan's graph has, whoever has edited it."""
+    """Return the tasks of a plan's graph, which the user may have edited."""
     needs = {name: tuple(Need(edge.source, edge.attrs.get("x_needs", "")) for edge in graph.edges
                          if edge.target == name and graph.nodes[edge.source].handler != "start")
              for name in graph.nodes}
@@ -109,6 +110,20 @@ def _task(node: Node, needs: tuple[Need, ...]) -> ProposedTask:
         text(attrs, "x_done_when", ""), text(attrs, "acceptance", ""), text(attrs, "agent", ""),
         None if amount is None else float(amount), text(attrs, "x_reason", ""), text(attrs, "x_replaces", ""))
     return replace(made, prompt=text(attrs, "prompt", "").removesuffix(_told(made)))
+
+
+def list_open(graph: Graph) -> list[Node]:
+    """Return the nodes that an agent has yet to do."""
+    return [node for node in graph.nodes.values() if node.handler == "codergen" and not node.attrs.get("command")
+            and not node.attrs.get("status")]
+
+
+def share_budget(graph: Graph, usd: float) -> Graph:
+    """Return a graph whose open nodes may spend these US dollars together, each the same share at most."""
+    nodes = list_open(graph)
+    share = _amount(math.floor(usd / max(len(nodes), 1) * 10_000) / 10_000)
+    return replace(graph, nodes={**graph.nodes, **{
+        node.id: replace(node, attrs={**node.attrs, "budget": share}) for node in nodes}})
 
 
 def find_errors(graph: Graph) -> list[str]:

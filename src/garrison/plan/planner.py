@@ -30,6 +30,7 @@ from garrison.sandbox.git_view import sandbox_folder
 from garrison.sandbox.place import EXCHANGE, Mode, Place, Role
 from garrison.sandbox.rights import read_rights
 from garrison.system import untrusted
+from garrison.system.clock import wait_until
 from garrison.system.command import read_tail
 from garrison.system.environment import child_environment
 from garrison.system.git import Git
@@ -76,11 +77,12 @@ class Planner:
         self.folder = plans.folder(plan.id)
         self.git = Git(Path(plan.repo), home=runtime.home)
 
-    def propose(self, request: str, past: Past = NO_PAST) -> UsablePlan:
+    def propose(self, request: str, lint: Callable[[ProposedPlan], list[str]], past: Past = NO_PAST) -> UsablePlan:
         """Return a proposal without faults; Refused if there is none after `TRIES`.
 
         Args:
             request: what is asked for, as the planner's prompt has it.
+            lint: returns what a launch would refuse about the graph of a proposal.
             past: what a plan that is to be mended has come to.
         """
         self._copy_repository()
@@ -91,7 +93,7 @@ class Planner:
                 answer = self._ask(request, reasons, refused=self.plan.tries if number else 0)
                 try:
                     proposal = read_proposal(answer)
-                    reasons = find_faults(proposal, self.rules, past)
+                    reasons = find_faults(proposal, self.rules, past) or lint(proposal)
                 except ValueError as error:
                     reasons = [str(error)]
                 if reasons:
@@ -181,9 +183,7 @@ class Planner:
                 self._pause(work, network, now)
         except BaseException:
             work.stop(time.monotonic())
-            end = time.monotonic() + 10.0
-            while work.poll(time.monotonic()) is None and time.monotonic() < end:
-                time.sleep(0.05)
+            wait_until(lambda: work.poll(time.monotonic()) is not None, 10.0)
             raise
         return outcome
 

@@ -65,7 +65,7 @@ Sums: TypeAlias = tuple[float, float, float]
 _NOTHING: Sums = (0.0, 0.0, 0.0)
 
 
-class Line(NamedTuple):
+class LimitLine(NamedTuple):
     """One limit, in US dollars: what it is for, and what is spent and reserved of it."""
 
     what: str
@@ -90,9 +90,9 @@ class Limits(Value):
         """Return whether there is a limit in US dollars."""
         return (self.node, self.run, self.day) != (None, None, None)
 
-    def against(self, spent: Sums, held: Sums = _NOTHING) -> list[Line]:
+    def against(self, spent: Sums, held: Sums = _NOTHING) -> list[LimitLine]:
         """Return each limit with what is spent and reserved of it, of node, run and day."""
-        return [Line(what, limit, used, reserved) for what, limit, used, reserved in zip(
+        return [LimitLine(what, limit, used, reserved) for what, limit, used, reserved in zip(
             ("this node", "this run", "this day"), (self.node, self.run, self.day), spent, held, strict=True)
             if limit is not None]
 
@@ -220,7 +220,7 @@ class Reservation:
         meter = self._meter
         if not meter.limits.has_money:
             return None
-        with _locked(meter.home):
+        with _locked(meter.home):  # what is left is read and reserved in one step, else two calls would get the same
             shortfall = find_shortfall(meter.limits.against(meter.spent(), self._held_by_others()), usd)
             if shortfall is None:
                 self._write(max(usd, LEAST))
@@ -341,7 +341,7 @@ def cost_of(event: Mapping[str, object]) -> float:
     return estimate(str(event["model"]), from_data(dict[str, object], event["usage"]))
 
 
-def find_shortfall(lines: Sequence[Line], usd: float = 0.0) -> Shortfall | None:
+def find_shortfall(lines: Sequence[LimitLine], usd: float = 0.0) -> Shortfall | None:
     """Return why a call that will probably cost `usd` may not start, by all its limits; None if it may. Pure."""
     for what, limit, used, _ in lines:
         if used >= limit:
@@ -480,16 +480,16 @@ class Purse:
         """Reserve nothing for a session."""
         self._reserved.pop(session, None)
 
-    def _lines(self, held: float) -> list[Line]:
+    def _lines(self, held: float) -> list[LimitLine]:
         """Return each limit with what is spent and reserved of it."""
         limits, today = self.allowance, now()[:10]
         found = []
         if limits.task is not None:
-            found.append(Line("one message", limits.task, self._spent() - self._before, held))
+            found.append(LimitLine("one message", limits.task, self._spent() - self._before, held))
         for what, run, limit in ((f"{self.use.removeprefix(OUTSIDE)} today", self.use, limits.day),
                                  ("this day", None, limits.home_day)):
             if limit is not None:
-                found.append(Line(what, limit, sum(total_of_day(self._cache.read(path), today)
+                found.append(LimitLine(what, limit, sum(total_of_day(self._cache.read(path), today)
                                                    for _, _, path in usage_files(self.home, run)), held))
         return found
 

@@ -54,7 +54,7 @@ from garrison.system.unix_socket import short_path
 from garrison.values import Value, replace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 FOLDER = "services"
 """Folder with a folder for each service, of a node's sandbox, of a run, or of a gate's slot."""
@@ -162,42 +162,64 @@ def provide(home: Path, user: ServiceUser, environ: Mapping[str, str], report: P
     """
     forwards, failed = [], []
     until = time.monotonic() + INLINE_SECONDS
-    for name, service in read_config(home).services().items():
-        is_shared = service.per == "run"
-        folder = (user.run_folder if is_shared else user.folder) / name
-        settings = ServiceSettings(name, user.run, service, str(home), str(user.store), environ.get("PATH", os.defpath),
-                                   user.linger)
-        state = _start(folder, settings, user.run_identities if is_shared else user.identities, user.process, until)
-        forwards.append(Forward("127.0.0.1", service.port, socket=str(folder / SOCKET)))
+    for folder, settings in _wanted(home, user, environ):
+        state = _start(folder, settings, user, until)
+        forwards.append(Forward("127.0.0.1", settings.service.port, socket=str(folder / SOCKET)))
         if state.phase is Phase.FAILED:
             at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-            failed.append(RefusedHost(f"service {name}", f"its command has ended {state.ends} times: {state.line}", at,
-                                      at, 1))
+            failed.append(RefusedHost(f"service {settings.name}",
+                                      f"its command has ended {state.ends} times: {state.line}", at, at, 1))
     if report is not None and failed:
         write_refused(report, failed)
     return tuple(forwards)
 
 
-def _start(folder: Path, settings: ServiceSettings, identities: Iterable[Path], process: ProcessId | None,
-           until: float) -> ServiceState:
-    """Have a keeper work on a folder, and return the state of its service once that is ready or has failed."""
+def tend(home: Path, user: ServiceUser, environ: Mapping[str, str]) -> None:
+    """Start the keepers of a user's services again that were killed, without waiting for them."""
+    for folder, settings in _wanted(home, user, environ):
+        if not processes.is_running(*_keeper_of(folder)):
+            _start_keeper(folder, settings, user)
+
+
+def _wanted(home: Path, user: ServiceUser, environ: Mapping[str, str]) -> Iterator[tuple[Path, ServiceSettings]]:
+    """Yield the folder and settings of each service that a user has."""
+    for name, service in read_config(home).services().items():
+        folder = (user.run_folder if service.per == "run" else user.folder) / name
+        yield folder, ServiceSettings(name, user.run, service, str(home), str(user.store),
+                                      environ.get("PATH", os.defpath), user.linger)
+
+
+def _start_keeper(folder: Path, settings: ServiceSettings, user: ServiceUser) -> None:
+    """Start a keeper for a folder; it ends at once if there is one."""
+    atomic.make_directory(folder)  # a keeper that has just ended removes it
+    _record_users(folder, settings, user)
+    atomic.write(folder / SETTINGS, record.encode(settings))
+    argv = [*module_argv("garrison.sandbox.services"), str(folder)]
+    marker = f"{settings.home}:{settings.run}:service-{settings.name}#1"
+    modes = {name: value for name, value in os.environ.items() if name in (MODE_VARIABLE, AUTO_VARIABLE)}
+    processes.spawn(argv, env=child_environment({**os.environ, "PATH": settings.path}, (),
+                                                {**modes, processes.MARKER: marker}),
+                    cwd=settings.home, log=folder / "keeper.log").close()
+
+
+def _record_users(folder: Path, settings: ServiceSettings, user: ServiceUser) -> None:
+    identities = user.run_identities if settings.service.per == "run" else user.identities
     users = {"identities": [str(path) for path in identities],
-             "processes": [] if process is None else [[process.pid, process.ticks]]}
+             "processes": [] if user.process is None else [[user.process.pid, user.process.ticks]]}
+    if read_json(folder / USERS) != users:
+        write_json(folder / USERS, users)
+
+
+def _start(folder: Path, settings: ServiceSettings, user: ServiceUser, until: float) -> ServiceState:
+    """Have a keeper work on a folder, and return the state of its service once that is ready or has failed."""
     while True:
-        atomic.make_directory(folder)  # a keeper that has just ended removes it
-        if read_json(folder / USERS) != users:
-            write_json(folder / USERS, users)
         state = read_state(folder)
         if not processes.is_running(state.pid, state.ticks):
-            atomic.write(folder / SETTINGS, record.encode(settings))
-            argv = [*module_argv("garrison.sandbox.services"), str(folder)]
-            marker = f"{settings.home}:{settings.run}:service-{settings.name}#1"
-            modes = {name: value for name, value in os.environ.items() if name in (MODE_VARIABLE, AUTO_VARIABLE)}
-            processes.spawn(argv, env=child_environment({**os.environ, "PATH": settings.path}, (),
-                                                        {**modes, processes.MARKER: marker}),
-                            cwd=settings.home, log=folder / "keeper.log").close()
+            _start_keeper(folder, settings, user)
             _await(lambda: processes.is_running(*_keeper_of(folder)), min(until, time.monotonic() + 3.0))
             state = read_state(folder)
+        else:
+            _record_users(folder, settings, user)
         if state.phase is not Phase.STARTING:
             return state
         if time.monotonic() > until:

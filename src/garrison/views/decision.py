@@ -166,7 +166,7 @@ def describe_files(expected: Sequence[str], changed: Sequence[str]) -> str:
     others = [name for name in changed if not matches(name, expected)]
     unchanged = [pattern for pattern in expected if not any(matches(name, [pattern]) for name in changed)]
     parts = [f"{what} {', '.join(names[:NODES])}{f' and {len(names) - NODES} more' if names[NODES:] else ''}"
-             for what, names in (("changes also", others), ("does not change", unchanged)) if names]
+             for what, names in (("also changes", others), ("does not change", unchanged)) if names]
     names = ", ".join(expected[:NODES])
     return f"it {' and '.join(parts) or f'changes the expected files alone: {names}'}"
 

@@ -126,8 +126,8 @@ def _show_candidates(run: str, node: str, candidates: Sequence[ShownOutcome]) ->
         lines.append(f"  {each.node:<{width}}  {each.state:<8}  {told}".rstrip())
     kept = [each.node for each in candidates if each.state == LandingWord.KEPT]
     if kept:
-        lines += ["", f"garrison review {kept[0]} --run {run}   shows its commits and diff",
-                  f"garrison answer {node} {kept[0]} --run {run}   lands it, where the choice is yours"]
+        shows, lands = f"garrison review {kept[0]} --run {run}", f"garrison answer {node} {kept[0]} --run {run}"
+        lines += ["", f"{shows}   shows its commits and diff", f"{lands}   lands it, where the choice is yours"]
     for line in lines:
         click.echo(clean(line))
 

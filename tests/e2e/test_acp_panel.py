@@ -147,6 +147,9 @@ def test_cancel_close_and_what_is_wrong(place: Place) -> None:
         found.until(f"Run `{run}` is over: done")
         assert "it" in found.prompt(session, "/diff make_it")
     assert "an editor 2" in json.dumps(place.journal(run))
+    (place.home / f"conversations/{session}.jsonl").write_text("{}\n")
+    with editor(place, "--plain") as found:
+        assert "not a conversation" in found.error("session/load", sessionId=session, cwd="/", mcpServers=[])
 
 
 class Listener:

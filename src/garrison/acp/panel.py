@@ -108,8 +108,10 @@ class Panel:
             for run in list(self._runs):
                 try:
                     await self._look(run, asks=False)
-                except NotFound:  # its records were removed since
+                except GarrisonError as error:
                     self._runs.remove(run)
+                    if not isinstance(error, NotFound):  # else its records were removed since
+                        await self._say(str(error))
         self._follower = asyncio.create_task(self._follow())
 
     async def close(self, linger: float = 0.0) -> None:

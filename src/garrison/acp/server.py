@@ -166,7 +166,10 @@ class AcpServer:
             session, self._sessions, EditorScreen(self._client, session.id),
             ClientRuns(self._home, [repo] if repo else [], may_decide=True, inside=self._inside), self._by,
             partial(opens, self._home, session.id, repo) if opens is not None else None)
-        await panel.open(replay=replay)
+        try:
+            await panel.open(replay=replay)
+        except GarrisonError as error:
+            raise _to_request_error(error) from error
         task = asyncio.create_task(self._advertise(session.id))
         self._later.add(task)
         task.add_done_callback(self._later.discard)

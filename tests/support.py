@@ -288,6 +288,27 @@ class Place(UserWorld):
         path.write_text("\n".join([*lines, "}", ""]))
         return path
 
+    def plan(self, *answers: object, before: str = "", settings: str = "") -> str:
+        """Make a planner that gives these answers, one a call, the last from then on, and an agent `writer` that writes
+        a file named as its node; return the command that plans."""
+        for number, answer in enumerate(answers, 1):
+            (self.root / f"answer-{number}").write_text(answer if isinstance(answer, str) else json.dumps(answer))
+        program = self.root / "planner"
+        program.write_text(f"""#!/bin/sh
+{before}
+echo "I think {{}}"
+n=$(basename "$(dirname "$(dirname "$GARRISON_PLAN_FILE")")")
+test -e {self.root}/answer-$n || n={len(answers)}
+cat {self.root}/answer-$n
+""")
+        program.chmod(0o755)
+        shell = 'n=$(basename "$(git branch --show-current)"); test $n = check_goal || echo "$n" >"$n.txt"'
+        with (self.home / "config.toml").open("a") as config:
+            config.write(f'[plan]\nagent = "planner"\n{settings}\n[agents.planner]\n'
+                         f'argv = [{json.dumps(str(program))}]\n'
+                         f'[agents.writer]\nargv = ["sh", "-c", {json.dumps(shell)}]\n')
+        return str(program)
+
     # ------------------------------------------------------------------------------------------------ commands
 
     def command(self, *arguments: object, **env: str) -> subprocess.CompletedProcess[str]:

@@ -11,10 +11,11 @@ Every delay of this kind is a value of this class, alongside what it is for:
 | 600 to 7,200 | the probe of a process that is parked | `supervise.restart` |
 | 0.2, 0.4 … 60; others by name | a node of a pipeline | `pipeline.flow.program` |
 | 30 to 1,800 | a merge queue that paused | `merge.decision` |
-| its interval, up to 32 times that | the snapshot of a worktree | `processes.snapshots` |
+| its interval, up to 32 times that | the snapshot of a worktree | `node.snapshots` |
+| 0.01 to 0.2 | a command of git that met a lock | `system.git.repository` |
 | 0.25, 0.5, 1 | a look at what a forge has written | `forge.client` |
-| 0.2, 0.4, 0.8 | a read of a forge that got no answer | `processes.pull_request_client` |
-| its interval, up to 10 times that | a look at a pull request that stays as it is | `processes.guardian.forge_client` |
+| 0.2, 0.4, 0.8 | a read of a forge that got no answer | `pull_request.client` |
+| its interval, up to 10 times that | a look at a pull request that stays as it is | `pull_request.worker` |
 """
 
 from __future__ import annotations

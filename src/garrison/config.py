@@ -30,6 +30,7 @@ from garrison.tables import (
     as_amount,
     as_count,
     as_flag,
+    as_mapping,
     as_strings,
     as_subfolder,
     as_text,
@@ -509,12 +510,31 @@ class PlanConfig:
     """Times that a plan which failed is mended."""
 
 
+@dataclass(frozen=True)
+class ServiceConfig:
+    """A table `[services.NAME]`: a server that a run starts for its nodes. `{port}` and `{data}` stand for its port and
+    its data folder."""
+
+    command: str = setting("", as_text)
+    port: int = setting(0, whole(1, 65535))
+    ready: str = setting("", as_text)
+    """Command that succeeds once it can be used; '' for a connection to its port."""
+    per: str = setting("node", one_of("node", "run"))
+    """Who shares one: `node` for each node and gate its own, `run` for all nodes of a run."""
+    template: str = setting("", as_text)
+    """Command that fills a data folder, of which each service gets a copy."""
+    env: tuple[tuple[str, str], ...] = setting((), lambda value: tuple(as_mapping(value).items()))
+    """Variables of agents, acceptance and gates."""
+
+
+_SERVICE = re.compile(r"[a-z0-9][a-z0-9-]{0,30}")
+"""Name of a service."""
 RECORDS: Mapping[str, type[object]] = {
     "notify": NotifyConfig, "setup": SetupConfig, "chat": ChatConfig, "launch": LaunchConfig, "guard": GuardConfig,
     "pull_requests": PullRequestOptions, "hosts": HostsConfig, "merge": MergeConfig, "limits": LimitsConfig,
     "plan": PlanConfig}
 """Table of config.toml → its record."""
-TABLES = ("agents", "sandbox", *RECORDS)
+TABLES = ("agents", "sandbox", "services", *RECORDS)
 """Tables of config.toml."""
 
 
@@ -538,6 +558,18 @@ class ConfigFile(Value):
         agents = self.table.below("agents")
         return [parse_agent(agents.below(name)) for name, table in agents.require(("NAME = {…}",)).items()
                 if name not in AGENTS_KEYS or isinstance(table, dict)]
+
+    def services(self) -> dict[str, ServiceConfig]:
+        """Return the services by name; UsageError if one is malformed, or says neither command nor port."""
+        tables, found = self.table.below("services"), {}
+        for name in tables.require(("NAME = {…}",)):
+            table = tables.below(name)
+            if not _SERVICE.fullmatch(name):
+                raise table.error("should be named by small letters, digits and dashes")
+            found[name] = service = table.read(ServiceConfig)
+            if not service.command or not service.port:
+                raise table.error("needs command and port")
+        return found
 
     def agent_defaults(self) -> Mapping[str, object]:
         """Return what `[agents]` itself says of every agent, as it says it; UsageError for an invalid value."""

@@ -335,3 +335,28 @@ def test_a_task_is_begun_and_run_again(crew: Served, opened: Any) -> None:
     assert (crew.place.repo / "x.txt").exists() or crew.place.git("show", "main:x.txt").strip() == "x"
     page.get_by_role("button", name="Run again").click()
     page.wait_for_url("**/?run=write-x-down-2*", timeout=WORK)
+
+
+def test_a_goal_is_planned_asked_about_approved_and_done(crew: Served, opened: Any) -> None:
+    """Before approval there is no run; what the planner writes is text."""
+    crew.place.plan({"questions": ["Which colour?"]}, {"tasks": [
+        {"name": "one", "title": HOSTILE, "prompt": "write one", "files": ["one.txt"]},
+        {"name": "two", "title": "Two", "prompt": "write two", "files": ["two.txt"], "command": "touch /tmp/x"}]})
+    page = opened(crew.url)
+    page.goto(f"{crew.home}/")
+    page.get_by_role("button", name="New task").click()
+    form = page.get_by_role("dialog")
+    form.get_by_label("A goal").check()
+    form.get_by_label("What is to be reached").fill("one and two")
+    form.get_by_label("Agent").select_option("writer")
+    form.get_by_label("Gate").fill("true")
+    form.get_by_role("button", name="Begin").click()
+    form.get_by_label("Which colour?").fill("teal", timeout=WORK)
+    form.get_by_role("button", name="Answer").click()
+    expect(form.locator("tbody tr")).to_have_count(3, timeout=WORK)
+    expect(form.locator("tbody")).to_contain_text(HOSTILE)
+    expect(form.locator(".trouble-line")).to_contain_text("'touch /tmp/x' is not among commands of [plan]")
+    assert not list((crew.place.home / "runs").glob("one-and-two*"))
+    form.get_by_role("button", name="Begin").click()
+    page.wait_for_url("**/?run=one-and-two-*", timeout=WORK)
+    expect(page.locator(".run-id .pill")).to_contain_text("done", timeout=WORK)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from acp_panel import begin_session, editor
 from claude_scripts import environment
 from garrison.testing.model_server import ModelServer
 from garrison.testing.request import Request
@@ -95,6 +96,35 @@ def test_a_run_is_stopped_only_after_the_person_has_agreed(place: Place) -> None
         assert len(server.messages) == calls
     assert "`garrison stop r1` failed: " in agreed.stdout and "no run r1" in agreed.stdout
     assert agreed.returncode == 1
+
+
+def test_in_an_editors_panel_the_butler_begins_a_run_that_the_user_allows(place: Place) -> None:
+    """Its specialist is a tool call, its proposal a permission request; after a restart the conversation is there."""
+    def script(asked: Request) -> Any:
+        if "You decide when work happens" in asked.system:
+            if asked.step == 0:
+                return say(use("mcp__desk__start_run", task="make it"))
+            return say("I propose to begin it.")
+        return delegate("schedule") if asked.prompt.startswith("CLASSIFY") else say("It waits for your word.")
+
+    place.configure('[launch]\nagent = "double"\n[agents.double]\nargv = ["sh", "-c", "echo it > made.txt"]\n')
+    (place.repo / "garrison.toml").write_text('[launch]\ngate = "true"\n')
+    place.edits = "?? garrison.toml"
+    with ModelServer(script) as server:
+        with editor(place, **environment(place, server)) as found:
+            session = begin_session(found, place.repo)
+            found.grants = {"garrison run --detach 'make it'": "Run it"}
+            assert "It waits for your word." in found.prompt(session, "Please make it")
+            assert found.calls()[f"{session}/0/scheduler"] == "completed"
+            assert "is over: done; 1 of 1 landed" in found.until("is over")
+            assert "done" in found.prompt(session, "/status")
+        calls = len(server.messages)
+        with editor(place, **environment(place, server)) as found:
+            found.call("session/load", sessionId=session, cwd=str(place.repo), mcpServers=[])
+            assert [update["content"]["text"] for update in found.updates if update["sessionUpdate"] ==
+                    "user_message_chunk"] == ["Please make it", "yes", "/status"]
+            assert "begins" in found.said() and "completed" in found.calls().values()
+        assert len(server.messages) == calls, "no model is asked for what is kept"
 
 
 def test_a_message_stops_at_its_budget_and_the_person_is_told(place: Place) -> None:

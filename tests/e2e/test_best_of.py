@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from e2e.test_flows import dot, node, subjects
-from support import Place, git, wait_for
+from support import PYTHON, Place, git, wait_for
 
 SCORED = 'best_of=3, judge=command, judge_command="cat score.txt", acceptance="test -f score.txt"'
 KEEP_GOING = {"GARRISON_RESTART_WINDOW": "0.001", "GARRISON_HEALTHY_AFTER": "0.001"}
@@ -138,6 +138,39 @@ def test_the_user_may_take_none(place):
     assert subjects(place) == [] and place.nodes()["fix"]["reason"] == "none of the candidates was chosen"
 
 
+OWL = """
+import os, re, sys
+told = open(os.environ["GARRISON_PROMPT_FILE"]).read()
+open(os.path.join({root!r}, "seen-" + os.environ["GARRISON_ATTEMPT"]), "w").write(told)
+first, second = told.partition("## Change B")[0], told.partition("## Change B")[2]
+high = [max(map(int, re.findall(r"[+]([0-9]+)", part))) for part in (first, second)]
+label = "A" if high[0] > high[1] else "B"
+print('{{"preferred_label": "' + label + '"}}', file=open(os.environ["GARRISON_RESULT_FILE"], "w"))
+"""
+
+
+def test_an_agent_judges_two_in_both_orders_and_sees_no_names(place):
+    """It is killed at its work, and so is the guardian around each of its verdicts; a verdict counts once."""
+    script = place.root / "owl.py"
+    script.write_text(OWL.format(root=str(place.root)))
+    place.configure(f'[agents.owl]\nargv = ["{PYTHON}", "{script}"]\nread = ["{script}"]\n')
+    place.env |= {"GARRISON_FAILPOINT": "guardian:verdict.before,guardian:verdict.after,guardian:node-pending.before",
+                  "GARRISON_FAILPOINT_TIMES": "2", "GARRISON_FAILPOINT_LIST": str(place.points), **KEEP_GOING}
+    graph = dot(place, node("fix", write(a=2, b=7), 'best_of=2, judge=owl, acceptance="test -f score.txt"'),
+                "start -> fix -> exit;", attributes="land=node;")
+    assert place.finish(place.launch(graph, "r1", "--max-respawn", 1000), resumes=20) == 0, place.logs()
+    found = [record["data"] for record in place.journal() if record["kind"] == "verdict"]
+    assert [(one["first"], one["second"], one["verdict"]) for one in found] == [
+        ("fix__a", "fix__b", "b"), ("fix__b", "fix__a", "a")]
+    check_one_landed(place, "fix", "fix__b")
+    seen = (place.root / "seen-1").read_text()
+    assert "test -f score.txt" in seen and "+2" in seen and "+7" in seen
+    head = seen.partition("## Change A")[0] + seen.partition("## Your verdict")[2]
+    assert "fix__a" not in head and "fix__b" not in head
+    assert not git(place.repo, "for-each-ref", "refs/garrison/rescue/r1/fix__judge")
+    place.check_nothing_left()
+
+
 POINTS = {
     "guardian": ["guardian:node-pending.before", "guardian:choice.before", "guardian:choice.after",
                  "guardian:node-active.before", "guardian:node-validated.before", "guardian:flow.before"],
@@ -148,7 +181,8 @@ POINTS = {
 }
 
 
-@pytest.mark.parametrize("who", POINTS)
+@pytest.mark.parametrize("who", [
+    "guardian", *(pytest.param(who, marks=pytest.mark.slow) for who in POINTS if who != "guardian")])
 def test_killed_at_each_step_one_lands(place, who):
     place.env |= {"GARRISON_FAILPOINT": ",".join(POINTS[who]), "GARRISON_FAILPOINT_TIMES": "1", **KEEP_GOING,
                   "GARRISON_FAILPOINT_LIST": str(place.points)}

@@ -26,6 +26,7 @@ from mcp_types import (
 )
 from pydantic import Field
 
+from garrison.records.names import Key, format_marker
 from support import PROGRAM, Node, Place
 
 ERAS = ("legacy", "2026-07-28")
@@ -37,14 +38,14 @@ GRAPH = """digraph asked { flow=dag; goal="g"; start [shape=Mdiamond]; exit [sha
 
 @asynccontextmanager
 async def client(place: Place, era: str, *words: str, answer: str = "",
-                 extensions: tuple[ClientExtension, ...] = ()) -> AsyncIterator[Any]:
+                 extensions: tuple[ClientExtension, ...] = (), **env: str) -> AsyncIterator[Any]:
     """Yield a client of a server for the place's repository; `answer` is what its user says to every form."""
     async def elicit(_context: object, params: object) -> ElicitResult:
         assert isinstance(params, ElicitRequestFormParams)
         return ElicitResult(action="accept", content={"answer": answer})
 
     argv = [*PROGRAM, "mcp", f"--repo={place.repo}", *words]
-    server = StdioServerParameters(command=argv[0], args=argv[1:], env=place.env)
+    server = StdioServerParameters(command=argv[0], args=argv[1:], env={**place.env, **env})
     async with Client(stdio_client(server), mode=era, elicitation_callback=elicit if answer else None,
                       extensions=extensions, client_info=Implementation(name="a test", version="1")) as found:
         yield found
@@ -122,7 +123,7 @@ def test_a_run_from_its_start_to_landed(place: Place, era: str) -> None:
     async def play() -> None:
         async with client(place, era) as found:
             tools = {tool.name: tool for tool in (await found.list_tools()).tools}
-            assert set(tools) == {"run", "status", "wait", "why", "show", "tell", "answer", "decide", "control"}
+            assert set(tools) == {"run", "plan", "status", "wait", "why", "show", "tell", "answer", "decide", "control"}
             for tool in tools.values():
                 hints = tool.annotations
                 assert None not in (hints.read_only_hint, hints.destructive_hint, hints.open_world_hint)
@@ -150,7 +151,12 @@ def test_a_question_is_a_form_and_its_answer_names_the_client(place: Place, era:
         async with client(place, era, answer="Blue") as found:
             run = (await said(found, "run", request_id="q", graph=GRAPH, gate="true")).split()[1]
             assert await until_over(found, run) == "done", await said(found, "status", run=run)
-            return run
+            late = await found.call_tool("answer", {"run": run, "node": "ask", "text": "Red"})
+            assert late.is_error, "the question is closed"
+        marker = format_marker(str(place.home), Key("runner", "blue", run), 1)
+        async with client(place, era, GARRISON_LIFE=marker) as found:  # as a node's agent would start it
+            assert "from inside another one" in await said(found, "run", request_id="i", graph=GRAPH, gate="true")
+        return run
 
     run = asyncio.run(play())
     assert (place.command("wait", run).returncode, place.status(run)) == (0, "done")
@@ -235,3 +241,35 @@ def test_a_failed_run_is_a_completed_task_with_an_error_and_one_that_begins_noth
 
 def accept(answer: str) -> dict[str, object]:
     return {"action": "accept", "content": {"answer": answer}}
+
+
+def test_a_goal_is_planned_once_and_begun_by_who_may_decide(place: Place) -> None:
+    proposal = json.dumps({"tasks": [{"name": name, "title": f"Write {name}", "prompt": f"write {name}", "needs": [],
+                                      "files": [f"{name}.txt"]} for name in ("one", "two")], "check": "both are there"})
+    shell = 'n=$(basename "$(git branch --show-current)"); test $n = check_goal || echo "$n" >"$n.txt"'
+    place.configure(f"""
+[launch]
+agent = "double"
+[agents.double]
+argv = ["sh", "-c", {json.dumps(shell)}]
+[agents.drafts]
+argv = ["sh", "-c", {json.dumps(f"echo '{proposal}'")}]
+""")
+
+    async def play() -> str:
+        async with client(place, ERAS[0]) as found:
+            request = {"request_id": "p", "goal": "write both", "planner": "drafts"}
+            told = await said(found, "plan", **request)
+            made = json.loads(told)
+            assert (made["stage"], [task["node"] for task in made["tasks"]][:2]) == ("proposed", ["one", "two"])
+            assert await said(found, "plan", **request) == told, "planned once"
+            for more, why in (({}, "give a goal"), ({"plan": made["plan"], "approve": True}, "--allow decide"),
+                              ({"goal": "write it", "planner": "nobody"}, "nobody")):
+                assert why in await said(found, "plan", request_id=f"wrong {why}", **more)
+        async with client(place, ERAS[1], "--allow", "decide") as found:
+            begun = json.loads(await said(found, "plan", request_id="b", plan=made["plan"], approve=True, gate="true"))
+            assert await until_over(found, begun["run"]) == "done", await said(found, "status", run=begun["run"])
+            return str(begun["run"])
+
+    run = asyncio.run(play())
+    assert "landed" in place.command("why", run).stdout

@@ -9,8 +9,10 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+from doubles.forge_state import Issue
+from forge_place import ForgePlace
 from screen_support import Screen
-from support import DEADLINE, PROGRAM, Place, git, wait_for
+from support import DEADLINE, PROGRAM, PYTHON, Place, git, wait_for
 
 
 def task(name: str, *needs: str, files: str = "", **more: object) -> dict[str, object]:
@@ -22,28 +24,12 @@ GOOD = {"tasks": [task("one"), task("two"), task("both", "one", "two", acceptanc
         "check": "both.txt is there"}
 
 
-def configure(place: Place, script: str = "", settings: str = "") -> None:
+def configure(place: Place, script: str = "") -> None:
     """Make an agent of a script the default one, that writes a file named as its node; it checks the goal by that."""
     shell = ('n=$(basename "$(git branch --show-current)"); '
              f'case $n in check_goal) test -e both.txt; exit $?;; {script} esac; echo "$n" >"$n.txt"')
     place.configure('[launch]\nagent = "double"\n[agents.double]\nbudget = 5\n'
-                    f'argv = ["sh", "-c", {json.dumps(shell)}]\n{settings}')
-
-
-def planner(place: Place, *answers: object, before: str = "") -> str:
-    """Return the command of a planner that gives these answers, one a call, the last from then on."""
-    for number, answer in enumerate(answers, 1):
-        (place.root / f"answer-{number}").write_text(answer if isinstance(answer, str) else json.dumps(answer))
-    program = place.root / "planner"
-    program.write_text(f"""#!/bin/sh
-{before}
-echo "I think {{}}"
-n=$(basename "$(dirname "$(dirname "$GARRISON_PLAN_FILE")")")
-test -e {place.root}/answer-$n || n={len(answers)}
-cat {place.root}/answer-$n
-""")
-    program.chmod(0o755)
-    return str(program)
+                    f'argv = ["sh", "-c", {json.dumps(shell)}]\n')
 
 
 def plan(place: Place, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
@@ -65,14 +51,15 @@ def refs(place: Place) -> str:
 
 def test_nothing_begins_before_approval_and_a_hostile_plan_has_no_effect(place: Place) -> None:
     """What is malformed goes back, what is not allowed is left out; the planner reads and changes nothing."""
-    configure(place, settings='[plan]\ncommands = ["test -e one.txt"]\n')
+    configure(place)
     before = refs(place)
     hostile = {"tasks": [
         task("one", command="test -e one.txt", agent="command", budget=1e9),
         task("two", command="touch ../broken", acceptance="`$(touch ../broken)`"),
         task("both", "one", "two")], "check": "both.txt", "rights": {"write": ["/"]}, "gate": "true", "land": "none"}
     wrong = {"tasks": [task("exit", files="../../etc/passwd"), task("a", "a"), task("b", "c", files="/etc/passwd")]}
-    command = planner(place, "no plan", wrong, hostile, before="touch x; ls -a; cat calc.py; echo >calc.py")
+    command = place.plan("no plan", wrong, hostile, before="touch x; ls -a; cat calc.py; echo >calc.py",
+                         settings='commands = ["test -e one.txt"]')
     done = plan(place, "write both", "--command", command, "--no-gate", "--terminal", "process", code=3)
     assert "the plan goes back (1 of 3): there is no JSON object" in done.stderr
     for reason in ("exit: the name is taken", "'../../etc/passwd' is no path", "a: it needs 'a'", "b: it needs 'c'"):
@@ -101,7 +88,7 @@ def test_questions_are_asked_and_answered_and_a_weak_plan_goes_back_once(place: 
     configure(place)
     chain = {"tasks": [task("one"), task("two", "one"), task("both", "two")]}
     shared = {"tasks": [task("one"), task("two", files="*.txt"), task("both", "one", "two")]}
-    command = planner(place, {"questions": ["Which colour?", "How big?"]}, chain, shared)
+    command = place.plan({"questions": ["Which colour?", "How big?"]}, chain, shared)
     done = plan(place, "write both", "--command", command, code=3)
     assert "question 2: How big?" in done.stderr, done.stderr
     name = records(place)["id"]
@@ -127,7 +114,7 @@ def test_questions_are_asked_and_answered_and_a_weak_plan_goes_back_once(place: 
 
 def test_a_killed_plan_is_kept_and_a_failed_one_is_mended_once(place: Place) -> None:
     configure(place, 'two) exit 3;; two_again) echo two >"two.txt"; exit;;')
-    command = planner(place, GOOD, {"tasks": [task("two_again", "one", replaces="two", files="two.txt")]},
+    command = place.plan(GOOD, {"tasks": [task("two_again", "one", replaces="two", files="two.txt")]},
                       before=f"echo here; until test -e {place.root}/go; do sleep 0.1; done")
     child = place.begin("plan", "write both", "--command", command, "--target-dir", str(place.repo))
     wait_for("the planner is at work", lambda: [each for each in place.home.glob("plans/*/planner/1/output.log")
@@ -152,3 +139,36 @@ def test_a_killed_plan_is_kept_and_a_failed_one_is_mended_once(place: Place) -> 
     assert landed.count("Write one") <= 2 and {"both.txt", "two.txt"} <= set(
         git(place.repo, "ls-tree", "--name-only", "main").split())
     assert Path(place.repo, "both.txt").exists()
+
+
+def test_an_acp_planner_mends_its_plan_and_an_issue_becomes_a_planned_pull_request(place: Place) -> None:
+    """It hands the plan in at the end of its message, or in its report; in a terminal `take --plan` asks first."""
+    script = place.root / "script.json"
+    bad, good = json.dumps({"tasks": [task("one", "none")]}), {"tasks": [task("one"), task("both")]}
+    lint = json.dumps({"tasks": [task("one", acceptance="$gaol")]})
+    block = json.dumps({"status": "success", "summary": "planned", "context_updates": {"output": good}})
+    script.write_text(json.dumps({"turns": [
+        [{"run": "cat calc.py; touch x"}, {"say": f"This: {bad}"}], [{"say": f"Yes: {lint}"}],
+        [{"say": f"```garrison-result\n{block}\n```"}]]}))
+    argv = json.dumps([PYTHON, "-P", "-m", "garrison.testing.acp_agent", str(script)])
+    configure(place)
+    with (place.home / "config.toml").open("a") as config:
+        config.write(f'[plan]\nagent = "thinker"\n[agents.thinker]\nkind = "acp"\nargv = {argv}\n'
+                     f'read = ["{script}"]\n')
+    with ForgePlace(place) as there:
+        with there.server.state.lock:
+            there.repository.next_number = 8
+            there.repository.issues.append(Issue(7, "Add both", "Please add both.", "eve", ["garrison"]))
+        screen = Screen(place, "take", "7", "--plan", "--target-dir", str(place.repo), "--base", "origin:main",
+                        "--no-gate", "--terminal", "process")
+        shown = screen.until("begin? [y]es, [e]dit, [N]o:")
+        assert "goes back (1 of 3): one: its prompt has $gaol" in shown, shown  # its last word, once asked to report
+        assert not (place.home / "runs").exists() and not there.pulls
+        screen.type("y\n")
+        code, last = screen.end()
+        assert code == 0 and "issue 7: run issue-7-" in last, last
+        run = records(place)["runs"][0]
+        assert '"Write both"' in (place.home / "runs" / run / "graph.dot").read_text()
+        wait_for("it begins", lambda: place.nodes(run))
+        assert place.command("stop", run).returncode == 0
+        assert "is of an issue" in plan(place, "--continue", records(place)["id"], code=1).stderr

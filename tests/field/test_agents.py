@@ -6,6 +6,7 @@ A world of these has a network of its own: the model's loopback port, and the re
 from __future__ import annotations
 
 import json
+import re
 from typing import NamedTuple
 
 import pytest
@@ -47,6 +48,8 @@ PIPELINE = """digraph crew {{
     work [shape=box, agent={agent}, validator={agent}, prompt="Add the dependency.", acceptance="{acceptance}"]
 }}
 """
+DATED = """digraph crew { flow=dag; goal="g"; start [shape=Mdiamond]; exit [shape=Msquare];
+  made [shape=box, command="date > made.txt"]; start -> made -> exit; }"""
 VERDICT = {"verdict": "pass", "reason": "it is there",
            "criteria": [{"criterion": "the dependency is added", "met": True, "evidence": "git show"}]}
 
@@ -145,3 +148,35 @@ def test_hi_is_said_where_a_setup_is_typed(worlds: Worlds) -> None:
     assert done.stdout.strip().endswith("1 of 1 landed"), done.stdout
     assert git(home.outside(checkout), "show", "main:hi.txt") == "hi"
     model.close()
+
+
+def test_codex_drives_a_run_over_mcp_from_its_start_to_landed(worlds: Worlds) -> None:
+    """Its configuration is what `garrison mcp install` prints: no call waits for an approval that nobody can give."""
+    told: list[str] = []
+
+    def call(tool: str, **arguments: str) -> Turn:
+        return say(use("exec", text=f"// @exec: {{\"yield_time_ms\": 150000}}\ntext(JSON.stringify(await "
+                                    f"tools.mcp__garrison_crew__{tool}({json.dumps(arguments)})));"))
+
+    def script(asked: Request) -> Turn:
+        text = str(asked.result)
+        told.append(text)
+        run = re.search(r"graph-[0-9a-f]{6}", " ".join(told))
+        if asked.step == 0:
+            return call("run", request_id="1", graph=DATED, gate="true")
+        if asked.step == 1:
+            return call("control", run=run[0] if run else "", action="retry", node="made")
+        return say("It is over.") if '"is_over":true' in text else call("wait", run=run[0] if run else "")
+
+    model = ModelServer(script)
+    home = agents_world(worlds, CODEX_EXEC, model)
+    checkout = HOME / "code/driven"
+    home.outside(checkout).mkdir(parents=True)
+    home.shell(checkout, "git init -q; echo hello > a.txt; git add -A; git commit -qm Begin; mkdir ~/.codex; "
+                         "garrison mcp install --client codex > ~/.codex/config.toml")
+    done = home.run(checkout, "codex", "exec", "-c", f'openai_base_url="{home.env["OPENAI_BASE_URL"]}"', "make it")
+    model.close()
+    assert done.stdout.strip().endswith("It is over."), f"{done.stdout}\n{done.stderr}\n{told}\n{home.logs()}"
+    assert "approval" not in told[2], "what controls a run is called, and refused by garrison alone"
+    assert '"status":"done"' in told[-1]
+    assert home.shell(checkout, "git show main:made.txt")

@@ -228,7 +228,7 @@ def test_a_fork_begins_again_at_an_earlier_point(call: Call, loop: Path, tmp_pat
     (("--simulate", "--outcome", "test=fail:1", "--outcome", "test=retry"), UsageError, "names test twice"),
     (("--simulate", "--outcome", "test="), UsageError, "NODE=STATUS[:TIMES]"),
     (("--simulate", "--outcome", "test=fail:0"), UsageError, "NODE=STATUS[:TIMES]"),
-    (("--simulate", "--answer", "nothing"), UsageError, "is not GATE=LABEL"),
+    (("--simulate", "--answer", "nothing"), UsageError, "is not NODE=LABEL"),
     (("--simulate", "--answer", "gate=A"), UsageError, "is not a node of the graph"),
     (("--simulate", "--set", "n"), UsageError, "is not KEY=VALUE"),
     (("--agent", "nobody"), UsageError, "no agent 'nobody'"),

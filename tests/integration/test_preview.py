@@ -19,12 +19,13 @@ from typing import Any
 import pytest
 
 from garrison.errors import Refused
-from garrison.preview.dialer import NodeWay, Unreachable
 from garrison.preview.gateway import Gateway
 from garrison.preview.listeners import Tree, look_at
 from garrison.preview.rules import Rules, Tickets
 from garrison.preview.service import Address, Preview, Wanted, list_previews
+from garrison.preview.ways import NodeWay
 from garrison.sandbox import network
+from garrison.sandbox.dialer import Unreachable
 from garrison.system import processes
 from garrison.system.processes import ProcessId
 

@@ -12,7 +12,7 @@ from garrison.records.record import from_data
 from garrison.system.clock import from_iso
 
 if TYPE_CHECKING:
-    from garrison.pipeline.questions import OpenGate
+    from garrison.pipeline.questions import OpenWait
     from garrison.records.journal import Entry
     from garrison.run.state import RunState
 
@@ -29,9 +29,9 @@ def check_reports(shadow: RunState, entry: Entry, reported: set[tuple[str, int]]
         raise Violation(f"the flow was advanced by {data['place_id']}, attempt {data['attempt']}; it waits for {place}")
     node = shadow.nodes.get(place.node)
     if node is None:
-        if place.id not in shadow.gates:
+        if place.id not in shadow.waits:
             raise Violation(f"{place.id} was answered before it was asked")
-        _check_answer(shadow, entry, shadow.gates[place.id])
+        _check_answer(shadow, entry, shadow.waits[place.id])
         return
     if (place.node, node.attempt) in reported:
         raise Violation(f"attempt {node.attempt} of {place.node} advanced the flow twice, at last for {place.id}")
@@ -41,7 +41,7 @@ def check_reports(shadow: RunState, entry: Entry, reported: set[tuple[str, int]]
         raise Violation(f"{place.id} ended as {data['outcome']}, and {place.node} is {node.status}")
 
 
-def _check_answer(shadow: RunState, entry: Entry, gate: OpenGate) -> None:
+def _check_answer(shadow: RunState, entry: Entry, gate: OpenWait) -> None:
     """Check that a gate is passed by a recorded answer or signal, or at its deadline."""
     if entry.kind != "flow" or shadow.heard.get(gate.signal) or (
             gate.deadline and from_iso(gate.deadline) <= from_iso(entry.at)):

@@ -163,7 +163,7 @@ def is_out_of_time(world: World, run: str) -> bool:
 
 def answer(world: World, run: str) -> None:
     """Answer one of a run's gates, not always with a choice that it has, or give the signal that it waits for."""
-    open_ = list(world.check.shadows[run].gates.values())
+    open_ = list(world.check.shadows[run].waits.values())
     if not open_:
         return
     gate = world.rng.choice(open_)

@@ -23,13 +23,13 @@ from garrison.processes.supervisor import START_RACES
 from garrison.records.events import (
     ChildHealed,
     FlowAdvanced,
-    GateChanged,
     GuardianSignal,
     LandingChanged,
     NodeCancelled,
     NodeChanged,
     RunChanged,
     SignalRefused,
+    WaitChanged,
 )
 from garrison.records.hook import advance_phase
 from garrison.records.identity import ALIVE
@@ -196,8 +196,8 @@ class Guardian(SimulatedProcess):
     def _advance_flow(self, action: Action, view: GuardianView) -> Effect:
         yield from self.record_synced(action.expect(FlowAdvanced))
 
-    def _change_gate(self, action: Action, view: GuardianView) -> Effect:
-        yield from self.record_synced(action.expect(GateChanged))
+    def _change_wait(self, action: Action, view: GuardianView) -> Effect:
+        yield from self.record_synced(action.expect(WaitChanged))
 
     def _change_landing(self, action: Action, view: GuardianView) -> Effect:
         yield from self.record_synced(action.expect(LandingChanged))
@@ -307,7 +307,7 @@ class Guardian(SimulatedProcess):
         ActionKind.REFUSE_SIGNAL: _refuse_signal,
         ActionKind.CHANGE_NODE: _change_node,
         ActionKind.ADVANCE_FLOW: _advance_flow,
-        ActionKind.CHANGE_GATE: _change_gate,
+        ActionKind.CHANGE_WAIT: _change_wait,
         ActionKind.CANCEL_NODE: _cancel_node,
         ActionKind.CHANGE_TURN: _change_turn,
         ActionKind.CHANGE_LANDING: _change_landing,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -14,11 +15,12 @@ from garrison.pipeline.parser import parse
 from garrison.pipeline.plan import RunPlan, plan_run
 from garrison.records.events import Kept, NodeChanged
 from garrison.records.journal import Entry
+from garrison.records.run import Task
 from garrison.run import candidates, guardian_policy
 from garrison.run.flow import RunFlow
 from garrison.run.guardian_view import GuardianView
 from garrison.run.merge_client import MergeStatus
-from garrison.run.plan import change_after_failure
+from garrison.run.plan import change_after_failure, judge_candidates
 from garrison.run.state import RunState, from_snapshot, replay_run, to_snapshot
 from policy_support import AT, BOOT, NOW, POLICY, RUN, life, posted, record
 
@@ -183,6 +185,75 @@ def test_only_what_the_queue_says_of_the_node_itself_lands() -> None:
     assert ("node", "fix validated") in history.decide(merges=landed)
     state = history.state()
     assert [name for name, node in state.nodes.items() if node.has_landed] == ["fix"] and state.landed == 1
+
+
+JUDGED = plan_run(parse(graph_of('best_of=3, judge=owl, agents="claude,codex,owl"')))
+
+
+def judged(history: History, verdict: Callable[[str, str], str]) -> list[tuple[str, str]]:
+    """Let the judge answer each comparison; return them."""
+    history.decide()
+    seen = []
+    while (node := history.state().nodes["fix__judge"]).status == "active":
+        (first, _), (second, _) = candidates.compared(history.plan, history.state(), history.view(), "fix__judge")
+        seen.append((first, second))
+        history.report("fix__judge", attempt=node.attempt, landing="kept", commit="0", label=verdict(first, second))
+        history.decide()
+    return seen
+
+
+def finished(lines: Mapping[str, int]) -> History:
+    history = History(JUDGED)
+    history.decide()
+    for name, count in lines.items():
+        history.passed(name, lines=count)
+    return history
+
+
+LINES = {"fix__a": 30, "fix__b": 10, "fix__c": 20}
+
+
+@pytest.mark.parametrize(("verdict", "chosen"), [
+    (lambda first, second: "A", ["fix__b", "fix__c"]),  # it prefers the first: all are ties, the smaller diff decides
+    (lambda first, second: "hm", ["fix__b", "fix__c"]),  # it gives no verdict
+    (lambda first, second: "a" if LINES[first] > LINES[second] else "B", ["fix__a", "fix__c"]),  # the longest
+    (lambda first, second: "a" if first == "fix__c" else "b" if second == "fix__c" else "none", ["fix__c", "fix__b"]),
+])
+def test_an_agent_compares_each_two_in_both_orders(verdict: Callable[[str, str], str], chosen: list[str]) -> None:
+    history = finished(LINES)
+    seen = judged(history, verdict)
+    assert sorted(seen) == sorted(itertools.permutations(LINES, 2)), "each two, in both orders, once"
+    assert history.state().choices["fix"].order == chosen
+
+
+def test_an_agent_that_wants_none_fails_the_node() -> None:
+    history = finished(LINES)
+    assert len(judged(history, lambda *_: "none")) == 6
+    assert history.state().nodes["fix"].reason == "owl wants none of the candidates"
+
+
+def test_a_judge_that_fails_leaves_the_choice_to_the_user_and_one_candidate_needs_no_judge() -> None:
+    history = finished(LINES)
+    history.decide()
+    history.failed("fix__judge", "no model", "")
+    assert history.decide() == [("gate", "fix")]
+    alone = History(JUDGED)
+    alone.decide()
+    alone.passed("fix__b")
+    for name in ("fix__a", "fix__c"):
+        alone.failed(name, "red")
+    alone.decide()
+    assert alone.state().choices["fix"].order == ["fix__b"] and alone.state().nodes["fix__judge"].status == "pending"
+
+
+def test_a_judge_reads_task_acceptance_and_diffs_and_no_name() -> None:
+    planned = JUDGED.tasks["fix__judge"]
+    assert (planned.agent, planned.acceptance, planned.candidate_of) == ("owl", None, "fix")
+    task = judge_candidates(Task("r1", "fix__judge", 1), JUDGED.tasks["fix"], ["+one\n", "+two\n"])
+    for word in ("do it", "true", "+one", "+two", "label A"):
+        assert word in f"{task.prompt} {task.ways}"
+    for name in ("fix__", "claude", "codex", "owl"):
+        assert name not in task.prompt
 
 
 EQUAL = [Passed("x__a", Kept("1", 9, 2.0), 0.5), Passed("x__b", Kept("2", 5, 2.0)),

@@ -18,7 +18,7 @@ from garrison.records.budget import (
     Purse,
     Reservation,
     Shortfall,
-    exceeding,
+    find_shortfall,
     fit,
     limit_run,
 )
@@ -104,7 +104,7 @@ def test_a_limit_of_a_run_holds_for_sessions_and_programs_until_it_is_raised(tmp
 
 @pytest.mark.parametrize(("usd", "exceeds"), [(0.1, False), (0.11, True)])
 def test_the_limit_itself_may_be_reached(usd: float, exceeds: bool) -> None:
-    assert bool(exceeding(Limits(1.0, 2.0), (0.6, 0.6, 0.0), (0.3, 0.3, 0.0), usd)) is exceeds
+    assert bool(find_shortfall(Limits(1.0, 2.0).against((0.6, 0.6, 0.0), (0.3, 0.3, 0.0)), usd)) is exceeds
 
 
 class Program:

@@ -14,7 +14,6 @@ from garrison.records.events import (
     ChildSpawned,
     FactRecorded,
     FlowAdvanced,
-    GateChanged,
     GuardianSignal,
     JournalSnapshot,
     LauncherSignal,
@@ -24,6 +23,7 @@ from garrison.records.events import (
     ProcessOpened,
     RunnerSignal,
     StuckAgent,
+    WaitChanged,
     decode_data,
     encode,
 )
@@ -59,15 +59,17 @@ ON_DISK: list[tuple[events.Event, dict[str, Any]]] = [
      {"event": "finished", "place_id": "a#1", "outcome": {"status": "success"}, "attempt": 1, "node": "a",
       "took": "go"}),
     (FlowAdvanced({"event": "timed_out"}), {"event": "timed_out"}),
-    (GateChanged("g#1", "g", body={"place": "g#1", "node": "g", "kind": "human"}),
+    (WaitChanged("g#1", "g", body={"place": "g#1", "node": "g", "kind": "human"}),
      {"place": "g#1", "node": "g", "kind": "human"}),
     (ManagerCycled("m#1", "m", 2, "go on", 1),
      {"place": "m#1", "node": "m", "cycle": 2, "steer": "go on", "steered": 1}),
     (events.CandidatesRanked("a", "a#1:1", ["a__b", "a__a"], "7 and 5"),
      {"node": "a", "step": "a#1:1", "order": ["a__b", "a__a"], "why": "7 and 5"}),
+    (events.CandidatesCompared("a", "a#1:1", 2, "a__b", "a__a", "none"),
+     {"node": "a", "step": "a#1:1", "attempt": 2, "first": "a__b", "second": "a__a", "verdict": "none"}),
     (NodeChanged("a__b", "impl_complete", landing="kept", kept=events.Kept("c0ffee", 3, 7.0)),
      {"node": "a__b", "status": "impl_complete", "attempt": 1, "landing": "kept",
-      "kept": {"commit": "c0ffee", "lines": 3, "score": 7.0}}),
+      "kept": {"commit": "c0ffee", "lines": 3, "score": 7.0, "label": ""}}),
     (events.NodeCancelled("a", 1, "not needed"), {"node": "a", "attempt": 1, "why": "not needed"}),
     (events.LandingChanged("requested", 2, oid="c0ffee"), {"status": "requested", "attempt": 2, "oid": "c0ffee"}),
     (events.PullRequestChanged("draft", 7, "https://forge/7", head="c0ffee", taken=["check:ci@c0ffee"], node="a"),
@@ -123,9 +125,9 @@ def test_every_event_has_its_form_on_disk_checked() -> None:
 
 
 def test_a_closed_gate_and_a_closed_manager_are_recorded_as_closed() -> None:
-    assert encode(GateChanged("g#1", "g", closed=True)) == {"place": "g#1", "node": "g", "closed": True}
+    assert encode(WaitChanged("g#1", "g", closed=True)) == {"place": "g#1", "node": "g", "closed": True}
     closed = decode_data("gate", {"place": "g#1", "node": "g", "closed": True})
-    assert isinstance(closed, GateChanged) and closed.closed
+    assert isinstance(closed, WaitChanged) and closed.closed
     manager = decode_data("manager", {"place": "m#1", "node": "m", "closed": True})
     assert isinstance(manager, ManagerCycled) and manager.closed
 

@@ -10,7 +10,7 @@ from garrison.errors import GarrisonError
 from garrison.pipeline.fidelity import Carryover
 from garrison.pipeline.parser import parse
 from garrison.pipeline.plan import RunPlan, plan_run
-from garrison.pipeline.questions import OpenGate
+from garrison.pipeline.questions import OpenWait
 from garrison.processes.actions import Action, ActionKind, ApplySignal
 from garrison.records.events import Event, FlowAdvanced, GuardianSignal, NodeCancelled, encode
 from garrison.records.identity import Identity
@@ -249,12 +249,12 @@ def answer(story: Story, text: str, place: str = "ask#1", node: str = "ask") -> 
 
 def test_a_gate_is_journaled_and_waits() -> None:
     story = asked()
-    gate = story.state.gates["ask#1"]
+    gate = story.state.waits["ask#1"]
     assert (gate.question.text, gate.deadline, gate.question.default) == ("Ship it?", iso(WALL + 3600), "Yes")
     assert story.act() is None
     assert guardian_policy.decide(ASK, story.state, story.view(), 2, Policy()).actions == []
     assert gate.summary().startswith("asks you: Ship it? (garrison answer ask LABEL, one of [Y] Yes, [N] No)")
-    assert replay_run(story.entries).gates == story.state.gates, "who has no graph sees the same"
+    assert replay_run(story.entries).waits == story.state.waits, "who has no graph sees the same"
 
 
 @pytest.mark.parametrize(("text", "to"), [("Yes", "hear"), ("y", "hear"), ("no", "no"), ("[N] No", "no")])
@@ -264,7 +264,7 @@ def test_an_answer_leads_on(text: str, to: str) -> None:
     assert act.kind == "take"
     story.record(act.expect(ApplySignal).event)
     assert [place.node for place in story.state.flow.places.values()] == [to]
-    assert "ask#1" not in story.state.gates
+    assert "ask#1" not in story.state.waits
     late = answer(story, "Yes")
     assert (late.kind, late.why) == ("take", "")  # the same signal again is recognised
 
@@ -272,13 +272,13 @@ def test_an_answer_leads_on(text: str, to: str) -> None:
 def test_an_invalid_answer_is_refused_with_the_options() -> None:
     assert answer(asked(), "Perhaps").why == "'Perhaps' is none of the options of ask; answer [Y] Yes, [N] No"
     assert "is not waiting for an answer" in answer(asked(), "Yes", "ask#2").why
-    assert "waits for the signal" in replace(asked().state.gates["ask#1"], kind="signal", signal="x").rejection("y")
+    assert "waits for the signal" in replace(asked().state.waits["ask#1"], kind="signal", signal="x").rejection("y")
 
 
 def test_a_gate_without_options_fails_at_once() -> None:
     plan = plan_run(parse(f"digraph {{ flow=walk {ENDS} a [shape=hexagon, retry_target=b] b start -> a; b -> exit }}"))
     story = Story(plan).settle()
-    assert story.state.outcomes["a"].reason == "gate a has no edges to choose from; add some"
+    assert story.state.outcomes["a"].reason == "a has no edges to choose from; add some"
     assert story.begin() == ["b"]
 
 
@@ -288,9 +288,9 @@ def test_time_and_the_launch_answer_for_a_person() -> None:
     assert body(story.act(auto_approve=True))["outcome"]["context_updates"]["human.gate.label"] == "Yes"
     story.wall += 3600
     assert body(story.act())["outcome"]["context_updates"]["human.gate.selected"] == "Y"
-    gate = story.state.gates["ask#1"]
+    gate = story.state.waits["ask#1"]
 
-    def with_default(default: str) -> OpenGate:
+    def with_default(default: str) -> OpenWait:
         return replace(gate, question=replace(gate.question, default=default))
 
     assert with_default("").timed_out().status == "retry"
@@ -302,7 +302,7 @@ def test_only_a_person_answers_with_an_irreversible_option() -> None:
     story = Story(plan_run(parse(f"""digraph {{ {ENDS} ask [shape=hexagon, timeout=1h, human.default_choice=Yes] no
         start -> ask; ask -> exit [label="[Y] Yes", irreversible=true]; ask -> no [label="[N] No"]; no -> exit }}""")
                            )).settle()
-    gate = story.state.gates["ask#1"]
+    gate = story.state.waits["ask#1"]
     assert gate.summary().endswith("UTC: asked again")
     assert story.act(auto_approve=True) is None, "it waits for the user"
     assert gate.timed_out().failure_reason == "ask was not answered in time, and its default Yes cannot be taken back"
@@ -440,15 +440,15 @@ def nested(inner: str = INNER) -> RunPlan:
 
 def test_a_pipeline_within_a_pipeline_runs_under_names_of_its_own() -> None:
     plan = nested()
-    assert list(plan.tasks) == ["good", "bad", "sub__t"] and list(plan.gates) == ["sub__ask"]
+    assert list(plan.tasks) == ["good", "bad", "sub__t"] and list(plan.waits) == ["sub__ask"]
     assert plan.texts == {"sub": INNER} and plan.predecessors["sub__t"] == ("sub",)
     story = Story(plan)
     assert story.begin() == ["sub__t"]
     story.land("sub__t")
-    (gate,) = story.state.gates.values()
+    (gate,) = story.state.waits.values()
     assert (gate.node, gate.place) == ("sub__ask", "sub#1:1::ask#1")
     for text, node in (("again", "sub__t"), ("yes", "good")):
-        event, wrong = flow_policy.answer_gate(story.state, "sub__ask", next(iter(story.state.gates)), text)
+        event, wrong = flow_policy.answer_wait(story.state, "sub__ask", next(iter(story.state.waits)), text)
         assert not wrong
         story.record(event).settle()
         copy = replay_run([Entry(1, 1, "t", AT, "snapshot", to_snapshot(story.state))], plan.program, RUN,

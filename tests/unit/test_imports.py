@@ -54,6 +54,7 @@ print(sorted({{"argparse", "asyncio", "click", "filelock", "lark", "libtmux", "p
                                    "garrison.agents.conversation.policy garrison.merge.queue garrison.records.events"),
     ("garrison.agents.scripted", "yaml"),
     ("garrison.cli.launch", "asyncio garrison.run.guardian garrison.run.repair"),
+    ("garrison.cli.status", "asyncio lark ssl"),
 ])
 def test_a_start_loads_only_what_it_works_with(module: str, unneeded: str) -> None:
     """Modules of records are most of what a start costs: the flow machine, whole, takes a runner 25 ms."""

@@ -16,7 +16,7 @@ from garrison.config import NotifyConfig
 from garrison.ends import End
 from garrison.errors import UsageError
 from garrison.merge.state import QueueState
-from garrison.pipeline.questions import OpenGate, options_of
+from garrison.pipeline.questions import OpenWait, options_of
 from garrison.pipeline.questions import Question as GateQuestion
 from garrison.records import atomic
 from garrison.records.events import AgentQuestion
@@ -162,13 +162,13 @@ def test_a_wrong_table_is_refused(table: Any, wrong: str) -> None:
 
 
 def test_an_open_gate_is_a_question_and_one_that_waits_for_a_signal_is_none() -> None:
-    def gate(place: str, signal: str = "") -> OpenGate:
-        return OpenGate(place, "human", GateQuestion(place, "ask", "Land it?"), signal, at=f"t{place}")
+    def gate(place: str, signal: str = "") -> OpenWait:
+        return OpenWait(place, "human", GateQuestion(place, "ask", "Land it?"), signal, at=f"t{place}")
 
-    state = RunState("running", gates={"ask#1": gate("ask#1"), "wait#1": gate("wait#1", "GO")})
+    state = RunState("running", waits={"ask#1": gate("ask#1"), "wait#1": gate("wait#1", "GO")})
     due = due_notifications(state, [], set(), ALL)
     assert [(one.event, one.text, one.node) for one in due] == [("question", "ask waits for you: Land it?", "ask")]
-    again = RunState("running", gates={"ask#2": gate("ask#2")})
+    again = RunState("running", waits={"ask#2": gate("ask#2")})
     assert due_notifications(again, [], {one.key for one in due}, ALL), "reached again in a loop"
 
 
@@ -292,9 +292,9 @@ def test_services_are_told_like_a_command_and_a_question_names_the_answers_of_it
     none = NotifyConfig(on=("question",))
     assert not has_services(tmp_path, none, {}) and due_notifications(STATE, [], set(), none) == []
     assert has_services(tmp_path, NotifyConfig(urls_file="/x"), {}) and has_services(tmp_path, none, {NOTIFY_URLS: "x"})
-    gate = OpenGate("ask#1", "human", GateQuestion("ask#1", "ask", "Land?", options_of([("Yes", "a"), ("No", "b")])),
+    gate = OpenWait("ask#1", "human", GateQuestion("ask#1", "ask", "Land?", options_of([("Yes", "a"), ("No", "b")])),
                     at="t", deadline="2026-01-31T12:00:00.000000Z")
-    [due] = due_notifications(RunState("running", gates={"ask#1": gate}), [], set(), none, services=True)
+    [due] = due_notifications(RunState("running", waits={"ask#1": gate}), [], set(), none, services=True)
     assert (due.question, due.options, due.until) == ("ask#1", ("Yes", "No"), "2026-01-31T12:00:00.000000Z")
     assert [each.name for each in deliveries(none, "r1", due, tmp_path)] == ["services"]
     assert child_environment({NOTIFY_URLS: "x", "GARRISON_HOME": "/h"}, [NOTIFY_URLS]) == {"GARRISON_HOME": "/h"}, \

@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 from garrison.pipeline.dot_writer import to_dot
 from garrison.pipeline.parser import parse
 from garrison.pipeline.plan import plan_run
-from garrison.plan.graph import find_errors, mend, plan_name, read_plan, to_graph
+from garrison.plan.graph import find_errors, list_open, mend, plan_name, read_plan, share_budget, to_graph
 from garrison.plan.proposal import (
     CHECK,
     RESERVED,
     Need,
     Past,
-    Proposal,
+    PlanRules,
+    ProposedPlan,
     ProposedTask,
-    Rules,
     find_faults,
     find_weaknesses,
     read_proposal,
@@ -28,14 +28,14 @@ from garrison.plan.proposal import (
 from garrison.records.record import from_data
 from garrison.values import to_builtins
 
-RULES = Rules(20, frozenset({"claude", "codex"}), frozenset({"make test"}), {"": 5.0, "claude": 5.0, "codex": None})
+RULES = PlanRules(20, frozenset({"claude", "codex"}), frozenset({"make test"}), {"": 5.0, "claude": 5.0, "codex": None})
 WORDS = st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Cs", "Cf")), min_size=1, max_size=20).filter(
     str.strip) | st.sampled_from(['"', "\\n", "a -> b [x=1];", "}", "$x", "'", "It is done when: x", "two\nlines"])
 NAMES = st.from_regex(r"[a-z][a-z0-9_]{0,6}", fullmatch=True).filter(lambda name: name not in RESERVED)
 
 
 @st.composite
-def proposals(draw: st.DrawFn) -> Proposal:
+def proposals(draw: st.DrawFn) -> ProposedPlan:
     names = draw(st.lists(NAMES, min_size=1, max_size=5, unique=True))
     tasks = []
     for number, name in enumerate(names):
@@ -45,11 +45,11 @@ def proposals(draw: st.DrawFn) -> Proposal:
             tuple(draw(st.lists(st.from_regex(r"[a-z]{1,5}(/\*\.py)?", fullmatch=True), max_size=3))),
             draw(st.just("") | WORDS), draw(st.sampled_from(["", "make test"])), draw(st.sampled_from(["", "codex"])),
             draw(st.none() | st.integers(1, 50000).map(lambda cents: cents / 100)), draw(st.just("") | WORDS)))
-    return Proposal(tuple(tasks), (), draw(st.just("") | WORDS))
+    return ProposedPlan(tuple(tasks), (), draw(st.just("") | WORDS))
 
 
 @given(proposals(), WORDS)
-def test_a_plan_is_the_same_after_it_was_handed_in_written_read_and_launched(proposal: Proposal, goal: str) -> None:
+def test_a_plan_is_the_same_after_it_was_handed_in_written_read_and_launched(proposal: ProposedPlan, goal: str) -> None:
     handed = read_proposal(f"I think {{}} so:\n```json\n{json.dumps(to_builtins(proposal))}\n```")
     assert handed == proposal and not find_faults(handed, RULES)
     graph = to_graph(handed, goal)
@@ -68,8 +68,8 @@ def task(name: str, *needs: str, **more: object) -> dict[str, object]:
             **more}
 
 
-def of(*tasks: dict[str, object], **more: object) -> Proposal:
-    return from_data(Proposal, {"tasks": list(tasks), **more})
+def of(*tasks: dict[str, object], **more: object) -> ProposedPlan:
+    return from_data(ProposedPlan, {"tasks": list(tasks), **more})
 
 
 @pytest.mark.parametrize(("proposal", "fault"), [
@@ -88,7 +88,7 @@ def of(*tasks: dict[str, object], **more: object) -> Proposal:
     (of(task("a", files=["x/../../y"])), "is no path"), (of(task("a", files=[".git/hooks/x"])), "is no path"),
     (of(task("a", files=["a b"])), "is no path"), (of(task("a", replaces="b")), "replaces is for a plan that has"),
     (of(questions=["x"] * 11), "it asks 11 questions"), (of(questions=[""]), "a question is empty")])
-def test_a_fault_is_named(proposal: Proposal, fault: str) -> None:
+def test_a_fault_is_named(proposal: ProposedPlan, fault: str) -> None:
     assert any(fault in each for each in find_faults(proposal, RULES)), find_faults(proposal, RULES)
 
 
@@ -145,3 +145,13 @@ def test_mending_keeps_what_landed_and_each_failed_task_has_its_successors() -> 
 def test_a_name_is_made_of_any_goal() -> None:
     assert [plan_name(goal) for goal in ("Split the parser, please now!", "日本", "3 things")] == [
         "split_the_parser_please_now", "plan", "_3_things"]
+
+
+def test_a_mended_plan_may_spend_what_is_left_and_no_more() -> None:
+    graph = to_graph(of(task("a"), task("b"), task("c")), "goal")
+    mended = mend(graph, of(task("b1", replaces="b", budget=4.0)), Past(frozenset({"a"}), frozenset({"b"}),
+                                                                        frozenset({"c"})))
+    assert [node.id for node in list_open(mended)] == ["c", "b1", CHECK]
+    for left in (1.0, 0.1, 2.00005):
+        shares = [float(node.attrs["budget"]) for node in list_open(share_budget(mended, left))]
+        assert left - 0.001 < sum(shares) <= left and len(set(shares)) == 1

@@ -7,7 +7,7 @@ import pytest
 from garrison.ends import Departure
 from garrison.merge.entry import MergeEntry
 from garrison.merge.state import Pause, QueueState
-from garrison.pipeline.questions import HUMAN, SIGNAL, OpenGate, Question
+from garrison.pipeline.questions import HUMAN, SIGNAL, OpenWait, Question
 from garrison.records.events import StuckAgent
 from garrison.run.state import NodeState, RunState
 from garrison.run.status import ProcessFact, Status, decide_status
@@ -85,12 +85,12 @@ def test_a_run_with_a_damaged_journal_is_corrupt() -> None:
 
 # ---- waiting ---------------------------------------------------------------------------------------------------------
 
-GATE = OpenGate("g1", HUMAN, Question("g1", "approve", "Ship it?"))
+GATE = OpenWait("g1", HUMAN, Question("g1", "approve", "Ship it?"))
 
 
-def model(nodes: dict[str, NodeState], *gates: OpenGate, entry: str = "", pause: str = "", held: str = "",
+def model(nodes: dict[str, NodeState], *gates: OpenWait, entry: str = "", pause: str = "", held: str = "",
           parked: dict[str, str] | None = None) -> RunModel:
-    state = RunState("running", nodes=nodes, gates={gate.place: gate for gate in gates},
+    state = RunState("running", nodes=nodes, waits={gate.place: gate for gate in gates},
                      held={held: "later"} if held else {},
                      stuck={name: StuckAgent("no credit", probe) for name, probe in (parked or {}).items()})
     queue = QueueState(pause=Pause(pause, "red", "abc") if pause else None)

@@ -14,7 +14,7 @@ from garrison.cli.render import StyledText, table, text, width
 from garrison.cli.terminal import frame, terminal_of
 from garrison.config import Timing
 from garrison.ends import WaitKind
-from garrison.pipeline.questions import OpenGate, Question
+from garrison.pipeline.questions import OpenWait, Question
 from garrison.records.run import Launch
 from garrison.run.state import NodeState
 from garrison.run.status import Status
@@ -198,7 +198,7 @@ def test_each_change_is_printed_once() -> None:
 
 
 def test_a_run_that_waits_for_a_person_shows_the_question() -> None:
-    gate = OpenGate("ask#1", "human", Question("ask#1", "ask", f"Ship it? {EVIL}"))
+    gate = OpenWait("ask#1", "human", Question("ask#1", "ask", f"Ship it? {EVIL}"))
     waits = view(node("a", "landed"), status=Status.WAITING, gates=[gate],
                  waits=[PersonWait(WaitKind.GATE, gate.question.text, "ask", show_gate(gate))])
     said = text(render.render_run(waits, None), colours=False)

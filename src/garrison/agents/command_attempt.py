@@ -30,13 +30,13 @@ from garrison.agents.trouble import (
     find_witness,
     hosts_of,
     judge,
-    local_zone,
     read_reset,
     read_told,
 )
 from garrison.ends import End, EndKind
 from garrison.errors import GarrisonError
 from garrison.records.api_answers import NETWORK, read_answer
+from garrison.system.clock import local_zone
 from garrison.system.terminal_text import clean
 from garrison.values import replace
 

@@ -23,6 +23,7 @@ from garrison.config import (
     SANDBOX_KEYS,
     TABLES,
     ConfigFile,
+    ServiceConfig,
     kind_of,
     read_config,
 )
@@ -65,6 +66,7 @@ def check_tables(config: ConfigFile) -> None:
     """Refuse an invalid value of any table but that of a profile's own settings."""
     for name, record in RECORDS.items():
         config.table.below(name).read(record)
+    config.services()
     check_rights(config)
 
 
@@ -78,6 +80,9 @@ def _problems(config: ConfigFile) -> Iterator[ConfigProblem]:
                             is_closed=kind != "command")
     for name, record in RECORDS.items():
         yield from _unknown(config, (name,), tuple(readers_of(record)))
+    services = config.table.below("services").values
+    for name in services if isinstance(services, dict) else ():
+        yield from _unknown(config, ("services", name), tuple(readers_of(ServiceConfig)))
     yield from _unknown(config, ("sandbox",), (*SANDBOX_KEYS, *ROLE_TABLES))
     for role in ROLE_TABLES:
         yield from _unknown(config, ("sandbox", role), SANDBOX_KEYS)

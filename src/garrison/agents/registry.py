@@ -256,8 +256,7 @@ def limits_of(name: str, node: str, attributes: Mapping[str, object], home: Path
     """Return the limits on what a node's agent may cost; UsageError for an invalid one."""
     model = _model_profile(find_profile(name, home), home)
     if isinstance(model, ClaudeProfile):
-        settings = for_node(model.settings, node, attributes)
-        return Limits(settings.budget, settings.budget_run, settings.budget_day)
+        return for_node(model.settings, node, attributes).limits
     stated = read_limits(Table(f"node {node}", {key: attributes[key] for key in ("budget", "max_turns")
                                                 if key in attributes}))
     limits = replace(model.limits, node=stated.node) if "budget" in attributes else model.limits

@@ -20,14 +20,15 @@ from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from enum import StrEnum
 from functools import cache
 from typing import TYPE_CHECKING, Any
-from zoneinfo import ZoneInfo
 
 from garrison.backoff import Backoff
 from garrison.supervise import death_classes
+from garrison.system.clock import find_zone
 from garrison.values import Value
 
 if TYPE_CHECKING:
     from garrison.records.api_answers import ApiAnswer
+    from garrison.records.budget import Shortfall
 
 SAME_DAY = 20 * 3600.0
 """Seconds up to which a time of day says when a wait ends."""
@@ -244,6 +245,11 @@ _BUDGET = _Pattern("garrison: budget used up")
 """Answer of garrison's proxy, which refuses calls beyond a budget."""
 
 
+def kind_of_shortfall(shortfall: Shortfall) -> TroubleKind:
+    """Return the class of money that is missing for a call: used up, or only reserved by others."""
+    return TroubleKind.RESERVED if shortfall.is_reserved else TroubleKind.BUDGET
+
+
 def classify(status: int | None, text: str, error: str = "") -> TroubleKind:
     """Return the class of an API failure, for Claude, ACP agents and the proxy alike.
 
@@ -438,11 +444,6 @@ def read_reset(text: str, now: float, zone: tzinfo = UTC) -> float | None:
     return None if found is None else min(found, now + MAX_RESET)
 
 
-def local_zone() -> tzinfo:
-    """Return the time zone of this machine, which the programs of agents speak of."""
-    return datetime.now().astimezone().tzinfo or UTC
-
-
 def _read_reset(text: str, now: float, zone: tzinfo) -> float | None:
     if found := _EPOCH.search(text):
         return float(found[1])
@@ -515,10 +516,7 @@ def _zone_of(name: str | None, default: tzinfo) -> tzinfo:
     if name[0] in "+-":
         sign, digits = (-1 if name[0] == "-" else 1), name[1:].replace(":", "")
         return timezone(sign * timedelta(hours=int(digits[:2]), minutes=int(digits[2:])))
-    try:
-        return ZoneInfo("America/Los_Angeles" if name.lower() == "pacific" else name)
-    except (KeyError, ValueError, OSError):  # no such zone, or a machine without zones
-        return default
+    return find_zone("America/Los_Angeles" if name.lower() == "pacific" else name) or default
 
 
 def read_told(status: int | None, error: str, message: str) -> Witness | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import stat
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -66,6 +67,8 @@ def acp(context: click.Context, home: str | None, *, plain: bool) -> None:
     extras.require("acp", "`garrison acp`")
     if sys.stdin.isatty():
         raise UsageError("an editor starts this; `garrison acp install --client zed` prints its settings")
+    if any(stat.S_ISREG(os.fstat(descriptor).st_mode) for descriptor in (0, 1)):
+        raise UsageError("standard input and output are pipes to an editor here, and not files")
     from garrison.acp.server import serve  # the protocol's library takes half a second
 
     caller, place = find_caller(), find_home(home)

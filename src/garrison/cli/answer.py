@@ -1,8 +1,8 @@
-"""`garrison answer`: answer the question of an agent or of a gate; the node continues where it was.
+"""`garrison answer`: answer the question of an agent or of the graph; the node continues where it was.
 
-The answer, followed through the code: this module posts INPUT_RESPONSE to the guardian. `guardian/policy.py
-_apply` answers a gate itself (`flow_policy.answer_gate`) and forwards an agent's answer to the node's runner;
-`runner/policy.py` forwards it to the orchestrator (`orchestrator/process.py`), which gives it to the agent.
+The answer in the code: this module posts INPUT_RESPONSE to the guardian. `run/guardian_policy.py` answers
+a question of the graph itself (`flow_policy.answer_wait`) and forwards an agent's answer to the node's runner;
+`node/policy.py` forwards it to the orchestrator (`node/orchestrator.py`), which gives it to the agent.
 `pipeline/store.py` is only for graphs that run without a guardian (`garrison pipeline run`).
 """
 
@@ -18,7 +18,7 @@ from garrison.cli.signals import guardian_of, wait_until_applied
 from garrison.cli.waiting import confirm_irreversible, show_waiting
 from garrison.config import find_home
 from garrison.errors import NotFound, Refused, UsageError
-from garrison.pipeline.questions import OpenGate
+from garrison.pipeline.questions import OpenWait
 from garrison.records import signals
 from garrison.records.events import AgentQuestion
 from garrison.run.person_signals import signal_by_person
@@ -32,8 +32,8 @@ _MAX_SHOWN = 80
 @click.command(cls=Command, examples=(
     ("garrison answer", "the questions that are open"),
     ('garrison answer add_tests "use pytest"', "the agent's next message"),
-    ("garrison answer review Approve", "the gate's edge labelled Approve"),
-    ("garrison answer review Approve --run work-1a2b3c", "a gate of `garrison pipeline run`"),
+    ("garrison answer review Approve", "the question's edge labelled Approve"),
+    ("garrison answer review Approve --run work-1a2b3c", "a question of `garrison pipeline run`"),
 ))
 @click.argument("node", required=False, shell_complete=completion.nodes)
 @click.argument("text", required=False)
@@ -45,8 +45,8 @@ def answer(node: str | None, text: str | None, run: str | None, home: str | None
            yes: bool) -> None:
     """Answer the question of NODE; without NODE, list the open questions.
 
-    For an agent, TEXT becomes its next message. For a gate, it is the label of an edge, its key, or the node it leads
-    to; anything else is refused with the list of options.
+    For an agent, TEXT becomes its next message. For a question of the graph, it is an edge's label, its key, or the
+    node it leads to; anything else is refused with the list of options.
     """
     if node is None:
         show_waiting(find_home(home), run, approvals=False)
@@ -54,10 +54,10 @@ def answer(node: str | None, text: str | None, run: str | None, home: str | None
     if text is None:
         raise UsageError(f"say what to answer: garrison answer {node} TEXT")
     if run is not None and not resolve.is_launched(find_home(home), run):
-        from garrison.cli.pipeline_run import answer_gate, find_engine_run
+        from garrison.cli.pipeline_run import answer_wait, find_engine_run
 
         if (engine_run := find_engine_run(run, home)) is not None:
-            answer_gate(engine_run, node, text, yes=yes)
+            answer_wait(engine_run, node, text, yes=yes)
             return
     store = resolve.open_store(home)
     chosen = resolve.run_of_node(store, node, run)
@@ -69,8 +69,8 @@ def answer(node: str | None, text: str | None, run: str | None, home: str | None
                        f"{node} of run {chosen} has no open question; `garrison status {chosen}` shows what it does")
     if wanted and question.id != wanted:
         raise NotFound(f"that question of {node} has been answered; `garrison answer` lists open questions")
-    if (gate := _gate_of(state, node)) is not None:
-        confirm_irreversible(gate.question, text, yes=yes)
+    if (wait := _wait_of(state, node)) is not None:
+        confirm_irreversible(wait.question, text, yes=yes)
     attempt = state.nodes[node].attempt if node in state.nodes else 0
     posted = signals.post(store.home, signal_by_person(
         guardian, signals.InputResponse(question.id, text, by[:_MAX_SHOWN]), node=node, attempt=attempt))
@@ -83,18 +83,18 @@ def answer(node: str | None, text: str | None, run: str | None, home: str | None
 
 
 def _open_question(state: RunState, node: str, text: str) -> AgentQuestion | None:
-    """Return the node's open question: its gate's (the longest waiting one), else its agent's.
+    """Return the node's open question: the graph's (the longest waiting one), else its agent's.
 
     Raises:
-        Refused: `text` is not an option of the gate; the message lists the options.
+        Refused: `text` is none of its options; the message lists the options.
     """
-    gate = _gate_of(state, node)
-    if gate is not None:
-        if rejection := gate.rejection(text):
+    wait = _wait_of(state, node)
+    if wait is not None:
+        if rejection := wait.rejection(text):
             raise Refused(rejection)
-        return AgentQuestion(gate.place, gate.question.text)
+        return AgentQuestion(wait.place, wait.question.text)
     return state.questions.get(node)
 
 
-def _gate_of(state: RunState, node: str) -> OpenGate | None:
-    return next((gate for gate in state.gates.values() if gate.node == node), None)
+def _wait_of(state: RunState, node: str) -> OpenWait | None:
+    return next((wait for wait in state.waits.values() if wait.node == node), None)

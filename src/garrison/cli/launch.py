@@ -118,7 +118,7 @@ launch_options = combined(
     click.option("--new", is_flag=True,
                  help="Start another run although one of this pipeline and repository is unfinished."),
     click.option("--auto-approve", is_flag=True,
-                 help="Answer every gate for people with its default or first option, unless it is irreversible."),
+                 help="Answer each question of the graph with its default or first option, unless irreversible."),
     click.option("--allow-foreign-imports", is_flag=True,
                  help="Launch although the gate imports from another checkout."),
     click.option("--serve", "serve", is_flag=True, help="Also serve the run's web page while its launcher is alive."),

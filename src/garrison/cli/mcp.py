@@ -27,7 +27,9 @@ CODEX = """\
 [mcp_servers.{server}]
 command = {command}
 args = {args}
-default_tools_approval_mode = "approve"  # `codex exec` has nobody to ask"""
+default_tools_approval_mode = "approve"  # `codex exec` has nobody to ask, and would refuse answer and control
+required = true                          # else its first turn may begin before the tools are there
+tool_timeout_sec = 180                   # wait takes up to 110 s"""
 
 
 @click.group(cls=Group, invoke_without_command=True)

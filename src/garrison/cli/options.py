@@ -134,11 +134,11 @@ incarnation_option = click.option("--incarnation", type=click.IntRange(1), metav
 
 
 gate_options = combined(
-    click.option("--answer", "answers", metavar="GATE=LABEL", multiple=True,
-                 help="Answer a gate with LABEL every time it asks (repeatable)."),
+    click.option("--answer", "answers", metavar="NODE=LABEL", multiple=True,
+                 help="Answer the question of NODE with LABEL every time (repeatable)."),
     click.option("--auto-approve", is_flag=True,
-                 help="Answer every other gate with its first option, unless it is irreversible."),
-    click.option("--wait", "stay", is_flag=True, help="Wait at gates and signals instead of ending with code 3."))
+                 help="Answer every other question with its first option, unless it is irreversible."),
+    click.option("--wait", "stay", is_flag=True, help="Wait for answers and signals instead of ending with code 3."))
 
 
 def _set_quiet(context: click.Context, _param: click.Parameter, is_quiet: bool) -> None:

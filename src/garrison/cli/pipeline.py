@@ -1,4 +1,4 @@
-"""`garrison pipeline`: check, draw and inspect pipelines, and answer the gates of their runs.
+"""`garrison pipeline`: check, draw and inspect pipelines, and answer the questions of their runs.
 
 `pipeline_run` has `run`, `resume` and `fork`. Data goes to stdout: a table on a terminal, tab-separated lines in a
 pipe, JSON on demand.
@@ -23,7 +23,7 @@ from garrison.cli.commands import Group, former
 from garrison.cli.options import home_option, json_option
 from garrison.cli.output import print_json, print_message, print_table
 from garrison.cli.pipeline_run import (
-    answer_gate,
+    answer_wait,
     find_engine_run,
     find_run_directory,
     print_recorded,
@@ -392,15 +392,15 @@ def _launched_files(run: str, home: str | None) -> RunFiles:
 
 
 def node_statuses(state: RunState) -> dict[str, dict[str, object]]:
-    """Return node → status of tasks (as the guardian records them) and of gates.
+    """Return node → status of tasks (as the guardian records them) and of questions.
 
     Each has the node's latest outcome in the flow, the label it chose, and the number of its visits.
     """
     bodies: dict[str, dict[str, object]] = {name: asdict(node) for name, node in state.nodes.items()}
     for name, passed in state.outcomes.items():
         bodies.setdefault(name, {"status": PASSED_STATUS.get(passed.status, passed.status)})
-    for gate in state.gates.values():
-        bodies[gate.node] = {"status": "waiting", "reason": gate.summary()}
+    for wait in state.waits.values():
+        bodies[wait.node] = {"status": "waiting", "reason": wait.summary()}
     for name, body in bodies.items():
         outcome = state.outcomes.get(name, NodeOutcome("", ends=0))
         body |= {"outcome": outcome.status, "label": outcome.label, "visits": outcome.ends}
@@ -426,11 +426,11 @@ def print_engine_status(folder: RunDirectory, *, dot: bool = False, as_json: boo
     if checkpoint is None:
         raise Refused(f"{folder.root} has no checkpoint yet; try again in a moment")
     asked = open_questions(folder)
-    questions = {gate: question for gate, question in asked.items() if not question.answer}
-    answers = {gate: question.answer for gate, question in asked.items() if question.answer}
+    questions = {node: question for node, question in asked.items() if not question.answer}
+    answers = {node: question.answer for node, question in asked.items() if question.answer}
     if as_json:
         print_json({**checkpoint, "running": folder.is_running(), "answers": answers,
-                    "questions": {gate: question.data for gate, question in questions.items()}})
+                    "questions": {node: question.data for node, question in questions.items()}})
         return
     statuses = _engine_statuses(folder)
     if dot:
@@ -444,11 +444,11 @@ def print_engine_status(folder: RunDirectory, *, dot: bool = False, as_json: boo
     reason = "" if answers and not questions else checkpoint["reason"]  # which says that it waits for the answer
     print_message(f"{checkpoint['run']}: {checkpoint['status']}" + (f", {reason}" if reason else "")
                   + f", {checkpoint['steps']} steps" + (", running now" if folder.is_running() else ""))
-    for gate, text in answers.items():
-        print_recorded(folder, f"{gate} is answered: {text}")
-    for gate, gate_question in questions.items():
-        print_message(f"{gate} asks: {gate_question.question.text} ({gate_question.question.listed_options()}); "
-                      f"garrison answer {gate} LABEL --run {folder.root}")
+    for node, text in answers.items():
+        print_recorded(folder, f"{node} is answered: {text}")
+    for node, asked_question in questions.items():
+        print_message(f"{node} asks: {asked_question.question.text} ({asked_question.question.listed_options()}); "
+                      f"garrison answer {node} LABEL --run {folder.root}")
 
 
 def _engine_statuses(folder: RunDirectory) -> dict[str, str]:
@@ -465,8 +465,8 @@ def _engine_statuses(folder: RunDirectory) -> dict[str, str]:
 @home_option
 @click.option("--yes", is_flag=True)
 def answer(run: str, node: str, label: str, home: str | None, *, yes: bool) -> None:
-    """Answer the gate NODE of RUN, as `garrison answer NODE LABEL --run RUN` does."""
-    answer_gate(find_run_directory(run, home), node, label, yes=yes)
+    """Answer the question NODE of RUN, as `garrison answer NODE LABEL --run RUN` does."""
+    answer_wait(find_run_directory(run, home), node, label, yes=yes)
 
 
 @pipeline.command(hidden=True)

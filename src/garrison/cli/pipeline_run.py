@@ -91,7 +91,7 @@ def run(file: Path, run_dir: Path | None, workdir: Path | None, values: tuple[st
     from garrison.pipeline.simulation import parse_outcomes
 
     graph, state = parse_file(file), find_home(home)
-    planned_outcomes, prepared = parse_outcomes(outcomes), parse_pairs(answers, "--answer", "GATE=LABEL")
+    planned_outcomes, prepared = parse_outcomes(outcomes), parse_pairs(answers, "--answer", "NODE=LABEL")
     if planned_outcomes and not simulate:
         raise UsageError("--outcome is for --simulate; in a real run the nodes decide their outcomes")
     _check_gates(graph, prepared)
@@ -126,7 +126,7 @@ def resume_pipeline_run(run: str, home: str | None, *, answers: tuple[str, ...],
     start = read_run(folder).start
     text = _changed_text(start, use_changed=changed_graph, use_original=original_graph)
     graph = parse(text or start.graph, start.source)
-    prepared = parse_pairs(answers, "--answer", "GATE=LABEL")
+    prepared = parse_pairs(answers, "--answer", "NODE=LABEL")
     _check_gates(graph, prepared)
     simulated = from_data(_Simulation, start.simulated) if start.simulated else None
     workers = _workers(graph, find_home(home), agent or start.agent or "command", simulated,
@@ -181,11 +181,11 @@ class _Simulation(Value):
     outcomes: Mapping[str, tuple[str | Mapping[str, object], int | None]]
     """Node → report and the number of attempts that have it, None for all."""
     labels: Mapping[str, str]
-    """Gate → answer."""
+    """Node → answer."""
 
 
 class _Workers(TypedDict, total=False):
-    """Arguments of `run_async` for what runs the nodes and what answers the gates."""
+    """Arguments of `run_async` for what runs the nodes and what answers the questions."""
 
     handlers: Mapping[str, Handler]
     answerer: Answerer | None
@@ -358,13 +358,13 @@ def _print_sandbox(graph: Graph, home: Path, agent: str, *, quiet: bool) -> None
 
 
 def _check_gates(graph: Graph, answers: dict[str, str]) -> None:
-    """Refuse an answer to a gate that the graph does not have; a subpipeline may have any."""
+    """Refuse an answer to a question that the graph does not have; a subpipeline may have any."""
     if graph.nodes_of("subgraph", "stack.manager_loop"):
         return
     for gate in answers:
         if gate not in graph.nodes:
             gates = ", ".join(node.id for node in graph.nodes_of("wait.human")) or "none"
-            raise UsageError(f"--answer names {gate!r:.40}, which is not a node of the graph; its gates: {gates}")
+            raise UsageError(f"--answer names {gate!r:.40}, which is not a node of the graph; those that ask: {gates}")
 
 
 def _changed_text(start: RunStart, *, use_changed: bool, use_original: bool) -> str | None:
@@ -428,8 +428,8 @@ def new_run_directory(home: Path, graph: str | None, file: Path) -> Path:
             return directory
 
 
-def answer_gate(folder: RunDirectory, node: str, label: str, *, yes: bool) -> None:
-    """Answer an open gate of a run; NotFound if it asks nothing, UsageError for what is not one of its options."""
+def answer_wait(folder: RunDirectory, node: str, label: str, *, yes: bool) -> None:
+    """Answer an open question of a run; NotFound if it asks nothing, UsageError for what is not one of its options."""
     from garrison.cli.waiting import confirm_irreversible
     from garrison.pipeline.store import open_questions
 
@@ -438,7 +438,7 @@ def answer_gate(folder: RunDirectory, node: str, label: str, *, yes: bool) -> No
     if gate_question is None:
         gates = sorted(questions)
         raise NotFound(f"{node} of {folder.root.name} asks nothing now; " + (
-            f"open gates: {', '.join(gates)}" if gates else f"`garrison status {folder.root}` shows what it does"))
+            f"open questions: {', '.join(gates)}" if gates else f"`garrison status {folder.root}` shows what it does"))
     if rejection := gate_question.question.rejection(label):
         raise UsageError(rejection)
     confirm_irreversible(gate_question.question, label, yes=yes)

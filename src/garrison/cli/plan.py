@@ -39,8 +39,8 @@ from garrison.pipeline.parser import parse
 from garrison.plan import graph as plan_graph
 from garrison.plan import history, prompts
 from garrison.plan.planner import OpenQuestions, Planner
-from garrison.plan.proposal import CHECK, NO_PAST, Past, Rules
-from garrison.plan.store import Answer, PlanRecord, Plans, Stage
+from garrison.plan.proposal import CHECK, NO_PAST, Past, PlanRules
+from garrison.plan.store import PlanAnswer, PlanRecord, Plans, PlanStage
 from garrison.processes.runtime import Runtime
 from garrison.records import atomic
 from garrison.run.state import EXIT
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from garrison.pipeline.graph import Graph
-    from garrison.plan.proposal import Proposal
+    from garrison.plan.proposal import ProposedPlan
     from garrison.run.state import RunState
 
 WAITING = 3
@@ -73,7 +73,7 @@ _PLAN = {"Goal": ("file", "issue", "answer"), "Plan": ("planner", "command", "ch
               help="File with the goal, for a long one; `-` reads it from standard input.")
 @click.option("--issue", type=click.IntRange(1), metavar="N", help="Take the goal from an issue of the forge.")
 @click.option("--answer", multiple=True, metavar="TEXT",
-              help="Answer to an open question of the plan (repeatable, in their order).")
+              help="PlanAnswer to an open question of the plan (repeatable, in their order).")
 @click.option("--planner", metavar="NAME",
               help="Agent that plans (default: [plan] agent, else the one that does tasks).")
 @click.option("--command", metavar="CMD", help="Command that plans in place of an agent: it prints the plan as JSON.")
@@ -107,14 +107,16 @@ def plan(words: tuple[str, ...], file: Path | None, issue: int | None, answer: t
             raise UsageError("--continue PLAN takes no goal: the plan has its own")
         made = plans.read(again)
         validate_repository(Path(made.repo))
+        if not made.mends:
+            raise Refused(f"plan {made.id} is of an issue: `garrison take` with its number and --plan continues it")
         made = plans.write(replace(made, check=check or made.check, agent=agent or made.agent))
     else:
         here = target_dir or Path.cwd()
-        goal = read_task(words, file) if issue is None else _read_issue(
+        goal = read_task(words, file, "goal") if issue is None else _read_issue(
             runtime, validate_repository(here), issue, options["base"])
         made = plans.begin(_new(runtime, here, goal, planner, command, check, agent))
     with plans.held(made.id), interruptible():
-        session = Session(runtime, plans, made, answer, yes=yes or dry_run, edit=edit, as_json=as_json)
+        session = PlanSession(runtime, plans, made, answer, yes=yes or dry_run, edit=edit, as_json=as_json)
         try:
             text = session.to_launch(out)
         except OpenQuestions as error:
@@ -135,9 +137,10 @@ def make_plan(runtime: Runtime, here: Path, goal: str, run: str, agent: str | No
     """
     plans = Plans(runtime.home)
     known = next((each for each in plans.list() if each.runs == (run,)), None)
-    made = known or plans.begin(replace(_new(runtime, here, goal, None, None, None, agent), runs=(run,)))
+    made = known or plans.begin(replace(_new(runtime, here, goal, None, None, None, agent), runs=(run,),
+                                          mends=False))
     with plans.held(made.id), interruptible():
-        session = Session(runtime, plans, made, (), yes=False, edit=False, as_json=False)
+        session = PlanSession(runtime, plans, made, (), yes=False, edit=False, as_json=False)
         try:
             text = session.to_launch(None)
         except OpenQuestions as error:
@@ -153,7 +156,7 @@ def _new(runtime: Runtime, here: Path, goal: str, planner: str | None, command: 
     """Return the record of a new plan; Refused or UsageError if nobody can plan it or do it."""
     if planner and command:
         raise UsageError("name a --planner or give a --command, not both")
-    target, doer = validate_repository(here), choose_agent(runtime, here, agent)
+    target, doer = validate_repository(here), choose_agent(runtime, here, agent, "")
     who = "" if command else planner or read_config(runtime.home).plan().agent or doer
     if who:
         registry.find_profile(who, runtime.home)
@@ -177,7 +180,7 @@ def _read_issue(runtime: Runtime, target: Path, number: int, base: str | None) -
     return write_task(found, forge.location)
 
 
-class Row(Value):
+class PlanRow(Value):
     """A task as the table shows it."""
 
     node: str
@@ -190,7 +193,7 @@ class Row(Value):
     time: str
 
 
-class Session:
+class PlanSession:
     """Work on one plan in this process, which holds it."""
 
     def __init__(self, runtime: Runtime, plans: Plans, plan: PlanRecord, answers: Sequence[str], *, yes: bool,
@@ -212,9 +215,9 @@ class Session:
 
     def to_launch(self, out: Path | None) -> str:
         """Return the graph that the user has approved; '' if nothing is to be launched. OpenQuestions, Refused."""
-        if self.plan.stage is Stage.LAUNCHED:
+        if self.plan.stage is PlanStage.LAUNCHED:
             return self._continue_run()
-        if self.plan.stage in (Stage.PLANNING, Stage.ASKED):
+        if self.plan.stage in (PlanStage.PLANNING, PlanStage.ASKED):
             self._propose()
         text = self.plans.read_graph(self.plan.id)
         if self.edit:
@@ -222,7 +225,7 @@ class Session:
         graph = parse(text, self.plan.id)
         if out is not None:
             atomic.write(out, text.encode())
-            self._write(stage=Stage.PROPOSED)
+            self._write(stage=PlanStage.PROPOSED)
             print_message(f"the plan is in {out}; `garrison launch {out}` runs it, edited or not")
             return ""
         return self._approve(graph)
@@ -236,25 +239,24 @@ class Session:
                           f"{Path(self.plan.repo).name} at {self.plan.commit[:10]}")
             planner = self._planner()
             try:
-                found = planner.propose(prompts.goal_of(self.plan.goal))
+                found = planner.propose(prompts.goal_of(self.plan.goal), lambda proposal: plan_graph.find_errors(
+                    plan_graph.to_graph(proposal, self.plan.goal, self.plan.check)) if proposal.tasks else [])
             finally:
                 self.plan = planner.plan
             if not found.proposal.questions or (self.yes and found.proposal.tasks and self.plan.answers):
                 break
-            self._write(stage=Stage.ASKED, questions=found.proposal.questions)
+            self._write(stage=PlanStage.ASKED, questions=found.proposal.questions)
         graph = plan_graph.to_graph(found.proposal, self.plan.goal, self.plan.check)
-        if errors := plan_graph.find_errors(graph):
-            raise Refused(f"the plan cannot be run: {errors[0]}; `garrison plan --continue {self.plan.id}` tries again")
         self.plans.write_graph(self.plan.id, to_dot(graph))
-        self._write(stage=Stage.PROPOSED, questions=(), notes=found.notes)
+        self._write(stage=PlanStage.PROPOSED, questions=(), notes=found.notes)
 
     def _planner(self) -> Planner:
         return Planner(self.runtime, self.plans, self.plan, self._rules(), print_message, self._ask)
 
-    def _rules(self) -> Rules:
+    def _rules(self) -> PlanRules:
         agents = {self.plan.agent, *self.config.agents}
         budgets = {name: registry.limits_of(name, CHECK, {}, self.runtime.home).node for name in sorted(agents)}
-        return Rules(self.config.max_tasks, frozenset(agents), frozenset(self.config.commands),
+        return PlanRules(self.config.max_tasks, frozenset(agents), frozenset(self.config.commands),
                      {**budgets, "": budgets[self.plan.agent]})
 
     def _ask(self, question: str) -> str | None:
@@ -276,13 +278,13 @@ class Session:
             if answer is None:
                 raise OpenQuestions(self.plan.questions)
             first, *rest = self.plan.questions
-            self._write(questions=tuple(rest), answers=(*self.plan.answers, Answer(first, answer)))
-        if self.plan.stage is Stage.ASKED:
-            self._write(stage=Stage.PLANNING)
+            self._write(questions=tuple(rest), answers=(*self.plan.answers, PlanAnswer(first, answer)))
+        if self.plan.stage is PlanStage.ASKED:
+            self._write(stage=PlanStage.PLANNING)
 
     def show_questions(self, questions: Sequence[str]) -> None:
         """Print open questions, and how they are answered."""
-        self._write(stage=Stage.ASKED, questions=tuple(questions))
+        self._write(stage=PlanStage.ASKED, questions=tuple(questions))
         if self.as_json:
             print_json({"plan": self.plan.id, "stage": self.plan.stage, "questions": list(questions)})
             return
@@ -338,25 +340,25 @@ class Session:
                 break
             if said in ("e", "edit"):
                 return self._approve(parse(self._edit(to_dot(graph)), self.plan.id))
-            self._write(stage=Stage.DROPPED if said in ("n", "no") else Stage.PROPOSED)
+            self._write(stage=PlanStage.DROPPED if said in ("n", "no") else PlanStage.PROPOSED)
             print_message(f"nothing was started; `garrison plan --continue {self.plan.id}` shows it again")
             return ""
-        self._write(stage=Stage.PROPOSED, approved=most, planned=self.plans.spent(self.plan.id))
+        self._write(stage=PlanStage.PROPOSED, approved=most, planned=self.plans.spent(self.plan.id))
         return to_dot(graph)
 
     def _most(self, graph: Graph) -> float | None:
         """Return the US dollars that the nodes of a graph may spend together; None if one has no limit."""
-        limits = [registry.limits_of(text or self.plan.agent, node.id, node.attrs, self.runtime.home).node
-                  for node in graph.nodes.values() if node.handler == "codergen" and not node.attrs.get("command")
-                  and not node.attrs.get("status")
-                  for text in [str(node.attrs.get("agent") or "")]]
+        limits = [registry.limits_of(str(node.attrs.get("agent") or self.plan.agent), node.id, node.attrs,
+                                     self.runtime.home).node for node in plan_graph.list_open(graph)]
         return None if None in limits else sum(limit for limit in limits if limit is not None)
 
     def _show(self, graph: Graph, most: float | None) -> None:
         proposal = plan_graph.read_plan(graph)
         rows = self._rows(proposal, graph)
+        if self.as_json and self.yes:  # what is printed is the run alone
+            return
         if self.as_json:
-            print_json({"plan": self.plan.id, "stage": Stage.PROPOSED, "goal": self.plan.goal, "tasks": rows,
+            print_json({"plan": self.plan.id, "stage": PlanStage.PROPOSED, "goal": self.plan.goal, "tasks": rows,
                         "edges": [[need.task, task.name, need.what] for task in proposal.tasks for need in task.needs],
                         "notes": list(self.plan.notes), "most_usd": most, "one_task": len(proposal.tasks) == 1})
             return
@@ -372,7 +374,7 @@ class Session:
         print_message(f"it may spend {'any amount: an agent has no budget' if most is None else f'${most:g} at most'}; "
                       f"planning has cost {f'${spent:.2f}' if spent else 'nothing that is known'}")
 
-    def _rows(self, proposal: Proposal, graph: Graph) -> list[Row]:
+    def _rows(self, proposal: ProposedPlan, graph: Graph) -> list[PlanRow]:
         past = history.read_history(self.runtime, self.plan.repo)
         rows = []
         for name, title, needs, files, agent in [
@@ -383,7 +385,7 @@ class Session:
             who, attrs = agent or self.plan.agent, graph.nodes[name].attrs
             limit = None if attrs.get("command") else registry.limits_of(who, name, attrs, self.runtime.home).node
             known = past.get(who)
-            rows.append(Row(name, title, needs, files, who, limit, known.cost if known else history.UNKNOWN,
+            rows.append(PlanRow(name, title, needs, files, who, limit, known.cost if known else history.UNKNOWN,
                             known.time if known else history.UNKNOWN))
         return rows
 
@@ -418,8 +420,9 @@ class Session:
                 return self.code or code
 
     def record_launch(self, run: str) -> None:
-        """Record the run of an approved plan, before that begins."""
-        self._write(stage=Stage.LAUNCHED, runs=tuple(dict.fromkeys((*self.plan.runs, run))))
+        """Record the run of an approved plan, before that begins; each but the first mends the plan."""
+        runs = tuple(dict.fromkeys((*self.plan.runs, run)))
+        self._write(stage=PlanStage.LAUNCHED, runs=runs, replans=len(runs) - 1)
 
     def _next_run(self) -> str:
         """Return the id of the next run of the plan: that of one which was not begun, if this was interrupted."""
@@ -441,11 +444,13 @@ class Session:
         return ""
 
     def _can_mend(self) -> bool:
-        return self.plan.replans < self.config.replans
+        return self.plan.mends and self.plan.replans < self.config.replans
 
     def _mend(self, state: RunState) -> str:
         """Return the graph that takes the place of one whose run has failed; '' if the user does not want it."""
-        graph = parse(self.plans.read_graph(self.plan.id), self.plan.id)
+        # as it was launched: an interrupted mending may have written the plan's own already
+        launched = self.runtime.files(self.plan.runs[-1]).launched_graph.read_text(encoding="utf-8")
+        graph = parse(launched, self.plan.id)
         past = past_of(state, graph)
         if not past.failed:
             return ""
@@ -456,20 +461,17 @@ class Session:
         names = ", ".join(sorted(past.failed))
         print_message(f"{names} failed: the planner looks for another way ({self.plan.replans + 1} of "
                       f"{self.config.replans})")
-        self._write(replans=self.plan.replans + 1,
-                    commit=Git(Path(self.plan.repo), home=self.runtime.home).rev("HEAD") or self.plan.commit)
+        self._write(commit=Git(Path(self.plan.repo), home=self.runtime.home).rev("HEAD") or self.plan.commit)
         labels = {name: node.label for name, node in graph.nodes.items()}
         planner = self._planner()
         try:
             found = planner.propose(prompts.mending(
                 self.plan.goal, [(name, labels[name]) for name in sorted(past.landed)],
-                [(name, labels[name], state.nodes[name].reason) for name in sorted(past.failed)]), past)
+                [(name, labels[name], state.nodes[name].reason) for name in sorted(past.failed)]),
+                lambda proposal: plan_graph.find_errors(plan_graph.mend(graph, proposal, past)), past)
         finally:
             self.plan = planner.plan
-        mended = plan_graph.mend(graph, found.proposal, past)
-        if errors := plan_graph.find_errors(mended):
-            raise Refused(f"the mended plan cannot be run: {errors[0]}")
-        mended = self._within(mended, self._left())
+        mended = self._within(plan_graph.mend(graph, found.proposal, past))
         self._write(notes=found.notes)
         text, approved, planned = to_dot(mended), self.plan.approved, self.plan.planned
         approved_text = self._approve(mended)
@@ -483,16 +485,10 @@ class Session:
         spent = sum(history.spent_by(self.runtime.home, run) for run in self.plan.runs)
         return self.plan.approved - spent - max(0.0, self.plans.spent(self.plan.id) - self.plan.planned)
 
-    def _within(self, graph: Graph, left: float | None) -> Graph:
-        """Return a graph whose nodes may spend no more than what is left."""
-        most = self._most(graph)
-        if left is None or (most is not None and most <= left):
-            return graph
-        todo = [node for node in graph.nodes.values() if node.handler == "codergen" and not node.attrs.get("status")
-                and not node.attrs.get("command")]
-        share = f"{left / max(len(todo), 1):.4f}"
-        nodes = {**graph.nodes, **{node.id: replace(node, attrs={**node.attrs, "budget": share}) for node in todo}}
-        return replace(graph, nodes=nodes)
+    def _within(self, graph: Graph) -> Graph:
+        """Return a graph whose nodes may spend no more than what is left of the first approval."""
+        most, left = self._most(graph), self._left()
+        return graph if left is None or (most is not None and most <= left) else plan_graph.share_budget(graph, left)
 
 
 def past_of(state: RunState, graph: Graph) -> Past:

@@ -1,6 +1,6 @@
 """`garrison take`: runs from issues, each with a pull request that closes its issue.
 
-The run's id is made from the issue, so that no issue is taken twice, whoever tries at the same time. The issue's text
+The run's id is made from the issue, so that no issue is taken twice, even by two calls at once. The issue's text
 is foreign: it is quoted in the prompt. The comment that links issue and run has a marker; a repeated call looks for it.
 """
 
@@ -97,6 +97,9 @@ def take(number: int | None, label: str | None, at_most: int, home: str | None, 
     target = validate_repository(target_dir or Path.cwd())
     forge, remote, branch = find_forge(runtime, target, base)
     begun: list[Begun] = []
+    text = _plan(runtime, target_dir or target, forge, number, options["agent"]) if planned and number else ""
+    if planned and not text:
+        return
     # what is counted must stay true until its runs are there: two calls at once would each begin `at_most`
     with locked(make_directory(runtime.home / "run") / TAKE_LOCK, LOCK_SECONDS):
         taken, busy = _taken(runtime)
@@ -111,13 +114,12 @@ def take(number: int | None, label: str | None, at_most: int, home: str | None, 
                 continue
             if not issue.open:
                 raise UsageError(f"issue {issue.number} is closed; reopen it, or take another")
-            task = write_task(issue, forge.location)
-            text = _plan(runtime, target_dir or target, task, name, options["agent"]) if planned else task_graph([task])
-            request = make_request(Path(f"issue_{issue.number}"), target_dir, text=text, run=name, land=LAND_PR,
+            graph = text or task_graph([write_task(issue, forge.location)])
+            request = make_request(Path(f"issue_{issue.number}"), target_dir, text=graph, run=name, land=LAND_PR,
                                    base=f"{remote}:{branch}", issue=issue.number,
                                    issue_label=label or "",
                                    issue_text=hash_words(f"{issue.title}\n\n{issue.text}"), **{**options, "new": True})
-            created = create(runtime, request, dry_run=dry_run, as_json=as_json) if text else None
+            created = create(runtime, request, dry_run=dry_run, as_json=as_json)
             if created is None:
                 continue
             pid = start_detached(runtime, created, [])
@@ -133,10 +135,14 @@ def take(number: int | None, label: str | None, at_most: int, home: str | None, 
         click.echo(f"issue {each.issue}: run {each.run}")
 
 
-def _plan(runtime: Runtime, here: Path, goal: str, run: str, agent: str | None) -> str:
-    """Return the graph of a goal that the user has approved; '' if they have not."""
+def _plan(runtime: Runtime, here: Path, forge: Forge, number: int, agent: str | None) -> str:
+    """Return the graph of an issue that the user has approved; '' if they have not, UsageError if it has a run."""
     make: Callable[..., str] = load(PluginGroup.PARTS, "plan.make")
-    return make(runtime, here, goal, run, agent)
+    run, issue = run_of_issue(forge.location, number), forge.read_issue(number)
+    if run in _taken(runtime)[0] or not issue.open:
+        raise UsageError(f"issue {number} is closed; reopen it, or take another" if not issue.open else
+                         f"issue {number} has the run {run}; `garrison resume {run}` continues it")
+    return make(runtime, here, write_task(issue, forge.location), run, agent)
 
 
 def find_forge(runtime: Runtime, target: Path, base: str | None) -> tuple[Forge, str, str]:

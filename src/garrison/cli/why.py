@@ -22,6 +22,7 @@ from garrison.errors import NotFound, Refused
 from garrison.merge.queue import find_unrecorded
 from garrison.pipeline.node_status import LandingWord
 from garrison.pipeline.subpipelines import NAME_SEPARATOR
+from garrison.processes.runtime import Runtime
 from garrison.records import run as run_records
 from garrison.records.identity import Identity
 from garrison.records.names import ROLES, Key, check_run
@@ -30,6 +31,7 @@ from garrison.run.progress import shorten_reason
 from garrison.run.state import describe_next
 from garrison.run.status import FINAL, Status
 from garrison.views import explain
+from garrison.views.decision import compare_files
 from garrison.views.event_log import NODE_ROLES, EventLog
 from garrison.views.node_view import NodeView, changed_agents, first_line, name_refused, permission_hint
 from garrison.views.run_view import RunReader, RunView
@@ -89,7 +91,8 @@ def why(name: str | None, run: str | None, last: int | None, home: str | None, *
     node = next((each for each in shown if each.node in about), None)
     earlier = {} if everything or node is None else explain.earlier_attempts(events, node.node)
     of_run = view.lands.reason if view.lands and not nodes and view.status not in FINAL else ""
-    told = tell_run(view, nodes) if node is None else tell_node(view, node, earlier, of_run)
+    told = tell_run(view, nodes) if node is None else tell_node(
+        view, node, earlier, of_run, compare_files(Runtime.real(store.home), chosen, node.node))
     show(cut(told, here.columns), here)
     for problem in view.problems:
         print_message(problem)
@@ -155,15 +158,18 @@ def state_words(place: str, doing: str) -> str:
     return doing if doing.startswith(place) else f"{place}: {doing}" if doing else place
 
 
-def tell_node(view: RunView, node: NodeView, earlier: Mapping[int, str], of_run: str = "") -> list[str]:
+def tell_node(view: RunView, node: NodeView, earlier: Mapping[int, str], of_run: str = "", files: str = ""
+              ) -> list[str]:
     """Return what became of a node and its `earlier` attempts, how it is now, and what to do, in five lines. Pure.
 
     Args:
         of_run: what its run waits for, where that has no other node.
+        files: how what it changes compares with what it was to change.
     """
     facts = [f"attempt {number} did not land: {shorten_reason(reason) or 'no reason was recorded'}"
              for number, reason in earlier.items()]
     facts += [*changed_agents([node]), *(f"network: {line}" for line in name_refused([node]))]
+    facts += [f"files: {files}"] if files else []
     if len(facts) > FACTS:
         facts = [f"{len(facts) - FACTS + 1} more: `garrison why {node.node} --all --run {view.run_id}`",
                  *facts[1 - FACTS:]]

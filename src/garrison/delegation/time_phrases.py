@@ -10,14 +10,12 @@ Hours and minutes are elapsed time, also across a change to summer time; days, w
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable
-from datetime import UTC, datetime, time, timedelta, tzinfo
-from pathlib import Path
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+from datetime import UTC, datetime, time, timedelta
 
 from garrison.delegation.models import Interval
+from garrison.system.clock import local_zone
 from garrison.values import Value
 
 WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
@@ -289,19 +287,6 @@ def _to_span(words: str, moment: datetime, now: datetime) -> tuple[datetime, dat
         first = midnight(moment).replace(day=1)
         return first, midnight(first, 32).replace(day=1)
     return midnight(moment), midnight(moment, 1)
-
-
-_ZONES = "/zoneinfo/"
-LOCALTIME = Path("/etc/localtime")
-
-
-def local_zone() -> tzinfo | None:
-    """Return the time zone of `TZ`, else the system's; None if its name cannot be determined."""
-    name = os.environ.get("TZ", "").lstrip(":") or os.path.realpath(LOCALTIME).partition(_ZONES)[2]
-    try:
-        return ZoneInfo(name) if name else None
-    except (OSError, ValueError, ZoneInfoNotFoundError):
-        return None
 
 
 def local_now() -> datetime:

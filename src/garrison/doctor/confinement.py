@@ -12,7 +12,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -31,6 +30,7 @@ from garrison.sandbox.network import connect_for
 from garrison.sandbox.place import EXCHANGE, Mode, Mount, Place, Rights, Role
 from garrison.sandbox.probe import choose_mode, machine, missing_path_notes, summarize_sandbox
 from garrison.system import processes, untrusted
+from garrison.system.clock import wait_until
 from garrison.system.git import Git
 from garrison.system.git.repository import EMAIL, NAME
 from garrison.system.tmux_server import TmuxServer
@@ -242,16 +242,15 @@ def _targets(root: Path, user: Path) -> Iterator[AttemptTargets]:
 
 def _is_left(mark: str) -> bool:
     """Return whether a process with this word in its command line outlives the sandbox; end it."""
-    left: list[processes.ProcessRow] = []
-    until = time.monotonic() + 2.0
-    while True:
-        left = [row for row in processes.list_processes() if mark.encode() in _command_line(row.pid)]
-        if not left or time.monotonic() > until:
-            break
-        time.sleep(0.05)
-    for row in left:
+    def left() -> list[processes.ProcessRow]:
+        return [row for row in processes.list_processes() if mark.encode() in _command_line(row.pid)]
+
+    if wait_until(lambda: not left(), 2.0):
+        return False
+    remaining = left()
+    for row in remaining:
         processes.send(row.pid, row.ticks, 9)
-    return bool(left)
+    return bool(remaining)
 
 
 def _command_line(pid: int) -> bytes:

@@ -116,7 +116,7 @@ def judge_process(process: ProcessRow, name: str, incarnation: int, *, is_alive:
         is_alive: the record is of the same incarnation, which is alive.
         exempt: it must not be judged.
     """
-    if exempt or is_alive or (name.startswith(("gate-", "proxy-")) and not run_over):
+    if exempt or is_alive or (name.startswith(("gate-", "proxy-", "service-")) and not run_over):
         return None
     return Finding("orphans", Severity.WARNING,
                    f"process {process.pid} ({process.comm}) carries the marker of {name}#{incarnation}, which is over",

@@ -27,6 +27,8 @@ from garrison.records.life_lock import is_held
 from garrison.records.names import parse_marker
 from garrison.records.store import Store
 from garrison.system import command, processes, systemd
+from garrison.system.clock import wait_until
+from garrison.system.command import start_detached
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -85,9 +87,7 @@ def start(home: Path, environ: Mapping[str, str]) -> str:
         _call(manager, "disable", "--now", unit)
         file.unlink(missing_ok=True)
     log = home / FOLDER / "service.log"
-    with log.open("ab") as output:
-        subprocess.Popen(["sh", "-c", LOOP, "sh", str(command_path()), str(home)], env=variables, cwd="/",
-                         stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True)
+    start_detached(["sh", "-c", LOOP, "sh", str(command_path()), str(home)], log, env=variables)
     if not _wait(home, is_up=True):
         raise GarrisonError(f"the service does not begin; the end of its log: {_tail(log)}")
     return "kept by its own shell (no user manager of systemd answers here): it is started after a reboot when " \
@@ -176,12 +176,7 @@ def _linger(manager: systemd.Manager) -> str:
 
 
 def _wait(home: Path, *, is_up: bool) -> bool:
-    end = time.monotonic() + (START_SECONDS if is_up else STOP_SECONDS)
-    while is_held(life_path(home)) is not is_up:
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.05)
-    return True
+    return wait_until(lambda: is_held(life_path(home)) is is_up, START_SECONDS if is_up else STOP_SECONDS)
 
 
 def _command_line(pid: int) -> str:

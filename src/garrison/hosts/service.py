@@ -61,6 +61,7 @@ from garrison.records.host_service import (
 )
 from garrison.records.hosts import Host, HostState
 from garrison.records.life_lock import LifeLock
+from garrison.system.command import start_detached
 from garrison.system.stamps import file_stamp
 from garrison.values import Value, asdict, replace
 
@@ -437,10 +438,8 @@ class HostWork:
                 "--run", self.job.host_run, "--attempt", str(self.claim.attempt.id)]
         marker = f"{self.runtime.home}:{self.job.host_run}:begin#{self.claim.token.claim}"
         ServiceGuard.of(self.runtime.home).begin(self.job.host_run)
-        with (folder / LOG).open("ab") as log:
-            self._process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                                             start_new_session=True, cwd=self.runtime.home,
-                                             env={**self.runtime.environ, "GARRISON_LIFE": marker})
+        self._process = start_detached(argv, folder / LOG, cwd=self.runtime.home,
+                                       env={**self.runtime.environ, "GARRISON_LIFE": marker})
 
     def poll(self) -> AttemptResult | None:
         if self._result is None and self._process is not None and (code := self._process.poll()) is not None:

@@ -45,6 +45,11 @@ def last_message(err: str, out: str = "") -> str:
     return clean(lines[-1])[:LONGEST].removeprefix("garrison: ") if lines else ""
 
 
+def failure_of(code: int | None, err: str, out: str = "", why: str = "") -> str:
+    """Return why a command failed: why it was ended, else its last message, else its exit code."""
+    return why or last_message(err, out) or f"exit code {code} and no message"
+
+
 def runs_in(out: str) -> list[str]:
     """Return the runs that the JSON of a command says it began."""
     try:

@@ -9,24 +9,26 @@ nothing new.
 from __future__ import annotations
 
 import hashlib
-import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from garrison.launch.own_command import last_message, run_command
+from garrison.launch.own_command import failure_of, run_command
 from garrison.records import atomic, record
 from garrison.records.life_lock import LifeLock, is_held
 from garrison.records.names import to_run_stem
 from garrison.records.record import Record
 from garrison.records.run import RunFiles
+from garrison.system.command import start_detached
 from garrison.values import replace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 FOLDER = "mcp"
+PLAN, PLAN_WAITS = "plan", 3
+"""Command that begins no run by itself, and its exit code if it waits for the user."""
 SECONDS = 7200.0
 """Time limit of a command: its pre-flight may run a set-up and a gate."""
 
@@ -43,6 +45,8 @@ class RequestedRun(Record):
     """Standard input of the command."""
     problem: str = ""
     """Why it began nothing."""
+    said: str = ""
+    """What the command printed, if it makes a plan."""
     is_cancelled: bool = False
     """True if the run is to be stopped as soon as it has begun."""
 
@@ -62,9 +66,8 @@ def begin(home: Path, request: str, words: Sequence[str], text: str, repo: str, 
             return record.decode(RequestedRun, data, path)
         begun = RequestedRun(request, f"{to_run_stem(name)}-{digest[:6]}", list(words), repo, text)
         atomic.write(path, record.encode(begun))
-    with path.with_suffix(".log").open("ab") as log:
-        subprocess.Popen([sys.executable, "-P", "-m", "garrison.mcp.beginnings", str(home), str(path)], cwd="/",
-                         stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+    start_detached([sys.executable, "-P", "-m", "garrison.mcp.beginnings", str(home), str(path)],
+                   path.with_suffix(".log"))
     return begun
 
 
@@ -76,6 +79,13 @@ def find(home: Path, run: str) -> RequestedRun | None:
                 path.with_suffix(".life")) and path.stat().st_mtime < time.time() - 60
             return replace(begun, problem="the command that was to begin it has died") if lost else begun
     return None
+
+
+def unfinished(home: Path) -> Iterator[tuple[float, RequestedRun]]:
+    """Yield what has begun no run (yet), with the time of its last change in seconds since 1970."""
+    for path, begun in _read_all(home):
+        if begun.words[0] != PLAN and not RunFiles(home, begun.run).launch.exists():
+            yield path.stat().st_mtime, begun
 
 
 def begun_by(home: Path, prefix: str) -> list[RequestedRun]:
@@ -100,17 +110,19 @@ def perform(home: Path, path: Path) -> None:
     data = atomic.read(path)
     if lock is None or data is None:
         return
-    begun, problem = record.decode(RequestedRun, data, path), ""
-    if not RunFiles(home, begun.run).launch.exists():
+    begun, problem, said = record.decode(RequestedRun, data, path), "", ""
+    if not begun.said and not RunFiles(home, begun.run).launch.exists():
         first, *rest = begun.words
-        done = run_command(home, [first, f"--run={begun.run}", "--detach", "--json", *rest], SECONDS, cwd=begun.repo,
-                           text=begun.text)
-        if not done.ok:
-            problem = done.why or last_message(done.err) or f"exit code {done.code} and no message"
+        own = [] if first == PLAN else [f"--run={begun.run}"]
+        done = run_command(home, [first, *own, "--detach", "--json", *rest], SECONDS, cwd=begun.repo, text=begun.text)
+        if first == PLAN and (done.ok or done.code == PLAN_WAITS):
+            said = done.out
+        elif not done.ok:
+            problem = failure_of(done.code, done.err, why=done.why)
     with atomic.locked(home / FOLDER / "lock"):
         begun = record.decode(RequestedRun, atomic.read(path) or data, path)
-        if problem:
-            atomic.write(path, record.encode(replace(begun, problem=problem)))
+        if problem or said:
+            atomic.write(path, record.encode(replace(begun, problem=problem, said=said)))
     if begun.is_cancelled and not problem:
         run_command(home, ["stop", begun.run], SECONDS, cwd=begun.repo)
     lock.release()

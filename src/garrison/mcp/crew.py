@@ -17,8 +17,9 @@ import msgspec
 
 from garrison.ends import WaitKind
 from garrison.errors import NotFound, Refused, UsageError
-from garrison.launch.own_command import last_message, run_command
+from garrison.launch.own_command import failure_of, last_message, run_command
 from garrison.mcp import beginnings
+from garrison.mcp.beginnings import RequestedRun
 from garrison.notify.devices import read_serving
 from garrison.processes.runtime import Runtime
 from garrison.records import journal
@@ -104,16 +105,13 @@ class ClientRuns:
         Args:
             given: `task`, `tasks` or `graph`, and `agent`, `gate`, `acceptance`, `budget`, `repo`; empty for none.
         """
-        if self.inside:
-            raise Refused(f"no run is begun from inside another one: this server runs in {self.inside}")
+        self._check(request)
         kinds = [kind for kind in ("task", "tasks", "graph") if given.get(kind, "").strip()]
         if len(kinds) != 1:
             raise UsageError("give one of task, tasks and graph")
         text, repo = given[kinds[0]], self._repo(given.get("repo", ""))
         if len(text) > LONGEST:
             raise UsageError(f"{kinds[0]} has more than {LONGEST} characters")
-        if not request:
-            raise UsageError("give request_id, such as a UUID: the same one never begins a second run")
         options = [f"--{option}={value}" for name, option in _OPTIONS.items() if (value := given.get(name, "").strip())]
         if kinds[0] == "graph" and given.get("acceptance"):
             raise UsageError("a graph states the acceptance of its nodes itself; give acceptance with task or tasks")
@@ -122,6 +120,39 @@ class ClientRuns:
         first_line = next((line for line in text.splitlines() if line.strip()), "")
         name = first_line if kinds[0] == "task" else kinds[0]
         return beginnings.begin(self.home, request, [*words, f"--target-dir={repo}"], text, repo, name).run
+
+    def _check(self, request: str) -> None:
+        if self.inside:
+            raise Refused(f"no run is begun from inside another one: this server runs in {self.inside}")
+        if not request:
+            raise UsageError("give request_id, such as a UUID: the same one never begins a second run")
+
+    def plan(self, given: Mapping[str, str], answers: Sequence[str], request: str, *, approve: bool) -> RequestedRun:
+        """Have a goal planned, or continue a plan; return the request, which `find` shows until it is over.
+
+        Args:
+            given: `goal` or `plan`, and `planner`, `agent`, `check`, `gate`, `repo`; empty for none.
+            answers: answers to the plan's open questions.
+            approve: begin what is planned; Refused unless the server may decide.
+        """
+        self._check(request)
+        goal, plan = given.get("goal", "").strip(), given.get("plan", "").strip()
+        if bool(goal) == bool(plan) or len(goal) > LONGEST:
+            raise UsageError(f"give a goal of at most {LONGEST} characters, or the id of a plan")
+        if approve and not self.may_decide:
+            raise Refused(f"this server does not decide (--allow decide); `garrison plan --continue {plan or 'PLAN'} "
+                          "--yes` begins it")
+        repo = self._repo(given.get("repo", ""))
+        options = [f"--{name}={value}" for name in ("planner", "agent", "check", "gate")
+                   if (value := given.get(name, "").strip())]
+        of = ["--file=-", f"--target-dir={repo}"] if goal else [f"--continue={plan}"]
+        words = [beginnings.PLAN, *of, *options, *(f"--answer={each}" for each in answers),
+                 *(["--yes"] if approve else [])]
+        return beginnings.begin(self.home, f"plan {request}", words, goal, repo, goal.splitlines()[0] if goal else plan)
+
+    def find_plan(self, begun: RequestedRun) -> RequestedRun:
+        """Return a request for a plan as it is now."""
+        return beginnings.find(self.home, begun.run) or begun
 
     def _repo(self, asked: str) -> str:
         if asked and asked not in self.repos:
@@ -159,10 +190,16 @@ class ClientRuns:
         return run
 
     def _latest(self) -> str:
+        """Return the run that began last, or is about to."""
+        begun = [each for each in beginnings.unfinished(self.home) if each[1].repo in self.repos or not self.repos]
+        found = max(begun, key=lambda each: each[0], default=None)
         for run in reversed(list_runs(self.home)):
             if self._reader.read(run, details=False).repo in self.repos or not self.repos:
-                return run
-        raise NotFound("there is no run yet")
+                is_last = found is None or found[0] <= RunFiles(self.home, run).launch.stat().st_mtime
+                return run if is_last or found is None else found[1].run
+        if found is None:
+            raise NotFound("there is no run yet; begin one with `run`")
+        return found[1].run
 
     def _wait(self, run: str, wait: PersonWait, questions: Mapping[str, str], attempts: Mapping[str, int]) -> SeenWait:
         gate, question = wait.gate, ""
@@ -191,7 +228,7 @@ class ClientRuns:
         return self.command(["answer", f"--run={run}", f"--by={by}", *to, "--", check_node(node), text])
 
     def decide(self, run: str, node: str, choice: str, reason: str, by: str) -> str:
-        """Approve or reject work, or answer a gate, if the server may."""
+        """Approve or reject work, or answer a question, if the server may."""
         if not self.may_decide:
             found = next((wait for wait in self.look(run).waits if wait.node == node), None)
             how = "nothing waits there" if found is None else f"{found.how}{f' or {found.url}' if found.url else ''}"
@@ -240,11 +277,10 @@ class ClientRuns:
     def command(self, words: Sequence[str], *, whole: bool = False) -> str:
         """Run one of garrison's commands; return its last line, or all that it printed; Refused if it failed."""
         done = run_command(self.home, words, SECONDS, cwd=str(self.home))
-        last = last_message(done.err, done.out) or done.why
         if not done.ok:
-            raise Refused(last or f"exit code {done.code} and no message")
+            raise Refused(failure_of(done.code, done.err, done.out, done.why))
         if not whole:
-            return last
+            return last_message(done.err, done.out)
         text = "\n".join(map(clean, done.out.splitlines()))
         return text if len(text) <= SHOWN else f"{text[:SHOWN]}\n… ({len(text) - SHOWN} characters more)"
 

@@ -1,4 +1,4 @@
-"""The MCP server `garrison-crew`: nine tools over a home's runs, on standard input and output.
+"""The MCP server `garrison-crew`: ten tools over a home's runs, on standard input and output.
 
 Both eras of the protocol are spoken by the library: up to 2025-11-25 a question is a request to the client in the
 middle of a call, from 2026-07-28 on it is the call's result, and the client calls again with the answers. `wait` is the
@@ -21,6 +21,7 @@ from mcp_types import CallToolResult, ElicitResult, InputRequiredResult, TextCon
 from pydantic import Field
 
 from garrison.errors import GarrisonError
+from garrison.mcp.beginnings import RequestedRun
 from garrison.mcp.crew import ClientRuns, SeenRun
 from garrison.mcp.questions import answer_in, can_ask, client_of, is_modern, request_for
 from garrison.mcp.tasks import BEGUN, Tasks
@@ -46,8 +47,9 @@ Node = Annotated[str, Field(description="Name of the node.")]
 
 def make_server(crew: ClientRuns, version: str) -> MCPServer:
     """Return the server of a crew."""
+    tasks = Tasks(crew, _shown)
     server = MCPServer(NAME, instructions=INSTRUCTIONS, version=version, log_level="ERROR",
-                       extensions=[Tasks(crew, _shown)])
+                       extensions=[tasks])
 
     @server.tool(annotations=_BEGIN, structured_output=False)
     async def run(request_id: Annotated[str, Field(description="Your id for this request, such as a UUID: given twice, "
@@ -68,6 +70,8 @@ def make_server(crew: ClientRuns, version: str) -> MCPServer:
         return _begun(begun, f"run {begun} begins; wait tells what comes of it, and `garrison wait {begun}` in a "
                              "terminal")
 
+    _add_plan(server, crew)
+
     @server.tool(annotations=_LOOK, structured_output=False)
     async def status(run: Run = "") -> CallToolResult:
         """Show a run: its nodes, what waits for somebody, and what it has cost."""
@@ -78,7 +82,7 @@ def make_server(crew: ClientRuns, version: str) -> MCPServer:
                    since: Annotated[str, Field(description="`since` of the last answer; '' for now.")] = "",
                    ) -> CallToolResult | InputRequiredResult:
         """Wait until a run has changed, needs somebody or is over, at most 110 seconds; asks you open questions."""
-        return await _wait(crew, ctx, run, since)
+        return await _wait(crew, tasks, ctx, run, since)
 
     @server.tool(annotations=_LOOK, structured_output=False)
     async def why(run: Run = "", node: Annotated[str, Field(description="Node; '' for the whole run.")] = "") -> str:
@@ -117,16 +121,54 @@ def make_server(crew: ClientRuns, version: str) -> MCPServer:
     return server
 
 
-async def _call(function: Callable[..., T], *arguments: object) -> T:
+def _add_plan(server: MCPServer, crew: ClientRuns) -> None:
+    @server.tool(annotations=_BEGIN, structured_output=False)
+    async def plan(ctx: Context, request_id: Annotated[str, Field(description="As of run: given again, it shows what "
+                                                                              "came of the same request.")],
+                   goal: Annotated[str, Field(description="What is to be divided into tasks.")] = "",
+                   plan: Annotated[str, Field(description="Id of a plan, to answer or begin it.")] = "",
+                   answers: Annotated[list[str] | None, Field(description="To its open questions, in order.")] = None,
+                   approve: Annotated[bool, Field(description="Begin it, where the server may.")] = False,
+                   planner: Annotated[str, Field(description="Agent that plans.")] = "",
+                   agent: Annotated[str, Field(description="Agent of the tasks.")] = "",
+                   check: Annotated[str, Field(description="Command that checks the goal at the end.")] = "",
+                   gate: Annotated[str, Field(description="Command that tests the merged tree.")] = "",
+                   repo: Annotated[str, Field(description="Repository, if the server has several.")] = "") -> str:
+        """Have an agent divide a goal into tasks, which the user approves; returns the plan, after 110 s at most."""
+        given = {"goal": goal, "plan": plan, "planner": planner, "agent": agent, "check": check, "gate": gate,
+                 "repo": repo}
+        begun = await _call(crew.plan, given, answers or [], request_id, approve=approve)
+        return await _planned(crew, ctx, begun)
+
+
+async def _planned(crew: ClientRuns, ctx: Context, begun: RequestedRun) -> str:
+    """Return what a request for a plan has come to, after LONGEST seconds at most."""
+    started = told = time.monotonic()
+    while not (begun.said or begun.problem):
+        now = time.monotonic()
+        if now - started > LONGEST:
+            return "it is being planned; call plan again with the same request_id"
+        if now - told > PROGRESS:
+            told = now
+            await ctx.report_progress(now - started, LONGEST, "it is being planned")
+        await asyncio.sleep(POLL)
+        begun = await _call(crew.find_plan, begun)
+    if begun.problem:
+        raise ToolError(begun.problem)
+    return begun.said
+
+
+async def _call(function: Callable[..., T], *arguments: object, **named: object) -> T:
     """Call a function in a thread; what a user can mend becomes the tool's error, in one line."""
     try:
-        return await asyncio.to_thread(function, *arguments)
+        return await asyncio.to_thread(function, *arguments, **named)
     except GarrisonError as error:
         raise ToolError(str(error)) from error
 
 
 def _begun(run: str, text: str) -> CallToolResult:
-    return CallToolResult(content=[TextContent(text=text)], structured_content={BEGUN: run})
+    """Return a result that names the run for `tasks`; clients show models its text alone."""
+    return CallToolResult(content=[TextContent(text=text)], _meta={BEGUN: run})
 
 
 def _shown(seen: SeenRun) -> CallToolResult:
@@ -143,7 +185,8 @@ def _shown(seen: SeenRun) -> CallToolResult:
 # --------------------------------------------------------------------------------------------------------------- wait
 
 
-async def _wait(crew: ClientRuns, ctx: Context, run: str, since: str) -> CallToolResult | InputRequiredResult:
+async def _wait(crew: ClientRuns, tasks: Tasks, ctx: Context, run: str,
+                since: str) -> CallToolResult | InputRequiredResult:
     for key, given in (ctx.input_responses or {}).items():  # the client calls again with the answers
         await _settle(crew, ctx, key, given)
     asked, begun, told = set[str](), time.monotonic(), time.monotonic()
@@ -151,8 +194,10 @@ async def _wait(crew: ClientRuns, ctx: Context, run: str, since: str) -> CallToo
     since = since or seen.since
     while True:
         open_ = {f"{seen.run}/{wait.key}": wait for wait in seen.waits if can_ask(ctx.client_capabilities, wait)}
-        if (open_ := {key: wait for key, wait in open_.items() if key not in asked}) and not ctx.input_responses:
-            requests = {key: request_for(wait, ctx.protocol_version) for key, wait in open_.items()}
+        is_asked = bool(open_) and len(open_) == len(seen.waits) and await _call(tasks.asks, ctx, seen.run)
+        requests = {} if is_asked or ctx.input_responses else {
+            key: request_for(wait, ctx.protocol_version) for key, wait in open_.items() if key not in asked}
+        if requests:
             if is_modern(ctx.protocol_version):
                 return InputRequiredResult(input_requests=dict(requests), request_state=seen.since)
             for key, request in requests.items():
@@ -161,7 +206,7 @@ async def _wait(crew: ClientRuns, ctx: Context, run: str, since: str) -> CallToo
                     request, ElicitResult, metadata=ServerMessageMetadata(related_request_id=ctx.request_id)))
             seen = await _call(crew.look, seen.run)
         now = time.monotonic()
-        if seen.since != since or seen.waits or seen.is_over or now - begun > LONGEST:
+        if seen.since != since or (seen.waits and not is_asked) or seen.is_over or now - begun > LONGEST:
             return _shown(seen)
         if now - told > PROGRESS:
             told = now

@@ -18,7 +18,14 @@ import msgspec
 from mcp.server.extension import Extension, MethodBinding
 from mcp.server.mcpserver.server import require_client_extension
 from mcp.shared.exceptions import MCPError
-from mcp_types import INVALID_PARAMS, CallToolRequestParams, CallToolResult, InputResponses, RequestParams
+from mcp_types import (
+    INVALID_PARAMS,
+    CallToolRequestParams,
+    CallToolResult,
+    ClientCapabilities,
+    InputResponses,
+    RequestParams,
+)
 
 from garrison.errors import GarrisonError, NotFound
 from garrison.mcp.questions import MODERN, answer_in, can_ask, client_of, is_modern, request_for
@@ -35,12 +42,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
+    from mcp.server.mcpserver import Context
 
     from garrison.mcp.crew import ClientRuns, SeenRun
 
 IDENTIFIER = "io.modelcontextprotocol/tasks"
-BEGUN = "begun"
-"""Field of a tool's structured result that names the run which it has begun or resumed."""
+BEGUN = "garrison/begun"
+"""Field of a tool's `_meta` that names the run which it has begun or resumed."""
 POLL_MS = 2000
 """Milliseconds after which a client may ask again."""
 FOLDER = "mcp/tasks"
@@ -115,12 +123,17 @@ class Tasks(Extension):
                                   call_next: CallNext) -> HandlerResult:
         """Make a task of the run that a call has begun or resumed, where the client knows tasks."""
         result = await call_next(ctx)
-        capabilities = ctx.session.client_capabilities
-        declared = (capabilities.extensions if capabilities is not None else None) or {}
-        if (IDENTIFIER not in declared or not is_modern(ctx.protocol_version) or not isinstance(result, CallToolResult)
-                or result.is_error or not (run := (result.structured_content or {}).get(BEGUN))):
+        begun = isinstance(result, CallToolResult) and not result.is_error and (result.meta or {}).get(BEGUN)
+        if not begun or not _knows_tasks(ctx.session.client_capabilities, ctx.protocol_version):
             return result
-        return await asyncio.to_thread(self._describe, await asyncio.to_thread(self._open, str(run)), ctx, "task")
+        return await asyncio.to_thread(self._describe, await asyncio.to_thread(self._open, str(begun)), ctx, "task")
+
+    def asks(self, ctx: Context, run: str) -> bool:
+        """Return whether a run's task asks the client its questions, so that nothing else has to."""
+        if not _knows_tasks(ctx.client_capabilities, ctx.protocol_version):
+            return False
+        number = self._latest(run)
+        return bool(number) and not self._read(f"{run}.{number}").status
 
     # ---- requests
 
@@ -152,12 +165,16 @@ class Tasks(Extension):
     def _open(self, run: str) -> str:
         """Return the id of a run's task: its latest one, or another if the end of that was seen."""
         with self._locked():
-            number = max((int(match[2]) for name in atomic.list_names(self._crew.home / FOLDER)
-                          if (match := _ID.match(name)) and match[1] == run), default=0)
+            number = self._latest(run)
             if not number or self._read(f"{run}.{number}").status:
                 number += 1
                 atomic.write(self._path(f"{run}.{number}"), record.encode(TaskRecord(run, iso(time.time()))))
         return f"{run}.{number}"
+
+    def _latest(self, run: str) -> int:
+        """Return the number of a run's latest task, 0 for none."""
+        return max((int(match[2]) for name in atomic.list_names(self._crew.home / FOLDER)
+                    if (match := _ID.match(name)) and match[1] == run), default=0)
 
     def _look(self, task: str) -> tuple[TaskRecord, SeenRun | None]:
         """Return a task, and its run as it is unless the task has ended; its end is kept from here on."""
@@ -228,3 +245,7 @@ class Tasks(Extension):
 
     def _locked(self) -> AbstractContextManager[None]:
         return atomic.locked(atomic.make_directory(self._crew.home / FOLDER) / "lock")
+
+
+def _knows_tasks(capabilities: ClientCapabilities | None, version: str | None) -> bool:
+    return IDENTIFIER in ((capabilities.extensions if capabilities is not None else None) or {}) and is_modern(version)

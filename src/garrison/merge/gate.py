@@ -13,6 +13,7 @@ import contextlib
 import os
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
@@ -23,7 +24,7 @@ from garrison.merge.slots import Slot, read_line, read_pid
 from garrison.merge.verdicts import UNKNOWN, Result, classify, describe_result
 from garrison.records import atomic, costs, log_retention
 from garrison.records.names import parse_marker
-from garrison.sandbox import network, setups
+from garrison.sandbox import network, services, setups
 from garrison.sandbox.collect import find_checkout, git_mounts
 from garrison.sandbox.confine import confine
 from garrison.sandbox.file_system import show_named_programs
@@ -33,12 +34,14 @@ from garrison.sandbox.probe import explain_missing_file, held_mode
 from garrison.sandbox.proxy.hosts import (
     REFUSED,
     REFUSED_PORTS,
+    REFUSED_SERVICES,
     HostRights,
     RefusedHost,
     describe_permission,
     read_refused,
 )
 from garrison.sandbox.rights import read_rights
+from garrison.sandbox.services import ServiceUser
 from garrison.sandbox.setups import SetupLayer
 from garrison.supervise.job_watch import JobWatch, LostTime
 from garrison.system import machine, process_control, processes, untrusted, worktree_files
@@ -65,11 +68,13 @@ printf '%s %s %s\n' "$$" "$ticks" "$boot" > "$folder/pid" || exit 1
 head=-
 if [ "$attestations" ]; then { read -r rest git < .git && read -r head < "$git/HEAD"; } 2>/dev/null; fi
 read -r begun rest < /proc/uptime
+# killed before it writes a verdict: the pid is gone without one, so the run is lost, not red
 timeout -k 5 "$limit" "$@" < /dev/null
 code=$?
 read -r now rest < /proc/uptime
-late=0
+late=0  # 124 and 137 may also be the command's own: only the time that passed tells
 case $code in 124|137) [ $(( ${now%.*} - ${begun%.*} + 1 )) -lt "${limit%.*}" ] || late=1;; esac
+# before the verdict: its reader ends this shell as soon as that is there
 [ -z "$attestations" ] || printf '%s %s %s %s\n' "$head" "$tree" "$code" "$late" >> "$attestations"
 printf '%s %s\n' "$code" "$late" > "$folder/verdict"
 for pause in 0.01 0.02 0.04 end; do
@@ -201,8 +206,8 @@ class GateRun:
     def start(self, commit: str, tree: str) -> None:
         """Prepare the slot for a commit with that tree and start set-up or gate, in a fresh folder."""
         self.tree = tree
-        remove_folder(self.folder)
-        for name in (REFUSED, REFUSED_PORTS):
+        remove_folder(self.folder)  # else a verdict of an earlier run would be read as this one's
+        for name in (REFUSED, REFUSED_PORTS, REFUSED_SERVICES):
             (self._costs / network.FOLDER / name).unlink(missing_ok=True)
         atomic.make_directory(self.log.parent)
         try:
@@ -294,10 +299,10 @@ class GateRun:
 
     def _start_stage(self, stage: str, command: str, log: Path) -> None:
         folder = atomic.make_directory(self.folder / stage)
-        self.slot.record_job(folder)
+        self.slot.record_job(folder)  # before the start: a slot without a job is given to the next run
         variables = {processes.MARKER: self.marker, "GARRISON_TREE": str(self.slot.path),
                      "GARRISON_SLOT": str(self.slot.number)}
-        env = child_environment(self.environment, self.environment, variables)
+        env = child_environment(self.environment, self.environment, {**services.variables(self.home), **variables})
         place = self._place(stage, command, env)
         self.network = self._open_network(stage, env, place)
         confined = confine(["/bin/sh", "-c", command], self.network.apply(env), self.network.open_in(place))
@@ -315,13 +320,27 @@ class GateRun:
         # a record of ours may leave a gate that the next processor does not find.
         self.child = processes.spawn(argv, env=confined.env, cwd=self.slot.path, log=log, subreaper=True)
         self.network.serve_until_end_of(self.child.id)
+        services.use_until_end_of(self.slot.sandbox / services.FOLDER, self.child.id)
 
     def _open_network(self, stage: str, env: Mapping[str, str], place: Place | None) -> NetworkPlace:
         _, run, name, _ = parse_marker(self.marker) or ("", "", "gate", 0)
         folder = self._costs
-        user = NetworkUser(self.home, run, name, 1, folder, network.lowest_limits(self.home),
+        shared = self._service_user(run) if place is not None else None
+        forwards = () if shared is None else services.provide(self.home, shared, env,
+                                                              self._costs / network.FOLDER / REFUSED_SERVICES)
+        user = NetworkUser(self.home, run, name, 1, folder, network.lowest_limits(self.home), forwards=forwards,
                            run_directory=None if run else self.folder.parent)
-        return network.prepare(self._rights(stage, env), held_mode(place), env, user)
+        opened = network.prepare(self._rights(stage, env), held_mode(place), env, user)
+        opened.tend = partial(services.tend, self.home, shared, env) if shared is not None else None
+        return opened
+
+    def _service_user(self, run: str) -> ServiceUser | None:
+        """Return this gate run as the user of services that it shares with no node; None if there are none."""
+        if not read_config(self.home).services():
+            return None
+        folder, own = self.slot.sandbox / services.FOLDER, processes.probe(os.getpid())
+        return ServiceUser(run or "queue", folder, folder, self.slot.path.parent / services.TEMPLATES,
+                           process=own.id if own is not None else None)
 
     @property
     def _costs(self) -> Path:
@@ -514,7 +533,8 @@ class GateRun:
 
     @property
     def refused_hosts(self) -> list[RefusedHost]:
-        return [host for name in (REFUSED, REFUSED_PORTS) for host in read_refused(self._costs / network.FOLDER / name)]
+        return [host for name in (REFUSED, REFUSED_PORTS, REFUSED_SERVICES)
+                for host in read_refused(self._costs / network.FOLDER / name)]
 
     def _describe_refused_hosts(self) -> str:
         """Return which hosts set-up and gate were refused: a failed download is not the branch's fault."""
@@ -546,8 +566,9 @@ class GateRun:
         self.detach()
 
     def remove(self) -> None:
-        """Remove the folder of an ended run; its logs are kept, shortened."""
-        remove_folder(self.folder)
+        """Remove the folder of an ended run, and its services; its logs are kept, shortened."""
+        services.stop(self.slot.sandbox / services.FOLDER)
+        remove_folder(self.folder)  # else a verdict of an earlier run would be read as this one's
         for log in (self.log, self.setup_log):
             log_retention.shorten_log(log)
 

@@ -7,13 +7,17 @@ lies under those of the others, who may change it without anybody's seeing it.
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from garrison.agents import registry
 from garrison.config import GuardHooks, read_config
 from garrison.errors import UsageError
-from garrison.sandbox import network, setups
+from garrison.processes.spawn import worktree_path
+from garrison.records.identity import Identity
+from garrison.records.names import Key
+from garrison.sandbox import network, services, setups
 from garrison.sandbox.collect import find_checkout, git_mounts
 from garrison.sandbox.file_system import show_named_programs
 from garrison.sandbox.git_config import NO_PUSH
@@ -22,7 +26,9 @@ from garrison.sandbox.network import NetworkUser
 from garrison.sandbox.place import Mode, Mount, Network, Place, Role
 from garrison.sandbox.probe import held_mode, mode_here
 from garrison.sandbox.proxy.apis import ApiName
+from garrison.sandbox.proxy.hosts import REFUSED_SERVICES
 from garrison.sandbox.rights import read_rights
+from garrison.sandbox.services import ServiceUser
 from garrison.system import untrusted
 from garrison.system.git import Git, commits
 from garrison.system.git.neutral import HOOKS_KEY, to_variables
@@ -113,8 +119,9 @@ def git_variables(runtime: Runtime, git: Git, worktree: Path, agent: str,
 
 
 def remove_sandbox_folder(worktree: Path) -> None:
-    """Remove what a worktree's processes had of their own; nothing in it is followed."""
+    """Remove the private folders of a worktree's processes; nothing in it is followed."""
     folder = sandbox_folder(worktree)
+    services.stop(folder / services.FOLDER)
     untrusted.remove(folder.parent, folder.name)
 
 
@@ -135,7 +142,10 @@ def open_network(runtime: Runtime, task: Task, role: Role, folder: Path, env: Ma
         account: what stands for the run in its costs, where there is no run.
     """
     rights, log_in = read_rights(runtime.home, role, agent, runtime.environ), None
-    user = NetworkUser(runtime.home, task.run_id, task.node, task.attempt, folder, account=account)
+    shared = _service_user(runtime, task) if place is not None and task.run_id else None
+    forwards = () if shared is None else services.provide(runtime.home, shared, env,
+                                                          folder / network.FOLDER / REFUSED_SERVICES)
+    user = NetworkUser(runtime.home, task.run_id, task.node, task.attempt, folder, account=account, forwards=forwards)
     if not agent:  # what works alongside the node's agent counts as the agent
         limits = registry.limits_of(task.agent, task.node, task.attributes, runtime.home) if task.agent else \
             network.lowest_limits(runtime.home)
@@ -148,11 +158,24 @@ def open_network(runtime: Runtime, task: Task, role: Role, folder: Path, env: Ma
                        reported_by=registry.reporter_of(agent, runtime.home))
     token = log_in.variables(runtime.clock.time()) if log_in is not None else {}
     opened = network.prepare(rights, held_mode(place), {**env, **token}, user)
+    opened.tend = partial(services.tend, runtime.home, shared, env) if shared is not None else None
     opened.account = network.account_of(env) or agent
     if log_in is not None and token:
         opened.account = network.account_of({**env, **dict.fromkeys(token, str(log_in.folder))})  # it is renewed
         opened.read_keys = lambda: {**env, **log_in.variables(runtime.clock.time())}
     return opened
+
+
+def _service_user(runtime: Runtime, task: Task) -> ServiceUser | None:
+    """Return a node as the user of its services; None if there are none."""
+    if not read_config(runtime.home).services():
+        return None
+    worktree = worktree_path(runtime.launch(task.run_id), task.node)
+    store, run = runtime.store, task.run_id
+    own = tuple(store.path(Identity, Key(role, task.node, run)) for role in ("runner", "orchestrator"))
+    of_run = tuple(store.path(Identity, key) for key in store.keys(Identity) if key.run == run)
+    return ServiceUser(run, sandbox_folder(worktree) / services.FOLDER, runtime.files(run).root / services.FOLDER,
+                       worktree.parent.parent / services.TEMPLATES, own, of_run)
 
 
 def network_notes(runtime: Runtime, agents: Iterable[str]) -> Iterator[str]:

@@ -564,7 +564,8 @@ def _without_landing(facts: RunnerFacts, view: RunnerView) -> signals.NodeComple
     """Return the report of work that is not enqueued: nothing is changed, or it is that of a candidate."""
     if view.task.candidate:
         return signals.NodeComplete(view.task.node, _branch(view), LandingWord.KEPT, facts.inspected, facts.lines,
-                                    facts.score)
+                                    facts.score, str(view.result.said.get("preferred_label") or "")
+                                    if view.result is not None else "")
     if facts.change == UNCHANGED:
         return signals.NodeComplete(view.task.node, _branch(view), LandingWord.NO_CHANGE)
     return None

@@ -27,6 +27,7 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -42,10 +43,10 @@ from garrison.agents.graph.model import AgentFailure
 from garrison.agents.result import LANDING
 from garrison.agents.scripted import STEPS, fill
 from garrison.agents.session_agent import ORDER, SessionOrder
-from garrison.agents.trouble import TroubleKind, classify
+from garrison.agents.trouble import classify, kind_of_shortfall
 from garrison.errors import GarrisonError
-from garrison.records import atomic, budget, costs
-from garrison.records.budget import Reservation
+from garrison.records import atomic
+from garrison.records.budget import Account, Meter
 from garrison.records.json_io import read_json, write_json
 from garrison.records.life_lock import LifeLock
 from garrison.records.record import from_data
@@ -128,7 +129,6 @@ class SessionProgram:
         tier = require_working_tier(self.order.tier, read_tiers())
         self.tier: Tier = replace(tier, tools=(*tier.tools, *self._own_tools()))
         self.settings = self.order.settings
-        self._usage_log = costs.UsageLog(self.files.usage, uuid.uuid4().hex)
         self._suspended: asyncio.Future[policy.ConnectionEnd]
         self._answered = False
         self._lock: LifeLock | None = None
@@ -229,27 +229,25 @@ class SessionProgram:
 
     # ---- the model
 
+    @cached_property
+    def _account(self) -> Account:
+        """Return the money of the session, which only a model with settings costs."""
+        assert self.settings is not None
+        meter = Meter(Path(self.order.home), self.order.run, self.order.node, self.settings.limits)
+        return Account(meter, self.files.folder, uuid.uuid4().hex, reserves=bool(self.order.config))
+
     def _within_limits(self, ask: Callable[..., Awaitable[ModelResponse]]) -> Callable[..., object]:
         """Wrap the model: suspend at a limit on costs, and at an error that is transient or that the user can
         resolve."""
-        assert self.settings is not None
-        limits = budget.Limits(self.settings.budget, self.settings.budget_run, self.settings.budget_day)
-        meter = budget.Meter(Path(self.order.home), self.order.run, self.order.node, limits)
-        # In a sandbox it cannot see the other sessions; there the proxy reserves.
-        reservation = Reservation(meter, self.files.folder) if self.order.config else None
-        if reservation is not None:
+        if self.order.config:
             self._lock = LifeLock.try_acquire(self.files.lock)
         endings = self.files.read_endings()
         after_person: list[Message] = [{"role": "user", "content": prompts.after_person()}] \
             if endings and endings[-1].kind == policy.PERSON else []
 
         async def ask_within_limits(messages: list[Message], mode: str, options: Mapping[str, object]) -> ModelResponse:
-            if reservation is None and (exceeded := meter.exceeded()):
-                await self._suspend(TroubleKind.BUDGET, exceeded)
-            shortfall = reservation.reserve(self._last_cost()) if reservation is not None else None
-            if shortfall is not None:
-                kind = TroubleKind.RESERVED if shortfall.is_reserved else TroubleKind.BUDGET
-                await self._suspend(kind, shortfall.reason)
+            if (shortfall := self._account.enter()) is not None:
+                await self._suspend(kind_of_shortfall(shortfall), shortfall.reason)
             atomic.write(self.files.conversation, prompt_of(messages, mode, {}).encode(errors="replace"), durable=False)
             try:
                 answer = await ask([*messages, *after_person], mode, options)
@@ -260,18 +258,14 @@ class SessionProgram:
                     raise
                 await self._suspend(kind, session_manager.describe(error), error.wait)
             finally:
-                if reservation is not None:
-                    reservation.release()
+                self._account.release()
             self._answered = True
             return answer
         return ask_within_limits
 
-    def _last_cost(self) -> float:
-        return budget.last_cost(costs.read_usage(self.files.usage)) if self.files.usage.exists() else 0.0
-
     def _record(self, event: Mapping[str, object]) -> None:
         """Record the model's usage, and show its text."""
-        self._usage_log.record(event)
+        self._account.record(event)
         if event["kind"] in ("text", "thinking"):
             _show(event)
 

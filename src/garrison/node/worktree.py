@@ -234,8 +234,8 @@ def remove_worktree(git: Git, worktree: Path) -> None:
 
 
 def _remove_rest(worktree: Path, *, keeps_home: bool = False) -> None:
-    """Remove what a killed `git worktree remove` left of a directory that git no longer knows, and what the worktree's
-    processes had of their own, unless a successor of theirs needs that."""
+    """Remove what a killed `git worktree remove` left of a directory that git no longer knows, and the private
+    folders of the worktree's processes, unless a successor needs them."""
     if not keeps_home:
         remove_sandbox_folder(worktree)
     try:
@@ -337,10 +337,11 @@ class AttemptWorktree:
 
     def keep(self, commit: str) -> None:
         """Save the work of a candidate under a rescue ref, and delete its branch."""
-        tip = self.git.branch_tip(self.branch)
+        tip, target = self.git.branch_tip(self.branch), self.git.branch_tip(self.launch.onto)
         if tip is not None:
-            self._on_saved(self.git.save_commit(commit or tip, rescue_stem(
-                self.task.run_id, self.task.node, self.task.attempt, "candidate")))
+            if target is None or not self.git.is_ancestor(tip, target):
+                self._on_saved(self.git.save_commit(commit or tip, rescue_stem(
+                    self.task.run_id, self.task.node, self.task.attempt, "candidate")))
             self.git.delete_refs([f"refs/heads/{self.branch}"])
         self._delete_snapshots()
 

@@ -7,10 +7,11 @@ into an order; the node itself then lands the best of it, and the second best if
 
 from __future__ import annotations
 
+from itertools import combinations
 from typing import TYPE_CHECKING
 
 from garrison.pipeline.graph import TypeConflict, number, text
-from garrison.values import Value
+from garrison.values import Value, replace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -36,6 +37,8 @@ class BestOf(Value):
     """One of `JUDGES`, or an agent."""
     asks_on_tie: bool = False
     """True if the user decides between candidates that are equal to the judge."""
+    judge_node: str = ""
+    """Task whose agent judges, '' where none does."""
 
 
 class Passed(Value):
@@ -78,8 +81,39 @@ def best_of(node: str, attrs: Mapping[str, str]) -> BestOf | None:
     count = count_of(attrs)
     if count is None or not 1 < count <= MAX_CANDIDATES:
         return None
-    return BestOf(tuple(candidate_name(node, place) for place in range(count)), judge_of(attrs),
-                  text(attrs, "ties") == PERSON)
+    judge = judge_of(attrs)
+    return BestOf(tuple(candidate_name(node, place) for place in range(count)), judge,
+                  text(attrs, "ties") == PERSON, "" if judge in JUDGES else f"{node}__judge")
+
+
+NONE = "none"
+"""Verdict of a judge to whom no candidate is good enough."""
+
+
+def comparisons(passed: Sequence[Passed]) -> list[tuple[str, str]]:
+    """Return the pairs that an agent compares: each two of the candidates, in both orders, since a judge may prefer
+    what it reads first."""
+    return [pair for one, other in combinations(sorted(each.name for each in passed), 2)
+            for pair in ((one, other), (other, one))]
+
+
+def score(passed: Sequence[Passed], verdicts: Mapping[tuple[str, str], str]) -> list[Passed]:
+    """Return the candidates with the points of a judge that compared them: 1 for a pair that it decided alike in both
+    orders, half of one for a tie, which any other pair is, and nothing for a pair of which it wants none.
+
+    Args:
+        verdicts: pair, as it was shown → `a`, `b`, `none`, or anything else for no verdict.
+    """
+    points = dict.fromkeys((each.name for each in passed), 0.0)
+    for one, other in combinations(sorted(points), 2):
+        first = {"a": one, "b": other}.get(verdicts.get((one, other), ""), verdicts.get((one, other), ""))
+        second = {"a": other, "b": one}.get(verdicts.get((other, one), ""), verdicts.get((other, one), ""))
+        if first == second and first in points:
+            points[first] += 1
+        elif not first == second == NONE:
+            points[one] += 0.5
+            points[other] += 0.5
+    return [replace(each, kept=replace(each.kept, score=points[each.name])) for each in passed]
 
 
 def order(best: BestOf, passed: Sequence[Passed]) -> tuple[list[str], str]:
@@ -92,9 +126,10 @@ def order(best: BestOf, passed: Sequence[Passed]) -> tuple[list[str], str]:
     ranked = sorted(enumerate(passed), key=lambda each: (-(each[1].kept.score or 0.0), *tie_key(*each)))
     names, leader, equal = [each.name for _, each in ranked], ranked[0][1], tied(best, passed)
     why = [_explain_tie(equal, leader)] if equal[1:] else []
-    if best.judge == COMMAND:
+    if best.judge != PERSON and names[1:]:
         said = ", ".join(f"{each.name} {_shown(each.kept.score)}" for _, each in ranked)
-        why = [f"the judge's command printed {said}", *why]
+        what = "the judge's command printed" if best.judge == COMMAND else f"the points that {best.judge} gave are"
+        why = [f"{what} {said}", *why]
     return names, "; ".join(why) or f"{leader.name} is the only one that passed"
 
 

@@ -87,7 +87,7 @@ async def run_async(
 
     `initial` is its initial context; `handlers` maps node types to callables `handler(call) -> Outcome`; `run_dir`
     holds journal, checkpoint and files, and without it the run is in memory. `agent` executes codergen nodes,
-    `answerer` answers gates (see `questions`), `on_event` receives every event (see `store`). With `resume` the
+    `answerer` answers questions (see `questions`), `on_event` receives every event (see `store`). With `resume` the
     run in `run_dir` continues; `again` also visits the node at which it failed once more; `changed_graph` accepts a
     `graph` that differs from the one it started with. `tree` is where commands run (default: the current directory).
     GarrisonError, in one line, if it cannot be run.

@@ -1,9 +1,9 @@
-"""Plan of a garrison run: its tasks, gates and inner pipelines, or the reason why a graph is not launched. Pure.
+"""Plan of a garrison run: its tasks, waits and inner pipelines, or the reason why a graph is not launched. Pure.
 
 A graph with something that a garrison run cannot do is refused before anything starts, in one line that names the node,
 its position and a fix. Nothing is skipped, reordered or approximated.
 
-A run does tasks (codergen, tool), gates (wait.human, wait.signal) and inner pipelines (subgraph, stack.manager_loop);
+A run does tasks (codergen, tool), waits (wait.human, wait.signal) and inner pipelines (subgraph, stack.manager_loop);
 the flow itself executes conditional, parallel and parallel.fan_in. `flow=walk` (the default) follows one edge at a
 time, `flow=dag` every edge once all predecessors are done; for a graph that is one line they are the same.
 """
@@ -30,7 +30,7 @@ from garrison.pipeline.lint import command_of, errors, flow_of, lint
 from garrison.pipeline.lint.attributes import nearest_type
 from garrison.pipeline.node_status import FAILED, PENDING, VALIDATED
 from garrison.pipeline.parser import parse
-from garrison.pipeline.questions import GATE_KINDS, Gate, gates_of
+from garrison.pipeline.questions import WAIT_KINDS, PlannedWait, waits_of
 from garrison.pipeline.subpipelines import (
     MANAGER,
     MAX_DEPTH,
@@ -124,12 +124,12 @@ class RunPlan(Value):
     """Files whose change makes the set-up run again, as paths in the worktree."""
     program: Program | None = None
     """Compiled graph; None where only the tasks matter."""
-    gates: Mapping[str, Gate] = msgspec.field(default_factory=dict)
-    """Node → its gate."""
+    waits: Mapping[str, PlannedWait] = msgspec.field(default_factory=dict)
+    """Node → the question or signal it waits for."""
     managers: Mapping[str, ManagerSettings] = msgspec.field(default_factory=dict)
     """Node → its settings as a manager."""
     children: Mapping[str, RunPlan] = msgspec.field(default_factory=dict)
-    """Node → the plan of the pipeline it runs. `tasks`, `gates`, `managers` and `predecessors` include those of the
+    """Node → the plan of the pipeline it runs. `tasks`, `waits`, `managers` and `predecessors` include those of the
     children, under the names of `subpipelines.inner_name`."""
     texts: Mapping[str, str] = msgspec.field(default_factory=dict)
     """Node → the text of the pipeline it runs."""
@@ -165,16 +165,19 @@ def plan_run(graph: Graph, *, max_steps: int | None = None, load: Loader = load_
     written, graph = graph, prepare(graph)
     goal, steps = text(graph.attrs, "goal", ""), next_steps(graph)
     program = compile_graph(graph, max_steps=max_steps)
+    tasks = _with_candidates(graph, {
+        node.id: replace(plan_task(node, steps.get(node.id, ()), graph.attrs),
+                         words=tuple(sorted(program.units[node.id].words)), source=graph.source)
+        for node in graph.nodes.values() if is_task(node.handler)})
+    before = {node: tuple(others) for node, others in graph.predecessors().items()}
+    before |= {name: before[task.candidate_of] for name, task in tasks.items() if task.candidate_of}
     plan = RunPlan(
         goal=goal,
         flow=flow_of(graph) or "walk",
-        tasks=_with_candidates(graph, {
-            node.id: replace(plan_task(node, steps.get(node.id, ()), graph.attrs),
-                             words=tuple(sorted(program.units[node.id].words)), source=graph.source)
-            for node in graph.nodes.values() if is_task(node.handler)}),
+        tasks=tasks,
         start=graph.nodes_of("start")[0].id,
         exits=tuple(node.id for node in graph.nodes_of("exit")),
-        predecessors={node: tuple(before) for node, before in graph.predecessors().items()},
+        predecessors=before,
         initial={node: status for node, status in statuses_in(graph).items()
                  if is_task(graph.nodes[node].handler)},
         id=graph.id,
@@ -188,7 +191,7 @@ def plan_run(graph: Graph, *, max_steps: int | None = None, load: Loader = load_
         failover=text(graph.attrs, "failover"),
         setup_key=tuple(re.findall(r"[^\s,]+", text(graph.attrs, "setup_key", ""))),
         program=program,
-        gates=gates_of(graph),
+        waits=waits_of(graph),
         managers={node.id: manager_of(node) for node in graph.nodes_of(MANAGER)},
         graph=written,
     )
@@ -208,19 +211,32 @@ def plan_run(graph: Graph, *, max_steps: int | None = None, load: Loader = load_
     return _with_children(graph, plan, children, texts)
 
 
+_NOT_OF_A_JUDGE = frozenset({"command", "tool_command", "script", "validator", "files", "setup", "acceptance"})
+"""Attributes of a node that say nothing of who judges its candidates."""
+
+
 def _with_candidates(graph: Graph, tasks: Mapping[str, PlannedTask]) -> dict[str, PlannedTask]:
     """Return tasks with the candidates of those that have any; raise Refused if a name is too long or taken."""
     found = dict(tasks)
     for task in tasks.values():
         best = task.best_of
         agents: list[str | None] = [*agents_of(task.attrs)] or [task.agent]
-        for place, name in enumerate(best.names if best is not None else ()):
+        found[task.node] = replace(task, agent=agents[0])  # its own attempts need none, and no other is checked for it
+        for place, name in enumerate((*best.names, *filter(None, [best.judge_node])) if best is not None else ()):
             if len(name) > MAX_NAME or name.lower() in {each.lower() for each in (*graph.nodes, *found)}:
                 problem = f"more than {MAX_NAME} characters" if len(name) > MAX_NAME else "the name of another node"
                 raise Refused(graph.message_at(graph.nodes[task.node].line, graph.nodes[task.node].column, (
                     f"node {task.node} has candidates, and {name} is {problem}; rename a node")))
+            if best is None or name == best.judge_node:
+                continue
             found[name] = replace(task, node=name, agent=agents[place % len(agents)], best_of=None,
                                   candidate_of=task.node, escalate=None, label=f"{task.label} ({name[-1]})")
+        if best is not None and best.judge_node:
+            attrs = {key: value for key, value in task.attrs.items() if key not in _NOT_OF_A_JUDGE}
+            found[best.judge_node] = replace(
+                task, node=best.judge_node, kind="codergen", agent=best.judge, command=None, acceptance=None,
+                allow_empty=True, best_of=None, candidate_of=task.node, escalate=None, attrs=attrs,
+                label=f"the judge of {task.label}")
     return found
 
 
@@ -278,28 +294,28 @@ def with_installed_transforms(load: Loader) -> Loader:
 
 def _with_children(graph: Graph, plan: RunPlan, children: Mapping[str, RunPlan], texts: Mapping[str, str]) -> RunPlan:
     """Return a plan that includes those of its inner pipelines; raise Refused if a name is too long or taken."""
-    tasks, gates, predecessors = dict(plan.tasks), dict(plan.gates), dict(plan.predecessors)
+    tasks, waits, predecessors = dict(plan.tasks), dict(plan.waits), dict(plan.predecessors)
     managers, all_texts = dict(plan.managers), dict(texts)
     for node, child in children.items():
-        names = {name: inner_name(node, name) for name in (*child.tasks, *child.gates, *child.managers, *child.texts)}
+        names = {name: inner_name(node, name) for name in (*child.tasks, *child.waits, *child.managers, *child.texts)}
         tasks |= {names[name]: replace(
             task, node=names[name], failover=child.failover if task.failover is None else task.failover,
             best_of=best_of(names[name], task.attrs) if task.best_of else None,
             candidate_of=names.get(task.candidate_of, "")) for name, task in child.tasks.items()}
-        gates |= {names[name]: gate.renamed(names[name]) for name, gate in child.gates.items()}
+        waits |= {names[name]: wait.renamed(names[name]) for name, wait in child.waits.items()}
         managers |= {names[name]: manager for name, manager in child.managers.items()}
         predecessors |= {names[name]: tuple(dict.fromkeys(names[other] if other in child.tasks else node
                                                           for other in child.predecessors[name]))
                          for name in child.predecessors if name in child.tasks}
         all_texts |= {names[name]: body for name, body in child.texts.items()}
     by_folded_name: dict[str, str] = {}
-    for name in (*tasks, *gates, *managers):
+    for name in (*tasks, *waits, *managers):
         first = by_folded_name.setdefault(name.lower(), name)
         if len(name) > MAX_NAME or first != name:
             problem = f"has more than {MAX_NAME} characters" if len(name) > MAX_NAME else f"is taken by {first}"
             raise Refused(f"{graph.source}: a pipeline within it has the node {name}, a name that {problem}; "
                           "rename a node")
-    return replace(plan, tasks=tasks, gates=gates, managers=managers, predecessors=predecessors,
+    return replace(plan, tasks=tasks, waits=waits, managers=managers, predecessors=predecessors,
                    children=dict(children), texts=all_texts)
 
 
@@ -320,7 +336,7 @@ def _unsupported_nodes(graph: Graph) -> Iterator[Located]:
         handler = node.handler
         if handler == MANAGER:
             problem = _manager_problem(graph, node)
-        elif handler in (*AUTOMATIC, *GATE_KINDS, SUBGRAPH) or is_task(handler):
+        elif handler in (*AUTOMATIC, *WAIT_KINDS, SUBGRAPH) or is_task(handler):
             problem = ""
         elif not is_known_handler(handler):
             meant = nearest_type(handler, tuple(sorted({*_SUPPORTED, *offered(PluginGroup.HANDLERS)})))
@@ -347,7 +363,7 @@ def _manager_problem(graph: Graph, node: Node) -> str:
 
 
 _A_SESSION = "a session around it (`garrison session send --turn-graph`, or turn_graph= of a node with session=true)"
-_SUPPORTED = ("start", "exit", *TASK_HANDLERS, *GATE_KINDS, "conditional", "parallel", "parallel.fan_in",
+_SUPPORTED = ("start", "exit", *TASK_HANDLERS, *WAIT_KINDS, "conditional", "parallel", "parallel.fan_in",
               *SUBPIPELINE_HANDLERS)
 
 

@@ -1,12 +1,12 @@
-"""Questions to people, and gates: places where a run waits for an answer or a signal. Pure except the console.
+"""Questions to people, and waits: nodes at which a run waits for an answer or a signal. Pure except the console.
 
 An answer is one of the options of its question, or it is rejected and the question is asked again; it never falls back
-to the first option. Nothing answers for the user except the gate's own default after its time-out, and
+to the first option. Nothing answers for the user except the question's own default after its time-out, and
 `--auto-approve`, which takes that default, else the first option. Neither ever takes an irreversible option
 (`irreversible_labels`): the user takes it, and confirms it.
 
-Both drivers use these gates. The guardian of a garrison run keeps open gates in the run's journal, so that a reader
-needs no graph (`OpenGate.to_record`); the library's driver keeps them in files of the run directory (`store`).
+Both drivers use these waits. The guardian of a garrison run keeps open waits in the run's journal, so that a reader
+needs no graph (`OpenWait.to_record`); the library's driver keeps them in files of the run directory (`store`).
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Option(Value):
 
 
 class Question(Value):
-    """A question to the user; `id` distinguishes the same gate's questions in different visits."""
+    """A question to the user; `id` distinguishes the same node's questions in different visits."""
 
     id: str
     node: str
@@ -64,7 +64,7 @@ class Question(Value):
     default: str = ""
     timeout_s: float | None = None
     visit: int = 1
-    """Visit of the gate that asks."""
+    """Visit of the node that asks."""
     problem: str = ""
     """Why the previous answer was rejected; empty at first."""
 
@@ -214,17 +214,17 @@ class Queue:
 
 
 class Prepared:
-    """Answers by gate: `{gate: label}` for every visit, or `{gate: [label, …]}` for one visit after another.
+    """Answers by node: `{node: label}` for every visit, or `{node: [label, …]}` for one visit after another.
 
-    The last answer of a list applies to all later visits. Other gates are left to `otherwise`.
+    The last answer of a list applies to all later visits. Other questions are left to `otherwise`.
     """
 
     def __init__(self, answers: Mapping[str, str | Iterable[str]], otherwise: Answerer | None = None) -> None:
-        self.answers = {gate: [given] if isinstance(given, str) else list(given) for gate, given in answers.items()}
+        self.answers = {node: [given] if isinstance(given, str) else list(given) for node, given in answers.items()}
         self.otherwise = otherwise
 
     def ask(self, question: Question) -> Any:
-        """Return the answer for this visit of the gate; a rejected one is not repeated."""
+        """Return the answer for this visit of the node; a rejected one is not repeated."""
         prepared = self.answers.get(question.node)
         if not prepared or question.problem:
             return None if self.otherwise is None else self.otherwise.ask(question)
@@ -277,7 +277,7 @@ class Console:
 
 
 def as_answerer(given: object) -> Answerer | None:
-    """Return an answerer made of an answerer, a function, a mapping of gate to label, or a list of answers."""
+    """Return an answerer made of an answerer, a function, a mapping of node to label, or a list of answers."""
     if given is None or isinstance(given, Answerer):
         return given
     if isinstance(given, Mapping):
@@ -287,21 +287,21 @@ def as_answerer(given: object) -> Answerer | None:
     if isinstance(given, Iterable) and not isinstance(given, str):
         return Queue(given)
     raise TypeError(f"{given!r:.60} cannot answer questions; give an object with ask(question), a function, a "
-                    "mapping of gate to label, or a list of answers")
+                    "mapping of node to label, or a list of answers")
 
 
 HUMAN, SIGNAL = "human", "signal"
-GATE_KINDS = {"wait.human": HUMAN, "wait.signal": SIGNAL}
-"""Handler → the kind of its gate."""
+WAIT_KINDS = {"wait.human": HUMAN, "wait.signal": SIGNAL}
+"""Handler → the kind of its wait."""
 
 _TIMEOUTS = ("timeout", "human.timeout", "human.timeout_seconds", "human_timeout_seconds")
 _DEFAULTS = ("human.default_choice", "human_default_choice")
 
 
-# ---- gates of a graph ------------------------------------------------------------------------------------------------
+# ---- waits of a graph ------------------------------------------------------------------------------------------------
 
 
-class Gate(Value):
+class PlannedWait(Value):
     """A node that waits: for an answer to `question`, or for `signal`. `timeout_s` is in seconds."""
 
     node: str
@@ -310,49 +310,49 @@ class Gate(Value):
     signal: str = ""
     timeout_s: float | None = None
 
-    def renamed(self, node: str) -> Gate:
-        """Return the same gate under the name it has in a run (a node of a subpipeline has another one there)."""
+    def renamed(self, node: str) -> PlannedWait:
+        """Return the same wait under the name it has in a run (a node of a subpipeline has another one there)."""
         return replace(self, node=node, question=replace(self.question, node=node))
 
-    def open(self, place: str, wall: float) -> OpenGate:
-        """Return the gate as the flow reaches it at `wall`, in seconds since 1970."""
+    def open(self, place: str, wall: float) -> OpenWait:
+        """Return the wait as the flow reaches it at `wall`, in seconds since 1970."""
         deadline = iso(wall + self.timeout_s) if self.timeout_s is not None else ""
-        return OpenGate(place, self.kind, replace(self.question, id=place), self.signal, deadline)
+        return OpenWait(place, self.kind, replace(self.question, id=place), self.signal, deadline)
 
 
-def gates_of(graph: Graph) -> dict[str, Gate]:
-    """Return the gates of a graph by node."""
-    nodes = [node for node in graph.nodes.values() if node.handler in GATE_KINDS]
+def waits_of(graph: Graph) -> dict[str, PlannedWait]:
+    """Return the waits of a graph by node."""
+    nodes = [node for node in graph.nodes.values() if node.handler in WAIT_KINDS]
     edges: dict[str, list[Edge]] = {node.id: [] for node in nodes}
     for edge in graph.edges:
         if edge.source in edges:
             edges[edge.source].append(edge)
-    return {node.id: gate_of(node, edges[node.id]) for node in nodes}
+    return {node.id: wait_of(node, edges[node.id]) for node in nodes}
 
 
-def gate_of(node: Node, edges: Iterable[Edge]) -> Gate:
-    """Return the gate of a node; `edges` are its outgoing edges."""
-    attrs, kind = node.attrs, GATE_KINDS[node.handler]
+def wait_of(node: Node, edges: Iterable[Edge]) -> PlannedWait:
+    """Return the wait of a node; `edges` are its outgoing edges."""
+    attrs, kind = node.attrs, WAIT_KINDS[node.handler]
     timeout_s = next((seconds(attrs, name) for name in _TIMEOUTS if attrs.get(name)), None)
     if kind == SIGNAL:
         name = text(attrs, "signal") or node.id
-        return Gate(node.id, kind, Question("", node.id, node.label), name, timeout_s)
+        return PlannedWait(node.id, kind, Question("", node.id, node.label), name, timeout_s)
     written = list(edges)
     options = options_of((edge.attrs.get("label") or "", edge.target) for edge in written)
     options = tuple(replace(option, irreversible=flag(edge.attrs, "irreversible", flag(attrs, "irreversible")))
                     for option, edge in zip(options, written, strict=True))
     question_kind = text(attrs, "human.type") or text(attrs, "question_type") or SINGLE_SELECT
-    return Gate(node.id, kind, Question(
+    return PlannedWait(node.id, kind, Question(
         "", node.id, str(attrs.get("human.prompt") or attrs.get("prompt") or node.label),
         options, question_kind if question_kind in KINDS else SINGLE_SELECT,
         next((str(attrs[name]) for name in _DEFAULTS if attrs.get(name)), "")), "", timeout_s)
 
 
-# ---- open gates ------------------------------------------------------------------------------------------------------
+# ---- open waits ------------------------------------------------------------------------------------------------------
 
 
-class _GateRecord(Record):
-    """An open gate as the run's journal has it."""
+class _WaitRecord(Record):
+    """An open wait as the run's journal has it."""
 
     place: str
     node: str
@@ -366,8 +366,8 @@ class _GateRecord(Record):
     at: str = ""
 
 
-class OpenGate(Value):
-    """A gate that a run has reached at `place` of its flow, and that no answer or signal has closed yet."""
+class OpenWait(Value):
+    """A wait that a run has reached at `place` of its flow, and that no answer or signal has closed yet."""
 
     place: str
     kind: str
@@ -383,20 +383,20 @@ class OpenGate(Value):
         return self.question.node
 
     def to_record(self) -> dict[str, object]:
-        """Return the gate as data of a `gate` record of the run's journal."""
+        """Return the wait as data of a `gate` record of the run's journal."""
         asked = self.question
-        return asdict(_GateRecord(self.place, asked.node, self.kind, asked.text, asked.kind, asked.options,
+        return asdict(_WaitRecord(self.place, asked.node, self.kind, asked.text, asked.kind, asked.options,
                                   asked.default, self.signal, self.deadline, self.at))
 
     @classmethod
-    def from_record(cls, record: Mapping[str, object], at: str = "") -> OpenGate:
-        """Return the gate of a `gate` record that was journaled `at`."""
-        read = from_data(_GateRecord, record)
+    def from_record(cls, record: Mapping[str, object], at: str = "") -> OpenWait:
+        """Return the wait of a `gate` record that was journaled `at`."""
+        read = from_data(_WaitRecord, record)
         question = Question(read.place, read.node, read.text, read.options, read.type, read.default)
         return cls(read.place, read.kind, question, read.signal, read.deadline, at or read.at)
 
     def rejection(self, answer: str) -> str:
-        """Return why the gate does not accept `answer`; empty if it does."""
+        """Return why the wait does not accept `answer`; empty if it does."""
         if self.kind == SIGNAL:
             return f"{self.node} waits for the signal {self.signal}, not for an answer"
         return self.question.rejection(answer)
@@ -405,7 +405,7 @@ class OpenGate(Value):
         return signal_timed_out(self.signal) if self.kind == SIGNAL else answer_timed_out(self.question)
 
     def auto_approved(self) -> Outcome | None:
-        """Return the outcome of a gate without asking: its default, else its first option; None to ask all the same."""
+        """Return the outcome of a wait without asking: its default, else its first option; None to ask all the same."""
         first = self.question.options[0].label if self.question.options else "approved"
         answer = self.question.default or first
         return None if self.question.irreversible_labels(answer) else default_chosen(self.question, answer)
@@ -415,7 +415,7 @@ class OpenGate(Value):
         return Outcome(SUCCESS, context_updates={f"signal.{self.signal}": value})
 
     def summary(self) -> str:
-        """Return what the gate waits for and how to answer, on one line."""
+        """Return what the wait waits for and how to answer, on one line."""
         if self.kind == SIGNAL:
             return f"waits for the signal {self.signal} (garrison signals send {self.signal})"
         options = self.question.listed_options()
@@ -460,7 +460,7 @@ def default_chosen(question: Question, answer: str) -> Outcome:
 
 
 def without_options(node: str) -> Outcome:
-    return _hopeless(f"gate {node} has no edges to choose from; add some")
+    return _hopeless(f"{node} has no edges to choose from; add some")
 
 
 def signal_timed_out(signal: str) -> Outcome:

@@ -1,8 +1,8 @@
 """Simulation: run a graph's flow without its work; every node succeeds at once, unless configured otherwise.
 
 `outcomes` maps a node to what its first attempts report (`times`; None: all of them): a status word, or a status report
-as an agent writes it. Both are read by the rule of `outcome`. `answers` maps a gate to the label chosen there
-(other gates choose their first option), and any other node to its preferred label. Nodes of every type are simulated,
+as an agent writes it. Both are read by the rule of `outcome`. `answers` maps a node to the label chosen there
+(other questions choose their first option) or to its preferred label. Nodes of every type are simulated,
 also those that only another installation could run. Attempts are counted from the run's history, so that a resume, a
 restart or a branch does not start the count again.
 """
@@ -28,7 +28,7 @@ SimulatedOutcomes = Mapping[str, tuple[Report, int | None]]
 
 
 def handlers_for(graph: Graph, outcomes: SimulatedOutcomes, labels: Mapping[str, str]) -> dict[str, Handler]:
-    """Return a handler for every type of the graph; gates are asked as usual, unless they have an outcome."""
+    """Return a handler for every type of the graph; questions are asked as usual, unless they have an outcome."""
     for node in outcomes:
         if node not in graph.nodes:
             some = ", ".join([*graph.nodes][:12])

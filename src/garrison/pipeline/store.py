@@ -7,7 +7,7 @@
     events.jsonl          the event stream, for people and programs
     owner.lock            held while a process drives it
     NODE/                 files of the node's latest attempt; earlier ones in NODE/attempts/; status.json is derived
-    NODE/question.json    a gate's question, and when it was first asked
+    NODE/question.json    a node's question, and when it was first asked
     answers/PLACE         an answer, as text; one that the question rejects is renamed to PLACE.refused
     signals/NAME          a signal, as JSON or text; the visit that takes it renames it to NAME@PLACE
     artifacts/ID.json     outputs of 100 kB and more, too large for the context

@@ -7,12 +7,13 @@ tasks (tests/unit/test_plan.py).
 
 from __future__ import annotations
 
+import math
 import re
 from typing import TYPE_CHECKING
 
 from garrison.pipeline.graph import Edge, Graph, Node, number, text
 from garrison.pipeline.lint import errors, lint
-from garrison.plan.proposal import CHECK, Need, Past, Proposal, ProposedTask
+from garrison.plan.proposal import CHECK, Need, Past, ProposedPlan, ProposedTask
 from garrison.records.names import to_name
 from garrison.values import replace
 
@@ -38,7 +39,7 @@ def plan_name(goal: str) -> str:
     return to_name("_".join(words))[:32].rstrip("_") or "plan"
 
 
-def to_graph(proposal: Proposal, goal: str, command: str = "") -> Graph:
+def to_graph(proposal: ProposedPlan, goal: str, command: str = "") -> Graph:
     """Return the graph of a proposal without faults, that ends with a check of the goal.
 
     Args:
@@ -49,7 +50,7 @@ def to_graph(proposal: Proposal, goal: str, command: str = "") -> Graph:
     return Graph(plan_name(goal), {"goal": goal, "flow": "dag"}, nodes, tuple(_edges(proposal)))
 
 
-def _edges(proposal: Proposal) -> Iterator[Edge]:
+def _edges(proposal: ProposedPlan) -> Iterator[Edge]:
     needed = {need.task for task in proposal.tasks for need in task.needs}
     for task in proposal.tasks:
         if not task.needs:
@@ -90,15 +91,15 @@ def _check(goal: str, check: str, command: str) -> dict[str, str]:
 # ---- reading ---------------------------------------------------------------------------------------------------------
 
 
-def read_plan(graph: Graph) -> Proposal:
-    """Return the tasks that a plan's graph has, whoever has edited it."""
+def read_plan(graph: Graph) -> ProposedPlan:
+    """Return the tasks of a plan's graph, which the user may have edited."""
     needs = {name: tuple(Need(edge.source, edge.attrs.get("x_needs", "")) for edge in graph.edges
                          if edge.target == name and graph.nodes[edge.source].handler != "start")
              for name in graph.nodes}
     tasks = tuple(_task(node, needs[node.id]) for node in graph.nodes.values()
                   if node.handler == "codergen" and node.id != CHECK)
     check = graph.nodes.get(CHECK)
-    return Proposal(tasks, (), text(check.attrs, "x_check", "") if check else "")
+    return ProposedPlan(tasks, (), text(check.attrs, "x_check", "") if check else "")
 
 
 def _task(node: Node, needs: tuple[Need, ...]) -> ProposedTask:
@@ -111,6 +112,20 @@ def _task(node: Node, needs: tuple[Need, ...]) -> ProposedTask:
     return replace(made, prompt=text(attrs, "prompt", "").removesuffix(_told(made)))
 
 
+def list_open(graph: Graph) -> list[Node]:
+    """Return the nodes that an agent has yet to do."""
+    return [node for node in graph.nodes.values() if node.handler == "codergen" and not node.attrs.get("command")
+            and not node.attrs.get("status")]
+
+
+def share_budget(graph: Graph, usd: float) -> Graph:
+    """Return a graph whose open nodes may spend these US dollars together, each the same share at most."""
+    nodes = list_open(graph)
+    share = _amount(math.floor(usd / max(len(nodes), 1) * 10_000) / 10_000)
+    return replace(graph, nodes={**graph.nodes, **{
+        node.id: replace(node, attrs={**node.attrs, "budget": share}) for node in nodes}})
+
+
 def find_errors(graph: Graph) -> list[str]:
     """Return what a launch would refuse about a graph, a line for each."""
     return [str(finding) for finding in errors(lint(graph))]
@@ -119,7 +134,7 @@ def find_errors(graph: Graph) -> list[str]:
 # ---- mending ---------------------------------------------------------------------------------------------------------
 
 
-def mend(graph: Graph, proposal: Proposal, past: Past) -> Graph:
+def mend(graph: Graph, proposal: ProposedPlan, past: Past) -> Graph:
     """Return the graph of a plan in which successors take the place of what has failed.
 
     What has landed stays, as a fact that is not done again. What waited for a failed task waits for its last

@@ -26,7 +26,7 @@ RUNS = 20
 """Latest runs of a repository that are looked at."""
 
 
-class Known(Value):
+class AgentHistory(Value):
     """Medians of what an agent's landed tasks have cost and taken, in words."""
 
     cost: str
@@ -34,7 +34,7 @@ class Known(Value):
     tasks: int
 
 
-def read_history(runtime: Runtime, repo: str) -> Mapping[str, Known]:
+def read_history(runtime: Runtime, repo: str) -> Mapping[str, AgentHistory]:
     """Return agent → what is known of the tasks that it has landed in a repository."""
     usd, seconds = dict[str, list[float]](), dict[str, list[float]]()
     looked = 0
@@ -56,7 +56,7 @@ def read_history(runtime: Runtime, repo: str) -> Mapping[str, Known]:
             looked += 1
         if looked == RUNS:
             break
-    return {agent: Known(_money(usd.get(agent, ())), _age(took), len(took)) for agent, took in seconds.items()}
+    return {agent: AgentHistory(_money(usd.get(agent, ())), _age(took), len(took)) for agent, took in seconds.items()}
 
 
 def spent_by(home: Path, run: str) -> float:

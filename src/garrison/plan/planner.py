@@ -30,6 +30,7 @@ from garrison.sandbox.git_view import sandbox_folder
 from garrison.sandbox.place import EXCHANGE, Mode, Place, Role
 from garrison.sandbox.rights import read_rights
 from garrison.system import untrusted
+from garrison.system.clock import wait_until
 from garrison.system.command import read_tail
 from garrison.system.environment import child_environment
 from garrison.system.git import Git
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from garrison.agents.base import Question, Work, WorkResult
-    from garrison.plan.proposal import Past, Proposal, Rules
+    from garrison.plan.proposal import Past, PlanRules, ProposedPlan
     from garrison.plan.store import PlanRecord, Plans
     from garrison.processes.runtime import Runtime
     from garrison.sandbox.network import NetworkPlace
@@ -58,17 +59,17 @@ _POLL = 0.5
 _LINES = 20_000
 
 
-class Found(Value):
+class UsablePlan(Value):
     """A proposal without faults, and what is weak about it or was left out."""
 
-    proposal: Proposal
+    proposal: ProposedPlan
     notes: tuple[str, ...] = ()
 
 
 class Planner:
     """Asks the planner of one plan."""
 
-    def __init__(self, runtime: Runtime, plans: Plans, plan: PlanRecord, rules: Rules,
+    def __init__(self, runtime: Runtime, plans: Plans, plan: PlanRecord, rules: PlanRules,
                  report: Callable[[str], None], answer: Callable[[str], str | None]) -> None:
         """`report` takes a line on how far it is; `answer` asks the user a question, None where nobody can be asked."""
         self.runtime, self.plans, self.plan, self.rules = runtime, plans, plan, rules
@@ -76,11 +77,12 @@ class Planner:
         self.folder = plans.folder(plan.id)
         self.git = Git(Path(plan.repo), home=runtime.home)
 
-    def propose(self, request: str, past: Past = NO_PAST) -> Found:
+    def propose(self, request: str, lint: Callable[[ProposedPlan], list[str]], past: Past = NO_PAST) -> UsablePlan:
         """Return a proposal without faults; Refused if there is none after `TRIES`.
 
         Args:
             request: what is asked for, as the planner's prompt has it.
+            lint: returns what a launch would refuse about the graph of a proposal.
             past: what a plan that is to be mended has come to.
         """
         self._copy_repository()
@@ -91,7 +93,7 @@ class Planner:
                 answer = self._ask(request, reasons, refused=self.plan.tries if number else 0)
                 try:
                     proposal = read_proposal(answer)
-                    reasons = find_faults(proposal, self.rules, past)
+                    reasons = find_faults(proposal, self.rules, past) or lint(proposal)
                 except ValueError as error:
                     reasons = [str(error)]
                 if reasons:
@@ -104,7 +106,7 @@ class Planner:
                     continue
                 judged = [self.rules.judge(task) for task in proposal.tasks]
                 left_out = [line for _, lines in judged for line in lines]
-                return Found(replace(proposal, tasks=tuple(task for task, _ in judged)), (*weaknesses, *left_out))
+                return UsablePlan(replace(proposal, tasks=tuple(task for task, _ in judged)), (*weaknesses, *left_out))
         finally:
             self.plans.remove_tree(self.plan.id)
         attempts = f"{first} to {self.plan.tries}"
@@ -181,9 +183,7 @@ class Planner:
                 self._pause(work, network, now)
         except BaseException:
             work.stop(time.monotonic())
-            end = time.monotonic() + 10.0
-            while work.poll(time.monotonic()) is None and time.monotonic() < end:
-                time.sleep(0.05)
+            wait_until(lambda: work.poll(time.monotonic()) is not None, 10.0)
             raise
         return outcome
 

@@ -10,7 +10,7 @@ from garrison.agents.quotation import quote
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
-    from garrison.plan.store import Answer
+    from garrison.plan.store import PlanAnswer
 
 _TEXT = {"type": "string"}
 _TASK = {"type": "object", "required": ["name", "title", "prompt"], "properties": {
@@ -81,7 +81,7 @@ def mending(goal: str, titles: Iterable[tuple[str, str]], failures: Iterable[tup
     return f"{goal_of(goal)}\n\n" + _MEND.format(landed=f"Landed:\n{landed}", failed=f"Failed:\n{failed}")
 
 
-def request(asked: str, answers: Sequence[Answer], file: str) -> str:
+def request(asked: str, answers: Sequence[PlanAnswer], file: str) -> str:
     """Return the prompt of an attempt.
 
     Args:

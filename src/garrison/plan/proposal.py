@@ -2,7 +2,7 @@
 
 A proposal is foreign text. It becomes a graph only once `find_faults` finds nothing, and only its words reach that
 graph: what would have an effect (an agent, a command, a budget) is taken as far as the user's settings allow, and
-`Rules.judge` says what was left out.
+`PlanRules.judge` says what was left out.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class ProposedTask(Value):
     """Failed task whose place it takes, '' in a first plan."""
 
 
-class Proposal(Value):
+class ProposedPlan(Value):
     """What a planner hands in."""
 
     tasks: tuple[ProposedTask, ...] = ()
@@ -97,7 +97,7 @@ class Past(Value):
 NO_PAST = Past(frozenset(), frozenset())
 
 
-class Rules(Value):
+class PlanRules(Value):
     """What the user's settings allow a plan."""
 
     max_tasks: int
@@ -129,7 +129,7 @@ class Rules(Value):
 # ---- reading ---------------------------------------------------------------------------------------------------------
 
 
-def read_proposal(answer: str) -> Proposal:
+def read_proposal(answer: str) -> ProposedPlan:
     """Return the proposal in an answer; ValueError says what is wrong with its shape.
 
     The last JSON object with `tasks` or `questions` counts: models think aloud before they answer.
@@ -137,7 +137,7 @@ def read_proposal(answer: str) -> Proposal:
     found = _last_object(answer)
     if found is None:
         raise ValueError(f'there is no JSON object with "{KEY}"')
-    return read_foreign(Proposal, found)
+    return read_foreign(ProposedPlan, found)
 
 
 def _last_object(answer: str) -> dict[str, object] | None:
@@ -159,7 +159,7 @@ def _last_object(answer: str) -> dict[str, object] | None:
 # ---- what is wrong ---------------------------------------------------------------------------------------------------
 
 
-def find_faults(proposal: Proposal, rules: Rules, past: Past = NO_PAST) -> list[str]:
+def find_faults(proposal: ProposedPlan, rules: PlanRules, past: Past = NO_PAST) -> list[str]:
     """Return why a proposal cannot become a graph, a line for each reason; none if it can."""
     tasks = proposal.tasks
     if len(proposal.questions) > MAX_QUESTIONS:
@@ -243,7 +243,7 @@ def _cycle(tasks: Sequence[ProposedTask]) -> list[str]:
 # ---- what is weak ----------------------------------------------------------------------------------------------------
 
 
-def find_weaknesses(proposal: Proposal, past: Past = NO_PAST) -> list[str]:
+def find_weaknesses(proposal: ProposedPlan, past: Past = NO_PAST) -> list[str]:
     """Return what is poor about a proposal without faults: it goes back once, and is a warning from then on."""
     tasks = proposal.tasks
     before = _all_before(tasks)

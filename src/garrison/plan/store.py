@@ -26,7 +26,7 @@ PLANNER = "planner"
 RECORD, GRAPH, TREE, LOCK = "plan.json", "plan.dot", "tree", "lock"
 
 
-class Stage(StrEnum):
+class PlanStage(StrEnum):
     """How far a plan is."""
 
     PLANNING = "planning"
@@ -38,7 +38,7 @@ class Stage(StrEnum):
     LAUNCHED = "launched"
 
 
-class Answer(Value):
+class PlanAnswer(Value):
     """What the user has said to a question of the planner."""
 
     question: str
@@ -63,11 +63,11 @@ class PlanRecord(Record):
     """The user's command that checks the goal; '' for an agent."""
     agent: str = ""
     """Agent of tasks that name none."""
-    stage: Stage = stated(Stage.PLANNING)
+    stage: PlanStage = stated(PlanStage.PLANNING)
     tries: int = 0
     """Attempts of the planner that have begun."""
     questions: tuple[str, ...] = ()
-    answers: tuple[Answer, ...] = ()
+    answers: tuple[PlanAnswer, ...] = ()
     notes: tuple[str, ...] = ()
     """Warnings, and what was left out of the plan."""
     approved: float | None = None
@@ -77,6 +77,8 @@ class PlanRecord(Record):
     replans: int = 0
     """Times that it was mended."""
     runs: tuple[str, ...] = ()
+    mends: bool = True
+    """False if another command launches it, which has its own way with a failure."""
 
 
 class Plans:
@@ -143,7 +145,7 @@ class Plans:
         atomic.write(self.folder(name) / GRAPH, text.encode())
 
     def remove_tree(self, name: str) -> None:
-        """Remove the planner's copy of the repository, and what its processes had of their own."""
+        """Remove the planner's copy of the repository, and its processes' private folders."""
         for each in (TREE, f".{TREE}.sandbox"):
             untrusted.remove(self.folder(name), each)
 

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 import h11
 
 from garrison.preview import rules as rule
-from garrison.preview.dialer import Unreachable
 from garrison.preview.rules import FRAMING, Refusal, Rules, Tickets
+from garrison.sandbox.dialer import Unreachable
 from garrison.sandbox.proxy.relay import join
 from garrison.sandbox.proxy.upstream import BUFFER, Stream
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Coroutine
 
-    from garrison.preview.dialer import Way
+    from garrison.preview.ways import Way
 
 MAX_HEAD = 64 << 10
 """Bytes of a request's or a response's head: development servers set many cookies."""

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from garrison.errors import GarrisonError, RecordError, Refused, UsageError
-from garrison.preview.dialer import NodeWay
 from garrison.preview.gateway import Gateway
 from garrison.preview.listeners import ENDS, Step, Tree, decide, look_at
 from garrison.preview.rules import TICKET, Rules, Tickets, host_label
+from garrison.preview.ways import NodeWay
 from garrison.records import atomic, record
 from garrison.records.identity import Identity
 from garrison.records.names import Key

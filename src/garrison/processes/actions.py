@@ -48,10 +48,11 @@ class ActionKind(StrEnum):
     STOP_RUN = "stop_run"
     CHANGE_NODE = "node"  # NodeChanged
     ADVANCE_FLOW = "flow"  # FlowAdvanced
-    CHANGE_GATE = "gate"  # GateChanged
+    CHANGE_WAIT = "gate"  # WaitChanged
     CYCLE_MANAGER = "manager"  # ManagerCycled
     CANCEL_NODE = "cancel"
     RANK_CANDIDATES = "choice"  # CandidatesRanked
+    COMPARE_CANDIDATES = "verdict"  # CandidatesCompared
     CHANGE_TURN = "turn"  # TurnEnded, TurnSuspended
     CHANGE_LANDING = "landing"  # LandingChanged
     CHANGE_PULL_REQUEST = "pull_request"  # PullRequestChanged

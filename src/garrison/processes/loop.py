@@ -19,13 +19,13 @@ import os
 import re
 import signal
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from garrison.errors import Fenced, GarrisonError, LockLost, RecordError
 from garrison.records import atomic
 from garrison.system import machine, untrusted
+from garrison.system.clock import wait_until
 from garrison.system.event_loop import EventLoop
 from garrison.system.stamps import file_stamp
 from garrison.system.terminal_text import clean_lines
@@ -152,9 +152,7 @@ def is_more_than_own_children(during: Wakeup) -> bool:
 def _await_removal(home: Path) -> None:
     """Wait while a home is removed file by file: the first removal wakes this process, which must not take the home for
     one that stays."""
-    end = time.monotonic() + HOME_REMOVAL
-    while (home / "identities").is_dir() and time.monotonic() < end:
-        time.sleep(0.02)
+    wait_until(lambda: not (home / "identities").is_dir(), HOME_REMOVAL, 0.02)
 
 
 def _watch(process: Process, event_loop: EventLoop, errors: RepeatedErrors, runtime: Runtime) -> bool:

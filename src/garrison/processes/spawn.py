@@ -153,7 +153,10 @@ def worktree_environment(runtime: Runtime, launch: Launch, task: Task, worktree:
     from garrison.system.git import Git
 
     number = slots.claim_number(Git(Path(launch.repo), home=runtime.home), worktree.parent.parent, worktree)
+    from garrison.sandbox.services import variables
+
     return runtime.environment(launch, {
+        **variables(runtime.home),
         "GARRISON_SLOT": str(number), "GARRISON_LIFE": marker, "GARRISON_TREE": str(worktree),
         "GARRISON_RUN": launch.run_id, "GARRISON_NODE": task.node, "GARRISON_ATTEMPT": str(task.attempt)})
 

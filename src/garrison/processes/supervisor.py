@@ -9,7 +9,7 @@ A death, followed through the code (a runner and its orchestrator; guardian and 
  2. observe             `runner/process.py observe` → `observe_child` here: the identity record and the process table
                         give a verdict (`supervise/verdict.py`); a living process that does nothing is `hung`
                         (`supervise/hang_detector.py`).
- 3. decide (pure)       `runner/policy.py` → `supervise/decisions.py decide_restart`: REPLACE, then RECORD_DEATH, then
+ 3. decide (pure)       `node/policy.py` → `supervise/decisions.py decide_restart`: REPLACE, then RECORD_DEATH, then
                         START, PROBE, PARK or wait, as `supervise/restart.py` says. One decision a turn; each is
                         journaled with all it was based on (`record_decision`), which `garrison why` replays.
  4. REPLACE             `replace_child`: fence (the record says `crashed`, so it can no longer write), then
@@ -17,7 +17,7 @@ A death, followed through the code (a runner and its orchestrator; guardian and 
  5. RECORD_DEATH        tell the parent, then `record_death`: from here on it is counted.
  6. START               `spawn.py` → `supervise/incarnation.py start_incarnation`: a lease of the next incarnation,
                         the process, the hook. The start is journaled.
- 7. the successor       `main.py` registers it; `orchestrator/process.py _begin` reads the hook and writes the prompt
+ 7. the successor       `main.py` registers it; `node/orchestrator.py _begin` reads the hook and writes the prompt
                         with what its predecessor had done.
 
 If a supervisor dies between any two steps, its successor observes the same state and continues from there.

@@ -1,12 +1,18 @@
 """Budgets: what sessions may cost, what their calls in progress have reserved, and what may still be spent.
 
-Before each call money for it is reserved; what it costs is recorded (`costs`), and then the rest is free again. The
-limits of a node, its run and a day are compared here alone (`Meter`, `exceeding`, `fit`), those of sessions outside
-runs by `Purse`.
+Before each call money for it is reserved; what it costs is recorded (`costs`), and then the rest is free again. Whether
+a call may start is decided here alone: by `find_shortfall` for one whose cost is only probable, by `fit` for one whose
+answer can be shortened, by `remaining_turns` for the responses of an attempt.
 
-The proxy reserves before each call what it may cost at most (`admit`). A session, whose calls may go past the proxy,
-also reserves what the next one will probably cost, alongside its usage file. Whether they may is decided under one lock
-of the home, by what is spent and what others have reserved. A reservation counts while its session's lock is held.
+| who asks | for the limits of | through |
+|---|---|---|
+| a session of a node | node, run and day | `Account` |
+| the proxy, for each call through it | node, run and day; responses of the attempt | `Reservation.admit` |
+| a session outside runs | one message, its use and the day | `Purse` |
+| who pays for work on another host | node, run and day | `Meter.exceeded` |
+
+What a node's calls reserve is decided under one lock of the home, by what is spent and what others have reserved. A
+reservation counts while its session's lock is held.
 """
 
 from __future__ import annotations
@@ -25,23 +31,25 @@ from garrison.records.costs import (
     UsageCache,
     UsageLog,
     UsageRecord,
+    estimate,
     now,
+    read_usage,
     total,
     total_of_day,
     usage_files,
 )
 from garrison.records.json_io import encode, read_json
 from garrison.records.life_lock import is_held
-from garrison.records.record import Record
+from garrison.records.record import Record, from_data
 from garrison.records.run import RunFiles
 from garrison.values import Value, replace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-FILE, SESSION_LOCK = "reserved.json", "session.lock"
-"""Names in a session's folder: its reservation, and the lock that is held while it runs."""
+FILE, SESSION_LOCK, USAGE = "reserved.json", "session.lock", "usage.jsonl"
+"""Names in a session's folder: its reservation, the lock that is held while it runs, and what it has cost."""
 SESSION = "claude"
 """Folder of a session in that of its attempt."""
 _PLACES = (SESSION, f"validator/{SESSION}", "network", "validator/network")
@@ -55,6 +63,15 @@ ROUNDING = 1e-9
 Sums: TypeAlias = tuple[float, float, float]
 """US dollars of the node, of its run and of the home today."""
 _NOTHING: Sums = (0.0, 0.0, 0.0)
+
+
+class LimitLine(NamedTuple):
+    """One limit, in US dollars: what it is for, and what is spent and reserved of it."""
+
+    what: str
+    limit: float
+    used: float
+    reserved: float
 
 
 class Limits(Value):
@@ -73,12 +90,11 @@ class Limits(Value):
         """Return whether there is a limit in US dollars."""
         return (self.node, self.run, self.day) != (None, None, None)
 
-    def against(self, spent: Sums, held: Sums) -> Iterator[tuple[str, float, float, float]]:
-        """Yield each limit with what it is for and what is spent and reserved of it, as node, run and day."""
-        for what, limit, used, reserved in zip(("this node", "this run", "this day"), (self.node, self.run, self.day),
-                                               spent, held, strict=True):
-            if limit is not None:
-                yield what, limit, used, reserved
+    def against(self, spent: Sums, held: Sums = _NOTHING) -> list[LimitLine]:
+        """Return each limit with what is spent and reserved of it, of node, run and day."""
+        return [LimitLine(what, limit, used, reserved) for what, limit, used, reserved in zip(
+            ("this node", "this run", "this day"), (self.node, self.run, self.day), spent, held, strict=True)
+            if limit is not None]
 
 
 NO_LIMITS = Limits()
@@ -154,17 +170,11 @@ class Meter:
         """Return the limits as they are now: a resume may raise that of a run whose proxy goes on."""
         return within_run(self.home, self.run, self._limits)
 
-    def exceeded(self, day: str = "", pending: float = 0.0) -> str:
-        """Return in words which limit is reached; '' if none is.
-
-        Args:
-            day: as 2026-01-31, UTC; '' for today.
-            pending: estimated US dollars of calls of this node that are in progress.
-        """
-        if not self.limits.has_money:
-            return ""
-        node, run, by_day = self.spent(day)
-        return exceeded_limit(self.limits, (node + pending, run + pending, by_day + pending))
+    def exceeded(self, day: str = "") -> str:
+        """Return in words which limit is reached on a day (as 2026-01-31, UTC; '' for today); '' if none is."""
+        limits = self.limits
+        shortfall = find_shortfall(limits.against(self.spent(day))) if limits.has_money else None
+        return shortfall.reason if shortfall is not None else ""
 
     def spent(self, day: str = "") -> Sums:
         """Return the US dollars spent by the node, by the run, and by the home on a day (today), where limited."""
@@ -201,26 +211,20 @@ class Reservation:
         self._meter, self._file = meter, folder / FILE
         self._usd = 0.0
 
-    def reserve(self, usd: float, *, running: float = 0.0, least: float = LEAST) -> Shortfall | None:
+    def reserve(self, usd: float) -> Shortfall | None:
         """Reserve money for the next call; return why it may not start, None if it may.
 
         Args:
             usd: what the call will probably cost; 0 if that is not known.
-            running: what is reserved for calls of its own that are in progress.
-            least: what is reserved at least, as the call may cost more than it probably does.
         """
         meter = self._meter
         if not meter.limits.has_money:
             return None
-        with _locked(meter.home):
-            spent, held = meter.spent(), self._held_by_others()
-            if reason := exceeded_limit(meter.limits, spent):
-                return Shortfall(reason, False)
-            node, run, day = held
-            if reason := exceeding(meter.limits, spent, (node + running, run + running, day + running), usd):
-                return Shortfall(reason, running > 0 or any(held))
-            self._write(running + max(usd, least))
-        return None
+        with _locked(meter.home):  # what is left is read and reserved in one step, else two calls would get the same
+            shortfall = find_shortfall(meter.limits.against(meter.spent(), self._held_by_others()), usd)
+            if shortfall is None:
+                self._write(max(usd, LEAST))
+        return shortfall
 
     def reduce(self, usd: float) -> None:
         """Reserve less by what the call in progress has been recorded to cost."""
@@ -289,10 +293,63 @@ class Reservation:
         return node, run, day
 
 
-def exceeded_limit(limits: Limits, spent: Sums) -> str:
-    """Return in words which limit is reached by the US dollars spent; '' if none is."""
-    return next((describe_spent(what, limit, used) for what, limit, used, _ in limits.against(spent, _NOTHING)
-                 if used >= limit), "")
+class Account:
+    """Money of a node's session: what its calls cost is recorded, and before each of them it is asked for."""
+
+    def __init__(self, meter: Meter, folder: Path, session: str, *, reserves: bool = True) -> None:
+        """Open the account of a session in its folder.
+
+        Args:
+            reserves: False in a sandbox, in which other sessions cannot be seen: there the proxy reserves.
+        """
+        self._meter, self._usage, self._log = meter, folder / USAGE, UsageLog(folder / USAGE, session)
+        self._reservation = Reservation(meter, folder) if reserves else None
+
+    def records(self) -> list[UsageRecord]:
+        """Return what the calls of the attempt have cost."""
+        return read_usage(self._usage) if self._usage.exists() else []
+
+    def enter(self) -> Shortfall | None:
+        """Ask for a first call, which will probably cost what the last one did; return why it may not start."""
+        if self._reservation is None:
+            return Shortfall(reason, False) if (reason := self._meter.exceeded()) else None
+        return self._reservation.reserve(last_cost(self.records()))
+
+    def record(self, event: Mapping[str, object]) -> None:
+        """Record an event of the session, if it tells of a cost."""
+        self._log.record(event)
+
+    def pay(self, event: Mapping[str, object]) -> Shortfall | None:
+        """Record a `usage` event; once the response is whole ask for the next call, and return why it may not start."""
+        self.record(event)
+        if self._reservation is None:
+            return None
+        usd = cost_of(event)
+        if event["final"]:
+            return self._reservation.reserve(usd)
+        self._reservation.reduce(usd)
+        return None
+
+    def release(self) -> None:
+        """Reserve nothing."""
+        if self._reservation is not None:
+            self._reservation.release()
+
+
+def cost_of(event: Mapping[str, object]) -> float:
+    """Return what the response of a `usage` event costs, in US dollars."""
+    return estimate(str(event["model"]), from_data(dict[str, object], event["usage"]))
+
+
+def find_shortfall(lines: Sequence[LimitLine], usd: float = 0.0) -> Shortfall | None:
+    """Return why a call that will probably cost `usd` may not start, by all its limits; None if it may. Pure."""
+    for what, limit, used, _ in lines:
+        if used >= limit:
+            return Shortfall(describe_spent(what, limit, used), False)
+    for what, limit, used, reserved in lines:
+        if used + reserved + usd > limit + ROUNDING:
+            return Shortfall(describe_spent(what, limit, used, reserved, usd), reserved > ROUNDING)
+    return None
 
 
 def describe_spent(what: str, limit: float, used: float, reserved: float = 0.0, usd: float | None = None) -> str:
@@ -304,28 +361,15 @@ def describe_spent(what: str, limit: float, used: float, reserved: float = 0.0, 
     return f"{spent}{beside}, and the next call may cost ${usd:.2f}"
 
 
-def remaining_turns(limit: int | None, records: Sequence[UsageRecord]) -> int | None:
-    """Return how many responses of an attempt are left; None for no limit."""
-    made = len({(record.session, record.message) for record in records if record.kind == "call"})
+def remaining_turns(limit: int | None, records: Sequence[UsageRecord], running: int = 0) -> int | None:
+    """Return how many responses of an attempt are left beside those that are `running`; None for no limit."""
+    made = running + len({(record.session, record.message) for record in records if record.kind == "call"})
     return None if limit is None else max(0, limit - made)
 
 
 def last_cost(records: Sequence[UsageRecord]) -> float:
     """Return what the last call of an attempt has cost, 0 if there is none: the next one sends the same and more."""
     return next((record.usd for record in reversed(records) if record.kind == "call"), 0.0)
-
-
-def exceeding(limits: Limits, spent: Sums, held: Sums, usd: float) -> str:
-    """Return in words which limit a call would exceed alongside the calls in progress; '' for none. Pure.
-
-    Args:
-        spent: US dollars spent by the node, the run and the home today.
-        held: those that other sessions of each have reserved.
-        usd: what the call will probably cost.
-    """
-    return next((describe_spent(what, limit, used, reserved, usd)
-                 for what, limit, used, reserved in limits.against(spent, held)
-                 if used + reserved + usd > limit + ROUNDING), "")
 
 
 def fit(limits: Limits, spent: Sums, held: Sums, running: float, price: CallPrice) -> Grant | Shortfall:
@@ -393,7 +437,8 @@ class Purse:
         self._before = 0.0
         self._reserved: dict[str, float] = {}
         """Session → US dollars that its call in progress may still cost."""
-        self._last = 0.0
+        self._last: dict[str, float] = {}
+        """Session → what its last call cost; '' → what the last call of any session did."""
 
     def log(self, session: str) -> UsageLog:
         atomic.make_directory(self._path.parent)
@@ -403,30 +448,30 @@ class Purse:
         """Begin a task: what was spent before does not count against its limit."""
         self._before = self._spent()
 
-    def exceeded(self) -> str:
-        """Return in words which limit is reached; '' if none is."""
-        return next((describe_spent(what, limit, used) for what, limit, used in self._limits() if used >= limit), "")
-
     def reserve(self, session: str, usd: float = 0.0) -> Shortfall | None:
         """Reserve money for the next call of a session; return why it may not start, None if it may.
 
         Args:
             usd: what its last call cost; 0 for its first, which may cost what the last call of any session did.
         """
-        usd = usd or self._last
+        usd = usd or self._last.get(session) or self._last.get("", 0.0)
         held = sum(reserved for name, reserved in self._reserved.items() if name != session)
-        for what, limit, used in self._limits():
-            if used >= limit:
-                return Shortfall(describe_spent(what, limit, used), False)
-            if used + held + usd > limit + ROUNDING:
-                return Shortfall(describe_spent(what, limit, used, held, usd), held > 0)
-        self._reserved[session] = max(usd, LEAST)
-        return None
+        shortfall = find_shortfall(self._lines(held), usd)
+        if shortfall is None:
+            self._reserved[session] = max(usd, LEAST)
+        return shortfall
+
+    def pay(self, session: str, event: Mapping[str, object]) -> Shortfall | None:
+        """Take note of a `usage` event, which is recorded; ask for the call that follows a response, and return why it
+        may not start. None follows the last one of a turn."""
+        usd = cost_of(event)
+        self.recorded(session, usd, is_final=bool(event["final"]))
+        return self.reserve(session, usd) if event["final"] and not event["last"] else None
 
     def recorded(self, session: str, usd: float, *, is_final: bool) -> None:
         """Take note of what is recorded of a call in progress: it is not reserved any more."""
         if is_final:
-            self._last = usd
+            self._last[session] = self._last[""] = usd
             self.release(session)
         elif session in self._reserved:
             self._reserved[session] = max(self._reserved[session] - usd, 0.0)
@@ -435,17 +480,17 @@ class Purse:
         """Reserve nothing for a session."""
         self._reserved.pop(session, None)
 
-    def _limits(self) -> list[tuple[str, float, float]]:
-        """Return what each limit is for, the limit, and what is spent of it."""
+    def _lines(self, held: float) -> list[LimitLine]:
+        """Return each limit with what is spent and reserved of it."""
         limits, today = self.allowance, now()[:10]
         found = []
         if limits.task is not None:
-            found.append(("one message", limits.task, self._spent() - self._before))
+            found.append(LimitLine("one message", limits.task, self._spent() - self._before, held))
         for what, run, limit in ((f"{self.use.removeprefix(OUTSIDE)} today", self.use, limits.day),
                                  ("this day", None, limits.home_day)):
             if limit is not None:
-                found.append((what, limit, sum(total_of_day(self._cache.read(path), today)
-                                               for _, _, path in usage_files(self.home, run))))
+                found.append(LimitLine(what, limit, sum(total_of_day(self._cache.read(path), today)
+                                                   for _, _, path in usage_files(self.home, run)), held))
         return found
 
     def _spent(self) -> float:

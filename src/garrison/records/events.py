@@ -193,6 +193,8 @@ class Kept(Value):
     """Lines that it adds and removes."""
     score: float | None = None
     """Number that the judge's command printed, None without one."""
+    label: str = ""
+    """What its agent chose, such as the verdict of a judge."""
 
 
 class NodeChanged(Record):
@@ -234,6 +236,19 @@ class CandidatesRanked(Record):
     by: str = ""
 
 
+class CandidatesCompared(Record):
+    """A judge's verdict on two candidates, in one of its attempts: `a` for the first that it was shown, `b` for the
+    second, `none` for neither; anything else is none."""
+
+    kind: ClassVar[str] = "verdict"
+    node: str
+    step: str
+    attempt: int
+    first: str
+    second: str
+    verdict: str = ""
+
+
 class StepOutcome(Value):
     """What a step of the flow came to, of its `pipeline.outcome.Outcome`."""
 
@@ -269,8 +284,8 @@ class FlowAdvanced(Record):
         return from_data(StepOutcome, self.body.get("outcome") or {})
 
 
-class GateChanged(Record):
-    """A gate was opened, or closed with its place; `body` is the open gate (see `pipeline.gates`)."""
+class WaitChanged(Record):
+    """A wait was opened, or closed with its place; `body` is the open wait (`pipeline.questions`)."""
 
     kind: ClassVar[str] = "gate"
     place: str
@@ -430,7 +445,7 @@ class StuckAgent(Record):
 
 
 class PipelineSignal(Record):
-    """A signal by name, for a gate of the pipeline."""
+    """A signal by name, for a node of the pipeline."""
 
     name: str
     value: object = stated(True)
@@ -607,10 +622,11 @@ class QueueStepDone(Record):
 
 
 Event = (ProcessOpened | DecisionMade | ChildFenced | ChildSwept | ChildDied | ChildSpawned | ChildParked | ChildHealed
-         | SignalRefused | RunChanged | NodeChanged | FlowAdvanced | GateChanged | ManagerCycled | NodeCancelled
+         | SignalRefused | RunChanged | NodeChanged | FlowAdvanced | WaitChanged | ManagerCycled | NodeCancelled
          | LandingChanged | PullRequestChanged | ForeignMove | Warned | NoteWritten | GuardianSignal | JournalSnapshot
          | LauncherSignal | NotificationSent | GuardianUnparked | LauncherDetached | LauncherEnded | RunnerSignal
-         | FactRecorded | JobStarted | WorkSaved | QueueTaken | QueueStepDone | LaunchRecorded | CandidatesRanked)
+         | FactRecorded | JobStarted | WorkSaved | QueueTaken | QueueStepDone | LaunchRecorded | CandidatesRanked
+         | CandidatesCompared)
 """Everything that a run's journal or a process's journal can hold."""
 
 _SIGNALS = (GuardianSignal, LauncherSignal, RunnerSignal)
@@ -622,7 +638,7 @@ def encode(event: Event) -> dict[str, object]:
     match event:
         case FlowAdvanced():
             return _encode_flow(event)
-        case GateChanged():
+        case WaitChanged():
             closed = {"closed": True} if event.closed else {}
             return {**event.body, "place": event.place, "node": event.node, **closed}
         case JournalSnapshot():
@@ -654,7 +670,7 @@ def decode_data(kind: str, data: Mapping[str, object]) -> Event | None:
             return _decode_flow(data)
         case "gate":
             body = {name: value for name, value in data.items() if name != "closed"}
-            return GateChanged(str(data["place"]), str(data["node"]), bool(data.get("closed")), body)
+            return WaitChanged(str(data["place"]), str(data["node"]), bool(data.get("closed")), body)
         case "snapshot":
             return JournalSnapshot(dict(data))
     cls = _class_of_signal(data) if kind == "signal" else _CLASSES.get(kind)

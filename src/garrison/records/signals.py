@@ -8,7 +8,7 @@ A signal, followed through the code:
 2. Wake: the recipient's event loop watches the inbox (`Supervisor.watch`); a lost event costs one rescan, a second.
 3. Read: `observe` of the recipient's process lists the inbox (`list_pending`), oldest first.
 4. Decide (pure): its policy asks `find_objection` whether run, attempt and incarnation are current, and `parse`s the
-   payload (`_apply_signals` in guardian/policy.py and runner/policy.py). The result is an action: APPLY_SIGNAL, with
+   payload (`_apply_signals` in run/guardian_policy.py and node/policy.py). The result is an action: APPLY_SIGNAL, with
    the event that holds its effects, or REFUSE_SIGNAL.
 5. Apply: the process forwards it to others, journals id and effects in one record, then moves the file to `taken/`
    (`acknowledge`); after a crash in between, the id in the journal shows that it was applied. A refused one goes to
@@ -266,6 +266,8 @@ class NodeComplete(Payload):
     """Lines that a candidate adds and removes."""
     score: float | None = None
     """Number that the judge's command printed for it."""
+    label: str = ""
+    """What its agent chose, such as the verdict of a judge."""
 
 
 class MergeReady(Payload):
@@ -455,7 +457,7 @@ class CancelNode(Payload):
 
 
 class SendPipelineSignal(Payload):
-    """A signal by name, for a gate of the pipeline."""
+    """A signal by name, for a node of the pipeline."""
 
     action = "signal"
     name: str

@@ -10,8 +10,10 @@ one of them at most. What is decided from, as in `flow_policy.py`, is the state:
     a step in flight whose candidate is at an earlier step      CHANGE_NODE: the candidate is pending
     a candidate passed, and the judge takes the first           RANK_CANDIDATES
     all candidates have passed or failed                        RANK_CANDIDATES; CHANGE_NODE: the node failed, if none
-                                                                has passed; CHANGE_GATE, if the user is to choose
+                                                                has passed; CHANGE_WAIT, if the user is to choose
     the user chose                                              the same two records, with the signal of the answer
+    the judge is an agent, and has compared two candidates      COMPARE_CANDIDATES
+    it has more to compare                                      CHANGE_NODE: a new attempt of the judge is pending
     a choice is made, a candidate has not begun                 CHANGE_NODE: it is skipped
     a choice is made, a candidate is at work                    CANCEL_NODE
     the landing of the best is refused                          a new attempt of the node, with the second best
@@ -22,10 +24,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from garrison.pipeline import questions
-from garrison.pipeline.best_of import FIRST, MAX_LANDED, PERSON, Passed, order, tied
+from garrison.pipeline.best_of import FIRST, MAX_LANDED, NONE, PERSON, Passed, comparisons, order, score, tied
 from garrison.pipeline.node_status import LandingWord
 from garrison.processes.actions import Action, ActionKind
-from garrison.records.events import CandidatesRanked, GateChanged, Kept, NodeChanged
+from garrison.records.events import CandidatesCompared, CandidatesRanked, Kept, NodeChanged, WaitChanged
 from garrison.run.flow import step_id
 from garrison.run.guardian_view import UNFINISHED, needs_runner
 from garrison.values import replace
@@ -83,8 +85,17 @@ def _decide(state: RunState, view: GuardianView, place: Place, best: BestOf) -> 
     if not passed:
         why = "; ".join(f"{name}: {node.reason.strip().partition(chr(10))[0]}" for name, node in nodes)
         return _change(_failure(state, place, f"no candidate passed: {why}"))
-    if (asked := offered(best, passed)) and not view.auto_approve:
+    verdicts = _verdicts(state, place.node, step_id(place))
+    if best.judge_node and passed[1:] and state.nodes[best.judge_node].status != "failed":
+        if action := _compare(state, view, place, best, passed):
+            return action
+        if len(verdicts) < len(comparisons(passed)):
+            return None
+        if set(verdicts.values()) == {NONE}:
+            return _change(_failure(state, place, f"{best.judge} wants none of the candidates"))
+    if (asked := offered(state, place, best, passed)) and not view.auto_approve:
         return _ask(state, place, asked)
+    passed = score(passed, verdicts) if best.judge_node else passed
     names, why = order(best, passed)
     return Action(ActionKind.RANK_CANDIDATES, place.node, why, CandidatesRanked(
         place.node, step_id(place), names[:MAX_LANDED], why))
@@ -97,28 +108,26 @@ def _failure(state: RunState, place: Place, why: str) -> NodeChanged:
 
 # ---- the user as judge -----------------------------------------------------------------------------------------------
 
-NONE = "none"
-"""Answer of the user to whom no candidate is good enough."""
-
-
-def offered(best: BestOf, passed: Sequence[Passed]) -> list[Passed]:
+def offered(state: RunState, place: Place, best: BestOf, passed: Sequence[Passed]) -> list[Passed]:
     """Return the candidates between which the user is to choose; [] where the judge's word is enough."""
-    if best.judge == PERSON:
+    has_no_judge = best.judge_node != "" and len(passed) > 1 and state.nodes[best.judge_node].status == "failed"
+    if best.judge == PERSON or has_no_judge:
         return [*passed]
-    equal = tied(best, passed) if best.asks_on_tie else []
+    scored = score(passed, _verdicts(state, place.node, step_id(place))) if best.judge_node else passed
+    equal = tied(best, scored) if best.asks_on_tie else []
     return equal if len(equal) > 1 else []
 
 
 def _ask(state: RunState, place: Place, asked: Sequence[Passed]) -> Action | None:
-    """Return the gate at which the user chooses; None while it is open."""
-    if place.id in state.gates:
+    """Return the question by which the user chooses; None while it is open."""
+    if place.id in state.waits:
         return None
     options = [questions.Option(each.name[-1], each.name) for each in asked]
     text = (f"Which candidate lands? {', '.join(f'{each.name} ({describe(each)})' for each in asked)}. "
             f"`garrison review {place.node}` shows them")
-    gate = questions.OpenGate(place.id, questions.HUMAN, questions.Question(
+    wait = questions.OpenWait(place.id, questions.HUMAN, questions.Question(
         place.id, place.node, text, (*options, questions.Option("n", NONE)), questions.MULTI_SELECT))
-    return Action(ActionKind.CHANGE_GATE, place.node, payload=GateChanged(place.id, place.node, body=gate.to_record()))
+    return Action(ActionKind.CHANGE_WAIT, place.node, payload=WaitChanged(place.id, place.node, body=wait.to_record()))
 
 
 def describe(candidate: Passed) -> str:
@@ -134,21 +143,60 @@ def answer(plan: RunPlan, state: RunState, view: GuardianView, node: str, place_
 
     Several names, with commas, are an order: the second lands if the first is refused.
     """
-    task, gate = plan.tasks.get(node), state.gates.get(place_id)
+    task, wait = plan.tasks.get(node), state.waits.get(place_id)
     place = state.flow.places.get(place_id) if state.flow is not None else None
-    if task is None or task.best_of is None or gate is None or gate.node != node or place is None \
+    if task is None or task.best_of is None or wait is None or wait.node != node or place is None \
             or not is_open(state, place):
         return f"{node} is not waiting for an answer"
-    if rejection := gate.rejection(text):
+    if rejection := wait.rejection(text):
         return rejection
-    names = [option.label for option in questions.matching_options(gate.question, text)]
+    names = [option.label for option in questions.matching_options(wait.question, text)]
     if NONE in names:
         return _failure(state, place, "none of the candidates was chosen") if len(names) == 1 else \
             f"answer {NONE} or names of candidates, not both"
     passed = passed_of(state, task.best_of, view)
-    others = [] if task.best_of.judge == PERSON else order(task.best_of, passed)[0]
+    scored = score(passed, _verdicts(state, node, step_id(place))) if task.best_of.judge_node else passed
+    others = [] if task.best_of.judge == PERSON else order(task.best_of, scored)[0]
     return CandidatesRanked(node, step_id(place), [*dict.fromkeys([*names, *others])][:MAX_LANDED],
                             f"you chose {' before '.join(names)}")
+
+
+# ---- an agent as judge -----------------------------------------------------------------------------------------------
+
+
+def _compare(state: RunState, view: GuardianView, place: Place, best: BestOf,
+             passed: Sequence[Passed]) -> Action | None:
+    """Return the next step of a judge that compares the candidates; None while it works, and once it is done."""
+    step, judge = step_id(place), state.nodes[best.judge_node]
+    done = [each for each in state.verdicts.get(place.node, ()) if each.step == step]
+    is_judged = judge.step == step and judge.status == "validated"
+    if is_judged and all(each.attempt != judge.attempt for each in done):
+        first, second = comparisons(passed)[len(done)]
+        label = judge.kept.label if judge.kept is not None else ""
+        return Action(ActionKind.COMPARE_CANDIDATES, place.node, payload=CandidatesCompared(
+            place.node, step, judge.attempt, first, second, label.strip().casefold()))
+    is_waiting = judge.step == step and judge.status == "pending"
+    if len(done) == len(comparisons(passed)) or judge.status in UNFINISHED or is_waiting \
+            or view.runner(best.judge_node).living or needs_runner(state, view, best.judge_node):
+        return None
+    is_used = judge.status != "pending" or bool(judge.step)
+    return _change(NodeChanged(best.judge_node, "pending", judge.attempt + is_used, "", step=step))
+
+
+def _verdicts(state: RunState, node: str, step: str) -> dict[tuple[str, str], str]:
+    return {(each.first, each.second): each.verdict for each in state.verdicts.get(node, ()) if each.step == step}
+
+
+def compared(plan: RunPlan, state: RunState, view: GuardianView, judge: str) -> tuple[tuple[str, Kept], ...]:
+    """Return the two candidates that a judge compares in its current attempt, each with its work; () for no judge."""
+    node = plan.tasks[judge].candidate_of
+    best = plan.tasks[node].best_of if node else None
+    if best is None or best.judge_node != judge:
+        return ()
+    works = {each.name: each.kept for each in passed_of(state, best, view)}
+    pairs = comparisons(passed_of(state, best, view))
+    done = len(_verdicts(state, node, state.nodes[judge].step))
+    return tuple((name, works[name]) for name in pairs[done]) if done < len(pairs) else ()
 
 
 # ---- what has passed, and what is no longer needed -------------------------------------------------------------------
@@ -156,7 +204,9 @@ def answer(plan: RunPlan, state: RunState, view: GuardianView, node: str, place_
 
 def kept_of(report: NodeComplete) -> Kept | None:
     """Return the work that a candidate's runner reports; None for any other report."""
-    return Kept(report.commit, report.lines or 0, report.score) if report.landing == LandingWord.KEPT else None
+    if report.landing != LandingWord.KEPT:
+        return None
+    return Kept(report.commit, report.lines or 0, report.score, report.label)
 
 
 def passed_of(state: RunState, best: BestOf, view: GuardianView) -> list[Passed]:
@@ -200,7 +250,8 @@ def work_places(plan: RunPlan, state: RunState) -> Iterator[Place]:
     for place in state.flow.places.values() if state.flow is not None else ():
         task = plan.tasks.get(place.node)
         if task is not None and task.best_of is not None and is_open(state, place):
-            yield from (replace(place, node=name) for name in task.best_of.names)
+            yield from (replace(place, node=name) for name in (*task.best_of.names, task.best_of.judge_node)
+                        if name and state.nodes[name].step == step_id(place))
         elif task is not None:
             yield place
 

@@ -135,7 +135,7 @@ class RunFlow:
         return retriable_nodes(self.program, self.state)
 
     def declined_at(self) -> str:
-        """Return the gate that was answered with No and so led to the exit, '' if there is none."""
+        """Return the question that was answered with No and so led to the exit, '' if there is none."""
         return declined_at(self.program, self.state)
 
     def steps(self) -> set[str]:

@@ -1,15 +1,15 @@
 """Flow policy: keep the flow and the nodes of a run in agreement, one record at a time. Pure.
 
 The flow (`run_flow.py`) says which places are in flight. A place whose node is a task is done by attempts at that node;
-a place whose node is a gate waits for an answer or a signal. Everything is decided from the state, never from the last
+a place at a wait needs an answer or a signal. Everything is decided from the state, never from the last
 event, so that a guardian may die between any two records:
 
     state                                                       action
     a step in flight whose node has landed or failed            ADVANCE_FLOW with its outcome
     a step in flight whose node is at an earlier step           CHANGE_NODE to pending, a new attempt
     a node at work for a step that is no longer in flight       CANCEL_NODE
-    a gate in flight that is not open                           CHANGE_GATE; ADVANCE_FLOW once it is answered
-    an open gate whose place is no longer in flight             CHANGE_GATE, closed
+    a wait in flight that is not open                           CHANGE_WAIT; ADVANCE_FLOW once it is answered
+    an open wait whose place is no longer in flight             CHANGE_WAIT, closed
     a manager whose next cycle is due                           CYCLE_MANAGER; ADVANCE_FLOW if that ends it
 """
 
@@ -24,7 +24,7 @@ from garrison.pipeline.flow import Finished, Resumed, TimedOut
 from garrison.pipeline.outcome import DETERMINISTIC, FAIL, RESPONSE_CHARS, SKIPPED, Outcome
 from garrison.pipeline.transforms import expand_context
 from garrison.processes.actions import Action, ActionKind
-from garrison.records.events import FlowAdvanced, GateChanged, ManagerCycled, NodeChanged
+from garrison.records.events import FlowAdvanced, ManagerCycled, NodeChanged, WaitChanged
 from garrison.run import candidates
 from garrison.run.flow import step_id
 from garrison.run.guardian_view import UNFINISHED, needs_runner
@@ -53,10 +53,10 @@ def reconcile(plan: RunPlan, state: RunState, view: GuardianView) -> list[Action
     flow = state.flow
     if flow is None or state.status != "running":
         return []
-    if timed_out := _timed_out(plan, state, view, flow):  # first: gates that are approved at once would never end
+    if timed_out := _timed_out(plan, state, view, flow):  # first: questions that are answered at once would never end
         return timed_out
     for place in list(flow.places.values()):
-        rule = _task if place.node in plan.tasks else _gate
+        rule = _task if place.node in plan.tasks else _wait
         if action := rule(plan, state, view, place):
             return [action]
     return [*_managers(plan, state, view, flow), *_closed(state, flow), *_cancelled(state, flow),
@@ -216,41 +216,41 @@ def _place_of(state: RunState, name: str) -> Place | None:
                  or (place.node == name and is_at(node, place))), None)
 
 
-# ---- gates -----------------------------------------------------------------------------------------------------------
+# ---- waits -----------------------------------------------------------------------------------------------------------
 
 
-def _gate(plan: RunPlan, state: RunState, view: GuardianView, place: Place) -> Action | None:
-    gate, planned = state.gates.get(place.id), plan.gates[place.node]
-    if gate is None and planned.kind == questions.HUMAN and not planned.question.options:
+def _wait(plan: RunPlan, state: RunState, view: GuardianView, place: Place) -> Action | None:
+    wait, planned = state.waits.get(place.id), plan.waits[place.node]
+    if wait is None and planned.kind == questions.HUMAN and not planned.question.options:
         return _finished(place, questions.without_options(place.node))
-    if gate is None:
+    if wait is None:
         record = planned.open(place.id, view.wall).to_record()
-        return Action(ActionKind.CHANGE_GATE, place.node, payload=GateChanged(place.id, place.node, body=record))
-    if gate.kind == questions.SIGNAL and state.heard.get(gate.signal):
-        return _finished(place, gate.signalled(state.heard[gate.signal][0]), took=gate.signal)
-    approved = gate.auto_approved() if gate.kind == questions.HUMAN and view.auto_approve else None
+        return Action(ActionKind.CHANGE_WAIT, place.node, payload=WaitChanged(place.id, place.node, body=record))
+    if wait.kind == questions.SIGNAL and state.heard.get(wait.signal):
+        return _finished(place, wait.signalled(state.heard[wait.signal][0]), took=wait.signal)
+    approved = wait.auto_approved() if wait.kind == questions.HUMAN and view.auto_approve else None
     if approved is not None:
         return _finished(place, approved)
-    if gate.deadline and from_iso(gate.deadline) <= view.wall:
-        return _finished(place, gate.timed_out())
+    if wait.deadline and from_iso(wait.deadline) <= view.wall:
+        return _finished(place, wait.timed_out())
     return None
 
 
-def answer_gate(state: RunState, node: str, place: str, text: str) -> tuple[FlowAdvanced | None, str]:
-    """Return the flow event of the user's answer to a gate, or None and the reason ('' if no such gate is open)."""
-    gate = state.gates.get(place)
-    if gate is None or gate.node != node or state.flow is None or place not in state.flow.places:
+def answer_wait(state: RunState, node: str, place: str, text: str) -> tuple[FlowAdvanced | None, str]:
+    """Return the flow event of the user's answer to a wait, or None and the reason ('' if no such wait is open)."""
+    wait = state.waits.get(place)
+    if wait is None or wait.node != node or state.flow is None or place not in state.flow.places:
         return None, ""
-    rejection = gate.rejection(text)
+    rejection = wait.rejection(text)
     if rejection:
         return None, rejection
-    return _finished(state.flow.places[place], questions.answered(gate.question, text)).expect(FlowAdvanced), ""
+    return _finished(state.flow.places[place], questions.answered(wait.question, text)).expect(FlowAdvanced), ""
 
 
 def _closed(state: RunState, flow: RunFlow) -> list[Action]:
-    """Close gates and managers whose place is no longer in flight."""
-    gone = [Action(ActionKind.CHANGE_GATE, gate.node, payload=GateChanged(place, gate.node, closed=True))
-            for place, gate in state.gates.items() if place not in flow.places]
+    """Close waits and managers whose place is no longer in flight."""
+    gone = [Action(ActionKind.CHANGE_WAIT, wait.node, payload=WaitChanged(place, wait.node, closed=True))
+            for place, wait in state.waits.items() if place not in flow.places]
     managed = flow.managed if state.managers else {}
     return gone + [
         Action(ActionKind.CYCLE_MANAGER, manager.node, payload=ManagerCycled(place, manager.node, closed=True))
@@ -258,14 +258,14 @@ def _closed(state: RunState, flow: RunFlow) -> list[Action]:
 
 
 def repeat_answer(plan: RunPlan, place: Place, text: str, now: float) -> FlowAdvanced | None:
-    """Return the event of the user's answer to the gate at `place`; None if that is not a gate for people."""
-    planned = plan.gates.get(place.node)
+    """Return the event of the user's answer to the question at `place`; None if there is none."""
+    planned = plan.waits.get(place.node)
     if planned is None or planned.kind != questions.HUMAN:
         return None
-    gate = planned.open(place.id, now)
-    if gate.rejection(text):
+    wait = planned.open(place.id, now)
+    if wait.rejection(text):
         return None
-    return _finished(place, questions.answered(gate.question, text)).expect(FlowAdvanced)
+    return _finished(place, questions.answered(wait.question, text)).expect(FlowAdvanced)
 
 
 # ---- guidance for the flow -------------------------------------------------------------------------------------------
@@ -366,10 +366,10 @@ def _timed_out(plan: RunPlan, state: RunState, view: GuardianView, flow: RunFlow
 
 
 def wake_at(plan: RunPlan, state: RunState, view: GuardianView) -> float | None:
-    """Return the next time (monotonic seconds) at which a delay, a gate's deadline, a manager's cycle or the run's
+    """Return the next time (monotonic seconds) at which a delay, a wait's deadline, a manager's cycle or the run's
     limit is due."""
     due = [_due(state, place) for place in _pending(plan, state)]
-    due += [from_iso(gate.deadline) for gate in state.gates.values() if gate.deadline]
+    due += [from_iso(wait.deadline) for wait in state.waits.values() if wait.deadline]
     due += [_next_cycle(plan, manager) for manager in state.managers.values()]
     if (limit := plan.max_seconds) is not None and state.began:
         due.append(from_iso(state.began) + limit)
@@ -377,10 +377,10 @@ def wake_at(plan: RunPlan, state: RunState, view: GuardianView) -> float | None:
 
 
 def can_progress(plan: RunPlan, state: RunState, view: GuardianView | None) -> bool:
-    """Return whether anything may still start: a pending step, or the step after an open gate.
+    """Return whether anything may still start: a pending step, or the step after an open wait.
 
     With a `view`, a step that could start now does not count: nodes whose runner was stopped occupy all agents.
     """
-    if state.gates:
+    if state.waits:
         return True
     return any(view is None or _due(state, place) > view.wall for place in _pending(plan, state))

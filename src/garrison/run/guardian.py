@@ -34,7 +34,15 @@ from garrison.run.follower import find_extra
 from garrison.run.git_record import GIT, GitWatch
 from garrison.run.guardian_view import GuardianView, LandingView, is_resting, is_suspended
 from garrison.run.merge_client import MergeStatus
-from garrison.run.plan import build_task, change_plan, is_behind, land_candidate, latest_attempts
+from garrison.run.plan import (
+    JUDGED_CHARACTERS,
+    build_task,
+    change_plan,
+    is_behind,
+    judge_candidates,
+    land_candidate,
+    latest_attempts,
+)
 from garrison.run.state import (
     ENDED,
     LANDED,
@@ -415,8 +423,9 @@ class Guardian:
     def _journal(self, action: Action, view: GuardianView) -> None:
         """Journal the event that the action carries: all that it does is in the state that follows."""
         event = action.payload
-        assert isinstance(event, events.NodeChanged | events.FlowAdvanced | events.GateChanged | events.ManagerCycled
-                          | events.LandingChanged | events.PullRequestChanged | events.CandidatesRanked)
+        assert isinstance(event, events.NodeChanged | events.FlowAdvanced | events.WaitChanged | events.ManagerCycled
+                          | events.LandingChanged | events.PullRequestChanged | events.CandidatesRanked
+                          | events.CandidatesCompared)
         self._record(event, sync=True)
 
     def _enqueue(self, action: Action, view: GuardianView) -> None:
@@ -562,6 +571,9 @@ class Guardian:
             if planned.best_of is not None:
                 found = candidates.chosen(self.state, node)
                 task = land_candidate(task, found[1].commit if found is not None else "")
+            if self._view is not None and (pair := candidates.compared(self.plan, self.state, self._view, node)):
+                diffs = [self._diff_of(kept.commit) for _, kept in pair]
+                task = judge_candidates(task, self.plan.tasks[planned.candidate_of], diffs)
             if self.state.pull_request.may_stay(node, self.state.landing.attempt):
                 task = replace(task, allow_empty=True)
             run_records.save(path, task)
@@ -570,6 +582,12 @@ class Guardian:
     def _heal(self, action: Action, view: GuardianView) -> None:
         full = self._child_key(action.target).full
         self._record(events.ChildHealed(full, self.state.circuit(full).probe, action.why))
+
+    def _diff_of(self, commit: str) -> str:
+        """Return what a candidate changed, at most so much of it as a judge is shown."""
+        git = self.queue.git
+        base = git.merge_base(self.launch.onto, commit) or self.launch.base_oid
+        return git.run("diff", "--no-ext-diff", "--no-textconv", "--no-color", base, commit).out[:JUDGED_CHARACTERS]
 
     def _replace(self, action: Action, view: GuardianView) -> None:
         death_class = action.payload.death_class if isinstance(action.payload, ReplaceChild) else CRASH
@@ -611,10 +629,11 @@ class Guardian:
         ActionKind.REFUSE_SIGNAL: _refuse_signal,
         ActionKind.CHANGE_NODE: _journal,
         ActionKind.ADVANCE_FLOW: _journal,
-        ActionKind.CHANGE_GATE: _journal,
+        ActionKind.CHANGE_WAIT: _journal,
         ActionKind.CYCLE_MANAGER: _journal,
         ActionKind.CANCEL_NODE: _cancel_node,
         ActionKind.RANK_CANDIDATES: _journal,
+        ActionKind.COMPARE_CANDIDATES: _journal,
         ActionKind.CHANGE_TURN: _change_turn,
         ActionKind.CHANGE_LANDING: _journal,
         ActionKind.ENQUEUE: _enqueue,

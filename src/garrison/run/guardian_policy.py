@@ -148,12 +148,12 @@ def _apply(plan: RunPlan, state: RunState, view: GuardianView, posted: PostedSig
            max_rework: int) -> Action:
     """Return the action that applies a signal, with the record of its effects, or its refusal."""
     payload, node = signals.parse(signal), state.nodes.get(signal.node_id or "")
-    if isinstance(payload, signals.InputResponse) and signal.node_id in plan.gates:
-        flow, objection = flow_policy.answer_gate(state, str(signal.node_id), payload.question_id, payload.text)
+    if isinstance(payload, signals.InputResponse) and signal.node_id in plan.waits:
+        flow, objection = flow_policy.answer_wait(state, str(signal.node_id), payload.question_id, payload.text)
         if flow is None:
             return _refuse(posted, objection or f"{signal.node_id} is not waiting for an answer")
         event = replace(_event(signal), flow=flow, by=payload.by)
-    elif isinstance(payload, signals.InputResponse) and payload.question_id in state.gates:
+    elif isinstance(payload, signals.InputResponse) and payload.question_id in state.waits:
         made = candidates.answer(plan, state, view, str(signal.node_id), payload.question_id, payload.text)
         if isinstance(made, str):
             return _refuse(posted, made)
@@ -341,8 +341,8 @@ def follow_landing(state: RunState, view: GuardianView, max_rework: int) -> list
     `RunLanding` and the branch's entry in the target's queue decide together (rows without an entry: step 9):
 
     landing                    entry                  action
-    not requested, refused     -                      CHANGE_LANDING: declined, if a gate was answered with No and so
-                                                      led to the exit; the run is done
+    not requested, refused     -                      CHANGE_LANDING: declined, if an answer of No led to the exit;
+                                                      the run is done
     not requested, refused     -                      CHANGE_LANDING: requested, with the tip of the run's branch
     requested                  none of this attempt   ENQUEUE that commit; a repeated one is the same entry
     requested                  landed                 CHANGE_LANDING: landed; the run is done. With a follower:

@@ -91,7 +91,7 @@ class GuardianView(Value):
     outages: frozenset[str] = frozenset()
     """Nodes whose agent waits for a limit or an outage to pass."""
     auto_approve: bool = False
-    """True if gates for people are approved automatically."""
+    """True if questions of the graph are answered automatically."""
     costs: dict[str, float] = msgspec.field(default_factory=dict)
     """Candidates that are to be judged → their known cost, US dollars."""
     placed: Collection[str] | None = None

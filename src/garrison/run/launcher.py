@@ -4,8 +4,8 @@ It observes and acts; `policy.py` decides. If the launcher dies, the rest contin
 `garrison up`) adopts it. SIGHUP detaches it from its terminal: the run continues, and the log says so.
 
 A stop, followed through the code: `stop` below (SIGTERM, SIGINT; a second one hurries) → TERMINATE, to the guardian →
-its `stop` → it terminates the runners, then the merge processor (`guardian/policy.py _stop_children`) → a runner ends
-its job and its orchestrator (`runner/policy.py _stop`) → the orchestrator ends its agent. Each level has its own
+its `stop` → it terminates the runners, then the merge processor (`guardian_policy.py _stop_children`) → a runner ends
+its job and its orchestrator (`node/policy.py _stop`) → the orchestrator ends its agent. Each level has its own
 deadline, shorter than the one above (`config.py Timing`); a process that misses it is fenced and killed. The guardian
 journals `run stopped`; without a guardian the launcher does (`_write_status`).
 """
@@ -384,6 +384,7 @@ class Launcher:
 
     def _write_status(self, event: RunChanged) -> None:
         """Journal the run's status in place of a guardian, under the guardian's life lock."""
+        # Its holder is the only writer: a living guardian has it, and one that starts now waits for it.
         lock = LifeLock.try_acquire(self.runtime.store.life_path(self.guardian_key))
         if lock is None:
             return

@@ -1,4 +1,4 @@
-"""Notifications: tell the user that something is parked, a question or gate is open, work waits for approval, an agent
+"""Notifications: tell the user that something is parked, a question is open, work waits for approval, an agent
 waits for longer than a moment (a usage limit, an outage), or the run has ended.
 
     [notify]
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
     from garrison.config import NotifyConfig
     from garrison.merge.state import QueueState
-    from garrison.pipeline.questions import OpenGate
+    from garrison.pipeline.questions import OpenWait
     from garrison.run.launcher_policy import ParkedName
     from garrison.run.state import RunState
 
@@ -111,10 +111,10 @@ def open_notifications(state: RunState, parked: Iterable[ParkedName], on: Collec
     found += [Notification(f"question:{node}:{question.id}", "question", f"{node} asks: {question.text}", node,
                            question.id)
               for node, question in state.questions.items()]
-    found += [Notification(f"gate:{gate.place}:{gate.at}", "question",
-                           f"{gate.node} waits for you: {gate.question.text}", gate.node, gate.place,
-                           _options(gate), gate.deadline)
-              for gate in state.gates.values() if not gate.signal]
+    found += [Notification(f"gate:{wait.place}:{wait.at}", "question",
+                           f"{wait.node} waits for you: {wait.question.text}", wait.node, wait.place,
+                           _options(wait), wait.deadline)
+              for wait in state.waits.values() if not wait.signal]
     found += [Notification(f"review:{node}:{attempt}", "question",
                            f"{node} waits for you: approve or reject attempt {attempt} (garrison review {node})", node)
               for node, attempt in state.reviews.items()]
@@ -131,9 +131,9 @@ def open_notifications(state: RunState, parked: Iterable[ParkedName], on: Collec
     return [notification for notification in found if notification.event in on]
 
 
-def _options(gate: OpenGate) -> tuple[str, ...]:
-    """Return the answers of a gate that a button may give; none if one of them cannot be taken back."""
-    question = gate.question
+def _options(wait: OpenWait) -> tuple[str, ...]:
+    """Return the answers of a question that a button may give; none if one of them cannot be taken back."""
+    question = wait.question
     is_choice = question.kind in (SINGLE_SELECT, CONFIRM) and not any(
         option.irreversible for option in question.options)
     return tuple(option.label for option in question.options) if is_choice else ()

@@ -121,6 +121,24 @@ def land_candidate(task: Task, work: str) -> Task:
                    rework="fresh", hosts="", attributes=attributes)
 
 
+JUDGED_CHARACTERS = 60_000
+"""Characters of a candidate's diff that a judge is shown."""
+
+
+def judge_candidates(task: Task, judged: PlannedTask, diffs: Sequence[str]) -> Task:
+    """Return the task of an agent that compares two candidates of the task `judged`, by their diffs alone."""
+    from garrison.agents.quotation import quote  # few nodes have a judge
+    from garrison.agents.template import fill
+
+    first, second = (quote(diff, JUDGED_CHARACTERS) for diff in diffs)
+    acceptance = f"`{judged.acceptance}`" if judged.acceptance else "Nothing was checked."
+    prompt = fill("judge.md", task=quote(judged.prompt, JUDGED_CHARACTERS), acceptance=acceptance, first=first,
+                  second=second)
+    return replace(task, prompt=prompt, label="Judge two changes", goal="", preamble="", landed=[], setup=None,
+                   rework_reason="", words=["a", "b", "none"], rework="fresh",
+                   ways=["A: label A", "B: label B", "neither: label none"])
+
+
 def _rework(planned: PlannedTask, node: NodeState, agent: str, launch: Launch) -> str:
     """Return where an attempt begins. Refused work is kept for an agent to mend; a node's own command, which would do
     all of it once more, begins again, and so does a host, which gets commits alone."""

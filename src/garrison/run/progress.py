@@ -17,7 +17,7 @@ from garrison.ends import Departure
 from garrison.errors import GarrisonError
 from garrison.merge.explanation import describe_changes
 from garrison.pipeline.node_status import LandingWord, shown
-from garrison.pipeline.questions import OpenGate
+from garrison.pipeline.questions import OpenWait
 from garrison.records import events
 from garrison.records.json_io import encode
 from garrison.run.state import (
@@ -171,6 +171,8 @@ def _node(event: events.NodeChanged) -> str:
 def _signal(event: events.GuardianSignal) -> str:
     if event.effect is not None:
         return _node(event.effect)
+    if event.choice is not None:
+        return f"{event.node}: {event.choice.order[0]} is chosen: {event.choice.why}"
     if event.run is not None:
         return _run(events.RunChanged(event.run, RESUMED))
     if event.flow is not None:
@@ -188,8 +190,8 @@ def _manager(event: events.ManagerCycled) -> str:
     return f"{event.node} tells its pipeline: {_shorten(event.steer)}" if has_steered else ""
 
 
-def _gate(event: events.GateChanged) -> str:
-    return "" if event.closed else f"{event.node} {_shorten(OpenGate.from_record(event.body).summary())}"
+def _gate(event: events.WaitChanged) -> str:
+    return "" if event.closed else f"{event.node} {_shorten(OpenWait.from_record(event.body).summary())}"
 
 
 def _flow(event: events.FlowAdvanced) -> str:
@@ -251,11 +253,12 @@ def _note(event: events.NoteWritten) -> str:
 
 _DESCRIPTIONS: Mapping[type[Any], Callable[[Any], str]] = {
     events.NodeChanged: _node, events.GuardianSignal: _signal, events.RunChanged: _run, events.ChildSpawned: _spawn,
-    events.GateChanged: _gate, events.FlowAdvanced: _flow, events.ManagerCycled: _manager,
+    events.WaitChanged: _gate, events.FlowAdvanced: _flow, events.ManagerCycled: _manager,
     events.LandingChanged: _landing, events.PullRequestChanged: _pull_request,
     events.ForeignMove: lambda event: f"warning: {event.describe()}",
     events.Warned: lambda event: f"warning: {event.describe()}",
     events.NoteWritten: _note,
+    events.CandidatesRanked: lambda event: f"{event.node}: {event.order[0]} is chosen: {event.why}",
     events.ChildDied: lambda event: f"{_name(event.full)} died (incarnation {event.incarnation}): {event.why}",
     events.ChildParked: lambda event: f"{_name(event.full)} is parked: {event.why}",
 }

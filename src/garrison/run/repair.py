@@ -482,7 +482,7 @@ class RunEvidence(Value):
     attempts: Mapping[str, Sequence[AttemptEvidence]] = msgspec.field(default_factory=dict)
     """Node → its attempts, in order."""
     answers: Mapping[str, str] = msgspec.field(default_factory=dict)
-    """Place of a gate → the user's answer that was received."""
+    """Place of a question → the user's answer that was received."""
     applied: frozenset[str] = frozenset()
     """Ids of the signals that were applied."""
     incarnations: Mapping[str, int] = msgspec.field(default_factory=dict)

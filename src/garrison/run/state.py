@@ -1,7 +1,7 @@
 """State of a run, replayed from the guardian's journal. Pure: no clock, disk or process here.
 
 `RunState.apply` applies one journal record (`records/events.py`) by the table `_APPLY`. Replayed with the run's
-program, as its guardian does, the state includes the flow; without it (status, answer) it has nodes, gates and latest
+program, as its guardian does, the state includes the flow; without it (status, answer) it has nodes, waits and latest
 outcomes, which need no graph.
 """
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from garrison.ends import RefusedBy
 from garrison.pipeline.node_status import VALIDATED, LandingWord, check_transition, is_unchanged, lands_nothing
-from garrison.pipeline.questions import OpenGate
+from garrison.pipeline.questions import OpenWait
 from garrison.records import events
 from garrison.records.names import Key
 from garrison.records.pull_request import PullRequest
@@ -175,10 +175,10 @@ class RecordedState:
     """Node or `processor` → why the user parked it."""
     began: str = ""
     """When the run began, UTC."""
-    gates: dict[str, OpenGate] = field(default_factory=dict)
-    """Place of the flow → the gate that is open there."""
+    waits: dict[str, OpenWait] = field(default_factory=dict)
+    """Place of the flow → the question or signal it waits for."""
     heard: dict[str, list[object]] = field(default_factory=dict)
-    """Name of a pipeline signal → its values that no gate has used yet."""
+    """Name of a pipeline signal → its values that no node has used yet."""
     cancelled: set[str] = field(default_factory=set)
     """Nodes that were cancelled and whose runner has not ended yet."""
     budget: int | None = None
@@ -198,6 +198,8 @@ class RecordedState:
     pull_request: PullRequest = field(default_factory=PullRequest)
     choices: dict[str, events.CandidatesRanked] = field(default_factory=dict)
     """Node → its candidates in the order of the judge, in its latest step that was judged."""
+    verdicts: dict[str, list[events.CandidatesCompared]] = field(default_factory=dict)
+    """Node → the verdicts of an agent on its candidates, in its latest step that was judged."""
     graph: str = ""
     """Text of its graph since the user changed that, '' while it is as launched."""
 
@@ -287,7 +289,7 @@ class RunState(RecordedState):
 
     def _apply_flow(self, event: events.FlowAdvanced, _at: str) -> None:
         if event.place:
-            self.gates.pop(event.place, None)
+            self.waits.pop(event.place, None)
             self.managers.pop(event.place, None)
             self.outcomes[event.node] = outcome_summary(event, self.outcomes.get(event.node))
         if event.took:
@@ -295,10 +297,10 @@ class RunState(RecordedState):
         if self.flow is not None:
             self.flow.apply(event.body)
 
-    def _apply_gate(self, event: events.GateChanged, at: str) -> None:
-        self.gates.pop(event.place, None)
+    def _apply_wait(self, event: events.WaitChanged, at: str) -> None:
+        self.waits.pop(event.place, None)
         if not event.closed:
-            self.gates[event.place] = OpenGate.from_record(event.body, at)
+            self.waits[event.place] = OpenWait.from_record(event.body, at)
 
     def _apply_manager(self, event: events.ManagerCycled, at: str) -> None:
         self.managers.pop(event.place, None)
@@ -371,9 +373,13 @@ class RunState(RecordedState):
             event.kept or (None if is_new_step or is_new_attempt else before.kept),
             event.candidate_of or before.candidate_of)
 
+    def _apply_verdict(self, event: events.CandidatesCompared, _at: str) -> None:
+        before = [each for each in self.verdicts.get(event.node, ()) if each.step == event.step]
+        self.verdicts[event.node] = [*before, event]
+
     def _apply_choice(self, event: events.CandidatesRanked, _at: str) -> None:
         self.choices[event.node] = event
-        self.gates = {place: gate for place, gate in self.gates.items() if gate.node != event.node}
+        self.waits = {place: wait for place, wait in self.waits.items() if wait.node != event.node}
 
     def _forget_runner(self, node: str) -> None:
         """Forget deaths and circuit of a node's runner: each attempt has its own."""
@@ -477,7 +483,7 @@ class RunState(RecordedState):
 _APPLY: Mapping[type[Any], Callable[[RunState, Any, str], None]] = {
     events.RunChanged: RunState._apply_run,
     events.FlowAdvanced: RunState._apply_flow,
-    events.GateChanged: RunState._apply_gate,
+    events.WaitChanged: RunState._apply_wait,
     events.ManagerCycled: RunState._apply_manager,
     events.NodeCancelled: RunState._apply_cancel,
     events.LandingChanged: RunState._apply_landing,
@@ -486,6 +492,7 @@ _APPLY: Mapping[type[Any], Callable[[RunState, Any, str], None]] = {
     events.Warned: RunState._apply_warning,
     events.NodeChanged: RunState._apply_node,
     events.CandidatesRanked: RunState._apply_choice,
+    events.CandidatesCompared: RunState._apply_verdict,
     events.GuardianSignal: RunState._apply_signal,
     events.ChildSpawned: RunState._apply_spawn,
     events.ChildParked: RunState._apply_circuit,
@@ -549,18 +556,19 @@ def copy_launch(files: RunFiles, launch: Launch) -> events.LaunchRecorded:
 def to_snapshot(state: RunState) -> dict[str, object]:
     """Return the state as JSON values, for a journal snapshot."""
     recorded = RecordedState(**{name: getattr(state, name) for name in field_names(RecordedState)})
-    body = {**asdict(replace(recorded, gates={})), "applied": sorted(state.applied),
+    body = {**asdict(replace(recorded, waits={})), "applied": sorted(state.applied),
             "cancelled": sorted(state.cancelled),
-            "gates": {place: gate.to_record() for place, gate in state.gates.items()},
+            "gates": {place: wait.to_record() for place, wait in state.waits.items()},  # the key in every home
             "flow": state.flow.to_data() if state.flow is not None else {}}
+    del body["waits"]
     return body if state.graph else {name: value for name, value in body.items() if name != "graph"}
 
 
 def from_snapshot(data: Mapping[str, object]) -> RunState:
     """Return the state that `to_snapshot` wrote, without the flow; older snapshots have fewer keys."""
-    recorded = from_data(RecordedState, {**data, "gates": {}})
-    gates = from_data(dict[str, dict[str, object]], data.get("gates", {}))
-    recorded.gates = {place: OpenGate.from_record(gate) for place, gate in gates.items()}
+    recorded = from_data(RecordedState, {name: value for name, value in data.items() if name != "gates"})
+    waits = from_data(dict[str, dict[str, object]], data.get("gates", {}))
+    recorded.waits = {place: OpenWait.from_record(wait) for place, wait in waits.items()}
     return RunState(**fields_of(recorded))
 
 

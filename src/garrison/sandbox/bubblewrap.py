@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 PROGRAM = "bwrap"
 KERNEL = ("sys", "sysrq-trigger", "irq", "bus", "fs", "acpi", "scsi", "asound", "mtrr", "pressure", "dynamic_debug")
-"""Parts of /proc that set up the kernel. Their owner is the real root, which root inside also is: without
-capabilities, but able to write such as `sys/kernel/core_pattern`. Bubblewrap 0.8 guards two of them."""
+"""Parts of /proc that configure the kernel. Root inside is the real root to them: even without capabilities it
+could write `sys/kernel/core_pattern`. Bubblewrap 0.8 guards two of them."""
 _OWN_PROC = ("--proc", "/proc", *(word for name in KERNEL
                                   for word in ("--ro-bind-try", f"/proc/{name}", f"/proc/{name}")))
 NAMESPACES = ("--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup")
@@ -32,7 +32,7 @@ _LIMIT_PROCESSES = "ulimit -u {0} 2>/dev/null || ulimit -p {0} 2>/dev/null; "
 
 def command_line(argv: Iterable[str], steps: Iterable[FileSystemStep], machine: Abilities, *,
                  makes_network: bool, directory: Path | None = None, files: int = 0, processes: int = 0,
-                 calls: Path | None = None) -> list[str]:
+                 calls: Path | None = None, user: int | None = None) -> list[str]:
     """Return the command line that runs `argv` in a place, with its own network or in that of its caller.
 
     It ends with all that is inside when the process dies that started it. Without capabilities root inside may do no
@@ -42,11 +42,13 @@ def command_line(argv: Iterable[str], steps: Iterable[FileSystemStep], machine: 
         directory: current directory inside; None: the caller's, if that is there.
         files: descriptors that each process inside may open; 0: as many as its caller.
         processes: processes that there may be inside; 0: as many as its caller may have.
+        user: user and group inside; None: those outside.
         calls: file with a filter of system calls (`seccomp.program`), which contains from the first program inside.
     """
     words = [*((*_WITH_CALLS, str(calls)) if calls is not None else ()), machine.bubblewrap,
              *(("--seccomp", _CALLS) if calls is not None else ()), *NAMESPACES,
              *(("--unshare-net",) if makes_network else ()),
+             *(("--uid", str(user), "--gid", str(user)) if user is not None else ()),
              *(("--disable-userns",) if machine.can_forbid_namespaces else ()),
              "--die-with-parent", "--new-session", "--cap-drop", "ALL", "--hostname", "sandbox"]
     words += ["--dev", "/dev", *(_OWN_PROC if machine.has_own_proc else ("--ro-bind", "/proc", "/proc"))]

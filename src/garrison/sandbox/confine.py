@@ -81,7 +81,8 @@ def confine(argv: Sequence[str], env: Mapping[str, str], place: Place | None) ->
         atomic.write(place.private / MOUNT_POINTS, json.dumps(_points_below_home(steps, place)).encode(), durable=False)
     makes_network = place.rights.network is not Network.OPEN and not place.entry
     words = bubblewrap.command_line(argv, steps, able, makes_network=makes_network, directory=place.start,
-                                    files=_files_inside(), processes=_processes_inside(), calls=_write_calls(place))
+                                    files=_files_inside(), processes=_processes_inside(), calls=_write_calls(place),
+                                    user=place.user)
     home = str(file_system.home_inside(around.user_home))
     return Confined((*place.entry, *overlay_words(layers, place.private), *words),
                     _environment(_inside(env, place), {"HOME": home}), mode)

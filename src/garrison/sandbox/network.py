@@ -130,7 +130,10 @@ class NetworkPlace:
     """What stands for the keys of model APIs that the tree uses, also where they are not withheld; '' for none."""
     read_keys: Callable[[], Mapping[str, str]] | None = None
     """Reads the variables of keys that change while the tree runs; None if they do not."""
+    tend: Callable[[], None] | None = None
+    """Starts again what its forwards lead to, if that was killed; None where nothing needs it."""
     _keys_at: float = 0.0
+    _tended_at: float = 0.0
     _told: set[int] = field(default_factory=set)
     """Ports of this machine that the tree tried to reach."""
 
@@ -177,6 +180,9 @@ class NetworkPlace:
             return False
         now = time.monotonic()
         self._tell_refused_ports()
+        if self.tend is not None and now >= self._tended_at:
+            self._tended_at = now + _KEYS_INTERVAL
+            self.tend()
         if self.read_keys is not None and now >= self._keys_at:
             self._keys_at = now + _KEYS_INTERVAL
             env = self.read_keys()

@@ -114,6 +114,8 @@ class Place(Value):
     """Folders that must not be shown by chance: the repository."""
     entry: tuple[str, ...] = ()
     """Words before the command that start it in a network namespace prepared for it (`network.prepare`)."""
+    user: int | None = None
+    """User and group inside; None: those outside."""
     ports: tuple[int, ...] = ()
     """TCP ports of the machine that it may connect to where it has no network namespace."""
 

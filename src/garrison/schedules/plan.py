@@ -12,14 +12,15 @@ from __future__ import annotations
 from datetime import UTC, datetime, tzinfo
 from enum import StrEnum
 from typing import TYPE_CHECKING
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
 from cronsim import CronSim, CronSimError
 
 from garrison.errors import UsageError
+from garrison.records.budget import LimitLine, find_shortfall
 from garrison.records.record import Record
 from garrison.spelling import nearest
+from garrison.system.clock import find_zone
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -173,10 +174,9 @@ def read_times(text: str) -> str:
 
 def read_zone(name: str) -> tzinfo:
     """Return a time zone by its name; UsageError if there is none of that name."""
-    try:
-        return ZoneInfo(name)
-    except (OSError, ValueError, ZoneInfoNotFoundError) as error:
-        raise UsageError(f"{name!r:.60} is no time zone; give one such as Europe/Berlin or UTC") from error
+    if (zone := find_zone(name)) is None:
+        raise UsageError(f"{name!r:.60} is no time zone; give one such as Europe/Berlin or UTC")
+    return zone
 
 
 def due_times(schedule: Schedule, after: float, zone: tzinfo) -> Iterator[float]:
@@ -227,8 +227,9 @@ def may_begin(schedule: Schedule, start: ScheduledStart, starts: Sequence[Schedu
         starts: the schedule's other ones; a run of one without an outcome is not over.
         spent: US dollars that the schedule's runs have cost in the last seven days.
     """
-    if schedule.budget_week is not None and spent >= schedule.budget_week:
-        return Go.SKIP, f"${spent:.2f} of ${schedule.budget_week:.2f} a week are spent"
+    if schedule.budget_week is not None and (
+            over := find_shortfall([LimitLine("this week", schedule.budget_week, spent, 0.0)])) is not None:
+        return Go.SKIP, over.reason
     running = [run for other in starts if other.stage is Stage.STARTED and not other.outcome for run in other.runs]
     earlier = [other for other in starts if other.stage in OPEN and (other.at, other.due) < (start.at, start.due)]
     if not running and not earlier:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 import time
 from contextlib import AbstractContextManager, suppress
@@ -19,10 +18,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from garrison.agents.trouble import local_zone
 from garrison.errors import GarrisonError, NotFound, RecordError, Refused, UsageError
 from garrison.launch.claim import is_being_launched
-from garrison.launch.own_command import last_message, run_command, runs_in
+from garrison.launch.own_command import failure_of, run_command, runs_in
 from garrison.processes.runtime import Runtime
 from garrison.records import atomic, costs, record
 from garrison.records.life_lock import LifeLock, is_held
@@ -31,14 +29,15 @@ from garrison.run.status import Status, run_statuses
 from garrison.schedules import plan
 from garrison.schedules.plan import DONE, FAILED, OPEN, WEEK, Go, Schedule, ScheduledStart, Stage
 from garrison.system import systemd
-from garrison.system.clock import iso
+from garrison.system.clock import iso, local_zone
 from garrison.system.command import run as run_program
+from garrison.system.command import start_detached
 from garrison.system.git import Git
 from garrison.system.machine import garrison_argv
 from garrison.values import Value, replace
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from datetime import tzinfo
 
 FOLDER, STARTS, HISTORY = "schedules", "starts", "history"
@@ -251,8 +250,7 @@ def announce(home: Path, schedule: Schedule) -> None:
 def spawn_start(home: Path, name: str, start: ScheduledStart) -> None:
     """Start the process that brings a start to its end; it outlives us."""
     argv = [sys.executable, "-P", "-m", "garrison.schedules.starts", str(home), name, stem_of(start)]
-    with Schedules(home).log(name).open("ab") as out:
-        subprocess.Popen(argv, cwd="/", stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True)
+    start_detached(argv, Schedules(home).log(name))
 
 
 def perform(home: Path, name: str, stem: str) -> None:
@@ -317,8 +315,7 @@ def _begin(schedules: Schedules, schedule: Schedule, start: ScheduledStart, run:
         return replace(start, stage=Stage.STARTED, runs=[run])
     if is_being_launched(schedules.home, run):  # by the command of a predecessor of this process, which died
         return start
-    return replace(start, stage=Stage.FAILED, why=done.why or last_message(done.err)
-                   or f"exit code {done.code} and no message")
+    return replace(start, stage=Stage.FAILED, why=failure_of(done.code, done.err, why=done.why))
 
 
 def command_words(schedule: Schedule, run: str) -> list[str]:
@@ -345,8 +342,11 @@ def fetch(repo: Path) -> str:
 
 def spent_in_week(schedules: Schedules, name: str, now: float) -> float:
     """Return what the runs that a schedule began in the last seven days have cost, in US dollars."""
-    runs = [run for start in schedules.starts(name, now - WEEK) for run in start.runs]
-    return sum(costs.total(costs.read_usage(path)).usd for run in runs
+    return _spent(schedules, schedules.starts(name, now - WEEK))
+
+
+def _spent(schedules: Schedules, starts: Iterable[ScheduledStart]) -> float:
+    return sum(costs.total(costs.read_usage(path)).usd for start in starts for run in start.runs
                for _, _, path in costs.usage_files(schedules.home, run))
 
 
@@ -382,7 +382,7 @@ def _show(schedules: Schedules, name: str, now: float) -> ShownSchedule:
     return ShownSchedule(name, found.times, found.zone, found.words, found.repo, iso(due) if due else "", found.paused,
                          word_of(starts[-1]) if starts else "", next((run for start in reversed(starts)
                                                                       for run in start.runs), ""),
-                         round(spent_in_week(schedules, name, now), 4))
+                         round(_spent(schedules, (start for start in starts if start.due >= now - WEEK)), 4))
 
 
 def word_of(start: ScheduledStart) -> str:

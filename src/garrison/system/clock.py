@@ -6,10 +6,12 @@ for ages (CLOCK_MONOTONIC: neither a clock step nor a suspended machine changes 
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
+from pathlib import Path
 from typing import Protocol
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -95,3 +97,23 @@ def format_age(seconds: float | None) -> str:
         if seconds >= size:
             return f"{seconds / size:.0f}{unit}"
     return f"{seconds:.0f}s"
+
+
+LOCALTIME = Path("/etc/localtime")
+
+
+def find_zone(name: str) -> tzinfo | None:
+    """Return a time zone by its name, such as Europe/Berlin; None if there is none of that name."""
+    from zoneinfo import ZoneInfo, ZoneInfoNotFoundError  # few processes look at a calendar
+
+    try:
+        return ZoneInfo(name)
+    except (OSError, ValueError, ZoneInfoNotFoundError):
+        return None
+
+
+def local_zone() -> tzinfo:
+    """Return the time zone of `TZ`, else the machine's, with its summer time; what holds today if its name is not
+    known."""
+    name = os.environ.get("TZ", "").lstrip(":") or os.path.realpath(LOCALTIME).partition("/zoneinfo/")[2]
+    return (find_zone(name) if name else None) or datetime.now().astimezone().tzinfo or UTC

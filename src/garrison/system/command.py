@@ -23,6 +23,7 @@ from garrison.values import Value
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
+    from subprocess import Popen
 
     from garrison.system.processes import Child, ProcessId
 
@@ -257,3 +258,13 @@ async def run_to_end(argv: Sequence[str], seconds: float, env: Mapping[str, str]
         raise Refused(f"`{argv[0].rpartition('/')[2]}` took longer than {seconds:.0f} s; `garrison status` shows what "
                       "came of it") from None
     return process.returncode or 0, out.decode(errors="replace"), err.decode(errors="replace")
+
+
+def start_detached(argv: Sequence[str], log: Path, *, env: Mapping[str, str] | None = None,
+                   cwd: str | Path = "/") -> Popen[bytes]:
+    """Start a program that outlives us, with its output at the end of a log."""
+    import subprocess
+
+    with log.open("ab") as output:
+        return subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=env, cwd=cwd,
+                                start_new_session=True)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from garrison.ends import ChangeKind
 from garrison.errors import GarrisonError
+from garrison.merge.diff_guard import matches
 from garrison.merge.explanation import describe_change
 from garrison.pipeline.node_status import shown
 from garrison.records import journal
@@ -94,7 +95,7 @@ class ShownDecision(Value):
 
 
 def read_decision(runtime: Runtime, run: str, gate: str, node: str = "") -> ShownDecision:
-    """Read what is decided at a gate of the pipeline, or, with `node`, about the work of that node."""
+    """Read what is decided at a question of the pipeline, or, with `node`, about the work of that node."""
     launch = runtime.launch(run)
     state = replay_run(journal.read_all(runtime.files(run).journal))
     names = [node] if node else []
@@ -141,6 +142,33 @@ def _outcome(runtime: Runtime, queue: MergeQueue, run: str, name: str, node: Nod
     return ShownOutcome(name, word, node.attempt, spell_hidden(node.reason[:REASON_CHARACTERS]), files, added, removed,
                         usd,
                         tuple(summarise_checks(checks, entry, task)))
+
+
+def compare_files(runtime: Runtime, run: str, name: str) -> str:
+    """Return how what a node's work changes compares with the files that the node names; '' without either."""
+    launch = runtime.launch(run)
+    if launch.adhoc:
+        return ""
+    queue = node_queue(runtime, launch, "review")
+    entries = queue.state.entries_of(run, name)
+    task = read_task(runtime.files(run).attempt(name, entries[-1].attempt)) if entries else None
+    if task is None or not task.may_change:
+        return ""
+    with suppress(GarrisonError, OSError):
+        change = change_of_entry(queue.git, entries[-1])
+        return describe_files(task.may_change, [each.path for each in
+                                                changed_files(queue.git, change.base, change.head)])
+    return ""
+
+
+def describe_files(expected: Sequence[str], changed: Sequence[str]) -> str:
+    """Return which of the expected files are unchanged, and which others are changed. Pure."""
+    others = [name for name in changed if not matches(name, expected)]
+    unchanged = [pattern for pattern in expected if not any(matches(name, [pattern]) for name in changed)]
+    parts = [f"{what} {', '.join(names[:NODES])}{f' and {len(names) - NODES} more' if names[NODES:] else ''}"
+             for what, names in (("also changes", others), ("does not change", unchanged)) if names]
+    names = ", ".join(expected[:NODES])
+    return f"it {' and '.join(parts) or f'changes the expected files alone: {names}'}"
 
 
 def summarise_checks(checks: Sequence[JudgedBy], entry: MergeEntry | None, task: Task | None) -> list[Checked]:

@@ -475,7 +475,7 @@ def unfinished_before(plan: RunPlan, state: RunState, name: str) -> list[str]:
     What the flow itself does (a fork, a join, a decision) is no wait of its own: what is before it counts.
     """
     def stops(before: str) -> bool:
-        return before in plan.tasks or before in plan.gates or before in plan.children or before in state.outcomes
+        return before in plan.tasks or before in plan.waits or before in plan.children or before in state.outcomes
 
     def is_done(before: str) -> bool:
         node = state.nodes.get(before)

@@ -28,11 +28,11 @@ from garrison.records.events import (
     ChildHealed,
     ChildSpawned,
     Follows,
-    GateChanged,
     GuardianSignal,
     NodeChanged,
     PullRequestChanged,
     RunChanged,
+    WaitChanged,
     WorkSaved,
 )
 from garrison.records.names import Key
@@ -488,7 +488,7 @@ class PageModel:
         node, question = state.nodes.get(name), state.questions.get(name)
         if node is None:
             outcome = state.outcomes.get(name)
-            waits = any(gate.node == name for gate in state.gates.values())
+            waits = any(gate.node == name for gate in state.waits.values())
             status = "waiting" if waits else PASSED_STATUS.get(outcome.status, "") if outcome else ""
             return PageNode(*common, status, status, reason=outcome.reason if outcome else "",
                             answer=outcome.label if outcome else "")
@@ -500,7 +500,7 @@ class PageModel:
                         question.text[:TEXT] if question else "", state.held.get(name))
 
     def _gates(self) -> list[ShownGate]:
-        return [*map(show_gate, self.model.state.gates.values()), *map(show_review, entries_to_approve(self.model))]
+        return [*map(show_gate, self.model.state.waits.values()), *map(show_review, entries_to_approve(self.model))]
 
     def _waits(self) -> list[ShownWait]:
         """Return what waits for the user, as `status` and the home have it."""
@@ -691,7 +691,7 @@ _RECORD_KINDS: Mapping[type[Any], Callable[[Any], str]] = {
     RunChanged: lambda record: "run",
     NodeChanged: _node_kind,
     GuardianSignal: _signal_kind,
-    GateChanged: lambda record: "" if record.closed else "asks",
+    WaitChanged: lambda record: "" if record.closed else "asks",
     ChildHealed: lambda record: "healed",
     PullRequestChanged: lambda record: "pull_request",
     WorkSaved: lambda record: "rescued",

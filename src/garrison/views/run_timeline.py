@@ -117,7 +117,7 @@ class Lane(Value):
 
     node: str
     status: str
-    """Status of the node as journaled; '' for a gate of the pipeline."""
+    """Status of the node as journaled; '' for a question of the pipeline."""
     spans: Sequence[Span]
     marks: Sequence[Mark]
     seconds: Mapping[str, float] = MappingProxyType({})
@@ -414,7 +414,7 @@ class TimelineModel:
     def _activity(self, name: str) -> tuple[SpanKind | None, str]:
         """Return what a node does now, and a word about it; None for nothing."""
         state = self.model.state
-        gate = next((gate for gate in state.gates.values() if gate.node == name), None)
+        gate = next((gate for gate in state.waits.values() if gate.node == name), None)
         if gate is not None:
             return (SpanKind.SIGNAL, gate.signal) if gate.kind == SIGNAL else (SpanKind.ASKS, gate.question.text)
         node = state.nodes.get(name)
@@ -521,7 +521,7 @@ def _begin(lane: Lane) -> float | None:
 
 
 def _over_at(lane: Lane) -> float | None:
-    """Return when a node was over, None if it is not; a gate of the pipeline is over when it was answered."""
+    """Return when a node was over, None if it is not; a question of the pipeline is over when it was answered."""
     ends = [mark.at for mark in lane.marks if mark.kind in (MarkKind.LANDED, MarkKind.NO_CHANGE, MarkKind.KEPT)]
     if lane.status == "validated":
         return ends[-1] if ends else 0.0
@@ -657,7 +657,7 @@ class TimelineReader:
             plan = read_plan(self.files)
         except (GarrisonError, OSError):
             return {}
-        return {task: plan.nearest_before(task, lambda name: name in plan.tasks or name in plan.gates)
+        return {task: plan.nearest_before(task, lambda name: name in plan.tasks or name in plan.waits)
                 for task in plan.tasks} if plan.flow == "dag" else {}
 
     def _costs(self, made: RunTimeline) -> CostSeries:

@@ -1,4 +1,4 @@
-"""One run at one moment: its status, gates, processes, nodes, queue and limits, read from records and journals.
+"""One run at one moment: its status, questions, processes, nodes, queue and limits, read from records and journals.
 
 `RunReader` only reads; it repairs and stores nothing. It may be called repeatedly: journals are read on from their last
 position, records only if their file changed. Unreadable records are listed in `problems`, never skipped silently.
@@ -15,7 +15,7 @@ import msgspec
 
 from garrison.errors import GarrisonError
 from garrison.pipeline.node_status import LandingWord
-from garrison.pipeline.questions import SIGNAL, OpenGate
+from garrison.pipeline.questions import SIGNAL, OpenWait
 from garrison.processes.runtime import Runtime
 from garrison.records import run as run_records
 from garrison.records.costs import UsageCache
@@ -113,9 +113,9 @@ class RunFacts(Value, kw_only=True):
 class RunView(RunFacts, kw_only=True):
     """One run at one moment; `details` is None where only its line is shown."""
 
-    gates: list[OpenGate]
+    gates: list[OpenWait]
     questions: list[str]
-    """Nodes whose agent, and gates, that wait for the user's answer."""
+    """Nodes that wait for the user's answer: their agent asks, or they are questions of the graph."""
     step: str
     """What to do about a run that does not continue by itself; '' for nothing."""
     processes: list[ProcessView]
@@ -206,7 +206,7 @@ class RunInFull(RunView, kw_only=True):
 
 
 class ListedGate(Value):
-    """An open gate."""
+    """An open question or signal of the pipeline."""
 
     node: str
     place: str
@@ -365,7 +365,7 @@ class RunReader:
         for problem in ([corrupt] if corrupt else []) + sorted(followed.log.problems) + model.problems[-PROBLEMS:]:
             records.report(problem)
         processes = self._processes(run)
-        gates = list(model.state.gates.values())
+        gates = list(model.state.waits.values())
         counts = dict.fromkeys(PLACES, 0)
         for name in model.state.nodes:
             place = place_of(model, name)
@@ -485,7 +485,7 @@ def waits_for(model: RunModel, asking: Collection[str]) -> list[str]:
     if state.landing.status in (REQUESTED, TESTED):
         return _landing_waits_for(model)
     waiting = [f"an answer at {gate.node}" if gate.kind != SIGNAL else f"the signal {gate.signal} at {gate.node}"
-               for gate in state.gates.values()]
+               for gate in state.waits.values()]
     for name, node in state.nodes.items():
         if node.status == "pending" and not node.step and name not in state.held:
             continue  # behind another node

@@ -1,6 +1,6 @@
 """Everything that waits for the user in a run: the one list, and so the one count, of all views. Pure.
 
-In this order: the run itself, what holds it up (a target that is gone, a full disk), gates and work to approve,
+In this order: the run itself, what holds it up (a target that is gone, a full disk), questions and work to approve,
 questions of agents, parked nodes, failed nodes. A failed node of a run that is over, and a run that its person stopped,
 wait for nobody.
 """
@@ -15,7 +15,7 @@ import msgspec
 from garrison.ends import Effect, WaitKind, with_effect
 from garrison.merge.entry import MergeEntry
 from garrison.merge.explanation import describe_changes
-from garrison.pipeline.questions import FREE_TEXT, SIGNAL, OpenGate
+from garrison.pipeline.questions import FREE_TEXT, SIGNAL, OpenWait
 from garrison.pipeline.subpipelines import NAME_SEPARATOR
 from garrison.run.guardian_view import find_parked
 from garrison.run.state import TESTED
@@ -34,7 +34,7 @@ SHOWN_TEXT = 600
 
 
 class OfferedChoice(Value, omit_defaults=True):
-    """An answer that a gate offers."""
+    """An answer that a question offers."""
 
     label: str
     key: str
@@ -43,7 +43,7 @@ class OfferedChoice(Value, omit_defaults=True):
 
 
 class ShownGate(Value, omit_defaults=True):
-    """An open gate, or work to approve, as the page has it."""
+    """An open question, or work to approve, as the page has it."""
 
     gate: str
     """Its place, or `REVIEW` and the merge entry's id."""
@@ -57,7 +57,7 @@ class ShownGate(Value, omit_defaults=True):
     default: str
     choices: list[OfferedChoice]
     why: str | None = None
-    """What of the work asks for approval; None for a gate of the pipeline."""
+    """What of the work asks for approval; None for a question of the pipeline."""
 
     @property
     def is_review(self) -> bool:
@@ -159,7 +159,7 @@ def waits_of(model: RunModel, status: str, *, asking: Collection[str], hint: str
     if state.pull_request.needs_person and state.status == "running" and state.landing.status == TESTED:
         own.append(PersonWait(WaitKind.RUN, text=f"{state.pull_request.describe()} {state.pull_request.url}".rstrip()))
     gates = [] if is_over else [
-        *((show_gate(gate), gate.at) for gate in state.gates.values() if gate.kind != SIGNAL),
+        *((show_gate(gate), gate.at) for gate in state.waits.values() if gate.kind != SIGNAL),
         *((show_review(entry), entry.enqueued_at) for entry in entries_to_approve(model))]
     asked = {gate.node for gate, _ in gates}
     nodes = {} if is_over else state.nodes
@@ -188,8 +188,8 @@ def entries_to_approve(model: RunModel) -> list[MergeEntry]:
     return [entry for entry in entries if entry.run == model.run and entry.awaits_approval]
 
 
-def show_gate(gate: OpenGate) -> ShownGate:
-    """Return an open gate for the page."""
+def show_gate(gate: OpenWait) -> ShownGate:
+    """Return an open question or signal for the page."""
     question = gate.question
     return ShownGate(gate.place, gate.node, gate.kind, question.text, gate.signal, gate.deadline or None,
                      question.kind == FREE_TEXT, question.own_answer,
@@ -197,7 +197,7 @@ def show_gate(gate: OpenGate) -> ShownGate:
 
 
 def show_review(entry: MergeEntry) -> ShownGate:
-    """Return a merge entry that waits for approval, as a gate for the page."""
+    """Return a merge entry that waits for approval, as a question for the page."""
     why = describe_changes(with_effect(entry.changes, Effect.ASK))
     question = f"Land attempt {entry.attempt} ({entry.oid[:10]})?{f' It {why}.' if why else ''}"
     return ShownGate(f"{REVIEW}{entry.id}", entry.node, "review", question, "", None, False, "",

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from garrison.errors import Refused, UsageError
-from garrison.launch.own_command import last_message, program
+from garrison.launch.own_command import failure_of, last_message, program
 from garrison.records.names import check_node
 from garrison.records.record import from_data
 from garrison.system.command import run_to_end
@@ -80,7 +80,7 @@ def node_command_words(run: str, node: str, body: Mapping[str, object]) -> list[
 
 
 def gate_command_words(run: str, node: str, body: Mapping[str, object]) -> list[str]:
-    """Return the command that answers a gate: with the label of a choice, or in words."""
+    """Return the command that answers a question: with the label of a choice, or in words."""
     text = text_of(body, "choice", required=False) or text_of(body, "text", required=True)
     confirmed = ["--yes"] if body.get("confirmed") is True else []
     return ["answer", "--run", run, *confirmed, "--", node, text]
@@ -184,7 +184,7 @@ async def run_command(home: Path, words: Sequence[str], text: str = "") -> str:
     """
     argv, environment = program(home, words)
     code, out, err = await run_to_end(argv, SECONDS, environment, cwd=str(home), text=text)
-    message = last_message(err, out)
     if code:
-        raise Refused(message or f"the command failed with exit code {code} and no message")
+        raise Refused(failure_of(code, err, out))
+    message = last_message(err, out)
     return message if message and "--json" not in words else "done"

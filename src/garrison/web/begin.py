@@ -8,6 +8,7 @@ it is. Only repositories that the home knows, or in which the server was started
 from __future__ import annotations
 
 import asyncio
+import json
 import shlex
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -16,7 +17,9 @@ from pathlib import Path
 
 from garrison.agents.registry import installed_agents
 from garrison.errors import NotFound, RecordError, Refused, UsageError
-from garrison.launch.own_command import program, runs_in
+from garrison.launch.own_command import failure_of, program, runs_in
+from garrison.records.names import check_run
+from garrison.records.record import from_data
 from garrison.records.run import RunFiles, list_runs, load_launch
 from garrison.run.request import read_defaults
 from garrison.system.git import validate_repository
@@ -26,6 +29,8 @@ from garrison.web.actions import text_of
 
 REPOSITORIES = 20
 """Most repositories that are offered."""
+PLAN_WAITS = 3
+"""Exit code of a plan that waits for the user."""
 KEPT = 50
 """Beginnings that are remembered; the oldest that have ended are forgotten."""
 SECONDS = 3600.0
@@ -51,6 +56,30 @@ class StartOffer(Value):
     agents: tuple[str, ...]
 
 
+class OfferedTask(Value):
+    """A task of a plan, as `garrison plan` shows it."""
+
+    node: str
+    title: str
+    needs: str
+    files: str
+    agent: str
+    budget: float | None
+    cost: str
+    time: str
+
+
+class OfferedPlan(Value):
+    """A plan that waits for approval, or for answers to its questions."""
+
+    plan: str
+    tasks: tuple[OfferedTask, ...] = ()
+    questions: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    most_usd: float | None = None
+    """US dollars that it may spend at most; None for no limit."""
+
+
 class Beginning(Value):
     """A command that begins a run: how far it is, and what came of it."""
 
@@ -63,10 +92,12 @@ class Beginning(Value):
     """The run that it began."""
     problem: str = ""
     """Why it began none."""
+    plan: OfferedPlan | None = None
+    """The plan that it has made, which waits."""
 
     @property
     def is_over(self) -> bool:
-        return bool(self.run or self.problem)
+        return bool(self.run or self.problem or self.plan)
 
 
 class CommandLine(Value):
@@ -140,8 +171,21 @@ def _issue(body: Mapping[str, object]) -> tuple[list[str], str]:
     return ["take", number], ""
 
 
+def _goal(body: Mapping[str, object]) -> tuple[list[str], str]:
+    return ["plan", "--file=-"], _long_text(body)
+
+
+def _plan(body: Mapping[str, object]) -> tuple[list[str], str]:
+    """Return the command that answers the questions of a plan, or begins it."""
+    answers = body.get("answers", [])
+    if not isinstance(answers, list) or not all(isinstance(each, str) and each.strip() for each in answers):
+        raise UsageError("answer each question of the plan")
+    return ["plan", f"--continue={check_run(text_of(body, 'plan', required=True))}",
+            *(f"--answer={each}" for each in answers), *([] if answers else ["--yes"])], ""
+
+
 KINDS: Mapping[str, Callable[[Mapping[str, object]], tuple[list[str], str]]] = {
-    "task": _task, "tasks": _tasks, "issue": _issue}
+    "task": _task, "tasks": _tasks, "goal": _goal, "plan": _plan, "issue": _issue}
 """What is started → the words of its command, and its standard input."""
 
 
@@ -161,7 +205,7 @@ def order_of(body: Mapping[str, object], offer: StartOffer) -> CommandLine:
              *(["--approve"] if body.get("approve") is True else [])]
     first, *rest = words
     return CommandLine((first, *given, *rest, f"--target-dir={repo}",
-                        *(("--detach",) if first == "run" else ()), "--json"), repo, text)
+                        *(("--detach",) if first in ("run", "plan") else ()), "--json"), repo, text)
 
 
 def order_again(home: Path, run: str) -> CommandLine:
@@ -198,6 +242,14 @@ def _long_text(body: Mapping[str, object]) -> str:
     if not isinstance(text, str) or not text.strip() or len(text) > LONGEST:
         raise UsageError(f"say in words what is to be done, in at most {LONGEST} characters")
     return text
+
+
+def plan_in(out: str) -> OfferedPlan | None:
+    """Return the plan that the JSON of `garrison plan` shows; None if it is none."""
+    try:
+        return from_data(OfferedPlan, json.loads(out))
+    except ValueError:
+        return None
 
 
 # ---------------------------------------------------------------------------------------------------------- beginnings
@@ -241,9 +293,10 @@ class Beginnings:
         except TimeoutError:
             code, out = 1, ""
         begun = self._found[begun.id]
-        run, told = next(iter(runs_in(out)), ""), begun.line.removeprefix("garrison: ")
-        problem = "" if run else told or f"it ended with exit code {code} and no message"
-        self._found[begun.id] = replace(begun, run=run, problem=problem)
+        run = next(iter(runs_in(out)), "")
+        plan = plan_in(out) if code == PLAN_WAITS else None
+        problem = "" if run or plan else failure_of(code, begun.line)
+        self._found[begun.id] = replace(begun, run=run, problem=problem, plan=plan)
 
     async def _run(self, begun: Beginning, order: CommandLine) -> tuple[int, str]:
         """Run the command to its end; return (exit code, stdout), with its lines noted as they come."""

@@ -206,14 +206,14 @@ class Page:
                                      request.query_params.get("name", ""))
 
     async def read_decision(self, request: Request) -> Response:
-        """Return what the user decides at a gate: last outcomes, what they changed, costs."""
+        """Return what the user decides at a question: last outcomes, what they changed, costs."""
         run, place = run_of(request), request.path_params["gate"]
         model = (await self.broadcaster.stream(run)).page.model
         entries = model.queue.entries if model.queue is not None and place.startswith(REVIEW) else {}
         entry = entries.get(place.removeprefix(REVIEW))
-        gate = model.state.gates.get(place)
+        gate = model.state.waits.get(place)
         if entry is None and gate is None:
-            raise NotFound(f"no gate {place!r:.60} is open in run {run}; it has been answered")
+            raise NotFound(f"no question {place!r:.60} is open in run {run}; it has been answered")
         node_name, gate_name = (entry.node, "") if entry is not None else ("", gate.node if gate is not None else "")
         return json_answer(await asyncio.to_thread(self.changes.decision, run, gate_name, node_name))
 
@@ -280,7 +280,7 @@ class Page:
             actions.node_command_words(run, name, await body_of(request)), self.phones.name_of(request)))
 
     async def answer_gate(self, request: Request) -> Response:
-        """Answer a gate."""
+        """Answer a question."""
         run, place, body = run_of(request), request.path_params["gate"], await body_of(request)
         stream = await self.broadcaster.stream(run)
         if place.startswith(REVIEW):
@@ -292,9 +292,9 @@ class Page:
                 changes.Look(run, entry.node, entry.attempt, since), entry.oid, number))
             return await self._command(actions.review_command_words(run, entry.node, body, entry.attempt, entry.oid,
                                                                     comments))
-        gate = stream.page.model.state.gates.get(place)
+        gate = stream.page.model.state.waits.get(place)
         if gate is None:
-            raise NotFound(f"no gate {place!r:.60} is open in run {run}; it has been answered")
+            raise NotFound(f"no question {place!r:.60} is open in run {run}; it has been answered")
         return await self._command(actions.answered_through(
             actions.gate_command_words(run, gate.node, body), self.phones.name_of(request), place))
 

@@ -42,10 +42,10 @@ from garrison.agents.conversation.questions import Permissions
 from garrison.agents.conversation.start_watch import StartWatch
 from garrison.agents.conversation.stream import Begin, Event, RateLimit, Retry, TokenUsage, TurnSummary, cut
 from garrison.agents.conversation.tools import SERVER, SessionReports
-from garrison.agents.trouble import OUTAGES, TroubleKind, classify
+from garrison.agents.trouble import OUTAGES, TroubleKind, classify, kind_of_shortfall
 from garrison.ends import End
-from garrison.records import atomic, budget, costs
-from garrison.records.budget import Reservation
+from garrison.records import atomic, costs
+from garrison.records.budget import Account, Meter, Shortfall, remaining_turns
 from garrison.sandbox.place import EXCHANGE
 from garrison.system.stamps import ContentWatch
 from garrison.values import Value
@@ -76,9 +76,8 @@ class ClaudeConnection(SessionConnection[ConnectionJob]):
             ContentWatch(Path(job.worktree)).state), cli_process.find_cli(settings))
         self._stderr: list[str] = []
         self._make_client(settings.max_turns)
-        self._reservation = Reservation(budget.Meter(Path(job.home), job.run, job.node, budget.Limits(
-            settings.budget, settings.budget_run, settings.budget_day)), self.files.folder)
-        self._usage_log = costs.UsageLog(self.files.usage, job.session)
+        self._account = Account(Meter(Path(job.home), job.run, job.node, settings.limits), self.files.folder,
+                                job.session)
         self._turn_end = SessionReports(self.files)
         self._resets_at: float | None = None
         self._config = Path(job.config) if job.config else cli_process.config_folder(Path(job.home))
@@ -105,25 +104,21 @@ class ClaudeConnection(SessionConnection[ConnectionJob]):
         """Reserve the first call, and leave the client as many turns as the attempt has left; return the ending if a
         limit is reached."""
         most = self.job.settings.max_turns
-        records = costs.read_usage(self.files.usage) if self.files.usage.exists() else []
-        turns = budget.remaining_turns(most, records)
+        turns = remaining_turns(most, self._account.records())
         if turns == 0:
             return self._ending(TroubleKind.MAX_TURNS, f"after {most} turns")
         if turns != most:
             self._make_client(turns)
-        return self._reserve(budget.last_cost(records))
+        return self._short_of(self._account.enter())
 
     def _make_client(self, turns: int | None) -> None:
         settings = self.job.settings
         self._client = ClaudeClient(options_of(self.job, self.files, self._stderr.append, turns),
                                     stale=settings.stale, max_response=settings.max_response)
 
-    def _reserve(self, usd: float) -> ConnectionEnd | None:
-        """Reserve what the next call may cost; return the ending if it may not start."""
-        shortfall = self._reservation.reserve(usd)
-        if shortfall is None:
-            return None
-        return self._ending(TroubleKind.RESERVED if shortfall.is_reserved else TroubleKind.BUDGET, shortfall.reason)
+    def _short_of(self, shortfall: Shortfall | None) -> ConnectionEnd | None:
+        """Return the ending if the next call may not start."""
+        return self._ending(kind_of_shortfall(shortfall), shortfall.reason) if shortfall is not None else None
 
     def _prepare_transcript(self) -> bool:
         """Restore or fork the transcript that the CLI resumes; False if the parent session has none."""
@@ -150,7 +145,7 @@ class ClaudeConnection(SessionConnection[ConnectionJob]):
 
     async def _close(self) -> None:
         await self._client.close()
-        self._reservation.release()
+        self._account.release()
         if self.job.config:
             why = log_in.take_back(self._config, cli_process.config_folder(Path(self.job.home)))
             if why:
@@ -194,19 +189,15 @@ class ClaudeConnection(SessionConnection[ConnectionJob]):
 
     def _usage(self, event: TokenUsage) -> ConnectionEnd | None:
         """Bill a response when it begins, and again when its tokens are known, before its tools run."""
-        self._usage_log.record(event)
+        shortfall = self._account.pay(event)
         if not event["final"] and self._turn_end.reached:  # the CLI made a request though its turn was ended
             question = questions.unanswered(self.files)
             return self._ending(policy.QUESTION if question else policy.REPORTED, question)
         if event["is_full"] and not self._turn_end.reached:
             return self._ending(TroubleKind.CONTEXT, "the last response has filled its context")
-        usd = costs.estimate(event["model"], event["usage"])
-        if event["final"]:
-            if not self._shows_repeats:  # the API has answered
-                self._show_trouble("")
-            return self._reserve(usd)
-        self._reservation.reduce(usd)
-        return None
+        if event["final"] and not self._shows_repeats:  # the API has answered
+            self._show_trouble("")
+        return self._short_of(shortfall)
 
     def _retry(self, event: Retry) -> ConnectionEnd | None:
         """End where a refusal is not worth waiting for: the user has to act, the wait is long, or the outage is known.
@@ -216,11 +207,12 @@ class ClaudeConnection(SessionConnection[ConnectionJob]):
         self._write(event)
         self._show_trouble(f"the API answered {event['status'] or event['error'] or 'nothing'}; it tries again "
                            f"(attempt {event['attempt']})")
-        told = classify(event["status"], event["error"])
-        ending = self._ending(told, f"{event['status'] or ''} {event['error']}", resets_at=time.time() + event["delay"])
+        told = policy.failure_in(event, self._client.last_error)
+        assert told is not None
+        ending = self._ending(told.kind, told.reason, resets_at=time.time() + told.wait)
         is_long = ending.resets_at is not None and ending.resets_at - time.time() > policy.MAX_RETRY_DELAY
         is_known = ending.kind in OUTAGES and any(Path(name).exists() for name in self.job.outages)
-        return ending if {told, ending.kind} & policy.NEEDS_PERSON or is_long or is_known else None
+        return ending if {told.kind, ending.kind} & policy.NEEDS_PERSON or is_long or is_known else None
 
     def _rate_limit(self, event: RateLimit) -> None:
         self._write(event)
@@ -230,18 +222,15 @@ class ClaudeConnection(SessionConnection[ConnectionJob]):
 
     def _result(self, event: TurnSummary) -> ConnectionEnd:
         self._write({key: event[key] for key in _STREAMED} | {"said": cut(event["said"])})  # type: ignore[literal-required]
-        self._usage_log.record(event)
+        self._account.record(event)
         return self._turn_ended(event["said"], self._failure(event))
 
     def _failure(self, event: TurnSummary) -> ConnectionEnd | None:
         """Return the ending of a turn that has failed."""
-        if event["subtype"] == "error_max_turns":
-            return self._ending(TroubleKind.MAX_TURNS, f"after {event['turns']} turns")
-        if not event["error"]:
+        if (told := policy.failure_in(event, self._client.last_error)) is None:
             return None
-        kind = TroubleKind.REFUSED if event["refused"] else classify(
-            event["status"], event["said"], self._client.last_error)
-        return self._ending(kind, event["said"], resets_at=self._resets_at if kind == TroubleKind.RATE_LIMIT else None)
+        return self._ending(told.kind, told.reason,
+                            resets_at=self._resets_at if told.kind == TroubleKind.RATE_LIMIT else None)
 
     # ---- failures
 

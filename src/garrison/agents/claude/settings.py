@@ -16,6 +16,7 @@ from garrison.agents.base import ConnectionOrder
 from garrison.agents.claude import extensions
 from garrison.agents.conversation.loop_detector import MAX_REPEATS
 from garrison.config import PROFILE_KEYS, PROFILE_RIGHTS
+from garrison.records.budget import Limits
 from garrison.tables import (
     Nested,
     Table,
@@ -114,6 +115,10 @@ class ClaudeSettings:
     """Path of another CLI than the SDK's own."""
     set: Mapping[str, str] = empty_table(as_mapping)
     """Variables set for the CLI."""
+
+    @property
+    def limits(self) -> Limits:
+        return Limits(self.budget, self.budget_run, self.budget_day)
 
 
 BUDGETS = ("budget", "budget_run", "budget_day")

@@ -33,13 +33,14 @@ from garrison.agents.conversation.policy import ConnectionEnd
 from garrison.agents.conversation.start_watch import start_slot
 from garrison.agents.conversation.stream import render
 from garrison.agents.result import LANDING
-from garrison.agents.trouble import LIMITS, TRANSIENT, TroubleKind, judge, local_zone, read_reset
+from garrison.agents.trouble import LIMITS, TRANSIENT, TroubleKind, judge, read_reset
 from garrison.ends import End, EndKind
 from garrison.records import atomic, costs
 from garrison.records.api_answers import NETWORK, read_answer
 from garrison.records.json_io import append_line, read_json
 from garrison.records.life_lock import LifeLock
 from garrison.records.record import from_data
+from garrison.system.clock import local_zone
 from garrison.system.processes import die_with_parent
 from garrison.system.terminal_text import clean_lines
 from garrison.values import replace

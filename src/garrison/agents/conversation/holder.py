@@ -17,6 +17,7 @@ from garrison.errors import NotFound, Refused
 from garrison.records.json_io import encode, read_json, write_json
 from garrison.records.life_lock import LifeLock, is_held
 from garrison.system import processes, untrusted
+from garrison.system.clock import wait_until
 from garrison.values import Value
 
 if TYPE_CHECKING:
@@ -54,9 +55,7 @@ def end_orphan(files: AttemptFiles) -> None:
     for number, seconds in _STEPS if processes.same_boot(str(recorded.get("boot", ""))) else ():
         if not processes.send(recorded["pid"], recorded["ticks"], number):
             break
-        until = time.monotonic() + seconds
-        while processes.is_running(recorded["pid"], recorded["ticks"]) and time.monotonic() < until:
-            time.sleep(0.01)
+        wait_until(lambda: not processes.is_running(recorded["pid"], recorded["ticks"]), seconds, 0.01)
     files.process.unlink(missing_ok=True)
 
 

@@ -9,10 +9,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from enum import StrEnum
+from typing import TYPE_CHECKING, NamedTuple
 
 from garrison.agents.base import Trouble
-from garrison.agents.trouble import CLASSES, LIMITS, MAX_WAIT, TABLE, TRANSIENT, WHAT_TO_DO, TroubleKind, ruling
+from garrison.agents.trouble import (
+    CLASSES,
+    LIMITS,
+    MAX_WAIT,
+    TABLE,
+    TRANSIENT,
+    WHAT_TO_DO,
+    TroubleKind,
+    classify,
+    ruling,
+)
 from garrison.values import Value, replace
+
+if TYPE_CHECKING:
+    from garrison.agents.conversation.stream import Event
 
 REPORTED, QUESTION, SILENT, STOPPED, PERSON = "reported", "question", "silent", "stopped", "person"
 """Endings that are not failures: the agent reported, asked the user, ended its turn without a report, or was stopped;
@@ -106,6 +120,41 @@ MAX_HAND_OVERS = 5
 """Fresh sessions that an attempt may need because its context was full."""
 MAX_REFUSED_HISTORIES = 1
 """Fresh sessions that an attempt may need because the API refuses the messages of the one before."""
+
+
+class Failure(NamedTuple):
+    """Why a model's API has not answered."""
+
+    kind: TroubleKind
+    reason: str
+    wait: float = 0.0
+    """Seconds after which the program asks again by itself; it has ended its turn if there are none."""
+    status: int | None = None
+    """HTTP status of the API's answer, if known."""
+
+    @property
+    def is_final(self) -> bool:
+        """Return whether the turn ends by it: the program does not ask again, only the user can help, or it waits too
+        long."""
+        return not self.wait or self.wait > MAX_RETRY_DELAY or self.kind in NEEDS_PERSON
+
+
+def failure_in(event: Event, last_error: str) -> Failure | None:
+    """Return the failure that an event of a session tells; None for none.
+
+    Args:
+        last_error: the program's own name of its latest failure, '' for none.
+    """
+    if event["kind"] == "retry":
+        return Failure(classify(event["status"], event["error"]), f"{event['status'] or ''} {event['error']}".strip(),
+                       max(event["delay"], 0.001), event["status"])
+    if event["kind"] == "result" and event["subtype"] == "error_max_turns":
+        return Failure(TroubleKind.MAX_TURNS, f"after {event['turns']} turns")
+    if event["kind"] != "result" or not event["error"]:
+        return None
+    kind = TroubleKind.REFUSED if event["refused"] else classify(
+        event["status"], event["said"], last_error or event["subtype"])
+    return Failure(kind, event["said"] or event["subtype"], status=event["status"])
 
 
 def first_decision(session: str | None) -> NextStep:

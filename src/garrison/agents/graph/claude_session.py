@@ -19,9 +19,8 @@ from garrison.agents.claude.client import ClaudeClient, ClaudeSilence, NoResult,
 from garrison.agents.claude.settings import ClaudeSettings
 from garrison.agents.conversation import policy
 from garrison.agents.graph.model import AgentFailure
-from garrison.agents.trouble import WHAT_TO_DO, classify
+from garrison.agents.trouble import WHAT_TO_DO
 from garrison.errors import UsageError
-from garrison.records.costs import estimate
 from garrison.system import processes
 
 if TYPE_CHECKING:
@@ -59,7 +58,6 @@ class ClaudeSession:
         self._taken = spec.resume is not None
         """Whether there is a transcript to resume."""
         self._process: processes.ProcessId | None = None
-        self._last_cost = 0.0
 
     @property
     def session_id(self) -> str | None:
@@ -116,40 +114,29 @@ class ClaudeSession:
 
     def _failure(self, event: Event) -> AgentFailure | None:
         """Return the failure that an event means; None if the turn continues."""
-        if event["kind"] == "result" and event["error"]:
-            error = "refusal" if event["refused"] else self._client.last_error or event["subtype"]
-            kind, said = classify(event["status"], error), event["said"] or event["subtype"]
-            needs_person = kind in policy.NEEDS_PERSON
-            said += f"; {WHAT_TO_DO[kind]}" if needs_person else ""
-            return AgentFailure(said, event["status"], error, needs_person=needs_person)
-        if event["kind"] == "retry":
-            kind = classify(event["status"], event["error"])
-            reason = f"{kind}: the API answered {event['status'] or ''} {event['error']}".strip()
-            if kind in policy.NEEDS_PERSON:
-                return AgentFailure(f"{reason}; {WHAT_TO_DO[kind]}", event["status"], needs_person=True)
-            if event["delay"] > policy.MAX_RETRY_DELAY:
-                return AgentFailure(f"{reason}; it asks to wait {event['delay']:.0f} s", event["status"],
-                                    wait=event["delay"])
-        return None
+        told = policy.failure_in(event, self._client.last_error)
+        if told is None or not told.is_final or (event["kind"] == "result" and not event["error"]):
+            return None
+        if event["kind"] == "result":
+            said = event["said"] or told.reason
+            name = "refusal" if event["refused"] else self._client.last_error or event["subtype"]
+        else:
+            said, name = f"{told.kind}: the API answered {told.reason}", ""
+        needs_person = told.kind in policy.NEEDS_PERSON
+        if needs_person:
+            said += f"; {WHAT_TO_DO[told.kind]}"
+        elif told.wait:
+            said += f"; it asks to wait {told.wait:.0f} s"
+        return AgentFailure(said, told.status, name, 0.0 if needs_person else told.wait, needs_person=needs_person)
 
     def _pay(self, event: Event) -> AgentFailure | None:
-        """Account for a response, and reserve the call that follows its tools; return the failure if it may not start.
-        """
-        if event["kind"] != "usage" or self._purse is None:
-            return None
-        usd = estimate(event["model"], event["usage"])
-        self._purse.recorded(self._id, usd, is_final=event["final"])
-        if not event["final"]:
-            return None
-        self._last_cost = usd
-        if event["last"]:
-            return None  # the answer is there and paid for
-        shortfall = self._purse.reserve(self._id, usd)
+        """Account for a response; return the failure if the call that follows its tools may not start."""
+        shortfall = self._purse.pay(self._id, event) if self._purse is not None and event["kind"] == "usage" else None
         return _over_budget(shortfall.reason) if shortfall is not None else None
 
     async def _enter_purse(self) -> None:
         """Reserve the first call of a turn; wait while calls of others in progress may cost what is left."""
-        while self._purse is not None and (shortfall := self._purse.reserve(self._id, self._last_cost)) is not None:
+        while self._purse is not None and (shortfall := self._purse.reserve(self._id)) is not None:
             if not shortfall.is_reserved:
                 raise _over_budget(shortfall.reason)
             await asyncio.sleep(_LOOK_AGAIN)

@@ -149,7 +149,7 @@ _DECIDED = (VALIDATED, IMPL_COMPLETE, NODE_FAILED)
 _WITH_AGENTS = ("codergen", "subgraph", "stack.manager_loop", PARALLEL)
 """Handlers of nodes that have agents, of their own or within them."""
 _REFUSAL = re.compile(r"(?:reject|cancel|abort|discard)\b|no(?:\s*(?:[^\w\s]|$)|\s+thank)", re.IGNORECASE)
-"""Beginning of an answer by which the user declines what a gate asks; `No changes needed` is none."""
+"""Beginning of an answer by which the user declines what a question asks; `No changes needed` is none."""
 _STRATEGIES = {"walk": walk, "dag": dag}
 
 
@@ -316,7 +316,7 @@ def node_to_return_to(program: Program, state: FlowState) -> str:
 
 
 def declined_at(program: Program, state: FlowState) -> str:
-    """Return the gate that the user answered with No, and that led to an exit by this answer; '' if there is none."""
+    """Return the question that the user answered with No, which led to an exit; '' if there is none."""
     for node, outcome in state.outcomes.items():
         label = str(outcome.context_updates.get("human.gate.label", "")).strip()
         leads_out = any(target in program.exits for target in outcome.suggested_next_ids)

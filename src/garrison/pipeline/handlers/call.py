@@ -74,7 +74,7 @@ class Scope:
     seed: str = ""
     depth: int = 0
     stay: bool = False
-    """True if gates without an answerer wait in this process instead of suspending the run."""
+    """True if questions without an answerer wait in this process instead of suspending the run."""
     base: Path = field(default_factory=Path)
     """Directory that file names in the graph are relative to."""
     run_pipeline: Callable[..., Awaitable[RunResult]] | None = None

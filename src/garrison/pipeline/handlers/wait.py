@@ -1,11 +1,11 @@
 """wait.human and wait.signal: wait for the user's answer or for a signal.
 
-The options of a gate are its edges. An answer comes from the run's answerer or from the run directory, where
+The options of a question are its edges. An answer comes from the run's answerer or from the run directory, where
 `garrison answer` writes it; one that matches no option is rejected and the question is asked again. Without
 an answerer, the handler returns `Waiting` once nothing else of the run is at work.
 
-`timeout` counts from the first time the gate was asked, across suspensions and resumes. Then `human.default_choice` is
-chosen; without a default the node asks for a retry.
+`timeout` counts from the first time the question was asked, across suspensions and resumes. Then
+`human.default_choice` is chosen; without a default the node asks for a retry.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from garrison.pipeline.questions import (
     Question,
     answer_timed_out,
     answered,
-    gate_of,
     matching_options,
     signal_timed_out,
+    wait_of,
     without_options,
 )
 from garrison.pipeline.store import RunDirectory, first_asked_at
@@ -37,7 +37,7 @@ from garrison.values import asdict, replace
 POLL_S = 0.2
 """Seconds between two checks for an answer or a signal while other nodes are at work."""
 MAX_REJECTIONS = 100
-"""Rejected answers after which a gate stops asking its answerer."""
+"""Rejected answers after which a question stops asking its answerer."""
 INTERRUPTED = "the attempt before was interrupted"
 """Reason of an attempt that follows one whose process died; it is in journals and prompts."""
 _RERUN, _SKIP, _FAIL = Option("R", "rerun"), Option("S", "skip"), Option("F", "fail")
@@ -45,13 +45,13 @@ _RERUN, _SKIP, _FAIL = Option("R", "rerun"), Option("S", "skip"), Option("F", "f
 
 async def wait_human(call: Call) -> Outcome | Waiting:
     """Ask until an answer is one of the options."""
-    gate = gate_of(call.node, [edge for edge in call.graph.edges if edge.source == call.node.id])
-    question = replace(gate.question, id=call.place.id, timeout_s=gate.timeout_s, visit=call.visit)
+    wait = wait_of(call.node, [edge for edge in call.graph.edges if edge.source == call.node.id])
+    question = replace(wait.question, id=call.place.id, timeout_s=wait.timeout_s, visit=call.visit)
     if not question.options:
         return without_options(call.node.id)
     asked_at = first_asked_at(call.folder, question)
     call.emit("HumanWaiting", question=asdict(question))
-    answer = await _ask(call, question, None if gate.timeout_s is None else asked_at + gate.timeout_s)
+    answer = await _ask(call, question, None if wait.timeout_s is None else asked_at + wait.timeout_s)
     if isinstance(answer, Waiting):
         return answer
     if answer is SKIPPED:
@@ -84,21 +84,21 @@ async def confirm_rerun(call: Call) -> Outcome | Waiting | None:
 
 async def wait_signal(call: Call) -> Outcome | Waiting:
     """Wait for the signal named by `signal`, else by the node's id; its value becomes `signal.NAME`."""
-    gate = gate_of(call.node, ())
-    reason = f"{call.node.id} waits for the signal {gate.signal}"
+    wait = wait_of(call.node, ())
+    reason = f"{call.node.id} waits for the signal {wait.signal}"
     if call.run.directory is None:
         return Waiting(reason, "give the run a directory, where signals are stored")
-    asked_at = first_asked_at(call.folder, Question(call.place.id, call.node.id, f"signal {gate.signal}"))
-    deadline = None if gate.timeout_s is None else asked_at + gate.timeout_s
-    call.emit("SignalWaiting", signal=gate.signal)
+    asked_at = first_asked_at(call.folder, Question(call.place.id, call.node.id, f"signal {wait.signal}"))
+    deadline = None if wait.timeout_s is None else asked_at + wait.timeout_s
+    call.emit("SignalWaiting", signal=wait.signal)
     files = RunDirectory(call.run.directory)
-    while (value := files.take_signal(gate.signal, call.place.id)) is None:
+    while (value := files.take_signal(wait.signal, call.place.id)) is None:
         if deadline is not None and time.time() >= deadline:
-            return signal_timed_out(gate.signal)
+            return signal_timed_out(wait.signal)
         if _may_suspend(call, deadline):
-            return Waiting(reason, f"garrison signals send {gate.signal} --run {call.run.directory}")
+            return Waiting(reason, f"garrison signals send {wait.signal} --run {call.run.directory}")
         await _pause(deadline)
-    return gate.open(call.place.id, 0).signalled(value)
+    return wait.open(call.place.id, 0).signalled(value)
 
 
 async def _ask(call: Call, question: Question, deadline: float | None) -> str | Waiting:
@@ -142,7 +142,7 @@ async def _ask_answerer(answerer: Answerer, question: Question, deadline: float 
 
 
 def _may_suspend(call: Call, deadline: float | None) -> bool:
-    """Return whether the run may stop here. A gate with a timeout continues by itself, so it waits in this process."""
+    """Return whether the run may stop here. With a timeout it continues by itself, so it waits in this process."""
     return deadline is None and not call.run.stay and call.is_idle()
 
 

@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from functools import lru_cache
 
 from garrison.pipeline import node_status
-from garrison.pipeline.best_of import COMMAND, JUDGES, MAX_CANDIDATES, OF_CANDIDATES, agents_of, count_of, judge_of
+from garrison.pipeline.best_of import COMMAND, MAX_CANDIDATES, OF_CANDIDATES, agents_of, count_of, judge_of
 from garrison.pipeline.fidelity import MODES
 from garrison.pipeline.graph import (
     HANDLERS,
@@ -195,8 +195,6 @@ def candidates(view: View) -> Iterator[Problem]:
         elif len(agents) > most or len(agents) == 1 == count:
             yield Problem(f"{node.id} names {len(agents)} agents for {most} candidates",
                           f"name at most as many agents as best_of says, 2 to {MAX_CANDIDATES}", node)
-        elif judge not in JUDGES:
-            yield Problem(f"{node.id} has the judge {judge!r:.40}", f"write {', '.join(JUDGES)}", node)
         elif (judge == COMMAND) != bool(text(node.attrs, "judge_command")):
             fix = "write judge_command=\"...\", a command that prints a number" if judge == COMMAND else \
                 "write judge=command, or remove judge_command"

@@ -18,13 +18,14 @@ from typing import TYPE_CHECKING
 from garrison.records import atomic
 from garrison.sandbox.place import Mount
 from garrison.sandbox.proxy.hosts import forbidden_reason, is_name, parse_address
-from garrison.sandbox.proxy.upstream import BUFFER, CONNECT_TIMEOUT, Stream, UpstreamFailed, open_first, resolve
 from garrison.system.sockets import list_listeners
 from garrison.system.unix_socket import short_path
 from garrison.values import Value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+    from garrison.sandbox.proxy.upstream import Stream
 
 PORT = 61280
 """Port of the proxy in every namespace: above the range that the kernel gives to outgoing connections."""
@@ -101,7 +102,9 @@ class ForwardRefused(Exception):
 
 async def open_forward(forward: Forward) -> Stream:
     """Connect to where a forward leads; ForwardRefused or UpstreamFailed if that is impossible."""
-    import asyncio
+    import asyncio  # as what follows: `status` reads rights, and would load it for nothing
+
+    from garrison.sandbox.proxy.upstream import BUFFER, CONNECT_TIMEOUT, Stream, UpstreamFailed, open_first, resolve
 
     if forward.socket:
         try:

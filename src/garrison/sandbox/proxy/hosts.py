@@ -225,10 +225,12 @@ REFUSED = "refused.json"
 """File of the refused hosts, in a folder that the proxy keeps for one tree."""
 REFUSED_PORTS = "ports.json"
 """The same of ports of the machine, which only the owner of a tree's network notices."""
+REFUSED_SERVICES = "services.json"
+"""The same of services that do not run."""
 OF_GATE = "gate/network/refused.json"
 """Path below the folder of an attempt: the hosts that the last gate on its work was refused."""
-FILES = ("network/refused.json", "network/ports.json", "validator/network/refused.json", "validator/network/ports.json",
-         OF_GATE)
+FILES = ("network/refused.json", "network/ports.json", "network/services.json", "validator/network/refused.json",
+         "validator/network/ports.json", OF_GATE)
 """Paths below the folder of an attempt: of its agent and jobs, of its validator, of its gate."""
 
 

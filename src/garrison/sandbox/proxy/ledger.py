@@ -87,7 +87,7 @@ class Ledger:
         """Return a number for a call that may start and what it may cost, or 0 and why it may not."""
         account = self._account
         most = self.registration.limits.turns
-        if most is not None and len({record.message for record in self._calls()}) + len(account.running) >= most:
+        if budget.remaining_turns(most, self._calls(), len(account.running)) == 0:
             return 0, Shortfall(f"all {most} responses of this attempt are made", False)
         granted = Grant(demand.output, 0.0)
         if self.has_limits and demand != NOTHING:

@@ -7,6 +7,7 @@ the repository (`neutral.py`).
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import re
 import resource
@@ -20,6 +21,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from garrison.backoff import Backoff
 from garrison.errors import GarrisonError, Refused
 from garrison.system import machine, untrusted
 from garrison.system.environment import absolute_path
@@ -52,7 +54,7 @@ OPERATIONS = {"MERGE_HEAD": "a merge", "CHERRY_PICK_HEAD": "a cherry-pick", "REV
               "rebase-merge": "a rebase", "rebase-apply": "a rebase", "sequencer": "a cherry-pick or revert"}
 """Files in a worktree's git directory during an operation that the user must finish."""
 _TRUST = re.compile(r"git config --global --add safe\.directory .+")
-_RETRY_SECONDS = 10.0
+_RETRY_SECONDS, _PAUSES = 10.0, Backoff(0.01, 0.2)
 TIMED_OUT, TOO_MUCH = 124, 125
 """Codes of a GitError for a call that took too long, or wrote too much."""
 MAX_MEMORY, MAX_SECONDS = 2 << 30, 300.0
@@ -341,11 +343,12 @@ def pair(line: str) -> tuple[str, str]:
 
 def attempts() -> Iterator[bool]:
     """Yield once for each attempt under lock contention, after a growing pause; True marks the last attempt."""
-    deadline, pause = time.monotonic() + _RETRY_SECONDS, 0.01
+    deadline = time.monotonic() + _RETRY_SECONDS
     yield False
-    while time.monotonic() < deadline:
-        time.sleep(pause)
-        pause = min(0.2, pause * 2)
+    for failure in itertools.count(1):
+        if time.monotonic() >= deadline:
+            break
+        time.sleep(_PAUSES.delay(failure))
         yield False
     yield True
 

@@ -21,6 +21,7 @@ const NOTHING = {
 const KINDS = [
   ["task", "One task", "What is to be done, in words"],
   ["tasks", "A list of tasks", "One task a line, or a Markdown list; `(after 2)` at its end makes a task wait"],
+  ["goal", "A goal", "What is to be reached; it is divided into tasks, which begin once you approve them"],
   ["issue", "An issue", "Number of the forge's issue; its run ends with a pull request"],
 ];
 
@@ -101,7 +102,7 @@ function Begin({ close }) {
   const [begun, took] = useState(null);
   const [given, give] = useState(NOTHING);
   const [busy, setBusy] = useState(false);
-  if (begun) return html`<${Progress} begun=${begun} close=${close} />`;
+  if (begun) return html`<${Progress} begun=${begun} given=${given} close=${close} />`;
   if (trouble) return html`<p>${trouble}</p>`;
   if (!offer) return html`<${Skeleton} />`;
   const place = offer.places.find(one => one.repo === given.repo) ?? offer.places[0];
@@ -115,6 +116,7 @@ function Begin({ close }) {
     if (busy || !given.text.trim()) return;
     setBusy(true);
     const answer = await attempt(() => act("begin", { ...given, repo: place.repo }));
+    give({ ...given, repo: place.repo });
     setBusy(false);
     if (answer) took(answer);
   };
@@ -196,24 +198,84 @@ function Begin({ close }) {
 
 /**
  * How far a beginning is, with its command; its run is opened once it is there.
- * @param {{begun: import("./records").Beginning, close: () => void}} props
+ * @param {{begun: import("./records").Beginning, given?: object, close: () => void}} props
  */
-function Progress({ begun, close }) {
+function Progress({ begun, given = {}, close }) {
   const [now, look] = useState(begun);
   useEffect(() => {
     if (now.run) location.href = `/?run=${part(now.run)}`;
-    if (now.run || now.problem) return;
+    if (now.run || now.problem || now.plan) return;
     const timer = setTimeout(
       () => get(`begin/${now.id}`).then(look, problem => look({ ...now, problem: problem.message })),
       LOOK_EVERY,
     );
     return () => clearTimeout(timer);
   }, [now]);
+  if (now.plan) return html`<${Plan} key=${now.id} plan=${now.plan} given=${given} took=${look} close=${close} />`;
   return html`<h2>${now.problem ? "Nothing was begun" : now.run ? `Run ${now.run}` : "Beginning"}</h2>
     <p>The same in a terminal:</p>
     <pre class="wrap">${now.command}</pre>
     <p role="status" class=${now.problem ? "trouble-line" : ""}>${now.problem || now.line || "…"}</p>
     <div class="row end"><button type="button" onClick=${() => close()}>Close</button></div>`;
+}
+
+/**
+ * A plan that waits: its questions, or its tasks to approve. What follows is a beginning of its own.
+ * @param {{plan: import("./records").OfferedPlan, given: object, took: (begun: any) => void, close: () => void}} props
+ */
+function Plan({ plan, given, took, close }) {
+  const [answers, answer] = useState(plan.questions.map(() => ""));
+  const [busy, setBusy] = useState(false);
+  const submit = async event => {
+    event.preventDefault();
+    if (busy) return;
+    setBusy(true);
+    const begun = await attempt(() => act("begin", { ...given, kind: "plan", text: "", plan: plan.plan, answers }));
+    setBusy(false);
+    if (begun) took(begun);
+  };
+  const most = plan.most_usd === null ? "any amount: an agent has no budget" : `$${plan.most_usd} at most`;
+  const asks = plan.questions.length > 0;
+  return html`<form class="plan" onSubmit=${submit}>
+    <h2>${asks ? "The planner asks" : "Begin these tasks?"}</h2>
+    ${plan.questions.map(
+      (question, at) =>
+        html`<${Field} key=${at} label=${question}>
+          <input
+            type="text"
+            required
+            value=${answers[at]}
+            onInput=${event => answer(answers.map((one, place) => (place === at ? event.currentTarget.value : one)))}
+          />
+        <//>`,
+    )}
+    ${
+      !asks &&
+      html`<table>
+          <thead>
+            <tr>
+              ${["Node", "Task", "After", "Files", "Agent", "Cost", "Time"].map(name => html`<th key=${name}>${name}</th>`)}
+            </tr>
+          </thead>
+          <tbody>
+            ${plan.tasks.map(
+              task =>
+                html`<tr key=${task.node}>
+                  ${[task.node, task.title, task.needs, task.files, task.agent, task.cost, task.time].map(
+                    (cell, at) => html`<td key=${at}>${cell}</td>`,
+                  )}
+                </tr>`,
+            )}
+          </tbody>
+        </table>
+        ${plan.notes.map(note => html`<p key=${note} class="trouble-line">${note}</p>`)}
+        <p>It may spend ${most}. To edit it first: <code>garrison plan --continue ${plan.plan} --edit</code></p>`
+    }
+    <div class="row end">
+      <button type="button" onClick=${() => close()}>Not now</button>
+      <button type="submit" class="primary" disabled=${busy}>${asks ? "Answer" : "Begin"}</button>
+    </div>
+  </form>`;
 }
 
 /** The form of a task of a run at work: a new one, or one that has not started. */

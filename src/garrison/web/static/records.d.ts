@@ -34,6 +34,7 @@ export interface Beginning {
   line: string;
   run: string;
   problem: string;
+  plan: OfferedPlan | null;
 }
 
 export interface ChangedSoFar {
@@ -88,6 +89,25 @@ export interface OfferedChoice {
   label: string;
   key: string;
   irreversible?: boolean;
+}
+
+export interface OfferedPlan {
+  plan: string;
+  tasks: Array<OfferedTask>;
+  questions: Array<string>;
+  notes: Array<string>;
+  most_usd: number | null;
+}
+
+export interface OfferedTask {
+  node: string;
+  title: string;
+  needs: string;
+  files: string;
+  agent: string;
+  budget: number | null;
+  cost: string;
+  time: string;
 }
 
 export interface PageEntry {

@@ -1,4 +1,4 @@
-"""Dialer: open TCP connections in the network namespace of a node, without leaving this one.
+"""Dialer: open TCP connections in the network namespace of confined programs, without leaving this one.
 
 A socket belongs to the namespace in which it was made, wherever it is connected later. So a forked child enters the
 namespace and does nothing but make sockets, which it passes back. It ends with its parent.
@@ -15,7 +15,7 @@ import signal
 import socket
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from garrison.errors import GarrisonError
 from garrison.sandbox.proxy.upstream import BUFFER, Stream
@@ -23,9 +23,7 @@ from garrison.system import processes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
-    from garrison.preview.listeners import Tree
     from garrison.system.processes import ProcessId
     from garrison.system.sockets import Listener
 
@@ -39,43 +37,40 @@ class Unreachable(GarrisonError):
     """A connection that was not made; the message says why."""
 
 
-class Way(Protocol):
-    """A way to a node's port."""
-
-    async def open(self) -> Stream:
-        """Connect; Unreachable if that is impossible now."""
-
-
 @dataclass(slots=True)
 class Dialer:
     """Makes sockets in the network namespace of a process."""
 
-    process: ProcessId
     channel: socket.socket
 
     @classmethod
     def enter(cls, process: ProcessId) -> Dialer:
         """Start the child; Unreachable if the process has ended or its namespace cannot be entered."""
+        try:
+            network = os.open(f"/proc/{process.pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise Unreachable(f"its programs have ended ({error.strerror})") from error
+        try:
+            if not processes.is_running(process.pid, process.ticks):  # the pid may be another's by now
+                raise Unreachable("its programs have ended")
+            return cls.enter_namespace(network)
+        finally:
+            os.close(network)
+
+    @classmethod
+    def enter_namespace(cls, network: int) -> Dialer:
+        """Start the child in the namespace of a descriptor, which may be closed afterwards."""
         parent, child = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         parent.settimeout(_SECONDS)
+        setns = ctypes.CDLL(None, use_errno=True).setns  # looked up before the fork
         with child:
             try:
-                network = os.open(f"/proc/{process.pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-            except OSError as error:
-                parent.close()
-                raise Unreachable(f"its programs have ended ({error.strerror})") from error
-            try:
-                if not processes.is_running(process.pid, process.ticks):  # the pid may be another's by now
-                    raise Unreachable("its programs have ended")
-                setns = ctypes.CDLL(None, use_errno=True).setns  # looked up before the fork
                 if os.fork() == 0:
                     _make_sockets(setns, network, child)
             except BaseException:
                 parent.close()
                 raise
-            finally:
-                os.close(network)
-        dialer = cls(process, parent)
+        dialer = cls(parent)
         try:
             if dialer._receive() != b"ready":
                 raise Unreachable("its network cannot be entered")
@@ -152,65 +147,3 @@ async def connect(made: socket.socket, listener: Listener) -> Stream:
         made.close()
         raise Unreachable(f"nothing answers at port {listener.port}: {getattr(error, 'strerror', '') or 'no answer'}"
                           ) from error
-
-
-class NodeWay:
-    """Way to a port of a node: into its namespace, or to its own socket in the machine's."""
-
-    def __init__(self, look: Callable[[], Tree | None], port: int) -> None:
-        """`look` returns the node's programs as they are now; `port` is one of theirs."""
-        self._look, self.port = look, port
-        self._dialer: Dialer | None = None
-        self._listener: Listener | None = None
-
-    async def open(self) -> Stream:
-        """Connect, looking at the node again where what was known leads nowhere."""
-        if self._dialer is not None and self._listener is not None:
-            with contextlib.suppress(Unreachable):
-                return await connect(self._dialer.make_socket(is_v6=self._listener.is_v6), self._listener)
-        self.close()
-        tree = self._look()
-        if tree is None:
-            raise Unreachable("no program of it runs now")
-        listener = tree.find(self.port)
-        if listener is None:
-            raise Unreachable(f"nothing listens on port {self.port} of it now")
-        if tree.namespace is None:
-            return await self._open_shared(listener)
-        self._dialer, self._listener = Dialer.enter(tree.namespace), listener
-        return await connect(self._dialer.make_socket(is_v6=listener.is_v6), listener)
-
-    async def _open_shared(self, listener: Listener) -> Stream:
-        """Connect in the machine's own namespace, where another program may take the port meanwhile."""
-        stream = await connect(socket.socket(socket.AF_INET6 if listener.is_v6 else socket.AF_INET,
-                                             socket.SOCK_STREAM, socket.IPPROTO_TCP), listener)
-        tree = self._look()
-        found = tree.find(self.port) if tree is not None else None
-        if found is None or found.inode != listener.inode:  # it was connected to some other socket, perhaps
-            stream.close()
-            raise Unreachable(f"port {self.port} is another program's now")
-        return stream
-
-    def close(self) -> None:
-        """Let go of the namespace."""
-        if self._dialer is not None:
-            self._dialer.close()
-        self._dialer = self._listener = None
-
-
-class SocketWay:
-    """Way to a port of a node on another machine: a Unix socket, which ssh forwards."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    async def open(self) -> Stream:
-        """Connect."""
-        try:
-            async with asyncio.timeout(_SECONDS):
-                return Stream(*await asyncio.open_unix_connection(self._path, limit=BUFFER))
-        except (OSError, TimeoutError) as error:
-            raise Unreachable("its host cannot be reached") from error
-
-    def close(self) -> None:
-        """Do nothing."""

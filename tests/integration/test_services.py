@@ -1,0 +1,254 @@
+"""Services of nodes and gates: each with its own data, started again when they end, and gone with their users."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from garrison.config import read_config
+from garrison.errors import Refused, UsageError
+from garrison.sandbox import network, service_keeper, services
+from garrison.sandbox.network import NetworkUser
+from garrison.sandbox.place import Mode, Rights
+from garrison.sandbox.proxy.hosts import read_refused
+from garrison.sandbox.services import Phase, ServiceUser, provide, read_state
+from garrison.system import processes
+from garrison.system.processes import ProcessId
+from garrison.system.unix_socket import short_path
+from sandbox_support import missing
+from support import wait_for
+
+pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
+POSTGRES = next(iter(sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"), reverse=True)), None)
+COUNTER = r"""
+import os, pathlib, socket, sys
+file = pathlib.Path(sys.argv[1], "count")
+with socket.create_server(("127.0.0.1", int(sys.argv[2]))) as listener:
+    while True:
+        end, _ = listener.accept()
+        with end:
+            word = end.recv(100).decode().strip()
+            if word == "die": print("it was told to die", flush=True); os._exit(3)
+            if word == "look":
+                reached = [path for path in sys.argv[3:] if os.path.exists(path)]
+                try: socket.create_connection(("127.0.0.1", 61280), 1); reached.append("proxy")
+                except OSError: pass
+                end.sendall(f"{reached} {os.getuid()}".encode()); continue
+            if word:
+                file.write_text(str(int(file.read_text()) + 1)); end.sendall(file.read_text().encode())
+"""
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A home with a service that counts its connections; its template begins at 10."""
+    made = tmp_path / "home"
+    made.mkdir()
+    (tmp_path / "counter.py").write_text(COUNTER)
+    program = tmp_path / "counter.py"
+    (made / "config.toml").write_text(f"""
+[sandbox]
+read = ["{program}", "{sys.prefix}"]
+
+[services.counter]
+command = "{sys.executable} {program} {{data}} {{port}} {made}/config.toml {tmp_path}/templates"
+template = "echo made >> {{data}}/made; echo 10 > {{data}}/count"
+port = 4444
+env = {{ COUNTER = "127.0.0.1:{{port}}" }}
+""")
+    return made
+
+
+@contextlib.contextmanager
+def provided(home: Path, tmp_path: Path, name: str, **more: object) -> Iterator[Path]:
+    """Services for a user; the folder of the first."""
+    own = processes.probe(os.getpid())
+    assert own is not None
+    user = ServiceUser("r1", tmp_path / name / "services", tmp_path / "run", tmp_path / "templates",
+                       **{"process": own.id, **more})  # type: ignore[arg-type]
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            [forward] = provide(home, user, os.environ, tmp_path / name / "told.json")
+            break
+        except services.Shortage:
+            assert time.monotonic() < deadline
+    try:
+        yield Path(forward.socket).parent
+    finally:
+        services.stop(user.folder)
+        services.stop(user.run_folder)
+
+
+def say(folder: Path, word: str = "count") -> str:
+    with socket.socket(socket.AF_UNIX) as end, short_path(folder / services.SOCKET) as name:
+        end.settimeout(20)
+        end.connect(name)
+        end.sendall(word.encode())
+        return end.makefile().read()
+
+
+def keeper(folder: Path) -> ProcessId:
+    state = read_state(folder)
+    return ProcessId(state.pid, state.ticks)
+
+
+def test_each_user_has_its_own_data_and_the_template_runs_once(home: Path, tmp_path: Path) -> None:
+    with provided(home, tmp_path, "a") as one, provided(home, tmp_path, "b") as other:
+        assert [say(one), say(one), say(other)] == ["11", "12", "11"]
+        assert (one / "data/made").read_text() == "made\n" == (other / "data/made").read_text()
+        assert len(list((tmp_path / "templates").glob("*/data"))) == 1
+        reached, uid = say(one, "look").rsplit(" ", 1)
+        assert reached == "[]" and uid == (str(service_keeper.UID) if os.geteuid() == 0 else str(os.geteuid()))
+        keepers = [keeper(one), keeper(other)]
+    assert not one.exists() and not other.exists()
+    assert not any(processes.is_running(each.pid, each.ticks) for each in keepers)
+    assert services.variables(home) == {"COUNTER": "127.0.0.1:4444"}
+
+
+def test_programs_inside_reach_the_service_at_its_port(home: Path, tmp_path: Path) -> None:
+    with provided(home, tmp_path, "a") as folder:
+        (tmp_path / "runs/r1").mkdir(parents=True)
+        forward = services.Forward("127.0.0.1", 4444, socket=str(folder / services.SOCKET))
+        user = NetworkUser(home, "r1", "a", 1, tmp_path / "runs/r1", run_directory=tmp_path / "runs/r1",
+                           forwards=(forward,))
+        place = network.prepare(Rights(hosts=()), Mode.BUBBLEWRAP, {"PATH": os.environ["PATH"]}, user)
+        try:
+            program = ("import socket; end = socket.create_connection(('127.0.0.1', 4444), 20); end.sendall(b'x'); "
+                       "print(end.recv(10).decode())")
+            done = subprocess.run([*place.entry, sys.executable, "-c", program], capture_output=True, text=True,
+                                  timeout=60, check=False)
+            assert done.stdout.strip() == "11", done.stderr
+        finally:
+            place.close()
+
+
+def test_a_service_that_ends_is_started_again_twice_then_told_with_its_last_line(home: Path, tmp_path: Path) -> None:
+    with provided(home, tmp_path, "a") as folder:
+        for ends in (1, 2, 3):
+            with contextlib.suppress(OSError):
+                say(folder, "die")
+            wait_for("its end is noticed", lambda ends=ends: read_state(folder).ends == ends and (
+                ends == 3 or read_state(folder).phase is Phase.READY))
+        assert read_state(folder).phase is Phase.FAILED
+        with provided(home, tmp_path, "a"):
+            [told] = read_refused(tmp_path / "a/told.json")
+        assert (told.place, told.reason) == ("service counter",
+                                             "its command has ended 3 times: it was told to die")
+
+
+def test_a_killed_keeper_takes_the_service_along_and_the_next_one_has_its_data(home: Path, tmp_path: Path) -> None:
+    with provided(home, tmp_path, "a") as folder:
+        assert say(folder) == "11"
+        before = keeper(folder)
+        below = processes.child_pids(before.pid)
+        os.kill(before.pid, signal.SIGKILL)
+        wait_for("it is dead", lambda: not any(map(is_alive, (before.pid, *below))))
+        own = processes.probe(os.getpid())
+        user = ServiceUser("r1", folder.parent, tmp_path / "run", tmp_path / "templates", process=own and own.id)
+        services.tend(home, user, os.environ)  # as whoever keeps the network of an agent does
+        wait_for("it is back", lambda: read_state(folder).phase is Phase.READY and keeper(folder) != before)
+        services.tend(home, user, os.environ)
+        assert say(folder) == "12"
+
+
+def is_alive(pid: int) -> bool:
+    found = processes.probe(pid)
+    return found is not None and not found.zombie
+
+
+def test_a_service_ends_with_the_last_of_its_users(home: Path, tmp_path: Path) -> None:
+    user = subprocess.Popen(["sleep", "600"])
+    found = processes.probe(user.pid)
+    assert found is not None
+    with provided(home, tmp_path, "a", process=found.id, linger=1.5) as folder:
+        gate = subprocess.Popen(["sleep", "600"])
+        later = processes.probe(gate.pid)
+        assert later is not None
+        services.use_until_end_of(folder.parent, later.id)
+        user.kill()
+        user.wait()
+        time.sleep(3.0)
+        assert say(folder) == "11"  # the gate that outlives its processor has it still
+        gate.kill()
+        gate.wait()
+        last = keeper(folder)
+        wait_for("it ends", lambda: not processes.is_running(last.pid, last.ticks) and not folder.exists())
+
+
+def test_what_cannot_be_is_refused_at_the_launch(home: Path) -> None:
+    services.check(home, Mode.BUBBLEWRAP)
+    with pytest.raises(Refused, match="needs bubblewrap"):
+        services.check(home, Mode.NONE)
+    config = home / "config.toml"
+    text = config.read_text()
+    config.write_text(text.replace("[sandbox]", "[sandbox]\nhost_ports = [4444]"))
+    with pytest.raises(Refused, match=r"port 4444 of \[services.counter\] is that of host_ports"):
+        services.check(home, Mode.BUBBLEWRAP)
+    for line in ("command = ''", "per = 'gate'"):
+        config.write_text(f"[services.db]\nport = 1\n{line}")
+        with pytest.raises(UsageError):
+            read_config(home).services()
+
+
+@pytest.mark.skipif(POSTGRES is None or shutil.which("psql") is None or shutil.which("redis-server") is None,
+                    reason="no PostgreSQL and Redis here: apt-get install postgresql redis-server")
+def test_a_postgresql_and_a_redis_of_debian_serve_four_nodes_side_by_side(home: Path, tmp_path: Path) -> None:
+    assert POSTGRES is not None
+    (home / "config.toml").write_text(f"""
+[services.db]
+command = "{POSTGRES} -D {{data}} -p {{port}} -k {{data}} -c unix_socket_directories=/tmp"
+template = "{POSTGRES.with_name('initdb')} -D {{data}} -U postgres --auth trust --no-sync"
+ready = "{POSTGRES.with_name('pg_isready')} -h 127.0.0.1 -p {{port}}"
+port = 5432
+
+[services.cache]
+command = "redis-server --port {{port}} --dir {{data}}"
+ready = "redis-cli -p {{port}} ping"
+port = 6379
+""")
+    own = processes.probe(os.getpid())
+    assert own is not None
+    script = """for round in 1 2 3; do
+        psql -qh 127.0.0.1 -U postgres -c 'drop table if exists t' -c 'create table t(x int)' \\
+             -c "insert into t values ($0)"
+        redis-cli set key "$0" >/dev/null
+        test "$(psql -qtAh 127.0.0.1 -U postgres -c 'select sum(x) from t') $(redis-cli get key)" = "$0 $0" || exit 1
+    done"""
+
+    def node(number: int) -> str:
+        user = ServiceUser("r1", tmp_path / f"{number}/services", tmp_path / "run", tmp_path / "templates",
+                           process=own.id)
+        while True:
+            try:
+                forwards = provide(home, user, os.environ)
+                break
+            except services.Shortage:
+                continue
+        folder = tmp_path / f"runs/{number}"
+        folder.mkdir(parents=True)
+        own_network = NetworkUser(home, f"r{number}", "a", 1, folder, run_directory=folder, forwards=forwards)
+        place = network.prepare(Rights(hosts=()), Mode.BUBBLEWRAP, {"PATH": os.environ["PATH"]}, own_network)
+        try:
+            done = subprocess.run([*place.entry, "sh", "-c", script, str(number)], capture_output=True, text=True,
+                                  timeout=120, check=False)
+            return "" if done.returncode == 0 else done.stderr
+        finally:
+            place.close()
+            services.stop(user.folder)
+
+    with ThreadPoolExecutor(1) as first:
+        assert first.submit(node, 9).result() == ""
+    with ThreadPoolExecutor(4) as four:
+        assert list(four.map(node, range(1, 5))) == [""] * 4

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from e2e.test_flows import dot, node, subjects
@@ -169,6 +171,33 @@ def test_an_agent_judges_two_in_both_orders_and_sees_no_names(place):
     assert "fix__a" not in head and "fix__b" not in head
     assert not git(place.repo, "for-each-ref", "refs/garrison/rescue/r1/fix__judge")
     place.check_nothing_left()
+
+
+@pytest.mark.slow
+def test_an_acp_agent_that_prefers_what_it_reads_first_only_makes_ties(place):
+    script = place.root / "judge.json"
+    verdict = {"status": "success", "summary": "A is better", "preferred_label": "A"}
+    script.write_text(json.dumps({"turns": [[{"tool": "report_result", "with": verdict}]]}))
+    argv = json.dumps([PYTHON, "-P", "-m", "garrison.testing.acp_agent", str(script)])
+    place.configure(f'[agents.judge]\nkind = "acp"\nargv = {argv}\nread = ["{script}"]\n')
+    long = "case $GARRISON_NODE in *__a) seq 9 > lines.txt;; esac; "
+    graph = dot(place, node("fix", long + write(a=2, b=7), "best_of=2, judge=judge"), "start -> fix -> exit;",
+                attributes="land=node;")
+    assert place.finish(place.launch(graph, "r1")) == 0, place.logs()
+    assert [record["data"]["verdict"] for record in place.journal() if record["kind"] == "verdict"] == ["a", "a"]
+    check_one_landed(place, "fix", "fix__b")
+
+
+def test_a_candidate_cannot_write_into_the_worktree_of_another(place):
+    """The other one waits until that was tried, and commits all that it finds in its own."""
+    evil = f"for at in .. {place.trees}/*/r1; do echo evil > $at/fix__b/evil.txt; done 2>/dev/null; "
+    graph = dot(place, node("fix", f"case $GARRISON_NODE in *__a) {evil} touch {place.root}/tried;; "
+                                   f"*) until test -e {place.root}/tried; do sleep 0.1; done;; esac; " +
+                            write(a=2, b=7), SCORED.replace("3", "2", 1)), "start -> fix -> exit;",
+                attributes="land=node;")
+    assert place.finish(place.launch(graph, "r1", "--max-agents", 2)) == 0, place.logs()
+    check_one_landed(place, "fix", "fix__b")
+    assert "evil.txt" not in git(place.repo, "ls-tree", "-r", "--name-only", "main").splitlines()
 
 
 POINTS = {

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from garrison.agents.claude.settings import for_node
 from garrison.agents.registry import claude_settings_of, does_tasks, limits_of, turns_of
-from garrison.pipeline.best_of import MAX_LANDED
+from garrison.pipeline.best_of import COMMAND, FIRST, MAX_LANDED, PERSON
 from garrison.records.budget import FLOOR
 from garrison.records.costs import estimate
 from garrison.sandbox.proxy.demand import OVERHEAD
@@ -46,7 +46,8 @@ def describe_candidates(tasks: Mapping[str, PlannedTask], default: str, home: Pa
         count, known = len(best.names), [usd for usd in budgets if usd is not None]
         most = f"${sum(known):.2f} at most" if len(known) == len(budgets) else "without a budget"
         cost = f", {most}" if budgets else ""
-        judge = f"the judge {best.judge}"
+        judge = {PERSON: "you judge", FIRST: "the first that passes lands", COMMAND: "a command judges"}.get(
+            best.judge, f"{best.judge} judges")
         if best.judge_node:
             usd = limits_of(best.judge, best.judge_node, tasks[best.judge_node].attrs, home).node
             judge += f" with {count * (count - 1)} comparisons{f', ${usd:.2f} at most' if usd is not None else ''}"

@@ -108,6 +108,12 @@ class Editor:
             self.step()
         return found[-1]
 
+    def hang_up(self) -> None:
+        """Close the agent's input, as the end of an editor does, and wait for the agent's end."""
+        assert self.child.stdin is not None
+        self.child.stdin.close()
+        assert self.child.wait(timeout=DEADLINE) == 0
+
     def calls(self) -> dict[str, str]:
         """Return the last status of each tool call."""
         return {update["toolCallId"]: update["status"] for update in self.updates
@@ -133,9 +139,11 @@ def editor(place: Place, *words: str, **env: str) -> Iterator[Editor]:
             yield found
         finally:
             assert child.stdin is not None
-            if child.poll() is None:
-                child.stdin.close()
-            child.wait(timeout=DEADLINE)
+            child.stdin.close()
+            try:
+                child.wait(timeout=DEADLINE)
+            finally:
+                child.kill()
 
 
 def begin_session(found: Editor, cwd: Path) -> str:

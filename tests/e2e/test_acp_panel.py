@@ -23,7 +23,7 @@ def configure(place: Place, script: str) -> None:
 
 
 def test_a_prompt_begins_a_run_which_lands_without_the_editor_and_is_there_again(place: Place) -> None:
-    configure(place, f"{place.hold('it')}; echo it > made.txt")
+    configure(place, f"{place.hold('it')}; echo it >> made.txt")
     with editor(place) as found:
         session = begin_session(found, place.repo)
         told = found.prompt(session, "make it")
@@ -41,7 +41,12 @@ def test_a_prompt_begins_a_run_which_lands_without_the_editor_and_is_there_again
         assert [update["content"]["text"] for update in found.updates
                 if update["sessionUpdate"] == "user_message_chunk"] == ["make it"]
         assert found.calls() == {f"{run}/make_it": "completed"} and found.plan() == ["completed"]
-        print(found.updates)
+        found.send("session/prompt", sessionId=session, prompt=[{"type": "text", "text": "make it again"}])
+        found.hang_up()  # the editor asks for a run, and dies
+    wait_for("the other run ends", lambda: git(place.repo, "show", "main:made.txt") == "it\nit")
+    with editor(place) as found:
+        found.call("session/resume", sessionId=session, cwd=str(place.repo), mcpServers=[])
+        assert "again" in found.prompt(session, "/why"), "it is this session's"
 
 
 GRAPH = """digraph asked { flow=dag; goal="g"; start [shape=Mdiamond]; exit [shape=Msquare];
@@ -142,6 +147,9 @@ def test_cancel_close_and_what_is_wrong(place: Place) -> None:
         found.until(f"Run `{run}` is over: done")
         assert "it" in found.prompt(session, "/diff make_it")
     assert "an editor 2" in json.dumps(place.journal(run))
+    (place.home / f"conversations/{session}.jsonl").write_text("{}\n")
+    with editor(place, "--plain") as found:
+        assert "not a conversation" in found.error("session/load", sessionId=session, cwd="/", mcpServers=[])
 
 
 class Listener:

@@ -171,6 +171,18 @@ def test_an_agent_judges_two_in_both_orders_and_sees_no_names(place):
     place.check_nothing_left()
 
 
+def test_a_candidate_cannot_write_into_the_worktree_of_another(place):
+    """The other one waits until that was tried, and commits all that it finds in its own."""
+    evil = f"for at in .. {place.trees}/*/r1; do echo evil > $at/fix__b/evil.txt; done 2>/dev/null; "
+    graph = dot(place, node("fix", f"case $GARRISON_NODE in *__a) {evil} touch {place.root}/tried;; "
+                                   f"*) until test -e {place.root}/tried; do sleep 0.1; done;; esac; " +
+                            write(a=2, b=7), SCORED.replace("3", "2", 1)), "start -> fix -> exit;",
+                attributes="land=node;")
+    assert place.finish(place.launch(graph, "r1", "--max-agents", 2)) == 0, place.logs()
+    check_one_landed(place, "fix", "fix__b")
+    assert "evil.txt" not in git(place.repo, "ls-tree", "-r", "--name-only", "main").splitlines()
+
+
 POINTS = {
     "guardian": ["guardian:node-pending.before", "guardian:choice.before", "guardian:choice.after",
                  "guardian:node-active.before", "guardian:node-validated.before", "guardian:flow.before"],

@@ -26,6 +26,7 @@ from mcp_types import (
 )
 from pydantic import Field
 
+from garrison.records.names import Key, format_marker
 from support import PROGRAM, Node, Place
 
 ERAS = ("legacy", "2026-07-28")
@@ -37,14 +38,14 @@ GRAPH = """digraph asked { flow=dag; goal="g"; start [shape=Mdiamond]; exit [sha
 
 @asynccontextmanager
 async def client(place: Place, era: str, *words: str, answer: str = "",
-                 extensions: tuple[ClientExtension, ...] = ()) -> AsyncIterator[Any]:
+                 extensions: tuple[ClientExtension, ...] = (), **env: str) -> AsyncIterator[Any]:
     """Yield a client of a server for the place's repository; `answer` is what its user says to every form."""
     async def elicit(_context: object, params: object) -> ElicitResult:
         assert isinstance(params, ElicitRequestFormParams)
         return ElicitResult(action="accept", content={"answer": answer})
 
     argv = [*PROGRAM, "mcp", f"--repo={place.repo}", *words]
-    server = StdioServerParameters(command=argv[0], args=argv[1:], env=place.env)
+    server = StdioServerParameters(command=argv[0], args=argv[1:], env={**place.env, **env})
     async with Client(stdio_client(server), mode=era, elicitation_callback=elicit if answer else None,
                       extensions=extensions, client_info=Implementation(name="a test", version="1")) as found:
         yield found
@@ -150,7 +151,12 @@ def test_a_question_is_a_form_and_its_answer_names_the_client(place: Place, era:
         async with client(place, era, answer="Blue") as found:
             run = (await said(found, "run", request_id="q", graph=GRAPH, gate="true")).split()[1]
             assert await until_over(found, run) == "done", await said(found, "status", run=run)
-            return run
+            late = await found.call_tool("answer", {"run": run, "node": "ask", "text": "Red"})
+            assert late.is_error, "the question is closed"
+        marker = format_marker(str(place.home), Key("runner", "blue", run), 1)
+        async with client(place, era, GARRISON_LIFE=marker) as found:  # as a node's agent would start it
+            assert "from inside another one" in await said(found, "run", request_id="i", graph=GRAPH, gate="true")
+        return run
 
     run = asyncio.run(play())
     assert (place.command("wait", run).returncode, place.status(run)) == (0, "done")

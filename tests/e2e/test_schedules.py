@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
+import shutil
 import signal
+import subprocess
 import time
+from pathlib import Path
 from typing import Any
 
-from support import Place, git, processes, wait_for
+import pytest
+
+from support import PROGRAM, Place, git, processes, wait_for
 
 MINUTES = 60.0
 
@@ -91,3 +97,37 @@ def test_overlap_condition_and_failures(place: Place) -> None:
     assert place.command("schedule", "remove", "broken").returncode == 0
     assert place.command("schedule", "run-now", "broken").stderr == (
         "garrison: there is no schedule broken; there is idle, slow\n")
+
+
+MANAGER = """
+mount -t tmpfs none /run && mkdir -p /run/systemd/system -m 755 && mkdir -p -m 700 /run/user/$(id -u) || exit 77
+export XDG_RUNTIME_DIR=/run/user/$(id -u)
+{systemd} --user --log-target=console &
+manager=$!
+for _ in $(seq 100); do test -S $XDG_RUNTIME_DIR/systemd/private && break; sleep 0.1; done
+test -S $XDG_RUNTIME_DIR/systemd/private || exit 77
+{garrison} schedule add '* * * * *' --name often --target-dir {repo} -- run 'Make a file' \
+  --command 'date > made.txt' --no-gate --terminal=process
+for _ in $(seq 180); do test -s {home}/runs/often-*/launch.json && break; sleep 0.5; done
+{garrison} schedule pause often
+for _ in $(seq 120); do {garrison} schedule history | grep -q started && break; sleep 0.5; done
+kill $manager
+"""
+
+
+@pytest.mark.slow
+def test_a_real_user_manager_begins_what_is_due_within_seconds(place: Place) -> None:
+    """systemd in namespaces of its own, whose transient timer is the only one that calls `garrison up`."""
+    systemd = next((path for path in ("/usr/lib/systemd/systemd", "/lib/systemd/systemd") if Path(path).exists()), None)
+    if systemd is None or os.geteuid() != 0 or not all(map(shutil.which, ("systemctl", "systemd-run", "unshare"))):
+        pytest.skip("needs systemd, and root for namespaces of its own")
+    script = MANAGER.format(systemd=systemd, garrison=shlex.join(PROGRAM), repo=place.repo, home=place.home)
+    done = subprocess.run(["unshare", "--mount", "--pid", "--fork", "--mount-proc", "--cgroup", "sh", "-c", script],
+                          env=place.env, capture_output=True, text=True, check=False, timeout=200)
+    if done.returncode == 77:
+        pytest.skip(f"a user manager does not run here: {done.stderr.strip()[-200:]}")
+    [start] = [json.loads(path.read_text()) for path in (place.home / "schedules/often").glob("*/*Z.json")]
+    late = start["at"] - start["due"]
+    print(f"recorded {late:.2f} s after it was due")
+    assert 0 <= late < 10, "2 s where the machine is idle"
+    assert start["runs"], done.stdout + done.stderr

@@ -16,6 +16,8 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -34,7 +36,7 @@ from garrison.errors import NotFound, Refused, UsageError
 from garrison.notify import buttons, devices
 from garrison.notify.push import Subscription
 from garrison.system.environment import NOTIFY_URLS
-from support import DEADLINE, PROGRAM
+from support import DEADLINE, PROGRAM, Place, git, wait_for
 
 HOST = "fcm.googleapis.com"
 SECRET = "q1dXpw3UpT5VOmu_cf_v6ih07Aems3njxI-JWgLcM94"
@@ -295,3 +297,33 @@ def test_a_code_is_withdrawn_after_too_many_wrong_ones(tmp_path: Path) -> None:
     for key in ("", "AAAA", PUSH.p256dh[:-4] + "AAAA", "é"):
         with pytest.raises(UsageError, match="no public key"):
             devices.pair(tmp_path, code, **{**given, "key": key})
+
+
+def test_a_button_answers_a_run_at_work_while_another_service_hangs(place: Place) -> None:
+    """From the message of ntfy to what lands: the answer is the button's, the other service holds nothing up."""
+    urls, graph = place.root / "urls", place.root / "asked.dot"
+    graph.write_text("""digraph asked { flow=dag; goal="g"; start [shape=Mdiamond]; exit [shape=Msquare];
+        ask [shape=hexagon, label="Which colour?"]; red [shape=box, command="echo red > c.txt"];
+        blue [shape=box, command="echo blue > c.txt"]; start -> ask; ask -> red [label="Red"];
+        ask -> blue [label="Blue"]; red -> exit; blue -> exit; }""")
+    with double() as ntfy, double(hangs=True) as stuck:
+        urls.write_text(f"ntfy://127.0.0.1:{ntfy.port}/topic\njson://127.0.0.1:{stuck.port}/x\n")
+        urls.chmod(0o600)
+        place.configure(f'\n[notify]\nurls_file = "{urls}"\nbuttons = true\n')
+        page = place.begin("serve", "--port", "0")
+        wait_for("the page is served", lambda: devices.read_serving(place.home))
+        run = place.launch(graph)
+        wait_for("it is asked", lambda: [headers for _, headers, _ in ntfy.got if "x-actions" in headers])
+        [actions] = [json.loads(headers["x-actions"]) for _, headers, _ in ntfy.got if "x-actions" in headers]
+        assert [each["label"] for each in actions] == ["Red", "Blue"]
+        press = urllib.request.Request(actions[1]["url"], method="POST")
+        assert urllib.request.urlopen(press, timeout=DEADLINE).status == 200
+        for each in actions:
+            with pytest.raises(urllib.error.HTTPError, match="404"):
+                urllib.request.urlopen(urllib.request.Request(each["url"], method="POST"), timeout=DEADLINE)
+        begun = time.monotonic()
+        assert place.finish(run) == 0, place.logs()
+        assert time.monotonic() - begun < DEADLINE / 2
+        assert git(place.repo, "show", "main:c.txt") == "blue" and stuck.got
+        page.terminate()
+        page.wait(DEADLINE)

@@ -18,13 +18,14 @@ import pytest
 
 from garrison.config import read_config
 from garrison.errors import Refused, UsageError
-from garrison.sandbox import network, services
+from garrison.sandbox import network, service_keeper, services
 from garrison.sandbox.network import NetworkUser
 from garrison.sandbox.place import Mode, Rights
 from garrison.sandbox.proxy.hosts import read_refused
 from garrison.sandbox.services import Phase, ServiceUser, provide, read_state
 from garrison.system import processes
 from garrison.system.processes import ProcessId
+from garrison.system.unix_socket import short_path
 from sandbox_support import missing
 from support import wait_for
 
@@ -91,7 +92,7 @@ def provided(home: Path, tmp_path: Path, name: str, **more: object) -> Iterator[
 
 
 def say(folder: Path, word: str = "count") -> str:
-    with socket.socket(socket.AF_UNIX) as end, services.short_path(folder / services.SOCKET) as name:
+    with socket.socket(socket.AF_UNIX) as end, short_path(folder / services.SOCKET) as name:
         end.settimeout(20)
         end.connect(name)
         end.sendall(word.encode())
@@ -109,7 +110,7 @@ def test_each_user_has_its_own_data_and_the_template_runs_once(home: Path, tmp_p
         assert (one / "data/made").read_text() == "made\n" == (other / "data/made").read_text()
         assert len(list((tmp_path / "templates").glob("*/data"))) == 1
         reached, uid = say(one, "look").rsplit(" ", 1)
-        assert reached == "[]" and uid == (str(services.UID) if os.geteuid() == 0 else str(os.geteuid()))
+        assert reached == "[]" and uid == (str(service_keeper.UID) if os.geteuid() == 0 else str(os.geteuid()))
         keepers = [keeper(one), keeper(other)]
     assert not one.exists() and not other.exists()
     assert not any(processes.is_running(each.pid, each.ticks) for each in keepers)

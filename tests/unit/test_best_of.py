@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from garrison.agents.limits import describe_candidates
+from garrison.cli.task_list import task_graph
 from garrison.errors import Refused
 from garrison.pipeline.best_of import BestOf, Passed, order
 from garrison.pipeline.lint import errors, lint
@@ -299,3 +302,17 @@ def test_agents_are_given_in_turn_and_make_candidates_of_themselves() -> None:
     plan = plan_run(parse(graph_of('best_of=3, judge=first, agents="claude, codex"')))
     assert [plan.tasks[f"fix__{letter}"].agent for letter in "abc"] == ["claude", "codex", "claude"]
     assert list(plan_run(parse(graph_of('judge=first, agents="claude,codex"'))).tasks) == ["fix", "fix__a", "fix__b"]
+
+
+def test_the_launch_says_what_all_may_cost_and_warns_of_a_judge_of_a_candidates_kind(tmp_path: Path) -> None:
+    one = task_graph(["do it"], acceptance="true", budget="2",
+                     best_of={"best_of": "3", "agents": "claude,codex", "judge": "claude", "judge_command": ""})
+    plan = plan_run(parse(one))
+    line, note = describe_candidates(plan.tasks, "claude", tmp_path)
+    assert line == ("do_it has 3 candidates, $6.00 at most; claude judges with 6 comparisons, $2.00 at most; 3 runs of "
+                    "acceptance, 2 runs of the gate at most")
+    assert note == "note: claude judges work of its own kind, do_it__a, do_it__c; judge= another agent"
+    assert describe_candidates(FIRST.tasks, "command", tmp_path) == [
+        "fix has 3 candidates, without a budget; the first that passes lands; 3 runs of acceptance, 2 runs of the "
+        "gate at most"]
+    assert describe_candidates(plan_run(parse(graph_of(""))).tasks, "command", tmp_path) == []

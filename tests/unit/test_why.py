@@ -113,4 +113,4 @@ def test_before_an_incarnation_is_active_its_record_names_its_parent() -> None:
     seen = Observation("h", "b", "n", pid_ticks=7, spawn_due=True)
     said = observation(DecisionInputs("next_step", ChildState(lease, judge(lease, seen), seen)))
     assert said == ("incarnation 1 is recorded starting; its parent: process 70 exists; "
-                    "verdict lapsed: it ended before it was active: it has no process")
+                    "verdict lapsed: it exited during start-up")

@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from garrison.delegation.conversation import Conversation
     from garrison.mcp.crew import ClientRuns, SeenWait
 
-POLL = 1.0
-"""Seconds between two looks at a run."""
+POLL, LONGEST_POLL = 1.0, 5.0
+"""Seconds between two looks at a run, and between two looks at one in which nothing happens."""
 LATER, RUN_IT, LEAVE_IT = "Later", "Run it", "Leave it"
 _STARTING = ("starting", Status.NEW)
 Act = Callable[[], Awaitable[object]]
@@ -108,12 +108,20 @@ class Panel:
             for run in list(self._runs):
                 try:
                     await self._look(run, asks=False)
-                except NotFound:  # its records were removed since
+                except GarrisonError as error:
                     self._runs.remove(run)
+                    if not isinstance(error, NotFound):  # else its records were removed since
+                        await self._say(str(error))
         self._follower = asyncio.create_task(self._follow())
 
-    async def close(self) -> None:
-        """End the turn and all that the panel keeps open; runs continue."""
+    async def close(self, linger: float = 0.0) -> None:
+        """End the turn and all that the panel keeps open; runs continue.
+
+        Args:
+            linger: seconds for which the turn may still begin what it was asked for.
+        """
+        if self._work is not None and linger:
+            await asyncio.wait({self._work}, timeout=linger)
         await self.cancel()
         tasks = [task for task in (self._work, self._follower, *self._asked.values()) if task is not None]
         for task in tasks:
@@ -134,14 +142,14 @@ class Panel:
             raise Refused("the last message is still being answered; cancel it first")
         self._work = work = asyncio.create_task(self._answer(text))
         try:
-            await work
+            await asyncio.shield(work)
         except asyncio.CancelledError:
-            if not work.cancelled():  # the connection has ended, not the message
-                work.cancel()
+            if not work.cancelled():  # the connection has ended, not the message, which still begins its run
                 raise
             return False
         finally:
-            self._work = None
+            if work.done():
+                self._work = None
         return True
 
     async def _answer(self, text: str) -> None:
@@ -243,6 +251,7 @@ class Panel:
 
     async def _follow(self) -> None:
         """Show what changes in the session's runs, until the editor is gone."""
+        pause, before = POLL, dict[str, str]()
         with contextlib.suppress(ConnectionError):
             while True:
                 for run in list(self._runs):
@@ -253,7 +262,10 @@ class Panel:
                     except GarrisonError as error:
                         self._runs.remove(run)
                         await self._say(f"{run} is not followed any more: {error}")
-                await asyncio.sleep(POLL)
+                now = {run: seen.since for run, seen in self._seen.items()}
+                pause = POLL if now != before or self._work is not None else min(pause * 1.2, LONGEST_POLL)
+                before = now
+                await asyncio.sleep(pause)
 
     async def _look(self, run: str, *, asks: bool = True) -> SeenRun:
         """Look at a run: show what has changed, and ask what needs somebody."""

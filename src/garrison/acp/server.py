@@ -61,6 +61,8 @@ T = TypeVar("T")
 OpenButler = Callable[[Path, str, Path | None], "AgentOrchestrator"]
 PAGE = 50
 """Sessions of one page of the list."""
+LINGER = 5.0
+"""Seconds for which a turn may continue after the editor's end."""
 LINE = 1 << 24
 """Bytes of a message: editors embed files."""
 
@@ -164,7 +166,10 @@ class AcpServer:
             session, self._sessions, EditorScreen(self._client, session.id),
             ClientRuns(self._home, [repo] if repo else [], may_decide=True, inside=self._inside), self._by,
             partial(opens, self._home, session.id, repo) if opens is not None else None)
-        await panel.open(replay=replay)
+        try:
+            await panel.open(replay=replay)
+        except GarrisonError as error:
+            raise _to_request_error(error) from error
         task = asyncio.create_task(self._advertise(session.id))
         self._later.add(task)
         task.add_done_callback(self._later.discard)
@@ -207,8 +212,8 @@ class AcpServer:
             await self._panels[session_id].cancel()
 
     async def close(self) -> None:
-        """Close all sessions."""
-        await asyncio.gather(*(self.close_session(session) for session in list(self._panels)))
+        """Close all sessions; a message that came just before the end still begins its run."""
+        await asyncio.gather(*(panel.close(LINGER) for panel in self._panels.values()))
 
 
 def text_of(blocks: Sequence[object]) -> str:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from garrison.agents.claude.settings import for_node
 from garrison.agents.registry import claude_settings_of, does_tasks, limits_of, turns_of
+from garrison.pipeline.best_of import COMMAND, FIRST, MAX_LANDED, PERSON
 from garrison.records.budget import FLOOR
 from garrison.records.costs import estimate
 from garrison.sandbox.proxy.demand import OVERHEAD
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
+    from garrison.pipeline.plan import PlannedTask
     from garrison.records.budget import Limits
 
 _MAX_NAMES = 6
@@ -27,6 +29,39 @@ def describe_limits(nodes: Iterable[tuple[str, str, Mapping[str, str]]], home: P
             words = limits_in_words(limits_of(agent, node, attributes, home), turns_of(agent, node, attributes, home))
             groups.setdefault(words, []).append(node)
     return [f"limits of {_names(names)}: {words}" for words, names in groups.items()]
+
+
+def describe_candidates(tasks: Mapping[str, PlannedTask], default: str, home: Path) -> list[str]:
+    """Return a line for each node with candidates: what they and their judge may cost, and what is tested; and one for
+    a judge that is of the kind of a candidate.
+
+    Args:
+        tasks: of a plan, by name.
+        default: agent of tasks that name none.
+    """
+    lines = []
+    for name, best in ((name, task.best_of) for name, task in tasks.items() if task.best_of is not None):
+        agents = {each: tasks[each].agent or default for each in best.names if tasks[each].command is None}
+        budgets = [limits_of(agent, each, tasks[each].attrs, home).node for each, agent in agents.items()]
+        count, known = len(best.names), [usd for usd in budgets if usd is not None]
+        most = f"${sum(known):.2f} at most" if len(known) == len(budgets) else "without a budget"
+        cost = f", {most}" if budgets else ""
+        judge = {PERSON: "you judge", FIRST: "the first that passes lands", COMMAND: "a command judges"}.get(
+            best.judge, f"{best.judge} judges")
+        if best.judge_node:
+            usd = limits_of(best.judge, best.judge_node, tasks[best.judge_node].attrs, home).node
+            judge += f" with {count * (count - 1)} comparisons{f', ${usd:.2f} at most' if usd is not None else ''}"
+        checks = f"{count} runs of acceptance, " if tasks[name].acceptance else ""
+        lines.append(f"{name} has {count} candidates{cost}; {judge}; {checks}{min(count, MAX_LANDED)} runs of the gate "
+                     "at most")
+        if best.judge_node and (own := [each for each, agent in agents.items() if _kind(agent) == _kind(best.judge)]):
+            lines.append(f"note: {best.judge} judges work of its own kind, {', '.join(own)}; judge= another agent")
+    return lines
+
+
+def _kind(agent: str) -> str:
+    """Return what makes two agents of one kind: the first word of their names, as in claude and claude-opus."""
+    return agent.partition("-")[0].casefold()
 
 
 def small_budgets(nodes: Iterable[tuple[str, str, Mapping[str, str]]], home: Path) -> list[str]:

@@ -1,13 +1,13 @@
 """Outages: what keeps all agents of an account from working, in one file of the home, and which one of them tries.
 
 An API that is out, or a limit that is reached, hinders every agent with the same key. The first that meets it writes
-`run/outages/KEY.json`; whoever would begin or continue meanwhile waits for that. Once its time has come, one of them
+`run/outages/KEY.json`; agents that would begin or continue wait for that. Once its time has come, one of them
 holds `KEY.lock` and tries with the work that it has anyway: no call is made, or paid, for the trial alone. When the API
 has answered it, or its trial ends well, the file is removed and all continue; when it fails again the file names the
 next time. If the one that tries is killed, the kernel releases its lock and another one tries.
 
 An outage counts for an account, a limit for an account and a model. Nothing here can hold anyone up for ever: a file
-counts until the time that it names, at most `MAX_HOLD` after it was written, and then whoever comes first tries.
+counts until the time that it names, at most `MAX_HOLD` after it was written, and then the first one tries.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ MAX_HOLD = 900.0
 PROVEN_AFTER = 60.0
 """Seconds of a trial without a word of trouble after which the outage is over."""
 _FORGOTTEN_AFTER = 3600.0
-"""Seconds after the time of its next trial after which an outage is an old story: whoever waited has been stopped."""
+"""Seconds after the time of its next trial after which an outage no longer counts: those that waited were stopped."""
 _POLL = 1.0
 _SHOWN = 80
 """Characters of what was said that are shown: what follows is a CLI's advice."""

@@ -36,7 +36,7 @@ from garrison.system.terminal_text import clean
 @click.option("--sandbox", is_flag=True, help="Try to escape from this machine's sandbox, as an agent could.")
 @output_options
 def doctor(fix: bool, repo: Path | None, verbose: bool, sandbox: bool, as_json: bool, home: str | None) -> int:
-    """Find what deaths left (processes, sessions, worktrees, files, queues), and what the machine lacks.
+    """Find leftovers of crashes (processes, sessions, worktrees, files, queues) and missing system requirements.
 
     Unlanded work is saved under rescue refs before a worktree is removed; torn files are moved to quarantine/. A note
     is not a problem. Exit code 0 if there are no problems, or all were repaired.

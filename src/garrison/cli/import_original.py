@@ -55,8 +55,8 @@ class Imported(Value):
 def import_command(folder: Path, home: str | None, *, as_json: bool) -> None:
     """Import identities, hooks, waiting signals and the merge queue of the original's scripts from DIR.
 
-    Nothing in DIR is changed, what garrison has already stays, and to repeat it is harmless. Entries of the queue that
-    have neither landed nor failed are enqueued at their branch's commit; `garrison merge-queue process` lands them.
+    DIR is not modified, existing records are kept, and it is safe to repeat. Entries of the queue that have neither
+    landed nor failed are enqueued at their branch's commit; `garrison merge-queue process` lands them.
     """
     store = resolve.open_store(home)
     results = [*_records(store, folder), *_signals(store, folder), *_queue(store, folder)]

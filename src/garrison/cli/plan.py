@@ -112,7 +112,7 @@ def plan(words: tuple[str, ...], file: Path | None, issue: int | None, answer: t
         made = plans.write(replace(made, check=check or made.check, agent=agent or made.agent))
     else:
         here = target_dir or Path.cwd()
-        goal = read_task(words, file) if issue is None else _read_issue(
+        goal = read_task(words, file, "goal") if issue is None else _read_issue(
             runtime, validate_repository(here), issue, options["base"])
         made = plans.begin(_new(runtime, here, goal, planner, command, check, agent))
     with plans.held(made.id), interruptible():
@@ -239,15 +239,14 @@ class PlanSession:
                           f"{Path(self.plan.repo).name} at {self.plan.commit[:10]}")
             planner = self._planner()
             try:
-                found = planner.propose(prompts.goal_of(self.plan.goal))
+                found = planner.propose(prompts.goal_of(self.plan.goal), lambda proposal: plan_graph.find_errors(
+                    plan_graph.to_graph(proposal, self.plan.goal, self.plan.check)) if proposal.tasks else [])
             finally:
                 self.plan = planner.plan
             if not found.proposal.questions or (self.yes and found.proposal.tasks and self.plan.answers):
                 break
             self._write(stage=PlanStage.ASKED, questions=found.proposal.questions)
         graph = plan_graph.to_graph(found.proposal, self.plan.goal, self.plan.check)
-        if errors := plan_graph.find_errors(graph):
-            raise Refused(f"the plan cannot be run: {errors[0]}; `garrison plan --continue {self.plan.id}` tries again")
         self.plans.write_graph(self.plan.id, to_dot(graph))
         self._write(stage=PlanStage.PROPOSED, questions=(), notes=found.notes)
 
@@ -468,13 +467,11 @@ class PlanSession:
         try:
             found = planner.propose(prompts.mending(
                 self.plan.goal, [(name, labels[name]) for name in sorted(past.landed)],
-                [(name, labels[name], state.nodes[name].reason) for name in sorted(past.failed)]), past)
+                [(name, labels[name], state.nodes[name].reason) for name in sorted(past.failed)]),
+                lambda proposal: plan_graph.find_errors(plan_graph.mend(graph, proposal, past)), past)
         finally:
             self.plan = planner.plan
-        mended = plan_graph.mend(graph, found.proposal, past)
-        if errors := plan_graph.find_errors(mended):
-            raise Refused(f"the mended plan cannot be run: {errors[0]}")
-        mended = self._within(mended)
+        mended = self._within(plan_graph.mend(graph, found.proposal, past))
         self._write(notes=found.notes)
         text, approved, planned = to_dot(mended), self.plan.approved, self.plan.planned
         approved_text = self._approve(mended)

@@ -71,8 +71,8 @@ def review(node: str | None, run: str | None, attempt: int | None, commit: str, 
     Without NODE: list what waits for approval. With NODE, its work is shown at any moment: while its agent works, while
     it waits, after it has landed or was refused. A node with candidates shows them side by side until one lands.
 
-    Work waits for approval if its node has approve=true, or the run was launched with --approve. Once a second attempt
-    has waited for it, --approve and --reject need --attempt, so that no attempt is judged that you have not seen.
+    Work waits for approval if its node has approve=true, or the run was launched with --approve. From the second
+    attempt on, --approve and --reject need --attempt, so that you judge the attempt you have seen.
     """
     _check_options(reason, comments, approve=approve, reject=reject)
     if node is None:
@@ -126,8 +126,8 @@ def _show_candidates(run: str, node: str, candidates: Sequence[ShownOutcome]) ->
         lines.append(f"  {each.node:<{width}}  {each.state:<8}  {told}".rstrip())
     kept = [each.node for each in candidates if each.state == LandingWord.KEPT]
     if kept:
-        lines += ["", f"garrison review {kept[0]} --run {run}   shows its commits and diff",
-                  f"garrison answer {node} {kept[0]} --run {run}   lands it, where the choice is yours"]
+        shows, lands = f"garrison review {kept[0]} --run {run}", f"garrison answer {node} {kept[0]} --run {run}"
+        lines += ["", f"{shows}   shows its commits and diff", f"{lands}   lands it, where the choice is yours"]
     for line in lines:
         click.echo(clean(line))
 

@@ -42,6 +42,7 @@ from garrison.cli.tick import landed_words, tick_landed, words_under_way
 from garrison.config import find_home
 from garrison.errors import RecordError, Refused, UsageError
 from garrison.extras import install_line
+from garrison.pipeline.best_of import MAX_CANDIDATES
 from garrison.processes.runtime import Runtime
 from garrison.records import atomic
 from garrison.records.run import list_runs
@@ -50,6 +51,7 @@ from garrison.spelling import nearest
 from garrison.system.git import validate_repository
 
 _TASK = {"Task": ("file", "command", "acceptance", "budget", "allow_empty"),
+         "Candidates": ("best_of", "agents", "judge", "judge_command"),
          "List of tasks": ("tasks", "section", "in_order", "tick", "yes")}
 
 
@@ -76,11 +78,17 @@ _TASK = {"Task": ("file", "command", "acceptance", "budget", "allow_empty"),
 @click.option("--command", metavar="CMD", help="Command that does the task, in place of an agent.")
 @click.option("--acceptance", metavar="CMD", help="Command that accepts the work before it is queued.")
 @budget_option
+@click.option("--best-of", "best_of", type=click.IntRange(2, MAX_CANDIDATES), metavar="N",
+              help=f"Have it done by N candidates, at most {MAX_CANDIDATES}, of which the best lands.")
+@click.option("--candidates", "agents", metavar="LIST", help="Agents of the candidates, with commas.")
+@click.option("--judge", metavar="WHO", help="Who chooses: person (default), first, command, or an agent.")
+@click.option("--judge-command", "judge_command", metavar="CMD", help="Command that prints how good a candidate is.")
 @click.option("--allow-empty", is_flag=True, help="Count a task that changes nothing as done, such as a question.")
 @launch_options
 def run(words: tuple[str, ...], file: Path | None, tasks: Path | None, section: tuple[str, ...], command: str | None,
-        acceptance: str | None, budget: str | None, home: str | None, target_dir: Path | None, agent: str | None, *,
-        in_order: bool, tick: bool, yes: bool, allow_empty: bool, detach: bool, dry_run: bool, serve: bool,
+        acceptance: str | None, budget: str | None, home: str | None, target_dir: Path | None, agent: str | None,
+        best_of: int | None, agents: str | None, judge: str | None, judge_command: str | None, *, in_order: bool,
+        tick: bool, yes: bool, allow_empty: bool, detach: bool, dry_run: bool, serve: bool,
         as_json: bool, **options: Any) -> int | None:
     """Let one agent do TASK on the repository you are in, in its own worktree; land it if it passes the gate.
 
@@ -95,7 +103,11 @@ def run(words: tuple[str, ...], file: Path | None, tasks: Path | None, section: 
     runtime = Runtime.real(find_home(home))
     here = target_dir or Path.cwd()
     target = validate_repository(here)
-    who = "command" if command else choose_agent(runtime, here, agent)
+    candidates = {"best_of": str(best_of or ""), "agents": agents or "", "judge": judge or "",
+                  "judge_command": judge_command or ""} if best_of or agents or judge or judge_command else {}
+    if candidates and tasks:
+        raise UsageError("candidates are for one task, not for a list")
+    who = "command" if command else choose_agent(runtime, here, agent or (agents or "").split(",")[0].strip() or None)
     texts, waits, name = [task], list[tuple[int, ...]](), task_name(task)
     if tasks:
         texts, waits, options["new"] = _choose_open(runtime, target, listed, _name_of(tasks), in_order=in_order,
@@ -108,7 +120,8 @@ def run(words: tuple[str, ...], file: Path | None, tasks: Path | None, section: 
         if not (yes or dry_run or _agrees(tasks, tick=tick)):
             return None
         name = task_name(tasks.stem if tasks.stem != "-" else "tasks")
-    text = task_graph(texts, command, acceptance, waits, name, allow_empty=allow_empty, budget=budget)
+    text = task_graph(texts, command, acceptance, waits, name, allow_empty=allow_empty, budget=budget,
+                      best_of=candidates)
     created = create(runtime, make_request(Path(name), target_dir, text=text, agent=agent,
                                            tick=str(tasks.absolute()) if tasks and tick else "", **options),
                      dry_run=dry_run, as_json=as_json)
@@ -161,17 +174,21 @@ def _read_tasks(tasks: Path | None, words: tuple[str, ...], file: Path | None, s
     return listed
 
 
-def read_task(words: tuple[str, ...], file: Path | None) -> str:
-    """Return the task: these words, or what a file or standard input (`-`) holds; UsageError if it is none."""
+def read_task(words: tuple[str, ...], file: Path | None, what: str = "task") -> str:
+    """Return the task: these words, or what a file or standard input (`-`) holds; UsageError if it is none.
+
+    Args:
+        what: what the user calls it.
+    """
     if words and file is not None:
-        raise UsageError("give the task in words or with --file, not both")
+        raise UsageError(f"give the {what} in words or with --file, not both")
     source = Path("-") if words == ("-",) else file
     task = (" ".join(words) if source is None else read_text(source)).strip()
     if len(task) < 2:
-        raise UsageError(f"the task is {f'one character: {task}' if task else 'empty'}; say in words what the agent is "
-                         "to do")
+        raise UsageError(f"the {what} is {f'one character: {task}' if task else 'empty'}; say in words what is to be "
+                         "done")
     if not task.isprintable() and any("\ud800" <= character <= "\udfff" for character in task):
-        raise UsageError("the task is not text in UTF-8; write it with --file FILE, saved as UTF-8")
+        raise UsageError(f"the {what} is not text in UTF-8; write it with --file FILE, saved as UTF-8")
     if len(words) == 1 and task.endswith(".dot"):
         raise UsageError(f"{task} is a pipeline's file; `garrison launch {task}` runs it")
     if len(words) == 1 and source is None and not task.count(" ") and _is_file(task):

@@ -1,6 +1,6 @@
 """`garrison take`: runs from issues, each with a pull request that closes its issue.
 
-The run's id is made from the issue, so that no issue is taken twice, whoever tries at the same time. The issue's text
+The run's id is made from the issue, so that no issue is taken twice, even by two calls at once. The issue's text
 is foreign: it is quoted in the prompt. The comment that links issue and run has a marker; a repeated call looks for it.
 """
 

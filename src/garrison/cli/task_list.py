@@ -296,13 +296,14 @@ def name_tasks(texts: Sequence[str]) -> list[str]:
 
 def task_graph(tasks: Sequence[str], command: str | None = None, acceptance: str | None = None,
                waits: Sequence[Collection[int]] = (), name: str = "", *, allow_empty: bool = False,
-               budget: str | None = None) -> str:
+               budget: str | None = None, best_of: Mapping[str, str] = MappingProxyType({})) -> str:
     """Return the graph of a run with a node for each task, in this order, and an edge for all that it waits for. Pure.
 
     Args:
         waits: for each task the places of those that it waits for; empty: none waits.
         name: of the graph; the first node's if empty.
         budget: US dollars that each task may spend, `none` for no limit.
+        best_of: attributes that give each task candidates.
     """
     names = name_tasks(tasks)
     start, end = _TERMINALS
@@ -312,7 +313,7 @@ def task_graph(tasks: Sequence[str], command: str | None = None, acceptance: str
     for place, (node, task) in enumerate(zip(names, tasks, strict=True)):
         attributes = {"shape": "box", "label": task_label(task, whole=len(tasks) == 1), "prompt": task,
                       "command": command, "acceptance": acceptance, "allow_empty": "true" if allow_empty else "",
-                      "budget": budget}
+                      "budget": budget, **best_of}
         nodes[node] = {key: value for key, value in attributes.items() if value}
         before = [names[other] for other in waits[place]] if waits else []
         edges += [Edge(other, node) for other in before or [start]]

@@ -174,7 +174,7 @@ def _print(findings: list[BrokenPromise], history: History, attestations: Attest
     landed = sum(len(event.entries) for event in history.of("landed"))
     runs = sum(1 for _ in history.of("test"))
     click.echo(f"{len(history.events)} events, {landed} landed, {runs} gate runs, "
-               f"{len(attestations.runs)} attested in these queues")
+               f"{len(attestations.runs)} of these queues attested")
     undone = sum(len(event.entries) * (-1 if event.data.get("again") else 1) for event in history.of("undone"))
     if undone:
         click.echo(f"{undone} of the landings were undone since: somebody moved the target back")

@@ -334,9 +334,9 @@ def host_python(host: Host) -> str:
 
 # ---- Incoming work: the ref under which home keeps what it fetches of a claim.
 #
-# It is one of its own for each claim, `refs/garrison/incoming/HOST/RUN/NODE/ATTEMPT-CLAIM`. It is not read by its
-# name: the run takes the commit that an accepted result names. So what a worker made that lost its claim is alongside
-# that of its successor, and lands nowhere. Pure.
+# Each claim has a ref, `refs/garrison/incoming/HOST/RUN/NODE/ATTEMPT-CLAIM`. Nothing reads it by name: the run takes
+# the commit that an accepted result names. So the work of a worker that lost its claim never mixes with its
+# successor's, and lands nowhere. Pure.
 
 
 NAMESPACE = "refs/garrison/incoming"

@@ -19,7 +19,7 @@ from garrison.agents.command import find_programs
 from garrison.agents.command_profile import SHELL
 from garrison.agents.config_check import check_configuration
 from garrison.agents.failover import parse_failover
-from garrison.agents.limits import describe_limits, small_budgets
+from garrison.agents.limits import describe_candidates, describe_limits, small_budgets
 from garrison.config import GuardHooks, trees_root
 from garrison.errors import GarrisonError, NotFound, RecordError, Refused, UsageError
 from garrison.merge import landing
@@ -182,8 +182,10 @@ def prepare_launch(runtime: Runtime, request: LaunchRequest, report: Callable[[s
                      sandbox_mode=runtime.environ.get(MODE_VARIABLE, ""))
     report(launch.sandbox)
     launch = replace(launch, terminal=_terminal_beside_landlock(runtime, launch, git))
-    working = [(name, task.agent or agent, task.attrs) for name, task in here.tasks.items() if task.command is None]
-    for line in (*describe_limits(working, runtime.home), *small_budgets(working, runtime.home), *_own_limit(request)):
+    working = [(name, task.agent or agent, task.attrs) for name, task in here.tasks.items()
+               if task.command is None and task.best_of is None]
+    for line in (*describe_limits(working, runtime.home), *describe_candidates(here.tasks, agent, runtime.home),
+                 *small_budgets(working, runtime.home), *_own_limit(request)):
         report(line)
     for note in missing_path_notes(runtime.home, agents, runtime.environ):
         report(f"note: {note}")

@@ -44,8 +44,8 @@ RED_RUNS_NEEDED = 2
 """Red runs without another suspect, one of them its own, for which an entry is rejected; one more if the gate was flaky
 lately."""
 STEADY_RUNS = 40
-"""Trees that a gate must have passed, and been flaky on none, to count as steady: one that is red on a twentieth of the
-good trees is found out by then in seven of eight cases."""
+"""A gate counts as steady once it has passed that many trees without being flaky on any: one that fails 5 % of good
+trees has shown it by then in seven of eight cases."""
 LANDING_VALUE = 0.3
 """Bits that a certain landing is worth, since what has landed is tested with no set again. One and two gates do as well
 without it; four take 6 % more time at 2 % bad."""

@@ -68,11 +68,13 @@ printf '%s %s %s\n' "$$" "$ticks" "$boot" > "$folder/pid" || exit 1
 head=-
 if [ "$attestations" ]; then { read -r rest git < .git && read -r head < "$git/HEAD"; } 2>/dev/null; fi
 read -r begun rest < /proc/uptime
+# killed before it writes a verdict: the pid is gone without one, so the run is lost, not red
 timeout -k 5 "$limit" "$@" < /dev/null
 code=$?
 read -r now rest < /proc/uptime
-late=0
+late=0  # 124 and 137 may also be the command's own: only the time that passed tells
 case $code in 124|137) [ $(( ${now%.*} - ${begun%.*} + 1 )) -lt "${limit%.*}" ] || late=1;; esac
+# before the verdict: its reader ends this shell as soon as that is there
 [ -z "$attestations" ] || printf '%s %s %s %s\n' "$head" "$tree" "$code" "$late" >> "$attestations"
 printf '%s %s\n' "$code" "$late" > "$folder/verdict"
 for pause in 0.01 0.02 0.04 end; do
@@ -204,7 +206,7 @@ class GateRun:
     def start(self, commit: str, tree: str) -> None:
         """Prepare the slot for a commit with that tree and start set-up or gate, in a fresh folder."""
         self.tree = tree
-        remove_folder(self.folder)
+        remove_folder(self.folder)  # else a verdict of an earlier run would be read as this one's
         for name in (REFUSED, REFUSED_PORTS, REFUSED_SERVICES):
             (self._costs / network.FOLDER / name).unlink(missing_ok=True)
         atomic.make_directory(self.log.parent)
@@ -297,7 +299,7 @@ class GateRun:
 
     def _start_stage(self, stage: str, command: str, log: Path) -> None:
         folder = atomic.make_directory(self.folder / stage)
-        self.slot.record_job(folder)
+        self.slot.record_job(folder)  # before the start: a slot without a job is given to the next run
         variables = {processes.MARKER: self.marker, "GARRISON_TREE": str(self.slot.path),
                      "GARRISON_SLOT": str(self.slot.number)}
         env = child_environment(self.environment, self.environment, {**services.variables(self.home), **variables})
@@ -566,7 +568,7 @@ class GateRun:
     def remove(self) -> None:
         """Remove the folder of an ended run, and its services; its logs are kept, shortened."""
         services.stop(self.slot.sandbox / services.FOLDER)
-        remove_folder(self.folder)
+        remove_folder(self.folder)  # else a verdict of an earlier run would be read as this one's
         for log in (self.log, self.setup_log):
             log_retention.shorten_log(log)
 

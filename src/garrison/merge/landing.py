@@ -92,6 +92,7 @@ class Lander:
             self.writer.append(TargetMoved(landing.entries, landing.old, f"{self.queue.target} was moved by someone "
                                            "else", landing.old, tip or ""), sync=True)
             return StepResult("foreign", landing.first)
+        # Locked before the ref moves: a commit in a checkout that still shows the old tip would revert the landing.
         with CheckoutLocks(self.git, self.queue.target, landing.old, landing.new) as locks:
             if locks.blocked:
                 self.writer.append(LandingBlocked(landing.entries, landing.old, locks.blocked.why,
@@ -130,6 +131,7 @@ class Lander:
             if recorded:
                 self.writer.state()
             else:
+                # Intent first: after a kill `finish` asks the ref whether the swap was done.
                 self.queue.append(landing, epoch=self.writer.epoch, sync=True)
                 failpoint.here("landing")
             if asked and (why := explain_change(self.git, asked)):

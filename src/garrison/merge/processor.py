@@ -134,6 +134,8 @@ class MergeProcessor:
             lock = LifeLock.try_acquire(self.git.make_lock(self.queue.processor_lock))
             if lock is None:
                 return False
+            # The lock keeps others out while its file is there; the epoch in the journal also fences a processor whose
+            # file somebody removed, at its next write.
             try:
                 with self.queue.locked():
                     self.writer.epoch = self.queue.append(records.LeaseTaken(), take=True, sync=True).epoch

@@ -349,7 +349,7 @@ class Slot:
 def acquire_slot(git: Git, folder: Path, number: int | None = None) -> Slot:
     """Lock slot `number` below `folder` (`<trees>/<repository key>`), else the first free one without a running job."""
     atomic.make_directory(folder)
-    with _numbers_locked(git):
+    with _numbers_locked(git):  # so that no worktree claims the number between the look at the claims and our lock
         for candidate in [number] if number else range(1, MAX_SLOTS + 1):
             path = folder / f"slot-{candidate}"
             if number is None and candidate in _claims(folder):

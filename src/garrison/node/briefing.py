@@ -187,7 +187,7 @@ class Briefer:
         try:
             most = turns_of(task.agent, task.node, task.attributes, home)
             usd = limits_of(task.agent, task.node, task.attributes, home).node
-        except GarrisonError:  # its profile has changed; whoever starts the agent says so
+        except GarrisonError:  # its profile has changed; starting the agent reports it
             return ""
         turns = min((budget.remaining_turns(most, costs.read_usage(path)) or 0 for path in paths), default=most)
         left = [] if most is None else [f"{turns} of {most} responses in this attempt"]

@@ -119,7 +119,7 @@ def git_variables(runtime: Runtime, git: Git, worktree: Path, agent: str,
 
 
 def remove_sandbox_folder(worktree: Path) -> None:
-    """Remove what a worktree's processes had of their own; nothing in it is followed."""
+    """Remove the private folders of a worktree's processes; nothing in it is followed."""
     folder = sandbox_folder(worktree)
     services.stop(folder / services.FOLDER)
     untrusted.remove(folder.parent, folder.name)

@@ -87,7 +87,7 @@ class WorkInspector:
     def _uncommitted(self) -> Refusal | None:
         limits = self._limits()
         if limits.max_file is None or limits.max_file > bounds.MAX_CHECKOUT:
-            limits = replace(limits, max_file=bounds.MAX_CHECKOUT)  # beyond that it is not committed, whoever allows it
+            limits = replace(limits, max_file=bounds.MAX_CHECKOUT)  # never committed, even if allowed
         names = self.git.uncommitted(self.worktree)
         findings = classify(self._describe_files(names, limits), limits)
         if findings:

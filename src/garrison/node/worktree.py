@@ -234,8 +234,8 @@ def remove_worktree(git: Git, worktree: Path) -> None:
 
 
 def _remove_rest(worktree: Path, *, keeps_home: bool = False) -> None:
-    """Remove what a killed `git worktree remove` left of a directory that git no longer knows, and what the worktree's
-    processes had of their own, unless a successor of theirs needs that."""
+    """Remove what a killed `git worktree remove` left of a directory that git no longer knows, and the private
+    folders of the worktree's processes, unless a successor needs them."""
     if not keeps_home:
         remove_sandbox_folder(worktree)
     try:

@@ -221,6 +221,7 @@ def _with_candidates(graph: Graph, tasks: Mapping[str, PlannedTask]) -> dict[str
     for task in tasks.values():
         best = task.best_of
         agents: list[str | None] = [*agents_of(task.attrs)] or [task.agent]
+        found[task.node] = replace(task, agent=agents[0])  # its own attempts need none, and no other is checked for it
         for place, name in enumerate((*best.names, *filter(None, [best.judge_node])) if best is not None else ()):
             if len(name) > MAX_NAME or name.lower() in {each.lower() for each in (*graph.nodes, *found)}:
                 problem = f"more than {MAX_NAME} characters" if len(name) > MAX_NAME else "the name of another node"

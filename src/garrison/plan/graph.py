@@ -92,7 +92,7 @@ def _check(goal: str, check: str, command: str) -> dict[str, str]:
 
 
 def read_plan(graph: Graph) -> ProposedPlan:
-    """Return the tasks that a plan's graph has, whoever has edited it."""
+    """Return the tasks of a plan's graph, which the user may have edited."""
     needs = {name: tuple(Need(edge.source, edge.attrs.get("x_needs", "")) for edge in graph.edges
                          if edge.target == name and graph.nodes[edge.source].handler != "start")
              for name in graph.nodes}

@@ -77,11 +77,12 @@ class Planner:
         self.folder = plans.folder(plan.id)
         self.git = Git(Path(plan.repo), home=runtime.home)
 
-    def propose(self, request: str, past: Past = NO_PAST) -> UsablePlan:
+    def propose(self, request: str, lint: Callable[[ProposedPlan], list[str]], past: Past = NO_PAST) -> UsablePlan:
         """Return a proposal without faults; Refused if there is none after `TRIES`.
 
         Args:
             request: what is asked for, as the planner's prompt has it.
+            lint: returns what a launch would refuse about the graph of a proposal.
             past: what a plan that is to be mended has come to.
         """
         self._copy_repository()
@@ -92,7 +93,7 @@ class Planner:
                 answer = self._ask(request, reasons, refused=self.plan.tries if number else 0)
                 try:
                     proposal = read_proposal(answer)
-                    reasons = find_faults(proposal, self.rules, past)
+                    reasons = find_faults(proposal, self.rules, past) or lint(proposal)
                 except ValueError as error:
                     reasons = [str(error)]
                 if reasons:

@@ -145,7 +145,7 @@ class Plans:
         atomic.write(self.folder(name) / GRAPH, text.encode())
 
     def remove_tree(self, name: str) -> None:
-        """Remove the planner's copy of the repository, and what its processes had of their own."""
+        """Remove the planner's copy of the repository, and its processes' private folders."""
         for each in (TREE, f".{TREE}.sandbox"):
             untrusted.remove(self.folder(name), each)
 

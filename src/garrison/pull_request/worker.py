@@ -120,7 +120,7 @@ class ForgeWorker:
         self._looks = 0
         self._unanswered_since: float | None = None
         self.silence = 0.0
-        """Seconds from the first to the last look of this guardian's that found the same head with the same checks."""
+        """Seconds for which this guardian has seen the same head with the same checks."""
         self._silent_since: tuple[object, float] = (None, 0.0)
         self.count = ForgeCount()
         self._before = (0, 0)

@@ -220,7 +220,7 @@ class Reservation:
         meter = self._meter
         if not meter.limits.has_money:
             return None
-        with _locked(meter.home):
+        with _locked(meter.home):  # what is left is read and reserved in one step, else two calls would get the same
             shortfall = find_shortfall(meter.limits.against(meter.spent(), self._held_by_others()), usd)
             if shortfall is None:
                 self._write(max(usd, LEAST))

@@ -80,6 +80,7 @@ class Store:
             raise Fenced(f"{folder} is gone; stopping without writing")
         with atomic.locked(self._path(kind, key, "lock")):
             old = self.read(kind, key)
+            # Under the lock, as a successor registers under it: nothing is written after it has.
             if incarnation is not None:
                 check_incarnation(old, key, incarnation)
             yield old

@@ -138,7 +138,7 @@ class AgentPlaces:
     def _record(self, kept: list[str], more: list[str], now: float) -> None:
         assert self.limit is not None
         atomic.make_directory(self.folder)
-        with atomic.locked(self.folder / ".lock"):
+        with atomic.locked(self.folder / ".lock"):  # two guardians that count at once would both take the last place
             others = self._others()
             before = self._own
             since = before.since if before is not None and before.waiting and more else now

@@ -384,6 +384,7 @@ class Launcher:
 
     def _write_status(self, event: RunChanged) -> None:
         """Journal the run's status in place of a guardian, under the guardian's life lock."""
+        # Its holder is the only writer: a living guardian has it, and one that starts now waits for it.
         lock = LifeLock.try_acquire(self.runtime.store.life_path(self.guardian_key))
         if lock is None:
             return

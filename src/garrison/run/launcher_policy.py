@@ -169,8 +169,8 @@ def decide(view: LauncherView, policy: Policy) -> Decision:
 
 
 def _supervise(view: LauncherView, policy: Policy) -> Decision:
-    """Keep the guardian alive until its run is over. A launcher whose guardian is parked ends: no process would be left
-    that does anything before the probe, for which `garrison up` starts the next one."""
+    """Keep the guardian alive until its run is over. If it is parked, the launcher ends, since nothing would run until
+    the probe; `garrison up` then starts the next launcher."""
     if view.guardian.leaving:
         return Decision(_await_end(view.guardian))
     identity = view.guardian.identity

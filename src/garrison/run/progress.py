@@ -171,6 +171,8 @@ def _node(event: events.NodeChanged) -> str:
 def _signal(event: events.GuardianSignal) -> str:
     if event.effect is not None:
         return _node(event.effect)
+    if event.choice is not None:
+        return f"{event.node}: {event.choice.order[0]} is chosen: {event.choice.why}"
     if event.run is not None:
         return _run(events.RunChanged(event.run, RESUMED))
     if event.flow is not None:
@@ -256,6 +258,7 @@ _DESCRIPTIONS: Mapping[type[Any], Callable[[Any], str]] = {
     events.ForeignMove: lambda event: f"warning: {event.describe()}",
     events.Warned: lambda event: f"warning: {event.describe()}",
     events.NoteWritten: _note,
+    events.CandidatesRanked: lambda event: f"{event.node}: {event.order[0]} is chosen: {event.why}",
     events.ChildDied: lambda event: f"{_name(event.full)} died (incarnation {event.incarnation}): {event.why}",
     events.ChildParked: lambda event: f"{_name(event.full)} is parked: {event.why}",
 }

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 PROGRAM = "bwrap"
 KERNEL = ("sys", "sysrq-trigger", "irq", "bus", "fs", "acpi", "scsi", "asound", "mtrr", "pressure", "dynamic_debug")
-"""Parts of /proc that set up the kernel. Their owner is the real root, which root inside also is: without
-capabilities, but able to write such as `sys/kernel/core_pattern`. Bubblewrap 0.8 guards two of them."""
+"""Parts of /proc that configure the kernel. Root inside is the real root to them: even without capabilities it
+could write `sys/kernel/core_pattern`. Bubblewrap 0.8 guards two of them."""
 _OWN_PROC = ("--proc", "/proc", *(word for name in KERNEL
                                   for word in ("--ro-bind-try", f"/proc/{name}", f"/proc/{name}")))
 NAMESPACES = ("--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup")

@@ -310,7 +310,7 @@ def _other_terminal(facts: AttemptTargets) -> bool:
 def _daemon(facts: AttemptTargets) -> bool:
     """Leave a process running that only its command line tells; whether it stays is seen outside.
 
-    It ends with whoever tries this, who holds the other end of standard input.
+    It ends with the process that tries this and has the other end of standard input.
     """
     subprocess.Popen(["/bin/sh", "-c", "trap '' HUP TERM; read _", facts["daemon"]], env={}, start_new_session=True,
                      stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

@@ -45,7 +45,7 @@ KNOWN_FOLDERS = frozenset({".git", ".ssh", ".gnupg", ".aws", ".azure", ".kube", 
 """Names of folders with credentials: `.git/config` may have a token in an address."""
 LOCKS = frozenset({".lock", "lock", "config.lock", "volta.lock", "juliaup.lock", ".juliaup-lock", ".package-cache",
                    ".package-cache-mutate", ".mamba_lock", ".conda_lock"})
-"""Names of files that uv, opam, volta, juliaup, cargo and conda lock. A lock needs no right to write: whoever sees the
+"""Names of files that uv, opam, volta, juliaup, cargo and conda lock. A lock needs no right to write: who sees the
 file could hold it, and the person's own tools would wait."""
 MANY = 40
 """Private files of one folder beyond which the folder is hidden instead: each hidden path is a mount."""

@@ -32,7 +32,7 @@ def main(words: list[str]) -> int:
         os.close(master)
         os.login_tty(slave)
         for ignored in (signal.SIGPIPE, signal.SIGXFSZ):
-            signal.signal(ignored, signal.SIG_DFL)  # by Python, not by whoever starts the command
+            signal.signal(ignored, signal.SIG_DFL)  # by Python, not by our parent
         os.execvp(command[0], command)
     except OSError as error:
         print(f"{command[0]}: {error.strerror}", file=sys.stderr)

@@ -8,7 +8,7 @@
     <worktree's sandbox folder>/layer.json                  which layer lies under that worktree: what uses one
 
 Set-up runs once for a digest (of its command, the lock files, the files and programs that the command names, the
-platform and the path inside), whoever needs it first. What it left is moved, renamed into place whole, and never
+platform and the path inside), by the first that needs it. What it left is moved, renamed into place whole, and never
 changed afterwards; so no half layer is ever used, whenever a process is killed. No sandbox can write there.
 
 **What one branch made is given to no other.** A layer is kept only if set-up ran in a sandbox over a commit of the
@@ -224,7 +224,7 @@ def patterns_of(worktree: Path) -> list[str]:
 def lay(worktree: Path, layer: SetupLayer, store: Path) -> bool:
     """Lay a layer under a worktree from now on; False if it was removed meanwhile."""
     atomic.make_directory(store)
-    with atomic.locked(store / ".lock"):
+    with atomic.locked(store / ".lock"):  # `sweep` looks for users under it: no layer is removed while it is laid
         if not layer.home.is_dir():
             return False
         atomic.make_directory(sandbox_folder(worktree))
@@ -334,7 +334,7 @@ def _put(new: Path, folder: Path, done: SetupLayer, store: Path) -> SetupLayer:
     with atomic.locked(store / ".lock"):
         found = find_kept(store, done.digest)
         if found is None:
-            untrusted.set_aside(folder.parent, folder.name)
+            untrusted.set_aside(folder.parent, folder.name)  # a rename; the slow removal is outside the lock
             new.rename(folder)
     if found is not None:
         untrusted.remove(new.parent, new.name)
@@ -351,6 +351,7 @@ def keep(worktree: Path, layer: SetupLayer, store: Path) -> SetupLayer:
         found = find_kept(store, layer.digest)
         if found is None:
             untrusted.set_aside(folder.parent, folder.name)
+            # The record before the rename: a folder in place without one would never be found, nor made again.
             atomic.write(Path(layer.folder) / _RECORD, encode(done))
             Path(layer.folder).rename(folder)
     untrusted.remove_set_aside(store)

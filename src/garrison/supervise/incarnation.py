@@ -246,6 +246,7 @@ def register(observer: Observer, key: Key, incarnation: int, wait: Callable[[flo
     def try_lock() -> LifeLock | None:
         return LifeLock.try_acquire(store.life_path(key))
 
+    # The lock before the record: as long as a predecessor has it, the record may still be its.
     while (lock := retry_until_space(try_lock, wait, is_over)) is None:
         if is_over():
             raise StartRefused(f"the life lock of {key.full} is still held at the start deadline of incarnation "

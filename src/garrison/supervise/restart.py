@@ -1,9 +1,9 @@
 """Restart policy: decide whether and when a dead process is started again. Pure.
 
 Two limits nest: a sliding window per name (5 restarts in 10 minutes) and a total per attempt (`--max-respawn`). The
-first restart is immediate; later ones back off by 0.5 s x 2^n plus jitter, at most 30 s: some seconds of trouble of the
-machine must not use up the window. A death for lack of memory counts for a fifth, and its restart always waits; that by
-the loss of the host that did the work also counts for a fifth. An incarnation that stayed healthy resets the backoff. A
+first restart is immediate; later ones back off by 0.5 s x 2^n plus jitter, at most 30 s, so that a short
+problem of the machine does not use up the window. A death for lack of memory, or by the loss of its host, counts as a
+fifth; after one for lack of memory the restart always waits. An incarnation that stayed healthy resets the backoff. A
 used-up window parks the name (`Circuit`), a used-up total fails the attempt.
 """
 

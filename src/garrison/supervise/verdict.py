@@ -118,7 +118,7 @@ def _starting(identity: Identity, observation: Observation) -> Verdict:
     is_spawner_alive = observation.pid_ticks is not None and observation.pid_ticks == identity.start_ticks
     if observation.marker_borne or (is_spawner_alive and not observation.spawn_due):
         return Verdict("starting", "within its start deadline")
-    return Verdict("lapsed", "it ended before it was active: it has no process")
+    return Verdict("lapsed", "it exited during start-up")
 
 
 def _process(identity: Identity, observation: Observation) -> Verdict:

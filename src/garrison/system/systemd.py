@@ -161,5 +161,5 @@ def alarm_words(manager: Manager, home: Path, at: float, argv: Sequence[str]) ->
     """
     moment = datetime.fromtimestamp(math.ceil(at), UTC)
     return [manager.systemd_run, "--user", "--quiet", "--collect", f"--unit={alarm_unit(home)}",
-            f"--on-calendar={moment:%Y-%m-%d %H:%M:%S} UTC", "--timer-property=AccuracySec=1s",
+            f"--on-calendar={moment:%Y-%m-%d %H:%M:%S} UTC", "--timer-property=AccuracySec=100ms",
             "--property=Type=oneshot", "--property=KillMode=process", f"--setenv=GARRISON_HOME={home}", "--", *argv]

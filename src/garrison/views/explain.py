@@ -17,6 +17,8 @@ from garrison.merge.explanation import describe_changes, describe_union
 from garrison.merge.turns import describe_wait
 from garrison.pipeline.node_status import LandingWord, shown
 from garrison.records.events import (
+    CandidatesCompared,
+    CandidatesRanked,
     ChildDied,
     ChildFenced,
     ChildHealed,
@@ -248,6 +250,8 @@ def _guardian_signal(record: GuardianSignal) -> str:
         return "added by a person" if record.effect else "edited by a person"
     if record.effect:
         return f"{_node_changed(record.effect)} (reported by {record.sender.partition('@')[0] or 'nobody'})"
+    if record.choice:
+        return _with_reason(f"{record.choice.order[0]} is chosen", record.choice.why)
     if record.stuck:
         return _with_reason("parked: its agent keeps failing", record.stuck.why)
     if record.question:
@@ -281,6 +285,8 @@ _RECORD_WORDS: Mapping[type[Any], Callable[[Any], str]] = {
     NodeChanged: _node_changed,
     PullRequestChanged: lambda it: _with_reason(
         f"pull request{f' #{it.number}' if it.number else ''} {it.state}", it.reason),
+    CandidatesRanked: lambda it: _with_reason(f"{it.order[0]} is chosen", it.why),
+    CandidatesCompared: lambda it: f"its judge compared a, {it.first}, with b, {it.second}: {it.verdict or '?'}",
     NodeCancelled: lambda it: _with_reason(f"cancelled, attempt {it.attempt}", it.why),
     NoteWritten: lambda it: first_line(it.text),
     GuardianSignal: _guardian_signal,

@@ -348,9 +348,19 @@ class NodeReader:
             is_over=self.model.is_over(name, node.attempt), full_disk=self._full_disk,
             no_place=self._places.describe() if self._places is not None and name in self._places.waiting else "",
             deaths=sum(death.counts for death in self.model.agent_deaths(name, node.attempt)),
-            waits_for=waits_for, unreached=self._unreached(node), blocked_by=blocked, busy=self.busy,
+            waits_for=waits_for or self._candidates_at_work(name, node),
+            unreached=self._unreached(node), blocked_by=blocked, busy=self.busy,
             entry=entry, landed=self.model.last_landing(name), entries_ahead=ahead,
             pause=queue.pause if queue else None, hindrance=queue.hindrance if queue else "")
+
+    def _candidates_at_work(self, name: str, node: NodeState) -> list[str]:
+        """Return for what a node that has not begun waits besides the nodes before it: its candidates, or the choice
+        between them."""
+        if node.status != "pending" or self.state.own == len(self.state.nodes):
+            return []
+        at_work = [each for each, its in self.state.nodes.items() if its.candidate_of == name and its.step
+                   and its.status in ("pending", "active", "impl_complete")]
+        return at_work or ["your choice" for wait in self.state.waits.values() if wait.node == name]
 
     def _waiting(self) -> dict[str, tuple[list[str], tuple[str, ...]]]:
         """Return, for each node that waits, the ones it waits for, and the failed ones that block it."""

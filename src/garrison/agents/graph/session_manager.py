@@ -310,7 +310,7 @@ async def _run_session(running: _Running, start_timeout: float) -> None:
         try:
             async with asyncio.timeout(start_timeout):  # wait_for would connect in its own task
                 await running.session.connect()
-        except Exception as error:  # whoever waits for the session gets it
+        except Exception as error:  # raised to the caller that waits for the session
             running.ready.set_exception(error)
             return
         except BaseException:
@@ -338,7 +338,7 @@ async def _answer_question(session: Session, question: _Question) -> None:
                 texts.append(str(event["text"]))
             elif event.get("structured") is not None:
                 texts = [json.dumps(event["structured"], ensure_ascii=False)]
-    except Exception as error:  # whoever asked gets it
+    except Exception as error:  # raised to the caller
         if not question.answer.done():
             question.answer.set_exception(error)
     else:

@@ -38,7 +38,7 @@ _OF_MIRROR = "garrison: work in a repository that lies in a worktree"
 _MAX_LISTING = 64 << 20
 """Bytes that name all files of a repository which lies in a worktree, and their objects."""
 FETCH_SECONDS = 120.0
-"""Longest fetch of a submodule: the server may not answer, and whoever waits for the worktree does nothing else."""
+"""Longest fetch of a submodule: the server may not answer, and the waiting process does nothing else."""
 _AS_SUBMODULE = {"GIT_PROTOCOL_FROM_USER": "0", "GIT_HTTP_LOW_SPEED_LIMIT": "1000", "GIT_HTTP_LOW_SPEED_TIME": "30"}
 """An address from .gitmodules is subject to the restrictions that git itself has for submodules."""
 

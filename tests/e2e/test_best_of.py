@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from e2e.test_flows import dot, node, subjects
@@ -169,6 +171,21 @@ def test_an_agent_judges_two_in_both_orders_and_sees_no_names(place):
     assert "fix__a" not in head and "fix__b" not in head
     assert not git(place.repo, "for-each-ref", "refs/garrison/rescue/r1/fix__judge")
     place.check_nothing_left()
+
+
+@pytest.mark.slow
+def test_an_acp_agent_that_prefers_what_it_reads_first_only_makes_ties(place):
+    script = place.root / "judge.json"
+    verdict = {"status": "success", "summary": "A is better", "preferred_label": "A"}
+    script.write_text(json.dumps({"turns": [[{"tool": "report_result", "with": verdict}]]}))
+    argv = json.dumps([PYTHON, "-P", "-m", "garrison.testing.acp_agent", str(script)])
+    place.configure(f'[agents.judge]\nkind = "acp"\nargv = {argv}\nread = ["{script}"]\n')
+    long = "case $GARRISON_NODE in *__a) seq 9 > lines.txt;; esac; "
+    graph = dot(place, node("fix", long + write(a=2, b=7), "best_of=2, judge=judge"), "start -> fix -> exit;",
+                attributes="land=node;")
+    assert place.finish(place.launch(graph, "r1")) == 0, place.logs()
+    assert [record["data"]["verdict"] for record in place.journal() if record["kind"] == "verdict"] == ["a", "a"]
+    check_one_landed(place, "fix", "fix__b")
 
 
 def test_a_candidate_cannot_write_into_the_worktree_of_another(place):

@@ -170,6 +170,9 @@ def test_who_shows_no_forms_is_told_the_command_and_wait_says_so_by_its_exit_cod
             while "waits for somebody" not in (told := await said(found, "wait", run=run)):
                 pass
             assert "garrison answer ask" in told and run in told
+            known = (await found.call_tool("status", {"run": run})).structured_content["since"]
+            with pytest.raises(TimeoutError):  # what it has been told before is no news
+                await asyncio.wait_for(found.call_tool("wait", {"run": run, "since": known}), 3)
             return run
 
     run = asyncio.run(play())  # the server is gone, the run is not

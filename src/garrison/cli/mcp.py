@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import shutil
 import subprocess
@@ -64,11 +65,12 @@ def mcp(context: click.Context, repos: tuple[Path, ...], allowed: tuple[str, ...
 def install(client: str, *, write: bool) -> None:
     """Print what a client needs to start the server."""
     program = shutil.which("garrison") or str(Path(sys.executable).with_name("garrison"))
-    words = ["claude", "mcp", "add", SERVER, "--", program, "mcp"]
+    args = ["mcp", *(["--home", str(find_home(None))] if os.environ.get("GARRISON_HOME") else [])]  # Codex drops it
+    words = ["claude", "mcp", "add", SERVER, "--", program, *args]
     if client == "codex":
-        click.echo(CODEX.format(server=SERVER, command=json.dumps(program), args=json.dumps(["mcp"])))
+        click.echo(CODEX.format(server=SERVER, command=json.dumps(program), args=json.dumps(args)))
     elif client == "json":
-        click.echo(json.dumps({"mcpServers": {SERVER: {"command": program, "args": ["mcp"]}}}, indent=2))
+        click.echo(json.dumps({"mcpServers": {SERVER: {"command": program, "args": args}}}, indent=2))
     else:
         click.echo(shlex.join(words))
     if not write:

@@ -43,6 +43,8 @@ from garrison.plan.proposal import CHECK, NO_PAST, Past, PlanRules
 from garrison.plan.store import PlanAnswer, PlanRecord, Plans, PlanStage
 from garrison.processes.runtime import Runtime
 from garrison.records import atomic
+from garrison.records.run import LAND_NODE
+from garrison.run.request import read_defaults
 from garrison.run.state import EXIT
 from garrison.run.status import Status, read_run_state
 from garrison.system.git import Git, validate_repository
@@ -114,7 +116,8 @@ def plan(words: tuple[str, ...], file: Path | None, issue: int | None, answer: t
         here = target_dir or Path.cwd()
         goal = read_task(words, file, "goal") if issue is None else _read_issue(
             runtime, validate_repository(here), issue, options["base"])
-        made = plans.begin(_new(runtime, here, goal, planner, command, check, agent))
+        made = plans.begin(_new(runtime, here, goal, planner, command, check, agent,
+                                base=options["base"]))
     with plans.held(made.id), interruptible():
         session = PlanSession(runtime, plans, made, answer, yes=yes or dry_run, edit=edit, as_json=as_json)
         try:
@@ -152,7 +155,7 @@ def make_plan(runtime: Runtime, here: Path, goal: str, run: str, agent: str | No
 
 
 def _new(runtime: Runtime, here: Path, goal: str, planner: str | None, command: str | None, check: str | None,
-         agent: str | None) -> PlanRecord:
+         agent: str | None, base: str | None = None) -> PlanRecord:
     """Return the record of a new plan; Refused or UsageError if nobody can plan it or do it."""
     if planner and command:
         raise UsageError("name a --planner or give a --command, not both")
@@ -163,7 +166,8 @@ def _new(runtime: Runtime, here: Path, goal: str, planner: str | None, command: 
         registry.check_library(registry.find_profile(who, runtime.home), f"planner {who}")
         registry.check_program(who, runtime.home, runtime.environ, ())
     git = Git(target, home=runtime.home)
-    commit = git.rev("HEAD")
+    base = base or read_defaults(runtime.home, target).base
+    commit = (git.branch_tip(base) if base else None) or git.rev("HEAD")
     if commit is None:
         raise Refused(f"{target} has no commit yet, which a planner could read; commit first")
     return PlanRecord("", goal, str(target), commit, who, runtime.clock.utc(), str(here.resolve()), command or "",
@@ -444,7 +448,9 @@ class PlanSession:
         return ""
 
     def _can_mend(self) -> bool:
-        return self.plan.mends and self.plan.replans < self.config.replans
+        """Return whether a plan whose run has failed is mended: what its nodes have done is on the target then."""
+        return self.plan.mends and self.plan.replans < self.config.replans and bool(self.plan.runs) and (
+            self.runtime.launch(self.plan.runs[-1]).land == LAND_NODE)
 
     def _mend(self, state: RunState) -> str:
         """Return the graph that takes the place of one whose run has failed; '' if the user does not want it."""
@@ -458,10 +464,23 @@ class PlanSession:
         if left is not None and left < 0.01:
             print_message(f"nothing is left of the ${self.plan.approved:g} that were approved: the plan is not mended")
             return ""
-        names = ", ".join(sorted(past.failed))
-        print_message(f"{names} failed: the planner looks for another way ({self.plan.replans + 1} of "
-                      f"{self.config.replans})")
-        self._write(commit=Git(Path(self.plan.repo), home=self.runtime.home).rev("HEAD") or self.plan.commit)
+        run, approved, planned = self.plan.runs[-1], self.plan.approved, self.plan.planned
+        if self.plan.mended == run:  # it waits for approval already
+            mended = parse(self.plans.read_graph(self.plan.id), self.plan.id)
+        else:
+            mended = self._propose_instead(graph, past, state)
+            self.plans.write_graph(self.plan.id, to_dot(mended))
+            self._write(mended=run)
+        text = self._approve(mended)
+        self._write(approved=approved, planned=planned)  # the first approval's money counts
+        return text
+
+    def _propose_instead(self, graph: Graph, past: Past, state: RunState) -> Graph:
+        """Return the graph in which the planner's successors take the place of what failed, within the budget."""
+        print_message(f"{', '.join(sorted(past.failed))} failed: the planner looks for another way "
+                      f"({self.plan.replans + 1} of {self.config.replans})")
+        base = self.runtime.launch(self.plan.runs[-1]).base
+        self._write(commit=Git(Path(self.plan.repo), home=self.runtime.home).branch_tip(base) or self.plan.commit)
         labels = {name: node.label for name, node in graph.nodes.items()}
         planner = self._planner()
         try:
@@ -471,12 +490,8 @@ class PlanSession:
                 lambda proposal: plan_graph.find_errors(plan_graph.mend(graph, proposal, past)), past)
         finally:
             self.plan = planner.plan
-        mended = self._within(plan_graph.mend(graph, found.proposal, past))
         self._write(notes=found.notes)
-        text, approved, planned = to_dot(mended), self.plan.approved, self.plan.planned
-        approved_text = self._approve(mended)
-        self._write(approved=approved, planned=planned)  # the first approval's money counts
-        return text if approved_text else ""
+        return self._within(plan_graph.mend(graph, found.proposal, past))
 
     def _left(self) -> float | None:
         """Return the US dollars that are left of the first approval; None for no limit."""

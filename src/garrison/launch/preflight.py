@@ -52,7 +52,7 @@ from garrison.records.names import INTEGRATION, TESTED, Key, check_name, check_r
 from garrison.records.run import LAND_NODE, LAND_NONE, LAND_PR, LAND_RUN, LANDS, Launch, RunSandbox
 from garrison.run import branch as run_branch
 from garrison.run import git_record
-from garrison.run.follower import find_extra
+from garrison.run.follower import find_base
 from garrison.run.plan import check_journal_present, read_plan, replay_with_plan, stronger_agent
 from garrison.run.request import (
     COMMAND,
@@ -286,8 +286,8 @@ def _default_max_agents(report: Callable[[str], None]) -> int:
 def _base(runtime: Runtime, request: LaunchRequest, git: Git, land: str, report: Callable[[str], None],
           ) -> tuple[str, str, str]:
     """Return base, remote ('' for a branch of this repository) and the base's commit; Refused if there is none."""
-    if (extra := find_extra(land)) is not None:
-        return extra.check_base(runtime, git, request.base)
+    if (found := find_base(land, runtime, git, request.base)) is not None:
+        return found
     base = request.base
     if base is not None and ":" in base:
         raise Refused(f"--base {quote(base)}: only a run with a pull request (land=pr) is based on a remote's branch")

@@ -189,7 +189,7 @@ async def _wait(crew: ClientRuns, tasks: Tasks, ctx: Context, run: str,
                 since: str) -> CallToolResult | InputRequiredResult:
     for key, given in (ctx.input_responses or {}).items():  # the client calls again with the answers
         await _settle(crew, ctx, key, given)
-    asked, begun, told = set[str](), time.monotonic(), time.monotonic()
+    asked, begun, told, is_known = set[str](), time.monotonic(), time.monotonic(), bool(since)
     seen = await _call(crew.look, run)
     since = since or seen.since
     while True:
@@ -206,7 +206,9 @@ async def _wait(crew: ClientRuns, tasks: Tasks, ctx: Context, run: str,
                     request, ElicitResult, metadata=ServerMessageMetadata(related_request_id=ctx.request_id)))
             seen = await _call(crew.look, seen.run)
         now = time.monotonic()
-        if seen.since != since or (seen.waits and not is_asked) or seen.is_over or now - begun > LONGEST:
+        # What waits and was told before is news only to who has just declined to settle it.
+        needs_somebody = bool(seen.waits) and not is_asked and (not is_known or bool(asked or ctx.input_responses))
+        if seen.since != since or needs_somebody or seen.is_over or now - begun > LONGEST:
             return _shown(seen)
         if now - told > PROGRESS:
             told = now

@@ -563,7 +563,7 @@ class GateRun:
         if self.network is not None:
             self.network.close()
             self.network = None
-        self.detach()
+        remove_folder(self.folder)
 
     def remove(self) -> None:
         """Remove the folder of an ended run, and its services; its logs are kept, shortened."""

@@ -76,6 +76,8 @@ class PlanRecord(Record):
     """US dollars that planning had cost until then."""
     replans: int = 0
     """Times that it was mended."""
+    mended: str = ""
+    """Failed run for which its graph has been mended, '' for none."""
     runs: tuple[str, ...] = ()
     mends: bool = True
     """False if another command launches it, which has its own way with a failure."""

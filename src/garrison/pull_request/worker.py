@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from garrison.backoff import Backoff
 from garrison.config import read_config
 from garrison.errors import GarrisonError
-from garrison.pull_request.access import check_forge, connect, forge_variables
+from garrison.pull_request.access import connect
 from garrison.pull_request.facts import CheckResult, Facts, ForgeStep, StepKind
 from garrison.pull_request.policy import PullRequestView
 from garrison.pull_request.wake import Wishes, forge_folder, read_wishes, wake_file
@@ -420,10 +420,6 @@ class ForgeClient:
         if not (self._is_on or self._is_leaving) or self.worker.is_busy:
             return None
         return max(0.0, self.worker.due - self.runtime.clock.time())
-
-
-variables, check_base, open_follower = forge_variables, check_forge, ForgeClient
-"""What a run asks this module for (`run/follower.py`)."""
 
 
 def _fails(state: RunState) -> bool:

@@ -167,7 +167,7 @@ class Meter:
 
     @property
     def limits(self) -> Limits:
-        """Return the limits as they are now: a resume may raise that of a run whose proxy goes on."""
+        """Return the limits as they are now: a resume may raise that of a run whose proxy continues."""
         return within_run(self.home, self.run, self._limits)
 
     def exceeded(self, day: str = "") -> str:

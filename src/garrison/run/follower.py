@@ -1,8 +1,8 @@
 """Follower of a run: what brings its tested branch on to a target beyond this repository, such as a pull request.
 
-The seam between runs and the rooms that know a forge. A launch names how its run lands; `EXTRAS` says which module
-knows a way that is not a merge here. It is imported by launcher and guardian of such a run, and by its pre-flight, and
-by nothing else, so that no other run loads a forge's client.
+The seam between runs and the rooms that know a forge. A launch names how its run lands; for a way that is not a merge
+here, an extra registers three parts in `plugins.OWN`: `land.WAY.follower`, `land.WAY.check` and `land.WAY.variables`.
+Launcher and guardian of such a run and its pre-flight load them, so that no other run loads a forge's client.
 
 A follower observes in the guardian's turn and decides in its policy: `GuardianView.follower` is what it saw, and
 answers from that and the run's journal what comes next (`guardian_view.FollowerView`, pure). Its records are the run's,
@@ -11,10 +11,9 @@ so the state folds them as any other (`run/state.py`).
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from garrison.records.run import LAND_PR
+from garrison.plugins import OWN, PluginGroup, load
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,9 +27,6 @@ if TYPE_CHECKING:
     from garrison.run.state import RunState
     from garrison.system.event_loop import EventLoop
     from garrison.system.git import Git
-
-EXTRAS = {LAND_PR: "garrison.pull_request.worker"}
-"""`land` of a launch → the module that knows it, which has what `Extra` says."""
 
 
 class Follower(Protocol):
@@ -54,26 +50,28 @@ class Follower(Protocol):
         """Return the seconds until it must be observed; None if nothing is due."""
 
 
-class Extra(Protocol):
-    """What a module of `EXTRAS` offers."""
-
-    def variables(self, environ: Mapping[str, str]) -> dict[str, str]:
-        """Return the variables, such as tokens, that launcher and guardian get: no runner, agent or gate does."""
-
-    def check_base(self, runtime: Runtime, git: Git, stated: str | None) -> tuple[str, str, str]:
-        """Return base, remote and the base's commit; Refused or ForgeError if the run could not land there."""
-
-    def open_follower(self, runtime: Runtime, launch: Launch, plan: RunPlan, git: Git) -> Follower:
-        """Return the follower of a run."""
+def open_follower(runtime: Runtime, launch: Launch, plan: RunPlan, git: Git) -> Follower | None:
+    """Return the follower of a run; None for one that needs none."""
+    opened = _part(launch.land, "follower")
+    return cast("Follower", opened(runtime, launch, plan, git)) if opened is not None else None
 
 
-def find_extra(land: str) -> Extra | None:
-    """Import the extra that knows a way of landing; None for one that needs none."""
-    name = EXTRAS.get(land)
-    return cast("Extra", import_module(name)) if name is not None else None
+def find_base(land: str, runtime: Runtime, git: Git, stated: str | None) -> tuple[str, str, str] | None:
+    """Return base, remote and the base's commit of a run that lands so; None if it lands in this repository.
+
+    Raises:
+        Refused, ForgeError: the run could not land there.
+    """
+    check = _part(land, "check")
+    return cast("tuple[str, str, str]", check(runtime, git, stated)) if check is not None else None
 
 
 def follower_variables(launch: Launch, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that launcher and guardian of a run get for its follower."""
-    extra = find_extra(launch.land)
-    return extra.variables(environ) if extra is not None else {}
+    """Return the variables, such as tokens, that launcher and guardian get: no runner, agent or gate does."""
+    variables = _part(launch.land, "variables")
+    return cast("dict[str, str]", variables(environ)) if variables is not None else {}
+
+
+def _part(land: str, name: str) -> Any:
+    part = f"land.{land}.{name}"
+    return load(PluginGroup.PARTS, part) if part in OWN[PluginGroup.PARTS] else None

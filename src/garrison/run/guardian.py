@@ -30,7 +30,7 @@ from garrison.records.store import quarantine
 from garrison.run import branch as run_branch
 from garrison.run import candidates, flow_policy, guardian_policy
 from garrison.run.agent_places import AgentPlaces
-from garrison.run.follower import find_extra
+from garrison.run.follower import open_follower
 from garrison.run.git_record import GIT, GitWatch
 from garrison.run.guardian_view import GuardianView, LandingView, is_resting, is_suspended
 from garrison.run.merge_client import MergeStatus
@@ -107,8 +107,7 @@ class Guardian:
         moves = self.state.foreign_moves
         self.target_watch = TargetWatch(run_branch.target_queue(runtime, launch, incarnation.token, self.queue.git),
                                         launch.base, moves[-1].new if moves else launch.base_oid)
-        extra = find_extra(launch.land)
-        self.follower = extra.open_follower(runtime, launch, plan, self.queue.git) if extra is not None else None
+        self.follower = open_follower(runtime, launch, plan, self.queue.git)
         self.git_watch = GitWatch(runtime.home, self.queue.git, self.files.root / "git", self._told(GIT))
         self.gate_watch = GateWatch(self.target_watch.queue, launch, self._told(GATE))
         self.policy = Policy.of(runtime.timing, launch.max_respawn)

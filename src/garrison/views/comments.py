@@ -80,7 +80,7 @@ def take_comments(git: Git, change: CommitRange, given: Sequence[ReviewComment])
 
 
 def compose_reason(note: str, comments: Sequence[ReviewComment]) -> str:
-    """Return what the next attempt is told: the note, then each comment with its lines; UsageError if it is too long.
+    """Return what the next attempt gets: the note, then each comment with its lines; UsageError if it is too long.
     """
     if not comments:
         return note.strip()

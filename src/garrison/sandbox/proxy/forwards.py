@@ -136,7 +136,7 @@ _FILTER = (
 """Classic BPF: the beginning of each TCP segment with RST, nothing else."""
 _LOOPBACK = bytes((127, 0, 0, 1))
 MAX_TOLD = 20
-"""Ports of one tree that are told."""
+"""Ports of one tree that are reported."""
 
 
 def watch_resets() -> socket.socket | None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from garrison.cli.resolve import observer_of
 from garrison.merge.config import QueueConfig
@@ -29,6 +29,8 @@ class HomeBuilder:
 
     home: Path
     sleepers: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    labels: ClassVar[tuple[str, ...]] = ()
+    """Labels that the nodes of every run have in turn; without, a node has none."""
 
     def __post_init__(self) -> None:
         self.store = Store(self.home)
@@ -44,7 +46,7 @@ class HomeBuilder:
         run_records.save(files.launch, Launch(run, "crew", "/repo", "main", self.now(), "/trees",
                                               max_agents=max_agents))
         chain = " -> ".join(["start", *nodes, "exit"])
-        boxes = "; ".join(f'{node} [shape=box, command="true"]' for node in nodes)
+        boxes = "; ".join(f'{node} [shape=box, command="true"{self.label_of(at)}]' for at, node in enumerate(nodes))
         files.graph.write_text("digraph crew { flow=dag; start [shape=Mdiamond]; exit [shape=Msquare]; "
                                f"{boxes}; {chain} }}")
         guardian = Writer(files.journal, "guardian-crew#1")
@@ -52,6 +54,11 @@ class HomeBuilder:
         for node in nodes:
             guardian.append("node", {"node": node, "status": "pending", "attempt": 1}, self.now())
         return guardian
+
+    def label_of(self, number: int, own: str = "") -> str:
+        """Return the attribute of a node's label: its own, and the one whose turn it is; '' for none."""
+        words = [word for word in (own, self.labels[number % len(self.labels)] if self.labels else "") if word]
+        return f', label="{" ".join(words)}"' if words else ""
 
     def incarnation(self, role: str, name: str, run: str, *, life: int = 1, phase: str = "executing",
                     status: str = "active", command: str = "exec sleep 600", reason: str = "") -> int | None:
@@ -155,7 +162,7 @@ def build_large_run(builder: HomeBuilder, nodes: int, run: str = "r1") -> list[s
     width = min(WIDE, max(3, nodes // 5))
     edges = [f"{names[number - width - (number * 7) % 3 * (number > width + 2)]} -> {name}"
              for number, name in enumerate(names) if number >= width]
-    boxes = [f'{name} [shape=box, command="true", label="{TOPICS[number % len(TOPICS)]} {number}"]'
+    boxes = [f'{name} [shape=box, command="true"{builder.label_of(number, f"{TOPICS[number % len(TOPICS)]} {number}")}]'
              for number, name in enumerate(names)]
     graph = "; ".join([*boxes, *(f"start -> {name}" for name in names[:width]), *edges,
                        *(f"{name} -> exit" for name in names[-width:])])

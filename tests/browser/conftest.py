@@ -15,9 +15,11 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+import real_texts
 from playwright.sync_api import expect, sync_playwright
 
 from chromium import CHROMIUM, FLAGS
+from top_support import HomeBuilder
 
 PATIENCE = 60_000
 """Milliseconds until something that should be on a page is missing. A page follows an event within a tenth of a second;
@@ -71,6 +73,14 @@ class Watch:
     def check(self) -> None:
         bad = [line for line in self.seen if not any(re.search(each, line) for each in self.allowed)]
         assert not bad, bad
+
+
+@pytest.fixture(scope="module", autouse=True)
+def real_labels() -> Iterator[None]:
+    """Nodes have labels as real projects have them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(HomeBuilder, "labels", real_texts.LABELS)
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -33,6 +33,8 @@ TypeError: unsupported operand type(s) for +: 'int' and 'Decimal'
 ANSWERS = ("Half even", "Round half to even everywhere, as the bank does, and adapt the tests of the old rule",
            "Keep the old rule for invoices that were sent before the change. " * 4 + "用新的规则处理其他一切。" * 3)
 """Answers of about 10, 80 and 300 characters."""
+LABELS = (TITLE, CHINESE, EMOJI, HOSTILE)
+"""Labels of the nodes of every run of this folder's tests."""
 NODES: Mapping[str, str] = {
     "plan": "Plan", "money": TITLE, LONG: CHINESE, "audit": EMOJI, "docs": HOSTILE, "ask_rounding": "Which rule?",
     "release": "Release notes", "flaky": "Mend the flaky test", "importer": "Importer", "report": "Monthly report"}

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
 
+from real_texts import ANSWERS, CHINESE, EMOJI, TITLE
+
 from support import DEADLINE, PROGRAM, Place, wait_for
 
 HOSTILE = "<img src=x onerror=alert(1)>"
@@ -26,9 +28,9 @@ digraph web {
   slow [shape=box, label="Money in cents", command="echo begun; HOLD; echo m > m.txt; git add -A; git commit -qm m"]
   bad  [shape=box, label="Audit", command="echo it is red; exit 3"]
   ask  [shape=hexagon, label="Land the rounding rule?"]
-  land [shape=box, label="Rounding", command="touch land.txt"]
+  land [shape=box, label="TITLE", command="touch land.txt"]
   start -> fast -> exit; start -> slow -> exit; start -> bad -> exit; start -> ask
-  ask -> land [label="[Y] Yes, land it"]; ask -> exit [label="[N] Not yet"]; land -> exit
+  ask -> land [label="[Y] Yes, land it"]; ask -> exit [label="[N] Not yet"]; ask -> exit [label="LONG"]; land -> exit
 }
 """
 
@@ -72,10 +74,14 @@ class Served:
     def begin(self) -> None:
         """Launch the run, wait until it stands as described, and serve it."""
         graph = self.place.root / "web.dot"
-        hold = f"python3 -m http.server 3000 & {self.place.hold('slow')}"
+        hold = f"python3 -m http.server 3000 2>/dev/null & {self.place.hold('slow')}"
         terminal = r"\\033[31mred\\033[0m \\033]8;;javascript:alert(1)\\007link\\n"
-        graph.write_text(GRAPH.replace("HOSTILE", HOSTILE).replace("GOAL", HOSTILE).replace("HOLD", hold).replace(
-            "TERMINAL", terminal))
+        texts = {"HOSTILE": HOSTILE, "GOAL": f"{HOSTILE} {CHINESE} {EMOJI}", "HOLD": hold, "TERMINAL": terminal,
+                 "TITLE": TITLE, "LONG": ANSWERS[2]}
+        text = GRAPH
+        for word, meant in texts.items():
+            text = text.replace(word, meant)
+        graph.write_text(text)
         self.place.launch(graph, "r1", "--max-rework", "0", gate="true")
         wait_for("a run to serve", self.place.journal)
         self.serve()

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import real_texts
 from playwright.sync_api import expect
 from served_run import serving
 
 from garrison.notify import devices
+from support import wait_for
 from top_support import HomeBuilder, home_builder
 
 PHONE = {"width": 390, "height": 844, "has_touch": True}
@@ -31,7 +33,8 @@ KEYS = {"p256dh": "BCVxsr7N_eNgVRqvHtD0zTZsEc6-VV-JvLexhqUzORcxaOzi6-AYWXvTBHm4b
 def gate(node: str, text: str) -> dict[str, Any]:
     return {"place": f"{node}#1", "node": node, "kind": "human", "text": text, "type": "single_select", "default": "",
             "deadline": "", "signal": "", "at": "2026-01-31T12:00:00.000000Z",
-            "options": [{"key": "Y", "label": "Yes", "target": "b", "written": "Yes"}]}
+            "options": [{"key": label[0], "label": label, "target": "b", "written": label}
+                        for label in ("Yes", *real_texts.ANSWERS)]}
 
 
 @pytest.fixture
@@ -166,3 +169,34 @@ def test_messages_go_to_the_services_of_browsers_alone_and_open_exactly_their_qu
         guardian.append("gate", {**gate("a", "Ship it?"), "closed": True}, builder.now())
         page.goto(f"{origin(url)}/?run=r1&notice={key.replace('#', '%23')}")
         expect(page.locator("#toast")).to_contain_text("through the device Tablet")
+
+
+def test_a_push_that_arrives_is_shown_and_opens_its_question_in_the_open_page(home: Any, opened: Any) -> None:
+    """A browser without a display shows no notifications, so what its worker would show is recorded."""
+    with serving(home[0]) as url:
+        page = opened(url)
+        session, found = page.context.new_cdp_session(page), []
+        session.on("ServiceWorker.workerRegistrationUpdated", lambda told: found.extend(told["registrations"]))
+        session.send("ServiceWorker.enable")
+        page.evaluate("navigator.serviceWorker.register('/service_worker.js').then(() => navigator.serviceWorker.ready)"
+                      ".then(() => 1)")
+        wait_for("its worker", lambda: page.context.service_workers)
+        [worker] = page.context.service_workers
+        worker.evaluate("() => { self.shown = []; registration.showNotification = async (title, { body, data }) => {"
+                        " shown.push([title, body, data.path]); }; }")
+        path = "/?run=r1&node=a"
+        for pushed in (json.dumps({"title": "garrison: r1", "body": "a waits for you", "path": path}),
+                       json.dumps({"title": "x", "path": "https://evil.example/"}), "{"):
+            session.send("ServiceWorker.deliverPushMessage", {
+                "origin": origin(url), "registrationId": found[-1]["registrationId"], "data": pushed})
+        wait_for("all are shown", lambda: len(worker.evaluate("shown")) == 3)
+        assert worker.evaluate("shown") == [["garrison: r1", "a waits for you", path],
+                                            ["x", "Something waits for you", "/"],
+                                            ["garrison", "Something waits for you", "/"]]
+        page.reload()
+        worker.evaluate("""path => {
+          const event = new ExtendableEvent("notificationclick");
+          self.dispatchEvent(Object.assign(event, { notification: { close() {}, data: { path } } }));
+        }""", path)
+        expect(page).to_have_url(origin(url) + path)
+        page.close()

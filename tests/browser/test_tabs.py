@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Page, expect
+from real_texts import ANSWERS
 from served_run import serving
 
 from garrison.agents.conversation.files import AttemptFiles
@@ -19,7 +20,8 @@ TABS = 8
 """More than the connections that a browser opens to one host."""
 NODES = ("a", "b", "c")
 GATE = {"place": "a#1", "node": "a", "kind": "human", "text": "Ship?", "type": "single_select", "default": "",
-        "deadline": "", "signal": "", "options": [{"key": "Y", "label": "Yes", "target": "exit", "written": "Yes"}]}
+        "deadline": "", "signal": "", "options": [
+            {"key": label[0], "label": label, "target": "exit", "written": label} for label in ("Yes", *ANSWERS)]}
 
 
 def lines(page: Page) -> list[str]:

@@ -24,10 +24,13 @@ from garrison.preview.listeners import Tree, look_at
 from garrison.preview.rules import Rules, Tickets
 from garrison.preview.service import Address, Preview, Wanted, list_previews
 from garrison.preview.ways import NodeWay
+from garrison.records.hosts import Host, write_host
+from garrison.records.remote import RemotePhase, RemoteWorkState, write_remote
 from garrison.sandbox import network
 from garrison.sandbox.dialer import Unreachable
 from garrison.system import processes
 from garrison.system.processes import ProcessId
+from support import PROGRAM
 
 SERVER = r"""
 import base64, hashlib, json, socketserver, socket, sys, threading, time
@@ -321,3 +324,16 @@ def test_a_preview_that_cannot_be_opened_says_why(node: Node, tmp_path: Path) ->
     held, port = listening()
     with held, pytest.raises(Refused, match="cannot be opened"):
         asyncio.run(Preview(tmp_path, Wanted("web", "r1", 3000), Address(port=port), Fake(node), print).run(print))
+
+
+def test_a_node_on_another_machine_is_refused_with_the_way_through_ssh(tmp_path: Path) -> None:
+    folder = tmp_path / "runs/r1/nodes/web/1"
+    folder.mkdir(parents=True)
+    (tmp_path / "runs/r1/launch.json").write_text("{}")
+    write_host(tmp_path, Host("box", "me@box", home="/h", command="/opt/garrison"))
+    write_remote(folder, RemoteWorkState(phase=RemotePhase.WORKING, host="box", host_run="r7"))
+    done = subprocess.run([*PROGRAM, "--home", str(tmp_path), "preview", "web", "5173", "--run", "r1"],
+                          capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1 and done.stderr.strip().endswith(
+        "web is on box; this opens its preview there, and leads to it from here: ssh -L 5173:127.0.0.1:5173 me@box "
+        "'/opt/garrison --home /h preview web 5173 --run r7 --outer-port 5173'"), done.stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -32,9 +33,11 @@ from garrison.preview.service import (
     list_previews,
 )
 from garrison.processes.runtime import Runtime
+from garrison.records.remote import RemotePhase
 from garrison.records.run import RunFiles, list_runs
 from garrison.records.store import Store
 from garrison.system.machine import garrison_argv
+from garrison.views.remote import on_host
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -92,7 +95,7 @@ def preview(node: str | None, port: int | None, run: str | None, show_list: bool
         raise UsageError("pass both --tls-cert and --tls-key")
     tls = (tls_cert, tls_key) if tls_cert is not None and tls_key is not None else None
     address = Address(outer_port, listen, hostname, tls, as_localhost=as_localhost, tcp=tcp).check()
-    wanted = Wanted(node, resolve.run_of_node(store, node, run), port or 0)
+    wanted = _find(store, Wanted(node, resolve.run_of_node(store, node, run), port or 0), is_own=command is not None)
     if background:
         print(_open_in_background(store.home, wanted, sys.argv[1:]), flush=True)
         return
@@ -111,6 +114,26 @@ def preview(node: str | None, port: int | None, run: str | None, show_list: bool
     with closing(OwnServer(Runtime.real(store.home), wanted.run, node, attempt or 0, command, os.getpid())) as server:
         print_message(describe_start(server, command))
         asyncio.run(Preview(store.home, wanted, address, server, print_message).run(opened))
+
+
+def _find(store: Store, wanted: Wanted, *, is_own: bool) -> Wanted:
+    """Return what is wanted; Refused for a node on another machine, with the command that leads to it through ssh.
+
+    Args:
+        is_own: the server is started here.
+    """
+    files = RunFiles(store.home, wanted.run)
+    folder = files.attempt(wanted.node, files.latest_attempt(wanted.node) or 1)
+    found = None if is_own else on_host(store.home, folder, wanted.node)
+    if found is None or found[2].phase == RemotePhase.ENDED:
+        return wanted
+    way, command, state = found
+    port = wanted.port or 8000
+    inner = str(wanted.port) if wanted.port else ""
+    there = " ".join(filter(None, [shlex.join(command), "preview", wanted.node, inner, "--run", state.host_run,
+                                   "--outer-port", str(port)]))
+    line = f"ssh -L {port}:127.0.0.1:{port} {way.ssh} {shlex.quote(there)}" if way.ssh else there
+    raise Refused(f"{wanted.node} is on {state.host}; this opens its preview there, and leads to it from here: {line}")
 
 
 def _why_over(store: Store, wanted: Wanted) -> str:

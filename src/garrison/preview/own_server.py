@@ -60,7 +60,7 @@ class OwnServer:
         self.commit, self._task = change.head, task
         self._git = Git(Path(self._launch.repo), home=runtime.home)
         beside = worktree_path(self._launch, node)
-        _sweep(self._git, beside)
+        _sweep(self._git, beside, files.root / FOLDER)
         self.worktree = beside.with_name(f"{node}{SUFFIX}{pid}")
         self._folder = atomic.make_directory(files.root / FOLDER / f"{node}{SUFFIX}{pid}")
         self._network: NetworkPlace | None = None
@@ -134,13 +134,16 @@ class OwnServer:
         untrusted.remove(self._folder.parent, self._folder.name)
 
 
-def _sweep(git: Git, beside: Path) -> None:
-    """Remove the worktrees of previews of a node that were killed."""
-    for path in beside.parent.glob(f"{beside.name}{SUFFIX}*"):
+def _sweep(git: Git, beside: Path, records: Path) -> None:
+    """Remove the worktrees and the folders of previews of a node that were killed."""
+    for path in (*beside.parent.glob(f"{beside.name}{SUFFIX}*"), *records.glob(f"{beside.name}{SUFFIX}*")):
         number = path.name.rpartition("-")[2]
         if number.isdecimal() and processes.probe(int(number)) is None:
-            with suppress(GarrisonError):
-                remove_worktree(git, path)
+            with suppress(GarrisonError, OSError):
+                if path.parent == records:
+                    untrusted.remove(records, path.name)
+                else:
+                    remove_worktree(git, path)
 
 
 def describe_start(server: OwnServer, command: str) -> str:

@@ -1,7 +1,9 @@
 // Attempts of a node: what became of each and why, the end of its log, and the incarnations of its processes.
 
+import { Tool } from "./controls.js";
 import { legibleName } from "./legible.js";
 import { Tail } from "./tail.js";
+import { copy } from "./text_tools.js";
 import { Empty, html } from "./view.js";
 import { clock, count, signOf, stateOf, wordOf } from "./words.js";
 
@@ -46,7 +48,13 @@ function Attempt({ one, next }) {
     </p>
     ${reason && html`<p class="reason">${tail ? reason.split("\n")[0] : reason}</p>`}
     ${tail && html`<${Tail} text=${tail.slice(-TAIL)} />`}
-    ${one.branch && html`<p class="mono">${[legibleName(one.branch), one.commit?.slice(0, 10)].filter(Boolean).join(" @ ")}</p>`}
+    ${
+      one.branch &&
+      html`<p class="mono">
+        ${[legibleName(one.branch), one.commit?.slice(0, 10)].filter(Boolean).join(" @ ")}
+        <${Tool} label="Copy the name of the branch" does=${() => copy(one.branch)}>Copy<//>
+      </p>`
+    }
     ${
       lives.length > 0 &&
       html`<ol class="lives">

@@ -5,6 +5,7 @@ import { addTask, runAgain } from "./begin.js";
 import { Act } from "./controls.js";
 import { confirmed } from "./dialog.js";
 import { runWord, tally } from "./state.js";
+import { Age } from "./time.js";
 import { html, reading } from "./view.js";
 import { dollarsOf, signOf, stateOf, wordOf } from "./words.js";
 
@@ -27,7 +28,7 @@ const LOOKS = { "waiting for you": "asking", "nothing at work": "waiting" };
 /**
  * The head of `run`.
  * @param {Object} props
- * @param {import("./state").State|null} props.state null: not known yet, and nothing is shown
+ * @param {import("./state").State|null} props.state null: not known yet
  * @param {number} props.waits how many items wait for the user
  * @param {Array<Object>|null} props.runs all runs of the home
  * @param {(...given: any[]) => any} props.act posts a change
@@ -35,18 +36,25 @@ const LOOKS = { "waiting for you": "asking", "nothing at work": "waiting" };
 export const RunHead = reading(
   ["status", "nodes", "gates", "waits", "next", "goal", "title", "costs", "write"],
   ({ run, state, waits, runs, act }) =>
-    state &&
-    html` <div class="run-id">
-        <${Picker} run=${run} runs=${runs} /><${Status} state=${state} waits=${waits} />
-        ${state.write === false && html`<span class="pill" title="The token of this address allows no changes">read only</span>`}
-      </div>
-      <div class="progress">
-        <${Progress} state=${state} /><span class="cost"
-          >${state.costs?.windows || dollarsOf(state.costs?.usd, state.costs?.limits?.run)}</span
-        >
-      </div>
-      <p class="goal" title=${state.goal || null}>${state.goal || state.title}</p>
-      <div class="row run-actions">${state.write !== false && html`<${Actions} state=${state} act=${act} />`}</div>`,
+    !state
+      ? html`<div class="run-id"><${Picker} run=${run} runs=${runs} /></div>
+          <p class="goal">${"\u00a0"}</p>
+          <div class="row run-actions unseen"><button type="button" disabled>Stop</button></div>`
+      : html` <div class="run-id">
+            <${Picker} run=${run} runs=${runs} /><${Status} state=${state} waits=${waits} />
+            ${state.write === false && html`<span class="pill" title="The token of this address allows no changes">read only</span>`}
+          </div>
+          <div class="progress">
+            <${Progress} state=${state} /><span class="cost"
+              >${state.costs?.windows || dollarsOf(state.costs?.usd, state.costs?.limits?.run)}</span
+            ><span class="cost onto"
+              >${state.target && `onto ${state.target}, `}<${Age} time=${state.created} before="begun " after=" ago"
+            /></span>
+          </div>
+          <p class="goal" title=${state.goal || null}>${state.goal || state.title}</p>
+          <div class="row run-actions">
+            ${state.write !== false && html`<${Actions} state=${state} act=${act} />`}
+          </div>`,
 );
 
 /** The runs, each with its status; the one that is chosen opens. */

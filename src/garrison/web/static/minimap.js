@@ -77,9 +77,8 @@ export function miniMap(element, place) {
     const { scrollWidth, scrollHeight, clientWidth, clientHeight, scrollLeft, scrollTop } = place;
     element.hidden = marks.length <= FEW || (scrollWidth <= clientWidth + 1 && scrollHeight <= clientHeight + 1);
     Object.assign(frame.style, {
-      left: `${(width * scrollLeft) / scrollWidth}px`,
+      translate: `${(width * scrollLeft) / scrollWidth}px ${(height * scrollTop) / scrollHeight}px`, // no layout is needed for it
       width: `${Math.max(4, Math.min(width, (width * clientWidth) / scrollWidth))}px`,
-      top: `${(height * scrollTop) / scrollHeight}px`,
       height: `${Math.max(4, Math.min(height, (height * clientHeight) / scrollHeight))}px`,
     });
   }

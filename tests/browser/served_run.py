@@ -74,7 +74,7 @@ class Served:
     def begin(self) -> None:
         """Launch the run, wait until it stands as described, and serve it."""
         graph = self.place.root / "web.dot"
-        hold = f"python3 -m http.server 3000 & {self.place.hold('slow')}"
+        hold = f"python3 -m http.server 3000 2>/dev/null & {self.place.hold('slow')}"
         terminal = r"\\033[31mred\\033[0m \\033]8;;javascript:alert(1)\\007link\\n"
         texts = {"HOSTILE": HOSTILE, "GOAL": f"{HOSTILE} {CHINESE} {EMOJI}", "HOLD": hold, "TERMINAL": terminal,
                  "TITLE": TITLE, "LONG": ANSWERS[2]}

@@ -21,6 +21,8 @@ from tests.simulator.world import Effect, Process, World, key_of
 from garrison.processes.actions import Action, ActionKind, ApplySignal
 from garrison.processes.supervisor import START_RACES
 from garrison.records.events import (
+    CandidatesCompared,
+    CandidatesRanked,
     ChildHealed,
     FlowAdvanced,
     GuardianSignal,
@@ -202,6 +204,10 @@ class Guardian(SimulatedProcess):
     def _change_landing(self, action: Action, view: GuardianView) -> Effect:
         yield from self.record_synced(action.expect(LandingChanged))
 
+    def _judge_candidates(self, action: Action, view: GuardianView) -> Effect:
+        assert isinstance(action.payload, CandidatesRanked | CandidatesCompared)
+        yield from self.record_synced(action.payload)
+
     def _enqueue(self, action: Action, view: GuardianView) -> Effect:
         self.world.target.enqueue(self.run.id, self.state.landing.attempt, self.state.landing.oid)
         yield None
@@ -309,6 +315,8 @@ class Guardian(SimulatedProcess):
         ActionKind.ADVANCE_FLOW: _advance_flow,
         ActionKind.CHANGE_WAIT: _change_wait,
         ActionKind.CANCEL_NODE: _cancel_node,
+        ActionKind.RANK_CANDIDATES: _judge_candidates,
+        ActionKind.COMPARE_CANDIDATES: _judge_candidates,
         ActionKind.CHANGE_TURN: _change_turn,
         ActionKind.CHANGE_LANDING: _change_landing,
         ActionKind.ENQUEUE: _enqueue,

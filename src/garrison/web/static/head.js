@@ -47,7 +47,7 @@ export const RunHead = reading(
           <div class="progress">
             <${Progress} state=${state} /><span class="cost"
               >${state.costs?.windows || dollarsOf(state.costs?.usd, state.costs?.limits?.run)}</span
-            ><span class="cost onto"
+            ><span class="onto"
               >${state.target && `onto ${state.target}, `}<${Age} time=${state.created} before="begun " after=" ago"
             /></span>
           </div>

@@ -74,6 +74,9 @@ OWN_COMMANDS = {
     # plans
     "plan": OwnCommand("Runs", "Have a goal divided into tasks; run them once you approve.",
                        "garrison.cli.plan:plan"),
+    # lessons
+    "lessons": OwnCommand("Runs", "Keep or drop lessons that repeated refusals propose.",
+                          "garrison.cli.lessons:lessons"),
     # conversations
     "ask": OwnCommand("Page and chat", "Ask the butler a question about the runs, or for an action.",
                       "garrison.cli.chat:ask"),

@@ -32,7 +32,7 @@ CONTROL = {
     "merge-queue unpause", "merge-queue resume", "merge-queue doctor",
     "host add", "host list", "host show", "host drain", "host remove", "host run",  # list and show reach hosts over ssh
     "pipeline answer", "pipeline signal", "spawn-runner", "setup clear",
-    "spawn-orchestrator", "preview"}
+    "spawn-orchestrator", "preview", "lessons keep", "lessons drop"}
 
 
 def commands(command: click.Command, *above: str) -> Iterator[tuple[str, click.Command]]:

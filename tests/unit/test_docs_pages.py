@@ -120,6 +120,7 @@ MOST_WORDS = 38_000 + ROWS_OF_FEATURES
 FEATURES, OF_A_FEATURE = frozenset({
     "acp.md",
     "best-of-n.md",
+    "lessons.md",
     "mcp.md",
     "plan.md",
     "preview.md",

@@ -96,7 +96,7 @@ def objection(line: str) -> str:
     ctx = click.Context(garrison, info_name="garrison")
     words = shlex.split(line)
     try:
-        while isinstance(command, click.Group):
+        while isinstance(command, click.Group) and (words or not command.invoke_without_command):
             _, found, words = command.resolve_command(ctx, words)
             command, ctx = found, click.Context(found, info_name=found.name, parent=ctx)
         command.make_context(command.name, words, parent=ctx.parent)

@@ -179,7 +179,8 @@ def test_a_red_check_and_comments_go_to_the_node_that_owns_the_lines_once() -> N
     facts = replace(GREEN, checks=(RED,), comments=(COMMENT, replace(COMMENT, id="c2", owner="b")))
     [back] = settle(state, facts)
     event = back.expect(PullRequestChanged)
-    assert (event.state, event.node, event.taken) == ("reworking", "a", [RED.id, COMMENT.key])
+    assert (event.state, event.node, event.taken, event.said) == (
+        "reworking", "a", [RED.id, COMMENT.key], [COMMENT.text])
     assert event.flow is not None and event.flow.body["to"] == "a"
     told = event.flow.body["reason"]
     assert "E   assert 1 == 2" in told and "`eve` comments at calc.py:3" in told and "use a dict" in told

@@ -228,6 +228,8 @@ class Briefing(Value):
     result_file: str = ""
     confinement: str = ""
     """What a sandbox leaves the agent; '' without one."""
+    lessons: str = ""
+    """Section with the user's private lessons; '' for none."""
 
 
 class Judgement(Value):

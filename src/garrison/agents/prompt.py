@@ -67,7 +67,7 @@ _REWORK: dict[RefusedBy, str] = {by: f"rework_{by}.md" for by in RefusedBy if by
 
 def build(task: Task, briefing: Briefing) -> str:
     """Return the text for prompt.md: the task, then the rules if no tool tells them, then what happened before."""
-    parts = [_task(task, briefing), decided(briefing.decided), run_so_far(task)]
+    parts = [_task(task, briefing), decided(briefing.decided), briefing.lessons, run_so_far(task)]
     if briefing.reporting is not Reporting.TOOLS:
         parts += [_next_step(task, briefing), _rules(briefing)]
     if briefing.refusal is not None:
@@ -86,8 +86,8 @@ def for_host(task: Task, briefing: Briefing) -> str:
     gate = f"When you are done, the branch, merged with `{landing.target}`, must pass: {code(landing.gate)}" \
         if landing.target and landing.gate else ""
     ways = "\n".join(["Your report decides how the run goes on:", "", *(f"- {way}" for way in task.ways)])
-    parts = [task.prompt or task.label, decided(briefing.decided), landed if briefing.landed else "", gate,
-             ways if task.ways else "", run_so_far(task)]
+    parts = [task.prompt or task.label, decided(briefing.decided), briefing.lessons,
+             landed if briefing.landed else "", gate, ways if task.ways else "", run_so_far(task)]
     if briefing.refusal is not None:
         parts.append(rework(task, briefing.refusal, briefing.reporting))
     if briefing.interruption is not None:

@@ -167,22 +167,15 @@ def _commit_ticks(queue: MergeQueue, name: str, words: Collection[str]) -> tuple
     """
     git = queue.git
     tip = git.branch_tip(queue.target)
-    listed = git.run("ls-tree", "-z", "--full-tree", str(tip), "--", name).out.split()
-    if tip is None or len(listed) < 3:
+    found = git.find_text(tip, name) if tip is not None else None
+    if tip is None or found is None:
         raise Refused(f"{queue.target} has no {name} any more; nothing is ticked")
-    text = git.run("cat-file", "blob", listed[2], exact=True).out
+    mode, text = found
     data, titles = tick_tasks(text.encode(errors="surrogateescape"), words, name)
     if not titles:
         return None
-    with git.open_scratch() as folder:
-        index = {"GIT_INDEX_FILE": f"{folder}/index"}
-        git.run("read-tree", tip, extra=index)
-        blob = git.run("hash-object", "-w", "--stdin", text=data.decode(), durable=True).out.strip()
-        git.run("update-index", "--cacheinfo", f"{listed[0]},{blob},{name}", extra=index)
-        tree = git.run("write-tree", extra=index, durable=True).out.strip()
-    date = int(git.run("log", "-1", "--format=%ct", tip, "--").out)
     body = "\n".join(f"- {title}" for title in titles)
-    return git.commit_tree(tree, [tip], f"Tick {_count(titles)} of {name}\n\n{body}\n", date=date), titles
+    return git.commit_text(tip, name, mode, data.decode(), f"Tick {_count(titles)} of {name}\n\n{body}\n"), titles
 
 
 def _tick_in_place(path: Path, words: Collection[str]) -> list[str]:

@@ -39,7 +39,7 @@ from garrison.agents.registry import has_session, limits_of, reporting_of, turns
 from garrison.ends import End, EndKind, RefusedBy
 from garrison.errors import GarrisonError
 from garrison.merge.failing_tests import find_failing
-from garrison.node.instructions import Instructions, read_instructions, read_settings
+from garrison.node.instructions import Instructions, read_instructions, read_private_lessons, read_settings
 from garrison.node.worktree import CONFLICTS, MERGED
 from garrison.records import atomic, budget, journal
 from garrison.records import run as run_records
@@ -148,7 +148,8 @@ class Briefer:
             branch_name(task.run_id, task.node), self.landing(), bool(validator_agent(task.attributes)), landed, more,
             *self._siblings(), self._attempts(), self._left(), self.decided(), self.refusal(), interruption,
             reporting_of(task.agent, self.runtime.home, task.attributes),
-            str(assignment.notes), str(assignment.result_file), prompt.confinement(rights))
+            str(assignment.notes), str(assignment.result_file), prompt.confinement(rights),
+            read_private_lessons(self.runtime.home, self.git.key))
 
     def for_host(self, notes: str, *, is_successor: bool) -> str:
         """Return the text of the task for a host, whose own run briefs the agent about everything else."""
@@ -158,7 +159,7 @@ class Briefer:
         return prompt.for_host(self.task, Briefing(
             branch_name(self.task.run_id, self.task.node), self.landing(), bool(validator_agent(self.task.attributes)),
             landed, more, decided=self.decided(), refusal=self.refusal(), interruption=interruption,
-            reporting=Reporting.EXIT_CODE))
+            reporting=Reporting.EXIT_CODE, lessons=read_private_lessons(self.runtime.home, self.git.key)))
 
     # ---- what is there
 

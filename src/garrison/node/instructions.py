@@ -3,17 +3,21 @@
 They are read from the target's commit, not from a worktree that an agent may have changed: with the files that they
 import (`@path`), as Claude Code reads them, and those of folders, which reach the agent once it looks into one. The
 settings, such as hooks and permissions, only reach an agent whose profile takes them (`read_settings`).
+
+Lessons that the user keeps private (`garrison lessons`) are lines of a file in the home, and stand in every prompt.
 """
 
 from __future__ import annotations
 
 import posixpath
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
 from garrison.agents import prompt
+from garrison.records import atomic
 from garrison.system.git import GitError
 from garrison.system.terminal_text import spell_hidden
 from garrison.values import Value
@@ -81,6 +85,22 @@ def read_settings(git: Git, commit: str) -> dict[str, str]:
             if "\0" not in text and left >= 0:
                 texts[name] = text
     return texts
+
+
+def lessons_folder(home: Path, repository: str) -> Path:
+    """Return the folder of the lessons of the repository with this key (`Git.key`)."""
+    return home / "lessons" / repository
+
+
+def private_lessons(home: Path, repository: str) -> Path:
+    """Return the file whose lines the user gives to all agents of a repository, without committing them."""
+    return lessons_folder(home, repository) / "private.md"
+
+
+def read_private_lessons(home: Path, repository: str) -> str:
+    """Return the section of a prompt with the user's private lessons, '' for none."""
+    text = (atomic.read(private_lessons(home, repository)) or b"")[:MAX_FOLDER].decode(errors="replace").strip()
+    return f"## Lessons of the person in charge for this repository\n\n{spell_hidden(text)}" if text else ""
 
 
 def _in_prompt(texts: Mapping[str, str], target: str) -> str:

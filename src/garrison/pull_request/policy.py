@@ -44,6 +44,8 @@ MAX_FEEDBACK, MAX_WORDS = 100, 60_000
 """Checks and comments passed to one attempt, and characters of their text; the next one gets the rest."""
 MAX_SHOWN, MAX_SAID = 10, 2000
 """Comments that ask for nothing and are shown besides, the latest, and characters of each."""
+MAX_REMARK = 300
+"""Characters of a comment that a record has."""
 NEWS_SECONDS = 60.0
 """Seconds within which a forge says that what is on the base is merged."""
 LAG_SECONDS = 5.0
@@ -510,7 +512,8 @@ def _send_back(turn: PullRequestTurn) -> list[Action] | None:
         *([_SHOWN, *(f"{mention(each.author)}:\n{quote(each.text, MAX_SAID)}" for each in shown)] if shown else [])])
     event = PullRequestChanged(_S.REWORKING, facts.number, facts.url, reason=subject, node=owner,
                                taken=[each.key for each in own], auto=NO_AUTO if known.auto else "",
-                               flow=FlowAdvanced(asdict(SentBack(owner, reason))))
+                               flow=FlowAdvanced(asdict(SentBack(owner, reason))),
+                               said=[each.text[:MAX_REMARK] for each in own if isinstance(each, RequestComment)])
     return [Action(ActionKind.CHANGE_PULL_REQUEST, event.state, subject, event)]
 
 

@@ -329,7 +329,8 @@ class LandingChanged(Record):
 class PullRequestChanged(Record):
     """A step of the run's pull request (`records.pull_request`); empty fields stay as they were.
 
-    `taken` are the ids of checks and comments for which `flow` sends the run back to `node`.
+    `taken` are the ids of checks and comments for which `flow` sends the run back to `node`, `said` the beginnings of
+    these comments.
     """
 
     kind: ClassVar[str] = "pull_request"
@@ -344,6 +345,7 @@ class PullRequestChanged(Record):
     taken: list[str] = msgspec.field(default_factory=list)
     flow: FlowAdvanced | None = None
     told: str = ""
+    said: list[str] = msgspec.field(default_factory=list)
 
 
 class ForeignMove(Record):

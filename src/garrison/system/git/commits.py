@@ -363,6 +363,25 @@ class Commits(Repository):
         self._trees[commit] = tree
         return commit
 
+    def find_text(self, commit: str, name: str) -> tuple[str, str] | None:
+        """Return mode and text of a commit's file; None if it has none of that name."""
+        listed = self.run("ls-tree", "-z", "--full-tree", commit, "--", name).out.split()
+        return (listed[0], self.run("cat-file", "blob", listed[2], exact=True).out) if len(listed) > 2 else None
+
+    def commit_text(self, parent: str, name: str, mode: str, text: str, message: str) -> str:
+        """Write a commit on top of another in which one file has this mode and text; return its oid.
+
+        The same call makes the same commit, so that one that was killed can be repeated.
+        """
+        with self.open_scratch() as folder:
+            index = {"GIT_INDEX_FILE": f"{folder}/index"}
+            self.run("read-tree", parent, extra=index)
+            blob = self.run("hash-object", "-w", "--stdin", text=text, durable=True).out.strip()
+            self.run("update-index", "--add", "--cacheinfo", f"{mode},{blob},{name}", extra=index)
+            tree = self.run("write-tree", extra=index, durable=True).out.strip()
+        date = int(self.run("log", "-1", "--format=%ct", parent, "--").out)
+        return self.commit_tree(tree, [parent], message, date=date)
+
     def remotes(self, path: Path | None = None) -> dict[str, str]:
         """Return the remotes, and the address that each has for pushing alone, '' for none."""
         remotes: dict[str, str] = {}

@@ -1,0 +1,217 @@
+"""`garrison lessons`: what kept sending work back, as lines for agents that the user keeps or drops.
+
+A lesson of the repository is a line of its AGENTS.md or CLAUDE.md, added by a commit that the merge queue tests and
+lands like any entry; a private one is a line of a file in the home. Each step can be repeated: a line that is there is
+not added again.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from garrison.cli import resolve
+from garrison.cli.authority import require
+from garrison.cli.commands import Command, Group
+from garrison.cli.merge_queue_process import process_entry
+from garrison.cli.options import home_option, output_options, use_home
+from garrison.cli.output import print_json, print_message, print_table
+from garrison.cli.sandbox import settle_mode
+from garrison.config import find_home
+from garrison.errors import GarrisonError, NotFound, Refused, UsageError
+from garrison.lessons.rule import Proposal, add_line, check_text, judge, propose, remove_line
+from garrison.lessons.store import LessonRecord, Lessons, read_occurrences
+from garrison.merge import commands
+from garrison.merge.entry import WITHDRAWABLE, EntryOptions
+from garrison.processes.runtime import Runtime
+from garrison.system.clock import from_iso, iso
+from garrison.system.git import validate_repository
+from garrison.values import Value, replace
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from garrison.merge.queue import MergeQueue
+
+FILES = ("AGENTS.md", "CLAUDE.md")
+_FILE = "100644"
+_REGULAR = frozenset({_FILE, "100755"})
+"""Modes of git for what is a file; a link is not followed."""
+_NAMED = 2
+"""Sources of a proposal that the table names."""
+
+
+class Source(Value):
+    """An attempt whose work was sent back."""
+
+    run: str
+    node: str
+    attempt: int
+
+
+class ShownLesson(Value):
+    """A lesson as `garrison lessons --json` shows it."""
+
+    id: str
+    state: str
+    """`proposed`, `kept`, or `quiet` for a kept one whose refusal has not come for 90 days."""
+    text: str
+    place: str
+    """File that has its line; `private`, or '' for a proposal."""
+    times: int
+    """Attempts that its refusal has sent back: for a kept one since then."""
+    sources: tuple[Source, ...]
+    """Attempts that a proposal is made of, newest first."""
+
+
+@click.group(cls=Group, invoke_without_command=True)
+@output_options
+@click.pass_context
+def lessons(context: click.Context, home: str | None, *, as_json: bool) -> None:
+    """List what kept sending work back here: lessons that you can keep for agents, and those that you keep.
+
+    A refusal or a remark of a reviewer is proposed once it has come twice in 30 days and work that it sent back has
+    landed. No agent reads a proposal before you keep it.
+    """
+    use_home(home)
+    if context.invoked_subcommand is not None:
+        return
+    require("lessons", {}, home)  # what agents wrote reaches none of them from here
+    found = _Repository.open(find_home(None)).shown(time.time())
+    if as_json:
+        print_json(found)
+        return
+    print_table(("ID", "STATE", "TIMES", "WHERE", "LESSON"), [
+        (each.id, each.state, each.times, each.place or _words(each.sources), each.text) for each in found],
+        "no lesson: no refusal has come twice in 30 days and was resolved")
+    for each in found:
+        if each.state == "proposed":
+            print_message(f"{each.id}: `garrison lessons keep {each.id}` or `garrison lessons drop {each.id}`")
+        elif each.state == "quiet":
+            print_message(f"{each.id} was not needed for 90 days; `garrison lessons drop {each.id}`")
+
+
+@lessons.command(cls=Command, examples=(
+    ("garrison lessons keep 3f2a91c0", "its line is committed to AGENTS.md or CLAUDE.md, if the gate passes"),
+    ('garrison lessons keep 3f2a91c0 --private --text "Run make lint first."', "your words, in your home only"),
+))
+@click.argument("lesson", metavar="ID")
+@click.option("--private", is_flag=True, help="Keep it in the home instead of the repository.")
+@click.option("--to", type=click.Choice(FILES), help="File that gets the line (default: the one that there is).")
+@click.option("--text", metavar="TEXT", help="Your words in place of the proposed ones.")
+@home_option
+def keep(lesson: str, to: str | None, text: str | None, home: str | None, *, private: bool) -> None:
+    """Give a proposed lesson to all agents from now on, as a line of AGENTS.md or CLAUDE.md or of a private file."""
+    if private and to:
+        raise UsageError("--private and --to exclude each other")
+    use_home(home)
+    here = _Repository.open(find_home(None))
+    own = None if text is None else check_text(text)
+    proposal = here.proposal(lesson, time.time())
+    line = own or proposal.subject.line
+    place = "" if private else here.instructions_file(to)
+    if place:
+        here.land(proposal.id, place, lambda old: add_line(old, line), f"Keep a lesson in {place}", line)
+    with here.lessons.locked():
+        if private:
+            here.lessons.write_private(add_line(here.lessons.read_private(), line))
+        subject = proposal.subject
+        here.lessons.write(LessonRecord(proposal.id, subject.by, subject.what, subject.name, line, iso(time.time()),
+                                        place))
+    click.echo(f"kept in {place or here.lessons.private}: {line}")
+
+
+@lessons.command(cls=Command, examples=(("garrison lessons drop 3f2a91c0", "it is not proposed again"),))
+@click.argument("lesson", metavar="ID")
+@home_option
+def drop(lesson: str, home: str | None) -> None:
+    """Drop a proposal for good, or take back the line of a lesson that was kept."""
+    use_home(home)
+    here = _Repository.open(find_home(None))
+    kept = next((each for each in here.lessons.list() if each.id == lesson and not each.dropped), None)
+    if kept is None:
+        subject = here.proposal(lesson, time.time()).subject
+        kept = LessonRecord(lesson, subject.by, subject.what, subject.name, subject.line, iso(time.time()))
+    elif kept.place:
+        line = kept.text
+        here.land(lesson, kept.place, lambda old: remove_line(old, line), f"Drop a lesson of {kept.place}", line)
+    with here.lessons.locked():
+        if not kept.place and (text := here.lessons.read_private()):
+            here.lessons.write_private(remove_line(text, kept.text))
+        here.lessons.write(replace(kept, dropped=True, at=iso(time.time())))
+    click.echo(f"lesson {lesson} is dropped")
+
+
+class _Repository:
+    """The lessons of the repository one is in."""
+
+    def __init__(self, runtime: Runtime, queue: MergeQueue) -> None:
+        self.runtime, self.queue, self.git = runtime, queue, queue.git
+        self.lessons = Lessons(runtime.home, self.git.key)
+
+    @classmethod
+    def open(cls, home: Path) -> _Repository:
+        """Open that of the current folder; Refused outside of one."""
+        root = validate_repository(Path.cwd())
+        return cls(Runtime.real(home), resolve.open_queue(root, None, str(home)))
+
+    def shown(self, now: float) -> list[ShownLesson]:
+        """Return the open proposals, then the kept lessons."""
+        found, decided = read_occurrences(self.runtime, self.git), self.lessons.list()
+        open_ones = propose(found, self.git.key, (each.id for each in decided), now)
+        shown = [ShownLesson(each.id, "proposed", each.subject.line, "", len(each.sources), tuple(
+            Source(source.run, source.node, source.attempt) for source in each.sources)) for each in open_ones]
+        for lesson in decided:
+            if not lesson.dropped:
+                effect = judge(lesson.id, self.git.key, from_iso(lesson.at), found, now)
+                shown.append(ShownLesson(lesson.id, "quiet" if effect.remove else "kept", lesson.text,
+                                         lesson.place or "private", effect.times, ()))
+        return shown
+
+    def proposal(self, lesson: str, now: float) -> Proposal:
+        """Return the open proposal of an id; NotFound, or Refused for one that was decided."""
+        decided = self.lessons.list()
+        if any(each.id == lesson and not each.dropped for each in decided):
+            raise Refused(f"lesson {lesson} is kept already; `garrison lessons drop {lesson}` takes it back")
+        for each in propose(read_occurrences(self.runtime, self.git), self.git.key, (each.id for each in decided), now):
+            if each.id == lesson:
+                return each
+        raise NotFound(f"no lesson {lesson[:40]!r} is proposed; `garrison lessons` lists them")
+
+    def instructions_file(self, wanted: str | None) -> str:
+        """Return the file that gets a lesson; Refused if the target branch has none and none was named."""
+        tip = self.git.branch_tip(self.queue.target)
+        there = [name for name in FILES if tip and (found := self.git.find_text(tip, name)) and found[0] in _REGULAR]
+        if wanted or there:
+            return wanted or there[0]
+        raise Refused(f"{self.queue.target} has neither {' nor '.join(FILES)}; --to {FILES[0]} begins one, --private "
+                      "keeps the lesson in the home")
+
+    def land(self, lesson: str, name: str, change: Callable[[str], str], title: str, line: str) -> None:
+        """Change a file by a commit that lands through the queue; GarrisonError if it does not land."""
+        settle_mode(self.runtime.home)
+        queue, tip = self.queue, self.git.branch_tip(self.queue.target)
+        if tip is None:
+            raise Refused(f"{queue.repo} has no branch {queue.target}")
+        mode, old = self.git.find_text(tip, name) or (_FILE, "")
+        if mode not in _REGULAR:
+            raise Refused(f"{name} is no plain file on {queue.target}; choose another with --to, or --private")
+        if (new := change(old)) == old:
+            return
+        commit = self.git.commit_text(tip, name, mode, new, f"{title}\n\n- {line}\n")
+        entry = queue.enqueue_by_hand(f"lesson_{lesson}_{commit[:7]}", f"lesson/{lesson}", oid=commit, title=title,
+                                      options=EntryOptions(strategy="squash"))
+        entry = process_entry(queue, entry, print_message)
+        if entry.status == "landed":
+            return
+        if entry.status in WITHDRAWABLE:
+            commands.cancel(queue, entry.id, "its command does not wait")
+        raise GarrisonError(f"{name} is not changed: {entry.reason or entry.status}; the same command tries again")
+
+
+def _words(sources: Sequence[Source]) -> str:
+    named = [f"{source.node} {source.attempt} of {source.run}" for source in sources[:_NAMED]]
+    return ", ".join(named) + (f" and {len(sources) - _NAMED} more" if len(sources) > _NAMED else "")

@@ -1,0 +1,164 @@
+"""The rule by which lessons are proposed. Pure: it looks at records of refusals, never at a clock or a disk.
+
+The same refusal (what refused, and what it named) or the same remark of a reviewer is proposed once it has come at
+least twice within 30 days and work that it sent back has landed since. A kept lesson counts how often its refusal has
+come back, and is proposed for removal after 90 days without any.
+
+Names of files and tests are chosen by agents and count as hostile. A line quotes them as one line of code of bounded
+length, so that they can neither imitate an instruction nor import a file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+from garrison.agents.quotation import mention
+from garrison.ends import RefusalKind, RefusedBy
+from garrison.errors import UsageError
+from garrison.system.terminal_text import clean, spell_hidden
+from garrison.values import Value
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+DAY = 86400.0
+WITHIN, QUIET = 30 * DAY, 90 * DAY
+"""Seconds in which a refusal has to come twice, and seconds without any after which a lesson is to be removed."""
+TIMES, MOST_OPEN = 2, 3
+"""Times that a refusal has to come, and proposals that are open at once."""
+MOST_CHARACTERS = 300
+"""Characters of a lesson's line."""
+CHECK, COMMAND = "check", "command"
+"""What the name of a refusal by acceptance or gate is: a test that failed, or the whole command."""
+
+_LINES: Mapping[tuple[str, str], str] = {
+    (RefusedBy.ACCEPTANCE, CHECK): "Before you report success, run {}: work here was sent back because it failed.",
+    (RefusedBy.ACCEPTANCE, COMMAND): "Before you report success, run {}: work here was sent back because it failed.",
+    (RefusedBy.GATE, CHECK): "Before you report success, run {}: the gate refused work here because it failed.",
+    (RefusedBy.GATE, COMMAND): "Before you report success, run {}: it is the gate, and it refused work here.",
+    (RefusedBy.CONFLICT, ""): "Change as few lines of {} as you can: others often change it at the same time.",
+    (RefusedBy.REVIEW, ""): "A reviewer has asked more than once: {}",
+    (RefusedBy.HOOK, RefusalKind.HOOK): "Before you report success, run the commit hook {}: it refused work here.",
+    (RefusedBy.NO_CHANGE, RefusalKind.IGNORED): "Do not put results into {}: git ignores it.",
+    (RefusedBy.UNFINISHED, RefusalKind.OPERATION): "Finish or abort what you begin with git: {} was left open.",
+    (RefusedBy.UNFINISHED, RefusalKind.UNMERGED): "Resolve the conflicts in {} and add it before you report success.",
+    (RefusedBy.UNFINISHED, RefusalKind.MARKERS): "Leave no conflict markers in {}.",
+    (RefusedBy.UNFINISHED, RefusalKind.STASH): "Commit your work on your own branch: what is in the stash is lost.",
+    (RefusedBy.UNFINISHED, RefusalKind.OTHER_BRANCH): "Commit your work on your own branch, not on another one.",
+    (RefusedBy.UNFINISHED, RefusalKind.REWRITTEN): "Never rewrite the commits with which your branch begins."}
+"""Who refused and what → the line; `{}` is the quoted name."""
+_GUARD = "Do not commit {}: `[guard]` refuses it."
+_UNNAMED = frozenset({RefusalKind.STASH.value, RefusalKind.OTHER_BRANCH.value, RefusalKind.REWRITTEN.value})
+
+
+class Subject(Value):
+    """What a refusal is about."""
+
+    by: str
+    """One of `RefusedBy`."""
+    what: str = ""
+    """A `RefusalKind` or `ChangeKind`, CHECK or COMMAND; '' where `by` says it."""
+    name: str = ""
+    """The file, test, command or hook that it named, or a reviewer's words."""
+
+    def id_in(self, repository: str) -> str:
+        """Return the id of its lesson; remarks that differ in case and blanks only are the same."""
+        name = " ".join(self.name.casefold().split()) if self.by == RefusedBy.REVIEW else self.name
+        key = "\0".join((repository, self.by, self.what, name)).encode(errors="replace")
+        return hashlib.sha256(key).hexdigest()[:8]
+
+    @property
+    def line(self) -> str:
+        """Return the line for agents, '' for a refusal that teaches nothing."""
+        form = _LINES.get((self.by, self.what), _GUARD if self.by == RefusedBy.GUARD else "")
+        quoted = mention(self.name)
+        return form.format(quoted) if form and (quoted or self.what in _UNNAMED) else ""
+
+
+class Occurrence(Value):
+    """A refusal of an attempt's work."""
+
+    subject: Subject
+    run: str
+    node: str
+    attempt: int
+    at: float
+    """Seconds since 1970."""
+    resolved: bool = False
+    """True if the node has landed since, in a run that landed."""
+
+
+class Proposal(Value):
+    """A lesson that the user may keep or drop."""
+
+    id: str
+    subject: Subject
+    sources: tuple[Occurrence, ...]
+    """The refusals, newest first."""
+
+
+def propose(found: Iterable[Occurrence], repository: str, decided: Iterable[str], now: float) -> tuple[Proposal, ...]:
+    """Return the open proposals, those first whose refusal came most often, and of equals the latest.
+
+    Args:
+        decided: ids of lessons that the user has kept or dropped.
+        now: seconds since 1970.
+    """
+    by_id = dict[str, list[Occurrence]]()
+    for each in found:
+        if now - WITHIN <= each.at and each.subject.line:
+            by_id.setdefault(each.subject.id_in(repository), []).append(each)
+    for name in decided:
+        by_id.pop(name, None)
+    made = []
+    for name, several in by_id.items():
+        attempts = {(each.run, each.node, each.attempt): each for each in several}
+        if len(attempts) >= TIMES and any(each.resolved for each in attempts.values()):
+            sources = tuple(sorted(attempts.values(), key=lambda each: each.at, reverse=True))
+            made.append(Proposal(name, sources[0].subject, sources))
+    made.sort(key=lambda each: (-len(each.sources), -each.sources[0].at, each.id))
+    return tuple(made[:MOST_OPEN])
+
+
+class Effect(Value):
+    """What has happened since a lesson was kept."""
+
+    times: int
+    """Attempts that its refusal has sent back since."""
+    remove: bool
+    """True if none has come for 90 days."""
+
+
+def judge(lesson: str, repository: str, kept_at: float, found: Iterable[Occurrence], now: float) -> Effect:
+    """Return how often the refusal of a kept lesson has come back, and whether the lesson is to be removed."""
+    back = {(each.run, each.node, each.attempt): each.at for each in found
+            if each.at > kept_at and each.subject.id_in(repository) == lesson}
+    return Effect(len(back), now - max(back.values(), default=kept_at) > QUIET)
+
+
+def check_text(text: str) -> str:
+    """Return the user's own words for a lesson; UsageError if they are not one line of at most 300 characters."""
+    line = spell_hidden(clean(text))
+    if not line or len(line) > MOST_CHARACTERS or len(text.strip().splitlines()) != 1:
+        raise UsageError(f"a lesson is one line of at most {MOST_CHARACTERS} characters; shorten --text")
+    return line
+
+
+def add_line(text: str, line: str) -> str:
+    """Return a file's text with a lesson as its last line; as it is if it has the line already."""
+    entry, end = f"- {line}", "\r\n" if "\r\n" in text else "\n"
+    lines = text.splitlines()
+    if entry in lines:
+        return text
+    gap = end if lines and lines[-1].strip() and not lines[-1].startswith("- ") else ""
+    return f"{text}{end if text and not text.endswith(chr(10)) else ''}{gap}{entry}{end}"
+
+
+def remove_line(text: str, line: str) -> str:
+    """Return a file's text without a lesson's line, and without the blank lines that it leaves at the end."""
+    lines = text.splitlines(keepends=True)
+    kept = [each for each in lines if each.rstrip("\r\n") != f"- {line}"]
+    while len(kept) < len(lines) and kept and not kept[-1].strip():
+        kept.pop()
+    return "".join(kept)

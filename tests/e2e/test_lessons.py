@@ -1,0 +1,66 @@
+"""`garrison lessons`: proposed from real runs, in prompts only once kept, counted and taken back."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from typing import Any
+
+from support import DEADLINE, PROGRAM, Node, Place, git, wait_for
+
+WORK = 'cp "$GARRISON_PROMPT_FILE" told-$GARRISON_RUN.txt; test $GARRISON_ATTEMPT -lt {} || touch ok'
+LINE = "run `test -f ok`"
+REMARK = "Name no one `@AGENTS.md`"
+
+
+def lessons(place: Place, *words: str, code: int = 0) -> str:
+    done = subprocess.run([*PROGRAM, "lessons", *words], cwd=place.repo, env=place.env, text=True, capture_output=True,
+                          check=False, stdin=subprocess.DEVNULL, timeout=DEADLINE)
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout if code == 0 else done.stderr
+
+
+def shown(place: Place) -> list[dict[str, Any]]:
+    return list(json.loads(lessons(place, "--json")))
+
+
+def run(place: Place, name: str, *nodes: Node) -> None:
+    """Run nodes to their end; the first two attempts at `two` are rejected with the same remark."""
+    child = place.launch(place.graph(*nodes, attributes="land=node;"), name)
+    review = ("review", "two", "--run", name)
+    for attempt in (1, 2, 3) if len(nodes) > 1 else ():
+        wait_for("it waits", lambda number=attempt: [number, "held"] == [
+            json.loads(place.command(*review, "--json").stdout or "{}").get(each) for each in ("attempt", "status")])
+        judge = ("--reject", "-m", REMARK) if attempt < 3 else ("--approve",)
+        assert place.command(*review, "--attempt", attempt, *judge).returncode == 0
+    assert place.finish(child) == 0, place.logs()
+
+
+def test_what_sent_work_back_reaches_other_prompts_only_once_it_is_kept(place: Place) -> None:
+    assert shown(place) == []
+    run(place, "r1", Node("one", command=WORK.format(3), attributes='acceptance="test -f ok"'),
+        Node("two", command="date > two.txt", attributes="approve=true"))
+    [asked, failed] = sorted(shown(place), key=lambda each: str(each["text"]))
+    assert asked["text"] == f"A reviewer has asked more than once: `{REMARK.replace('`', chr(39))}`"
+    assert (failed["state"], failed["times"]) == ("proposed", 2) and LINE in failed["text"]
+    assert failed["sources"] == [{"run": "r1", "node": "one", "attempt": number} for number in (2, 1)]
+
+    assert "neither AGENTS.md nor CLAUDE.md" in lessons(place, "keep", asked["id"], code=1)
+    assert "one line" in lessons(place, "keep", asked["id"], "--text", "a\nb", code=2)
+    lessons(place, "keep", failed["id"], "--private")
+    assert "kept already" in lessons(place, "keep", failed["id"], code=1)
+    git(place.repo, "rm", "-q", "ok")
+    git(place.repo, "commit", "-qm", "Remove ok")
+    run(place, "r2", Node("one", command=WORK.format(2), attributes='acceptance="test -f ok"'))
+    told = git(place.repo, "show", "main:told-r2.txt")
+    assert f"- {failed['text']}" in told and asked["text"] not in told
+    assert "Lessons of the person" not in git(place.repo, "show", "main:told-r1.txt")
+    lessons(place, "keep", asked["id"], "--to", "CLAUDE.md")
+    assert git(place.repo, "show", "main:CLAUDE.md") == f"- {asked['text']}"
+    assert {each["id"]: (each["state"], each["place"], each["times"]) for each in shown(place)} == {
+        asked["id"]: ("kept", "CLAUDE.md", 0), failed["id"]: ("kept", "private", 1)}
+    for each in (asked, failed):
+        lessons(place, "drop", each["id"])
+    assert git(place.repo, "show", "main:CLAUDE.md") == ""
+    assert [path.read_text() for path in (place.home / "lessons").glob("*/private.md")] == [""]
+    assert shown(place) == []

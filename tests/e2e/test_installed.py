@@ -98,7 +98,11 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 def test_a_wheel_has_all_files_of_the_package_and_no_others(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
-        names = {name for name in archive.namelist() if ".dist-info/" not in name}
+        found = [name for name in archive.namelist() if ".dist-info/" not in name]
+    shared = {name.partition(".data/data/share/")[2] for name in found if ".data/data/" in name}
+    names = {name for name in found if ".data/data/" not in name}
+    assert shared == {"man/man1/garrison.1", "bash-completion/completions/garrison", "zsh/site-functions/_garrison",
+                      "fish/vendor_completions.d/garrison.fish"}
     listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard", *PACKAGED], cwd=ROOT, check=True,
                             capture_output=True, text=True).stdout.splitlines()
     places = {place + path.removeprefix(folder) for folder, place in PACKAGED.items() for path in listed

@@ -28,7 +28,8 @@ COMMANDS = [
     actions.review_command_words("r1", "a", {"choice": "Approve"}, 2, "0123abcd"),
     actions.review_command_words("r1", "a", {"text": "-- why $(id)"}, 2, "0123abcd"),
     *(list(begin.order_of({"kind": kind, "repo": "/r", "text": "7", "agent": "codex", "gate": "-x", "command": "-c",
-                           "acceptance": "-a", "budget": "2", "approve": True}, OFFER).words) for kind in begin.KINDS),
+                           "acceptance": "-a", "budget": "2", "approve": True, "plan": "p-1"}, OFFER).words)
+      for kind in begin.KINDS),
     list(begin.order_added("r1", {"text": "-- do $(it)", "after": "a", "agent": "codex", "budget": "none"}).words),
     list(begin.order_edited("r1", "a", {"text": "-- do $(it)", "agent": "codex", "budget": "2"}).words),
     *(argv for action in ACTIONS.values() for row in ROWS if (argv := action.argv(row)) is not None),
@@ -73,7 +74,7 @@ def test_an_unknown_action_is_refused(body: dict[str, object]) -> None:
 
 @pytest.mark.parametrize(("body", "why"), [
     ({"kind": "task", "repo": "/etc", "text": "x"}, "no repository with runs here"),
-    ({"kind": "rm", "repo": "/r", "text": "x"}, "pass kind, one of task, tasks, issue"),
+    ({"kind": "rm", "repo": "/r", "text": "x"}, "pass kind, one of task, tasks, goal, plan, issue"),
     ({"kind": "task", "repo": "/r", "text": " "}, "say in words"),
     ({"kind": "tasks", "repo": "/r", "text": ["x"]}, "say in words"),
     ({"kind": "issue", "repo": "/r", "text": "--label x"}, "is no number of an issue"),

@@ -563,7 +563,7 @@ class GateRun:
         if self.network is not None:
             self.network.close()
             self.network = None
-        remove_folder(self.folder)
+        self.detach()
 
     def remove(self) -> None:
         """Remove the folder of an ended run, and its services; its logs are kept, shortened."""

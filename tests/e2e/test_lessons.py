@@ -28,7 +28,7 @@ def run(place: Place, name: str, *nodes: Node) -> None:
     """Run nodes to their end; the first two attempts at `two` are rejected with the same remark."""
     child = place.launch(place.graph(*nodes, attributes="land=node;"), name)
     review = ("review", "two", "--run", name)
-    for attempt in (1, 2, 3) if len(nodes) > 1 else ():
+    for attempt in (1, 2, 3) if any(node.name == "two" for node in nodes) else ():
         wait_for("it waits", lambda number=attempt: [number, "held"] == [
             json.loads(place.command(*review, "--json").stdout or "{}").get(each) for each in ("attempt", "status")])
         judge = ("--reject", "-m", REMARK) if attempt < 3 else ("--approve",)
@@ -50,16 +50,23 @@ def test_what_sent_work_back_reaches_other_prompts_only_once_it_is_kept(place: P
     lessons(place, "keep", failed["id"], "--private")
     assert "kept already" in lessons(place, "keep", failed["id"], code=1)
     git(place.repo, "rm", "-q", "ok")
+    (place.repo / ".gitignore").write_text("*.log\n")
+    git(place.repo, "add", ".gitignore")
     git(place.repo, "commit", "-qm", "Remove ok")
-    run(place, "r2", Node("one", command=WORK.format(2), attributes='acceptance="test -f ok"'))
+    run(place, "r2", Node("one", command=WORK.format(2), attributes='acceptance="test -f ok"'),
+        Node("three", command="date > three.$(test $GARRISON_ATTEMPT -gt 2 && echo txt || echo log)",
+             attributes="allow_empty=false"))
+    ignored = next(each for each in shown(place) if each["state"] == "proposed" and each["id"] != asked["id"])
+    assert ignored["text"] == "Do not put results into `three.log`: git ignores it."
     told = git(place.repo, "show", "main:told-r2.txt")
     assert f"- {failed['text']}" in told and asked["text"] not in told
     assert "Lessons of the person" not in git(place.repo, "show", "main:told-r1.txt")
     lessons(place, "keep", asked["id"], "--to", "CLAUDE.md")
     assert git(place.repo, "show", "main:CLAUDE.md") == f"- {asked['text']}"
     assert {each["id"]: (each["state"], each["place"], each["times"]) for each in shown(place)} == {
-        asked["id"]: ("kept", "CLAUDE.md", 0), failed["id"]: ("kept", "private", 1)}
-    for each in (asked, failed):
+        asked["id"]: ("kept", "CLAUDE.md", 0), failed["id"]: ("kept", "private", 1),
+        ignored["id"]: ("proposed", "", 2)}
+    for each in (asked, failed, ignored):
         lessons(place, "drop", each["id"])
     assert git(place.repo, "show", "main:CLAUDE.md") == ""
     assert [path.read_text() for path in (place.home / "lessons").glob("*/private.md")] == [""]

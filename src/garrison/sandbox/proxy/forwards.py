@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from garrison.records import atomic
 from garrison.sandbox.place import Mount
-from garrison.sandbox.proxy.hosts import forbidden_reason, is_name, parse_address
+from garrison.sandbox.proxy.hosts import forbidden_reason, is_metadata, is_name, parse_address
 from garrison.system.sockets import list_listeners
 from garrison.system.unix_socket import short_path
 from garrison.values import Value
@@ -114,9 +114,10 @@ async def open_forward(forward: Forward) -> Stream:
         except (OSError, TimeoutError) as error:
             raise UpstreamFailed("its server does not run") from error
     addresses = await resolve(forward.name, forward.port)
-    reasons = {address: forbidden_reason(address) for address in addresses}
-    if wrong := [address for address, reason in reasons.items() if reason in ("", "a metadata address")]:
-        raise ForwardRefused(f"{wrong[0]} is {reasons[wrong[0]] or 'a public address, which hosts = [...] is for'}")
+    for address in addresses:
+        if is_metadata(address) or not forbidden_reason(address):
+            what = "a metadata address" if is_metadata(address) else "a public address, which hosts = [...] is for"
+            raise ForwardRefused(f"{address} is {what}")
     return await open_first(addresses, forward.port)
 
 

@@ -120,7 +120,7 @@ def entry_for(host: str, port: int, *, private: bool = False) -> str:
     Args:
         private: admit it although its address is not public.
     """
-    if _is_metadata(host):
+    if is_metadata(host):
         return ""
     name = f"[{host}]" if ":" in host and port not in DEFAULT_PORTS else host
     return f"{'private ' if private else ''}{name}{'' if port in DEFAULT_PORTS else f':{port}'}"
@@ -172,7 +172,7 @@ def forbidden_reason(text: str) -> str:
     address = parse_address(text)
     if address is None:
         return "an invalid address"
-    if _is_metadata(text):
+    if is_metadata(text):
         return "a metadata address"
     embedded = _embedded(address)
     if embedded is not None:
@@ -183,10 +183,11 @@ def forbidden_reason(text: str) -> str:
 def may_be_private(addresses: Iterable[str]) -> bool:
     """Return whether an entry `private` would reach a name that is refused: it has addresses, and no metadata one."""
     found = list(addresses)
-    return bool(found) and not any(map(_is_metadata, found))
+    return bool(found) and not any(map(is_metadata, found))
 
 
-def _is_metadata(text: str) -> bool:
+def is_metadata(text: str) -> bool:
+    """Return whether an address is one at which clouds keep a machine's credentials."""
     address = parse_address(text)
     return address is not None and str(_embedded(address) or address) in METADATA
 
@@ -210,7 +211,7 @@ def permitted_addresses(addresses: Iterable[str], rule: HostRule | None) -> tupl
     found = list(dict.fromkeys(addresses))
     if rule is not None and rule.private:
         named = rule.name if parse_address(rule.name) else ""
-        found = [address for address in found if address == named or not _is_metadata(address)]
+        found = [address for address in found if address == named or not is_metadata(address)]
         return found, "" if found else "it resolves to a metadata address"
     reasons = [reason for address in found if (reason := forbidden_reason(address))]
     if reasons:

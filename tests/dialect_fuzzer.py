@@ -3,7 +3,7 @@
     .venv/bin/python tests/dialect_fuzzer.py [--seconds 300] [--seed N]
 
 Texts are soups of fragments, damaged graphs, and fragments repeated ten thousand times. The same text is read with the
-grammar's short cut (PAIR) and without it, and both must say the same.
+short way for plain texts and by the grammar alone, and both must say the same.
 """
 
 from __future__ import annotations
@@ -12,19 +12,12 @@ import argparse
 import contextlib
 import gc
 import random
-import re
 import sys
 import time
-from functools import cache
-from pathlib import Path
-from typing import Any
-
-from lark import Lark, UnexpectedInput
 
 from garrison.errors import GarrisonError
 from garrison.pipeline import parser
 from garrison.pipeline.flow.program import compile_graph
-from garrison.pipeline.grammar import explain_dot, line_and_column
 from garrison.pipeline.graph import DialectError, Graph, position
 from garrison.pipeline.lint import errors, lint
 from garrison.pipeline.parser import build
@@ -56,25 +49,10 @@ LONG = ("a ", "a;", "a -> ", "{", "[", '"x" + ', "/* c */ ", "// c\n", " \n", "x
 """Fragments to repeat; none may cost more than in proportion to its length."""
 
 
-@cache
-def plain_grammar() -> Lark:
-    """Return the grammar without its short cut."""
-    text = Path(parser.__file__).with_name("dialect.lark").read_text(encoding="utf-8")
-    assert " | PAIR" in text
-    text = re.sub(r"^PAIR.*\n", "", text.replace(" | PAIR", ""), flags=re.MULTILINE)
-    return Lark(text, start="document", parser="lalr", lexer="contextual", transformer=parser._Statements(),
-                maybe_placeholders=False)
-
-
 def plainly(text: str) -> Graph | tuple[int, int, str]:
-    """Return the result of the grammar without its short cut for a text."""
+    """Return what the grammar alone, without the short way for plain texts, makes of a text."""
     try:
-        document: Any = plain_grammar().parse(text.removeprefix("\ufeff"))
-        return build(document[0], document[1].statements, "<graph>")
-    except UnexpectedInput as error:
-        text = text.removeprefix("\ufeff")
-        offset, message = explain_dot(text, error)
-        return (*line_and_column(text, offset), message)
+        return build(*parser.read_by_grammar(text.removeprefix("\ufeff"), "<graph>"), "<graph>")
     except DialectError as error:
         return error.line, error.column, error.message
 

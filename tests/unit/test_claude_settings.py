@@ -101,7 +101,7 @@ def test_a_job_survives_its_file_with_the_keys_of_version_0_1():
     order = ConnectionJob("/h", 3, "/t", "/f", "id", "say", "system", "validator", run="r", node="n", attempt=2,
                           resume=True, settings=ClaudeSettings(tools=("Read",), set={"A": "b"}))
     assert from_data(ConnectionJob, json.loads(json.dumps(asdict(order)))) == order
-    assert set(asdict(order)) - {"config", "inside", "folders", "repository", "outages"} == {
+    assert set(asdict(order)) - {"config", "inside", "folders", "repository", "outages", "subfolder"} == {
         "home", "run", "node", "attempt", "life", "tree", "folder", "session", "resume", "prompt", "system", "settings",
         "part", "past", "attempts"}, "as version 0.1 has it"
 

@@ -97,6 +97,7 @@ FAULTS = [
     ("timeout_unit", SOUND + "\n b [timeout=900]; a -> b -> end", "b", 3, "write timeout=900s"),
     ("timeout_unit", SOUND + "\n b [timeout=30000]; a -> b -> end", "b", 3, "(8.3 hours); write timeout=30000ms"),
     ("timeout_unit", "\n max_pipeline_duration=60\n" + SOUND, None, 3, "max_pipeline_duration=60s"),
+    ("candidates", "start -> a -> end\n a [prompt=x, best_of=2, judge=command]", "a", 2, "no judge_command"),
     ("ambiguous_edges", SOUND + "\n b; a -> b -> end", "a", 2, "only the one to b is followed"),
     ("ambiguous_edges", SOUND + """
         b; c; a -> b [condition="outcome=fail"]; a -> c [condition="context.n>2"]; a -> b [condition="context.n>1"]

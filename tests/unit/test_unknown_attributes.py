@@ -189,7 +189,7 @@ def test_every_attribute_that_the_code_reads_is_in_a_table() -> None:
     read = {key: path for path in Path(garrison.__file__).parent.rglob("*.py")
             for key in attributes_read(ast.parse(path.read_text(encoding="utf-8")))}
     assert len(read) > 60
-    assert {key: path.name for key, path in read.items() if key not in known} == {}
+    assert {key: path.name for key, path in read.items() if key not in known and not key.startswith("x_")} == {}
     assert {name for names in ATTRIBUTES.values() for name in names} <= KNOWN[Level.NODE]
 
 

@@ -41,11 +41,11 @@ def parse(text: str, source: str = "<graph>") -> Graph:
     text = text.removeprefix("\ufeff")
     if len(text) > MAX_BYTES or len(text.encode("utf-8", "surrogatepass")) > MAX_BYTES:
         raise DialectError(source, 1, 1, f"more than {MAX_BYTES // 2**20} MiB of text; split the pipeline")
-    id_, statements = _read_plain(text) or _read(text, source)
+    id_, statements = _read_plain(text) or read_by_grammar(text, source)
     return build(id_, statements, source)
 
 
-def _read(text: str, source: str) -> tuple[Value | None, list[Statement]]:
+def read_by_grammar(text: str, source: str) -> tuple[Value | None, list[Statement]]:
     """Return id and statements of the graph in `text`, by the grammar."""
     from lark import UnexpectedInput
 

@@ -149,12 +149,12 @@ def compare_files(runtime: Runtime, run: str, name: str) -> str:
     launch = runtime.launch(run)
     if launch.adhoc:
         return ""
-    queue = node_queue(runtime, launch, "review")
-    entries = queue.state.entries_of(run, name)
-    task = read_task(runtime.files(run).attempt(name, entries[-1].attempt)) if entries else None
-    if task is None or not task.may_change:
-        return ""
-    with suppress(GarrisonError, OSError):
+    with suppress(GarrisonError, OSError):  # its repository may be gone
+        queue = node_queue(runtime, launch, "review")
+        entries = queue.state.entries_of(run, name)
+        task = read_task(runtime.files(run).attempt(name, entries[-1].attempt)) if entries else None
+        if task is None or not task.may_change:
+            return ""
         change = change_of_entry(queue.git, entries[-1])
         return describe_files(task.may_change, [each.path for each in
                                                 changed_files(queue.git, change.base, change.head)])

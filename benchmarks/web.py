@@ -195,7 +195,7 @@ def measure_half_open(here: Site, number: int, table: Table) -> None:
 
 
 DRAWN = """new MutationObserver(() => {
-  if (document.querySelector("svg .node")) window.drawn ??= performance.now();
+  if (document.querySelector("svg .node, .group")) window.drawn ??= performance.now();
 }).observe(document, { childList: true, subtree: true });"""
 
 
@@ -210,7 +210,7 @@ async def painted(here: Site, rounds: int) -> list[tuple[float, float]]:
             page = await browser.new_page()  # in a profile of its own
             await page.add_init_script(DRAWN)
             await page.goto(f"http://127.0.0.1:{here.port}/?token={here.tokens['write']}&run=r1")
-            await page.locator("svg .node").first.wait_for()
+            await page.locator("svg .node, .group").first.wait_for()
             drawn = await page.evaluate("window.drawn")  # waiting looks only now and then
             first = await page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
             took.append((first, drawn))
@@ -235,6 +235,7 @@ async def measure(builder: HomeBuilder, guardian: Writer, here: Site, pid: int, 
     table.add("idle", f"one page open, {shown}", f"{crowd_idle:.2f} % of a core", percent=crowd_idle)
     await asyncio.to_thread(measure_crowd, builder, guardian, crowd, pid, options, table)
     crowd.leave()
+    await asyncio.sleep(2)  # until the server has seen them leave, they count against its limit of streams
     await measure_stalled(builder, guardian, here, options, table)
     await asyncio.to_thread(measure_half_open, here, options.half_open, table)
     if CHROMIUM is None:

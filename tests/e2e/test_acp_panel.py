@@ -8,6 +8,8 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
+
 from acp_panel import begin_session, editor
 from garrison.agents.acp.client import AcpClient
 from garrison.agents.acp.permissions import OfferedAnswer
@@ -93,6 +95,7 @@ def test_what_waits_is_asked_and_what_cannot_be_taken_back_needs_a_word(place: P
     assert "through an editor 2" in place.command("why", "blue", "--all", "--run", "r1").stdout
 
 
+@pytest.mark.slow
 def test_the_question_of_a_gate_is_withdrawn_once_it_is_answered_elsewhere(place: Place) -> None:
     launch(place)
     with editor(place) as found:

@@ -59,6 +59,7 @@ def test_a_red_gate_refuses_the_best_and_the_second_lands(place):
     place.check_nothing_left()
 
 
+@pytest.mark.slow
 def test_two_red_gates_fail_the_node_whatever_else_passed(place):
     graph = dot(place, node("fix", write(a=2, b=7, c=5), SCORED), "start -> fix -> exit;", attributes="land=node;")
     gate = 'cat who.txt >> "$WITNESS" 2>/dev/null; test -f calc.py && ! test -e who.txt'
@@ -68,6 +69,7 @@ def test_two_red_gates_fail_the_node_whatever_else_passed(place):
     assert "0 findings" in place.command("verify", "r1").stdout
 
 
+@pytest.mark.slow
 def test_no_candidate_that_passes_fails_the_node_with_the_reason_of_each(place):
     graph = dot(place, node("fix", write(a=2, b="many", c=5),
                             'best_of=3, judge_command="cat score.txt", acceptance="grep -q many score.txt"'),
@@ -98,6 +100,7 @@ def test_the_first_that_passes_ends_the_others(place):
     assert "0 findings" in place.command("verify", "r1").stdout
 
 
+@pytest.mark.slow
 def test_a_loop_chooses_anew_and_the_run_lands_as_a_whole(place):
     graph = dot(place, node("fix", 'echo x >> done.txt; ' + write(a=2, b=7), SCORED.replace("3", "2", 1)),
                 node("check", 'test $(wc -l < done.txt) = 2', "shape=parallelogram", "tool_command"),
@@ -131,6 +134,7 @@ def test_the_user_chooses_where_no_judge_is_named(place):
     check_one_landed(place, "fix", "fix__c")
 
 
+@pytest.mark.slow
 def test_the_user_may_take_none(place):
     graph = dot(place, node("fix", write(a=2, b=7), "best_of=2"), "start -> fix -> exit;", attributes="land=node;")
     child = place.launch(graph, "r1")

@@ -34,6 +34,7 @@ from garrison.cli.run import choose_agent, read_task
 from garrison.cli.sandbox import settle_mode
 from garrison.config import find_home, read_config
 from garrison.errors import GarrisonError, Refused, UsageError
+from garrison.launch.own_command import PlanRow
 from garrison.pipeline.dot_writer import to_dot
 from garrison.pipeline.parser import parse
 from garrison.plan import graph as plan_graph
@@ -48,7 +49,7 @@ from garrison.run.request import read_defaults
 from garrison.run.state import EXIT
 from garrison.run.status import Status, read_run_state
 from garrison.system.git import Git, validate_repository
-from garrison.values import Value, replace
+from garrison.values import replace
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -75,7 +76,7 @@ _PLAN = {"Goal": ("file", "issue", "answer"), "Plan": ("planner", "command", "ch
               help="File with the goal, for a long one; `-` reads it from standard input.")
 @click.option("--issue", type=click.IntRange(1), metavar="N", help="Take the goal from an issue of the forge.")
 @click.option("--answer", multiple=True, metavar="TEXT",
-              help="PlanAnswer to an open question of the plan (repeatable, in their order).")
+              help="Answer to an open question of the plan (repeatable, in their order).")
 @click.option("--planner", metavar="NAME",
               help="Agent that plans (default: [plan] agent, else the one that does tasks).")
 @click.option("--command", metavar="CMD", help="Command that plans in place of an agent: it prints the plan as JSON.")
@@ -182,19 +183,6 @@ def _read_issue(runtime: Runtime, target: Path, number: int, base: str | None) -
     if not found.open:
         raise UsageError(f"issue {number} is closed; reopen it, or take another")
     return write_task(found, forge.location)
-
-
-class PlanRow(Value):
-    """A task as the table shows it."""
-
-    node: str
-    title: str
-    needs: str
-    files: str
-    agent: str
-    budget: float | None
-    cost: str
-    time: str
 
 
 class PlanSession:

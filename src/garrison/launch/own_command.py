@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from garrison.system.command import Done, run
 from garrison.system.machine import garrison_argv
 from garrison.system.terminal_text import clean
+from garrison.values import Value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -20,6 +21,19 @@ if TYPE_CHECKING:
 
 LONGEST = 500
 """Characters of a message."""
+
+
+class PlanRow(Value):
+    """A task of a plan, as `garrison plan` shows and prints it."""
+
+    node: str
+    title: str
+    needs: str
+    files: str
+    agent: str
+    budget: float | None
+    cost: str
+    time: str
 
 
 def program(home: Path, words: Sequence[str]) -> tuple[list[str], dict[str, str]]:

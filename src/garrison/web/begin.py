@@ -17,7 +17,7 @@ from pathlib import Path
 
 from garrison.agents.registry import installed_agents
 from garrison.errors import NotFound, RecordError, Refused, UsageError
-from garrison.launch.own_command import failure_of, program, runs_in
+from garrison.launch.own_command import PlanRow, failure_of, program, runs_in
 from garrison.records.names import check_run
 from garrison.records.record import from_data
 from garrison.records.run import RunFiles, list_runs, load_launch
@@ -56,24 +56,11 @@ class StartOffer(Value):
     agents: tuple[str, ...]
 
 
-class OfferedTask(Value):
-    """A task of a plan, as `garrison plan` shows it."""
-
-    node: str
-    title: str
-    needs: str
-    files: str
-    agent: str
-    budget: float | None
-    cost: str
-    time: str
-
-
 class OfferedPlan(Value):
     """A plan that waits for approval, or for answers to its questions."""
 
     plan: str
-    tasks: tuple[OfferedTask, ...] = ()
+    tasks: tuple[PlanRow, ...] = ()
     questions: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     most_usd: float | None = None

@@ -93,21 +93,10 @@ export interface OfferedChoice {
 
 export interface OfferedPlan {
   plan: string;
-  tasks: Array<OfferedTask>;
+  tasks: Array<PlanRow>;
   questions: Array<string>;
   notes: Array<string>;
   most_usd: number | null;
-}
-
-export interface OfferedTask {
-  node: string;
-  title: string;
-  needs: string;
-  files: string;
-  agent: string;
-  budget: number | null;
-  cost: string;
-  time: string;
 }
 
 export interface PageEntry {
@@ -182,6 +171,17 @@ export interface Parts {
   costs?: ShownCosts;
   hint?: string;
   living?: boolean;
+}
+
+export interface PlanRow {
+  node: string;
+  title: string;
+  needs: string;
+  files: string;
+  agent: string;
+  budget: number | null;
+  cost: string;
+  time: string;
 }
 
 export interface RunDefaults {

@@ -25,6 +25,7 @@ from garrison.sandbox.place import Mode, Mount, Place, Rights, Role
 from garrison.sandbox.probe import machine
 from garrison.system.event_loop import EventLoop
 from garrison.system.processes import ProcessId, probe
+from garrison.system.unix_socket import short_path
 
 CLIENT = """
 import json, sys
@@ -86,7 +87,7 @@ class Served:
     def connect(self) -> socket.socket:
         """Connect from this very process, which is refused; its roots must be its parents."""
         client = socket.socket(socket.AF_UNIX)
-        with channels.short_path(self.path) as name:
+        with short_path(self.path) as name:
             client.connect(name)
         return client
 

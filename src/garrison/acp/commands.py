@@ -18,7 +18,7 @@ class SlashCommand(Value):
 
     about: str
     hint: str = ""
-    """What is typed after it; '' for nothing."""
+    """Text that follows the command; '' if it takes none."""
 
 
 COMMANDS: Mapping[str, SlashCommand] = {

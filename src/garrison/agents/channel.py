@@ -20,7 +20,6 @@ from garrison.agents.requests import QuestionRequest, Reply, parse_request
 from garrison.agents.result import MAX_BYTES
 from garrison.errors import Shortage
 from garrison.system import unix_socket
-from garrison.system.unix_socket import short_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Container
@@ -274,14 +273,5 @@ def open_channel(path: Path, roots: Callable[[], Collection[ProcessId]], handle:
 
     Arguments as for `Channel`.
     """
-    path.unlink(missing_ok=True)
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-    try:
-        with short_path(path) as name:
-            listener.bind(name)
-        path.chmod(0o600)
-        listener.listen(MAX_CONNECTIONS)
-    except OSError:
-        listener.close()
-        raise
+    listener = unix_socket.listen(path, MAX_CONNECTIONS, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     return Channel(listener, path, roots, handle, log, asked)

@@ -14,7 +14,6 @@ each later one as soon as the relay sees it. The dispatcher is asked for the att
 from __future__ import annotations
 
 import json
-import os
 import socket
 import threading
 import time
@@ -32,7 +31,7 @@ from garrison.hosts.attempts import (
 )
 from garrison.records import atomic
 from garrison.records.record import Record, from_data
-from garrison.system.unix_socket import short_path
+from garrison.system.unix_socket import listen, short_path
 from garrison.values import asdict
 
 if TYPE_CHECKING:
@@ -98,13 +97,7 @@ class Relay:
         self._is_closed = False
         self._connections: set[socket.socket] = set()
         atomic.make_directory(path.parent)
-        with suppress(FileNotFoundError):
-            path.unlink()
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-        with short_path(path) as name:
-            self._listener.bind(name)
-        os.chmod(path, 0o600)  # noqa: PTH101
-        self._listener.listen(128)
+        self._listener = listen(path, 128)
         self._threads = [threading.Thread(target=run, name=name, daemon=True)
                          for name, run in (("relay", self._accept), ("followed", self._look))]
         for thread in self._threads:

@@ -9,7 +9,6 @@ import asyncio
 import hashlib
 import os
 import signal
-import socket
 import sys
 import time
 from contextlib import suppress
@@ -43,7 +42,7 @@ from garrison.system import processes, untrusted
 from garrison.system.command import Job, read_tail
 from garrison.system.environment import child_environment
 from garrison.system.sockets import Listener
-from garrison.system.unix_socket import short_path
+from garrison.system.unix_socket import listen
 from garrison.values import replace
 
 if TYPE_CHECKING:
@@ -85,7 +84,7 @@ class Keeper:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             loop.add_signal_handler(number, self._stopped.set)
         self._write()
-        server = await asyncio.start_unix_server(self._accept, sock=self._listen(), limit=BUFFER)
+        server = await asyncio.start_unix_server(self._accept, sock=listen(self.folder / SOCKET, 128), limit=BUFFER)
         try:
             self._prepare_data()
             await self._serve()
@@ -173,16 +172,6 @@ class Keeper:
         return await connect(self.dialer.make_socket(is_v6=False), Listener(port, "127.0.0.1", 0))
 
     # ---- connections
-
-    def _listen(self) -> socket.socket:
-        path = self.folder / SOCKET
-        path.unlink(missing_ok=True)
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        with short_path(path) as name:
-            listener.bind(name)
-        path.chmod(0o600)
-        listener.listen(128)
-        return listener
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()

@@ -13,6 +13,7 @@ from garrison.system import processes
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
+    from pathlib import Path
 
     from garrison.system.processes import ProcessId
 
@@ -33,6 +34,25 @@ def short_path(path: str | os.PathLike[str]) -> Iterator[str]:
         yield f"/proc/self/fd/{descriptor}/{name}"
     finally:
         os.close(descriptor)
+
+
+def listen(path: Path, backlog: int, kind: int = socket.SOCK_STREAM) -> socket.socket:
+    """Listen at a path, for this user alone, in place of a socket that is left there; OSError if that is impossible.
+
+    Args:
+        kind: type of the socket, with flags such as SOCK_NONBLOCK.
+    """
+    path.unlink(missing_ok=True)
+    listener = socket.socket(socket.AF_UNIX, kind)
+    try:
+        with short_path(path) as name:
+            listener.bind(name)
+        path.chmod(0o600)
+        listener.listen(backlog)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
 
 
 # ---- Peer of a Unix socket: which process is at the other end, and whether it is below another one.

@@ -98,14 +98,7 @@ def connect(folder: Path) -> socket.socket:
 
 def bind(folder: Path) -> socket.socket:
     """Listen on the control socket in a run's folder, for this user alone; replaces a socket that is left there."""
-    path = folder / SOCKET
-    path.unlink(missing_ok=True)
-    control = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with short_path(path) as name:
-        control.bind(name)
-    path.chmod(0o600)
-    control.listen(64)
-    return control
+    return unix_socket.listen(folder / SOCKET, 64, socket.SOCK_SEQPACKET)
 
 
 # ---- peer ------------------------------------------------------------------------------------------------------------

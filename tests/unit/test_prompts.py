@@ -1,11 +1,13 @@
-"""Every prompt as an agent gets it, whole, beside the golden files in golden/prompts.
+"""Every prompt as an agent gets it, in one table: golden_prompts.md, where each paragraph stands once.
 
-After a change of words on purpose: `GARRISON_GOLDEN=update python -m pytest tests/unit/test_prompts.py`, then read the
-difference that git shows.
+Paragraphs that an earlier prompt of the table has in the same order are one line that names that prompt, the first and
+the last of them. After a change of words on purpose: `GARRISON_GOLDEN=update python -m pytest
+tests/unit/test_prompts.py`, then read the difference that git shows.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from pathlib import Path
@@ -49,10 +51,11 @@ from garrison.sandbox.place import Mode, Network, Rights
 from garrison.tables import Table
 from garrison.values import replace
 
-GOLDEN = Path(__file__).with_name("golden") / "prompts"
-TOKENS = GOLDEN / "tokens.txt"
+GOLDEN = Path(__file__).with_name("golden_prompts.md")
 MAX_FIXED = 3000
 """Characters of what garrison says in each system prompt, whatever the task."""
+SHORT = 80
+"""Characters of a paragraph that is written again rather than named."""
 UPDATE = os.environ.get("GARRISON_GOLDEN") == "update"
 
 GATE = LandingTerms("main", "make test")
@@ -230,34 +233,51 @@ SESSION = {
 }
 
 
-def compare(name: str, text: str, place: Path) -> None:
-    """Compare a prompt with its golden file, or write that."""
-    path = GOLDEN / f"{name}.md"
-    text = text.replace(str(place), "/attempt")
+def as_table(texts: dict[str, str]) -> str:
+    """Return the prompts as one text, each under its name and size."""
+    earlier: dict[str, list[str]] = {}
+    lines = []
+    for name, text in texts.items():
+        parts = text.split("\n\n")
+        lines += [f"<!-- {name}: {prompt.estimate_tokens(text):,} tokens -->", ""]
+        at = 0
+        while at < len(parts):
+            where, length = _longest_known(parts[at:], earlier)
+            run = parts[at:at + max(1, length)]
+            lines += [_mention(where, run) if length else run[0], ""]
+            at += len(run)
+        earlier[name] = parts
+    return "\n".join(lines)
+
+
+def _longest_known(parts: list[str], earlier: dict[str, list[str]]) -> tuple[str, int]:
+    """Return the first prompt that has the longest run of these paragraphs, and its length; 0 for a single short line,
+    which stands as it is."""
+    found = ("", 0)
+    for name, known in earlier.items():
+        for start in (at for at, part in enumerate(known) if part == parts[0]):
+            same = [one == other for one, other in zip(known[start:], parts, strict=False)]
+            length = same.index(False) if False in same else len(same)
+            found = max(found, (name, length), key=lambda each: each[1])
+    return found if found[1] > 1 or len(parts[0]) > SHORT or "\n" in parts[0] else ("", 0)
+
+
+def _mention(where: str, run: list[str]) -> str:
+    """Return one line for paragraphs that `where` has."""
+    first, last = (" ".join(part.split())[:SHORT // 2] for part in (run[0], run[-1]))
+    digest = hashlib.sha256("\n\n".join(run).encode()).hexdigest()[:8]
+    return f"<!-- as {where}: {first} {f'… {last} ' if len(run) > 1 else ''}({len(run)}, {digest}) -->"
+
+
+def test_each_prompt_is_as_the_table_has_it(session: tuple[Assignment, AttemptFiles], tmp_path: Path) -> None:
+    texts = {name: build() for name, build in BUILT.items()}
+    for name, build in SESSION.items():
+        texts[name] = build(session)
+        session[1].endings.unlink(missing_ok=True)
+    text = as_table({name: text.replace(str(tmp_path), "/attempt") for name, text in texts.items()})
     if UPDATE:
-        path.write_text(text)
-    assert text == path.read_text(), f"{path} differs; see the module's docstring"
-
-
-@pytest.mark.parametrize("name", BUILT)
-def test_each_prompt_is_as_its_golden_file_has_it(name: str, tmp_path: Path) -> None:
-    compare(name, BUILT[name](), tmp_path)
-
-
-@pytest.mark.parametrize("name", SESSION)
-def test_each_message_of_a_session_is_as_its_golden_file_has_it(name: str, session: tuple[Assignment, AttemptFiles],
-                                                                tmp_path: Path) -> None:
-    compare(name, SESSION[name](session), tmp_path)
-
-
-def test_no_golden_file_is_left_over() -> None:
-    """Nor a prompt whose size in tokens has changed without a look."""
-    sizes = "".join(f"{prompt.estimate_tokens(path.read_text()):6,}  {path.stem}\n"
-                    for path in sorted(GOLDEN.glob("*.md")))
-    if UPDATE:
-        TOKENS.write_text(sizes)
-    assert sizes == TOKENS.read_text()
-    assert {path.stem for path in GOLDEN.iterdir()} == {*BUILT, *SESSION, TOKENS.stem}
+        GOLDEN.write_text(text)
+    assert text == GOLDEN.read_text(), f"{GOLDEN} differs; see the module's docstring"
 
 
 def test_the_fixed_text_of_a_system_prompt_is_short_and_says_nothing_twice_or_against_itself(

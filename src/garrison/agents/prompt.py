@@ -2,7 +2,7 @@
 
 The orchestrator writes `build` to prompt.md at the start of each incarnation; in a successor's, the briefing has an
 interruption. A Claude session that is resumed gets a shorter message instead, and the rules as its system prompt
-(`conversation.prompts`). tests/unit/golden/prompts shows each prompt whole.
+(`conversation.prompts`). tests/unit/golden_prompts.md shows what each prompt says.
 """
 
 from __future__ import annotations

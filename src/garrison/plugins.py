@@ -107,6 +107,11 @@ OWN_COMMANDS = {
 OWN: Mapping[PluginGroup, Mapping[str, str]] = {
     PluginGroup.COMMANDS: {name: command.value for name, command in OWN_COMMANDS.items()},
     PluginGroup.PARTS: {
+        "agent.acp": "garrison.agents.acp.profile:AcpProfile",
+        "agent.claude": "garrison.agents.claude.profile:ClaudeProfile",
+        "agent.command": "garrison.agents.command:CommandAgent",
+        "agent.session": "garrison.agents.session_agent:SessionAgent",
+        "claude.log_in": "garrison.agents.claude.log_in:OutsideLogIn",
         "drawing.svg": "garrison.pipeline.svg_drawing:to_svg",
         "hosts.access": "garrison.hosts.access:HostAccess",
         "hosts.check": "garrison.hosts.access:check_hosts",

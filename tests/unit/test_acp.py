@@ -18,19 +18,18 @@ from garrison.agents.acp import connection, permissions
 from garrison.agents.acp.attempt import AcpAgent
 from garrison.agents.acp.connection import AcpConnection
 from garrison.agents.acp.permissions import LeaveRuling, OfferedAnswer, choose, read_answer, rule
-from garrison.agents.acp.report_block import find_report, find_verdict
+from garrison.agents.acp.profile import AcpProfile
 from garrison.agents.acp.settings import AcpJob, AcpSettings, read_only
 from garrison.agents.conversation import holder, policy
 from garrison.agents.conversation.policy import ConnectionEnd, NextStepKind
 from garrison.agents.registry import (
-    AcpProfile,
-    acp_settings_of,
     agent,
     check_node,
     find_profile,
     limits_of,
     variables_of,
 )
+from garrison.agents.report_block import find_report, find_verdict
 from garrison.agents.reports import AgentReports, ValidatorReports
 from garrison.agents.requests import Reply, parse_request
 from garrison.cli.takeover import fill_session, opener_of
@@ -83,12 +82,12 @@ def test_a_takeover_fills_in_the_session_and_variables() -> None:
 
 
 def test_without_a_program_a_takeover_is_refused_in_one_line(tmp_path: Path) -> None:
-    gemini = acp_settings_of("gemini", tmp_path)
-    assert gemini is not None and acp_settings_of("claude", tmp_path) is None
+    gemini = find_profile("gemini", tmp_path).settings
+    assert not isinstance(find_profile("claude", tmp_path), AcpProfile)
     with pytest.raises(Refused, match=r"^agent gemini of work has no program that opens its session: \[agents"):
         opener_of("work", "gemini", gemini)
     for name in ("codex", "opencode", "claude-acp"):
-        settings = acp_settings_of(name, tmp_path)
+        settings = find_profile(name, tmp_path).settings
         assert settings is not None and "{session}" in opener_of("work", name, settings), name
 
 

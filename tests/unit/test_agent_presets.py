@@ -11,9 +11,10 @@ from typing import Any, cast
 import pytest
 from click.testing import CliRunner
 
+from garrison.agents.acp.profile import AcpProfile
 from garrison.agents.config_check import check_config
 from garrison.agents.presets import PRESETS, Preset, find_preset
-from garrison.agents.registry import AcpProfile, find_profile
+from garrison.agents.registry import find_profile
 from garrison.agents.variables import expand
 from garrison.cli.agents import agents
 from garrison.doctor.findings import ExaminedState

@@ -8,6 +8,7 @@ import pytest
 
 from garrison.agents import registry
 from garrison.agents.claude import settings
+from garrison.agents.claude.profile import ClaudeProfile
 from garrison.agents.claude.settings import ClaudeSettings, ConnectionJob, for_node, from_profile, read_only
 from garrison.agents.config_check import check_config
 from garrison.agents.conversation import stream, tools
@@ -62,14 +63,14 @@ def test_what_agents_says_itself_holds_for_every_agent_that_states_nothing(tmp_p
     (tmp_path / "config.toml").write_text(text)
     assert (bare.node, bare.turns) == (None, 300)
     assert check_config(tmp_path) == []
-    claude = registry.claude_settings_of("claude", tmp_path)
+    claude = registry.find_profile("claude", tmp_path).settings
     assert (claude.budget, claude.max_turns, claude.stale) == (3.0, 40, 90.0)
     assert [(found.node, found.turns) for found in (
         registry.limits_of("p", "n", {}, tmp_path), registry.limits_of("p", "n", {"max_turns": "7"}, tmp_path),
         registry.limits_of("codex-exec", "n", {"budget": "2"}, tmp_path), registry.limits_of("a", "n", {}, tmp_path),
         registry.limits_of("p", "n", {"budget": "none"}, tmp_path))
     ] == [(1.0, 40), (1.0, 7), (2.0, 40), (3.0, None), (None, 40)]
-    assert registry.acp_settings_of("a", tmp_path).stale == 5.0
+    assert registry.find_profile("a", tmp_path).settings.stale == 5.0
     assert [registry.silence_of(name, tmp_path) for name in ("p", "a", "command")] == [90.0, None, None]
     (tmp_path / "config.toml").write_text("[agents]\nbudgett = 3\n")
     with pytest.raises(UsageError, match=r"config\.toml:2: \[agents\] budgett is not a setting; did you mean budget\?"):
@@ -111,7 +112,7 @@ def test_profiles_of_both_kinds(tmp_path):
         '[agents.claude]\nmodel = "haiku"\n[agents.second]\nkind = "claude"\nenv = ["EXTRA"]\n'
         '[agents.tool]\nargv = ["x"]\n')
     found = registry.profiles(tmp_path)
-    assert isinstance(found["second"], registry.ClaudeProfile)
+    assert isinstance(found["second"], ClaudeProfile)
     assert found["claude"].settings.model == "haiku"  # type: ignore[union-attr]
     assert "EXTRA" in registry.required_variables({"second", "tool"}, tmp_path)
     assert "ANTHROPIC_API_KEY" in registry.required_variables({"claude"}, tmp_path)

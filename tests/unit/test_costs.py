@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from garrison.agents.conversation.files import AttemptFiles
-from garrison.agents.session_agent import ORDER
+from garrison.agents.session_options import ORDER
 from garrison.records import costs
 from garrison.records.budget import Limits
 from garrison.records.run import RunFiles

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from garrison import config
-from garrison.agents.config_check import SETTINGS
+from garrison.agents.registry import kind_of_profile
 from garrison.cli.output import INTERRUPTED
 from garrison.cli.pipeline_run import _EXIT_CODES
 from garrison.cli.wait import TIMED_OUT
@@ -106,7 +106,7 @@ def test_the_complete_configuration_has_every_table_and_key() -> None:
     kinds = {each.get("kind", "command"): set(each) for each in tables["agents"].values() if isinstance(each, dict)}
     common = {*config.PROFILE_KEYS, *config.PROFILE_RIGHTS}
     assert {kind: keys - common for kind, keys in kinds.items()} == {
-        kind: set(SETTINGS[kind]) for kind in config.AGENT_KINDS}
+        kind: set(kind_of_profile(kind).setting_names()) for kind in config.AGENT_KINDS}
     assert set.union(*kinds.values()) >= common
     assert set(tables) == set(config.TABLES)
     assert {key for key, value in tables["agents"].items() if not isinstance(value, dict)} == set(config.AGENTS_KEYS)

@@ -11,8 +11,8 @@ import pytest
 
 from garrison.agents import registry
 from garrison.agents.base import Function
-from garrison.agents.session_agent import ORDER, SessionAgent, SessionOrder
-from garrison.agents.session_options import SessionOptions
+from garrison.agents.session_agent import SessionAgent, SessionOrder
+from garrison.agents.session_options import ORDER, SessionOptions
 from garrison.errors import UsageError
 from garrison.node.session_attempt import (
     REPORT_REQUEST,

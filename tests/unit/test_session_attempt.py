@@ -18,7 +18,8 @@ from garrison.agents.conversation import policy, prompts, questions
 from garrison.agents.conversation.files import AttemptFiles
 from garrison.agents.conversation.policy import NextStep
 from garrison.agents.graph.model import AgentFailure
-from garrison.agents.session_agent import ORDER, SessionAttempt, _read_graph
+from garrison.agents.session_agent import SessionAttempt, _read_graph
+from garrison.agents.session_options import ORDER
 from garrison.agents.trouble import WHAT_TO_DO, TroubleKind
 from garrison.errors import UsageError
 from garrison.node.session_attempt import MAX_TURNS, REPORT_REQUEST, SessionProgram, next_message

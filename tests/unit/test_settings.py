@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from garrison.agents.config_check import SETTINGS
+from garrison.agents.registry import kind_of_profile
 from garrison.cli.main import garrison
 from garrison.config import PROFILE_KEYS, PROFILE_RIGHTS, RECORDS, SANDBOX_KEYS, Timing
 from garrison.sandbox.rights import ROLE_TABLES
@@ -68,7 +68,8 @@ def test_every_setting_of_every_table_is_there_with_what_it_inherits(home: Path)
     for name, record in RECORDS.items():
         assert {f"{name}.{key}" for key in readers_of(record)} <= found.keys()
     for name, kind in (("claude", "claude"), ("aider", "command")):
-        assert {f"agents.{name}.{key}" for key in (*PROFILE_KEYS, *SETTINGS[kind])} <= found.keys()
+        keys = (*PROFILE_KEYS, *kind_of_profile(kind).setting_names())
+        assert {f"agents.{name}.{key}" for key in keys} <= found.keys()
     assert {f"sandbox.{role}.{key}" for role in ROLE_TABLES for key in SANDBOX_KEYS} <= found.keys()
     assert {f"agents.aider.{key}" for key in PROFILE_RIGHTS} <= found.keys()
     shown = [(each.value, each.origin, each.is_set) for each in map(found.__getitem__, (

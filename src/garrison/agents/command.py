@@ -28,7 +28,7 @@ from garrison.agents.base import EXIT, AgentReport, Work, WorkResult
 from garrison.agents.command_profile import PROMPT, SHELL, CommandProfile
 from garrison.agents.result import LANDING, read_report
 from garrison.agents.success_rule import EXIT_ZERO, MAX_SEARCHED
-from garrison.agents.variables import expand
+from garrison.agents.variables import expand, fill_variables
 from garrison.ends import NOT_FOUND, End
 from garrison.errors import Refused
 from garrison.records import atomic
@@ -62,8 +62,6 @@ are not recorded, nor is anything once the orchestrator is dead: whatever ended 
 MAX_EXIT = 100
 """Bytes of a recorded exit code."""
 _PLACEHOLDER = re.compile(r"\{(prompt_file|prompt|tree|node|run|attempt|result_file|session)\}")
-_VARIABLE = re.compile(r"\{env:([A-Za-z_][A-Za-z0-9_]*)(?::-([^{}]*))?\}")
-_SEPARATORS = re.compile(r"[\s;&|()]+")
 _LAUNCHER = Path(__file__).resolve().parents[1] / "sandbox" / "pty_launcher.py"
 _TERM = "xterm-256color"
 """Kind of a terminal where the caller's environment names none."""
@@ -133,7 +131,7 @@ class CommandAgent:
         return self.profile.argv == SHELL.argv and not self.profile.has_own_input
 
     def programs(self, command: str | None) -> list[str]:
-        return programs_of(self.profile.argv, command)
+        return self.profile.programs(command)
 
     def not_run(self, assignment: Assignment) -> CommandWork:
         """Return the work of a program that is not there, as a shell reports it."""
@@ -202,18 +200,6 @@ class CommandAgent:
         if "script" in task.attributes:
             environment["GARRISON_SCRIPT"] = str(assignment.tree / str(task.attributes["script"]))
         return environment
-
-
-def fill_variables(word: str, environment: Mapping[str, str], name: str) -> str:
-    """Fill the {env:NAME} and {env:NAME:-default} in one word of an argv; Refused for one that is not set."""
-    def value(found: re.Match[str]) -> str:
-        text = environment.get(found[1]) or found[2]
-        if text is None:
-            raise Refused(f"agent {name}: argv names {found[0]}, which is not set; name it in env and set it where you "
-                          f"launch, or give a default: {{env:{found[1]}:-…}}")
-        return str(text)
-
-    return _VARIABLE.sub(value, word)
 
 
 @contextlib.contextmanager
@@ -328,8 +314,8 @@ class CommandWork(Work):
         reports = self._assignment.reports
         if (reports is not None and reports.result) or self._stream is None:
             return reports.result if reports is not None else {}
-        from garrison.agents.acp.report_block import find_report  # most agents print no stream
         from garrison.agents.conversation.tools import to_agent_report
+        from garrison.agents.report_block import find_report  # most agents print no stream
 
         body = find_report(self._stream.told.message, self._assignment.task.words)
         report = to_agent_report(body)
@@ -426,14 +412,6 @@ def fill_placeholders(word: str, assignment: Assignment, result_file: Path, sess
         return assignment.read_prompt() if name == "prompt" else values[name]
 
     return _PLACEHOLDER.sub(fill, word)  # in one pass: a path that contains {node} is not filled again
-
-
-def programs_of(argv: Sequence[str], command: str | None) -> list[str]:
-    """Return the programs that an agent's command line, or the node's own `command`, may run. Pure."""
-    if "{command}" not in argv:
-        return [argv[0]] if argv and "{" not in argv[0] else []
-    words = (word.strip("\"'") for word in _SEPARATORS.split(command or ""))
-    return list(dict.fromkeys(word for word in words if re.fullmatch(r"/?[\w.+-]+", word) and not word.startswith("-")))
 
 
 def find_programs(words: Iterable[str], environment: Mapping[str, str]) -> list[str]:

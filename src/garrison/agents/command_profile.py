@@ -10,18 +10,33 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
 
-from garrison.agents.claude.settings import LIMIT_READERS, LIMITS
+from garrison.agents.briefing import Reporting
+from garrison.agents.presets import find_outside_key
+from garrison.agents.profile import LIMITS, Profile, read_limits, show_limits
+from garrison.agents.session_options import SCRIPTED
 from garrison.agents.success_rule import EXIT_ZERO, SuccessRule
+from garrison.agents.variables import fill_variables
+from garrison.plugins import PluginGroup, load
 from garrison.records.budget import NO_LIMITS, Limits
-from garrison.tables import Table, as_amount, as_flag, as_mapping, as_strings, empty_table, one_of, setting
+from garrison.sandbox.file_system import named_programs
+from garrison.tables import as_amount, as_flag, as_mapping, as_strings, empty_table, one_of, readers_of, setting
 from garrison.values import replace
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from garrison.agents.base import Agent
+    from garrison.agents.profile import OutsideKey
     from garrison.agents.program_stream import StreamFormat
+    from garrison.agents.session_options import SessionOptions
+    from garrison.config import AgentConfig
 
 RULES = ("exit_zero", "result_file")
 PROMPT = "prompt"
@@ -30,6 +45,7 @@ STREAMS = ("claude", "codex")
 """Values of `stream`."""
 SESSION = "{session}"
 """Placeholder in `resume_argv`."""
+_SEPARATORS = re.compile(r"[\s;&|()]+")
 
 
 def _patterns(value: object) -> tuple[str, ...]:
@@ -61,8 +77,10 @@ def _program(value: object) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class CommandProfile:
+class CommandProfile(Profile):
     """A command agent as the configuration names it."""
+
+    silence_setting: ClassVar[str] = "silence"
 
     name: str
     argv: tuple[str, ...] = setting((), _program)
@@ -91,6 +109,48 @@ class CommandProfile:
     silence: float | None = setting(None, as_amount)
     """Seconds without output or use of a processor after which it counts as hung; None: its timeout bounds it."""
 
+    @classmethod
+    def read(cls, config: AgentConfig) -> CommandProfile:
+        """Return the profile of a table, whose other keys `agents.config_check` tells; UsageError for an invalid one.
+        """
+        own, table = config.table, config.table
+        rule = table.below("success")
+        if is_rule := "success" in table.values and isinstance(rule.values, dict):
+            own = replace(table, values={key: value for key, value in table.values.items() if key != "success"})
+        base = cls(table.keys[-1], env=config.env, limits=read_limits(table),
+                   rule=rule.read(SuccessRule) if is_rule else EXIT_ZERO)
+        profile = own.read(cls, base, others=None)
+        if not profile.argv:
+            raise table.error("argv is missing; name the program to run")
+        if profile.tty and (profile.stdin or profile.stream):
+            other = "stdin" if profile.stdin else "stream"
+            raise table.error(f"tty = true and {other} exclude each other: a terminal is its input and output", "tty")
+        if profile.resume_argv and not profile.stream:
+            raise table.error("resume_argv needs stream, from which the session's id is read; there are "
+                              f"{', '.join(STREAMS)}", "resume_argv")
+        return profile
+
+    @classmethod
+    def setting_names(cls) -> Collection[str]:
+        return (*readers_of(cls), *LIMITS)
+
+    def settings_shown(self) -> dict[str, object]:
+        values = {key: getattr(self, key) for key in readers_of(type(self))} | show_limits(self.limits)
+        return values if self.rule == EXIT_ZERO else {**values, "success": vars(self.rule)}
+
+    # ---- where it starts
+
+    def start_as(self, role: str) -> Agent:
+        make: Callable[[CommandProfile], Agent] = load(PluginGroup.PARTS, "agent.command")
+        return make(self)
+
+    def start_session(self, name: str, defaults: SessionOptions) -> Agent:
+        """Return the scripted agent as a session; UsageError for any other program."""
+        if self.name != SCRIPTED:
+            return super().start_session(name, defaults)
+        make: Callable[[str, None, SessionOptions], Agent] = load(PluginGroup.PARTS, "agent.session")
+        return make(name, None, defaults)
+
     @property
     def has_own_input(self) -> bool:
         return self.tty or bool(self.stdin or self.stream)
@@ -104,29 +164,37 @@ class CommandProfile:
 
         return FORMATS[self.stream]
 
+    @property
+    def reporter(self) -> str:  # type: ignore[override]
+        return self.format.reporter if self.format is not None else ""
+
+    @property
+    def reporting(self) -> Reporting:
+        if self.success == "result_file":
+            return Reporting.RESULT_FILE
+        return Reporting.LAST_MESSAGE if self.stream else Reporting.EXIT_CODE
+
+    @property
+    def variables(self) -> Mapping[str, str]:
+        return self.set
+
+    def programs(self, command: str | None) -> list[str]:
+        if "{command}" not in self.argv:
+            return [self.program] if self.argv and "{" not in self.program else []
+        words = (word.strip("\"'") for word in _SEPARATORS.split(command or ""))
+        return list(dict.fromkeys(word for word in words
+                                  if re.fullmatch(r"/?[\w.+-]+", word) and not word.startswith("-")))
+
+    def scripts(self) -> list[str]:
+        return [word for word in named_programs(shlex.join(self.argv)) if word.startswith("/") and Path(word).is_file()]
+
+    def check_words(self, env: Mapping[str, str]) -> None:
+        for word in (*self.argv, *self.resume_argv):
+            fill_variables(word, {**env, **self.set}, self.name)
+
+    def log_in(self, home: Path, env: Mapping[str, str], environ: Mapping[str, str]) -> OutsideKey | None:
+        return find_outside_key(self, env, environ)
+
 
 SHELL = CommandProfile("command", ("/bin/sh", "-c", "{command}"))
 """Runs the node's own `command` in a shell."""
-
-
-def from_profile(table: Table, env: tuple[str, ...]) -> CommandProfile:
-    """Return the profile of a table, whose other keys `agents.config_check` tells; UsageError for an invalid one."""
-    own, rule = table, table.below("success")
-    if is_rule := "success" in table.values and isinstance(rule.values, dict):
-        own = replace(table, values={key: value for key, value in table.values.items() if key != "success"})
-    base = CommandProfile(table.keys[-1], env=env, limits=read_limits(table),
-                          rule=rule.read(SuccessRule) if is_rule else EXIT_ZERO)
-    profile = own.read(CommandProfile, base, others=None)
-    if not profile.argv:
-        raise table.error("argv is missing; name the program to run")
-    if profile.tty and (profile.stdin or profile.stream):
-        other = "stdin" if profile.stdin else "stream"
-        raise table.error(f"tty = true and {other} exclude each other: a terminal is its input and output", "tty")
-    if profile.resume_argv and not profile.stream:
-        raise table.error("resume_argv needs stream, from which the session's id is read; there are "
-                          f"{', '.join(STREAMS)}", "resume_argv")
-    return profile
-
-
-def read_limits(table: Table) -> Limits:
-    return Limits(*(table.value(key, LIMIT_READERS[key], None) for key in LIMITS))

@@ -7,14 +7,10 @@ of kinds `claude`, `session` and `acp`, and of all other tables, are closed: any
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from garrison.agents.acp.settings import AcpSettings
-from garrison.agents.claude.settings import LIMITS, ClaudeSettings
-from garrison.agents.command_profile import CommandProfile
-from garrison.agents.registry import OF
-from garrison.agents.session_options import SessionOptions
+from garrison.agents.registry import kind_of_profile
 from garrison.config import (
     AGENT_KINDS,
     PROFILE_KEYS,
@@ -33,12 +29,6 @@ from garrison.tables import readers_of
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-SETTINGS: Mapping[str, Collection[str]] = {
-    "command": (*readers_of(CommandProfile), *LIMITS), "claude": tuple(readers_of(ClaudeSettings)),
-    "session": (OF, *readers_of(SessionOptions)), "acp": (*readers_of(AcpSettings), *LIMITS)}
-"""Kind of a profile → its settings, in addition to `kind` and `env`."""
-
 
 class ConfigProblem(NamedTuple):
     """A key that nothing reads; `text` begins with file and line."""
@@ -76,8 +66,8 @@ def _problems(config: ConfigFile) -> Iterator[ConfigProblem]:
     for name, table in agents.items() if isinstance(agents, dict) else ():
         if not isinstance(table, dict) or (kind := kind_of(name, table)) not in AGENT_KINDS:
             continue  # a plug-in knows the settings of its kind itself
-        yield from _unknown(config, ("agents", name), (*PROFILE_KEYS, *SETTINGS[kind], *PROFILE_RIGHTS),
-                            is_closed=kind != "command")
+        known = (*PROFILE_KEYS, *kind_of_profile(kind).setting_names(), *PROFILE_RIGHTS)
+        yield from _unknown(config, ("agents", name), known, is_closed=kind != "command")
     for name, record in RECORDS.items():
         yield from _unknown(config, (name,), tuple(readers_of(record)))
     services = config.table.below("services").values

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from garrison.agents.claude.settings import for_node
-from garrison.agents.registry import claude_settings_of, does_tasks, limits_of, turns_of
+from garrison.agents.registry import does_tasks, limits_of, model_profile, turns_of
 from garrison.pipeline.best_of import COMMAND, FIRST, MAX_LANDED, PERSON
 from garrison.records.budget import FLOOR
 from garrison.records.costs import estimate
@@ -69,18 +68,14 @@ def small_budgets(nodes: Iterable[tuple[str, str, Mapping[str, str]]], home: Pat
     (node, agent, attributes)."""
     found: dict[str, list[str]] = {}
     for node, agent, attributes in nodes:
-        limits, model = limits_of(agent, node, attributes, home), _model_of(agent, node, attributes, home)
+        profile = model_profile(agent, home)
+        limits, model = profile.limits_of(node, attributes), profile.model_of(node, attributes)
         least = estimate(model, {"input_tokens": OVERHEAD, "output_tokens": FLOOR})
         for key, limit in (("budget", limits.node), ("budget_run", limits.run), ("budget_day", limits.day)):
             if limit is not None and limit < least:
                 found.setdefault(f"{key} = {limit:g} is too small for one call of {model or 'a model'}, which may cost "
                                  f"${least:.3f} with an answer of {FLOOR:,} tokens", []).append(node)
     return [f"{_names(names)}: {words}; no call will be made" for words, names in found.items()]
-
-
-def _model_of(agent: str, node: str, attributes: Mapping[str, str], home: Path) -> str:
-    settings = claude_settings_of(agent, home)
-    return (for_node(settings, node, attributes).model if settings is not None else attributes.get("model")) or ""
 
 
 def limits_in_words(limits: Limits, turns: int | None) -> str:

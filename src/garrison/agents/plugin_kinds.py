@@ -10,12 +10,13 @@ A plug-in is code of somebody else: what it raises ends the attempt with one lin
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 import msgspec
 
 from garrison.agents.base import Question, Trouble, Work, WorkResult
 from garrison.agents.briefing import Reporting
+from garrison.agents.profile import LIMITS, Profile, read_limits, show_limits
 from garrison.errors import GarrisonError, Refused, UsageError
 from garrison.plugins import PluginGroup, load
 from garrison.records.budget import NO_LIMITS, Limits
@@ -28,9 +29,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from garrison.agents.base import Agent, Assignment
+    from garrison.config import AgentConfig
 
 
-class PluginProfile(Value):
+class PluginProfile(Value, Profile):
     """An agent from the configuration whose kind a package offers."""
 
     name: str
@@ -39,6 +41,33 @@ class PluginProfile(Value):
     settings: Mapping[str, object] = msgspec.field(default_factory=dict)
     env: tuple[str, ...] = ()
     limits: Limits = NO_LIMITS
+
+    fills_variables: ClassVar[bool] = False
+
+    @classmethod
+    def read(cls, config: AgentConfig) -> PluginProfile:
+        settings = {name: value for name, value in config.settings.items() if name not in LIMITS}
+        return cls(config.name, config.kind, config.where, settings, config.env, read_limits(config.table))
+
+    def settings_shown(self) -> dict[str, object]:
+        return {**self.settings, **show_limits(self.limits)}
+
+    def start_as(self, role: str) -> PluginAgent:
+        return PluginAgent(self)
+
+    @property
+    def reporting(self) -> Reporting:
+        return PluginAgent(self).reporting
+
+    @property
+    def program(self) -> str:
+        return PluginAgent(self).program
+
+    def is_installed(self, path: str) -> bool:
+        return True
+
+    def check_node(self, node: str, attributes: Mapping[str, object]) -> None:
+        PluginAgent(self)
 
 
 class PluginAgent:

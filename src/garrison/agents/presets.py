@@ -11,9 +11,18 @@ import shutil
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from garrison.plugins import PluginGroup, load
+from garrison.sandbox.proxy.apis import APIS
 from garrison.spelling import nearest
+from garrison.system.environment import child_environment
 from garrison.values import Value
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from garrison.agents.profile import OutsideKey, Profile
 
 
 class LogIn(Value):
@@ -115,8 +124,10 @@ def _list(words: Iterable[str]) -> str:
     return "[" + ", ".join(json.dumps(word) for word in words) + "]"
 
 
+_KEY_NAMES = frozenset(key.name for api in APIS.values() for key in api.keys)
+_CLAUDE_TOKEN = "CLAUDE_CODE_OAUTH_TOKEN"
 _OPENAI = ("OPENAI_API_KEY",)
-_ANTHROPIC = ("ANTHROPIC_API_KEY", "CLAUDE_CODE_OAUTH_TOKEN")
+_ANTHROPIC = ("ANTHROPIC_API_KEY", _CLAUDE_TOKEN)
 _MANY = ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY")
 _OPENAI_URL, _ANTHROPIC_URL = ("OPENAI_BASE_URL",), ("ANTHROPIC_BASE_URL",)
 _AT_OPENAI = "${OPENAI_BASE_URL:-https://api.openai.com/v1}"
@@ -184,6 +195,27 @@ def find_log_in(program: str) -> LogIn | None:
     """Return the log-in of a preset's program, None if there is none, or no such preset."""
     name = Path(program).name
     return next((preset.log_in for preset in PRESETS if preset.program == name and preset.log_in is not None), None)
+
+
+def find_outside_key(profile: Profile, env: Mapping[str, str], environ: Mapping[str, str]) -> OutsideKey | None:
+    """Return the log-in of an agent's own program, if its profile names the variable that stands for it, and no key.
+
+    Args:
+        env: variables of the agent.
+        environ: those of this process.
+    """
+    found = find_log_in(profile.program)
+    path = found.find(environ) if found is not None else None
+    if found is None or path is None or any({**env, **profile.variables}.get(name) for name in profile.env
+                                            if name in _KEY_NAMES):
+        return None
+    if found.key_variable in profile.env:
+        return KeyInFile(path.parent, found)
+    if _CLAUDE_TOKEN not in profile.env:
+        return None
+    names = {"CLAUDE_CONFIG_DIR": str(path.parent)} if environ.get("CLAUDE_CONFIG_DIR") else {}
+    renewed: Callable[[Path, tuple[str, ...], Mapping[str, str]], OutsideKey] = load(PluginGroup.PARTS, "claude.log_in")
+    return renewed(path.parent, ("claude",), child_environment(environ, (), names))
 
 
 def find_preset(name: str) -> Preset | str:

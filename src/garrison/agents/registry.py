@@ -22,39 +22,26 @@ see `session_agent`.
 from __future__ import annotations
 
 import os
-import shlex
 import shutil
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from garrison import extras
-from garrison.agents.acp import settings as acp_settings
-from garrison.agents.acp.settings import AcpSettings
 from garrison.agents.base import VALIDATOR, WORKER
 from garrison.agents.briefing import Reporting
-from garrison.agents.claude.settings import ATTRIBUTES as CLAUDE_ATTRIBUTES
-from garrison.agents.claude.settings import ENVIRONMENT, KEYS, LIMITS, PROXY, TOKEN, ClaudeSettings, for_node
-from garrison.agents.claude.settings import from_profile as read_claude
-from garrison.agents.command import CommandAgent, fill_variables
-from garrison.agents.command import programs_of as command_programs
-from garrison.agents.command_profile import SHELL, CommandProfile, read_limits
-from garrison.agents.command_profile import from_profile as read_command
+from garrison.agents.command_profile import SHELL, CommandProfile
 from garrison.agents.failover import read_agents
-from garrison.agents.plugin_kinds import PluginAgent, PluginProfile
-from garrison.agents.presets import PRESETS, KeyInFile, Preset, find_log_in, find_preset
-from garrison.agents.session_options import SCRIPTED, SessionOptions, is_session, read_options
-from garrison.agents.success_rule import EXIT_ZERO
+from garrison.agents.plugin_kinds import PluginProfile
+from garrison.agents.presets import PRESETS, Preset, find_preset
+from garrison.agents.profile import Profile
+from garrison.agents.session_options import SessionOptions, is_session, read_options
 from garrison.agents.variables import OWN, expand, references
 from garrison.config import PROFILE_KEYS, PROFILE_RIGHTS, AgentsConfig, config_path, parse_agent, read_config
 from garrison.errors import Refused, UsageError
-from garrison.extras import EXTRAS
-from garrison.records.budget import NO_LIMITS, Limits
+from garrison.plugins import PluginGroup, load
 from garrison.sandbox.confine import find_hidden
-from garrison.sandbox.file_system import named_programs
 from garrison.sandbox.network import find_keys
 from garrison.sandbox.place import Mode, Role
 from garrison.sandbox.proxy.apis import APIS
@@ -66,90 +53,89 @@ from garrison.values import Value, replace
 
 if TYPE_CHECKING:
     from garrison.agents.base import Agent
-    from garrison.agents.claude.log_in import OutsideLogIn
-    from garrison.agents.session_agent import SessionAgent
-    from garrison.config import AgentConfig
+    from garrison.agents.profile import OutsideKey
+    from garrison.config import AgentConfig, ConfigFile
+    from garrison.records.budget import Limits
+
+OF = "of"
+"""Setting of a session's profile, in addition to `SessionOptions`: the agent that it runs."""
 
 
-CLI_USER_AGENT = "claude-cli/"
-"""Begins the User-Agent of the Claude CLI, whose calls its session records."""
-_KEY_NAMES = frozenset(key.name for api in APIS.values() for key in api.keys)
-_OF_CLOUDS = "CLAUDE_CODE_USE_"
-"""Beginning of the variables with which the CLI calls the API of another provider, by that one's log-in."""
-
-
-class ClaudeProfile(Value):
-    """A Claude agent from the configuration."""
-
-    name: str
-    settings: ClaudeSettings = msgspec.field(default_factory=ClaudeSettings)
-    env: tuple[str, ...] = ENVIRONMENT
-
-
-class AcpProfile(Value):
-    """An agent from the configuration that speaks the Agent Client Protocol."""
-
-    name: str
-    settings: AcpSettings
-    env: tuple[str, ...] = ()
-    limits: Limits = NO_LIMITS
-    """On what its calls of model APIs may cost, where the run's proxy makes them."""
-
-    @property
-    def argv(self) -> tuple[str, ...]:
-        return self.settings.argv
-
-
-class SessionProfile(Value):
-    """An agent that runs another agent's model as a session."""
+class SessionProfile(Value, Profile):
+    """An agent that runs another agent's model as a session; what depends on the model is asked of that one's profile.
+    """
 
     name: str
     of: str
     options: SessionOptions
 
+    @classmethod
+    def read(cls, config: AgentConfig) -> SessionProfile:
+        """Read the options and the agent that it runs; UsageError if that is itself."""
+        table = config.table
+        options = table.read(SessionOptions, others=(OF, *PROFILE_KEYS, *PROFILE_RIGHTS))
+        of = table.value(OF, as_text, "claude")
+        if of == config.name:
+            raise table.error("of should name another agent, one of kind claude or `scripted`", OF)
+        return cls(config.name, of, options)
 
-ModelProfile = CommandProfile | ClaudeProfile | AcpProfile | PluginProfile
-Profile = ModelProfile | SessionProfile
+    @classmethod
+    def setting_names(cls) -> Collection[str]:
+        return (OF, *readers_of(SessionOptions))
+
+    @classmethod
+    def shared_settings(cls) -> Mapping[str, str]:
+        return {}  # it has the limits of the agent that it runs
+
+    def settings_shown(self) -> dict[str, object]:
+        return {OF: self.of, **vars(self.options)}
+
+
+_OWN_KINDS: Mapping[str, type[Profile]] = {"command": CommandProfile, "session": SessionProfile}
+_EXTRA_KINDS: Mapping[str, str] = {"claude": "agent.claude", "acp": "agent.acp"}
+"""Kind → what an extra registers its profile under (`plugins.OWN`)."""
+
+
+def kind_of_profile(kind: str) -> type[Profile]:
+    """Return the class of the profiles of a kind; that of packages' kinds for any that is not garrison's."""
+    if kind in _EXTRA_KINDS:
+        found: type[Profile] = load(PluginGroup.PARTS, _EXTRA_KINDS[kind])
+        return found
+    return _OWN_KINDS.get(kind, PluginProfile)
 
 
 def profiles(home: Path) -> dict[str, Profile]:
     """Return the agents of a home by name; UsageError if config.toml is malformed."""
-    from garrison.agents import scripted
-
     file = read_config(home)
-    defaults = file.agent_defaults()
-    claude = _read_profile(parse_agent(replace(file.table.below("agents", "claude"), values={})), defaults)
-    by_name: dict[str, Profile] = {"command": SHELL, "scripted": scripted.SCRIPTED, "claude": claude}
-    for config in file.agents():
-        by_name[config.name] = _read_profile(config, defaults)
-    return by_name
+    return {**{name: _built_in(name, file) for name in _BUILT_IN},
+            **{config.name: _read_profile(config, file.agent_defaults()) for config in file.agents()}}
 
 
 def find_profile(name: str, home: Path) -> Profile:
     """Return the profile with that name; a UsageError lists the existing names."""
-    by_name = profiles(home)
-    if name not in by_name:
-        if isinstance(preset := find_preset(name), Preset):
-            return _read_preset(preset, read_config(home).agent_defaults())
-        near = nearest(name, {*by_name, *(preset.name for preset in PRESETS)})
-        raise UsageError(f"no agent {name!r}; {f'did you mean {near}? ' if near else ''}there are "
-                         f"{', '.join(sorted(by_name))} (more in {config_path(home)})")
-    return by_name[name]
+    file = read_config(home)
+    configured = {config.name: config for config in file.agents()}
+    if name in configured:
+        return _read_profile(configured[name], file.agent_defaults())
+    if name in _BUILT_IN:
+        return _built_in(name, file)
+    if isinstance(preset := find_preset(name), Preset):
+        return _read_preset(preset, file.agent_defaults())
+    known = {*configured, *_BUILT_IN}
+    near = nearest(name, {*known, *(preset.name for preset in PRESETS)})
+    raise UsageError(f"no agent {name!r}; {f'did you mean {near}? ' if near else ''}there are "
+                     f"{', '.join(sorted(known))} (more in {config_path(home)})")
+
+
+def model_profile(name: str, home: Path) -> Profile:
+    """Return the profile whose model an agent runs: its own, or that of the agent which its session runs."""
+    return _model_of(find_profile(name, home), home)
 
 
 def installed_agents(home: Path, path: str) -> list[str]:
     """Return the agents that could do a task in words here: configured ones, Claude, presets whose program exists."""
-    from garrison.agents import scripted
-
-    found = []
-    for name, profile in profiles(home).items():
-        model = _model_profile(profile, home)
-        if isinstance(model, ClaudeProfile):
-            if EXTRAS["claude"].is_installed:
-                found.append(name)
-        elif isinstance(model, PluginProfile) or (name not in ("command", scripted.SCRIPTED.name)
-                                                  and shutil.which(model.argv[0], path=path)):
-            found.append(name)
+    found = [name for name, profile in profiles(home).items()
+             if name not in _NO_TASKS and _model_of(profile, home).is_installed(path)]
     return [*found, *(preset.name for preset in PRESETS if preset.name not in found and preset.find(path))]
 
 
@@ -160,21 +146,12 @@ def agent(name: str, home: Path, role: str = WORKER, attributes: Mapping[str, An
         attributes: attributes of the node, which may make its worker run as a session.
     """
     profile = find_profile(name, home)
-    if role == WORKER and (
-            isinstance(profile, SessionProfile) or is_session(attributes or {}, f"agent {name}")):
-        return _session_agent(profile, home)
-    if isinstance(profile, ClaudeProfile):
-        from garrison.agents.claude.attempt import ClaudeAgent
-
-        return ClaudeAgent(profile.name, profile.settings, role)
-    if isinstance(profile, AcpProfile):
-        from garrison.agents.acp.attempt import AcpAgent
-
-        return AcpAgent(profile.name, profile.settings, role)
-    if role == VALIDATOR or isinstance(profile, SessionProfile):
+    if role == WORKER and _is_session(profile, attributes or {}):
+        return _model_of(profile, home).start_session(profile.name, _session_defaults(profile))
+    if role == VALIDATOR and not profile.can_validate:
         raise UsageError(f"agent {name} cannot validate: it is neither a Claude nor an ACP agent; for a command, use "
                          "acceptance=")
-    return PluginAgent(profile) if isinstance(profile, PluginProfile) else CommandAgent(profile)
+    return profile.start_as(role)
 
 
 def check_validator(name: str, home: Path) -> None:
@@ -186,26 +163,20 @@ def check_validator(name: str, home: Path) -> None:
 def can_validate(name: str, home: Path) -> bool:
     """Return whether an agent can judge another one's work; False for one that does not exist."""
     try:
-        return isinstance(find_profile(name, home), (ClaudeProfile, AcpProfile))
+        return find_profile(name, home).can_validate
     except UsageError:
         return False
 
 
 def has_socket(name: str, home: Path) -> bool:
     """Return whether a validator's agent gives its verdict through a socket; a Claude session's tool writes a file."""
-    return isinstance(find_profile(name, home), AcpProfile)
+    return find_profile(name, home).gives_verdict_by_socket
 
 
 def reporting_of(name: str, home: Path, attributes: Mapping[str, object]) -> Reporting:
     """Return how an agent reports how its task ended."""
     profile = find_profile(name, home)
-    if isinstance(profile, PluginProfile) and not is_session(attributes, f"agent {name}"):
-        return PluginAgent(profile).reporting
-    if not isinstance(profile, CommandProfile) or is_session(attributes, f"agent {name}"):
-        return Reporting.TOOLS
-    if profile.success == "result_file":
-        return Reporting.RESULT_FILE
-    return Reporting.LAST_MESSAGE if profile.stream else Reporting.EXIT_CODE
+    return Reporting.TOOLS if _is_session(profile, attributes) else profile.reporting
 
 
 def validator_agent(attributes: Mapping[str, object]) -> str:
@@ -217,70 +188,35 @@ def validator_agent(attributes: Mapping[str, object]) -> str:
 def session_options(name: str, node: str, attributes: Mapping[str, object], home: Path) -> SessionOptions | None:
     """Return the session options of a node's agent, None if it is not a session; UsageError for invalid ones."""
     profile = find_profile(name, home)
-    if not isinstance(profile, SessionProfile) and not is_session(attributes, f"node {node}"):
+    if not _is_session(profile, attributes, f"node {node}"):
         return None
-    return read_options(node, attributes, _session_agent(profile, home).defaults)
-
-
-def graph_settings(home: Path) -> tuple[ClaudeSettings, dict[str, object]]:
-    """Return (settings, metadata) for a Claude node of an agent graph, with the home's settings and log-in."""
-    from garrison.agents.claude import cli_process
-    from garrison.records import atomic
-
-    extras.require("claude", "a conversation with a model")
-    profile = find_profile("claude", home)
-    if not isinstance(profile, ClaudeProfile):
-        raise UsageError("the agent `claude` of config.toml is not a Claude agent, and chat and sessions need one")
-    atomic.make_directory(cli_process.config_folder(home))
-    return profile.settings, cli_process.graph_metadata(profile.settings, home, home)
-
-
-def claude_settings_of(name: str, home: Path) -> ClaudeSettings | None:
-    """Return the settings of a Claude agent, or of the one that a session runs; None for any other agent."""
-    model = _model_profile(find_profile(name, home), home)
-    return model.settings if isinstance(model, ClaudeProfile) else None
+    _model_of(profile, home).start_session(profile.name, SessionOptions())  # refuses a model that cannot be called so
+    return read_options(node, attributes, _session_defaults(profile))
 
 
 def has_session(name: str, home: Path) -> bool:
     """Return whether an agent works in a session that takes messages: Claude's, or an ACP agent's."""
-    return isinstance(_model_profile(find_profile(name, home), home), (ClaudeProfile, AcpProfile))
-
-
-def acp_settings_of(name: str, home: Path) -> AcpSettings | None:
-    """Return the settings of an ACP agent; None for any other agent."""
-    profile = find_profile(name, home)
-    return profile.settings if isinstance(profile, AcpProfile) else None
+    return model_profile(name, home).has_session
 
 
 def limits_of(name: str, node: str, attributes: Mapping[str, object], home: Path) -> Limits:
     """Return the limits on what a node's agent may cost; UsageError for an invalid one."""
-    model = _model_profile(find_profile(name, home), home)
-    if isinstance(model, ClaudeProfile):
-        return for_node(model.settings, node, attributes).limits
-    stated = read_limits(Table(f"node {node}", {key: attributes[key] for key in ("budget", "max_turns")
-                                                if key in attributes}))
-    limits = replace(model.limits, node=stated.node) if "budget" in attributes else model.limits
-    return replace(limits, turns=stated.turns) if "max_turns" in attributes else limits
+    return model_profile(name, home).limits_of(node, attributes)
 
 
 def turns_of(name: str, node: str, attributes: Mapping[str, object], home: Path) -> int | None:
     """Return how many responses a node's agent may make in an attempt; None: any number."""
-    settings = claude_settings_of(name, home)
-    return limits_of(name, node, attributes, home).turns if settings is None else \
-        for_node(settings, node, attributes).max_turns
+    return model_profile(name, home).turns_of(node, attributes)
 
 
 def does_tasks(name: str, home: Path) -> bool:
     """Return whether an agent does a node's task by itself, as neither the node's own command nor a script does."""
-    from garrison.agents import scripted
-
-    return _model_profile(find_profile(name, home), home) not in (SHELL, scripted.SCRIPTED)
+    return model_profile(name, home) not in [_built_in(each, None) for each in _NO_TASKS]
 
 
 def silence_of(name: str, home: Path) -> float | None:
     """Return the seconds of silence that are a hang of an agent whose session does not watch them itself."""
-    profile = find_profile(name, home)
-    return profile.silence if isinstance(profile, CommandProfile) else None
+    return find_profile(name, home).silence
 
 
 def followers_of(name: str, home: Path, stated: Iterable[str] | None) -> tuple[str, ...]:
@@ -303,8 +239,7 @@ def followers_of(name: str, home: Path, stated: Iterable[str] | None) -> tuple[s
 
 
 MODEL_CHOICE = frozenset({
-    *(spelling for setting in ("model", "effort", "fallback_model", "betas", "thinking")
-      for spelling in CLAUDE_ATTRIBUTES[setting]),
+    "model", "llm_model", "effort", "reasoning_effort", "fallback_model", "betas", "thinking",
     "session", "tier", "turn_graph", "heartbeat_graph", "initiative"})
 """Attributes of a node that choose the model of its first agent, and how it runs."""
 
@@ -320,15 +255,12 @@ def variables_of(name: str, home: Path, env: Mapping[str, str]) -> dict[str, str
     For a key or base URL of a model API, which decides its network, the variables are filled in from `env`. Other
     values may name what the network decides, so they are filled in where the agent starts.
     """
-    model = _model_profile(find_profile(name, home), home)
-    if isinstance(model, PluginProfile):
-        return {}
-    if isinstance(model, ClaudeProfile):  # its values are taken as they are
-        return dict(model.settings.set)
-    values = model.set if isinstance(model, CommandProfile) else model.settings.set
+    model = model_profile(name, home)
+    if not model.fills_variables:
+        return dict(model.variables)
     decides = {name for api in APIS.values() for name in (*(key.name for key in api.keys), *api.url_variables)}
     return {key: expand(value, env, f"agent {name}: set.{key}") if key in decides else value
-            for key, value in values.items()}
+            for key, value in model.variables.items()}
 
 
 def check_variables(name: str, home: Path, environ: Mapping[str, str], passed: Iterable[str] | None = None) -> None:
@@ -338,27 +270,21 @@ def check_variables(name: str, home: Path, environ: Mapping[str, str], passed: I
         environ: environment of the launch.
         passed: variables that the agent gets in addition to those of its profile; None if any may be passed.
     """
-    model = _model_profile(find_profile(name, home), home)
-    if not isinstance(model, (AcpProfile, CommandProfile)):
+    model = model_profile(name, home)
+    if not model.fills_variables:
         return
     env = dict(environ) if passed is None else child_environment(environ, {*passed, *model.env})
-    own = model.set if isinstance(model, CommandProfile) else model.settings.set
+    own = model.variables
     apis = [api for api, _, _ in find_keys({**env, **own})]  # the network of the agent has their variables
     env |= dict.fromkeys((name for api in apis for name in api.url_variables), "set")
     env |= dict.fromkeys((name for text in (*own.values(), *model.argv) for name in references(text)
                           if name.startswith(OWN) or name.lower().endswith("_proxy")), "set")
     for key, text in own.items():
         expand(text, env, f"agent {name}: set.{key}")
-    if isinstance(model, AcpProfile):
-        for word in (*model.argv, *model.settings.takeover):
-            expand(word, env, f"agent {name}: argv")
-        return
-    for word in (*model.argv, *model.resume_argv):
-        fill_variables(word, {**env, **own}, name)
+    model.check_words(env)
 
 
-def log_in_of(name: str, home: Path, env: Mapping[str, str],
-              environ: Mapping[str, str]) -> OutsideLogIn | KeyInFile | None:
+def log_in_of(name: str, home: Path, env: Mapping[str, str], environ: Mapping[str, str]) -> OutsideKey | None:
     """Return the log-in for the network of an agent that is to work with it from outside: the home's, or that of its
     own program; None for any other agent, and for one that has a key.
 
@@ -366,62 +292,12 @@ def log_in_of(name: str, home: Path, env: Mapping[str, str],
         env: variables of the agent.
         environ: those of this process, for a CLI that renews it.
     """
-    model = _model_profile(find_profile(name, home), home)
-    if isinstance(model, (AcpProfile, CommandProfile)):
-        return _log_in_of_program(model, env, environ)
-    if not isinstance(model, ClaudeProfile) or model.settings.login != PROXY or any(
-            {**env, **model.settings.set}.get(key) for key in KEYS):
-        return None
-    from garrison.agents.claude.cli_process import find_cli, log_in_environment
-    from garrison.agents.claude.log_in import OutsideLogIn
-
-    return OutsideLogIn(_config_of(model, home), (find_cli(model.settings),),
-                        log_in_environment(home, model.settings, model.env, environ))
-
-
-def _log_in_of_program(model: AcpProfile | CommandProfile, env: Mapping[str, str],
-                       environ: Mapping[str, str]) -> OutsideLogIn | KeyInFile | None:
-    """Return the log-in of an agent's own program, if its profile names the variable that stands for it, and no key."""
-    found = find_log_in(model.argv[0]) if model.argv else None
-    path = found.find(environ) if found is not None else None
-    own = model.set if isinstance(model, CommandProfile) else model.settings.set
-    if found is None or path is None or any({**env, **own}.get(name) for name in model.env if name in _KEY_NAMES):
-        return None
-    if found.key_variable in model.env:
-        return KeyInFile(path.parent, found)
-    if TOKEN not in model.env:
-        return None
-    from garrison.agents.claude.log_in import OutsideLogIn
-
-    names = {"CLAUDE_CONFIG_DIR": str(path.parent)} if environ.get("CLAUDE_CONFIG_DIR") else {}
-    return OutsideLogIn(path.parent, ("claude",), child_environment(environ, (), names))
-
-
-def _config_of(model: ClaudeProfile, home: Path) -> Path:
-    from garrison.agents.claude.cli_process import config_folder
-
-    return Path(model.settings.set.get("CLAUDE_CONFIG_DIR") or config_folder(home))
+    return model_profile(name, home).log_in(home, env, environ)
 
 
 def check_access(name: str, home: Path, environ: Mapping[str, str], passed: Iterable[str] | None = None) -> None:
     """Refuse a Claude agent that has neither a key nor a log-in; the arguments are those of `check_variables`."""
-    model = _model_profile(find_profile(name, home), home)
-    if not isinstance(model, ClaudeProfile):
-        return
-    from garrison.agents.claude.log_in import OutsideLogIn, has_log_in
-
-    env = dict(environ) if passed is None else child_environment(environ, {*passed, *model.env})
-    known = {key for key, value in {**env, **model.settings.set}.items() if value}
-    folder = _config_of(model, home)
-    is_elsewhere = any(key.startswith(_OF_CLOUDS) for key in known)
-    if known & set(KEYS) or is_elsewhere:
-        return
-    if not has_log_in(folder):
-        raise Refused(f"agent {name} has no key and no log-in: set ANTHROPIC_API_KEY where you launch, or run "
-                      "`garrison login`")
-    log_in = log_in_of(name, home, {}, environ)
-    if isinstance(log_in, OutsideLogIn) and (not log_in.variables(now := time.time()) or log_in.has_expired(now)):
-        raise Refused(f"the log-in of agent {name} has expired, and its CLI did not renew it: run `garrison login`")
+    model_profile(name, home).check_access(name, home, environ, None if passed is None else set(passed))
 
 
 def _check_preset_access(preset: Preset, home: Path, environ: Mapping[str, str]) -> None:
@@ -441,46 +317,34 @@ def _check_preset_access(preset: Preset, home: Path, environ: Mapping[str, str])
 
 def reporter_of(name: str, home: Path) -> str:
     """Return how the User-Agent of an agent's program begins if that program reports its own usage, '' if none does."""
-    model = _model_profile(find_profile(name, home), home)
-    if isinstance(model, CommandProfile):
-        return model.format.reporter if model.format is not None else ""
-    return CLI_USER_AGENT if isinstance(model, ClaudeProfile) else ""
+    return model_profile(name, home).reporter
 
 
 def has_terminal(name: str, home: Path) -> bool:
-    model = _model_profile(find_profile(name, home), home)
-    return isinstance(model, CommandProfile) and model.tty
+    return model_profile(name, home).tty
 
 
 def excluded_by(name: str, home: Path) -> tuple[str, ...]:
-    model = _model_profile(find_profile(name, home), home)
-    return model.exclude if isinstance(model, CommandProfile) else ()
+    return model_profile(name, home).exclude
 
 
 def required_variables(names: set[str], home: Path) -> list[str]:
     """Return the environment variables that these agents need; UsageError for an unknown agent."""
-    return sorted({variable for name in sorted(names)
-                   for variable in _model_profile(find_profile(name, home), home).env})
+    return sorted({variable for name in sorted(names) for variable in model_profile(name, home).env})
 
 
 def check_node(name: str, node: str, attributes: Mapping[str, object], home: Path) -> None:
     """Refuse invalid attributes of a node's agent before a run begins."""
-    profile = find_profile(name, home)
     session_options(name, node, attributes, home)
-    model = _model_profile(profile, home)
-    if isinstance(model, ClaudeProfile):
-        for_node(model.settings, node, attributes)
-    if isinstance(model, PluginProfile):
-        PluginAgent(model)
-    if isinstance(model, AcpProfile):
-        acp_settings.for_node(model.settings, node, attributes)
+    model = model_profile(name, home)
+    model.check_node(node, attributes)
     check_library(model, f"node {node}")
 
 
 def check_library(profile: Profile, where: str) -> None:
     """Refuse an agent of a kind whose library is not installed; the refusal begins with `where`."""
-    if isinstance(profile, (ClaudeProfile, AcpProfile)):
-        extras.require("claude" if isinstance(profile, ClaudeProfile) else "acp", where)
+    if profile.extra:
+        extras.require(profile.extra, where)
 
 
 def check_program(name: str, home: Path, environ: Mapping[str, str], passed: Iterable[str] | None = None) -> None:
@@ -493,11 +357,8 @@ def check_program(name: str, home: Path, environ: Mapping[str, str], passed: Ite
     check_variables(name, home, environ, passed)
     if passed is not None:  # else nothing is launched, and a pipeline is judged wherever its writer is
         check_access(name, home, environ, passed)
-    profile = _model_profile(find_profile(name, home), home)
-    if isinstance(profile, PluginProfile):
-        program: str | None = PluginAgent(profile).program
-    else:
-        program = profile.settings.cli if isinstance(profile, ClaudeProfile) else profile.argv[0]
+    profile = model_profile(name, home)
+    program = profile.program
     if not program or "{" in program or ("/" in program and not program.startswith("/")):
         return
     found = shutil.which(program, path=environ.get("PATH", os.defpath))
@@ -508,14 +369,12 @@ def check_program(name: str, home: Path, environ: Mapping[str, str], passed: Ite
             raise Refused(f"agent {name} runs {program}, which {where}; install it: {preset.package}")
         raise Refused(f"agent {profile.name} runs {program}, which {where}; install it, or correct [agents."
                       f"{profile.name}] in {config_path(home)}")
-    if isinstance(profile, ClaudeProfile):
-        return  # its place shows the CLI
+    if profile.is_always_shown:
+        return
     if isinstance(preset, Preset) and passed is not None:
         _check_preset_access(preset, home, environ)
     rights = read_rights(home, Role.AGENT, name, environ)
-    scripts = [word for word in named_programs(shlex.join(profile.argv))
-               if word.startswith("/") and Path(word).is_file()] if isinstance(profile, CommandProfile) else []
-    for each in dict.fromkeys((found, *scripts)):
+    for each in dict.fromkeys((found, *profile.scripts())):
         if hidden := find_hidden(each, environ, rights):
             where = f"{each}, a link to {hidden}," if str(hidden) != each else each
             read = installation_of(hidden) if each == found else hidden
@@ -525,8 +384,7 @@ def check_program(name: str, home: Path, environ: Mapping[str, str], passed: Ite
 
 def programs_of(name: str, home: Path, command: str | None) -> list[str]:
     """Return the programs that a command agent may run for a node with that `command`; none for another kind."""
-    profile = find_profile(name, home)
-    return command_programs(profile.argv, command) if isinstance(profile, CommandProfile) else []
+    return find_profile(name, home).programs(command)
 
 
 def installation_of(program: Path) -> Path:
@@ -537,22 +395,18 @@ def installation_of(program: Path) -> Path:
     return program.parent.parent if program.parent.name == "bin" and len(program.parts) > 4 else program.parent
 
 
-def _session_agent(profile: Profile, home: Path) -> SessionAgent:
-    """Return the agent as a session; UsageError if its model cannot be called turn by turn."""
-    from garrison.agents.session_agent import SessionAgent
-
-    model = _model_profile(profile, home)
-    defaults = profile.options if isinstance(profile, SessionProfile) else SessionOptions()
-    if isinstance(model, ClaudeProfile):
-        return SessionAgent(profile.name, model.settings, defaults)
-    if model.name == SCRIPTED:
-        return SessionAgent(profile.name, None, defaults)
-    raise UsageError(f"agent {model.name} cannot run as a session; a Claude agent can, and `scripted`")
+def _is_session(profile: Profile, attributes: Mapping[str, object], where: str = "") -> bool:
+    return isinstance(profile, SessionProfile) or is_session(attributes, where or f"agent {profile.name}")
 
 
-def _model_profile(profile: Profile, home: Path) -> ModelProfile:
-    """Return the profile whose model a profile runs: itself, or the one that a session names."""
-    model = find_profile(profile.of, home) if isinstance(profile, SessionProfile) else profile
+def _session_defaults(profile: Profile) -> SessionOptions:
+    return profile.options if isinstance(profile, SessionProfile) else SessionOptions()
+
+
+def _model_of(profile: Profile, home: Path) -> Profile:
+    if not isinstance(profile, SessionProfile):
+        return profile
+    model = find_profile(profile.of, home)
     if isinstance(model, SessionProfile):
         raise UsageError(f"agent {profile.name} is a session of {model.name}, which is a session itself; name a Claude "
                          "agent, or `scripted`")
@@ -561,6 +415,23 @@ def _model_profile(profile: Profile, home: Path) -> ModelProfile:
 
 # ---- config.toml
 
+_NO_TASKS = ("command", "scripted")
+"""Built-in agents that do no task in words."""
+_BUILT_IN = (*_NO_TASKS, "claude")
+"""Agents that there are without a configuration."""
+
+
+def _built_in(name: str, file: ConfigFile | None) -> Profile:
+    """Return an agent that there is without a profile; `file` has what `[agents]` says of every agent."""
+    if name == "command":
+        return SHELL
+    if name == "scripted":
+        from garrison.agents.scripted import SCRIPTED
+
+        return SCRIPTED
+    assert file is not None
+    return _read_profile(parse_agent(replace(file.table.below("agents", name), values={})), file.agent_defaults())
+
 
 def _read_preset(preset: Preset, defaults: Mapping[str, object]) -> Profile:
     """Return the profile of a preset, for a home that has none of its name."""
@@ -568,58 +439,9 @@ def _read_preset(preset: Preset, defaults: Mapping[str, object]) -> Profile:
     return _read_profile(parse_agent(file.below("agents", preset.name)), defaults)
 
 
-def _read_session(table: Table) -> SessionProfile:
-    name = table.keys[-1]
-    options = table.read(SessionOptions, others=(OF, *PROFILE_KEYS, *PROFILE_RIGHTS))
-    of = table.value(OF, as_text, "claude")
-    if of == name:
-        raise table.error("of should name another agent, one of kind claude or `scripted`", OF)
-    return SessionProfile(name, of, options)
-
-
-OF = "of"
-"""Setting of a session's profile, in addition to `SessionOptions`: the agent that it runs."""
-_SILENCE = {"command": "silence", "claude": "stale", "acp": "stale"}
-"""Kind of a profile → its setting of the seconds of silence that are a hang."""
-
-
-def shared_settings(kind: str) -> Mapping[str, str]:
-    """Return the settings of a kind's profile that `[agents]` can state for all, each with its key there."""
-    if kind == "session":  # it has the limits of the agent that it runs
-        return {}
-    return {"budget": "budget", "max_turns": "turns", **({_SILENCE[kind]: "silence"} if kind in _SILENCE else {})}
-
-
-def settings_of(profile: Profile) -> dict[str, object]:
-    """Return all settings of a profile that depend on its kind."""
-    if isinstance(profile, PluginProfile):
-        values, limits = dict(profile.settings), profile.limits
-    elif isinstance(profile, SessionProfile):
-        return {OF: profile.of, **vars(profile.options)}
-    else:
-        record = profile if isinstance(profile, CommandProfile) else profile.settings
-        values = {key: getattr(record, key) for key in readers_of(type(record))}
-        if isinstance(profile, ClaudeProfile):
-            return values
-        limits = profile.limits
-    if isinstance(profile, CommandProfile) and profile.rule != EXIT_ZERO:
-        values["success"] = vars(profile.rule)
-    return {**values, **dict(zip(LIMITS, (limits.node, limits.run, limits.day, limits.turns), strict=True))}
-
-
 def _read_profile(config: AgentConfig, defaults: Mapping[str, object]) -> Profile:
     """Read a profile by its kind, with what `[agents]` says of every agent; a plug-in's is checked by who uses it."""
-    table, env = config.table, config.env
+    kind = kind_of_profile(config.kind)
     stated = {"turns": AgentsConfig.turns, **defaults}
-    shared = {name: stated[key] for name, key in shared_settings(config.kind).items() if key in stated}
-    table = replace(table, values={**shared, **table.values})
-    if config.kind == "session":
-        return _read_session(table)
-    if config.kind == "claude":
-        return ClaudeProfile(config.name, read_claude(table), (*ENVIRONMENT, *env))
-    if config.kind == "acp":
-        return AcpProfile(config.name, acp_settings.from_profile(table), env, read_limits(table))
-    if config.kind == "command":
-        return read_command(table, env)
-    settings = {name: value for name, value in config.settings.items() if name not in LIMITS}
-    return PluginProfile(config.name, config.kind, config.where, settings, env, read_limits(table))
+    shared = {name: stated[key] for name, key in kind.shared_settings().items() if key in stated}
+    return kind.read(replace(config, table=replace(config.table, values={**shared, **config.table.values})))

@@ -31,7 +31,7 @@ from garrison.agents.command import CommandAgent
 from garrison.agents.command_profile import CommandProfile
 from garrison.agents.conversation.attempt import SuspendableAttempt
 from garrison.agents.conversation.files import AttemptFiles
-from garrison.agents.session_options import SessionOptions, read_options
+from garrison.agents.session_options import ORDER, SessionOptions, read_options
 from garrison.errors import UsageError
 from garrison.records.json_io import write_json
 from garrison.system import untrusted
@@ -42,8 +42,6 @@ if TYPE_CHECKING:
     from garrison.agents.conversation.policy import NextStep
 
 PROGRAM = (sys.executable, "-P", "-m", "garrison.node.session_attempt", "{prompt_file}")
-ORDER = "session_order.json"
-"""File alongside the prompt that contains everything else the program needs."""
 
 
 class SessionOrder(Value):

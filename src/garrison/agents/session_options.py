@@ -13,6 +13,8 @@ from garrison.tables import Table, as_flag, as_text, matching, setting
 
 SCRIPTED = "scripted"
 """Name of the agent, in addition to those of Claude, whose model can be called turn by turn."""
+ORDER = "session_order.json"
+"""File alongside a session's prompt that contains everything else its program needs."""
 
 
 def _calls(value: object) -> int:

@@ -8,11 +8,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from garrison.errors import UsageError
+from garrison.errors import Refused, UsageError
 
 _REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^{}]*))?\}")
-
-
+_BRACED = re.compile(r"\{env:([A-Za-z_][A-Za-z0-9_]*)(?::-([^{}]*))?\}")
 _NAMED = re.compile(r"(?:\$\{|\{env:)([A-Za-z_][A-Za-z0-9_]*)")
 OWN = "GARRISON_"
 """Beginning of the names of variables that garrison itself sets where an agent runs."""
@@ -35,3 +34,15 @@ def expand(text: str, env: Mapping[str, str], where: str) -> str:
         return str(default)
 
     return _REFERENCE.sub(value, text)
+
+
+def fill_variables(word: str, environment: Mapping[str, str], name: str) -> str:
+    """Fill the {env:NAME} and {env:NAME:-default} in one word of an argv; Refused for one that is not set."""
+    def value(found: re.Match[str]) -> str:
+        text = environment.get(found[1]) or found[2]
+        if text is None:
+            raise Refused(f"agent {name}: argv names {found[0]}, which is not set; name it in env and set it where you "
+                          f"launch, or give a default: {{env:{found[1]}:-…}}")
+        return str(text)
+
+    return _BRACED.sub(value, word)

@@ -80,9 +80,11 @@ def _find_butler(home: Path) -> OpenButler | None:
     """Return what opens the butler of a session; None without Claude's library, or without a key or log-in."""
     if not extras.EXTRAS["claude"].is_installed:
         return None
+    from garrison.agents.graph.graph import graph_settings
+
     try:
         registry.check_access("claude", home, os.environ)
-        registry.graph_settings(home)
+        graph_settings(home)
     except GarrisonError:
         return None
     from garrison.delegation.chat_service import open_chat  # the SDK takes a second

@@ -12,6 +12,7 @@ import click
 from garrison import extras
 from garrison.agents import registry
 from garrison.agents.claude import cli_process
+from garrison.agents.claude.profile import ClaudeProfile
 from garrison.agents.claude.settings import FILE, PROXY, ClaudeSettings
 from garrison.cli.commands import Command
 from garrison.cli.configuration import write_setting
@@ -44,7 +45,7 @@ def login(name: str, console: bool, status: bool, where: str | None, home: str |
     """
     place = find_home(home)
     profile = registry.find_profile(name, place)
-    if not isinstance(profile, registry.ClaudeProfile):
+    if not isinstance(profile, ClaudeProfile):
         raise UsageError(f"agent {name} is not a Claude agent, so there is nothing to log in to")
     if where is not None:
         path = write_setting(place, ("agents", name, "login"), where)

@@ -178,8 +178,7 @@ def _use(home: Path, name: str, work: Callable[[Session], Coroutine[object, None
 async def _open(stack: AsyncExitStack, home: Path, name: str, turn_graph: Path | None, heartbeat_graph: Path | None,
                 initiative: Initiative | None, workdir: Path | None) -> Session:
     """Open a session with the home's Claude as its model, and tools in `workdir` as its trust tier allows."""
-    from garrison.agents.graph.graph import claude
-    from garrison.agents.registry import graph_settings
+    from garrison.agents.graph.graph import claude, graph_settings
     from garrison.cli.pipeline_worktree import confined_commands
     from garrison.node.session_attempt import tools_of
     from garrison.session.adapters import Memory

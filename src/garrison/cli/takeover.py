@@ -14,10 +14,12 @@ from pathlib import Path
 import click
 
 from garrison.agents import registry
+from garrison.agents.acp.profile import AcpProfile
 from garrison.agents.acp.settings import SESSION, AcpSettings
 from garrison.agents.base import Assignment
 from garrison.agents.claude import cli_process
 from garrison.agents.claude import takeover as session
+from garrison.agents.claude.profile import ClaudeProfile
 from garrison.agents.claude.settings import ClaudeSettings, for_node
 from garrison.agents.command import CommandAgent
 from garrison.agents.command_profile import CommandProfile
@@ -72,8 +74,8 @@ def takeover(node: str, run: str | None, home: str | None) -> int:
         refuse_on_host(runtime, key, task)
     failovers = read_failovers(runtime.files(key.run).attempt(node, task.attempt))
     task = replace(task, agent=present_agent(task.agent, failovers))
-    if (acp := registry.acp_settings_of(task.agent, runtime.home)) is not None:
-        return _take_over_acp(runtime, key, task, worktree, acp, len(failovers))
+    if isinstance(acp := registry.find_profile(task.agent, runtime.home), AcpProfile):
+        return _take_over_acp(runtime, key, task, worktree, acp.settings, len(failovers))
     settings, beside = _claude_settings(runtime, task)
     files = AttemptFiles(runtime.files(key.run).attempt(node, task.attempt))
     (holder.conversation_of if beside else holder.session_of)(node, files)
@@ -138,11 +140,11 @@ def _task_and_worktree(runtime: Runtime, key: Key) -> tuple[Task, Path]:
 def _claude_settings(runtime: Runtime, task: Task) -> tuple[ClaudeSettings, bool]:
     """Return the settings of the node's Claude, and whether it works in a session of garrison's own."""
     beside = registry.session_options(task.agent, task.node, task.attributes, runtime.home) is not None
-    settings = registry.claude_settings_of(task.agent, runtime.home)
-    if settings is None:
+    profile = registry.model_profile(task.agent, runtime.home)
+    if not isinstance(profile, ClaudeProfile):
         raise Refused(f"the agent of {task.node} is {task.agent}, which has no session to take over; "
                       f"`garrison attach {task.node} --write` types into its terminal")
-    return for_node(settings, task.node, task.attributes), beside
+    return for_node(profile.settings, task.node, task.attributes), beside
 
 
 def _environment(runtime: Runtime, launch: Launch, task: Task, worktree: Path,

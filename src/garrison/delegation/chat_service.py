@@ -12,8 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from garrison.agents import registry
-from garrison.agents.graph.graph import claude
+from garrison.agents.graph.graph import claude, graph_settings
 from garrison.config import read_config
 from garrison.delegation.butler import AgentOrchestrator
 from garrison.delegation.conversation import Conversation
@@ -37,7 +36,7 @@ def open_chat(home: Path, conversation: str, repo_root: Path | None = None) -> A
     """Return the orchestrator of a home's conversation, with its crew, tools and preferences; UsageError for an
     invalid crew.
     """
-    settings, metadata = registry.graph_settings(home)
+    settings, metadata = graph_settings(home)
     limits = read_config(home).chat()
     purse = Purse(home, "chat", conversation, Allowance(limits.budget, limits.budget_day, settings.budget_day))
     crew = read_crew(home)

@@ -213,7 +213,7 @@ def examine_config(scope: ExaminedState) -> Iterator[Finding]:
         yield Finding("config", Severity.ERROR if problem.is_error else Severity.WARNING, problem.text)
     if (home / "claude" / ".credentials.json").exists():
         for note in network_notes(scope.runtime, [name for name in registry.profiles(home)
-                                                  if registry.claude_settings_of(name, home) is not None]):
+                                                  if registry.model_profile(name, home).own_log_in]):
             yield Finding("config", Severity.NOTE, note)
 
 

@@ -191,7 +191,7 @@ def network_notes(runtime: Runtime, agents: Iterable[str]) -> Iterator[str]:
         if rights.network is Network.ALLOW and not held:
             yield (f"agent {agent} has network = \"allow\" but no sandbox: its variables lead to the proxy, and a "
                    "program that ignores them reaches every host")
-        if registry.claude_settings_of(agent, runtime.home) is None or not held:
+        if not registry.model_profile(agent, runtime.home).own_log_in or not held:
             continue
         if rights.network is Network.NONE:
             yield f"agent {agent} has network = \"none\": it cannot reach its model"

@@ -42,7 +42,8 @@ from garrison.agents.graph import session_manager
 from garrison.agents.graph.model import AgentFailure
 from garrison.agents.result import LANDING
 from garrison.agents.scripted import STEPS, fill
-from garrison.agents.session_agent import ORDER, SessionOrder
+from garrison.agents.session_agent import SessionOrder
+from garrison.agents.session_options import ORDER
 from garrison.agents.trouble import classify, kind_of_shortfall
 from garrison.errors import GarrisonError
 from garrison.records import atomic

@@ -135,7 +135,7 @@ class Planner:
         back = prompts.go_back(reasons) if reasons else ""
         text = prompts.request(request, plan.answers, str(exchange)) + (f"\n\n{back}" if back else "")
         attributes = {} if is_command else {"tools": _READING, "output_schema": prompts.SCHEMA, "max_idle": "none"} \
-            if registry.claude_settings_of(name, home) is not None else {}
+            if registry.model_profile(name, home).reads_structure else {}
         task = Task(plan.id, PLANNER, plan.tries, label="Plan", prompt=text, agent=name,
                     command=plan.command or None, goal=plan.goal, attributes=attributes, timeout_s=SECONDS)
         source = self.runtime.environ

@@ -67,17 +67,7 @@ def why_no_keyboard(store: Store, identity: Identity) -> str:
     task = run_records.load(Task, folder / "task.json")
     failovers = read_failovers(folder)
     agent = present_agent(task.agent if task is not None else "command", failovers)
-    if task is not None and registry.has_terminal(agent, store.home):
-        return ""
-    if task is not None and registry.claude_settings_of(agent, store.home) is not None:
-        return (f"a Claude session reads no keyboard; `garrison tell {identity.name} TEXT` tells it something, "
-                f"`garrison takeover {identity.name}` puts you in its place")
-    if task is not None and registry.has_session(agent, store.home):
-        return (f"the session of agent {agent} reads no keyboard; `garrison tell {identity.name} TEXT` tells it "
-                "something")
-    if agent == "command":
-        return "its command reads no keyboard; a profile with tty = true gives a program a terminal"
-    return f"agent {agent} reads no keyboard; tty = true in [agents.{agent}] gives a command agent a terminal"
+    return registry.model_profile(agent, store.home).why_no_keyboard(agent, identity.name)
 
 
 def _is_living(store: Store, identity: Identity) -> bool:

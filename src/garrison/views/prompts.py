@@ -7,10 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from garrison.agents import registry
-from garrison.agents.acp import prompts as acp_prompts
-from garrison.agents.base import VALIDATOR, WORKER, Assignment
-from garrison.agents.claude.attempt import SESSION, system_prompt
-from garrison.agents.claude.settings import for_node
+from garrison.agents.base import VALIDATOR, Assignment
 from garrison.agents.conversation.files import AttemptFiles
 from garrison.agents.prompt import estimate_tokens
 from garrison.errors import NotFound
@@ -32,7 +29,7 @@ if TYPE_CHECKING:
 SYSTEM = "system prompt, added to the program's own"
 
 
-class Part(Value):
+class PromptPart(Value):
     """One text that the agent got, or would get: `what` it is, and about how many tokens it has."""
 
     what: str
@@ -40,7 +37,7 @@ class Part(Value):
     tokens: int
 
     @classmethod
-    def of(cls, what: str, text: str) -> Part:
+    def of(cls, what: str, text: str) -> PromptPart:
         return cls(what, text, estimate_tokens(text))
 
 
@@ -51,7 +48,7 @@ class AttemptPrompts(Value):
     node: str
     attempt: int
     sent: bool
-    parts: list[Part]
+    parts: list[PromptPart]
     tokens_are: str = "estimated from the length"
 
 
@@ -74,40 +71,34 @@ def read_prompts(runtime: Runtime, run: str, node: str, attempt: int | None, *, 
     return AttemptPrompts(run, node, number, False, _would_send(runtime, launch, node, folder))
 
 
-def _sent(folder: Path) -> list[Part]:
+def _sent(folder: Path) -> list[PromptPart]:
     """Return the prompts of the agent of an attempt's folder; nothing if it has not started."""
     files, task = AttemptFiles(folder), folder / "prompt.md"
-    parts: list[Part] = []
+    parts: list[PromptPart] = []
     for line in read_lines(files.prompts):
-        parts += [Part.of(SYSTEM, line["system"])] if line.get("system") else []
+        parts += [PromptPart.of(SYSTEM, line["system"])] if line.get("system") else []
         at = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(line["at"]))
-        parts.append(Part.of(f"message ({line['kind'].replace('_', ' ')}), {at}", line["message"]))
-    told = [Part.of(f"from the user (`garrison tell`), {line.get('at', '')}", str(line.get("text", "")))
+        parts.append(PromptPart.of(f"message ({line['kind'].replace('_', ' ')}), {at}", line["message"]))
+    told = [PromptPart.of(f"from the user (`garrison tell`), {line.get('at', '')}", str(line.get("text", "")))
             for line in read_lines(files.messages) if isinstance(line, dict)]
     if parts or not task.exists():
         return [*parts, *told]
     order = read_json(files.order) or read_json(folder / "session_order.json") or {}
     system = str(order.get("system") or "")
     text = order.get("prompt") or task.read_text(errors="replace")
-    return [*([Part.of(SYSTEM, system)] if system else []), Part.of("prompt", str(text)), *told]
+    return [*([PromptPart.of(SYSTEM, system)] if system else []), PromptPart.of("prompt", str(text)), *told]
 
 
-def _would_send(runtime: Runtime, launch: Launch, node: str, folder: Path) -> list[Part]:
+def _would_send(runtime: Runtime, launch: Launch, node: str, folder: Path) -> list[PromptPart]:
     """Return the prompts that the agent of an attempt that has not started would get now."""
     task = run_records.load(Task, folder / "task.json") or _next_task(runtime, launch, node)
     worktree = worktree_path(launch, node)
     git = Git(Path(launch.repo), home=runtime.home)
     briefer = Briefer(runtime, launch, task, git, worktree, copies=False)
     assignment, text = briefer.prepare(Assignment(task, worktree, folder, {}), "", is_successor=False)
-    profile = registry.find_profile(task.agent, runtime.home)
-    if isinstance(profile, registry.AcpProfile):
-        return [Part.of("rules, before the message", acp_prompts.rules(assignment)), Part.of("message (task)", text)]
-    found = registry.claude_settings_of(task.agent, runtime.home)
-    if found is None:
-        return [Part.of("prompt", text)]
     is_session = registry.session_options(task.agent, node, task.attributes, runtime.home) is not None
-    system = system_prompt(assignment, for_node(found, node, task.attributes), SESSION if is_session else WORKER)
-    return [Part.of(SYSTEM, system), Part.of("message (task)", text)]
+    shown = registry.model_profile(task.agent, runtime.home).prompts_of(assignment, text, is_session=is_session)
+    return [PromptPart.of(what, each) for what, each in shown]
 
 
 def _next_task(runtime: Runtime, launch: Launch, node: str) -> Task:

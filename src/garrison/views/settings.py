@@ -127,8 +127,8 @@ def _profiles(config: ConfigFile, environ: Mapping[str, str]) -> Iterator[ShownS
         table, profile = general.below(name), configured.get(name)
         kind = profile.kind if profile else "claude"
         values = {"kind": kind, "env": profile.env if profile else (),
-                  "failover": profile.failover if profile else None, **registry.settings_of(profiles[name])}
-        shared = registry.shared_settings(kind)
+                  "failover": profile.failover if profile else None, **profiles[name].settings_shown()}
+        shared = registry.kind_of_profile(kind).shared_settings()
         for key, value in values.items():
             inherited = _origin(shared[key], general) if key in shared and key not in table.values else DEFAULT
             yield ShownSetting(f"agents.{name}.{key}", _plain(value),

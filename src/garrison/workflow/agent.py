@@ -87,7 +87,7 @@ async def make_plan(command: str, tools: Mapping[str, object], ask: Ask) -> Work
 async def claude_planner(home: Path) -> AsyncIterator[Ask]:
     """Yield a Claude session that plans, with the settings and budgets of a home's config.toml."""
     from garrison.agents.graph import AgentGraph
-    from garrison.agents.registry import graph_settings
+    from garrison.agents.graph.graph import graph_settings
     from garrison.records.budget import Allowance, Purse
 
     settings, metadata = graph_settings(home)

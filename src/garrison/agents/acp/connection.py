@@ -29,7 +29,6 @@ from garrison.agents.acp.client import (
     RequestError,
 )
 from garrison.agents.acp.permissions import LeaveRuling, OfferedAnswer
-from garrison.agents.acp.report_block import find_report, find_verdict, to_report
 from garrison.agents.acp.settings import MAX_LOST_SESSIONS, AcpJob
 from garrison.agents.base import VALIDATOR, WORKER
 from garrison.agents.conversation import holder, messages, policy, questions
@@ -41,6 +40,7 @@ from garrison.agents.conversation.policy import ConnectionEnd
 from garrison.agents.conversation.start_watch import POLL, StartWatch
 from garrison.agents.conversation.stream import cut
 from garrison.agents.conversation.tools import SERVER
+from garrison.agents.report_block import find_report, find_verdict, to_report
 from garrison.agents.reports import RESULT
 from garrison.agents.trouble import OUTAGES, TroubleKind, classify, classify_text
 from garrison.ends import End

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from garrison.agents import prompt as task_prompt
-from garrison.agents.acp.report_block import LANGUAGE
 from garrison.agents.base import VALIDATOR, WORKER
 from garrison.agents.conversation.policy import Prompt
 from garrison.agents.conversation.prompts import (
@@ -21,6 +20,7 @@ from garrison.agents.conversation.prompts import (
     loop,
     means_of_proof,
 )
+from garrison.agents.report_block import LANGUAGE
 from garrison.agents.template import fill
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ import msgspec
 
 from garrison.agents.base import ConnectionOrder
 from garrison.agents.claude import extensions
-from garrison.agents.claude.settings import LIMITS, values_of
+from garrison.agents.profile import LIMITS, values_of
 from garrison.config import PROFILE_KEYS, PROFILE_RIGHTS
 from garrison.tables import Nested, Table, as_amount, as_count, as_flag, as_mapping, as_text, empty_table, setting
 from garrison.values import replace

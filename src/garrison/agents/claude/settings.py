@@ -6,7 +6,7 @@ begins.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ import msgspec
 from garrison.agents.base import ConnectionOrder
 from garrison.agents.claude import extensions
 from garrison.agents.conversation.loop_detector import MAX_REPEATS
+from garrison.agents.profile import values_of
 from garrison.config import PROFILE_KEYS, PROFILE_RIGHTS
 from garrison.records.budget import Limits
 from garrison.tables import (
@@ -29,7 +30,6 @@ from garrison.tables import (
     empty_table,
     one_of,
     or_none,
-    readers_of,
     setting,
 )
 from garrison.values import replace
@@ -121,11 +121,6 @@ class ClaudeSettings:
         return Limits(self.budget, self.budget_run, self.budget_day)
 
 
-BUDGETS = ("budget", "budget_run", "budget_day")
-"""Settings that limit what an agent may cost: its node, its run, the home in a day."""
-LIMITS = (*BUDGETS, "max_turns")
-"""Settings of every agent that limit it."""
-LIMIT_READERS = {key: readers_of(ClaudeSettings)[key] for key in LIMITS}
 ATTRIBUTES = {"model": ("model", "llm_model"), "effort": ("effort", "reasoning_effort"), "tools": ("tools",),
               "permission_mode": ("permission_mode",), "max_turns": ("max_turns",), "budget": ("budget",),
               "system_prompt": ("system_prompt",), "fallback_model": ("fallback_model",),
@@ -152,16 +147,6 @@ def _read(table: Table, settings: ClaudeSettings) -> ClaudeSettings:
         if wrong := extensions.unknown_tool(getattr(made, key), made.mcp_servers):
             raise table.error(wrong, key)
     return made
-
-
-def values_of(attributes: Mapping[str, object], spellings: Mapping[str, Sequence[str]]) -> dict[str, object]:
-    """Return the settings that a node's attributes set; of several spellings, the first one present wins."""
-    values = {}
-    for name, known in spellings.items():
-        value = next((attributes[spelling] for spelling in known if spelling in attributes), None)
-        if value is not None:
-            values[name] = value
-    return values
 
 
 def read_only(profile: ClaudeSettings, *, can_run: bool = False) -> ClaudeSettings:

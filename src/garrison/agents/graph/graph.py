@@ -39,6 +39,7 @@ from garrison.values import Value
 if TYPE_CHECKING:
     from typing import Self
 
+    from garrison.agents.claude.settings import ClaudeSettings
     from garrison.records.budget import Purse
 
 def claude(spec: SessionSpec, purse: Purse | None = None) -> Session:
@@ -46,6 +47,21 @@ def claude(spec: SessionSpec, purse: Purse | None = None) -> Session:
     from garrison.agents.graph.claude_session import ClaudeSession
 
     return ClaudeSession(spec, purse)
+
+
+def graph_settings(home: Path) -> tuple[ClaudeSettings, dict[str, object]]:
+    """Return (settings, metadata) for a Claude node of an agent graph, with the home's settings and log-in; UsageError
+    if the agent `claude` is of another kind."""
+    from garrison.agents.claude import cli_process
+    from garrison.agents.claude.profile import ClaudeProfile
+    from garrison.agents.registry import find_profile
+
+    extras.require("claude", "a conversation with a model")
+    profile = find_profile("claude", home)
+    if not isinstance(profile, ClaudeProfile):
+        raise UsageError("the agent `claude` of config.toml is not a Claude agent, and chat and sessions need one")
+    atomic.make_directory(cli_process.config_folder(home))
+    return profile.settings, cli_process.graph_metadata(profile.settings, home, home)
 
 
 class AgentGraph:

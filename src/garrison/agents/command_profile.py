@@ -179,6 +179,7 @@ class CommandProfile(Profile):
         return self.set
 
     def programs(self, command: str | None) -> list[str]:
+        """Return its program, or the words of the node's own command that may be programs."""
         if "{command}" not in self.argv:
             return [self.program] if self.argv and "{" not in self.program else []
         words = (word.strip("\"'") for word in _SEPARATORS.split(command or ""))

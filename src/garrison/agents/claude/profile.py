@@ -104,6 +104,7 @@ class ClaudeProfile(Value, Profile):
         return for_node(self.settings, node, attributes).model or ""
 
     def prompts_of(self, assignment: Assignment, text: str, *, is_session: bool) -> list[tuple[str, str]]:
+        """Return the system prompt that garrison adds, and the task."""
         from garrison.agents.claude.attempt import SESSION, system_prompt
 
         task = assignment.task

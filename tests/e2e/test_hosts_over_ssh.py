@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +37,15 @@ with open("reached.txt", "w") as out:
             out.write(word + " yes\\n")
         except OSError:
             out.write(word + " no\\n")
+"""
+
+
+ASK = """\
+import sys, urllib.request
+url, path = sys.argv[1:]
+host = url.split("/")[2]
+request = urllib.request.Request(f"http://127.0.0.1:{host.rpartition(':')[2]}/{path}", headers={"Host": host})
+print(urllib.request.urlopen(request).read().decode(), end="")
 """
 
 
@@ -97,6 +107,22 @@ def test_a_host_from_its_set_up_to_its_end(lab: HostsLab) -> None:
     reached = git(repo, "show", "main:reached.txt").splitlines()
     assert reached == [f"{host}:{port} no" for host, port in targets]
     ok(lab.garrison("verify", "r1"))
+
+    # what a node on it serves is shown here, through ssh, until the node ends
+    serve = "echo hello > page; python3 -m http.server 3000 2>log & until grep -q seen log; do sleep 0.1; done; kill $!"
+    (lab.folder / "web.dot").write_text(
+        "digraph web { flow=dag; start [shape=Mdiamond]; end [shape=Msquare]; start -> web -> end; "
+        f'web [agent=command, command="{serve}; git add page && git commit -qm Serve"]; }}')
+    ok(lab.garrison("launch", str(lab.folder / "web.dot"), "--target-dir", str(repo), "--run", "r2", "--hosts", "gpu",
+                    "--no-gate", "--detach"))
+    url = ok(lab.garrison("preview", "web", "3000", "--run", "r2", "--background")).strip()
+    assert url.startswith("http://web-r2.localhost:")
+    assert ok(lab.execute(sys.executable, "-c", ASK, url, "page")) == "hello\n"
+    lab.execute(sys.executable, "-c", ASK, url, "seen")
+    ok(lab.garrison("wait", "r2"))
+    wait_for("its preview is closed", lambda: url not in lab.garrison("preview", "--list").stdout)
+    assert lab.ssh("box1", "pgrep -f -- '-[-]relay'; ls /home/builder/.local/share/garrison-hosts/*/box1/home/previews"
+                   ).stdout == ""
 
     # cut off, and back: the end of the old tunnel on the host does not keep the new one from its port
     box.cut()

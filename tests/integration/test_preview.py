@@ -7,25 +7,34 @@ import base64
 import hashlib
 import json
 import os
+import re
+import shlex
+import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
 from garrison.errors import Refused
 from garrison.preview.gateway import Gateway
 from garrison.preview.listeners import Tree, look_at
-from garrison.preview.rules import Rules, Tickets
-from garrison.preview.service import Address, Preview, Wanted, list_previews
+from garrison.preview.on_host import NodeAnywhere
+from garrison.preview.rules import Rules
+from garrison.preview.service import Address, Preview, Subject, Wanted, list_previews
 from garrison.preview.ways import NodeWay
 from garrison.records.hosts import Host, write_host
+from garrison.records.identity import Identity
 from garrison.records.remote import RemotePhase, RemoteWorkState, write_remote
+from garrison.records.store import Store
 from garrison.sandbox import network
 from garrison.sandbox.dialer import Unreachable
 from garrison.system import processes
@@ -123,15 +132,22 @@ def listening() -> tuple[socket.socket, int]:
     return made, made.getsockname()[1]
 
 
-async def ask(port: int, text: str) -> bytes:
-    """Send a request as it is; return all that comes until the other side closes, or 5 seconds have passed."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+async def ask(port: int, text: str, tls: tuple[ssl.SSLContext, str] | None = None) -> bytes:
+    """Send a request as it is; return all that comes until the other side closes, or 5 seconds have passed.
+
+    `tls` is what to trust, and the name of the server.
+    """
+    context, name = tls or (None, None)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context, server_hostname=name)
     writer.write(text.replace("\n", "\r\n").encode())
     found = b""
     try:
         async with asyncio.timeout(5):
             while data := await reader.read(65536):
                 found += data
+                length = re.search(rb"(?i)\r\ncontent-length: (\d+)\r\n.*?\r\n\r\n", found, re.DOTALL)
+                if tls is not None and length is not None and len(found) >= length.end() + int(length[1]):
+                    break  # TLS has no end of one direction, so the server waits a second for ours
     except TimeoutError:
         pass
     writer.close()
@@ -253,27 +269,63 @@ def test_a_port_of_the_machine_that_is_another_programs_is_not_reached(tmp_path:
         node.close()
 
 
-def test_beyond_this_machine_a_ticket_opens_one_browser(node: Node) -> None:
+def make_certificate(folder: Path) -> tuple[Path, Path]:
+    """Make a certificate for box.test, and its key."""
+    if shutil.which("openssl") is None:
+        pytest.skip("there is no openssl")
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes",
+                    "-days", "2", "-subj", "/CN=box.test", "-addext", "subjectAltName=DNS:box.test,DNS:other.test",
+                    "-out", folder / "box.crt", "-keyout", folder / "box.key"], check=True, capture_output=True)
+    return folder / "box.crt", folder / "box.key"
+
+
+def test_beyond_this_machine_a_ticket_opens_one_browser_over_tls(node: Node, tmp_path: Path) -> None:
+    (tmp_path / "runs/r1").mkdir(parents=True)
     node.serve("127.0.0.1", 3000)
     node.await_port(3000)
+    cert, key = make_certificate(tmp_path)
+    trusting = ssl.create_default_context(cafile=str(cert))
+    told: list[str] = []
 
-    async def scenario(port: int, gateway: Gateway) -> None:
-        used: list[str] = []
-        gateway.tickets, gateway.on_ticket = Tickets(), lambda: used.append("once")
-        address = f"/?garrison-ticket={gateway.tickets.current}"
-        assert (await ask(port, head(port))).startswith(b"HTTP/1.1 401")
-        answer = await ask(port, head(port, address))
-        assert answer.startswith(b"HTTP/1.1 303") and b"location: /\r\n" in answer.lower() and used == ["once"]
-        cookie = next(line for line in answer.decode().splitlines() if line.lower().startswith("set-cookie: "))[12:]
-        assert {part.strip() for part in cookie.split(";")[1:]} == {"Path=/", "Secure", "HttpOnly", "SameSite=Lax"}
-        assert (await ask(port, head(port, address))).startswith(b"HTTP/1.1 401")
-        seen = await ask(port, head(port, more=f"Cookie: b=2; {cookie.partition(';')[0]}\n"))
-        assert json.loads(seen.partition(b"\r\n\r\n")[2])["headers"]["cookie"] == "b=2"
+    async def scenario() -> None:
+        opened: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        address = Address(listen="0.0.0.0", hostname="Box.Test", tls=(cert, key)).check()
+        preview = Preview(tmp_path, Wanted("web", "r1", 3000), address, Fake(node), told.append)
+        running = asyncio.create_task(preview.run(opened.set_result))
+        url = urlsplit(await asyncio.wait_for(opened, 30))
+        assert (url.scheme, url.hostname) == ("https", "box.test") and url.port is not None
 
-    served(node, 3000, scenario, scheme="https", is_shared=True, secret="s" * 32)
+        def request(path: str, *more: str, host: str = "box.test") -> str:
+            return "\n".join((f"GET {path} HTTP/1.1", f"Host: {host}:{url.port}", "Connection: close", *more, "", ""))
+
+        async def browse(path: str, *more: str, host: str = "box.test") -> str:
+            return (await ask(url.port or 0, request(path, *more, host=host), (trusting, host))).decode()
+
+        assert b" 200 " not in await ask(url.port, request("/"))  # no word in the clear
+        assert (await browse("/")).startswith("HTTP/1.1 401")
+        ticket = f"/?{url.query}"
+        assert (await browse(ticket, host="other.test")).startswith("HTTP/1.1 401"), "a ticket for another name"
+        answer = await browse(ticket)
+        lines = [line for line in answer.splitlines() if line.lower().startswith("set-cookie: ")]
+        assert answer.startswith("HTTP/1.1 303") and "location: /\n" in answer.lower().replace("\r", "")
+        cookie, *attributes = (part.strip() for part in lines[0][len("set-cookie: "):].split(";"))
+        assert set(attributes) == {"Path=/", "Secure", "HttpOnly", "SameSite=Lax"} and cookie.startswith("__Host-")
+        assert (await browse(ticket)).startswith("HTTP/1.1 401"), "a second use"
+        seen = await browse("/", f"Cookie: b=2; {cookie}")
+        assert json.loads(seen.partition("\r\n\r\n")[2])["headers"]["cookie"] == "b=2"
+        name, _, value = cookie.partition("=")
+        assert (await browse("/", f"Cookie: {cookie}", host="other.test")).startswith("HTTP/1.1 421")
+        for other in (f"{name}={'x' * len(value)}", f"{name[:-5]}1{name[-4:]}={value}", f"{name}="):
+            assert (await browse("/", f"Cookie: {other}")).startswith("HTTP/1.1 401"), other
+        following = urlsplit(told[-1].rpartition(" ")[2])
+        assert following.query != url.query and (await browse(f"/?{following.query}")).startswith("HTTP/1.1 303")
+        assert [each.url for each in list_previews(tmp_path, "r1")] == [f"https://box.test:{url.port}/"]
+        running.cancel()
+
+    asyncio.run(scenario())
 
 
-class Fake:
+class Fake(Subject):
     """A subject whose end the test says."""
 
     def __init__(self, node: Node) -> None:
@@ -326,14 +378,103 @@ def test_a_preview_that_cannot_be_opened_says_why(node: Node, tmp_path: Path) ->
         asyncio.run(Preview(tmp_path, Wanted("web", "r1", 3000), Address(port=port), Fake(node), print).run(print))
 
 
-def test_a_node_on_another_machine_is_refused_with_the_way_through_ssh(tmp_path: Path) -> None:
-    folder = tmp_path / "runs/r1/nodes/web/1"
+SSHD = """Port {port}
+ListenAddress 127.0.0.1
+HostKey {folder}/host
+AuthorizedKeysFile {folder}/user.pub
+StrictModes no
+UsePAM no
+PidFile none
+PasswordAuthentication no
+"""
+
+
+@pytest.fixture
+def ssh_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A real ssh server of this user on loopback; its destination."""
+    if missing := [name for name in ("/usr/sbin/sshd", "ssh", "ssh-keygen") if shutil.which(name) is None]:
+        pytest.skip(f"there is no {missing[0]}")
+    folder = tmp_path / "ssh"
+    folder.mkdir()
+    for name in ("host", "user"):
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / name], check=True)
+    free, port = listening()
+    free.close()
+    (folder / "sshd").write_text(SSHD.format(port=port, folder=folder))
+    (folder / "known").write_text(f"[127.0.0.1]:{port} {(folder / 'host.pub').read_text()}")
+    (folder / "config").write_text(f"Host box\n HostName 127.0.0.1\n Port {port}\n IdentityFile {folder}/user\n"
+                                   f" IdentitiesOnly yes\n UserKnownHostsFile {folder}/known\n")
+    (folder / "bin").mkdir()
+    (folder / "bin/ssh").write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F {folder}/config "$@"\n')
+    (folder / "bin/ssh").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}/bin:{os.environ['PATH']}")
+    if os.geteuid() == 0:
+        Path("/run/sshd").mkdir(exist_ok=True)
+    server = subprocess.Popen(["/usr/sbin/sshd", "-D", "-e", "-f", folder / "sshd"], stderr=(folder / "log").open("wb"))
+    try:
+        until = time.monotonic() + 20
+        while subprocess.run(["ssh", "-oBatchMode=yes", "box", "true"], capture_output=True, check=False).returncode:
+            assert time.monotonic() < until, (folder / "log").read_text()
+            time.sleep(0.1)
+        yield "box"
+    finally:
+        server.kill()
+        server.wait()
+
+
+def on_a_host(node: Node, tmp_path: Path, destination: str) -> Store:
+    """Make a home whose node `web` of run r1 is, as web of run r7, on a host; what `node` serves is the host's."""
+    there, here = tmp_path / "there", tmp_path / "here"
+    folder = here / "runs/r1/nodes/web/1"
     folder.mkdir(parents=True)
-    (tmp_path / "runs/r1/launch.json").write_text("{}")
-    write_host(tmp_path, Host("box", "me@box", home="/h", command="/opt/garrison"))
+    (there / "runs/r7/nodes/web/1").mkdir(parents=True)
+    program = tmp_path / "garrison"
+    program.write_text(f'#!/bin/sh\nexec {shlex.join(PROGRAM)} "$@"\n')
+    program.chmod(0o755)
+    write_host(here, Host("box", destination, home=str(there), command=str(program)))
     write_remote(folder, RemoteWorkState(phase=RemotePhase.WORKING, host="box", host_run="r7"))
-    done = subprocess.run([*PROGRAM, "--home", str(tmp_path), "preview", "web", "5173", "--run", "r1"],
-                          capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 1 and done.stderr.strip().endswith(
-        "web is on box; this opens its preview there, and leads to it from here: ssh -L 5173:127.0.0.1:5173 me@box "
-        "'/opt/garrison --home /h preview web 5173 --run r7 --outer-port 5173'"), done.stderr
+    assert node.root is not None
+    identity = Identity("a", "orchestrator", "web", "r7", "2026-01-01T00:00:00Z", pid=node.root.pid,
+                        start_ticks=node.root.ticks, boot_id=processes.boot_id())
+    Store(there).update(Identity, identity.key, lambda _: identity)
+    return Store(here)
+
+
+@pytest.mark.parametrize("by_ssh", [False, True], ids=["this machine", "ssh"])
+def test_a_node_on_another_machine_is_shown_through_ssh(by_ssh: bool, node: Node, tmp_path: Path,
+                                                        request: pytest.FixtureRequest) -> None:
+    node.serve("127.0.0.1", 3000)
+    node.await_port(3000)
+    store = on_a_host(node, tmp_path, request.getfixturevalue("ssh_host") if by_ssh else "")
+    told: list[str] = []
+    subject = NodeAnywhere(store, Wanted("web", "r1", 3000), lambda: "")
+
+    async def scenario() -> None:
+        opened: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        preview = Preview(store.home, Wanted("web", "r1", 3000), Address(), subject, told.append)
+        running = asyncio.create_task(preview.run(opened.set_result))
+        url = await asyncio.wait_for(opened, 60)
+        port = int(url.rstrip("/").rpartition(":")[2])
+        with closing(NodeAnywhere(store, Wanted("web", "r1"), str)) as other:
+            assert [each.port for each in other.look_once(20.0).listeners if each.port != network.PORT] == [3000]
+        assert url == f"http://web-r1.localhost:{port}/" == next(iter(list_previews(store.home, "r1"))).url
+        for number in range(3):  # each by its own connection
+            answer = await ask(port, head(port, f"/{number}"))
+            seen = json.loads(answer.partition(b"\r\n\r\n")[2])
+            assert (seen["line"], seen["headers"]["host"]) == (f"GET /{number} HTTP/1.1", "localhost:3000")
+        assert (await ask(port, f"GET / HTTP/1.1\nHost: evil.example:{port}\n\n")).startswith(b"HTTP/1.1 421")
+        first = subject.far_end
+        os.kill(first, signal.SIGKILL)  # the preview stays, and finds the node again
+        until = time.monotonic() + 60
+        while subject.far_end in (0, first) or not (await ask(port, head(port))).startswith(b"HTTP/1.1 200"):
+            assert time.monotonic() < until, told
+            await asyncio.sleep(0.2)
+        running.cancel()
+
+    try:
+        asyncio.run(scenario())
+    finally:
+        subject.close()
+    left = subprocess.run(["pgrep", "-f", f"relay {tmp_path}"], capture_output=True, text=True, check=False).stdout
+    assert not left.strip()
+    assert not list(tmp_path.rglob("*.sock"))

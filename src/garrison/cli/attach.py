@@ -17,7 +17,7 @@ from garrison.errors import Refused
 from garrison.records.identity import KEYBOARD, Identity
 from garrison.records.names import Key
 from garrison.records.remote import FILE as REMOTE
-from garrison.records.run import RunFiles, list_runs
+from garrison.records.run import RunFiles
 from garrison.records.store import Store
 from garrison.views.agent_session import open_session, why_no_keyboard
 
@@ -52,7 +52,7 @@ def attach(node: str, run: str | None, write: bool, home: str | None) -> None:
     store = resolve.open_store(home)
     has_terminal = sys.stdin.isatty() and sys.stdout.isatty()
     if has_terminal:
-        _await_nodes(store, run)
+        resolve.await_nodes(store, run, _PATIENCE)
     key = Key("orchestrator", node, resolve.run_of_node(store, node, run))
     if remote := _on_host(store, key):
         _attach_on_host(remote, node, write=write, has_terminal=has_terminal)
@@ -105,15 +105,6 @@ def _attach_on_host(remote: tuple[HostWay, list[str], RemoteWorkState], node: st
     sys.stdout.flush()
     sys.stderr.flush()
     os.execvp(argv[0], argv)
-
-
-def _await_nodes(store: Store, run: str | None) -> None:
-    """Wait until a run that is being started has its nodes."""
-    end = time.monotonic() + _PATIENCE
-    while time.monotonic() < end and any(
-            not resolve.nodes_of(store.home, each) and resolve.is_run_supervised(store, each)
-            for each in list_runs(store.home) if run in (None, each)):
-        time.sleep(_POLL)
 
 
 def _await_session(store: Store, key: Key, *, write: bool) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shlex
 import subprocess
 import sys
 import tempfile
@@ -21,6 +20,7 @@ from garrison.cli.logs import has_ended
 from garrison.cli.options import home_option, run_option
 from garrison.cli.output import print_message, print_table
 from garrison.errors import GarrisonError, Refused, UsageError
+from garrison.preview.on_host import FarEnd, NodeAnywhere
 from garrison.preview.own_server import OwnServer, describe_start
 from garrison.preview.service import (
     Address,
@@ -31,19 +31,20 @@ from garrison.preview.service import (
     Wanted,
     describe,
     list_previews,
+    rules_of,
 )
 from garrison.processes.runtime import Runtime
-from garrison.records.remote import RemotePhase
 from garrison.records.run import RunFiles, list_runs
 from garrison.records.store import Store
 from garrison.system.machine import garrison_argv
-from garrison.views.remote import on_host
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 _BACKGROUND_SECONDS = 60.0
 """Seconds that a preview in the background has until it is open."""
+_HOST_SECONDS = 5.0
+"""Seconds for which the list waits for a node's host."""
 
 
 @click.command(cls=Command, examples=(
@@ -75,10 +76,12 @@ _BACKGROUND_SECONDS = 60.0
               help="Certificate.")
 @click.option("--tls-key", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE",
               help="Its key.")
+@click.option("--relay", type=click.Path(path_type=Path), hidden=True)  # the far end of a preview on another machine
 @home_option
 def preview(node: str | None, port: int | None, run: str | None, show_list: bool, open_browser: bool, background: bool,
             attempt: int | None, command: str | None, outer_port: int, as_localhost: bool, tcp: bool, listen: str,
-            hostname: str, tls_cert: Path | None, tls_key: Path | None, home: str | None) -> None:
+            hostname: str, tls_cert: Path | None, tls_key: Path | None, relay: Path | None,
+            home: str | None) -> None:
     """Show what a server of NODE serves, at its port PORT, under an address of its own on this machine.
 
     It waits until the server listens, and ends with the node. Without PORT the node's only port is shown.
@@ -87,17 +90,19 @@ def preview(node: str | None, port: int | None, run: str | None, show_list: bool
     if show_list:
         _print_list(store, run)
         return
+    if relay is not None:
+        there = Wanted(node or "", run or "")
+        asyncio.run(FarEnd(NodeAtWork(store, there, lambda: _why_agent_over(store, there)), relay).run())
+        return
+    resolve.await_nodes(store, run, _BACKGROUND_SECONDS)
     if node is None:
         node, run = resolve.only_node(store, run)
     if attempt is not None and command is None:
         raise UsageError("--attempt needs --command: the programs of an attempt that is over have ended")
-    if (tls_cert is None) != (tls_key is None):
-        raise UsageError("pass both --tls-cert and --tls-key")
-    tls = (tls_cert, tls_key) if tls_cert is not None and tls_key is not None else None
-    address = Address(outer_port, listen, hostname, tls, as_localhost=as_localhost, tcp=tcp).check()
-    wanted = _find(store, Wanted(node, resolve.run_of_node(store, node, run), port or 0), is_own=command is not None)
+    address = Address(outer_port, listen, hostname, _tls(tls_cert, tls_key), as_localhost=as_localhost, tcp=tcp).check()
+    wanted = Wanted(node, resolve.run_of_node(store, node, run), port or 0)
     if background:
-        print(_open_in_background(store.home, wanted, sys.argv[1:]), flush=True)
+        print(_open_in_background(store.home, wanted, address, sys.argv[1:]), flush=True)
         return
 
     def opened(url: str) -> None:
@@ -107,54 +112,49 @@ def preview(node: str | None, port: int | None, run: str | None, show_list: bool
         if open_browser:
             click.launch(url)
 
+    subject: Subject
     if command is None:
-        subject: Subject = NodeAtWork(store, wanted, lambda: _why_over(store, wanted))
+        subject = NodeAnywhere(store, wanted, lambda: _why_over(store, wanted))
+    else:
+        subject = OwnServer(Runtime.real(store.home), wanted.run, node, attempt or 0, command, os.getpid())
+        print_message(describe_start(subject, command))
+    with closing(subject):
         asyncio.run(Preview(store.home, wanted, address, subject, print_message).run(opened))
-        return
-    with closing(OwnServer(Runtime.real(store.home), wanted.run, node, attempt or 0, command, os.getpid())) as server:
-        print_message(describe_start(server, command))
-        asyncio.run(Preview(store.home, wanted, address, server, print_message).run(opened))
 
 
-def _find(store: Store, wanted: Wanted, *, is_own: bool) -> Wanted:
-    """Return what is wanted; Refused for a node on another machine, with the command that leads to it through ssh.
-
-    Args:
-        is_own: the server is started here.
-    """
-    files = RunFiles(store.home, wanted.run)
-    folder = files.attempt(wanted.node, files.latest_attempt(wanted.node) or 1)
-    found = None if is_own else on_host(store.home, folder, wanted.node)
-    if found is None or found[2].phase == RemotePhase.ENDED:
-        return wanted
-    way, command, state = found
-    port = wanted.port or 8000
-    inner = str(wanted.port) if wanted.port else ""
-    there = " ".join(filter(None, [shlex.join(command), "preview", wanted.node, inner, "--run", state.host_run,
-                                   "--outer-port", str(port)]))
-    line = f"ssh -L {port}:127.0.0.1:{port} {way.ssh} {shlex.quote(there)}" if way.ssh else there
-    raise Refused(f"{wanted.node} is on {state.host}; this opens its preview there, and leads to it from here: {line}")
+def _tls(cert: Path | None, key: Path | None) -> tuple[Path, Path] | None:
+    if cert is not None and key is not None:
+        return cert, key
+    if cert is not None or key is not None:
+        raise UsageError("pass both --tls-cert and --tls-key")
+    return None
 
 
 def _why_over(store: Store, wanted: Wanted) -> str:
     """Return why no program of a node will run any more, '' if one may."""
     node, run = wanted.node, wanted.run
-    files = RunFiles(store.home, run)
-    hint = f"`garrison preview {node} --run {run} --command CMD` starts a server from its commit"
     try:
         if has_ended(store, run, node):
-            return f"{node} has ended; {hint}"
+            return f"{node} has ended; {wanted.hint}"
     except GarrisonError:
         return f"run {run} is gone"
+    return _why_agent_over(store, wanted)
+
+
+def _why_agent_over(store: Store, wanted: Wanted) -> str:
+    """Return why the agent of a node's latest attempt runs no more, '' if it may."""
+    node, files = wanted.node, RunFiles(store.home, wanted.run)
     attempt = files.latest_attempt(node)
     if attempt and (files.attempt(node, attempt) / "result.json").exists():
-        return f"the agent of {node} has ended, and its servers with it; {hint}"
+        return f"the agent of {node} has ended, and its servers with it; {wanted.hint}"
     return ""
 
 
-def _open_in_background(home: Path, wanted: Wanted, words: Sequence[str]) -> str:
+def _open_in_background(home: Path, wanted: Wanted, address: Address, words: Sequence[str]) -> str:
     """Return the address of an open preview, or of one that is started now; Refused with its last line if it fails."""
-    if (known := _find_open(home, wanted)) is not None:
+    if not address.is_loopback:
+        raise UsageError("--background has nowhere to print tickets; leave it out where you pass --listen")
+    if (known := _find_open(home, wanted, address)) is not None:
         return known.url
     argv = [*garrison_argv(), *(word for word in words if word != "--background")]
     with tempfile.TemporaryFile() as said:  # a pipe would end it with the first line after us
@@ -173,9 +173,11 @@ def _open_in_background(home: Path, wanted: Wanted, words: Sequence[str]) -> str
     raise Refused(lines[-1].removeprefix("garrison: ") if lines else "the preview did not open")
 
 
-def _find_open(home: Path, wanted: Wanted) -> OpenPreview | None:
-    found = [each for each in list_previews(home, wanted.run) if each.node == wanted.node and wanted.port in (
-        0, each.port) and each.url.startswith("http://")]
+def _find_open(home: Path, wanted: Wanted, address: Address) -> OpenPreview | None:
+    rules = rules_of(address, wanted, 0, 0)
+    begin = rules.origin.removesuffix("0") if rules is not None else f"{address.shown}:"
+    found = [each for each in list_previews(home, wanted.run) if each.node == wanted.node
+             and wanted.port in (0, each.port) and each.url.startswith(begin)]
     return found[0] if len(found) == 1 else None
 
 
@@ -190,7 +192,8 @@ def _rows(store: Store, run: str) -> Iterator[list[str]]:
     """Yield node, run, port and address of each port of a run's nodes."""
     shown = list(list_previews(store.home, run))
     for node in resolve.nodes_of(store.home, run):
-        tree = NodeAtWork(store, Wanted(node, run), str).look()
+        with closing(NodeAnywhere(store, Wanted(node, run), str)) as subject:
+            tree = subject.look_once(_HOST_SECONDS)
         own = [each for each in shown if each.node == node]
         for listener in tree.listeners if tree is not None else ():
             urls = [each.url for each in own if each.port == listener.port]

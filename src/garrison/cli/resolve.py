@@ -10,6 +10,7 @@ Shell completion and cron call this module, so what only the merge queue needs i
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     Location = str | os.PathLike[str] | None
 
 R = TypeVar("R", Identity, Hook)
+_POLL = 0.2
 
 # -------------------------------------------------------------------------------------------- records and their writer
 
@@ -263,6 +265,15 @@ def nodes_of(home: Path, run: str) -> list[str]:
     names |= dict.fromkeys(name.removesuffix(".dot") for name in sorted(atomic.list_names(files.graphs)))
     names |= dict.fromkeys(sorted(atomic.list_names(files.root / "nodes")))
     return list(names)
+
+
+def await_nodes(store: Store, run: str | None, seconds: float) -> None:
+    """Wait until a run that is being started has its nodes."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end and any(
+            not nodes_of(store.home, each) and is_run_supervised(store, each)
+            for each in list_runs(store.home) if run in (None, each)):
+        time.sleep(_POLL)
 
 
 def run_of_node(store: Store, node: str, run: str | None) -> str:

@@ -217,7 +217,7 @@ class HostAccess:
             variables |= {"GIT_SSH_COMMAND": shlex.join(self._program()), "GIT_SSH_VARIANT": "ssh"}
         return variables
 
-    # ---- the way back
+    # ---- tunnels
 
     def tunnel(self, host_port: int, target: str, argv: Sequence[str]) -> list[str]:
         """Return the command that lets programs of the host reach `target`, host and port at home's side, at a port of
@@ -225,6 +225,16 @@ class HostAccess:
         words = self._program(ControlPath="none", ExitOnForwardFailure="yes")
         return [*words, "-R", f"127.0.0.1:{host_port}:{target}", "--", self.ssh,
                 for_any_shell(f"exec {shlex.join(argv)}")]
+
+    def tunnel_in(self, local: str, remote: str, argv: Sequence[str]) -> list[str]:
+        """Return the command that leads a Unix socket here to one of the host for as long as `argv` runs there.
+
+        On this machine itself both are the same socket, and the command is `argv`.
+        """
+        if not self.ssh:
+            return list(argv)
+        words = self._program(ControlPath="none", ExitOnForwardFailure="yes", StreamLocalBindMask="0177")
+        return [*words, "-L", f"{local}:{remote}", "--", self.ssh, for_any_shell(f"exec {shlex.join(argv)}")]
 
     def disconnect(self) -> None:
         """End the shared connection, if there is one."""

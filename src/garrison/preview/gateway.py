@@ -18,6 +18,7 @@ import h11
 from garrison.preview import rules as rule
 from garrison.preview.rules import FRAMING, Refusal, Rules, Tickets
 from garrison.sandbox.dialer import Unreachable
+from garrison.sandbox.proxy.connection import CHUNK, Connection, Gone, Waits, write
 from garrison.sandbox.proxy.relay import join
 from garrison.sandbox.proxy.upstream import BUFFER, Stream
 
@@ -30,16 +31,10 @@ if TYPE_CHECKING:
 MAX_HEAD = 64 << 10
 """Bytes of a request's or a response's head: development servers set many cookies."""
 MAX_CONNECTIONS = 256
-HEAD_SECONDS, IDLE_SECONDS, BODY_SECONDS = 15.0, 90.0, 60.0
-"""Longest waits for the rest of a head, for the next request, and for a side to take or send the next part of a body.
-An answer is waited for as long as the browser waits: it may be a stream of events."""
+WAITS = Waits()
+"""An answer is waited for as long as the browser waits: it may be a stream of events."""
 TUNNEL_SECONDS = 12 * 3600.0
 """Time without a byte after which a WebSocket or a forwarded connection ends."""
-_CHUNK = 64 << 10
-
-
-class _Gone(Exception):
-    """One side has left, or breaks the protocol."""
 
 
 @dataclass(slots=True)
@@ -62,7 +57,7 @@ class Gateway:
         for listener in listeners:
             self.servers.append(await asyncio.start_server(
                 self._accept, sock=listener, limit=BUFFER, ssl=tls,
-                ssl_handshake_timeout=HEAD_SECONDS if tls else None))
+                ssl_handshake_timeout=WAITS.head if tls else None))
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -101,27 +96,27 @@ class Gateway:
             await asyncio.wait(self.tasks, timeout=2.0)
 
 
-class _Conversation:
+class _Conversation(Connection):
     """One connection of a browser."""
 
     def __init__(self, gateway: Gateway, rules: Rules, client: Stream) -> None:
-        self.gateway, self.rules, self.client = gateway, rules, client
-        self.http = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD)
+        super().__init__(client, MAX_HEAD, WAITS)
+        self.gateway, self.rules = gateway, rules
 
     async def serve(self) -> None:
         """Serve requests until either side is done."""
         try:
             while await self._serve_request():
                 self.http.start_next_cycle()
-        except (_Gone, OSError, TimeoutError, h11.LocalProtocolError):
+        except (Gone, OSError, TimeoutError, h11.LocalProtocolError):
             pass
         except h11.RemoteProtocolError as error:
-            with contextlib.suppress(_Gone, OSError, TimeoutError, h11.LocalProtocolError):
-                await self.answer(Refusal(error.error_status_hint, "the request is malformed or too long"))
+            with contextlib.suppress(Gone, OSError, TimeoutError, h11.LocalProtocolError):
+                await self.refuse(Refusal(error.error_status_hint, "the request is malformed or too long"))
 
     async def _serve_request(self) -> bool:
         """Serve one request; return whether another may follow."""
-        request = await self._read_head()
+        request = await self.read_head()
         if request is None:
             return False
         headers = [(bytes(name), bytes(value)) for name, value in request.headers]
@@ -130,12 +125,12 @@ class _Conversation:
             return False
         refusal = rule.judge(self.rules, request.method, request.target, headers)
         if refusal is not None:
-            await self.answer(refusal)
+            await self.refuse(refusal)
             return False
         try:
             upstream = await self.gateway.way.open()
         except Unreachable as error:
-            await self.answer(Refusal(502, f"{self.gateway.node}: {error}"))
+            await self.refuse(Refusal(502, f"{self.gateway.node}: {error}"))
             return False
         try:
             return await _Exchange(self, upstream).run(request, headers)
@@ -147,71 +142,20 @@ class _Conversation:
         rules = self.rules
         hosts = [value.decode("latin-1").lower() for name, value in headers if name == b"host"]
         if hosts != [rules.host] or request.method != b"GET" or not tickets.redeem(request.target):
-            await self.answer(Refusal(401, "this address was used already, or is no longer the current one; open the "
+            await self.refuse(Refusal(401, "this address was used already, or is no longer the current one; open the "
                                             "one that `garrison preview` printed last"))
             return
         self.gateway.on_ticket()
         cookie = f"{rules.cookie}={rules.secret}; Path=/; Secure; HttpOnly; SameSite=Lax"
-        await self.answer(Refusal(303, "open /"), [(b"Location", b"/"), (b"Set-Cookie", cookie.encode()),
+        await self.refuse(Refusal(303, "open /"), [(b"Location", b"/"), (b"Set-Cookie", cookie.encode()),
                                                     (b"Referrer-Policy", b"no-referrer")])
 
-    # ---- the browser's side
-
-    async def _read_head(self) -> h11.Request | None:
-        """Return the next request; None if the browser closes the connection instead."""
-        event = self.http.next_event()
-        if event is h11.NEED_DATA and not self.http.trailing_data[0]:
-            async with asyncio.timeout(IDLE_SECONDS):
-                await self.receive()
-            event = self.http.next_event()
-        async with asyncio.timeout(HEAD_SECONDS):
-            while event is h11.NEED_DATA:
-                await self.receive()
-                event = self.http.next_event()
-        return event if isinstance(event, h11.Request) else None
-
-    async def receive(self) -> bool:
-        """Read what the browser has sent; return whether it has left."""
-        data = await self.client.reader.read(_CHUNK)
-        self.http.receive_data(data)
-        return not data
-
-    async def read_body(self) -> bytes | None:
-        """Return the next part of the request's body; None at its end."""
-        while True:
-            event = self.http.next_event()
-            if isinstance(event, h11.Data):
-                return bytes(event.data)
-            if isinstance(event, h11.EndOfMessage):
-                return None
-            if event is not h11.NEED_DATA:
-                raise _Gone
-            if self.http.they_are_waiting_for_100_continue:
-                await self.send(h11.InformationalResponse(status_code=100, headers=[]))
-            async with asyncio.timeout(BODY_SECONDS):
-                await self.receive()
-
-    async def send(self, *events: h11.Event) -> None:
-        """Send the browser parts of the response."""
-        await _write(self.client, b"".join(filter(None, map(self.http.send, events))))
-
-    async def answer(self, refusal: Refusal, more: list[tuple[bytes, bytes]] | None = None) -> None:
-        """Answer in garrison's own words; the rest of the request is not read."""
-        if self.http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
-            return
+    async def refuse(self, refusal: Refusal, more: list[tuple[bytes, bytes]] | None = None) -> None:
+        """Answer with a page of one line."""
         body = f"<!doctype html><meta charset=utf-8><title>garrison</title><p>{escape(refusal.message)}\n".encode()
-        headers = [(b"Content-Type", b"text/html; charset=utf-8"), (b"Content-Length", str(len(body)).encode()),
-                   (b"Content-Security-Policy", b"default-src 'none'"), (b"Cache-Control", b"no-store"),
-                   (b"Connection", b"close"), *(more or [])]
-        await self.send(h11.Response(status_code=refusal.status, headers=headers, reason=b"garrison"),
-                        h11.Data(data=body), h11.EndOfMessage())
-        with contextlib.suppress(OSError, TimeoutError):  # closing at once would reset the answer away
-            if self.client.writer.can_write_eof():
-                self.client.writer.write_eof()
-            async with asyncio.timeout(1.0):
-                for _ in range(64):
-                    if not await self.client.reader.read(_CHUNK):
-                        return
+        headers = [(b"Content-Type", b"text/html; charset=utf-8"), (b"Content-Security-Policy", b"default-src 'none'"),
+                   (b"Cache-Control", b"no-store"), *(more or [])]
+        await self.answer(refusal.status, headers, body, b"garrison")
 
 
 class _Exchange:
@@ -233,16 +177,16 @@ class _Exchange:
         if switched is not None:
             await self._switch(switched)
             return False
-        return browser.http.our_state is h11.DONE and browser.http.their_state is h11.DONE
+        return browser.may_go_on
 
     async def _while_browser_stays(self, work: Coroutine[None, None, h11.InformationalResponse | None],
                                    ) -> h11.InformationalResponse | None:
-        """Do the response alongside the rest of the request; _Gone once the browser has left."""
+        """Do the response alongside the rest of the request; Gone once the browser has left."""
         answer, watch = asyncio.ensure_future(work), asyncio.ensure_future(self._upload_and_watch())
         try:
             await asyncio.wait({answer, watch}, return_when=asyncio.FIRST_COMPLETED)
             if not answer.done() and watch.result():
-                raise _Gone
+                raise Gone
             return await answer
         finally:
             for task in (answer, watch):
@@ -261,7 +205,7 @@ class _Exchange:
         if isinstance(response, h11.Response):
             await self._download(response)
         else:
-            await self.browser.answer(Refusal(502, f"{self.browser.gateway.node}: its server closed the connection "
+            await self.browser.refuse(Refusal(502, f"{self.browser.gateway.node}: its server closed the connection "
                                                    "without a valid answer"))
         return None
 
@@ -305,29 +249,21 @@ class _Exchange:
                 elif event is h11.NEED_DATA:  # what is here is passed on before more is waited for
                     await self.browser.send(*ready)
                     ready.clear()
-                    self.http.receive_data(await self.upstream.reader.read(_CHUNK))
+                    self.http.receive_data(await self.upstream.reader.read(CHUNK))
                 else:
-                    raise _Gone
+                    raise Gone
         except h11.RemoteProtocolError as error:
-            raise _Gone from error
+            raise Gone from error
         await self.browser.send(*ready, h11.EndOfMessage())
 
     async def _next_event(self) -> object:
         while (event := self.http.next_event()) is h11.NEED_DATA:
-            self.http.receive_data(await self.upstream.reader.read(_CHUNK))
+            self.http.receive_data(await self.upstream.reader.read(CHUNK))
         return event
 
     async def _send(self, *events: h11.Event) -> None:
         try:
             data = b"".join(filter(None, map(self.http.send, events)))
         except h11.LocalProtocolError as error:  # the browser's body does not fit its header
-            raise _Gone from error
-        await _write(self.upstream, data)
-
-
-async def _write(to: Stream, data: bytes) -> None:
-    """Write to a side, and wait while it takes less than it is given."""
-    to.writer.write(data)
-    if to.writer.transport.get_write_buffer_size() > BUFFER:
-        async with asyncio.timeout(BODY_SECONDS):
-            await to.writer.drain()
+            raise Gone from error
+        await write(self.upstream, data, WAITS.body)

@@ -15,13 +15,13 @@ import ssl
 from contextlib import suppress
 from ipaddress import ip_address
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from garrison.errors import GarrisonError, RecordError, Refused, UsageError
 from garrison.preview.gateway import Gateway
 from garrison.preview.listeners import ENDS, Step, Tree, decide, look_at
 from garrison.preview.rules import TICKET, Rules, Tickets, host_label
-from garrison.preview.ways import NodeWay
+from garrison.preview.ways import NodeWay, Way
 from garrison.records import atomic, record
 from garrison.records.identity import Identity
 from garrison.records.names import Key
@@ -73,6 +73,11 @@ class Address(Value):
         return self
 
     @property
+    def shown(self) -> str:
+        """Return the address to listen on as it stands before a port."""
+        return f"[{self.listen}]" if ":" in self.listen else self.listen
+
+    @property
     def is_loopback(self) -> bool:
         return ip_address(self.listen).is_loopback
 
@@ -84,6 +89,11 @@ class Wanted(Value):
     run: str
     port: int = 0
     """Port of the node; 0 for its only one."""
+
+    @property
+    def hint(self) -> str:
+        """Return what helps once its agent has ended."""
+        return f"`garrison preview {self.node} --run {self.run} --command CMD` starts a server from its commit"
 
 
 class OpenPreview(Value):
@@ -101,17 +111,29 @@ class OpenPreview(Value):
         return processes.is_running(self.pid, self.ticks)
 
 
-class Subject(Protocol):
-    """What is shown: a node at work, or a server that was started for it."""
+class Subject:
+    """What is shown: a node at work, here or on a host, or a server that was started for it."""
+
+    trouble = ""
+    """Why it cannot be looked at now, '' if it can."""
 
     def look(self) -> Tree | None:
         """Return its programs as they are now; None while there are none."""
+        raise NotImplementedError
 
     def why_over(self) -> str:
         """Return why nothing of it will run any more, '' if something may."""
+        raise NotImplementedError
+
+    def way(self, port: int) -> Way:
+        """Return the way to one of its ports."""
+        return NodeWay(self.look, port)
+
+    def close(self) -> None:
+        """Let go of what it was looked at with."""
 
 
-class NodeAtWork:
+class NodeAtWork(Subject):
     """The programs of a node's agent."""
 
     def __init__(self, store: Store, wanted: Wanted, why_over: Callable[[], str]) -> None:
@@ -158,6 +180,8 @@ class Preview:
                 if step in ENDS:
                     self._end(step, tree, port, why)
                     return
+                if self._subject.trouble and self._gateway is None:
+                    raise Refused(f"{self._wanted.node} cannot be looked at: {self._subject.trouble}")
                 if listener is not None and self._gateway is None:
                     port = listener.port
                     opened(await self._open(listener))
@@ -185,7 +209,8 @@ class Preview:
         line = {Step.AWAIT_NODE: f"waiting for {self._wanted.node} to be at work; Ctrl-C ends the wait",
                 Step.AWAIT_PORT: f"{self._wanted.node} does not listen on {what} yet; it is waited for"}.get(step, "")
         if self._gateway is not None and line:
-            line = f"{self._wanted.node} does not listen on {what} any more; the preview stays, until it does again"
+            why = self._subject.trouble or f"{self._wanted.node} does not listen on {what} any more"
+            line = f"{why}; the preview stays, until it does again"
         if line and line != self._told:
             self._tell(line)
         self._told = line
@@ -193,7 +218,7 @@ class Preview:
     async def _open(self, listener: Listener) -> str:
         """Begin to serve; return the address to open."""
         address, wanted = self._address, self._wanted
-        way = NodeWay(self._subject.look, listener.port)
+        way = self._subject.way(listener.port)
         sockets = open_sockets(address, listener.port)
         port = sockets[0].getsockname()[1]
         rules, tickets = rules_of(address, wanted, listener.port, port), None
@@ -201,7 +226,7 @@ class Preview:
             tickets = Tickets()
         self._gateway = Gateway(way, rules, tickets, self._tell_next_ticket, wanted.node)
         await self._gateway.listen(sockets, _tls_context(address.tls) if address.tls is not None else None)
-        url = f"{rules.origin}/" if rules is not None else f"127.0.0.1:{port}"
+        url = f"{rules.origin}/" if rules is not None else f"{address.shown}:{port}"
         own = processes.probe(os.getpid())
         self._record = record_path(self._home, wanted, listener.port, address)
         atomic.make_directory(self._record.parent)
@@ -303,7 +328,7 @@ def record_path(home: Path, wanted: Wanted, port: int, address: Address) -> Path
 def list_previews(home: Path, run: str) -> Iterator[OpenPreview]:
     """Yield the open previews of a run; records of killed ones are removed."""
     folder = RunFiles(home, run).root / FOLDER
-    for name in sorted(atomic.list_names(folder)):
+    for name in sorted(name for name in atomic.list_names(folder) if name.endswith(".json")):
         try:
             found = record.decode(OpenPreview, atomic.read(folder / name) or b"", folder / name)
         except GarrisonError:

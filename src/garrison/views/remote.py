@@ -83,6 +83,12 @@ class HostWay(Protocol):
     def command_line(self, argv: Sequence[str], *, tty: bool = False) -> list[str]:
         """Return the command here that runs one there."""
 
+    def tunnel_in(self, local: str, remote: str, argv: Sequence[str]) -> list[str]:
+        """Return the command that leads a Unix socket here to one there for as long as `argv` runs there."""
+
+    def explain(self, err: bytes) -> str:
+        """Return one line with the remedy for what ssh wrote before it failed."""
+
 
 def way_to(home: Path, host: Host) -> HostWay:
     way: HostWay = load(PluginGroup.PARTS, "hosts.access").of(home, host)

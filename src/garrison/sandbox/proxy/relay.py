@@ -19,6 +19,7 @@ import h11
 from garrison.records.api_answers import read_error_text
 from garrison.records.budget import Grant
 from garrison.sandbox.proxy.apis import KEY_HEADERS, Api, ApiName
+from garrison.sandbox.proxy.connection import CHUNK, Connection, Gone, Waits
 from garrison.sandbox.proxy.demand import NOTHING, Demand, limited_body, read_demand, without_hosted_tools
 from garrison.sandbox.proxy.hosts import HostRule, entry_for, find_rule, normalize_host, parse_address
 from garrison.sandbox.proxy.ledger import Ledger
@@ -44,7 +45,6 @@ from garrison.sandbox.proxy.upstream import (
     open_api,
     open_checked,
 )
-from garrison.values import Value
 
 MAX_HEAD = 32 << 10
 """Bytes of a request's or a response's head."""
@@ -62,7 +62,6 @@ HTTP_PORT = 80
 """Port whose requests are forwarded, each by its own host; a tunnel would carry those for any."""
 TLS_PORT = 443
 """Port whose tunnels carry TLS for the host that they were opened to, and nothing else."""
-_CHUNK = 64 << 10
 _MAX_FAILURE = 16 << 10
 """Bytes of a failure's body from which on no more of it is kept."""
 _LOOK_AGAIN = 0.2
@@ -72,15 +71,9 @@ _OF_BODY = frozenset({b"content-length", b"content-encoding"})
 """Headers of a body that a call loses with it."""
 
 
-class Patience(Value):
-    """Longest waits, in seconds."""
+class Patience(Waits):
+    """Longest waits for a client, and for servers, in seconds."""
 
-    head: float = 15.0
-    """For a request's head, from its first byte."""
-    idle: float = 90.0
-    """For the next request of a connection."""
-    body: float = 60.0
-    """For the next part of a request's body, and for a client or server to take what it is sent."""
     answer: float = 900.0
     """For the next part of a response: a model may think for minutes before it writes."""
     tunnel: float = 900.0
@@ -120,16 +113,12 @@ class Access:
                 stream.close()
 
 
-class _Gone(Exception):
-    """The client has left, or breaks the protocol."""
-
-
-class Relay:
-    """One connection of a client."""
+class Relay(Connection):
+    """One connection of a confined client."""
 
     def __init__(self, access: Access, client: Stream) -> None:
-        self.access, self.client = access, client
-        self.http = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD)
+        super().__init__(client, MAX_HEAD, access.patience)
+        self.access = access
         self._is_over = False
         self._held = 0
 
@@ -138,7 +127,7 @@ class Relay:
         try:
             while not self._is_over and await self._serve_request():
                 self.http.start_next_cycle()
-        except (_Gone, OSError, TimeoutError, h11.LocalProtocolError):
+        except (Gone, OSError, TimeoutError, h11.LocalProtocolError):
             pass
         finally:
             self.client.close()
@@ -146,7 +135,7 @@ class Relay:
     async def _serve_request(self) -> bool:
         """Serve one request; return whether another may follow on the connection."""
         try:
-            request = await self._read_head()
+            request = await self.read_head()
             if request is None:
                 return False
             headers = [(bytes(name), bytes(value)) for name, value in request.headers]
@@ -165,74 +154,15 @@ class Relay:
             await self._refuse(RequestRefused(error.error_status_hint, "the request is malformed or too long"))
             return False
         if self.http.their_state is h11.SEND_BODY:  # answered before it had sent everything
-            await self._drain_client()
-        return self.http.our_state is h11.DONE and self.http.their_state is h11.DONE
-
-    # ---- the client's side
-
-    async def _read_head(self) -> h11.Request | None:
-        """Return the next request; None if the client closes the connection instead."""
-        patience = self.access.patience
-        event = self.http.next_event()
-        if event is h11.NEED_DATA and not self.http.trailing_data[0]:
-            async with asyncio.timeout(patience.idle):
-                await self._receive()
-            event = self.http.next_event()
-        async with asyncio.timeout(patience.head):
-            while event is h11.NEED_DATA:
-                await self._receive()
-                event = self.http.next_event()
-        return event if isinstance(event, h11.Request) else None
-
-    async def _receive(self) -> None:
-        self.http.receive_data(await self.client.reader.read(_CHUNK))
-
-    async def read_body(self) -> bytes | None:
-        """Return the next part of the request's body; None at its end."""
-        while True:
-            event = self.http.next_event()
-            if isinstance(event, h11.Data):
-                return bytes(event.data)
-            if isinstance(event, h11.EndOfMessage):
-                return None
-            if event is not h11.NEED_DATA:
-                raise _Gone
-            if self.http.they_are_waiting_for_100_continue:
-                await self.send(h11.InformationalResponse(status_code=100, headers=[]))
-            async with asyncio.timeout(self.access.patience.body):
-                await self._receive()
-
-    async def send(self, event: h11.Event) -> None:
-        """Send the client a part of the response."""
-        data = self.http.send(event)
-        if data:
-            self.client.writer.write(data)
-            async with asyncio.timeout(self.access.patience.body):
-                await self.client.writer.drain()
+            await self.drain()
+        return self.may_go_on
 
     async def _refuse(self, refused: RequestRefused) -> None:
         """Answer with a refusal and end the connection, whose rest is not read."""
-        if self.http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
-            return
         message = f"garrison: {refused.reason}"
         body = refused.api.error_body(refused.status, message) if refused.api else f"{message}\n".encode()
         kind = b"application/json" if refused.api else b"text/plain; charset=utf-8"
-        headers = [(b"content-type", kind), (b"content-length", str(len(body)).encode()), (b"connection", b"close")]
-        with contextlib.suppress(h11.LocalProtocolError):
-            await self.send(h11.Response(status_code=refused.status, headers=headers, reason=b"Refused"))
-            await self.send(h11.Data(data=body))
-            await self.send(h11.EndOfMessage())
-        await self._drain_client()
-
-    async def _drain_client(self) -> None:
-        """Read a little of what the client still sends: closing at once would reset the refusal away."""
-        with contextlib.suppress(OSError, TimeoutError):
-            if self.client.writer.can_write_eof():
-                self.client.writer.write_eof()
-            async with asyncio.timeout(1.0):
-                for _ in range(64):
-                    if not await self.client.reader.read(_CHUNK):
-                        return
+        await self.answer(refused.status, [(b"content-type", kind)], body, b"Refused")
 
     # ---- tunnels and forwarded requests
 
@@ -274,7 +204,7 @@ class Relay:
 
     async def _first_words(self, target: RequestTarget, upstream: Stream) -> bytes:
         """Return what the client has sent first, once it shows what the tunnel is used for; nothing if the server
-        speaks first, as neither TLS nor HTTP has it. _Gone, recorded, if it asks the allowed host for another."""
+        speaks first, as neither TLS nor HTTP has it. Gone, recorded, if it asks the allowed host for another."""
         early, _ = self.http.trailing_data
         if target.port != TLS_PORT and not early:
             early = await self._first_speaker(upstream)
@@ -284,7 +214,7 @@ class Relay:
         async with asyncio.timeout(self.access.patience.head):
             while (early or is_tls) and len(early) < MAX_HELLO and not (
                     is_complete(early) if is_tls else is_plain_http(early) is not None):
-                data = await self.client.reader.read(_CHUNK)
+                data = await self.client.reader.read(CHUNK)
                 if not data:
                     return early
                 early += data
@@ -295,7 +225,7 @@ class Relay:
 
     async def _first_speaker(self, upstream: Stream) -> bytes:
         """Return the client's first bytes; nothing, and the server's passed on, if that is faster."""
-        hears, speaks = (asyncio.ensure_future(side.reader.read(_CHUNK)) for side in (self.client, upstream))
+        hears, speaks = (asyncio.ensure_future(side.reader.read(CHUNK)) for side in (self.client, upstream))
         try:
             async with asyncio.timeout(self.access.patience.tunnel):
                 await asyncio.wait({hears, speaks}, return_when=asyncio.FIRST_COMPLETED)
@@ -308,13 +238,12 @@ class Relay:
 
     def _refuse_use(self, target: RequestTarget, what: str) -> NoReturn:
         self.access.ledger.refuse_host(target.place, f"the tunnel was used for {what}")
-        raise _Gone
+        raise Gone
 
     async def _serve_inside(self, target: RequestTarget, early: bytes) -> None:
         """Serve plain HTTP in a tunnel request by request, each for the host that the tunnel was opened to."""
-        self.http = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD)
-        self.http.receive_data(early)
-        while (request := await self._read_head()) is not None:
+        self.begin_again(early)
+        while (request := await self.read_head()) is not None:
             headers = [(bytes(name), bytes(value)) for name, value in request.headers]
             if (named := named_host(request.target, headers, target.port)) != target.place:
                 self._refuse_use(target, f"the host {named[:100]}" if named else "HTTP without a clear host")
@@ -322,7 +251,7 @@ class Relay:
             path = path if path.startswith("/") else "/" + path.partition("://")[2].partition("/")[2]
             await self._serve_forward(request, headers,
                                       RequestTarget(RequestForm.FORWARD, target.host, target.port, path))
-            if not (self.http.our_state is h11.DONE and self.http.their_state is h11.DONE):
+            if not self.may_go_on:
                 return
             self.http.start_next_cycle()
 
@@ -436,7 +365,7 @@ class Relay:
                     ledger.wait(granted.reason)
                     is_waiting = True
                 if self.client.reader.at_eof():
-                    raise _Gone
+                    raise Gone
                 await asyncio.sleep(_LOOK_AGAIN)
         finally:
             if is_waiting:
@@ -532,7 +461,7 @@ class _Exchange:
         return self.http.our_state is h11.DONE and self.http.their_state is h11.DONE
 
     async def run(self, request: h11.Request, api: ApiName | None) -> None:
-        """Pass the request and its response on; UpstreamFailed before the response began, _Gone after that."""
+        """Pass the request and its response on; UpstreamFailed before the response began, Gone after that."""
         await self._send(request)
         upload = asyncio.ensure_future(self._upload(limited=api is not None))
         download = asyncio.ensure_future(self._download(api))
@@ -544,7 +473,7 @@ class _Exchange:
                 try:
                     await asyncio.wait({watch, download}, return_when=asyncio.FIRST_COMPLETED)
                     if watch.done() and not download.done() and watch.result():
-                        raise _Gone
+                        raise Gone
                     await download
                 finally:
                     await _cancel(watch)
@@ -579,15 +508,13 @@ class _Exchange:
             while self._body is None and (data := await relay.read_body()) is not None:
                 self._sent += len(data)
                 if limited and self._sent > MAX_BODY:
-                    raise _Gone
+                    raise Gone
                 await self._send(h11.Data(data=data))
             await self._send(h11.EndOfMessage())
 
     async def _watch_client(self) -> bool:
         """Return True once the client has left; False if it sends its next request before the answer."""
-        data = await self.relay.client.reader.read(_CHUNK)
-        self.relay.http.receive_data(data)
-        return not data
+        return await self.relay.receive()
 
     async def _send(self, event: h11.Event) -> None:
         try:
@@ -597,7 +524,7 @@ class _Exchange:
                 async with asyncio.timeout(self.relay.access.patience.body):
                     await self.upstream.writer.drain()
         except h11.LocalProtocolError as error:  # the client's body does not fit its header
-            raise _Gone from error
+            raise Gone from error
         except (OSError, TimeoutError) as error:
             raise UpstreamFailed("the server takes no more of the request") from error
 
@@ -625,7 +552,7 @@ class _Exchange:
         try:
             await self._download_body()
         except (OSError, TimeoutError, h11.RemoteProtocolError) as error:
-            raise _Gone from error
+            raise Gone from error
 
     async def _download_body(self) -> None:
         event = await self._next_event()
@@ -642,7 +569,7 @@ class _Exchange:
             if event is h11.NEED_DATA:
                 event = await self._next_event()
         if not isinstance(event, h11.EndOfMessage):
-            raise _Gone
+            raise Gone
         self._complete()
         await self.relay.send(h11.EndOfMessage())
 
@@ -655,7 +582,7 @@ class _Exchange:
     async def _next_event(self) -> object:
         while (event := self.http.next_event()) is h11.NEED_DATA:
             async with asyncio.timeout(self.relay.access.patience.answer):
-                self.http.receive_data(await self.upstream.reader.read(_CHUNK))
+                self.http.receive_data(await self.upstream.reader.read(CHUNK))
         return event
 
 
@@ -666,7 +593,7 @@ async def join(one: Stream, other: Stream, patience: float) -> None:
 
     async def copy(source: Stream, to: Stream) -> None:
         nonlocal last
-        while data := await source.reader.read(_CHUNK):
+        while data := await source.reader.read(CHUNK):
             last = loop.time()
             to.writer.write(data)
             await to.writer.drain()

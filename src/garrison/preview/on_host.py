@@ -1,0 +1,348 @@
+"""On a host: show here what a node serves on another machine, through the user's own ssh.
+
+    browser ── gateway, here ── Unix socket ═ ssh ═ Unix socket ── far end, on the host ── the node's port
+
+`garrison preview NODE --relay SOCKET` is the far end. It prints what it sees of the node, a line each time that
+changes, and joins each connection of its socket to the port that the connection's first line names. Both ends hold
+their sockets where only their user reaches them, and no port is opened on either machine.
+
+| what ends | then |
+|---|---|
+| the preview here, also by a kill | the far end's standard input does, and the far end with it |
+| the far end, the host, or the way to it | the preview stays, and another far end is started where the node is then |
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from garrison.backoff import Backoff
+from garrison.errors import GarrisonError, RecordCorrupt
+from garrison.preview.listeners import Tree
+from garrison.preview.service import FOLDER, LOOK_SECONDS, SIGNALS, NodeAtWork
+from garrison.preview.ways import NodeWay
+from garrison.records import atomic, record
+from garrison.records.hosts import read_host
+from garrison.records.remote import RemotePhase, look_remote
+from garrison.records.run import RunFiles
+from garrison.sandbox.dialer import Unreachable
+from garrison.sandbox.proxy.relay import join
+from garrison.sandbox.proxy.upstream import BUFFER, Stream
+from garrison.system import processes
+from garrison.system.unix_socket import listen, short_path
+from garrison.values import Value, to_builtins
+from garrison.views.remote import on_host
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from garrison.preview.service import Wanted
+    from garrison.preview.ways import Way
+    from garrison.records.remote import RemoteWorkState
+    from garrison.records.store import Store
+
+RETRY = Backoff(1.0, 15.0)
+"""Before another far end is started in place of one that has ended."""
+IDLE_SECONDS = 12 * 3600.0
+MAX_REMOTE = 100
+"""Bytes of a socket's path on the host, which the ssh server there takes as it is."""
+USAGE_ERROR = 2
+"""Exit code of a garrison that does not know `--relay`."""
+_CHUNK, _MAX_LINE = 64 << 10, 1 << 20
+_PORT_LINE = 8
+
+
+class HostView(Value):
+    """What the far end sees of a node."""
+
+    tree: Tree | None = None
+    is_over: bool = False
+    """Whether nothing of it will run on the host any more."""
+
+
+def work_on_host(home: Path, wanted: Wanted) -> RemoteWorkState | None:
+    """Return the state of a node's work that a host does, or will do; None for a node of this machine."""
+    files = RunFiles(home, wanted.run)
+    state = look_remote(files.attempt(wanted.node, files.latest_attempt(wanted.node) or 1))
+    return None if state is None or state.phase == RemotePhase.ENDED else state
+
+
+# ---- here ------------------------------------------------------------------------------------------------------------
+
+
+class NodeAnywhere(NodeAtWork):
+    """A node at work: on this machine, or on a host and seen through a far end there."""
+
+    def __init__(self, store: Store, wanted: Wanted, why_over: Callable[[], str]) -> None:
+        super().__init__(store, wanted, why_over)
+        self._home, self._wanted = store.home, wanted
+        self._folder = RunFiles(store.home, wanted.run).root / FOLDER
+        self._place: tuple[str, str] = ("", "")
+        """Host, and run there, that the far end looks at."""
+        self._process: subprocess.Popen[bytes] | None = None
+        self._explain: Callable[[int, bytes], str] = lambda _code, _err: ""
+        self._view, self._unread, self._err = HostView(), b"", -1
+        self._is_seen = False
+        self._token = secrets.token_hex(4)
+        self._failures, self._retry_at = 0, 0.0
+
+    @property
+    def socket(self) -> Path:
+        """Return the socket here that leads to the far end."""
+        return self._folder / f"{self._wanted.node}.{self._token}.{os.getpid()}.sock"
+
+    @property
+    def far_end(self) -> int:
+        """Return the process here that holds the far end, 0 without one."""
+        return self._process.pid if self._process is not None else 0
+
+    def look(self) -> Tree | None:
+        """Return its programs as they are here, or as the far end saw them last; None while there is none."""
+        state = work_on_host(self._home, self._wanted)
+        place = ("", "") if state is None or not state.host_run or state.phase == RemotePhase.WAITING else (
+            state.host, state.host_run)
+        if place != self._place:  # it was lost, and another host has it
+            self._end()
+            self._place, self._failures, self._retry_at = place, 0, 0.0
+        if self._process is None and place[0] and time.monotonic() >= self._retry_at:
+            self._start()
+        if self._process is not None:
+            self._read(self._process)
+        return super().look() if state is None else self._view.tree
+
+    def look_once(self, seconds: float) -> Tree | None:
+        """Return its programs, waiting for the first word of a host's far end at most `seconds`."""
+        until = time.monotonic() + seconds
+        while (tree := self.look()) is None and self.far_end and not self._is_seen and time.monotonic() < until:
+            time.sleep(0.05)
+        return tree
+
+    def why_over(self) -> str:
+        """Return what is known of its end here, else what the host says."""
+        why = super().why_over()
+        if not why and self._view.is_over:
+            return (f"the agent of {self._wanted.node} has ended on {self._place[0]}, and its servers with it; once "
+                    f"its work is here, {self._wanted.hint}")
+        return why
+
+    def way(self, port: int) -> Way:
+        return SocketWay(self, port) if self._place[0] else super().way(port)
+
+    def _start(self) -> None:
+        """Start the far end, and ssh with it; `trouble` says why not."""
+        files = RunFiles(self._home, self._wanted.run)
+        try:
+            found = on_host(self._home, files.attempt(self._wanted.node, files.latest_attempt(self._wanted.node)),
+                            self._wanted.node)
+            if found is None:
+                return
+            way, command, state = found
+            remote = f"{read_host(self._home, state.host).home}/{FOLDER}/{secrets.token_hex(8)}.sock"
+            if len(os.fsencode(remote)) > MAX_REMOTE:
+                remote = f"/tmp/garrison-preview-{secrets.token_hex(16)}.sock"  # nobody can guess it
+            argv = way.tunnel_in(f"./{self.socket.name}", remote, [
+                *command, "preview", self._wanted.node, "--run", state.host_run, "--relay", remote])
+        except GarrisonError as error:
+            self._fail(str(error))
+            return
+
+        def explain(code: int, err: bytes) -> str:
+            if code == USAGE_ERROR:
+                return f"garrison on {state.host} is of another version; `garrison host add {state.host}` brings yours"
+            return way.explain(err) if way.ssh else f"its preview on {state.host} has ended (exit code {code})"
+
+        self._explain = explain
+        atomic.make_directory(self._folder)
+        _sweep(self._folder, self._wanted.node)
+        self.socket.unlink(missing_ok=True)
+        if not way.ssh:
+            self.socket.symlink_to(remote)
+        with tempfile.TemporaryFile() as err:
+            self._process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=err,
+                                             cwd=self._folder, start_new_session=True)
+            self._err = os.dup(err.fileno())
+        assert self._process.stdout is not None
+        os.set_blocking(self._process.stdout.fileno(), False)
+
+    def _read(self, process: subprocess.Popen[bytes]) -> None:
+        """Take the views that have come; note the end of the far end."""
+        assert process.stdout is not None
+        code = process.poll()  # before the last read: what it printed is there then
+        while data := process.stdout.read(_CHUNK):
+            *lines, self._unread = (self._unread + data).split(b"\n")
+            self._unread = self._unread[-_MAX_LINE:]
+            for line in lines:
+                with suppress(RecordCorrupt):  # what a login shell there says
+                    self._view = record.decode(HostView, line, self._place[0])
+                    self._failures, self.trouble, self._is_seen = 0, "", True
+        if code is not None and not self._view.is_over:
+            err = os.pread(self._err, _CHUNK, 0)
+            self._end()
+            self._fail(self._explain(code, err))
+
+    def _fail(self, why: str) -> None:
+        self._failures += 1
+        self._retry_at = time.monotonic() + RETRY.delay(self._failures)
+        self.trouble = why
+
+    def _end(self) -> None:
+        """End the far end, by its standard input."""
+        process, self._process = self._process, None
+        self._view, self._unread, self.trouble, self._is_seen = HostView(), b"", "", False
+        if process is None:
+            return
+        for stream in (process.stdin, process.stdout):
+            if stream is not None:
+                with suppress(OSError):
+                    stream.close()
+        os.close(self._err)
+        try:
+            process.wait(2.0)
+        except subprocess.TimeoutExpired:  # the host does not answer
+            process.kill()
+            process.wait()
+        self.socket.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        self._end()
+
+
+class SocketWay:
+    """Way to a port of a node on a host: through the far end's socket."""
+
+    def __init__(self, node: NodeAnywhere, port: int) -> None:
+        self._node, self.port = node, port
+
+    async def open(self) -> Stream:
+        """Connect; what the host said last tells without a question whether the port listens."""
+        tree = self._node.look()
+        if tree is None:
+            raise Unreachable(self._node.trouble or "no program of it runs now")
+        if tree.find(self.port) is None:
+            raise Unreachable(f"nothing listens on port {self.port} of it now")
+        made = socket.socket(socket.AF_UNIX)
+        made.setblocking(False)
+        try:
+            with short_path(self._node.socket) as name:
+                await asyncio.get_running_loop().sock_connect(made, name)
+            stream = Stream(*await asyncio.open_unix_connection(sock=made, limit=BUFFER))
+        except OSError as error:
+            made.close()
+            raise Unreachable(f"the way to its host is lost ({error.strerror})") from error
+        stream.writer.write(f"{self.port}\n".encode())
+        return stream
+
+
+def _sweep(folder: Path, node: str) -> None:
+    """Remove the sockets here of previews of a node that were killed."""
+    for path in folder.glob(f"{node}.*.sock"):
+        number = path.name.split(".")[-2]
+        if number.isdecimal() and processes.probe(int(number)) is None:
+            path.unlink(missing_ok=True)
+
+
+# ---- on the host -----------------------------------------------------------------------------------------------------
+
+
+class FarEnd:
+    """The end on the host of a preview elsewhere."""
+
+    def __init__(self, subject: NodeAtWork, path: Path) -> None:
+        """`path` is the socket to listen at."""
+        self._subject, self._path = subject, path
+        self._ways: dict[int, NodeWay] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._stopped = asyncio.Event()
+
+    async def run(self) -> None:
+        """Show the node until the other side ends, or a signal comes."""
+        loop = asyncio.get_running_loop()
+        for number in SIGNALS:
+            loop.add_signal_handler(number, self._stopped.set)
+        os.umask(0o077)
+        if not self._path.parent.exists():
+            atomic.make_directory(self._path.parent)
+        _sweep_left(self._path)
+        server = await asyncio.start_unix_server(self._accept, sock=listen(self._path, 128), limit=BUFFER)
+        loop.add_reader(sys.stdin.fileno(), self._hear)
+        told = ""
+        try:
+            while not self._stopped.is_set():
+                tree = self._subject.look()
+                view = HostView(tree, is_over=tree is None and bool(self._subject.why_over()))
+                if (line := json.dumps(to_builtins(view))) != told:
+                    print(line, flush=True)
+                    told = line
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(LOOK_SECONDS):
+                        await self._stopped.wait()
+        except BrokenPipeError:
+            pass  # nobody listens there any more
+        finally:
+            loop.remove_reader(sys.stdin.fileno())
+            server.close()
+            await self._close()
+
+    def _hear(self) -> None:
+        try:
+            data = os.read(sys.stdin.fileno(), _CHUNK)
+        except OSError:
+            data = b""
+        if not data:
+            self._stopped.set()
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        client = Stream(reader, writer)
+        try:
+            async with asyncio.timeout(LOOK_SECONDS * 20):
+                line = await reader.readuntil(b"\n")
+            if len(line) <= _PORT_LINE and line.strip().isdigit():
+                port = int(line)
+                way = self._ways.setdefault(port, NodeWay(self._subject.look, port))
+                upstream = await way.open()
+                try:
+                    await join(client, upstream, IDLE_SECONDS)
+                finally:
+                    upstream.close()
+        except (Unreachable, OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError,
+                asyncio.CancelledError):
+            pass  # the other side sees a connection that ends at once
+        finally:
+            self._tasks.discard(task)
+            client.close()
+
+    async def _close(self) -> None:
+        for task in list(self._tasks):
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=2.0)
+        for way in self._ways.values():
+            way.close()
+        self._path.unlink(missing_ok=True)
+
+
+def _sweep_left(path: Path) -> None:
+    """Remove the sockets beside a new one at which nobody listens: those of far ends that were killed."""
+    if path.parent.name != FOLDER:
+        return
+    for each in path.parent.glob("*.sock"):
+        with socket.socket(socket.AF_UNIX) as probe, suppress(OSError):
+            try:
+                with short_path(each) as name:
+                    probe.connect(name)
+            except ConnectionRefusedError:
+                each.unlink(missing_ok=True)

@@ -1,0 +1,123 @@
+"""Connection: the server's side of HTTP/1.1 for one client that is not trusted, on h11.
+
+The proxy and previews serve by it. h11 parses what comes and writes what goes, so what either passes on is written from
+parsed parts: no byte of a client's framing reaches a server. Every wait has a limit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import h11
+
+from garrison.sandbox.proxy.upstream import BUFFER, Stream
+from garrison.values import Value
+
+CHUNK = 64 << 10
+"""Bytes that are read at a time."""
+_CLOSING_SECONDS, _CLOSING_READS = 1.0, 64
+"""How long, and how often, the rest of a refused request is read."""
+
+
+class Gone(Exception):
+    """One side has left, or breaks the protocol."""
+
+
+class Waits(Value):
+    """Longest waits for a client, in seconds."""
+
+    head: float = 15.0
+    """For a request's head, from its first byte."""
+    idle: float = 90.0
+    """For the next request of a connection."""
+    body: float = 60.0
+    """For the next part of a request's body, and for a side to take what it is sent."""
+
+
+class Connection:
+    """One connection of a client."""
+
+    def __init__(self, client: Stream, max_head: int, waits: Waits) -> None:
+        """`max_head` is in bytes."""
+        self.client, self._max_head, self._waits = client, max_head, waits
+        self.http = h11.Connection(h11.SERVER, max_incomplete_event_size=max_head)
+
+    def begin_again(self, early: bytes) -> None:
+        """Read what follows as another connection, which has begun with `early`."""
+        self.http = h11.Connection(h11.SERVER, max_incomplete_event_size=self._max_head)
+        self.http.receive_data(early)
+
+    @property
+    def may_go_on(self) -> bool:
+        """Return whether another request may follow."""
+        return self.http.our_state is h11.DONE and self.http.their_state is h11.DONE
+
+    async def read_head(self) -> h11.Request | None:
+        """Return the next request; None if the client closes the connection instead."""
+        event = self.http.next_event()
+        if event is h11.NEED_DATA and not self.http.trailing_data[0]:
+            async with asyncio.timeout(self._waits.idle):
+                await self.receive()
+            event = self.http.next_event()
+        async with asyncio.timeout(self._waits.head):
+            while event is h11.NEED_DATA:
+                await self.receive()
+                event = self.http.next_event()
+        return event if isinstance(event, h11.Request) else None
+
+    async def receive(self) -> bool:
+        """Read what the client has sent; return whether it has left."""
+        data = await self.client.reader.read(CHUNK)
+        self.http.receive_data(data)
+        return not data
+
+    async def read_body(self) -> bytes | None:
+        """Return the next part of the request's body; None at its end."""
+        while True:
+            event = self.http.next_event()
+            if isinstance(event, h11.Data):
+                return bytes(event.data)
+            if isinstance(event, h11.EndOfMessage):
+                return None
+            if event is not h11.NEED_DATA:
+                raise Gone
+            if self.http.they_are_waiting_for_100_continue:
+                await self.send(h11.InformationalResponse(status_code=100, headers=[]))
+            async with asyncio.timeout(self._waits.body):
+                await self.receive()
+
+    async def send(self, *events: h11.Event) -> None:
+        """Send the client parts of the response."""
+        await write(self.client, b"".join(filter(None, map(self.http.send, events))), self._waits.body)
+
+    async def answer(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes, reason: bytes) -> None:
+        """Answer in garrison's own words and end the connection; the rest of the request is not read."""
+        if self.http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            return
+        framing = [(b"Content-Length", str(len(body)).encode()), (b"Connection", b"close")]
+        with contextlib.suppress(h11.LocalProtocolError):
+            await self.send(h11.Response(status_code=status, headers=[*headers, *framing], reason=reason),
+                            h11.Data(data=body), h11.EndOfMessage())
+        await self.drain()
+
+    async def drain(self) -> None:
+        """Read a little of what the client still sends: closing at once would reset the answer away."""
+        with contextlib.suppress(OSError, TimeoutError):
+            if self.client.writer.can_write_eof():
+                self.client.writer.write_eof()
+            async with asyncio.timeout(_CLOSING_SECONDS):
+                for _ in range(_CLOSING_READS):
+                    if not await self.client.reader.read(CHUNK):
+                        return
+
+
+async def write(to: Stream, data: bytes, seconds: float) -> None:
+    """Write to a side, and wait while it takes less than it is given."""
+    if not data:
+        return
+    to.writer.write(data)
+    transport = to.writer.transport
+    if transport.get_write_buffer_size() > BUFFER or transport.is_closing():  # a timeout costs more than the write
+        async with asyncio.timeout(seconds):
+            await to.writer.drain()

@@ -24,7 +24,7 @@ from table import Table
 
 from garrison.sandbox import layers
 from garrison.sandbox.confine import confine
-from garrison.sandbox.layers import Way
+from garrison.sandbox.layers import LayerMethod
 from garrison.sandbox.place import Mode, Network, Place, Rights, Role
 from support import PROGRAM, git, make_repository
 
@@ -77,7 +77,7 @@ class Bench:
         copy = self.root / "trees/copy"
         copy.mkdir()
         begun = time.monotonic()
-        layers.copy_tree(lower, copy, Way.COPY)
+        layers.copy_tree(lower, copy, LayerMethod.COPY)
         copied = 1000 * (time.monotonic() - begun)
         way = layers.way_at(self.root).way
         more = took["overlay"] - took["none"]

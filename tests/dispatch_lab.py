@@ -8,7 +8,7 @@ from doubles.clock import FakeClock
 from doubles.dispatch import MemoryDispatcher, MemoryEngine
 from garrison.hosts.attempts import AttemptId, NodeAttempt
 from garrison.hosts.lease import worker_clock
-from garrison.hosts.relay import Relay, RelayClient
+from garrison.hosts.relay import HostRelay, RelayClient
 from go_betweens import Forwarder
 from support import wait_for
 
@@ -106,7 +106,7 @@ class RelayLab(MemoryLab):
 
     def __init__(self, path: Path) -> None:
         super().__init__()
-        self.relay = Relay(self.dispatcher, path)
+        self.relay = HostRelay(self.dispatcher, path)
         self.dispatcher = RelayClient(self.relay.path)  # type: ignore[assignment]  # the run's side of one
 
     def close(self) -> None:

@@ -6,14 +6,14 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from garrison.pipeline.flow import Event, Finished, FlowChange, FlowState, Place, advance, start
+from garrison.pipeline.flow import Event, Finished, FlowChange, FlowState, Visit, advance, start
 from garrison.pipeline.flow.program import Program, compile_graph
 from garrison.pipeline.outcome import FAIL, SUCCESS, Outcome
 from garrison.pipeline.parser import parse
 
 OK = Outcome(SUCCESS)
 
-Script = Mapping[str, Sequence[Outcome | str] | Outcome | str] | Callable[[Place], Outcome]
+Script = Mapping[str, Sequence[Outcome | str] | Outcome | str] | Callable[[Visit], Outcome]
 
 
 def fail(reason: str = "broken", failure_class: str = "") -> Outcome:
@@ -47,7 +47,7 @@ class FlowRun:
         self.changes.append(advance(self.program, self.state, event))
         return self.changes[-1]
 
-    def outcome(self, place: Place) -> Outcome:
+    def outcome(self, place: Visit) -> Outcome:
         """Return the scripted outcome of the next attempt at a place."""
         if callable(self.script):
             return self.script(place)
@@ -58,12 +58,12 @@ class FlowRun:
         line = lines[min(count, len(lines)) - 1]
         return line if isinstance(line, Outcome) else Outcome(line)
 
-    def finish(self, place: Place) -> FlowChange:
+    def finish(self, place: Visit) -> FlowChange:
         """Finish one place with its scripted outcome."""
         self.trace.append(place.node)
         return self.apply(Finished(place.id, self.outcome(place), place.attempt))
 
-    def run(self, limit: int = 2_000, pick: Callable[[list[Place]], Place] = lambda places: places[0]) -> FlowRun:
+    def run(self, limit: int = 2_000, pick: Callable[[list[Visit]], Visit] = lambda places: places[0]) -> FlowRun:
         """Finish what is in flight, one place at a time in the order of `pick`, until the run ends."""
         for _ in range(limit):
             if self.state.ended or not self.state.in_flight:

@@ -95,7 +95,7 @@ class MemoryForge:
             case "before":
                 raise Killed
             case "502":
-                raise errors.Unreachable(f"{name}: 502")
+                raise errors.ForgeUnreachable(f"{name}: 502")
             case "refused":
                 raise errors.ForgeRefused(f"{name}: it is locked", "locked")
             case "gone":
@@ -109,7 +109,7 @@ class MemoryForge:
                 raise Killed
             case "lost":
                 act()
-                raise errors.Unreachable(f"{name}: no answer")
+                raise errors.ForgeUnreachable(f"{name}: no answer")
         return act()
 
     def read_anew(self, *, anew: bool) -> None:

@@ -15,7 +15,7 @@ from garrison.backoff import Backoff
 from garrison.forge import client
 from garrison.forge.client import Forge
 from garrison.forge.credentials import Token, git_environment
-from garrison.forge.errors import ForgeNotFound, RateLimited, Stale, Unauthorized, Unreachable
+from garrison.forge.errors import ForgeNotFound, ForgeUnreachable, RateLimited, Stale, Unauthorized
 from garrison.forge.marker import attach, make_marker
 from garrison.forge.model import CheckState, ForgeMerge, MergeMethod, PullDraft, PullState, ReviewVerdict, Side
 from garrison.forge.remote import parse_remote
@@ -88,7 +88,7 @@ def test_whatever_becomes_of_the_answer_one_pull_request_and_one_comment_exist(p
         try:
             number = place.open()
             break
-        except Unreachable:
+        except ForgeUnreachable:
             continue
     assert len(place.repository.pulls) == 1
     if fault != "unlisted":
@@ -98,7 +98,7 @@ def test_whatever_becomes_of_the_answer_one_pull_request_and_one_comment_exist(p
         try:
             place.forge.comment(number, "Summary", marker, pull=True)
             break
-        except Unreachable:
+        except ForgeUnreachable:
             continue
     assert [each.body for each in place.repository.comments] == [f"Summary\n\n{marker}"]
 
@@ -198,7 +198,7 @@ def test_issues_are_found_by_number_and_label(place: Place) -> None:
 
 def test_failures_are_told_apart_and_none_names_the_token(place: Place) -> None:
     for fault, kind in (("rate-limit", RateLimited), ("secondary-limit", RateLimited), ("401", Unauthorized),
-                        ("403-scope", Unauthorized), ("502-before", Unreachable), ("not-json", Unreachable)):
+                        ("403-scope", Unauthorized), ("502-before", ForgeUnreachable), ("not-json", ForgeUnreachable)):
         place.server.plant(fault)
         with pytest.raises(kind) as caught:
             place.forge.read_pull(1)
@@ -215,11 +215,12 @@ def test_the_users_proxy_is_used_and_a_netrc_does_not_replace_the_token(
     monkeypatch.setenv("http_proxy", place.server.host)
     assert open_forge(location, Token(OWN_TOKEN)).read_login() == OWN_LOGIN
     monkeypatch.setenv("no_proxy", "forge.invalid")
-    with pytest.raises(Unreachable):
+    with pytest.raises(ForgeUnreachable):
         open_forge(location, Token(OWN_TOKEN)).read_login()
     monkeypatch.delenv("no_proxy")
     monkeypatch.setenv("http_proxy", "socks4://me:secret@127.0.0.1:1")
-    with pytest.raises(Unreachable, match=r"the proxy for forge\.invalid in the environment cannot be used") as caught:
+    told = r"the proxy for forge\.invalid in the environment cannot be used"
+    with pytest.raises(ForgeUnreachable, match=told) as caught:
         open_forge(location, Token(OWN_TOKEN))
     assert "secret" not in f"{caught.value} {caught.value.__cause__}"
 

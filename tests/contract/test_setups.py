@@ -12,7 +12,7 @@ from garrison.sandbox import confine as confining
 from garrison.sandbox import layers, setups
 from garrison.sandbox.collect import git_mounts
 from garrison.sandbox.confine import confine
-from garrison.sandbox.layers import LayerMeans, Way
+from garrison.sandbox.layers import LayerMeans, LayerMethod
 from garrison.sandbox.place import Mode, Network, Place, Rights, Role
 from garrison.sandbox.setups import DAY, SetupLayer, SetupLimits, expired
 from garrison.system import failpoint, untrusted
@@ -85,10 +85,10 @@ def run(repo, tree, script, role=Role.AGENT, check=True):
     return done.stdout
 
 
-@pytest.fixture(params=[Way.OVERLAY, Way.COPY])
+@pytest.fixture(params=[LayerMethod.OVERLAY, LayerMethod.COPY])
 def way(request, monkeypatch, tmp_path):
     means = layers.examine(tmp_path)
-    if request.param is Way.OVERLAY and means.way is not Way.OVERLAY:
+    if request.param is LayerMethod.OVERLAY and means.way is not LayerMethod.OVERLAY:
         pytest.skip(f"no overlay here: {means.why}")
     monkeypatch.setattr(confining, "way_at", lambda folder: LayerMeans(request.param))
     return request.param
@@ -299,7 +299,7 @@ def test_a_layer_that_somebody_removed_is_noticed(repo):
 
 @needs_sandbox
 def test_caches_of_the_user_are_read_and_what_a_set_up_wrote_there_serves_the_others(repo):
-    if layers.way_at(repo.parent).way is not Way.OVERLAY:
+    if layers.way_at(repo.parent).way is not LayerMethod.OVERLAY:
         pytest.skip("no overlay here")
     tree, cache = add_tree(repo, "a"), repo.parent / ".cache/uv"
     cache.mkdir(parents=True)

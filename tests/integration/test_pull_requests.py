@@ -15,7 +15,7 @@ from forge_storm import Story
 from garrison.config import MergeRule, PullRequestOptions
 from garrison.errors import GarrisonError
 from garrison.forge import model
-from garrison.forge.errors import Stale, Unreachable
+from garrison.forge.errors import ForgeUnreachable, Stale
 from garrison.forge.model import CheckState, PullState, Side
 from garrison.pull_request.client import only_merges
 from garrison.pull_request.facts import (
@@ -302,7 +302,7 @@ def test_a_look_outlives_requests_without_an_answer_and_keeps_what_it_read(drive
     share, looks = 0.85, 0
     while True:
         looks += 1
-        with suppress(Unreachable):
+        with suppress(ForgeUnreachable):
             client.look(driver.state.pull_request)
             break
     assert 1 < looks < 60, "each look begins where the one before it failed"

@@ -21,11 +21,11 @@ from garrison.delegation.models import (
     TRANSITIONS,
     AgentResult,
     AgentState,
+    ChatTurn,
     DelegationContext,
     DelegationRequest,
     OrderBroken,
     Preference,
-    Turn,
     check_transition,
 )
 from garrison.delegation.models import EventSequence as Numbers
@@ -110,7 +110,7 @@ def test_each_specialist_is_told_its_director() -> None:
 
 
 def test_a_context_that_is_too_large_loses_its_oldest_history_with_a_note() -> None:
-    history = [Turn(role="user", content=f"{number} " + "x" * 400) for number in range(100)]
+    history = [ChatTurn(role="user", content=f"{number} " + "x" * 400) for number in range(100)]
     wanted = DelegationRequest(intent="delegate_triage", reasoning="r", relevant_entities=("e",),
                                time_constraints="today")
     given = classify.build_context("triage", wanted, "m" * 3000, history, NOW)
@@ -126,7 +126,7 @@ def test_message_entities_and_times_are_never_cut() -> None:
     wanted = DelegationRequest(intent="delegate_triage", reasoning="r", relevant_entities=("e" * 3000,),
                                time_constraints="today")
     preferences = [Preference(key=f"k{number}", value="v" * 300, confidence=number / 100) for number in range(60)]
-    given = classify.build_context("triage", wanted, "m" * 20_000, [Turn(role="user", content="old")], NOW,
+    given = classify.build_context("triage", wanted, "m" * 20_000, [ChatTurn(role="user", content="old")], NOW,
                           preferences=preferences)
     assert (len(given.original_user_message), given.relevant_entities[0]) == (20_000, "e" * 3000)
     assert given.time_constraints == "today"

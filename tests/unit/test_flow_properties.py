@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flow_driver import OK, FlowRun, program_of, reloaded
-from garrison.pipeline.flow import Finished, Place, Restarted, Resumed, advance, begin, choose
+from garrison.pipeline.flow import Finished, Restarted, Resumed, Visit, advance, begin, choose
 from garrison.pipeline.flow.program import Program
 from garrison.pipeline.outcome import FAIL, PARTIAL, RETRY, SKIPPED, STATUSES, SUCCESS, Outcome
 from garrison.values import replace
@@ -116,11 +116,11 @@ def random_program(seed: int) -> Program:
     return program_of(Maker(random.Random(seed)).body(), max_steps=80)
 
 
-def random_outcome(seed: int, share: float = 0) -> Callable[[Place], Outcome]:
+def random_outcome(seed: int, share: float = 0) -> Callable[[Visit], Outcome]:
     """An outcome for each visit, and each failed attempt in it, that only the seed decides."""
     share = share or (.15, .4, .9)[seed % 3]
 
-    def give(place: Place) -> Outcome:
+    def give(place: Visit) -> Outcome:
         chance = random.Random(f"{seed} {place.id} {place.failed}")
         faults = (FAIL, FAIL, FAIL, RETRY, PARTIAL, SKIPPED)
         status = SUCCESS if chance.random() > share else chance.choice(faults)
@@ -129,7 +129,7 @@ def random_outcome(seed: int, share: float = 0) -> Callable[[Place], Outcome]:
     return give
 
 
-def pick_by(seed: int) -> Callable[[list[Place]], Place]:
+def pick_by(seed: int) -> Callable[[list[Visit]], Visit]:
     return lambda places: random.Random(f"{seed} {[place.id for place in places]}").choice(places)
 
 
@@ -245,7 +245,7 @@ def test_routing_is_total_and_does_not_depend_on_the_order_of_the_text(seed: int
 def test_a_dag_and_the_same_graph_with_parallels_agree(seed: int, faults: bool) -> None:
     body = Maker(random.Random(seed), plain=True).body()
 
-    def give(place: Place) -> Outcome:
+    def give(place: Visit) -> Outcome:
         broken = faults and random.Random(f"{seed} {place.node}").random() < .15
         return Outcome(FAIL, failure_reason=f"{place.node} broke") if broken else OK
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from garrison.forge.credentials import Token
-from garrison.forge.errors import ForgeRefused, RateLimited, Unreachable
+from garrison.forge.errors import ForgeRefused, ForgeUnreachable, RateLimited
 from garrison.forge.session import LOG_TAIL, Connections, EtagCache, ForgeRequest, ForgeSession, Response
 from garrison.values import Value
 
@@ -109,7 +109,7 @@ def test_an_answer_that_is_not_as_documented_is_no_answer(body: bytes, found: _P
     if isinstance(found, _Pull):
         assert asked.get(_Pull, "/x") == found
     else:
-        with pytest.raises(Unreachable, match=found):
+        with pytest.raises(ForgeUnreachable, match=found):
             asked.get(_Pull, "/x")
 
 

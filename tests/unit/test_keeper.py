@@ -12,7 +12,7 @@ import pytest
 
 from garrison.errors import NotFound
 from garrison.hosts import keeper
-from garrison.hosts.keeper import PORTS, Keeper, LocalServer, free_port
+from garrison.hosts.keeper import PORTS, HostsKeeper, LocalServer, free_port
 from garrison.records import atomic, log_retention
 from garrison.records.host_service import read_settings, settings_path
 from garrison.records.hosts import Host, HostState, host_path, read_host, write_host
@@ -40,18 +40,18 @@ class FakeTunnel:
 
 
 @pytest.fixture
-def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Keeper:
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HostsKeeper:
     monkeypatch.setattr(keeper, "Tunnel", FakeTunnel)
     monkeypatch.setattr(FakeTunnel, "made", [])
-    monkeypatch.setattr(Keeper, "keep_server", lambda _: None)
-    monkeypatch.setattr(Keeper, "keep_relay", lambda _: None)
-    made = Keeper(tmp_path)
+    monkeypatch.setattr(HostsKeeper, "keep_server", lambda _: None)
+    monkeypatch.setattr(HostsKeeper, "keep_relay", lambda _: None)
+    made = HostsKeeper(tmp_path)
     made.state = replace(made.state, address="127.0.0.1:7233", server="")
     write_host(tmp_path, BOX)
     return made
 
 
-def test_logs_are_bounded(kept: Keeper, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_logs_are_bounded(kept: HostsKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
     bounded: list[str] = []
     monkeypatch.setattr(log_retention, "bound_log", lambda path: bounded.append(path.name))
     atomic.make_directory(kept.folder / "temporal")
@@ -62,7 +62,7 @@ def test_logs_are_bounded(kept: Keeper, monkeypatch: pytest.MonkeyPatch) -> None
     assert sorted(bounded) == ["keeper.log", "server.log", "tunnel-box2.log"]
 
 
-def test_each_host_with_a_port_has_a_tunnel(kept: Keeper) -> None:
+def test_each_host_with_a_port_has_a_tunnel(kept: HostsKeeper) -> None:
     write_host(kept.home, Host("here", command="/h/env/bin/garrison"))
     kept.turn()
     (tunnel,) = FakeTunnel.made
@@ -73,7 +73,7 @@ def test_each_host_with_a_port_has_a_tunnel(kept: Keeper) -> None:
     assert list(kept.state.tunnels) == list(kept.state.seen) == ["box2"]
 
 
-def test_a_tunnel_stays_when_its_host_drains_and_goes_when_the_host_is_needed_elsewhere(kept: Keeper) -> None:
+def test_a_tunnel_stays_when_its_host_drains_and_goes_when_the_host_is_needed_elsewhere(kept: HostsKeeper) -> None:
     kept.turn()
     write_host(kept.home, replace(BOX, state=HostState.DRAINING, slots=5))
     kept.turn()
@@ -83,7 +83,7 @@ def test_a_tunnel_stays_when_its_host_drains_and_goes_when_the_host_is_needed_el
     assert [tunnel.is_closed for tunnel in FakeTunnel.made] == [True, False]
 
 
-def test_a_tunnel_that_failed_is_said_and_tried_again_later(kept: Keeper, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tunnel_that_failed_is_said_and_tried_again_later(kept: HostsKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
     kept.turn()
     FakeTunnel.made[0].why = "no route"
     kept.turn()
@@ -97,7 +97,7 @@ def test_a_tunnel_that_failed_is_said_and_tried_again_later(kept: Keeper, monkey
     assert kept.state.troubles == {} and list(kept.state.tunnels) == ["box2"]
 
 
-def test_it_ends_once_no_host_is_left(kept: Keeper) -> None:
+def test_it_ends_once_no_host_is_left(kept: HostsKeeper) -> None:
     kept.turn()
     assert kept.idle == 0
     host_path(kept.home, "box2").unlink()
@@ -106,7 +106,7 @@ def test_it_ends_once_no_host_is_left(kept: Keeper) -> None:
     assert kept.idle == keeper.IDLE_TURNS and FakeTunnel.made[0].is_closed
 
 
-def test_a_trouble_that_lasts_is_said_once(kept: Keeper, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_trouble_that_lasts_is_said_once(kept: HostsKeeper, capsys: pytest.CaptureFixture[str]) -> None:
     atomic.write(kept.home / "config.toml", b"[hosts]\nlease = 0\n")
     for _ in range(3):
         kept.turn()
@@ -118,7 +118,7 @@ def test_a_missing_program_of_the_server_is_said(tmp_path: Path, monkeypatch: py
         raise NotFound("there is no Temporal server here")
 
     monkeypatch.setattr(LocalServer, "argv", missing)
-    made = Keeper(tmp_path)
+    made = HostsKeeper(tmp_path)
     made.keep_server()
     assert made.state.server == "there is no Temporal server here"
 
@@ -135,7 +135,7 @@ def test_a_server_whose_port_another_program_has_moves_and_hosts_follow(tmp_path
         settings_path(Path(here.home)).parent.mkdir(parents=True)
         write_host(tmp_path, here)
         write_host(tmp_path, BOX)
-        kept = Keeper(tmp_path)
+        kept = HostsKeeper(tmp_path)
         kept.state = replace(kept.state, address=old)
         try:
             kept.turn()
@@ -152,9 +152,9 @@ def test_a_server_whose_port_another_program_has_moves_and_hosts_follow(tmp_path
 def test_a_server_that_a_killed_keeper_had_not_noted_is_taken_over(tmp_path: Path,
                                                                    monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keeper, "Tunnel", FakeTunnel)
-    monkeypatch.setattr(Keeper, "keep_relay", lambda _: None)
+    monkeypatch.setattr(HostsKeeper, "keep_relay", lambda _: None)
     write_host(tmp_path, BOX)
-    kept = Keeper(tmp_path)
+    kept = HostsKeeper(tmp_path)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         kept.state = replace(kept.state, address=f"127.0.0.1:{port}")
@@ -175,7 +175,7 @@ def test_a_server_keeps_its_port_when_it_is_started_again(tmp_path: Path, monkey
     monkeypatch.setattr(LocalServer, "argv", lambda _: ["sleep", "60"])
     monkeypatch.setattr(keeper, "Tunnel", FakeTunnel)
     write_host(tmp_path, BOX)
-    kept = Keeper(tmp_path)
+    kept = HostsKeeper(tmp_path)
     old = f"127.0.0.1:{free_port()}"
     kept.state = replace(kept.state, address=old)
     try:

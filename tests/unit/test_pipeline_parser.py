@@ -10,7 +10,7 @@ import pytest
 
 from garrison.errors import GarrisonError, NotFound
 from garrison.pipeline import parser
-from garrison.pipeline.graph import DialectError, Graph, TypeConflict, Value, flag, number, position, seconds, text
+from garrison.pipeline.graph import DialectError, Graph, PlacedText, TypeConflict, flag, number, position, seconds, text
 from garrison.pipeline.parser import MAX_BYTES, parse, parse_file
 
 
@@ -326,7 +326,7 @@ def test_a_type_conflict_has_its_position(read: object, value: str) -> None:
         read(attrs, "k")  # type: ignore[operator]
     assert (caught.value.line, caught.value.column) == (2, 7)
     assert position("made by hand") == (0, 0)
-    assert position(Value("x", 3, 4)) == (3, 4)
+    assert position(PlacedText("x", 3, 4)) == (3, 4)
 
 
 @pytest.mark.parametrize(("attributes", "handler"), [

@@ -12,7 +12,7 @@ import garrison
 from garrison.agents.claude.settings import ATTRIBUTES
 from garrison.errors import Refused
 from garrison.pipeline import run
-from garrison.pipeline.graph import MAX_SECONDS, Edge, Graph, Node, Value
+from garrison.pipeline.graph import MAX_SECONDS, Edge, Graph, Node, PlacedText
 from garrison.pipeline.lint import LintFinding, errors, lint
 from garrison.pipeline.lint.known_attributes import (
     DRAWING,
@@ -118,7 +118,7 @@ def one_edit(word: str) -> Iterator[str]:
 def test_every_misspelling_of_a_known_attribute_is_an_error(level: Level) -> None:
     accepted = {*KNOWN[level], *DRAWING, *ORDINARY_WORDS, *OTHER_ENGINES[level]}
     wrong = {edited for key in KNOWN[level] if len(key) >= MIN_LENGTH for edited in one_edit(key)} - accepted
-    attrs = {key: Value("1", at) for at, key in enumerate(sorted(wrong), 1)}
+    attrs = {key: PlacedText("1", at) for at, key in enumerate(sorted(wrong), 1)}
     graph = Graph(attrs=attrs if level is Level.GRAPH else {}, nodes={
         name: Node(name, attrs if level is Level.NODE and name == "a" else {}) for name in ("a", "b")},
         edges=(Edge("a", "b", attrs if level is Level.EDGE else {}),))

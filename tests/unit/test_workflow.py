@@ -32,7 +32,7 @@ from garrison.workflow import (
 )
 from garrison.workflow.executor import MAX_LOGGED_RESULT, Progress
 from garrison.workflow.references import references, resolve, split
-from garrison.workflow.tool_call import Caller, advice
+from garrison.workflow.tool_call import ToolCaller, advice
 from garrison.workflow.tools import load_tool
 from garrison.workflow.validation import validate
 from support import DEADLINE
@@ -526,7 +526,7 @@ def raise_key_error(value: str) -> None:
 def test_ac_006_the_advice_fits_the_error(tool: Any, words: str) -> None:
     async def scene() -> str:
         try:
-            await Caller().call(tool, {}, 60)
+            await ToolCaller().call(tool, {}, 60)
         except Exception as error:
             return advice(error, "t", 7.0)
         raise AssertionError("the tool did not fail")

@@ -265,7 +265,7 @@ class Trouble(Value):
     """Set if the attempt fails for it."""
 
 
-class Question(Value):
+class AgentQuestion(Value):
     """A question for the user; `id` differs from that of the previous question."""
 
     id: str
@@ -317,7 +317,7 @@ class Work(Protocol):
         return None
 
     @property
-    def question(self) -> Question | None:
+    def question(self) -> AgentQuestion | None:
         return None
 
     @property

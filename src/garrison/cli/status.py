@@ -19,7 +19,7 @@ from garrison.cli.options import home_option, json_option
 from garrison.cli.output import print_json, print_message
 from garrison.cli.render import GAP, Line, StyledText, fit, raw, span, table, wrapped
 from garrison.cli.resolve import existing_run, is_elsewhere, is_launched, is_of_this_folder
-from garrison.cli.terminal import Terminal, show, stdout_terminal
+from garrison.cli.terminal import OutputTerminal, show, stdout_terminal
 from garrison.config import find_home
 from garrison.ends import Departure
 from garrison.errors import NotFound, UsageError
@@ -187,7 +187,7 @@ class _Status:
         self.watched |= {view.run_id: _exit_code(view) for view in views if view.details}
         return views
 
-    def _picture(self, here: Terminal) -> list[Line]:
+    def _picture(self, here: OutputTerminal) -> list[Line]:
         views = self._read_watched()
         finished = [view for view in views if not view.details]
         return self.picture([view for view in views if view not in finished[:-FINISHED]], here.columns)

@@ -27,7 +27,7 @@ ENTER = "\x1b[?1049h\x1b[?25l"
 LEAVE = "\x1b[?25h\x1b[?1049l"
 
 
-class Terminal(Value):
+class OutputTerminal(Value):
     """Standard output; `columns` and `rows` are None without a limit."""
 
     interactive: bool
@@ -36,17 +36,17 @@ class Terminal(Value):
     rows: int | None = None
 
 
-def terminal_of(isatty: bool, environ: Mapping[str, str], size: tuple[int, int]) -> Terminal:
+def terminal_of(isatty: bool, environ: Mapping[str, str], size: tuple[int, int]) -> OutputTerminal:
     """Return the terminal on stdout; `size` is its (columns, rows). Pure."""
     dumb = environ.get("TERM", "") in ("dumb", "unknown")
     forced = environ.get("FORCE_COLOR", "") not in ("", "0")
     colours = not environ.get("NO_COLOR") and not dumb and (isatty or forced)
     if not isatty:
-        return Terminal(False, colours)
-    return Terminal(not dumb, colours, max(20, size[0]), max(5, size[1]))
+        return OutputTerminal(False, colours)
+    return OutputTerminal(not dumb, colours, max(20, size[0]), max(5, size[1]))
 
 
-def stdout_terminal() -> Terminal:
+def stdout_terminal() -> OutputTerminal:
     size = shutil.get_terminal_size()
     return terminal_of(sys.stdout.isatty(), os.environ, (size.columns, size.lines))
 
@@ -67,7 +67,7 @@ def _write(output: str, stream: TextIO) -> None:
     stream.flush()
 
 
-def show(lines: list[Line], terminal: Terminal) -> None:
+def show(lines: list[Line], terminal: OutputTerminal) -> None:
     """Write rendered lines to stdout."""
     write(text(lines, colours=terminal.colours))
 
@@ -105,7 +105,7 @@ class Sleeper:
         os.close(self._write)
 
 
-def redraw(picture: Callable[[Terminal], list[Line]], exit_code: Callable[[], int | None], seconds: float) -> int:
+def redraw(picture: Callable[[OutputTerminal], list[Line]], exit_code: Callable[[], int | None], seconds: float) -> int:
     """Draw `picture` every `seconds` until `exit_code` returns a code; the last picture stays."""
     drawn: list[Line] = []
     code = None
@@ -126,7 +126,7 @@ def redraw(picture: Callable[[Terminal], list[Line]], exit_code: Callable[[], in
     return code
 
 
-def frame(lines: list[Line], terminal: Terminal) -> str:
+def frame(lines: list[Line], terminal: OutputTerminal) -> str:
     """Return one frame: every line to its end, the rest of the screen cleared; omitted lines are counted. Pure."""
     rows = (terminal.rows or len(lines)) - 1
     if len(lines) > rows:

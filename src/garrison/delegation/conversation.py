@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from garrison.delegation.models import ChatEntry, Turn
+from garrison.delegation.models import ChatEntry, ChatTurn
 from garrison.errors import RecordCorrupt, UsageError
 from garrison.records import atomic
 
@@ -40,8 +40,8 @@ class Conversation:
                 os.close(descriptor)
         self.entries.append(entry)
 
-    def turns(self) -> tuple[Turn, ...]:
-        return tuple(Turn(role=entry.role, content=with_place(entry.content, entry.about or ""))
+    def turns(self) -> tuple[ChatTurn, ...]:
+        return tuple(ChatTurn(role=entry.role, content=with_place(entry.content, entry.about or ""))
                      for entry in self.entries)
 
 

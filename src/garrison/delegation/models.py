@@ -41,7 +41,7 @@ class Preference(Model):
     confidence: float = Field(ge=0, le=1)
 
 
-class Turn(Model):
+class ChatTurn(Model):
     """One entry of the conversation so far."""
 
     role: Literal["user", "assistant", "system"]
@@ -69,7 +69,7 @@ class DelegationContext(Model):
     intervals: tuple[Interval, ...] = ()
     """The intervals that those words mean."""
     user_preferences: tuple[Preference, ...] = ()
-    conversation_history: tuple[Turn, ...] = ()
+    conversation_history: tuple[ChatTurn, ...] = ()
     history_cut: int = 0
     """Number of oldest history entries left out so that the rest fits."""
 

@@ -16,11 +16,11 @@ from pydantic import ValidationError
 
 from garrison.delegation.models import (
     AgentResult,
+    ChatTurn,
     Classification,
     DelegationContext,
     DelegationRequest,
     Preference,
-    Turn,
 )
 from garrison.delegation.specialists import Crew
 from garrison.delegation.time_phrases import intervals
@@ -48,7 +48,7 @@ def classification_schema(crew: Crew) -> dict[str, object]:
         "confidence": {"type": "number", "minimum": 0, "maximum": 1}}}
 
 
-def classification_prompt(crew: Crew, message: str, history: Sequence[Turn]) -> str:
+def classification_prompt(crew: Crew, message: str, history: Sequence[ChatTurn]) -> str:
     """Return the first prompt of a message: which specialists should work on it."""
     specialists = "\n".join(f"- {specialist.intent}: {specialist.name}, {specialist.about or specialist.name}"
                             for specialist in crew.specialists.values())
@@ -60,7 +60,7 @@ def classification_prompt(crew: Crew, message: str, history: Sequence[Turn]) -> 
             f"yourself.\n\n{_conversation(history)}\n\n<message>\n{message}\n</message>")
 
 
-def _conversation(history: Sequence[Turn]) -> str:
+def _conversation(history: Sequence[ChatTurn]) -> str:
     turns = "\n".join(f"{turn.role}: {turn.content}" for turn in history[-HISTORY_TURNS:]) or "(nothing yet)"
     return f"<conversation>\n{turns}\n</conversation>"
 
@@ -148,7 +148,7 @@ def _worded(value: object) -> str:
     return "; ".join(f"{key} {_worded(item)}" for key, item in value.items()) if isinstance(value, dict) else str(value)
 
 
-def answer_prompt(message: str, results: Sequence[AgentResult], history: Sequence[Turn] = ()) -> str:
+def answer_prompt(message: str, results: Sequence[AgentResult], history: Sequence[ChatTurn] = ()) -> str:
     """Return the last prompt of a message: answer it from the results.
 
     Args:
@@ -195,7 +195,7 @@ def entities(message: str, known: Iterable[str] = ()) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def build_context(target: str, request: DelegationRequest, message: str, history: Sequence[Turn], now: datetime,
+def build_context(target: str, request: DelegationRequest, message: str, history: Sequence[ChatTurn], now: datetime,
                   *, preferences: Sequence[Preference] = (), known: Iterable[str] = (),
                   limit: int = MAX_TOKENS) -> DelegationContext:
     """Return the context of one delegation, cut to `limit` tokens."""

@@ -35,7 +35,7 @@ MAX_TRANSCRIPT = 8 << 20
 _TEXT = {"type": "string"}
 
 
-class Command(Value):
+class ToolCommand(Value):
     """A tool that runs a command: its words, with {name} for an argument; `optional` arguments add words when given."""
 
     about: str
@@ -47,30 +47,31 @@ class Command(Value):
 
 
 _RUN = {"run": ("the run's id", ("--run", "{run}"))}
-COMMANDS: Mapping[str, Command] = {
-    "runs": Command("Every run of this garrison with its nodes and open questions.", ("status", "--json")),
-    "agents": Command("Every agent process with incarnation, verdict and last heartbeat.",
+COMMANDS: Mapping[str, ToolCommand] = {
+    "runs": ToolCommand("Every run of this garrison with its nodes and open questions.", ("status", "--json")),
+    "agents": ToolCommand("Every agent process with incarnation, verdict and last heartbeat.",
                       ("agents", "list", "--json")),
-    "stale_agents": Command("Agents without a fresh heartbeat, and dead ones.",
+    "stale_agents": ToolCommand("Agents without a fresh heartbeat, and dead ones.",
                             ("agents", "list", "--stale-only", "300", "--json")),
-    "open_signals": Command("Signals that were not handled yet.", ("signals", "list", "--json")),
-    "why": Command("Why a node or agent is in its state: observations, rule, action.",
+    "open_signals": ToolCommand("Signals that were not handled yet.", ("signals", "list", "--json")),
+    "why": ToolCommand("Why a node or agent is in its state: observations, rule, action.",
                    ("why", "{name}", "--all"), {"name": "node or agent"}, _RUN),
-    "start_run": Command("Begin a run: an agent does a task on the repository; it lands if it passes the gate.",
+    "start_run": ToolCommand("Begin a run: an agent does a task on the repository; it lands if it passes the gate.",
                          ("run", "--detach", "{task}"), {"task": "the whole task, in the user's words"}, asks=True),
-    "hold_node": Command("Hold a node: its agents stop and are not restarted until it is released.",
+    "hold_node": ToolCommand("Hold a node: its agents stop and are not restarted until it is released.",
                          ("agents", "park", "{node}"), {"node": "the node's name"}, _RUN, asks=True),
-    "release_node": Command("Release a held or parked node.", ("agents", "unpark", "{node}"),
+    "release_node": ToolCommand("Release a held or parked node.", ("agents", "unpark", "{node}"),
                             {"node": "the node's name"}, _RUN, asks=True),
-    "stop_run": Command("Stop a run gracefully; its work is kept and it can be resumed.", ("stop", "{run}"),
+    "stop_run": ToolCommand("Stop a run gracefully; its work is kept and it can be resumed.", ("stop", "{run}"),
                         {"run": "the run's id"}, asks=True),
-    "resume_run": Command("Resume a stopped run.", ("resume", "{run}", "--detach"),
+    "resume_run": ToolCommand("Resume a stopped run.", ("resume", "{run}", "--detach"),
                           {"run": "the run's id"}, asks=True),
-    "run_report": Command("One run: nodes, attempts, landed work, failure reasons.",
+    "run_report": ToolCommand("One run: nodes, attempts, landed work, failure reasons.",
                           ("status", "{run}", "--json"), {"run": "the run's id"}),
-    "merge_log": Command("Entries of the merge queue: landed, rejected and queued.", ("merge-queue", "list", "--json")),
-    "costs": Command("Cost of the sessions.", ("cost", "--json")),
-    "search_repository": Command("Lines of the repository's files that contain a text, as path:line:text.",
+    "merge_log": ToolCommand("Entries of the merge queue: landed, rejected and queued.",
+                             ("merge-queue", "list", "--json")),
+    "costs": ToolCommand("Cost of the sessions.", ("cost", "--json")),
+    "search_repository": ToolCommand("Lines of the repository's files that contain a text, as path:line:text.",
                                  ("git", "grep", "-nIF", "-e", "{text}"), {"text": "what to look for, literally"}),
 }
 
@@ -92,7 +93,7 @@ class SpecialistTools:
         return [_BUILTIN[name](self) if name in _BUILTIN else self._command(name, COMMANDS[name])
                 for name in specialist.tools]
 
-    def _command(self, name: str, command: Command) -> Function:
+    def _command(self, name: str, command: ToolCommand) -> Function:
         required, optional = dict(command.arguments or {}), command.optional or {}
         schema = _schema({**required, **{key: about for key, (about, _) in optional.items()}}, required)
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol, TypeVar
 from urllib.parse import quote
 
 from garrison.backoff import Backoff
-from garrison.forge.errors import ForgeError, ForgeNotFound, ForgeRefused, Stale, Unreachable
+from garrison.forge.errors import ForgeError, ForgeNotFound, ForgeRefused, ForgeUnreachable, Stale
 from garrison.forge.marker import attach, has_marker
 from garrison.forge.model import (
     BaseRules,
@@ -402,7 +402,7 @@ class Forge(ABC):
                 return settled
             try:
                 return send()
-            except (Unreachable, ForgeRefused) as error:
+            except (ForgeUnreachable, ForgeRefused) as error:
                 try:
                     after = self.read_pull(number)
                 except ForgeError:
@@ -536,7 +536,7 @@ def make_once(session: ForgeSession, find: Callable[[], T | None], make: Callabl
             return found
         try:
             return make()
-        except (Unreachable, ForgeRefused) as error:
+        except (ForgeUnreachable, ForgeRefused) as error:
             # Refused too: "already exists" is the answer to a write whose first answer was lost
             found = look_repeatedly(session, find)
             if found is None:
@@ -552,7 +552,7 @@ def look_repeatedly(session: ForgeSession, find: Callable[[], T | None]) -> T | 
         try:
             if (found := find()) is not None:
                 return found
-        except Unreachable:
+        except ForgeUnreachable:
             continue
     return None
 

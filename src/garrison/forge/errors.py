@@ -9,7 +9,7 @@ class ForgeError(GarrisonError):
     """Base of all failures of a forge; the message names the call, never the token."""
 
 
-class Unreachable(ForgeError):
+class ForgeUnreachable(ForgeError):
     """No answer, or a 5xx. The call may have been carried out: look before it is made again."""
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from garrison.forge.client import Forge, Present, PullBody, RouteTable, StatusBody, User
-from garrison.forge.errors import ForgeNotFound, ForgeRefused, RateLimited, Unauthorized, Unreachable
+from garrison.forge.errors import ForgeNotFound, ForgeRefused, ForgeUnreachable, RateLimited, Unauthorized
 from garrison.forge.model import (
     BaseRules,
     Check,
@@ -389,6 +389,6 @@ class GitHub(Forge):
             if first.type == "RATE_LIMITED":  # with status 200
                 raise RateLimited(what, time.time() + SECONDARY_WAIT)
             if not first.type and first.extensions is None:  # it gave up: its timeouts look like that
-                raise Unreachable(what)
+                raise ForgeUnreachable(what)
             raise Unauthorized(what, said) if first.type == "FORBIDDEN" else ForgeRefused(what, said)
         return answer.data

@@ -25,7 +25,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 import httpx2
 
 from garrison.errors import RecordError
-from garrison.forge.errors import ForgeNotFound, ForgeRefused, RateLimited, Unauthorized, Unreachable
+from garrison.forge.errors import ForgeNotFound, ForgeRefused, ForgeUnreachable, RateLimited, Unauthorized
 from garrison.forge.model import RequestCount
 from garrison.records import atomic
 from garrison.records.record import decode, encode, read_foreign
@@ -123,7 +123,7 @@ def _answering(request: ForgeRequest) -> Iterator[None]:
         why: BaseException = error
         while why.__cause__ is not None:  # the library's own kinds do not tell a refusal from a wrong certificate
             why = why.__cause__
-        raise Unreachable(f"{request.method} {request.path}: {type(why).__name__}") from None
+        raise ForgeUnreachable(f"{request.method} {request.path}: {type(why).__name__}") from None
 
 
 def _connect(address: str, headers: Mapping[str, str]) -> httpx2.Client:
@@ -133,7 +133,8 @@ def _connect(address: str, headers: Mapping[str, str]) -> httpx2.Client:
         return httpx2.Client(verify=tls_context(), proxy=user_proxy_url(urlsplit(address).scheme, host) or None,
                              headers={"User-Agent": "garrison", **headers}, trust_env=False)
     except (ImportError, ValueError, httpx2.InvalidURL) as error:  # they may name its password
-        raise Unreachable(f"the proxy for {host} in the environment cannot be used: {type(error).__name__}") from None
+        problem = f"the proxy for {host} in the environment cannot be used: {type(error).__name__}"
+        raise ForgeUnreachable(problem) from None
 
 
 class KeptAnswer(Value):
@@ -231,7 +232,7 @@ class ForgeSession:
             body, link = self._read(path, asked)
             rows = body.get(key) or [] if key and isinstance(body, dict) else body
             if not isinstance(rows, list):
-                raise Unreachable(f"the forge sent {type(rows).__name__} instead of a list")
+                raise ForgeUnreachable(f"the forge sent {type(rows).__name__} instead of a list")
             found += [_as(kind, each) for each in rows]
             onward = _NEXT.search(link)
             if onward is None:
@@ -280,7 +281,7 @@ class ForgeSession:
     def _exchange(self, request: ForgeRequest) -> Response:
         left = self._length if self._end is None else self._end - time.monotonic()
         if left <= 0:
-            raise Unreachable(f"{request.method} {request.path}: the forge took longer than {self._length:g} s")
+            raise ForgeUnreachable(f"{request.method} {request.path}: the forge took longer than {self._length:g} s")
         failpoint.here(f"forge:{request.method}")
         self.requests.sent += 1
         try:
@@ -305,7 +306,7 @@ class ForgeSession:
             return ForgeNotFound(what)
         if 300 <= status < 400:
             return ForgeRefused(f"{what}: the repository has moved; change the remote's URL", "moved")
-        return ForgeRefused(what, reason) if status in _REFUSALS else Unreachable(what)
+        return ForgeRefused(what, reason) if status in _REFUSALS else ForgeUnreachable(what)
 
     def _is_rate_limit(self, answer: Response, reason: str) -> bool:
         headers = answer.headers
@@ -352,7 +353,7 @@ def _parse(answer: Response) -> object:
     try:
         value: object = json.loads(answer.content)
     except (ValueError, RecursionError) as error:
-        raise Unreachable(f"the forge answered {answer.status} with something that is not JSON") from error
+        raise ForgeUnreachable(f"the forge answered {answer.status} with something that is not JSON") from error
     return value
 
 
@@ -360,7 +361,7 @@ def _as(kind: type[T], value: object) -> T:
     try:
         return read_foreign(kind, value)
     except ValueError as error:
-        raise Unreachable(f"the forge sent something else than is documented: {error}") from None
+        raise ForgeUnreachable(f"the forge sent something else than is documented: {error}") from None
 
 
 class _Trouble(Value):

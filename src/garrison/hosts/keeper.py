@@ -25,7 +25,7 @@ from garrison.config import read_config
 from garrison.errors import GarrisonError, NotFound
 from garrison.hosts.access import HostAccess, HostUnreachable, TransferFailed, Transport, Tunnel, clone_path
 from garrison.hosts.attempts import OVER, AttemptId, AttemptState, ClaimToken, DispatcherLost
-from garrison.hosts.relay import Relay, socket_path
+from garrison.hosts.relay import HostRelay, socket_path
 from garrison.records import atomic, log_retention, record
 from garrison.records.host_service import HostSettings, settings_path
 from garrison.records.hosts import FOLDER, Host, list_hosts, read_crew, read_host, write_host
@@ -113,7 +113,7 @@ def find_server(home: Path, database: Path) -> processes.ProcessId | None:
     return None
 
 
-class Keeper:
+class HostsKeeper:
     """One keeper, in its process."""
 
     def __init__(self, home: Path) -> None:
@@ -130,7 +130,7 @@ class Keeper:
         self.retry_at: dict[str, float] = {}
         self.answered_at = time.monotonic()
         self.server_retry_at = 0.0
-        self.relay: Relay | None = None
+        self.relay: HostRelay | None = None
         self.dispatcher: TemporalDispatcher | None = None
         self.relay_at = 0.0
         self.settling: threading.Thread | None = None
@@ -243,7 +243,7 @@ class Keeper:
             return
         self.relay_at = time.monotonic() + SERVER_RETRY
         self.dispatcher = connect(self.home)
-        self.relay = Relay(self.dispatcher, socket_path(self.home))
+        self.relay = HostRelay(self.dispatcher, socket_path(self.home))
         self._log("serves the runs")
 
     def _end_relay(self) -> None:
@@ -342,7 +342,7 @@ def main(argv: list[str]) -> int:
     if lock is None:
         return 0
     try:
-        return Keeper(home).run()
+        return HostsKeeper(home).run()
     finally:
         lock.release()
 

@@ -86,7 +86,7 @@ def from_json(kind: type[R], body: Mapping[str, object]) -> R:
 # ---- the process that holds the connection
 
 
-class Relay:
+class HostRelay:
     """Server of a home's socket. It passes on to any dispatcher."""
 
     def __init__(self, dispatcher: Dispatcher, path: Path) -> None:

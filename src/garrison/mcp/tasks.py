@@ -72,7 +72,7 @@ class TaskRecord(Record):
     """Keys of questions that the client has answered: the run may take a second to see that."""
 
 
-class Task(Value, rename="camel", omit_defaults=True):
+class McpTask(Value, rename="camel", omit_defaults=True):
     """A task as a client gets it."""
 
     result_type: str
@@ -201,15 +201,16 @@ class Tasks(Extension):
         """Return a task as the client of a request gets it, with the questions that this client can show."""
         kept, seen = self._look(task)
         if seen is None:
-            return asdict(Task(result_type, task, kept.status, kept.created, kept.ended, None, POLL_MS, kept.message,
+            return asdict(McpTask(result_type, task, kept.status, kept.created, kept.ended, None, POLL_MS, kept.message,
                                result=kept.result))
         asked: dict[str, object] = {
             key: request_for(wait, ctx.protocol_version).model_dump(by_alias=True, mode="json", exclude_none=True)
             for wait in seen.waits if (key := wait.key) not in kept.answered
             and can_ask(ctx.session.client_capabilities, wait)}
         message = "; ".join(f"{wait.node or seen.run} waits for somebody: {wait.how}" for wait in seen.waits)
-        return asdict(Task(result_type, task, INPUT_REQUIRED if asked else WORKING, kept.created, self._changed(kept),
-                           None, POLL_MS, message or seen.progress or seen.reason, input_requests=asked))
+        return asdict(McpTask(result_type, task, INPUT_REQUIRED if asked else WORKING, kept.created,
+                              self._changed(kept), None, POLL_MS, message or seen.progress or seen.reason,
+                              input_requests=asked))
 
     def _answer(self, task: str, answers: Mapping[str, str], by: str) -> list[str]:
         """Answer the open questions of a task; return what was refused, one line each."""

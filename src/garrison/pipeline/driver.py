@@ -25,9 +25,9 @@ from garrison.pipeline.flow import (
     Finished,
     FlowChange,
     FlowState,
-    Place,
     Suspended,
     TimedOut,
+    Visit,
     advance,
 )
 from garrison.pipeline.flow.program import Program
@@ -86,7 +86,7 @@ class Invoker:
     _steered: tuple[str, _Steering | None] = "", None
     """Place whose agent gets a manager's message, and the message."""
 
-    def build_call(self, place: Place, is_idle: Callable[[], bool]) -> Call:
+    def build_call(self, place: Visit, is_idle: Callable[[], bool]) -> Call:
         """Return the call for a place; `is_idle` returns whether nothing else is at work."""
         node, kind = self.scope.graph.nodes[place.node], self.program.units[place.node].handler
         is_inherited = place.id in self.inherited
@@ -161,11 +161,11 @@ class Invoker:
         self._quick[kind] = time.monotonic() - began < _QUICK_S
         return await value if inspect.isawaitable(value) else value
 
-    def _has_finished(self, place: Place) -> bool:
+    def _has_finished(self, place: Visit) -> bool:
         """Return whether the command of this very attempt ended while no engine was there to see it."""
         return self.directory is not None and recorded_exit_code(self.directory.node(place.node), place) is not None
 
-    def _folder(self, place: Place, *, keep: bool) -> Path:
+    def _folder(self, place: Visit, *, keep: bool) -> Path:
         """Return the folder of an attempt; a node at work in two branches at once gets a second one."""
         assert self.directory is not None
         name = place.node
@@ -179,7 +179,7 @@ class Invoker:
 
     # ---- preamble and steering -----------------------------------------------------------------------------------
 
-    def _carryover(self, place: Place) -> Carryover:
+    def _carryover(self, place: Visit) -> Carryover:
         goal = str(self.program.graph.attrs.get("goal", ""))
         carryover = carryover_of(self.program, self.state, place, self.scope.run, goal)
         if carryover.fidelity == FULL and self._is_session_lost(carryover):
@@ -195,7 +195,7 @@ class Invoker:
         self._used_threads.add(carryover.thread)
         return not carryover.session and (is_first_use or getattr(self.scope.agent, "sessions_by_id", False))
 
-    def _with_steering(self, carryover: Carryover, place: Place) -> Carryover:
+    def _with_steering(self, carryover: Carryover, place: Visit) -> Carryover:
         """Put a manager's message before the preamble of the next agent.
 
         It is deleted after that agent's call: an agent that is killed meanwhile gets it again.
@@ -219,7 +219,7 @@ class Invoker:
             return None
         return _Steering(path, status.st_ino, status.st_mtime_ns)
 
-    def _remove_steering(self, place: Place) -> None:
+    def _remove_steering(self, place: Visit) -> None:
         """Delete the message that the agent of a finished call got, but not a newer one."""
         name, steering = self._steered
         if steering is None or name != place.id:
@@ -260,7 +260,7 @@ class StepLog(Protocol):
 class _Work:
     """A place whose handler is running. It may suspend once it has asked whether the run is idle (`can_suspend`)."""
 
-    place: Place
+    place: Visit
     call: Call
     task: asyncio.Task[Outcome | Waiting] | None = None
     can_suspend: bool = False
@@ -270,7 +270,7 @@ class _Work:
 class _WaitingPlace:
     """A place whose handler returned Waiting, and how many places had finished by then."""
 
-    place: Place
+    place: Visit
     waiting: Waiting
     finished: int
 
@@ -298,7 +298,7 @@ class Driver:
     resumed: bool = False
 
     def __post_init__(self) -> None:
-        self._ready: list[Place] = []
+        self._ready: list[Visit] = []
         self._working: dict[str, _Work] = {}
         self._waiting: dict[str, _WaitingPlace] = {}
         self._finished = 0
@@ -359,11 +359,11 @@ class Driver:
         """Return the seconds that the run was at work, in this process and before."""
         return self.earlier_s + time.monotonic() - self._began
 
-    def _start(self, place: Place) -> None:
+    def _start(self, place: Visit) -> None:
         work = self._working[place.id] = self._begin(place)
         work.task = asyncio.get_running_loop().create_task(self._invoker.run_attempt(work.call, alone=False))
 
-    def _begin(self, place: Place) -> _Work:
+    def _begin(self, place: Visit) -> _Work:
         return _Work(place, self._invoker.build_call(place, lambda: self._is_idle(place.id)))
 
     def _retry_or_suspend(self) -> None:
@@ -392,7 +392,7 @@ class Driver:
 
     # ---- outcomes ------------------------------------------------------------------------------------------------
 
-    def _finish(self, place: Place, result: Outcome | Waiting) -> None:
+    def _finish(self, place: Visit, result: Outcome | Waiting) -> None:
         if isinstance(result, Waiting):
             self._waiting[place.id] = _WaitingPlace(place, result, self._finished)
             return

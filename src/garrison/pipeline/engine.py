@@ -27,7 +27,17 @@ from typing import Any
 from garrison.errors import NotFound, Refused, UsageError
 from garrison.pipeline.dot_writer import graph_digest, to_dot
 from garrison.pipeline.driver import Driver, StepLog
-from garrison.pipeline.flow import Aborted, Finished, FlowChange, FlowState, Place, Restarted, Resumed, advance, start
+from garrison.pipeline.flow import (
+    Aborted,
+    Finished,
+    FlowChange,
+    FlowState,
+    Restarted,
+    Resumed,
+    Visit,
+    advance,
+    start,
+)
 from garrison.pipeline.flow import Event as FlowEvent
 from garrison.pipeline.flow.program import AUTOMATIC, Program, compile_graph
 from garrison.pipeline.graph import Graph, flag, text
@@ -176,7 +186,7 @@ async def _drive(driver: Driver, change: FlowChange, *, max_steps: int | None, a
 # ---- resume ----------------------------------------------------------------------------------------------------------
 
 
-def _continue(driver: Driver, *, max_steps: int | None, again: bool) -> list[Place]:
+def _continue(driver: Driver, *, max_steps: int | None, again: bool) -> list[Visit]:
     """Bring a run that was interrupted, suspended or stopped back to work; return the places to run."""
     state = driver.state
     if state.status == "running":
@@ -198,7 +208,7 @@ def _has_budget(state: FlowState, max_steps: int | None) -> bool:
     return state.reason != Budget.STEPS or (max_steps or 0) > state.steps
 
 
-def _restart_interrupted(driver: Driver, place: Place) -> None:
+def _restart_interrupted(driver: Driver, place: Visit) -> None:
     """Handle a place in flight whose process died: it continues where it was, or is retried, or has failed."""
     node = driver.program.graph.nodes[place.node]
     if node.handler in RESUMABLE_TYPES and driver.registry.is_built_in(node.handler):

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 
-from garrison.pipeline.flow import ROOT, FlowState, Place
+from garrison.pipeline.flow import ROOT, FlowState, Visit
 from garrison.pipeline.flow.program import CONDITIONAL, Program
 from garrison.pipeline.graph import Edge, Graph, Node, text
 from garrison.pipeline.outcome import Outcome
@@ -61,7 +61,7 @@ class _History(Value):
     context: Mapping[str, object]
 
 
-def carryover_of(program: Program, state: FlowState, place: Place, run: str, goal: str = "") -> Carryover:
+def carryover_of(program: Program, state: FlowState, place: Visit, run: str, goal: str = "") -> Carryover:
     """Return what the node of `place` learns; omit `goal` if the agent's prompt contains it anyway."""
     graph, context = program.graph, state.context(place.branch)
     node, edge = graph.nodes[place.node], incoming_edge(program, place)
@@ -76,7 +76,7 @@ def carryover_of(program: Program, state: FlowState, place: Place, run: str, goa
                      _preamble(HIGH, history) if completed else "")
 
 
-def upstream_of(program: Program, state: FlowState, place: Place) -> Container[str]:
+def upstream_of(program: Program, state: FlowState, place: Visit) -> Container[str]:
     """Return the nodes whose work a place may build on: those before it in its own line of control.
 
     In a dag these are the nodes that lead to it. In a walk all that was done came before, except the nodes of the other
@@ -139,7 +139,7 @@ def _session_key(thread: str) -> str:
     return f"internal.session.{thread}"
 
 
-def incoming_edge(program: Program, place: Place) -> Edge | None:
+def incoming_edge(program: Program, place: Visit) -> Edge | None:
     return program.graph.edges[place.via] if 0 <= place.via < len(program.graph.edges) else None
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from garrison.pipeline.graph import Value
+from garrison.pipeline.graph import PlacedText
 
 if TYPE_CHECKING:
     from lark import Lark, UnexpectedInput
@@ -266,7 +266,7 @@ def _inside(stop: Stop) -> str:
 
 
 def _ends_in_key(stop: Stop) -> bool:
-    named = isinstance(stop.last, Value) or terminal(stop.last) in ("NAME", "DOTTED", "STRING")
+    named = isinstance(stop.last, PlacedText) or terminal(stop.last) in ("NAME", "DOTTED", "STRING")
     return named and (len(stop.stack) < 2 or terminal(stop.stack[-2]) != "EQUAL")
 
 
@@ -288,7 +288,7 @@ def _start_of_word(stop: Stop) -> int:
 
 def _last_offset(stop: Stop) -> int:
     """Return the offset of the last token or string."""
-    if not isinstance(stop.last, Value):
+    if not isinstance(stop.last, PlacedText):
         return int(stop.last.start_pos)
     offset = 0
     for _ in range(stop.last.line - 1):

@@ -1,6 +1,6 @@
 """Graph of a pipeline: nodes, edges, and typed access to their attributes. Pure.
 
-A graph is immutable. Every attribute keeps its text as written (a `Value`, which has a line and column). Its type
+A graph is immutable. Every attribute keeps its text as written (a `PlacedText`, which has a line and column). Its type
 depends on the attribute, not on how it is written: `"true"` is true, a bare timeout is in seconds. Two graphs are equal
 if they have the same content, wherever it is in their files.
 """
@@ -43,14 +43,14 @@ _START_IDS = frozenset({"start", "Start"})
 _EXIT_IDS = frozenset({"exit", "Exit", "end", "End"})
 
 
-class Value(str):
+class PlacedText(str):
     """Text of an attribute or id with its line and column in the file; 0 if it comes from no file."""
 
     __slots__ = ("column", "line")
     line: int
     column: int
 
-    def __new__(cls, text: str, line: int = 0, column: int = 0) -> Value:
+    def __new__(cls, text: str, line: int = 0, column: int = 0) -> PlacedText:
         value = super().__new__(cls, text)
         value.line, value.column = line, column
         return value
@@ -98,7 +98,7 @@ def one_line(message: str) -> str:
 
 def position(value: str) -> tuple[int, int]:
     """Return line and column of an attribute's value, both from 1; (0, 0) if it comes from no file."""
-    return (value.line, value.column) if isinstance(value, Value) else (0, 0)
+    return (value.line, value.column) if isinstance(value, PlacedText) else (0, 0)
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from garrison.errors import GarrisonError, NotFound
 from garrison.pipeline.grammar import build_grammar, explain_dot, line_and_column
-from garrison.pipeline.graph import DialectError, Edge, Graph, Node, Value, position
+from garrison.pipeline.graph import DialectError, Edge, Graph, Node, PlacedText, position
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,7 +45,7 @@ def parse(text: str, source: str = "<graph>") -> Graph:
     return build(id_, statements, source)
 
 
-def read_by_grammar(text: str, source: str) -> tuple[Value | None, list[Statement]]:
+def read_by_grammar(text: str, source: str) -> tuple[PlacedText | None, list[Statement]]:
     """Return id and statements of the graph in `text`, by the grammar."""
     from lark import UnexpectedInput
 
@@ -103,7 +103,7 @@ _ID = re.compile(rf"{_REST}(?:->{_REST})?({_PLAIN_ID})", re.DOTALL)
 _AFTER = re.compile(rf"{_REST}\Z", re.DOTALL)
 
 
-def _read_plain(text: str) -> tuple[Value | None, list[Statement]] | None:
+def _read_plain(text: str) -> tuple[PlacedText | None, list[Statement]] | None:
     """Return id and statements of the graph in a text that uses little of the dialect; None for any other text."""
     head = _HEAD.match(text)
     if head is None:
@@ -137,11 +137,11 @@ class _PlainText:
         line = bisect_left(self._newlines, offset)
         return line + 1, offset - (self._newlines[line - 1] if line else -1)
 
-    def value(self, found: re.Match[str], group: int | str) -> Value:
+    def value(self, found: re.Match[str], group: int | str) -> PlacedText:
         body = found[group]
         if body[0] == '"':
             body = body[1:-1] if "\\" not in body else _ESCAPE.sub(_unescape, body[1:-1])
-        return Value(body, *self.at(found.start(group)))
+        return PlacedText(body, *self.at(found.start(group)))
 
     def statement(self, found: re.Match[str]) -> Statement:
         """Return the statement that `_STATEMENT` found."""
@@ -175,11 +175,11 @@ def _unescape(match: re.Match[str]) -> str:
     return _ESCAPES.get(match[1], match[0])
 
 
-def _value(token: str) -> Value:
+def _value(token: str) -> PlacedText:
     """Return a bare token, or a string already built, as a value with its position."""
-    if isinstance(token, Value):
+    if isinstance(token, PlacedText):
         return token
-    return Value(token, token.line or 0, token.column or 0)  # type: ignore[attr-defined]
+    return PlacedText(token, token.line or 0, token.column or 0)  # type: ignore[attr-defined]
 
 
 def _merged(attributes: list[Attributes]) -> Attributes:
@@ -191,7 +191,7 @@ def _merged(attributes: list[Attributes]) -> Attributes:
 class _Statements:
     """Methods the parser calls at each rule of the grammar, by its name; they build statements instead of a tree."""
 
-    def document(self, parts: list[Any]) -> tuple[Value | None, ParsedBlock]:
+    def document(self, parts: list[Any]) -> tuple[PlacedText | None, ParsedBlock]:
         return (_value(parts[1]) if len(parts) == 3 else None), parts[-1]
 
     def block(self, parts: list[Any]) -> ParsedBlock:
@@ -216,12 +216,12 @@ class _Statements:
     def attributes(self, parts: list[Any]) -> Attributes:
         return dict(parts[1:])
 
-    def attribute(self, parts: list[Any]) -> tuple[str, Value]:
+    def attribute(self, parts: list[Any]) -> tuple[str, PlacedText]:
         return sys.intern(str(parts[0])), _value(parts[1])
 
-    def string(self, parts: list[Token]) -> Value:
+    def string(self, parts: list[Token]) -> PlacedText:
         body = "".join([part[1:-1] if "\\" not in part else _ESCAPE.sub(_unescape, part[1:-1]) for part in parts])
-        return Value(body, parts[0].line or 0, parts[0].column or 0)
+        return PlacedText(body, parts[0].line or 0, parts[0].column or 0)
 
     string_within = string
 
@@ -237,7 +237,7 @@ class ParsedAttribute(NamedTuple):
     """`key = value` as a statement: an attribute of the graph, or of the enclosing subgraph."""
 
     key: str
-    value: Value
+    value: PlacedText
 
 
 class Defaults(NamedTuple):
@@ -250,7 +250,7 @@ class Defaults(NamedTuple):
 class NodeStatement(NamedTuple):
     """`id [...]`."""
 
-    id: Value
+    id: PlacedText
     attrs: Attributes
 
 
@@ -265,7 +265,7 @@ class ParsedBlock(NamedTuple):
 class EdgeStatement(NamedTuple):
     """`a -> {b c} -> d [...]`."""
 
-    ends: list[Value | ParsedBlock]
+    ends: list[PlacedText | ParsedBlock]
     attrs: Attributes
 
 
@@ -321,7 +321,7 @@ class _Builder:
                     self.enter(statement, scope, depth)
         return scope
 
-    def mention(self, name: Value, scope: _Scope) -> _Draft:
+    def mention(self, name: PlacedText, scope: _Scope) -> _Draft:
         key = str(name)
         scope.members[key] = None
         draft = self.drafts.get(key)
@@ -345,7 +345,7 @@ class _Builder:
         scope.members.update(inner.members)
         return list(inner.members)
 
-    def connect(self, ends: list[Value | ParsedBlock], attrs: Attributes, scope: _Scope, depth: int) -> None:
+    def connect(self, ends: list[PlacedText | ParsedBlock], attrs: Attributes, scope: _Scope, depth: int) -> None:
         sets: list[tuple[list[str], int, int]] = []
         for end in ends:
             if isinstance(end, ParsedBlock):
@@ -363,7 +363,7 @@ class _Builder:
         return {name: _freeze(name, draft) for name, draft in self.drafts.items()}
 
 
-def build(id_: Value | None, statements: list[Statement], source: str) -> Graph:
+def build(id_: PlacedText | None, statements: list[Statement], source: str) -> Graph:
     """Return the graph that `statements` describe; raise DialectError if it is too large or too deep."""
     builder = _Builder(source)
     scope = builder.run(statements, _Scope(), 0)
@@ -382,5 +382,5 @@ def _freeze(name: str, draft: _Draft) -> Node:
     if not draft.derived.keys() <= classes.keys():
         classes |= draft.derived
         line, column = position(written)
-        draft.attrs["class"] = Value(" ".join(classes), line or draft.line, column or draft.column)
+        draft.attrs["class"] = PlacedText(" ".join(classes), line or draft.line, column or draft.column)
     return Node(name, draft.attrs, tuple(classes), draft.line, draft.column, draft.declared)

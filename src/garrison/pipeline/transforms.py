@@ -29,7 +29,7 @@ from garrison.errors import GarrisonError, UsageError
 from garrison.pipeline.condition import ALIASES, to_text
 from garrison.pipeline.dot_writer import to_dot
 from garrison.pipeline.grammar import build_grammar, explain_stylesheet, line_and_column, unknown_property
-from garrison.pipeline.graph import Graph, Node, Value, position, text
+from garrison.pipeline.graph import Graph, Node, PlacedText, position, text
 from garrison.values import replace
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ def _expand_node(node: Node, graph_values: Mapping[str, object]) -> Node:
     attrs = dict(node.attrs)
     for key in EXPANDED:
         if key in attrs:
-            attrs[key] = Value(expand(attrs[key], values), *position(attrs[key]))
+            attrs[key] = PlacedText(expand(attrs[key], values), *position(attrs[key]))
     return replace(node, attrs=attrs)
 
 

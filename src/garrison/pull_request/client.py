@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar, cast
 from garrison.backoff import Backoff
 from garrison.config import MergeRule
 from garrison.errors import GarrisonError
-from garrison.forge.errors import ForgeNotFound, ForgeRefused, Stale, Unauthorized, Unreachable
+from garrison.forge.errors import ForgeNotFound, ForgeRefused, ForgeUnreachable, Stale, Unauthorized
 from garrison.forge.marker import attach, has_marker, is_marked, without_marker
 from garrison.forge.model import (
     CheckState,
@@ -460,7 +460,7 @@ class PullRequestClient:
         try:
             with _courtesy():
                 is_answered = self._answer(number, step, marker)
-        except Unreachable:
+        except ForgeUnreachable:
             self._unanswered[step.comment] += 1
             if self._unanswered[step.comment] < MAX_TRIES:
                 raise
@@ -553,7 +553,7 @@ def _repeatedly(read: Callable[[], T]) -> T:
         began = time.monotonic()
         try:
             return read()
-        except (Unreachable, GitError):
+        except (ForgeUnreachable, GitError):
             failures += 1
             if PAUSES.is_over(failures) or time.monotonic() - began > SWIFT_SECONDS:
                 raise

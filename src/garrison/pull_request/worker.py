@@ -249,7 +249,7 @@ class ForgeWorker:
         except errors.RateLimited as error:
             at = time.strftime("%H:%M", time.localtime(error.until))
             return ForgeJobResult(wait=f"rate limited until {at}", until=error.until)
-        except errors.Unreachable as error:
+        except errors.ForgeUnreachable as error:
             return ForgeJobResult(wait=f"the forge does not answer: {error}")
         except errors.Stale:
             return ForgeJobResult(step=step)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from garrison.pipeline.best_of import BestOf
-    from garrison.pipeline.flow import Place
+    from garrison.pipeline.flow import Visit
     from garrison.pipeline.plan import RunPlan
     from garrison.records.signals import NodeComplete
     from garrison.run.guardian_view import GuardianView
@@ -58,7 +58,7 @@ def follow(plan: RunPlan, state: RunState, view: GuardianView) -> list[Action]:
     return []
 
 
-def _follow(state: RunState, view: GuardianView, place: Place, best: BestOf) -> Action | None:
+def _follow(state: RunState, view: GuardianView, place: Visit, best: BestOf) -> Action | None:
     step, choice = step_id(place), state.choices.get(place.node)
     if choice is not None and choice.step == step:
         return _dismiss(state, best, step, choice.order)
@@ -75,7 +75,7 @@ def _follow(state: RunState, view: GuardianView, place: Place, best: BestOf) -> 
     return _decide(state, view, place, best)
 
 
-def _decide(state: RunState, view: GuardianView, place: Place, best: BestOf) -> Action | None:
+def _decide(state: RunState, view: GuardianView, place: Visit, best: BestOf) -> Action | None:
     """Return the record of the judgement, once it is possible without anybody's word."""
     nodes = [(name, state.nodes[name]) for name in best.names]
     passed = passed_of(state, best, view)
@@ -101,14 +101,14 @@ def _decide(state: RunState, view: GuardianView, place: Place, best: BestOf) -> 
         place.node, step_id(place), names[:MAX_LANDED], why))
 
 
-def _failure(state: RunState, place: Place, why: str) -> NodeChanged:
+def _failure(state: RunState, place: Visit, why: str) -> NodeChanged:
     return NodeChanged(place.node, "failed", state.nodes[place.node].attempt, why, step=step_id(place),
                        failure_kind=NONE_PASSED)
 
 
 # ---- the user as judge -----------------------------------------------------------------------------------------------
 
-def offered(state: RunState, place: Place, best: BestOf, passed: Sequence[Passed]) -> list[Passed]:
+def offered(state: RunState, place: Visit, best: BestOf, passed: Sequence[Passed]) -> list[Passed]:
     """Return the candidates between which the user is to choose; [] where the judge's word is enough."""
     has_no_judge = best.judge_node != "" and len(passed) > 1 and state.nodes[best.judge_node].status == "failed"
     if best.judge == PERSON or has_no_judge:
@@ -118,7 +118,7 @@ def offered(state: RunState, place: Place, best: BestOf, passed: Sequence[Passed
     return equal if len(equal) > 1 else []
 
 
-def _ask(state: RunState, place: Place, asked: Sequence[Passed]) -> Action | None:
+def _ask(state: RunState, place: Visit, asked: Sequence[Passed]) -> Action | None:
     """Return the question by which the user chooses; None while it is open."""
     if place.id in state.waits:
         return None
@@ -164,7 +164,7 @@ def answer(plan: RunPlan, state: RunState, view: GuardianView, node: str, place_
 # ---- an agent as judge -----------------------------------------------------------------------------------------------
 
 
-def _compare(state: RunState, view: GuardianView, place: Place, best: BestOf,
+def _compare(state: RunState, view: GuardianView, place: Visit, best: BestOf,
              passed: Sequence[Passed]) -> Action | None:
     """Return the next step of a judge that compares the candidates; None while it works, and once it is done."""
     step, judge = step_id(place), state.nodes[best.judge_node]
@@ -236,7 +236,7 @@ def _change(event: NodeChanged) -> Action:
 # ---- what the node's own attempts are --------------------------------------------------------------------------------
 
 
-def is_open(state: RunState, place: Place) -> bool:
+def is_open(state: RunState, place: Visit) -> bool:
     """Return whether a node with candidates waits for them at its step."""
     node, choice = state.nodes.get(place.node), state.choices.get(place.node)
     if node is None:  # a new run has not journaled its nodes yet
@@ -245,7 +245,7 @@ def is_open(state: RunState, place: Place) -> bool:
     return node.status == "pending" and is_here and (choice is None or choice.step != step_id(place))
 
 
-def work_places(plan: RunPlan, state: RunState) -> Iterator[Place]:
+def work_places(plan: RunPlan, state: RunState) -> Iterator[Visit]:
     """Yield the places of the flow at which tasks are done: at a node that waits for its candidates, theirs."""
     for place in state.flow.places.values() if state.flow is not None else ():
         task = plan.tasks.get(place.node)

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from garrison.pipeline.fidelity import Carryover
-    from garrison.pipeline.flow import FlowChange, Place
+    from garrison.pipeline.flow import FlowChange, Visit
     from garrison.pipeline.flow.program import Program
     from garrison.pipeline.graph import Node
     from garrison.pipeline.plan import RunPlan
@@ -58,7 +58,7 @@ INITIAL_STATUSES = (VALIDATED, FAILED)
 """Statuses in the graph that a run accepts; nodes with another one are done again."""
 
 
-def step_id(place: Place) -> str:
+def step_id(place: Visit) -> str:
     """Return the id of one try at one place of the flow; a retry at the same place is another step."""
     return f"{place.id}:{place.attempt}"
 
@@ -90,11 +90,11 @@ class RunFlow:
     # ---- what the flow waits for
 
     @property
-    def places(self) -> Mapping[str, Place]:
+    def places(self) -> Mapping[str, Visit]:
         """Return the places in flight by id, in the order in which they were reached; none once the flow has ended."""
         if self.state.ended or not self.nested:
             return {} if self.state.ended else self.state.in_flight
-        places: dict[str, Place] = {}
+        places: dict[str, Visit] = {}
         for place in self.state.in_flight.values():
             if (child := self.children.get(step_id(place))) is None:
                 places[place.id] = place
@@ -105,9 +105,9 @@ class RunFlow:
         return places
 
     @property
-    def managed(self) -> Mapping[str, tuple[Place, RunFlow]]:
+    def managed(self) -> Mapping[str, tuple[Visit, RunFlow]]:
         """Return for the place of each active manager that place and the flow that it watches."""
-        managed: dict[str, tuple[Place, RunFlow]] = {}
+        managed: dict[str, tuple[Visit, RunFlow]] = {}
         for place in self.state.in_flight.values() if self.children else ():
             if (child := self.children.get(step_id(place))) is None:
                 continue
@@ -198,7 +198,7 @@ class RunFlow:
             outcome = self._child_outcome(place, child)
             self._count(advance(self.program, self.state, Finished(place.id, outcome, place.attempt)))
 
-    def _child_outcome(self, place: Place, child: RunFlow) -> Outcome:
+    def _child_outcome(self, place: Visit, child: RunFlow) -> Outcome:
         """Return the outcome of a node whose nested flow has ended."""
         updates = context_changes(child.state.context(), self.state.context(place.branch))
         outcome = child_failed(child.state.reason, updates) if child.over == "failed" else Outcome(
@@ -207,7 +207,7 @@ class RunFlow:
             return outcome
         return replace(outcome, context_updates={**updates, **final_telemetry(outcome, child.telemetry())})
 
-    def _node(self, place: Place) -> Node:
+    def _node(self, place: Visit) -> Node:
         return self.program.graph.nodes[place.node]
 
     def telemetry(self) -> dict[str, object]:
@@ -215,28 +215,28 @@ class RunFlow:
 
     # ---- places
 
-    def locate(self, place: Place) -> tuple[RunFlow, Place]:
+    def locate(self, place: Visit) -> tuple[RunFlow, Visit]:
         """Return the flow that a place belongs to, this or a nested one, and the place as that flow knows it."""
         step, is_inside, rest = place.id.partition(CHILD_SEPARATOR)
         if not is_inside:
             return self, self.state.in_flight[place.id]
         return self.children[step].locate(replace(place, id=rest))
 
-    def context(self, place: Place) -> dict[str, object]:
+    def context(self, place: Visit) -> dict[str, object]:
         flow, located = self.locate(place)
         return dict(flow.state.context(located.branch))
 
-    def carryover(self, place: Place) -> Carryover:
+    def carryover(self, place: Visit) -> Carryover:
         """Return what the agent of a place learns about the run so far, in addition to the goal."""
         flow, located = self.locate(place)
         return carryover_of(flow.program, flow.state, located, self.run)
 
-    def is_upstream(self, node: str, place: Place) -> bool:
+    def is_upstream(self, node: str, place: Visit) -> bool:
         """Return whether a place may build on the work of its own node pipeline."""
         flow, located = self.locate(place)
         return node in upstream_of(flow.program, flow.state, located)
 
-    def upstream_of(self, name: str, place: Place, names: Iterable[str]) -> list[str]:
+    def upstream_of(self, name: str, place: Visit, names: Iterable[str]) -> list[str]:
         """Return those of the run's tasks `names` that the task `name`, at this place, may build on, in their order.
 
         For a nested pipeline, these are tasks of that pipeline.
@@ -246,7 +246,7 @@ class RunFlow:
         return [each for each in names if each != name and each.startswith(within)
                 and each.removeprefix(within) in upstream]
 
-    def session_updates(self, place: Place, session: str) -> dict[str, str]:
+    def session_updates(self, place: Visit, session: str) -> dict[str, str]:
         """Return the context values with which later nodes find the session of the agent of a place."""
         flow, located = self.locate(place)
         graph = flow.program.graph
@@ -271,6 +271,6 @@ class RunFlow:
             child.restore(children[step])
 
 
-def _to_outer_place(place: Place, inner: Place) -> Place:
+def _to_outer_place(place: Visit, inner: Visit) -> Visit:
     """Return a place of the pipeline that runs at `place`, with its id and node name in the outer flow."""
     return replace(inner, id=f"{step_id(place)}{CHILD_SEPARATOR}{inner.id}", node=inner_name(place.node, inner.node))

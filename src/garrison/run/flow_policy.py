@@ -34,7 +34,7 @@ from garrison.values import asdict, replace
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from garrison.pipeline.flow import Place
+    from garrison.pipeline.flow import Visit
     from garrison.pipeline.plan import RunPlan
     from garrison.records.run import Result
     from garrison.run.flow import RunFlow
@@ -63,7 +63,7 @@ def reconcile(plan: RunPlan, state: RunState, view: GuardianView) -> list[Action
             *_skipped(plan, state, flow)][:1]
 
 
-def _finished(place: Place, outcome: Outcome, took: str = "") -> Action:
+def _finished(place: Visit, outcome: Outcome, took: str = "") -> Action:
     body = asdict(Finished(place.id, outcome, place.attempt))
     return Action(ActionKind.ADVANCE_FLOW, place.node, payload=FlowAdvanced(body, place.node, took))
 
@@ -71,7 +71,7 @@ def _finished(place: Place, outcome: Outcome, took: str = "") -> Action:
 # ---- tasks -----------------------------------------------------------------------------------------------------------
 
 
-def _task(plan: RunPlan, state: RunState, view: GuardianView, place: Place) -> Action | None:
+def _task(plan: RunPlan, state: RunState, view: GuardianView, place: Visit) -> Action | None:
     node = state.nodes[place.node]
     if is_at(node, place):
         return finish_task(plan, state, place, view.results.get(place.node))
@@ -83,7 +83,7 @@ def _task(plan: RunPlan, state: RunState, view: GuardianView, place: Place) -> A
         step=step_id(place)))
 
 
-def finish_task(plan: RunPlan, state: RunState, place: Place, result: Result | None) -> Action | None:
+def finish_task(plan: RunPlan, state: RunState, place: Visit, result: Result | None) -> Action | None:
     """Return what ends a place whose node has landed or failed; None if it has not."""
     node = state.nodes[place.node]
     if node.status not in ("validated", "failed") or not is_at(node, place):
@@ -96,7 +96,7 @@ def finish_task(plan: RunPlan, state: RunState, place: Place, result: Result | N
     return _finished(place, outcome)
 
 
-def _loop_reason(state: RunState, place: Place) -> str:
+def _loop_reason(state: RunState, place: Visit) -> str:
     """Return why a loop led back to a node, if a failure did."""
     assert state.flow is not None
     context = state.flow.context(place)
@@ -106,18 +106,18 @@ def _loop_reason(state: RunState, place: Place) -> str:
     return f"{failed} failed: {context.get('last_failure') or 'no reason given'}"
 
 
-def is_at(node: NodeState, place: Place) -> bool:
+def is_at(node: NodeState, place: Visit) -> bool:
     """Return whether the node's current attempt is for this place; a first step is not recorded."""
     return node.step == step_id(place) or (not node.step and place.visit == 1 and place.attempt == 1)
 
 
-def _is_needed_elsewhere(state: RunState, node: NodeState, place: Place) -> bool:
+def _is_needed_elsewhere(state: RunState, node: NodeState, place: Visit) -> bool:
     """Return whether another step still uses the node: branches of a parallel share the node they meet in."""
     assert state.flow is not None
     return node.step != step_id(place) and node.step in state.flow.steps()
 
 
-def _has_leaving_runner(state: RunState, view: GuardianView, place: Place) -> bool:
+def _has_leaving_runner(state: RunState, view: GuardianView, place: Visit) -> bool:
     """Return whether the previous attempt's runner still has to clean up: its worktree must be gone first."""
     return view.runner(place.node).living or needs_runner(state, view, place.node)
 
@@ -155,7 +155,7 @@ def startable(plan: RunPlan, state: RunState, view: GuardianView) -> list[str]:
     return list(dict.fromkeys(place.node for place in _pending(plan, state) if _due(state, place) <= view.wall))
 
 
-def _pending(plan: RunPlan, state: RunState) -> list[Place]:
+def _pending(plan: RunPlan, state: RunState) -> list[Visit]:
     if state.flow is None or state.flow.over:
         return []
     pending = [place for place in candidates.work_places(plan, state)
@@ -166,7 +166,7 @@ def _pending(plan: RunPlan, state: RunState) -> list[Place]:
 _URGENCY = {"active": 0, "impl_complete": 1}
 
 
-def _due(state: RunState, place: Place) -> float:
+def _due(state: RunState, place: Visit) -> float:
     """Return when a retry may start (seconds since 1970); its delay counts from the record that made it pending."""
     since = state.nodes[place.node].since
     return from_iso(since) + place.delay_s if place.delay_s and since else 0.0
@@ -209,7 +209,7 @@ def landed_upstream(plan: RunPlan, state: RunState, name: str) -> list[dict[str,
             for each in flow.upstream_of(place.node, place, landed) if each in plan.tasks]
 
 
-def _place_of(state: RunState, name: str) -> Place | None:
+def _place_of(state: RunState, name: str) -> Visit | None:
     node, flow = state.nodes[name], state.flow
     places = flow.places.values() if flow is not None else ()
     return next((place for place in places if node.step == step_id(place)  # a candidate's is that of its node
@@ -219,7 +219,7 @@ def _place_of(state: RunState, name: str) -> Place | None:
 # ---- waits -----------------------------------------------------------------------------------------------------------
 
 
-def _wait(plan: RunPlan, state: RunState, view: GuardianView, place: Place) -> Action | None:
+def _wait(plan: RunPlan, state: RunState, view: GuardianView, place: Visit) -> Action | None:
     wait, planned = state.waits.get(place.id), plan.waits[place.node]
     if wait is None and planned.kind == questions.HUMAN and not planned.question.options:
         return _finished(place, questions.without_options(place.node))
@@ -257,7 +257,7 @@ def _closed(state: RunState, flow: RunFlow) -> list[Action]:
         for place, manager in state.managers.items() if place not in managed]
 
 
-def repeat_answer(plan: RunPlan, place: Place, text: str, now: float) -> FlowAdvanced | None:
+def repeat_answer(plan: RunPlan, place: Visit, text: str, now: float) -> FlowAdvanced | None:
     """Return the event of the user's answer to the question at `place`; None if there is none."""
     planned = plan.waits.get(place.node)
     if planned is None or planned.kind != questions.HUMAN:

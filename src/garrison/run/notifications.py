@@ -231,7 +231,7 @@ def deliveries(config: NotifyConfig, run: str, notification: Notification, home:
     return found
 
 
-class Held(Value):
+class HeldNotification(Value):
     """A notification that came in quiet hours."""
 
     run: str
@@ -242,7 +242,7 @@ def hold(home: Path, run: str, notification: Notification) -> None:
     """Keep a notification until the quiet hours have ended."""
     folder = atomic.make_directory(home / "web/held")
     name = re.sub(r"[^A-Za-z0-9_.-]", "_", f"{run}-{notification.key}")[:120]
-    atomic.write(folder / f"{name}.json", record.encode(Held(run, notification)))
+    atomic.write(folder / f"{name}.json", record.encode(HeldNotification(run, notification)))
 
 
 def send_held(home: Path, config: NotifyConfig, environ: Mapping[str, str], now: float) -> int:
@@ -254,7 +254,7 @@ def send_held(home: Path, config: NotifyConfig, environ: Mapping[str, str], now:
     for name in sorted(name for name in atomic.list_names(folder) if name.endswith(".json")):
         try:
             data = atomic.read(folder / name)
-            held = None if data is None else record.decode(Held, data, folder / name)
+            held = None if data is None else record.decode(HeldNotification, data, folder / name)
             (folder / name).unlink()  # before it is sent: two that send would send it twice
         except (RecordError, OSError):
             continue

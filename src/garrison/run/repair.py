@@ -90,7 +90,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from garrison.merge.queue import MergeQueue
-    from garrison.pipeline.flow import Place
+    from garrison.pipeline.flow import Visit
     from garrison.pipeline.plan import RunPlan
     from garrison.processes.runtime import Runtime
     from garrison.records.events import Event
@@ -592,7 +592,7 @@ def _take_step(plan: RunPlan, state: RunState, evidence: RunEvidence, now: str, 
     return False
 
 
-def _journaled(place: Place, evidence: RunEvidence) -> FlowAdvanced | None:
+def _journaled(place: Visit, evidence: RunEvidence) -> FlowAdvanced | None:
     return evidence.finished.get((place.id, place.attempt))
 
 
@@ -600,14 +600,14 @@ def _has_failed(finished: FlowAdvanced) -> bool:
     return finished.outcome.status in (FAIL, RETRY)
 
 
-def _attempts_of(place: Place, evidence: RunEvidence) -> list[AttemptEvidence]:
+def _attempts_of(place: Visit, evidence: RunEvidence) -> list[AttemptEvidence]:
     """Return the attempts at one step; those of older runs, which do not say their step, are taken for the first."""
     is_first = place.visit == 1 and place.attempt == 1
     return [each for each in evidence.attempts.get(place.node, ())
             if each.step == step_id(place) or (not each.step and is_first)]
 
 
-def _catch_up_node(plan: RunPlan, state: RunState, place: Place, attempts: Sequence[AttemptEvidence], now: str,
+def _catch_up_node(plan: RunPlan, state: RunState, place: Visit, attempts: Sequence[AttemptEvidence], now: str,
                    max_rework: int) -> None:
     if not attempts:
         return

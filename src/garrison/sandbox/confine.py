@@ -20,7 +20,7 @@ from garrison.records import atomic
 from garrison.sandbox import bubblewrap, file_system, landlock, private_files
 from garrison.sandbox.file_system import BuildStep, FileSystemStep, Surroundings
 from garrison.sandbox.git_config import copy_settings
-from garrison.sandbox.layers import Layer, LayerMeans, Way, cache_layers, copy_in, overlay_words, way_at
+from garrison.sandbox.layers import Layer, LayerMeans, LayerMethod, cache_layers, copy_in, overlay_words, way_at
 from garrison.sandbox.place import Mode, Mount, Network, Place, Rights, Role
 from garrison.sandbox.probe import choose_mode, machine
 from garrison.system import seccomp
@@ -58,8 +58,8 @@ def confine(argv: Sequence[str], env: Mapping[str, str], place: Place | None) ->
     around = surroundings(env, place)
     copy_settings(env, around.user_home, place.home)
     layers = layers_of(place)
-    means = way_at(place.private) if layers or place.caches else LayerMeans(Way.COPY)
-    if means.way is not Way.OVERLAY or mode is Mode.LANDLOCK:
+    means = way_at(place.private) if layers or place.caches else LayerMeans(LayerMethod.COPY)
+    if means.way is not LayerMethod.OVERLAY or mode is Mode.LANDLOCK:
         copy_in(layers, place.private, means.way)
         layers = []
     elif place.caches:

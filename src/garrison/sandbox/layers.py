@@ -42,7 +42,7 @@ CACHE_LAYERS = "caches"
 """Folder of a place, and of what a set-up left, with what was written into each cache."""
 
 
-class Way(StrEnum):
+class LayerMethod(StrEnum):
     """How a layer comes to lie under a folder."""
 
     OVERLAY = "overlay"
@@ -146,7 +146,7 @@ def remove_links(folder: Path) -> None:
     untrusted.remove(folder, _LINKS)
 
 
-def copy_in(layers: Sequence[Layer], folder: Path, way: Way) -> None:
+def copy_in(layers: Sequence[Layer], folder: Path, way: LayerMethod) -> None:
     """Copy what lies below into each upper folder, once for a place; a copy that was killed is made again.
 
     GarrisonError if there is no room.
@@ -161,9 +161,9 @@ def copy_in(layers: Sequence[Layer], folder: Path, way: Way) -> None:
         atomic.write(done, wanted.encode(), durable=False)
 
 
-def copy_tree(source: Path, target: Path, way: Way = Way.COPY) -> None:
+def copy_tree(source: Path, target: Path, way: LayerMethod = LayerMethod.COPY) -> None:
     """Copy the content of a folder into another one. GarrisonError if that fails, for lack of room say."""
-    reflink = "always" if way is Way.REFLINK else "auto"
+    reflink = "always" if way is LayerMethod.REFLINK else "auto"
     done = run(["cp", "-a", f"--reflink={reflink}", "--", f"{source}/.", f"{target}/"], None)
     if not done.ok:
         raise GarrisonError(f"what the set-up left cannot be copied to {target}: {done.last_error}")
@@ -175,16 +175,16 @@ def copy_tree(source: Path, target: Path, way: Way = Way.COPY) -> None:
 class LayerMeans(Value):
     """Way of layers on one file system, and why it is not the overlay."""
 
-    way: Way
+    way: LayerMethod
     why: str = ""
 
 
 def describe_means(means: LayerMeans) -> str:
     """Return a line that says how what a set-up left comes to many worktrees, and what that costs. Pure."""
-    if means.way is Way.OVERLAY:
+    if means.way is LayerMethod.OVERLAY:
         return "set-up: an overlay lays what it left under each worktree: agents share its space on disk"
-    cost = ("a copy that shares blocks: agents share its space on disk until they write" if means.way is Way.REFLINK
-            else "a copy: each agent and gate takes as much space on disk again")
+    cost = ("a copy that shares blocks: agents share its space on disk until they write"
+            if means.way is LayerMethod.REFLINK else "a copy: each agent and gate takes as much space on disk again")
     return f"set-up: each worktree gets {cost}; no overlay here: {means.why}"
 
 
@@ -200,9 +200,9 @@ def _way_on(folder: Path, device: int) -> LayerMeans:
     with suppress(OSError, ValueError, TypeError, KeyError):
         found = json.loads(kept.read_text())
         if found["key"] == key:
-            return LayerMeans(Way(found["way"]))
+            return LayerMeans(LayerMethod(found["way"]))
     means = examine(folder)
-    if means.way is Way.OVERLAY:  # what is missing may come
+    if means.way is LayerMethod.OVERLAY:  # what is missing may come
         with suppress(OSError):
             atomic.make_directory(kept.parent)
             atomic.write(kept, json.dumps({"key": key, "way": means.way}).encode(), durable=False)
@@ -225,11 +225,11 @@ def examine(folder: Path) -> LayerMeans:
         (lower / "file").write_text("lower\n")
         why = f"{', '.join(missing)} of util-linux is missing" if missing else _try_overlay(place, lower, upper)
         if not why:
-            return LayerMeans(Way.OVERLAY)
+            return LayerMeans(LayerMethod.OVERLAY)
         with suppress(GarrisonError):
-            copy_tree(lower, place / "upper", Way.REFLINK)
-            return LayerMeans(Way.REFLINK, why)
-        return LayerMeans(Way.COPY, why)
+            copy_tree(lower, place / "upper", LayerMethod.REFLINK)
+            return LayerMeans(LayerMethod.REFLINK, why)
+        return LayerMeans(LayerMethod.COPY, why)
 
 
 def _try_overlay(place: Path, lower: Path, upper: Path) -> str:

@@ -68,7 +68,7 @@ def claude_butler(home: Path, conversation: str, run: str = "") -> AgentOrchestr
     return open_chat(home, conversation, Path(launch.repo) if launch is not None else None)
 
 
-class Conversation:
+class ServedConversation:
     """One conversation. Event ids are `server-number`; those of an earlier server are unknown to this one."""
 
     def __init__(self, home: Path, name: str, open_butler: OpenButler) -> None:
@@ -215,14 +215,14 @@ class Conversations:
 
     def __init__(self, home: Path, open_butler: OpenButler = claude_butler) -> None:
         self.home, self._open_butler = home, open_butler
-        self._open: dict[str, Conversation] = {}
+        self._open: dict[str, ServedConversation] = {}
 
-    def get(self, name: str) -> Conversation:
+    def get(self, name: str) -> ServedConversation:
         """Return a conversation; UsageError for an invalid name."""
         if check_id(name) not in self._open:
             if len(self._open) >= CONVERSATIONS:
                 raise Refused(f"this server has served {CONVERSATIONS} conversations; restart it")
-            self._open[name] = Conversation(self.home, name, self._open_butler)
+            self._open[name] = ServedConversation(self.home, name, self._open_butler)
         return self._open[name]
 
     def leave(self) -> None:

@@ -36,7 +36,7 @@ from garrison.workflow.errors import (
 from garrison.workflow.models import StepStatus, Workflow, WorkflowResult, WorkflowState, WorkflowStep
 from garrison.workflow.references import ENVIRONMENT, INPUTS, resolve
 from garrison.workflow.state_manager import StateManager
-from garrison.workflow.tool_call import Caller, advice, to_json
+from garrison.workflow.tool_call import ToolCaller, advice, to_json
 
 Tool = Callable[..., object]
 _DETERMINISTIC = (TypeError, AttributeError, NameError, LookupError, ValueError, MissingReference,
@@ -95,7 +95,7 @@ class _Execution:
                  dependencies: dict[str, list[str]]) -> None:
         self.executor, self.workflow, self.state, self.dependencies = executor, workflow, state, dependencies
         self.steps = {node_id(index): step for index, step in enumerate(workflow.steps)}
-        self.caller = Caller()
+        self.caller = ToolCaller()
         self.halted, self.not_resumable = "", False
         self.failed: dict[str, str] = {}
         self._first = 0

@@ -36,7 +36,7 @@ class ToolEnded(AgentError):
     """A tool ended itself instead of returning or raising an error."""
 
 
-class Caller:
+class ToolCaller:
     """Call the tools of one session."""
 
     def __init__(self) -> None:

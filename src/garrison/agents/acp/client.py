@@ -57,10 +57,10 @@ __all__ = [
     "AgentEnded",
     "Breach",
     "CannotStart",
-    "Listener",
     "McpServer",
     "NoAnswer",
     "RequestError",
+    "SessionListener",
 ]
 
 T = TypeVar("T")
@@ -121,7 +121,7 @@ class McpServer(Value):
     headers: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 
-class Listener(Protocol):
+class SessionListener(Protocol):
     """Receives a session's events, and decides on its requests for leave."""
 
     def on_event(self, event: Event) -> None:
@@ -162,7 +162,7 @@ class AcpClient:
         inside: the path that this directory has in its sandbox.
     """
 
-    def __init__(self, argv: Sequence[str], env: Mapping[str, str], cwd: str, listener: Listener, *,
+    def __init__(self, argv: Sequence[str], env: Mapping[str, str], cwd: str, listener: SessionListener, *,
                  stale: float, inside: str = "") -> None:
         self._argv, self._env, self._cwd, self._inside = argv, env, cwd, inside or cwd
         self._listener, self._stale = listener, stale

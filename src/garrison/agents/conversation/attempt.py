@@ -15,7 +15,16 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from garrison.agents.base import WORKER, AgentReport, Assignment, ConnectionOrder, Question, Trouble, Work, WorkResult
+from garrison.agents.base import (
+    WORKER,
+    AgentQuestion,
+    AgentReport,
+    Assignment,
+    ConnectionOrder,
+    Trouble,
+    Work,
+    WorkResult,
+)
 from garrison.agents.conversation import holder, policy, questions
 from garrison.agents.conversation.files import AttemptFiles
 from garrison.agents.conversation.policy import ConnectionEnd, NextStep, NextStepKind
@@ -119,7 +128,7 @@ class SuspendableAttempt(Work):
         return questions.wake_at(self.decision, self._wall())
 
     @property
-    def question(self) -> Question | None:
+    def question(self) -> AgentQuestion | None:
         """Return the open question: the agent's, or one about a failure that only the user can resolve."""
         return questions.open_question(self.files, self.endings, self.decision, over=self.outcome is not None)
 

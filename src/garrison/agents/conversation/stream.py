@@ -50,7 +50,7 @@ class Partial(TypedDict):
     text: str
 
 
-class ToolCall(TypedDict):
+class ModelToolCall(TypedDict):
     """Call of a tool by the model."""
 
     kind: Literal["tool"]
@@ -132,8 +132,8 @@ class Note(TypedDict):
     text: str
 
 
-Event: TypeAlias = ("Begin | Text | Partial | ToolCall | ToolResult | Retry | RateLimit | TokenUsage | TurnSummary | "
-                    "Note")
+Event: TypeAlias = ("Begin | Text | Partial | ModelToolCall | ToolResult | Retry | RateLimit | TokenUsage | "
+                    "TurnSummary | Note")
 
 
 def render(event: Mapping[str, Any]) -> str:

@@ -31,7 +31,7 @@ from garrison.pipeline.flow.state import (
     FlowState,
     FlowTurn,
     Move,
-    Place,
+    Visit,
     final_outcome,
 )
 from garrison.pipeline.graph import copy_json
@@ -53,12 +53,12 @@ __all__ = [
     "Finished",
     "FlowChange",
     "FlowState",
-    "Place",
     "Restarted",
     "Resumed",
     "SentBack",
     "Suspended",
     "TimedOut",
+    "Visit",
     "advance",
     "begin",
     "choose",
@@ -339,7 +339,7 @@ def _send_back(turn: FlowTurn, event: SentBack) -> None:
         turn.enqueue(ROOT, event.to, None, event.reason)
 
 
-def _in_flight(turn: FlowTurn, place_id: str, attempt: int) -> Place:
+def _in_flight(turn: FlowTurn, place_id: str, attempt: int) -> Visit:
     place = turn.state.in_flight.get(place_id)
     if place is None or turn.state.ended:
         raise ForbiddenTransition(f"place {place_id}", "not in flight", "finished", ())

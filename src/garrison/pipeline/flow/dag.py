@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from garrison.pipeline.flow.program import CONDITIONAL
 from garrison.pipeline.flow.routing import choose_all
-from garrison.pipeline.flow.state import DONE, FAILED, ROOT, FlowTurn, Move, Place
+from garrison.pipeline.flow.state import DONE, FAILED, ROOT, FlowTurn, Move, Visit
 from garrison.pipeline.flow.walk import MAX_REDIRECTS, initial_outcome, is_satisfied
 from garrison.pipeline.node_status import ACTIVE
 from garrison.pipeline.outcome import FAIL, PARTIAL, SKIPPED, SUCCESS, Outcome
@@ -42,7 +42,7 @@ def enter(turn: FlowTurn, move: Move) -> None:
         turn.launch(place)
 
 
-def settle(turn: FlowTurn, place: Place, outcome: Outcome) -> None:
+def settle(turn: FlowTurn, place: Visit, outcome: Outcome) -> None:
     """Record the outcome of a visit and settle the node's edges."""
     _settle(turn, place, outcome)
 
@@ -126,7 +126,7 @@ def _origin_of_failure(turn: FlowTurn, node: str) -> str:
 _SKIPPED = Outcome(SKIPPED)
 
 
-def _settle(turn: FlowTurn, place: Place, outcome: Outcome, *, automatic: bool = False) -> None:
+def _settle(turn: FlowTurn, place: Visit, outcome: Outcome, *, automatic: bool = False) -> None:
     turn.record(place, outcome, automatic=automatic)
     if not automatic and turn.stop_if_stuck(place.node, outcome):
         return

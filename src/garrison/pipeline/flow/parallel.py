@@ -24,7 +24,7 @@ from collections.abc import Sequence
 
 from garrison.pipeline.flow.program import CONDITIONAL, FAN_IN, FanOut, Route, Unit
 from garrison.pipeline.flow.routing import choose
-from garrison.pipeline.flow.state import ROOT, BranchResult, Fan, FlowTurn, Move, Place
+from garrison.pipeline.flow.state import ROOT, BranchResult, Fan, FlowTurn, Move, Visit
 from garrison.pipeline.outcome import FAIL, PARTIAL, SKIPPED, STATUSES, SUCCESS, Outcome
 from garrison.values import replace
 
@@ -47,7 +47,7 @@ def fan_out_of(turn: FlowTurn, node: str) -> FanOut:
 # ---- opening ---------------------------------------------------------------------------------------------------------
 
 
-def open_branches(turn: FlowTurn, place: Place, unit: Unit) -> bool:
+def open_branches(turn: FlowTurn, place: Visit, unit: Unit) -> bool:
     """Open the branches of a parallel; return False if it has none, so that it is decided at once.
 
     Every unconditional edge opens a branch, and so does every conditional one that is true after the previous outcome,
@@ -150,7 +150,7 @@ def _result(fan: Fan, key: str, outcome: Outcome, node: str, written: dict[str, 
 # ---- closing ---------------------------------------------------------------------------------------------------------
 
 
-def close(turn: FlowTurn, fan_id: str) -> tuple[Place, Outcome]:
+def close(turn: FlowTurn, fan_id: str) -> tuple[Visit, Outcome]:
     """Cancel the running branches of a parallel and judge it; return its place and its outcome, results included."""
     fan = _cancel(turn, fan_id)
     results = []
@@ -166,7 +166,7 @@ def close(turn: FlowTurn, fan_id: str) -> tuple[Place, Outcome]:
     done = [result for result in counted if not result["cancelled"]]
     good = sum(result["status"] in _GOOD for result in done)
     updates = {RESULTS: counted, "parallel.success_count": good, "parallel.failure_count": len(done) - good}
-    place = Place(fan_id, fan.node, fan.visit, 1, fan.branch)
+    place = Visit(fan_id, fan.node, fan.visit, 1, fan.branch)
     return place, replace(judge(fan_out, done, len(fan.keys)), context_updates=updates)
 
 
@@ -180,7 +180,7 @@ def _cancel(turn: FlowTurn, fan_id: str) -> Fan:
     return fan
 
 
-def retry(turn: FlowTurn, place: Place, outcome: Outcome) -> bool:
+def retry(turn: FlowTurn, place: Visit, outcome: Outcome) -> bool:
     """Enter a failed parallel again if its own max_retries allows it; return whether it does."""
     context, key = turn.state.contexts[place.branch], f"internal.retry_count.{place.node}"
     count = int(str(context.get(key, 0)))
@@ -214,7 +214,7 @@ def judge(fan_out: FanOut, done: Sequence[BranchResult], branches: int) -> Outco
     return Outcome(PARTIAL if is_partial else SUCCESS, notes=counts)
 
 
-def failure_edge(turn: FlowTurn, place: Place, unit: Unit, outcome: Outcome) -> Route | None:
+def failure_edge(turn: FlowTurn, place: Visit, unit: Unit, outcome: Outcome) -> Route | None:
     """Return the conditional edge of a failed parallel that asks for its failure and opened no branch."""
     if outcome.status != FAIL or not unit.conditional:
         return None

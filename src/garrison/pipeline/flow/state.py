@@ -42,7 +42,7 @@ ROOT = ""
 """Path of the branch that is the run itself."""
 
 
-class Place(Value):
+class Visit(Value):
     """One node in flight.
 
     `id` is stable and unique in a run: `impl#2` is the second visit, `fan#1/left/impl#1` a visit within a branch.
@@ -133,7 +133,7 @@ class FlowState:
     steps: int = 0
     redirects: int = 0
     restarts: int = 0
-    in_flight: dict[str, Place] = field(default_factory=dict)
+    in_flight: dict[str, Visit] = field(default_factory=dict)
     queue: list[Move] = field(default_factory=list)
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     visits: dict[str, int] = field(default_factory=dict)
@@ -197,11 +197,11 @@ class FlowChange:
     the run's status if this event ended it.
     """
 
-    started: list[Place] = field(default_factory=list)
-    retried: list[Place] = field(default_factory=list)
+    started: list[Visit] = field(default_factory=list)
+    retried: list[Visit] = field(default_factory=list)
     finished: list[EndedVisit] = field(default_factory=list)
     followed: list[tuple[str, Route]] = field(default_factory=list)
-    cancelled: list[Place] = field(default_factory=list)
+    cancelled: list[Visit] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
     branches: list[tuple[str, str]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -265,7 +265,7 @@ class FlowTurn:
 
     # ---- visits ------------------------------------------------------------------------------------------------------
 
-    def visit(self, move: Move) -> Place | None:
+    def visit(self, move: Move) -> Visit | None:
         """Start a visit; None if a budget is used up, which ends the run."""
         state, unit = self.state, self.program.units[move.node]
         if state.steps >= state.max_steps:
@@ -289,9 +289,9 @@ class FlowTurn:
             if self.program.flow != "dag" or failed in self.program.reachable(move.node, backwards=True):
                 reason = f"{failed} failed: {branch.last.failure_reason or 'no reason given'}"
         name = f"{move.branch}/{move.node}#{number}" if move.branch else f"{move.node}#{number}"
-        return Place(name, move.node, number, 1, move.branch, 0, reason, 0, move.via)
+        return Visit(name, move.node, number, 1, move.branch, 0, reason, 0, move.via)
 
-    def launch(self, place: Place) -> None:
+    def launch(self, place: Visit) -> None:
         """Put an attempt in flight, for the driver to run."""
         self.state.in_flight[place.id] = place
         self.change.started.append(place)
@@ -304,7 +304,7 @@ class FlowTurn:
 
     # ---- outcomes ----------------------------------------------------------------------------------------------------
 
-    def retry(self, place: Place, outcome: Outcome, unit: Unit) -> bool:
+    def retry(self, place: Visit, outcome: Outcome, unit: Unit) -> bool:
         """Put another attempt in flight if the retry policy allows it; return whether it does."""
         if outcome.status not in (RETRY, FAIL) or outcome.failure_class == DETERMINISTIC:
             return False
@@ -320,7 +320,7 @@ class FlowTurn:
         self.launch(retry)
         return True
 
-    def record(self, place: Place, outcome: Outcome, *, automatic: bool = False) -> None:
+    def record(self, place: Visit, outcome: Outcome, *, automatic: bool = False) -> None:
         """Record the outcome of a visit in the history, the context and the branch."""
         state = self.state
         state.outcomes[place.node] = outcome

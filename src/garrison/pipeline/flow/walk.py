@@ -9,7 +9,7 @@ from __future__ import annotations
 from garrison.pipeline.flow import parallel
 from garrison.pipeline.flow.program import CONDITIONAL, EXIT, FAN_IN, PARALLEL, START, Unit
 from garrison.pipeline.flow.routing import choose
-from garrison.pipeline.flow.state import DONE, FAILED, ROOT, FlowTurn, Move, Place
+from garrison.pipeline.flow.state import DONE, FAILED, ROOT, FlowTurn, Move, Visit
 from garrison.pipeline.outcome import FAIL, PARTIAL, SUCCESS, Outcome
 
 MAX_REDIRECTS = 3
@@ -33,7 +33,7 @@ def enter(turn: FlowTurn, move: Move) -> None:
         turn.launch(place)
 
 
-def settle(turn: FlowTurn, place: Place, outcome: Outcome) -> None:
+def settle(turn: FlowTurn, place: Visit, outcome: Outcome) -> None:
     """Record the outcome of a visit and continue from it."""
     turn.record(place, outcome)
     if not turn.stop_if_stuck(place.node, outcome):
@@ -95,7 +95,7 @@ def initial_outcome(status: str) -> Outcome:
 # ---- automatic nodes -------------------------------------------------------------------------------------------------
 
 
-def _execute(turn: FlowTurn, place: Place, unit: Unit) -> None:
+def _execute(turn: FlowTurn, place: Visit, unit: Unit) -> None:
     branch = turn.state.branches[place.branch]
     if unit.handler == START:
         _pass_through(turn, place, Outcome(SUCCESS))
@@ -109,12 +109,12 @@ def _execute(turn: FlowTurn, place: Place, unit: Unit) -> None:
         _join(turn, place.id)
 
 
-def _pass_through(turn: FlowTurn, place: Place, outcome: Outcome) -> None:
+def _pass_through(turn: FlowTurn, place: Visit, outcome: Outcome) -> None:
     turn.record(place, outcome, automatic=True)
     go_on(turn, place.branch, turn.program.units[place.node], outcome)
 
 
-def _exit(turn: FlowTurn, place: Place) -> None:
+def _exit(turn: FlowTurn, place: Visit) -> None:
     if place.branch != ROOT:
         last = turn.state.branches[place.branch].last
         turn.record(place, parallel.without_updates(last), automatic=True)

@@ -34,7 +34,7 @@ from garrison.values import Value
 
 if TYPE_CHECKING:
     from garrison.pipeline.fidelity import Carryover
-    from garrison.pipeline.flow import Place
+    from garrison.pipeline.flow import Visit
     from garrison.pipeline.graph import Edge, Graph, Node
     from garrison.pipeline.questions import Answerer
     from garrison.pipeline.store import Artifacts, Event
@@ -89,7 +89,7 @@ class Call:
     __slots__ = ("_cancelled", "_emit", "_folder", "_make_folder", "_tell", "asked", "context", "edge",
                  "finished_visits", "graph", "is_idle", "node", "place", "resumed", "run", "session")
 
-    def __init__(self, node: Node, place: Place, context: Mapping[str, Any], run: Scope, *,
+    def __init__(self, node: Node, place: Visit, context: Mapping[str, Any], run: Scope, *,
                  edge: Edge | None = None, tell: Callable[[], Carryover] | None = None,
                  folder: Callable[[], Path] | None = None, emit: Callable[..., None] | None = None,
                  resumed: bool = False) -> None:

@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 
 from garrison.errors import GarrisonError
-from garrison.pipeline.flow.state import Place
+from garrison.pipeline.flow.state import Visit
 from garrison.pipeline.graph import Graph, Node
 from garrison.pipeline.handlers.call import Call, Scope, Waiting, failed, from_error, to_outcome
 from garrison.pipeline.handlers.registry import Registry
@@ -51,7 +51,7 @@ def main() -> int:
     run = os.environ.get("GARRISON_RUN", "")
     graph = Graph(run, {"goal": body["goal"]}, {node.id: node})
     attempt = int(os.environ.get("GARRISON_ATTEMPT", "1"))
-    call = Call(node, Place(node.id, node.id, attempt=attempt), context,
+    call = Call(node, Visit(node.id, node.id, attempt=attempt), context,
                 Scope(run, graph, Path.cwd(), dict(os.environ), base=Path.cwd()))
     outcome = asyncio.run(_call(type_, call))
     result_file.write_text(json.dumps(asdict(outcome), default=str))

@@ -41,7 +41,7 @@ from garrison.values import replace
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from garrison.pipeline.flow import Place
+    from garrison.pipeline.flow import Visit
     from garrison.sandbox import place as sandbox
     from garrison.sandbox.network import NetworkPlace
 
@@ -140,7 +140,7 @@ async def _run_in(call: Call, command: str, folder: Path, variables: Mapping[str
         remove_private_folder(folder)
 
 
-def recorded_exit_code(folder: Path, place: Place) -> int | None:
+def recorded_exit_code(folder: Path, place: Visit) -> int | None:
     """Return the exit code that the command of this very attempt left in its folder; None if there is none."""
     line = untrusted.read_begin(folder, EXIT_FILE, _MAX_EXIT).decode(errors="surrogateescape")
     attempt, code, rest = [*line.split(" ", 2), "", ""][:3]

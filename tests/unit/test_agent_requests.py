@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from garrison.agents.base import AgentQuestion
+from garrison.agents.base import PendingQuestion
 from garrison.agents.channel import TokenBucket
 from garrison.agents.reports import MAX_QUESTIONS, WAITING, AgentReports
 from garrison.agents.requests import (
@@ -87,10 +87,10 @@ def test_a_question_and_its_answer(tmp_path):
     assert isinstance(first, str)
     assert reports.handle(QuestionRequest("Which colour?")) == first, "it is open already"
     second = reports.handle(QuestionRequest("And which size?"))
-    assert reports.question == AgentQuestion(first, "Which colour?")
+    assert reports.question == PendingQuestion(first, "Which colour?")
     assert "Which colour?" in (tmp_path / WAITING).read_text()
     assert reports.answer(first, "blue")
-    assert reports.question == AgentQuestion(second, "And which size?")
+    assert reports.question == PendingQuestion(second, "And which size?")
     assert reports.answer(second, "7")
     assert reports.question is None
     assert not (tmp_path / WAITING).exists()

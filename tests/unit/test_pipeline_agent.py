@@ -6,7 +6,7 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
-from garrison.agents.base import AgentQuestion, WorkResult
+from garrison.agents.base import PendingQuestion, WorkResult
 from garrison.cli.pipeline_agent import _wait_or_stop
 from garrison.sandbox.network import NetworkPlace
 
@@ -14,7 +14,7 @@ from garrison.sandbox.network import NetworkPlace
 class AskingWork:
     """Work that asks one question and succeeds once it is answered."""
 
-    question = AgentQuestion("q1", "Which colour?")
+    question = PendingQuestion("q1", "Which colour?")
 
     def __init__(self) -> None:
         self.answers: list[tuple[str, str]] = []

@@ -265,7 +265,7 @@ class Trouble(Value):
     """Set if the attempt fails for it."""
 
 
-class AgentQuestion(Value):
+class PendingQuestion(Value):
     """A question for the user; `id` differs from that of the previous question."""
 
     id: str
@@ -317,7 +317,7 @@ class Work(Protocol):
         return None
 
     @property
-    def question(self) -> AgentQuestion | None:
+    def question(self) -> PendingQuestion | None:
         return None
 
     @property

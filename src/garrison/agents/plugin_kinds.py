@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 import msgspec
 
-from garrison.agents.base import AgentQuestion, Trouble, Work, WorkResult
+from garrison.agents.base import PendingQuestion, Trouble, Work, WorkResult
 from garrison.agents.briefing import Reporting
 from garrison.agents.profile import LIMITS, Profile, read_limits, show_limits
 from garrison.errors import GarrisonError, Refused, UsageError
@@ -146,7 +146,7 @@ class _Guarded(Work):
         return self._ask(lambda: self._work.phase, None)
 
     @property
-    def question(self) -> AgentQuestion | None:
+    def question(self) -> PendingQuestion | None:
         return self._ask(lambda: self._work.question, None)
 
     @property

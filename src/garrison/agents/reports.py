@@ -14,7 +14,7 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from garrison.agents.base import WAITING, AgentQuestion
+from garrison.agents.base import WAITING, PendingQuestion
 from garrison.agents.requests import (
     MAX_TEXT,
     NoteRequest,
@@ -95,8 +95,8 @@ class AgentReports:
         (self._folder / RESULT).unlink(missing_ok=True)
 
     @property
-    def question(self) -> AgentQuestion | None:
-        return next((AgentQuestion(id_, text) for id_, text in self._open.items()), None)
+    def question(self) -> PendingQuestion | None:
+        return next((PendingQuestion(id_, text) for id_, text in self._open.items()), None)
 
     def answer(self, question: str, text: str) -> bool:
         """Keep the answer to a question asked here, if only by a predecessor's agent; return False for another one."""

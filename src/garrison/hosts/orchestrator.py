@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from garrison.agents import registry
-from garrison.agents.base import WAITING, AgentQuestion, Work, WorkResult
+from garrison.agents.base import WAITING, PendingQuestion, Work, WorkResult
 from garrison.agents.claude.settings import ATTRIBUTES
 from garrison.agents.conversation import messages
 from garrison.agents.conversation.files import AttemptFiles
@@ -289,11 +289,11 @@ class RemoteWork(Work):
         return self._progress.phase or None
 
     @property
-    def question(self) -> AgentQuestion | None:
+    def question(self) -> PendingQuestion | None:
         """Return the question that the agent on the host asks."""
         if not self._progress.question_id or self._stopping_since is not None:
             return None
-        return AgentQuestion(f"{self.state.offer}-{self._progress.question_id}"[:80],
+        return PendingQuestion(f"{self.state.offer}-{self._progress.question_id}"[:80],
                         f"{self._progress.question} (on {self.state.host})")
 
     def answer(self, question: str, text: str) -> None:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from garrison.agents import prompt, registry
-from garrison.agents.base import AgentQuestion, Assignment, Trouble, Work, WorkResult
+from garrison.agents.base import Assignment, PendingQuestion, Trouble, Work, WorkResult
 from garrison.agents.channel import open_channel
 from garrison.agents.channel_client import INSIDE, VARIABLE
 from garrison.agents.conversation.files import AttemptFiles
@@ -331,7 +331,7 @@ class RunnerJobs:
         return min((at for at in due if at is not None), default=None)
 
     @property
-    def question(self) -> AgentQuestion | None:
+    def question(self) -> PendingQuestion | None:
         return self._job.question if isinstance(self._job, (ValidatorJob, HeldValidation)) else None
 
     def answer(self, question_id: str, text: str) -> None:
@@ -610,7 +610,7 @@ class ValidatorJob:
         return min((at for at in due if at is not None), default=None)
 
     @property
-    def question(self) -> AgentQuestion | None:
+    def question(self) -> PendingQuestion | None:
         return self._work.question
 
     def answer(self, question_id: str, text: str) -> None:
@@ -654,13 +654,13 @@ class HeldValidation:
         self._answer, self._refused, self._is_stopping = "", 0, False
 
     @property
-    def question(self) -> AgentQuestion | None:
+    def question(self) -> PendingQuestion | None:
         """Return the question to the person in charge."""
         if self._answer:
             return None
         agent, known = self._undecided.agent or self._jobs.command(VALIDATOR), self._undecided
         how = f"answer `{AGAIN}`, `{LAND}` (without a verdict), or the name of another agent that can validate"
-        return AgentQuestion(f"undecided-{known.sessions}-{self._refused}",
+        return PendingQuestion(f"undecided-{known.sessions}-{self._refused}",
                         f"the validator {agent} could not judge the finished branch, which is held: {known.reason} "
                         f"({known.sessions} sessions); {how}")
 

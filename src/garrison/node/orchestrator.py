@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from garrison.agents.base import AgentQuestion, Assignment, Trouble, WorkResult
+from garrison.agents.base import Assignment, PendingQuestion, Trouble, WorkResult
 from garrison.agents.channel import Channel, open_channel
 from garrison.agents.channel_client import INSIDE, VARIABLE
 from garrison.agents.failover import START, find_trouble
@@ -389,7 +389,7 @@ class Orchestrator:
             from garrison.agents.conversation.questions import keep_answer
 
             asked = next((each for each in (work.question, self.reports.question)
-                          if each is not None and each.id == question), AgentQuestion(question, ""))
+                          if each is not None and each.id == question), PendingQuestion(question, ""))
             keep_answer(AttemptFiles(self.assignment.folder), asked, text, self.runtime.clock.utc())
             if not self.reports.answer(question, text):
                 work.answer(question, text)
@@ -475,7 +475,7 @@ class Orchestrator:
         self._end_without_result(failover.describe(), death_class=FAILOVER)
         return True
 
-    def _with_tried(self, question: AgentQuestion | None) -> AgentQuestion | None:
+    def _with_tried(self, question: PendingQuestion | None) -> PendingQuestion | None:
         """Return the question, with the agents that were tried before the one whose work it stops."""
         if question is None or self.work is None or self.work.trouble is None or not self.agents.tried:
             return question
@@ -694,7 +694,7 @@ class Mailbox:
         # Only an existing folder can be watched.
         atomic.make_directory(signals.inbox_path(runtime.home, incarnation.key))
 
-    def ask(self, question: AgentQuestion | None, task: Task) -> None:
+    def ask(self, question: PendingQuestion | None, task: Task) -> None:
         """Send the open question to the runner, once."""
         parent = self.incarnation.identity.parent
         if question is None or question.id == self._asked or parent is None:

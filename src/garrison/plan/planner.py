@@ -40,7 +40,7 @@ from garrison.values import Value, replace
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from garrison.agents.base import AgentQuestion, Work, WorkResult
+    from garrison.agents.base import PendingQuestion, Work, WorkResult
     from garrison.plan.proposal import Past, PlanRules, ProposedPlan
     from garrison.plan.store import PlanRecord, Plans
     from garrison.processes.runtime import Runtime
@@ -199,7 +199,7 @@ class Planner:
             if ended is not None:
                 os.close(ended)
 
-    def _answer_question(self, work: Work, question: AgentQuestion) -> None:
+    def _answer_question(self, work: Work, question: PendingQuestion) -> None:
         answer = self._answer(question.text)
         if answer is None:
             raise OpenQuestions((question.text,))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from garrison.agents.acp import prompts
 from garrison.agents.acp.settings import MAX_LOST_SESSIONS, AcpJob, AcpSettings, for_node, read_only
-from garrison.agents.base import NO_REPORT, VALIDATOR, WORKER, AgentQuestion, AgentReport, Assignment
+from garrison.agents.base import NO_REPORT, VALIDATOR, WORKER, AgentReport, Assignment, PendingQuestion
 from garrison.agents.channel_client import VARIABLE
 from garrison.agents.conversation import policy, questions
 from garrison.agents.conversation.attempt import ConnectedAttempt
@@ -64,12 +64,12 @@ class AcpAttempt(ConnectedAttempt):
         super().__init__(name, assignment, now, argv, model=settings.model, role=role, wall=wall)
 
     @property
-    def question(self) -> AgentQuestion | None:
+    def question(self) -> PendingQuestion | None:
         """Return the open question, also one for whose answer the agent's program waits."""
         if self.program is not None:
             body = read_json(self.files.question)
             is_open = body and body.get("call") and not questions.is_answered(self.files)
-            return AgentQuestion(str(body["id"]), str(body["text"])) if body and is_open else None
+            return PendingQuestion(str(body["id"]), str(body["text"])) if body and is_open else None
         return super().question
 
     def _ask(self, text: str) -> None:

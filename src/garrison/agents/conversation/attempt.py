@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 
 from garrison.agents.base import (
     WORKER,
-    AgentQuestion,
     AgentReport,
     Assignment,
     ConnectionOrder,
+    PendingQuestion,
     Trouble,
     Work,
     WorkResult,
@@ -128,7 +128,7 @@ class SuspendableAttempt(Work):
         return questions.wake_at(self.decision, self._wall())
 
     @property
-    def question(self) -> AgentQuestion | None:
+    def question(self) -> PendingQuestion | None:
         """Return the open question: the agent's, or one about a failure that only the user can resolve."""
         return questions.open_question(self.files, self.endings, self.decision, over=self.outcome is not None)
 

@@ -15,7 +15,7 @@ import uuid
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from garrison.agents.base import ANSWERED, VALIDATOR, AgentQuestion
+from garrison.agents.base import ANSWERED, VALIDATOR, PendingQuestion
 from garrison.agents.conversation import policy
 from garrison.agents.conversation.policy import NextStep, NextStepKind
 from garrison.agents.conversation.stream import describe_call
@@ -78,7 +78,7 @@ def save_answer(files: AttemptFiles, question: str, text: str) -> None:
     write_json(files.lifted if question.startswith(_FAILURE) else files.answer, {"id": question, "text": text})
 
 
-def keep_answer(files: AttemptFiles, question: AgentQuestion, text: str, at: str) -> None:
+def keep_answer(files: AttemptFiles, question: PendingQuestion, text: str, at: str) -> None:
     """Keep the user's answer for later attempts and their validators, once; not one about a failure or a permission,
     which says nothing about the task."""
     asked, path = read_json(files.question) or {}, files.attempt / ANSWERED
@@ -97,15 +97,15 @@ def settle(files: AttemptFiles, text: str) -> None:
 
 
 def open_question(files: AttemptFiles, endings: Sequence[ConnectionEnd], decision: NextStep, *,
-                  over: bool) -> AgentQuestion | None:
+                  over: bool) -> PendingQuestion | None:
     """Return the question that the user has to answer while that decision waits.
 
     It is the agent's or, unless the attempt is `over`, one about a failure that only the user can resolve.
     """
     if decision.step is NextStepKind.PARK and not over:
-        return AgentQuestion(failure_id(endings), decision.reason)
+        return PendingQuestion(failure_id(endings), decision.reason)
     question = read_json(files.question) if decision.step is NextStepKind.ASK else None
-    return AgentQuestion(question["id"], question["text"]) if question else None
+    return PendingQuestion(question["id"], question["text"]) if question else None
 
 
 def failure_id(endings: Sequence[ConnectionEnd]) -> str:

@@ -284,8 +284,8 @@ def test_the_mode_that_holds(wanted: Mode, machine: Abilities, mode: Mode) -> No
 @pytest.mark.parametrize(("wanted", "machine", "message"), [
     (Mode.BUBBLEWRAP, ONLY_LANDLOCK, r"is not installed; install it with `.*bubblewrap`, or set mode = \"none"),
     (Mode.LANDLOCK, NEITHER, "Landlock is not enabled in this kernel; "),
-    (Mode.AUTO, NEITHER, r"here \(no permission\); allow user namespaces to this user, or set mode = \"none\" in"),
-    (Mode.AUTO, ONLY_LANDLOCK, r"install it with `.*, or set mode = \"landlock\" \(it leaves gaps: .* or mode = \"n"),
+    (Mode.AUTO, NEITHER, r"here \(no permission\); allow user namespaces.*, or set mode = \"none\" in"),
+    (Mode.AUTO, ONLY_LANDLOCK, r"install it with `.*, or pass `--sandbox landlock`, which leaves gaps .* \"none\""),
 ])
 def test_a_mode_that_cannot_be_held_is_refused_with_a_remedy(wanted: Mode, machine: Abilities, message: str) -> None:
     with pytest.raises(Refused, match=message):

@@ -20,6 +20,7 @@ from garrison.errors import UsageError
 from garrison.sandbox.place import MODE_VARIABLE, Role
 from garrison.sandbox.probe import mode_here
 from garrison.sandbox.rights import read_rights
+from garrison.system.git.repository import check_version
 
 
 @click.command(cls=Command, examples=(
@@ -44,6 +45,7 @@ def demo(no_chaos: bool, keep: bool, terminal: str, claude: bool, live: bool) ->
         raise UsageError("--live requires --claude")
     if claude:
         extras.require("claude", "--claude")
+    check_version()
     settle_mode(find_home())
     # In its own home nothing is stated; the answer that this user gave once holds there as well.
     os.environ[MODE_VARIABLE] = mode_here(read_rights(find_home(), Role.AGENT).mode)

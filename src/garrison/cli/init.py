@@ -50,7 +50,7 @@ from garrison.sandbox.rights import read_rights
 from garrison.system import untrusted
 from garrison.system.command import run
 from garrison.system.git import Git, validate_repository
-from garrison.system.git.repository import explain_detached_head
+from garrison.system.git.repository import check_version, explain_detached_head
 from garrison.values import Value, asdict, replace
 
 MAX_PATHS, MAX_MANIFESTS, MAX_TEXTS = 50_000, 300, 60
@@ -106,6 +106,7 @@ def init(target_dir: Path | None, gate: str | None, setup: str | None, agent: st
     If garrison.toml exists already, init tries what it says and leaves it as it is.
     """
     runtime = Runtime.real(find_home(home))
+    check_version()
     repo = validate_repository(target_dir or Path.cwd())
     kept = read_project(repo) if (repo / PROJECT_FILE).exists() and not force else None
     if kept is not None and (gate or setup or agent or base):

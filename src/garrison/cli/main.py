@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import click
 
 from garrison.cli.commands import LazyGroup, run_command
 from garrison.cli.options import home_option, use_home
+from garrison.cli.output import print_message
+from garrison.errors import GarrisonError
 from garrison.plugins import OWN_COMMANDS
 
 SECTIONS = {
@@ -127,12 +130,52 @@ Completion:
 """
 
 
-@click.group(cls=LazyGroup, sections=SECTIONS, unlisted=SCRIPTS, extras=OWN_COMMANDS, hints=_HINTS, epilog=EPILOG)
+_FIRST_SCREEN = """\
+Keep a crew of coding agents at work on one git repository.
+
+  garrison demo                watch it for half a minute
+  garrison init                in your repository, once
+  garrison run "fix the bug"   one task, in words
+  garrison run --tasks TODO.md each task of a list
+  garrison status              what is at work
+  garrison review              what waits to land
+  garrison why NODE            what happened, what to do
+  garrison doctor              what this machine lacks
+
+garrison COMMAND --help: options and examples of a command
+garrison help --all: all commands
+"""
+"""What `garrison` alone prints: it fits into 24 lines of 60 columns."""
+
+
+@click.group(cls=LazyGroup, sections=SECTIONS, unlisted=SCRIPTS, extras=OWN_COMMANDS, hints=_HINTS, epilog=EPILOG,
+             invoke_without_command=True)
 @click.version_option(package_name="garrison")
 @home_option
-def garrison(home: str | None) -> None:
+@click.pass_context
+def garrison(context: click.Context, home: str | None) -> None:
     """Keep a crew of coding agents at work on one git repository."""
     use_home(home)
+    if context.invoked_subcommand is None:
+        click.echo(_FIRST_SCREEN, err=True)
+        print_message(_describe_place())
+        context.exit(2)
+
+
+def _describe_place() -> str:
+    """Return what can be done where the user stands: a line that says what is missing, or what comes next."""
+    from garrison.config import PROJECT_FILE
+    from garrison.system.git import validate_repository
+    from garrison.system.git.repository import check_version
+
+    try:
+        check_version()
+        repo = validate_repository(Path.cwd())
+    except GarrisonError as error:
+        return f"here: {error}"
+    if not (repo / PROJECT_FILE).exists():
+        return f"here: {repo} is not prepared yet; next: garrison init"
+    return f"here: {repo} is prepared; next: garrison run TASK"
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -14,6 +14,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, TextIO
 
 from garrison import extras
@@ -272,11 +273,32 @@ def _as_garrison_error(error: Exception) -> GarrisonError:
         return GarrisonError(f"{error.strerror}{where}; free some space (`df -h` shows where), then type the same "
                              "command again")
     if isinstance(error, OSError) and error.errno in (errno.EROFS, errno.EACCES) and error.filename:
-        return GarrisonError(f"{error.strerror}: {error.filename}; mend that, or name another home with --home or "
-                             "GARRISON_HOME if it is in that")
+        return GarrisonError(f"{error.strerror}: {error.filename}; make it writable, or keep home and worktrees "
+                             f"elsewhere: {_elsewhere()}")
+    if isinstance(error, OSError) and error.errno in (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS) and error.filename:
+        remedy = "clone the repository to a local disk, and start there" if "/.git/" in error.filename else \
+            f"keep home and worktrees on a local disk: {_elsewhere()}"
+        return GarrisonError(f"{error.filename} cannot be locked ({error.strerror}), as on some network file systems; "
+                             f"{remedy}")
+    if isinstance(error, FileNotFoundError) and not error.filename and _is_folder_gone():
+        return GarrisonError("the folder that you are in is gone; `cd` to one that exists")
     if isinstance(error, OSError):
         return GarrisonError(f"{error.strerror or error}: {error.filename or 'garrison cannot continue'}")
     return GarrisonError(f"internal error ({type(error).__name__}: {error}); GARRISON_DEBUG=1 shows the traceback")
+
+
+def _is_folder_gone() -> bool:
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        return True
+    return False
+
+
+def _elsewhere() -> str:
+    """Return the line by which a shell keeps home and worktrees on the disk of /var/tmp."""
+    place = f"/var/tmp/garrison-{os.geteuid()}"
+    return f"`export GARRISON_HOME={place}/home GARRISON_TREES={place}/trees`"
 
 
 @contextmanager

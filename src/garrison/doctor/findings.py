@@ -13,6 +13,8 @@ from garrison.doctor.fixes import (
     quarantine_file,
     remove_folder,
 )
+from garrison.system.git.repository import OLDEST
+from garrison.system.machine import parse_version
 from garrison.values import Value, replace
 
 if TYPE_CHECKING:
@@ -238,9 +240,9 @@ def judge_machine(git: str, tmux: str, *, has_tmux: bool, inotify: bool, user_ma
         tmux: its version, '' if it is missing or too old.
     """
     findings = []
-    if parse_version(git) < (2, 39):
+    if parse_version(git) < OLDEST:
         findings.append(Finding("git", Severity.ERROR, f"git {git or 'is missing'}; 2.39 or newer is needed",
-                                advice="install a newer git"))
+                                advice="install a newer git" if git else "install git"))
     if not tmux:
         findings.append(Finding("tmux", Severity.NOTE, ("tmux is older than 3.2" if has_tmux
                                                         else "tmux is not installed")
@@ -259,13 +261,3 @@ def judge_machine(git: str, tmux: str, *, has_tmux: bool, inotify: bool, user_ma
         findings.append(Finding("pidfd", Severity.NOTE, "the kernel (before 6.15) does not report exit codes of other "
                                 "processes' children: they are read from records and logs"))
     return findings
-
-
-def parse_version(text: str) -> tuple[int, ...]:
-    """Return the numbers a version begins with: `2.43.0.rc1` → (2, 43, 0); () for none."""
-    numbers: list[int] = []
-    for part in text.split("."):
-        if not part.isdigit():
-            break
-        numbers.append(int(part))
-    return tuple(numbers)

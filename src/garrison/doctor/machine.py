@@ -23,12 +23,11 @@ from garrison.doctor.findings import (
     judge_file_system,
     judge_machine,
     judge_writable,
-    parse_version,
 )
 from garrison.errors import Refused, UsageError
 from garrison.plugins import WORDS, list_plugins
 from garrison.system import machine, systemd
-from garrison.system.command import run
+from garrison.system.git.repository import installed_version as git_version
 from garrison.system.tmux_server import supported_version
 
 if TYPE_CHECKING:
@@ -140,15 +139,10 @@ def _examine_system(environ: Mapping[str, str]) -> list[Finding]:
     with suppress(OSError, KeyError):
         user = getpass.getuser()
     return judge_machine(
-        git=_git_version(), tmux=supported_version() or "", has_tmux=shutil.which("tmux") is not None,
+        git=git_version(), tmux=supported_version() or "", has_tmux=shutil.which("tmux") is not None,
         inotify=_has_inotify(), user_manager=systemd.find_manager(environ) is not None,
         linger=bool(user) and Path("/var/lib/systemd/linger", user).exists(),
-        pidfd_info=parse_version(platform.release().partition("-")[0]) >= (6, 15))
-
-
-def _git_version() -> str:
-    match = re.search(r"\d+(\.\d+)+", run(["git", "--version"], 20.0).out)
-    return match[0] if match else ""
+        pidfd_info=machine.parse_version(platform.release().partition("-")[0]) >= (6, 15))
 
 
 def _has_inotify() -> bool:

@@ -72,7 +72,7 @@ from garrison.sandbox.rights import read_rights
 from garrison.system import machine
 from garrison.system.environment import list_withheld
 from garrison.system.git import Git, validate_repository
-from garrison.system.git.repository import explain_detached_head, operation_in_progress, split
+from garrison.system.git.repository import check_version, explain_detached_head, operation_in_progress, split
 from garrison.system.terminal_choice import choose_terminal
 from garrison.system.tmux_server import TmuxServer
 from garrison.values import Value, asdict, replace
@@ -118,6 +118,7 @@ def prepare_launch(runtime: Runtime, request: LaunchRequest, report: Callable[[s
 
     `claim` reserves the run before the gate starts; a launch that only checks needs none.
     """
+    check_version()
     text = _read(request.pipeline) if request.text is None else request.text
     check_configuration(runtime.home, report)
     graph, text = apply_installed(parse(text, str(request.pipeline)), text)

@@ -290,13 +290,21 @@ def _open_current(path: Path) -> int:
     while True:
         descriptor = open_or_create(path)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            flock(descriptor, fcntl.LOCK_EX, path)
             if same_file(descriptor, path):
                 return descriptor
         except BaseException:
             os.close(descriptor)
             raise
         os.close(descriptor)
+
+
+def flock(descriptor: int, operation: int, path: Path) -> None:
+    """Lock an open file; OSError with its path if its file system has no locks, which flock(2) does not name."""
+    try:
+        fcntl.flock(descriptor, operation)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def open_or_create(path: Path, flags: int = 0) -> int:

@@ -403,7 +403,7 @@ def fit(limits: Limits, spent: Sums, held: Sums, running: float, price: CallPric
 def _locked(home: Path) -> Iterator[None]:
     """Hold the home's lock of reservations, for milliseconds."""
     with (atomic.make_directory(home / "run") / "reservations.lock").open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        atomic.flock(file.fileno(), fcntl.LOCK_EX, home / "run" / "reservations.lock")
         yield
 
 

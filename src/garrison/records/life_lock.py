@@ -31,7 +31,7 @@ class LifeLock:
         """Lock `path` without waiting; None if another process holds it."""
         descriptor = atomic.open_or_create(path)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            atomic.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, path)
             if atomic.same_file(descriptor, path):  # else it was replaced between open and flock, and guards nothing
                 return cls(path, descriptor)
         except BlockingIOError:
@@ -79,7 +79,7 @@ def is_held(path: Path) -> bool:
         return False
     try:
         # A shared, non-blocking lock can make another's try fail for an instant; starts retry until their deadline.
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        atomic.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB, path)
     except BlockingIOError:
         return True
     finally:

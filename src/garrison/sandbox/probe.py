@@ -25,6 +25,7 @@ from garrison.sandbox.place import Abilities, Mode, Network, Role
 from garrison.sandbox.rights import read_rights
 from garrison.system import landlock, processes
 from garrison.system.command import run
+from garrison.system.machine import install_command
 from garrison.values import Value, asdict
 
 if TYPE_CHECKING:
@@ -32,11 +33,9 @@ if TYPE_CHECKING:
 
     from garrison.sandbox.place import Place, Rights
 
-INSTALLERS = {"apt-get": "apt-get install -y bubblewrap", "dnf": "dnf install -y bubblewrap",
-              "pacman": "pacman -S --noconfirm bubblewrap", "apk": "apk add bubblewrap",
-              "zypper": "zypper install -y bubblewrap"}
-"""Package manager → command that installs bubblewrap."""
-"""Line for a sandbox without gaps."""
+_SWITCHES = {"user.max_user_namespaces": "15000", "kernel.unprivileged_userns_clone": "1",
+             "kernel.apparmor_restrict_unprivileged_userns": "0"}
+"""Setting of the kernel that may forbid user namespaces → its value that allows them."""
 _ATTEMPTS = ((True, True), (True, False), (False, True), (False, False))
 """(own /proc, no further user namespaces): what is tried, the best first."""
 _TIMEOUT = 20.0
@@ -71,11 +70,11 @@ def choose_mode(wanted: Mode, able: Abilities) -> Mode:
     if wanted is Mode.LANDLOCK and able.landlock:
         return Mode.LANDLOCK
     lack = "Landlock is not enabled in this kernel" if wanted is Mode.LANDLOCK else able.refusal
-    others = "mode = \"none\" in [sandbox] of config.toml"
+    others = "set mode = \"none\" in [sandbox] of config.toml"
     if wanted is Mode.AUTO and able.landlock:
-        others = (f"mode = \"landlock\" (it leaves gaps: `garrison doctor --sandbox` lists them) or {others}, or pass "
-                  "--sandbox")
-    raise Refused(f"no sandbox: {lack}; {remedy(able)}, or set {others}")
+        others = ("pass `--sandbox landlock`, which leaves gaps (`garrison doctor --sandbox` lists them); mode = "
+                  "\"landlock\" or \"none\" in [sandbox] of config.toml keeps a choice")
+    raise Refused(f"no sandbox: {lack}; {remedy(able)}, or {others}")
 
 
 def held_mode(place: Place | None) -> Mode:
@@ -100,15 +99,15 @@ def describe_mode(mode: Mode, able: Abilities | None) -> str:
 
 
 def remedy(able: Abilities) -> str:
-    if able.bubblewrap or able.is_installed:
-        return "allow user namespaces to this user"
-    return f"install it with `{install_command()}`"
-
-
-def install_command() -> str:
-    known = (text for manager, text in INSTALLERS.items() if shutil.which(manager))
-    command = next(known, INSTALLERS["apt-get"])
-    return command if os.geteuid() == 0 else f"sudo {command}"
+    """Return what to do so that bubblewrap works, as a command where one is known."""
+    if not able.bubblewrap and not able.is_installed:
+        return f"install it with `{install_command('bubblewrap')}`"
+    sudo = "" if os.geteuid() == 0 else "sudo "
+    for name, value in _SWITCHES.items():
+        with suppress(OSError, ValueError):
+            if (int(Path("/proc/sys", name.replace(".", "/")).read_text()) == 0) is (value != "0"):
+                return f"allow user namespaces: `{sudo}sysctl -w {name}={value}`"
+    return "allow user namespaces to this user"
 
 
 def _try(program: str, has_own_proc: bool, can_forbid_namespaces: bool) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import sys
 import time
 from enum import StrEnum
@@ -36,6 +37,27 @@ def default_agents(cores: int, available: int | None) -> int:
     """Return the default of `--max-agents`: one per core, at least 2, if memory (bytes; None: unknown) allows. Pure."""
     by_cores = max(2, cores)
     return by_cores if available is None else max(1, min(by_cores, available // AGENT_BYTES))
+
+
+def parse_version(text: str) -> tuple[int, ...]:
+    """Return the numbers a version begins with: `2.43.0.rc1` → (2, 43, 0); () for none."""
+    numbers: list[int] = []
+    for part in text.split("."):
+        if not part.isdigit():
+            break
+        numbers.append(int(part))
+    return tuple(numbers)
+
+
+_INSTALLERS = {"apt-get": "apt-get install -y", "dnf": "dnf install -y", "pacman": "pacman -S --noconfirm",
+               "apk": "apk add", "zypper": "zypper install -y"}
+"""Package manager → command that installs the packages named after it."""
+
+
+def install_command(package: str) -> str:
+    """Return the command that installs a system package on this machine."""
+    command = next((text for manager, text in _INSTALLERS.items() if shutil.which(manager)), _INSTALLERS["apt-get"])
+    return f"{'' if os.geteuid() == 0 else 'sudo '}{command} {package}"
 
 
 RECOVERY = 60.0

@@ -19,11 +19,13 @@ import time
 from contextlib import suppress
 from functools import cached_property, partial
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, NamedTuple
 
 from garrison.backoff import Backoff
 from garrison.errors import GarrisonError, Refused
 from garrison.system import machine, untrusted
+from garrison.system.command import run
 from garrison.system.environment import absolute_path
 from garrison.system.git import damage
 from garrison.system.git.neutral import (
@@ -192,7 +194,7 @@ class Repository:
     def _explain_start(self, error: OSError, arguments: Sequence[str], env: Mapping[str, str]) -> GarrisonError:
         """Return the error of a git that could not be started."""
         if isinstance(error, FileNotFoundError) and shutil.which("git", path=env.get("PATH")) is None:
-            return GarrisonError("git is not on your PATH; install git, or add its folder to PATH")
+            return _lacks_git()
         if not self.root.is_dir():
             return GitError(arguments, 127, f"fatal: {error.strerror}; the repository is not there: {self.root}")
         subject = f": {error.filename}" if error.filename else ""  # none if the machine lacks descriptors
@@ -389,7 +391,7 @@ def _explain_no_repository(path: Path, stderr: str) -> str:
     message = next((line for line in stderr.splitlines() if line.startswith("fatal:")), "")
     if message and "not a git repository (or" not in message:
         return f"git cannot open the repository at {path}: {message.removeprefix('fatal: ')}; mend that first"
-    return f"{path} is not in a git repository; name one, or run `git init` there and commit"
+    return f"{path} is not in a git repository; `cd` to one, or make one there with `git init {quote(str(path))}`"
 
 
 def is_text(path: Path) -> bool:
@@ -413,6 +415,31 @@ def key_of(common: Path) -> str:
 
 
 # ------------------------------------------------------------------------------------- repositories that can be used
+
+
+OLDEST = (2, 39)
+"""The oldest git that has all that is used here."""
+
+
+def installed_version() -> str:
+    """Return the version of the git on PATH, '' if there is none."""
+    match = re.search(r"\d+(\.\d+)+", run(["git", "--version"], 20.0).out)
+    return match[0] if match else ""
+
+
+def check_version() -> None:
+    """Raise GarrisonError if git is missing, Refused if it is too old, before anything begins that fails halfway."""
+    version = installed_version()
+    if not version:
+        raise _lacks_git()
+    if machine.parse_version(version) < OLDEST:
+        raise Refused(f"git {version} is too old: garrison needs {'.'.join(map(str, OLDEST))} or newer; install it, "
+                      f"with `{machine.install_command('git')}` if your system has such a one")
+
+
+def _lacks_git() -> GarrisonError:
+    return GarrisonError(f"git is not on your PATH; install it with `{machine.install_command('git')}`, or add its "
+                         "folder to PATH")
 
 
 def validate_repository(path: Path) -> Path:
@@ -446,7 +473,9 @@ def _locate_step_by_step(path: Path) -> Path:
         if common.name == ".git" and (common / "index").exists():
             raise Refused(f"core.bare is true in {common.parent}, so git takes that checkout for a bare repository; "
                           f"run `git -C {common.parent} config core.bare false`")
-        way = f"start in a worktree of it, such as {there}" if there else "clone it and name the clone"
+        clone = common.with_name(f"{common.name.removesuffix('.git')}-checkout")
+        way = f"start in a worktree of it: `cd {quote(str(there))}`" if there else \
+            f"clone it and start there: `git clone {quote(str(common))} {quote(str(clone))}`"
         if there is None and common != path:  # a folder for worktrees, whose `.git` leads to it
             way = f"it has no worktree yet: `git -C {path} worktree add main`, and start there"
         raise Refused(f"{path} is a bare repository; {way}")
@@ -455,7 +484,9 @@ def _locate_step_by_step(path: Path) -> Path:
     if git.rev("HEAD") is None:
         if git.run("rev-list", "-n1", "--all").out.strip():
             raise Refused(f"{path} is on a branch without commits; switch to one that has some")
-        raise Refused(f"{path} has no commit yet; run `git -C {path} commit --allow-empty -m start` first")
+        at = f"git -C {quote(str(path))}"
+        raise Refused(f"{path} has no commit yet; commit what is there: `{at} add -A && {at} commit --allow-empty -m "
+                      "start`")
     return top_directory(path)
 
 
@@ -464,7 +495,8 @@ def top_directory(path: Path) -> Path:
     common = common_dir(path)
     top = Repository(path).run("rev-parse", "--show-toplevel", check=False).out.strip()
     if not top:
-        raise Refused(f"{common} is a git directory; name the checkout that belongs to it")
+        checkout = f": `cd {quote(str(common.parent))}`" if common.name == ".git" else ""
+        raise Refused(f"{common} is a git directory; start in the checkout that belongs to it{checkout}")
     return Path(top)
 
 

@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LONG = ("docs/how-to.md", "docs/supervision.md", "docs/getting-started.md", "docs/first-agent.md", "docs/task-lists.md",
         "docs/plan.md", "docs/after-landing.md", "docs/monorepos.md", "docs/configuration.md", "docs/upgrading.md")
 PAGES = ("docs/first-pipeline.md", "docs/notify.md", "docs/supervisor-by-hand.md", "docs/merge-queue.md",
-         "docs/preview.md", "docs/acp.md", "docs/best-of-n.md", "docs/lessons.md", *LONG)
+         "docs/preview.md", "docs/services.md", "docs/acp.md", "docs/best-of-n.md", "docs/lessons.md", *LONG)
 SAVED = frozenset({"dot", "toml", "yaml", "python"})
 SHOWN = frozenset({"text", ""})
 TEST = """import unittest

@@ -16,7 +16,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from garrison.pipeline.flow import ROOT, FlowState, Visit
 from garrison.pipeline.flow.program import CONDITIONAL, Program
 from garrison.pipeline.graph import Edge, Graph, Node, text
-from garrison.pipeline.outcome import Outcome
+from garrison.pipeline.outcome import ENGINE_KEYS, LAST_FAILURE, Outcome
 from garrison.values import Value
 
 FULL, TRUNCATE, COMPACT = "full", "truncate", "compact"
@@ -30,8 +30,8 @@ _MAX_STAGES = {COMPACT: 20, LOW: 3, MEDIUM: 8, HIGH: 40}
 _MAX_VALUE_CHARS = {COMPACT: 200, LOW: 80, MEDIUM: 300, HIGH: 1000}
 """Characters of one context value in it."""
 _INTERNAL = ("internal.", "graph.", "parallel.")
-_ENGINE_KEYS = frozenset({"outcome", "preferred_label", "current_node", "failure_reason", "failure_class",
-                          "last_stage"})
+_NOT_TOLD = frozenset(ENGINE_KEYS) - {*LAST_FAILURE}
+"""Keys that say nothing to an agent: the stages tell them in words."""
 
 
 class Carryover(Value):
@@ -177,7 +177,7 @@ def _preamble(mode: str, history: _History) -> str:
     lines = [f"Goal: {history.goal}"] if history.goal else []
     lines += ["Done so far:", *_stages(mode, history)]
     values = [f"- {key}: {_on_one_line(value, _MAX_VALUE_CHARS[mode])}" for key, value in history.context.items()
-              if not key.startswith(_INTERNAL) and key not in _ENGINE_KEYS and mode != LOW]
+              if not key.startswith(_INTERNAL) and key not in _NOT_TOLD and mode != LOW]
     if values:
         lines += ["What is known:", *values]
     return _shorten("\n".join(lines), _MAX_CHARS[mode])

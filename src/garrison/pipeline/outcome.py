@@ -37,6 +37,12 @@ DETERMINISTIC = "deterministic"
 RESPONSE_CHARS = 200
 """Characters of an agent's response in the context's `last_response`."""
 
+LAST_FAILURE = ("last_failure", "last_failed_node")
+"""Keys of a context that tell the reason and the node of the latest failure."""
+ENGINE_KEYS = ("outcome", "preferred_label", "failure_reason", "failure_class", "last_stage", *LAST_FAILURE,
+               "current_node")
+"""Keys of a context that the engine itself writes, in addition to those below `graph.` and `internal.`."""
+
 STATUS_WORDS: Mapping[str, str] = {
     **dict.fromkeys(("success", "succeeded", "succeed", "successful", "ok", "pass", "passed", "done", "complete",
                      "completed"), SUCCESS),

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from garrison.errors import GarrisonError, Refused, UsageError
 from garrison.pipeline.condition import Condition, holds, parse_condition
 from garrison.pipeline.graph import Graph, Node, flag, number, seconds, text
-from garrison.pipeline.outcome import FAIL, SUCCESS, Outcome
+from garrison.pipeline.outcome import ENGINE_KEYS, FAIL, SUCCESS, Outcome
 from garrison.values import Value
 
 if TYPE_CHECKING:
@@ -88,8 +88,6 @@ def inner_name(name: str, node: str) -> str:
 # ---- contexts --------------------------------------------------------------------------------------------------------
 
 _OWN_PREFIXES = ("graph.", "internal.", "stack.")
-_ENGINE_KEYS = frozenset({"outcome", "preferred_label", "current_node", "failure_reason", "failure_class", "last_stage",
-                          "last_failure", "last_failed_node"})
 
 
 def child_context(context: Mapping[str, object], node: Node) -> dict[str, object]:
@@ -110,7 +108,7 @@ def child_failed(reason: str, updates: Mapping[str, object]) -> Outcome:
 
 def _shared(context: Mapping[str, object]) -> dict[str, object]:
     return {key: value for key, value in context.items()
-            if not key.startswith(_OWN_PREFIXES) and key not in _ENGINE_KEYS}
+            if not key.startswith(_OWN_PREFIXES) and key not in ENGINE_KEYS}
 
 
 _ABSENT = object()

@@ -19,13 +19,12 @@ from functools import lru_cache
 from garrison.pipeline.condition import ALIASES, ConditionSyntax, keys_of
 from garrison.pipeline.graph import is_known_handler, position
 from garrison.pipeline.lint.findings import Problem, View, condition_of
+from garrison.pipeline.outcome import ENGINE_KEYS
 
 ENGINE = "the engine"
 
 WRITTEN: Mapping[str, tuple[str, ...]] = {
-    ENGINE: ("outcome", "preferred_label", "failure_reason", "failure_class", "last_stage", "last_failure",
-             "last_failed_node", "current_node", "graph.", "internal.restart_count", "internal.retry_count.",
-             "internal.session."),
+    ENGINE: (*ENGINE_KEYS, "graph.", "internal.restart_count", "internal.retry_count.", "internal.session."),
     "codergen": ("last_response",),
     "tool": ("tool.output", "tool.exit_code", "tool.last_line", *ALIASES),
     "wait.human": ("human.gate.selected", "human.gate.label", "human.gate.text", "human.gate.node"),

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import inspect
 import json
 import os
 import shutil
+import signal
 import sys
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,6 +32,9 @@ def _no_shim() -> None:
     if found and Path(found).read_bytes()[:2] == b"#!" and (real / "python3").exists():
         os.environ["PATH"] = f"{real}{os.pathsep}{os.environ['PATH']}"
 
+
+MEASURED_S = 0.1
+"""Seconds of processor time."""
 
 _no_shim()
 os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", scratch_root())  # where pytest makes its folders
@@ -83,36 +89,62 @@ def pytest_xdist_setupnodes() -> None:
 def pytest_sessionstart(session: pytest.Session) -> None:
     """In a process of xdist's, pytest-cov first measures as in the one that shares out the tests, then on top as it
     should: a pause would end only the latter, and leave the tests that must not be measured ten times slower."""
-    measured = session.config.pluginmanager.getplugin("_cov")
-    if hasattr(session.config, "workerinput") and measured is not None and measured.cov_controller is not None:
-        measured.cov_controller.cov.stop()
+    controller = _controller(session.config)
+    if hasattr(session.config, "workerinput") and controller is not None:
+        controller.cov.stop()
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
-    """Measure what imports execute in one of xdist's processes only: each collects all tests, half as slow again under
-    coverage.
+    """Measure no imports: collecting takes twice as long under coverage, and `test_imports.py` imports every module.
 
     What is collected stays until the end: the garbage collector looks at none of it, neither now nor during the tests.
     """
     gc.disable()
     try:
-        return (yield from _collect(session))
+        with _unmeasured(session.config):
+            return (yield)
     finally:
         gc.freeze()
         gc.enable()
 
 
-def _collect(session: pytest.Session) -> Generator[None, object, object]:
-    measured = session.config.pluginmanager.getplugin("_cov")
-    controller = measured.cov_controller if measured is not None else None
-    if controller is None or os.environ.get("PYTEST_XDIST_WORKER", "gw0") == "gw0":
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Measure the first `MEASURED_S` of each test only: what takes longer repeats lines, three times as slowly."""
+    controller = _controller(item.config)
+    if controller is None:
         return (yield)
-    controller.pause()
+    with contextlib.ExitStack() as rest:
+        before = signal.signal(signal.SIGVTALRM, lambda *_: rest.enter_context(_unmeasured(item.config)))
+        signal.setitimer(signal.ITIMER_VIRTUAL, MEASURED_S)
+        try:
+            return (yield)
+        finally:
+            signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+            signal.signal(signal.SIGVTALRM, before)
+
+
+def _controller(config: pytest.Config) -> Any:
+    """Return what measures coverage in this process; None where nothing does."""
+    measured = config.pluginmanager.getplugin("_cov")
+    return measured.cov_controller if measured is not None else None
+
+
+@contextlib.contextmanager
+def _unmeasured(config: pytest.Config) -> Iterator[None]:
+    """Pause coverage, wherever this process stands now."""
+    controller = _controller(config)
+    if controller is None or not controller.started:
+        yield
+        return
+    controller.cov.stop()
+    controller.started = False
     try:
-        return (yield)
+        yield
     finally:
-        controller.resume()
+        controller.cov.start()
+        controller.started = True
 
 
 def _coverage_settings() -> list[str]:
@@ -131,25 +163,19 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Coverage pauses where its tracer would take the time and learn nothing: in `untraced` tests, and in those of
-    hypothesis, whose own machinery is ten times slower under it; examples show the same lines.
-
-    The longest come first, dealt out among the processes in turn, so that none of them ends long after the others:
+    """The longest come first, dealt out among the processes in turn, so that none of them ends long after the others:
     whole runs one by one, all else by files, as are whole runs that share a fixture of their module.
     """
     hands: dict[str, list[pytest.Item]] = {}
     for item in sorted(items, key=_turn):
-        if item.get_closest_marker("untraced") or getattr(getattr(item, "function", None), "is_hypothesis_test", False):
-            item.add_marker("no_cover")
         hands.setdefault(str(item.path) if _turn(item) or _shares(item) else item.nodeid, []).append(item)
     processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     items[:] = [item for first in range(processes) for hand in list(hands.values())[first::processes] for item in hand]
 
 
 def _turn(item: pytest.Item) -> int:
-    """Return its place in the order in which tests start; 0 for whole runs and for those of many steps."""
-    turns = {"browser": 1, "integration": 1, "contract": 2, "unit": 3}
-    return 0 if item.get_closest_marker("untraced") else turns.get(item.path.parent.name, 0)
+    """Return its place in the order in which tests start; 0 for whole runs."""
+    return {"browser": 1, "integration": 1, "contract": 2, "unit": 3}.get(item.path.parent.name, 0)
 
 
 def _shares(item: pytest.Item) -> bool:

@@ -8,7 +8,8 @@ changes is kept in those.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeVar, cast, dataclass_transform
 
 import msgspec
@@ -48,6 +49,8 @@ def project(kind: type[T], view: object) -> T:
 
 def _plain(value: object) -> str | dict[object, object]:
     """Return what msgspec does not take for a text or a mapping as one."""
+    if isinstance(value, Path):
+        return str(value)
     if isinstance(value, str):
         return str.__str__(value)
     if isinstance(value, Mapping):
@@ -65,3 +68,12 @@ def field_names(kind: type[Any]) -> tuple[str, ...]:
     if issubclass(kind, msgspec.Struct):
         return kind.__struct_fields__
     return tuple(field.name for field in dataclasses.fields(kind))
+
+
+def median(numbers: Sequence[float]) -> float | None:
+    """Return the median, None of nothing."""
+    ordered = sorted(numbers)
+    middle = len(ordered) // 2
+    if not ordered:
+        return None
+    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2

@@ -12,7 +12,7 @@ from typing import Any
 from doubles.forge_state import Issue
 from forge_place import ForgePlace
 from screen_support import Screen
-from support import DEADLINE, PROGRAM, PYTHON, Place, git, wait_for
+from support import DEADLINE, PROGRAM, PYTHON, Place, Process, git, wait_for
 
 
 def task(name: str, *needs: str, files: str = "", **more: object) -> dict[str, object]:
@@ -139,6 +139,44 @@ def test_a_killed_plan_is_kept_and_a_failed_one_is_mended_once(place: Place) -> 
     assert landed.count("Write one") <= 2 and {"both.txt", "two.txt"} <= set(
         git(place.repo, "ls-tree", "--name-only", "main").split())
     assert Path(place.repo, "both.txt").exists()
+
+
+def test_a_run_in_the_background_is_mended_within_the_approved_money_whoever_is_killed(place: Place) -> None:
+    """The launcher has it mended: first the command that does it is killed, then all of the machine's processes."""
+    configure(place, 'two) exit 3;; two_again) echo two >"two.txt"; exit;;')
+    command = place.plan(GOOD, {"tasks": [task("two_again", "one", replaces="two", files="two.txt")]}, before=(
+        f'case $GARRISON_PLAN_FILE in *planner/1/*) ;; *) echo here; until test -e {place.root}/go; do sleep 0.1; done;; '
+        "esac"))
+    done = plan(place, "write both", "--command", command, "--target-dir", str(place.repo), "--no-gate", "--terminal",
+                "process", "--max-rework", "0", "--budget-run", "4", "--yes", "--detach")
+    name = records(place)["id"]
+    assert f"run {name} works in the background" in done.stdout
+
+    def mending() -> list[Process]:
+        return [each for each in place.living_processes() if f"plan --continue {name}" in each.argv]
+
+    def is_asked(number: int) -> bool:
+        path = place.home / "plans" / name / f"planner/{number}/output.log"
+        return path.exists() and "here" in path.read_text()
+
+    wait_for("the planner is asked to mend it", lambda: is_asked(2))
+    assert place.status(name) == "failed"
+    os.kill(mending()[0].pid, signal.SIGKILL)
+    wait_for("the launcher has it mended again", lambda: is_asked(3))
+    place.kill_all()
+    assert place.command("up").stdout.split() == [name]
+    wait_for("the next launcher does", lambda: is_asked(4))
+    assert "works on it" in plan(place, "--continue", name, code=1).stderr
+    (place.root / "go").touch()
+    second = f"{name}-2"
+    wait_for("the mended run ends", lambda: (place.home / "runs" / second / "launch.json").exists()
+             and place.status(second) == "done")
+    launched = json.loads((place.home / "runs" / second / "launch.json").read_text())
+    assert launched["no_gate"] and launched["max_rework"] == 0 and not launched.get("on_failure"), launched
+    made = records(place)
+    assert (made["runs"], made["approved"]) == ([name, second], 4.0)
+    wait_for("its launcher reports the end", lambda: not place.living_processes())
+    assert place.command("up").stdout == ""
 
 
 def test_an_acp_planner_mends_its_plan_and_an_issue_becomes_a_planned_pull_request(place: Place) -> None:

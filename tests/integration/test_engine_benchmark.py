@@ -21,7 +21,6 @@ def ran(program: str, *words: object, **env: str) -> subprocess.CompletedProcess
 
 
 @pytest.mark.slow
-@pytest.mark.untraced
 def test_every_row_without_peers(tmp_path: Path) -> None:
     done = ran("engine.py", "--steps", 12, "--rounds", 1, "--nodes", 40, "--no-peers", "--rows", "parse,decide,durable",
                "--json", TMPDIR=str(tmp_path))
@@ -33,7 +32,6 @@ def test_every_row_without_peers(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.untraced
 def test_a_process_that_is_killed_goes_on_where_it_was(tmp_path: Path) -> None:
     assert ran("engine_step.py", "garrison", "cycle", 10, tmp_path, "--kill-at", 5).returncode == -9
     said = json.loads(ran("engine_step.py", "garrison", "cycle", 10, tmp_path, "--resume").stdout)

@@ -20,7 +20,6 @@ PAGE = Path(__file__).parents[2] / "docs" / "pipelines.md"
 TEXT = PAGE.read_text(encoding="utf-8")
 
 
-@pytest.mark.untraced
 def test_the_commands_of_the_page_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
                                           capfd: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)

@@ -479,7 +479,6 @@ class Crowd:
         return [int(path.read_text()) for path in found]
 
 
-@pytest.mark.untraced
 def test_two_hundred_concurrent_starts_with_killed_spawners_never_make_two_incarnations(scene: Scene) -> None:
     crowd, path, most = Crowd(scene), scene.store.life_path(KEY), 0
     gc.freeze()  # forks are cheaper

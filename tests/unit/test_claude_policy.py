@@ -54,7 +54,6 @@ def test_a_rate_limit_is_waited_for_until_its_reset_and_never_fails_the_attempt(
     assert after(*[TroubleKind.RATE_LIMIT] * 200).until == 199 + 900.0, "the longest wait"
 
 
-@pytest.mark.untraced
 @pytest.mark.parametrize("kind", sorted(policy.TRANSIENT))
 def test_a_transient_failure_waits_longer_each_time_and_fails_the_attempt_only_where_its_class_is_bounded(kind):
     most = policy.TRANSIENT[kind].tries

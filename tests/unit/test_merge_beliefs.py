@@ -44,7 +44,6 @@ def brier(chance, seed: int, count: int = 400) -> tuple[float, float]:
     return scores[0], scores[1]
 
 
-@pytest.mark.untraced
 @pytest.mark.parametrize("rate", [0.01, 0.05, 0.2, 0.4])
 def test_without_signal_it_is_hardly_worse_than_the_base_rate(rate: float) -> None:
     scores = [brier(lambda _: rate, seed) for seed in range(8)]
@@ -52,7 +51,6 @@ def test_without_signal_it_is_hardly_worse_than_the_base_rate(rate: float) -> No
     assert sum(ours - base for ours, base in scores) / len(scores) < ALLOWED_LOSS
 
 
-@pytest.mark.untraced
 @pytest.mark.parametrize("chance", [
     lambda entry: 0.4 if entry.agent == "one" else 0.03,
     lambda entry: 0.5 if "src/a" in entry.folders else 0.04,
@@ -65,7 +63,6 @@ def test_with_signal_it_is_better_than_the_base_rate(chance) -> None:
     assert sum(ours for ours, _ in scores) < 0.95 * sum(base for _, base in scores)
 
 
-@pytest.mark.untraced
 def test_its_probabilities_mean_what_they_say() -> None:
     """Of the entries that it gives about p, about p are bad."""
     rng, bins = random.Random(3), {}

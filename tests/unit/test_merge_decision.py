@@ -191,7 +191,6 @@ def test_a_flaky_gate_ends_too_and_rejects_only_what_was_red_alone(count, width,
         assert any(not gate.green and gate.entries == (name,) for gate in drain.runs)
 
 
-@pytest.mark.untraced
 def test_at_a_twentieth_of_false_reds_at_most_one_in_a_thousand_good_entries_is_rejected():
     rejected = sum(len(Drain(40, flake=0.05, gates=2, seed=seed).run().rejected) for seed in range(60))
     assert rejected <= 0.001 * 40 * 60
@@ -225,7 +224,6 @@ def test_with_sets_of_one_entry_each_is_judged_alone_in_its_order(world):
     assert drain.landed == expected
 
 
-@pytest.mark.untraced
 @pytest.mark.parametrize(("rate", "width", "least"), [
     (0.05, 1, 0.85), (0.1, 1, 0.85), (0.2, 1, 0.85), (0.05, 2, 0.70), (0.1, 2, 0.75), (0.2, 2, 0.75), (0.2, 4, 0.65)])
 def test_a_drain_is_near_the_limit_of_information(rate, width, least):

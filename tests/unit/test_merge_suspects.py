@@ -102,7 +102,6 @@ def test_known_flaky_tests_accuse_nobody() -> None:
     assert suspect(failures, {"b": ["y.c"]}, failures.tests) == {"b": KNOWN_FLAKY}
 
 
-@pytest.mark.untraced
 def test_a_hostile_log_is_read_to_a_bound() -> None:
     begun = time.process_time()
     failures = find_failures("".join(f"FAILED t{n}.py::x\n{'a/' * 100}b{n}.py:{n}\n" for n in range(3000)))

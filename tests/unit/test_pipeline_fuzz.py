@@ -15,21 +15,18 @@ TEXTS = st.text(max_size=30) | st.text(alphabet='digraph {}[]="\\->;,+ab\n/*#', 
 SOUPS = st.lists(st.sampled_from(FRAGMENTS), max_size=12).map(" ".join)
 
 
-@pytest.mark.untraced
 @settings(database=None, deadline=None, max_examples=60)
 @given(TEXTS | SOUPS | SOUPS.map("digraph {{ {} }}".format) | SOUPS.map("digraph {{ a [{}] }}".format))
 def test_any_text(text: str) -> None:
     check(text)
 
 
-@pytest.mark.untraced
 def test_soups_and_damaged_graphs() -> None:
     random_ = random.Random(6)
     graphs = [check(make(random_)) for make in (soup, damaged) for _ in range(100)]
     assert 5 < sum(graphs) < 195
 
 
-@pytest.mark.untraced
 @pytest.mark.parametrize("fragment", LONG)
 def test_the_cost_grows_with_the_text(fragment: str) -> None:
     assert cost(fragment, 2_000) < 20 * 10 * max(cost(fragment, 200), 0.001)

@@ -302,7 +302,6 @@ LARGE = {
 """Graphs of any size: what stands for node number {at}, and its edges to the next and the one before."""
 
 
-@pytest.mark.untraced
 @pytest.mark.parametrize("kind", LARGE)
 def test_a_large_graph_is_linted_in_time_that_grows_with_it(kind: str) -> None:
     node, edge = LARGE[kind]

@@ -248,7 +248,6 @@ def test_too_many_nodes_and_edges(monkeypatch: pytest.MonkeyPatch) -> None:
         parse("digraph { {a b} -> {b c} }")
 
 
-@pytest.mark.untraced
 def test_nested_blocks() -> None:
     assert list(parse("digraph " + "{" * 60 + "a" + "}" * 60).nodes) == ["a"]
     with pytest.raises(DialectError, match="nested deeper"):
@@ -256,7 +255,6 @@ def test_nested_blocks() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.untraced
 def test_ten_thousand_nodes_load() -> None:
     node = 'n{0} [label="Node {0}", shape=box, prompt="do \\"{0}\\"", timeout=900s];\n'
     nodes = "".join(node.format(i) for i in range(10_000))

@@ -26,7 +26,6 @@ FAST = 50
 PART = 50
 FLOW_SEEDS = 40
 
-pytestmark = pytest.mark.untraced
 """Hundreds of thousands of steps: to trace each would take a minute, and cover nothing that other tests do not."""
 
 

@@ -113,7 +113,6 @@ def one_edit(word: str) -> Iterator[str]:
         yield word[:at] + word[at + 1:at + 2] + word[at] + word[at + 2:]
 
 
-@pytest.mark.untraced
 @pytest.mark.parametrize("level", Level)
 def test_every_misspelling_of_a_known_attribute_is_an_error(level: Level) -> None:
     accepted = {*KNOWN[level], *DRAWING, *ORDINARY_WORDS, *OTHER_ENGINES[level]}
@@ -183,7 +182,6 @@ WRITTEN = {"fillcolor", "peripheries", "style", "xlabel"}
 """Attributes that a drawing gets."""
 
 
-@pytest.mark.untraced
 def test_every_attribute_that_the_code_reads_is_in_a_table() -> None:
     known = frozenset().union(*KNOWN.values(), *(OTHER_ENGINES[level] for level in Level), DRAWING, WRITTEN)
     read = {key: path for path in Path(garrison.__file__).parent.rglob("*.py")

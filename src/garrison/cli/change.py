@@ -14,10 +14,10 @@ import click
 
 from garrison.agents import registry
 from garrison.cli import completion, resolve
+from garrison.cli.begin import read_task
 from garrison.cli.commands import Command
 from garrison.cli.options import budget_option, node_options
 from garrison.cli.output import print_message
-from garrison.cli.run import read_task
 from garrison.cli.signals import await_decision, guardian_of
 from garrison.cli.task_list import task_label, task_name
 from garrison.config import find_home

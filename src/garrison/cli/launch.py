@@ -15,10 +15,11 @@ from typing import Any
 import click
 
 from garrison.cli import completion, resolve
+from garrison.cli.begin import OPTION_GROUPS, launch_options, make_request
 from garrison.cli.commands import Command
-from garrison.cli.options import PluginChoice, combined, home_option, run_budget_option
+from garrison.cli.options import home_option
 from garrison.cli.output import INTERRUPTED, dumps, interruptible, print_message
-from garrison.cli.sandbox import sandbox_option, settle_mode
+from garrison.cli.sandbox import settle_mode
 from garrison.config import find_home, read_config
 from garrison.errors import AlreadyAlive, GarrisonError, Refused, UsageError
 from garrison.launch import launch as launching
@@ -27,7 +28,6 @@ from garrison.launch.claim import LaunchClaim
 from garrison.launch.disk import keep_within_limit
 from garrison.launch.launch import foreign_entries_note, tell_changed_defaults
 from garrison.launch.preflight import PreparedLaunch
-from garrison.plugins import PluginGroup
 from garrison.processes.runtime import Runtime
 from garrison.records import run as run_records
 from garrison.records.budget import limit_run
@@ -42,6 +42,7 @@ from garrison.run.state import ENDED, EXIT, RunState, describe_landed
 from garrison.run.status import FINAL, read_run_state
 from garrison.system.clock import wait_until
 from garrison.system.machine import garrison_argv
+from garrison.system.terminal_text import clean
 from garrison.values import fields_of
 
 _FOLLOW_POLL = 0.2
@@ -51,86 +52,6 @@ STOP_SECONDS = 90.0
 LANDING_NOTES = {LAND_NODE: "", LAND_RUN: ", together at its exit", LAND_NONE: "; nothing lands, {branch} stays",
                  LAND_PR: ", by a pull request to {remote}"}
 """Word of `land` → its note in the first line of a launch."""
-
-
-OPTION_GROUPS = {
-    "Run and repository": ("target_dir", "base", "run", "pipeline_id", "new"),
-    "Worktrees, tests and landing": ("setup", "setup_key", "fresh_setup", "gate", "no_gate", "gate_from_target",
-                                     "with_hooks", "land", "approve", "allow_foreign_imports", "trust_git_config"),
-    "Flow": ("auto_approve", "max_steps"),
-    "Agents": ("agent", "failover", "hosts", "env", "max_agents", "max_respawn", "max_rework", "budget_run",
-               "terminal", "sandbox"),
-}
-"""Heading of the help → parameters."""
-
-launch_options = combined(
-    click.option("--target-dir", metavar="DIR", type=click.Path(path_type=Path),
-                 help="Repository to work on (default: the one you are in)."),
-    click.option("--run", metavar="ID", help="Id of the new run (default: made from the name)."),
-    click.option("--pipeline-id", metavar="NAME",
-                 help="Name of the guardian (default: the graph's id, else the file's)."),
-    click.option("--base", metavar="BRANCH",
-                 help="Branch to land on (default: the one checked out); REMOTE:BRANCH with --land pr."),
-    click.option("--setup", metavar="CMD", help="Command that prepares a fresh worktree for agents and tests; '' for "
-                 "none, whatever the last launch had."),
-    click.option("--setup-key", multiple=True, metavar="FILE",
-                 help="File whose change makes set-up run again (repeatable; default: the common lock files)."),
-    click.option("--fresh-setup", is_flag=True,
-                 help="Run set-up again even if what an earlier one left is kept."),
-    click.option("--gate", metavar="CMD", help="Command that tests a merged tree; only what passes lands."),
-    click.option("--no-gate", is_flag=True, help="Land without testing."),
-    click.option("--gate-from-target", multiple=True, metavar="GLOB",
-                 help="Files that the gate sees as the target has them, not as the branch does (repeatable)."),
-    click.option("--with-hooks", is_flag=True,
-                 help="Ask your reference-transaction hook, as it is now, before each landing."),
-    click.option("--trust-git-config", is_flag=True,
-                 help="Let garrison's git use settings that appeared while agents were at work."),
-    click.option("--land", type=click.Choice(["node", "run", "none", "pr"]),
-                 help="What lands on the branch: each finished node, the whole run once at its exit, the same by a "
-                      "pull request, or nothing (default: the graph's land=, garrison.toml's or config.toml's, else "
-                      "node for flow=dag, run for others)."),
-    click.option("--approve", is_flag=True,
-                 help="Hold the work of every node until you approve it (`garrison review NODE`)."),
-    click.option("--env", "env", multiple=True, metavar="NAME", help="Variable that agents and gate get (repeatable)."),
-    click.option("--agent", metavar="NAME",
-                 help="Agent of the nodes that name none (default: garrison.toml's or config.toml's, else command)."),
-    click.option("--failover", metavar="NAMES",
-                 help="Agents that go on, in this order, when a node's agent cannot: codex,claude (default: the "
-                      "graph's failover=, garrison.toml's or config.toml's, else that of the agent's profile)."),
-    click.option("--hosts", metavar="NAMES",
-                 help="Hosts that do the nodes which name none: box2,box3, one label, or any (`garrison host list`; "
-                      "default: this machine)."),
-    click.option("--max-agents", "--agents", type=click.IntRange(1), metavar="N",
-                 help="Concurrent agents (default: the number of cores, at least 2, and the slots of the hosts)."),
-    click.option("--max-respawn", type=click.IntRange(0), default=10, show_default=True, metavar="N",
-                 help="Deaths allowed in one attempt."),
-    click.option("--max-rework", type=click.IntRange(0), default=2, show_default=True, metavar="N",
-                 help="New attempts allowed for one node."),
-    click.option("--terminal", type=PluginChoice(["auto", "tmux", "process"], PluginGroup.TERMINALS),
-                 default="auto", show_default=True,
-                 help="Where agents work: in tmux sessions (`garrison attach` shows them), or as plain processes."),
-    run_budget_option,
-    sandbox_option,
-    home_option,
-    click.option("--detach", is_flag=True,
-                 help="Return once the launcher is active; `garrison status` shows progress."),
-    click.option("--dry-run", is_flag=True, help="Check graph, repository and gate; print the plan, start nothing."),
-    click.option("--new", is_flag=True,
-                 help="Start another run although one of this pipeline and repository is unfinished."),
-    click.option("--auto-approve", is_flag=True,
-                 help="Answer each question of the graph with its default or first option, unless irreversible."),
-    click.option("--allow-foreign-imports", is_flag=True,
-                 help="Launch although the gate imports from another checkout."),
-    click.option("--serve", "serve", is_flag=True, help="Also serve the run's web page while its launcher is alive."),
-    click.option("--json", "as_json", is_flag=True, help="Print progress as one JSON object a line."),
-)
-
-
-def make_request(pipeline: Path, target: Path | None, *, text: str | None = None, **options: Any) -> LaunchRequest:
-    """Return what these options ask for; the target is the repository of the current directory, unless it is named."""
-    values: dict[str, Any] = {name: list(value) if isinstance(value, tuple) else value
-                              for name, value in options.items()}
-    return LaunchRequest(pipeline, Path.cwd() if target is None else target, text=text, **values)
 
 
 @click.command(cls=Command, option_groups=OPTION_GROUPS, everyday=(
@@ -306,13 +227,15 @@ def follow_run(runtime: Runtime, launch: Launch, *, as_json: bool = False) -> in
     progress.run_branch = launch.onto if launch.onto != launch.base else ""
     progress.begin(run)
     reader = Reader(runtime.files(run).journal)
-    is_ticking = False
+    is_ticking, closing, told = False, runtime.files(run).process_log((launch.on_failure or ["tick"])[0]), 0
     try:
         while True:
             has_launcher = resolve.is_living(runtime.store, launcher_key(run))  # before reading: its last records count
             for entry in reader.read():
                 state.apply(entry)
                 progress.show(entry)
+            if launch.on_failure:
+                told = _show_log(closing, told)
             if not has_launcher:
                 break
             if launch.tick and state.status in FINAL and not is_ticking:
@@ -335,6 +258,17 @@ def follow_run(runtime: Runtime, launch: Launch, *, as_json: bool = False) -> in
                  describe_landed(state, launch.land, launch.base, launch.onto, state.own),
                  closing_lines(state, launch, runtime.files(run).process_log("tick")))
     return EXIT[state.status]
+
+
+def _show_log(path: Path, told: int) -> int:
+    """Print the whole lines of a log from a place on; return the place after them."""
+    with contextlib.suppress(OSError), path.open("rb") as log:
+        log.seek(told)
+        lines = log.read().splitlines(keepends=True)
+        for line in lines if not lines or lines[-1].endswith(b"\n") else lines[:-1]:
+            print(clean(line.decode(errors="replace").rstrip("\n")), file=sys.stderr)
+            told += len(line)
+    return told
 
 
 def how_to_follow(run: str) -> str:

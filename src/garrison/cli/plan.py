@@ -18,19 +18,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from garrison.agents import registry
+from garrison.cli.begin import OPTION_GROUPS, choose_agent, launch_options, make_request, read_task
 from garrison.cli.commands import Command
-from garrison.cli.launch import (
-    OPTION_GROUPS,
-    announce_detached,
-    create,
-    follow_run,
-    launch_options,
-    make_request,
-    serve_page,
-    start_detached,
-)
-from garrison.cli.output import ask, interruptible, print_json, print_message, print_table
-from garrison.cli.run import choose_agent, read_task
+from garrison.cli.output import INTERRUPTED, ask, interruptible, print_json, print_message, print_table
 from garrison.cli.sandbox import settle_mode
 from garrison.config import find_home, read_config
 from garrison.errors import GarrisonError, Refused, UsageError
@@ -45,17 +35,16 @@ from garrison.plan.store import PlanAnswer, PlanRecord, Plans, PlanStage
 from garrison.processes.runtime import Runtime
 from garrison.records import atomic
 from garrison.records.run import LAND_NODE
-from garrison.run.request import read_defaults
-from garrison.run.state import EXIT
-from garrison.run.status import Status, read_run_state
+from garrison.run.request import LaunchRequest, read_defaults
 from garrison.system.git import Git, validate_repository
-from garrison.values import replace
+from garrison.values import fields_of, replace
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from garrison.pipeline.graph import Graph
     from garrison.plan.proposal import ProposedPlan
+    from garrison.records.run import Launch
     from garrison.run.state import RunState
 
 WAITING = 3
@@ -119,8 +108,9 @@ def plan(words: tuple[str, ...], file: Path | None, issue: int | None, answer: t
             runtime, validate_repository(here), issue, options["base"])
         made = plans.begin(_new(runtime, here, goal, planner, command, check, agent,
                                 base=options["base"]))
+    session = PlanSession(runtime, plans, made, answer, yes=yes or dry_run, edit=edit, as_json=as_json,
+                          options=options)
     with plans.held(made.id), interruptible():
-        session = PlanSession(runtime, plans, made, answer, yes=yes or dry_run, edit=edit, as_json=as_json)
         try:
             text = session.to_launch(out)
         except OpenQuestions as error:
@@ -128,7 +118,8 @@ def plan(words: tuple[str, ...], file: Path | None, issue: int | None, answer: t
             return WAITING
         if not text:
             return session.code
-        return session.carry_out(text, detach=detach, dry_run=dry_run, serve=serve, options=options)
+        run = session.launch(text, detach=detach, dry_run=dry_run, serve=serve)
+    return None if detach or run is None else session.follow(run)  # the launcher may work on the plan while we follow
 
 
 def make_plan(runtime: Runtime, here: Path, goal: str, run: str, agent: str | None) -> str:
@@ -144,7 +135,7 @@ def make_plan(runtime: Runtime, here: Path, goal: str, run: str, agent: str | No
     made = known or plans.begin(replace(_new(runtime, here, goal, None, None, None, agent), runs=(run,),
                                           mends=False))
     with plans.held(made.id), interruptible():
-        session = PlanSession(runtime, plans, made, (), yes=False, edit=False, as_json=False)
+        session = PlanSession(runtime, plans, made, (), yes=False, edit=False, as_json=False, options={})
         try:
             text = session.to_launch(None)
         except OpenQuestions as error:
@@ -189,9 +180,9 @@ class PlanSession:
     """Work on one plan in this process, which holds it."""
 
     def __init__(self, runtime: Runtime, plans: Plans, plan: PlanRecord, answers: Sequence[str], *, yes: bool,
-                 edit: bool, as_json: bool) -> None:
+                 edit: bool, as_json: bool, options: dict[str, Any]) -> None:
         self.runtime, self.plans, self.plan, self.answers = runtime, plans, plan, list(answers)
-        self.yes, self.edit, self.as_json = yes, edit, as_json
+        self.yes, self.edit, self.as_json, self.options = yes, edit, as_json, options
         self.config = read_config(runtime.home).plan()
         self.code = 0
         """Exit code where nothing is launched."""
@@ -207,7 +198,7 @@ class PlanSession:
 
     def to_launch(self, out: Path | None) -> str:
         """Return the graph that the user has approved; '' if nothing is to be launched. OpenQuestions, Refused."""
-        if self.plan.stage is PlanStage.LAUNCHED:
+        if self.plan.stage is PlanStage.LAUNCHED or (self.plan.mends and self.plan.runs):
             return self._continue_run()
         if self.plan.stage in (PlanStage.PLANNING, PlanStage.ASKED):
             self._propose()
@@ -313,7 +304,7 @@ class PlanSession:
 
     def _approve(self, graph: Graph) -> str:
         """Show the plan and ask whether to begin; return its text, '' if not."""
-        most = self._most(graph)
+        most = self._bound(graph)
         self._show(graph, most)
         proposal = plan_graph.read_plan(graph)
         if len(proposal.tasks) == 1 and not self.yes:
@@ -335,7 +326,10 @@ class PlanSession:
             self._write(stage=PlanStage.DROPPED if said in ("n", "no") else PlanStage.PROPOSED)
             print_message(f"nothing was started; `garrison plan --continue {self.plan.id}` shows it again")
             return ""
-        self._write(stage=PlanStage.PROPOSED, approved=most, planned=self.plans.spent(self.plan.id))
+        if self.plan.runs and self.plan.mends:  # the first approval's money counts
+            self._write(stage=PlanStage.PROPOSED)
+        else:
+            self._write(stage=PlanStage.PROPOSED, approved=most, planned=self.plans.spent(self.plan.id))
         return to_dot(graph)
 
     def _most(self, graph: Graph) -> float | None:
@@ -343,6 +337,13 @@ class PlanSession:
         limits = [registry.limits_of(str(node.attrs.get("agent") or self.plan.agent), node.id, node.attrs,
                                      self.runtime.home).node for node in plan_graph.list_open(graph)]
         return None if None in limits else sum(limit for limit in limits if limit is not None)
+
+    def _bound(self, graph: Graph) -> float | None:
+        """Return the US dollars that the run of a graph may spend: its nodes' together, and what bounds the run."""
+        whole = self.options.get("budget_run")
+        bounds = [self._most(graph), float(whole) if whole not in (None, "none") else None,
+                  self._left() if self.plan.mends and self.plan.runs else None]
+        return min((bound for bound in bounds if bound is not None), default=None)
 
     def _show(self, graph: Graph, most: float | None) -> None:
         proposal = plan_graph.read_plan(graph)
@@ -376,40 +377,61 @@ class PlanSession:
                   if CHECK in graph.nodes else [])]:
             who, attrs = agent or self.plan.agent, graph.nodes[name].attrs
             limit = None if attrs.get("command") else registry.limits_of(who, name, attrs, self.runtime.home).node
-            known = past.get(who)
-            rows.append(PlanRow(name, title, needs, files, who, limit, known.cost if known else history.UNKNOWN,
-                            known.time if known else history.UNKNOWN))
+            known, has_landed = past.get(who), bool(attrs.get("status"))
+            rows.append(PlanRow(name, title, needs, files, who, 0.0 if has_landed else limit,
+                            "landed" if has_landed else known.cost if known else history.UNKNOWN,
+                            "" if has_landed else known.time if known else history.UNKNOWN))
         return rows
 
     # ---- the run
 
-    def carry_out(self, text: str, *, detach: bool, dry_run: bool, serve: bool,
-                  options: dict[str, Any]) -> int | None:
-        """Launch an approved graph and follow it; mend it while that is allowed. Return the exit code."""
+    def launch(self, text: str, *, detach: bool, dry_run: bool, serve: bool) -> Launch | None:
+        """Launch an approved graph in the background; None where it is only checked."""
+        from garrison.cli import launch as launching  # a plan that is only shown needs nothing of a launch
+
+        run = self.options.get("run") or self._next_run()
+        if not dry_run:
+            self.plans.write_graph(self.plan.id, text)
+            self.record_launch(run)
+        created = launching.create(self.runtime, self._request(run, text), dry_run=dry_run, as_json=self.as_json)
+        if created is None:
+            return None
+        if serve:
+            launching.serve_page(self.runtime, created.run_id)
+        pid = launching.start_detached(self.runtime, created, ["--json"] if self.as_json else [])
+        if detach:
+            launching.announce_detached(created.run_id, pid, as_json=self.as_json)
+        return created
+
+    def follow(self, created: Launch) -> int:
+        """Follow a run, and the one that takes the place of what has failed in it; return the last one's exit code."""
+        from garrison.cli.launch import follow_run
+
+        print_message("Ctrl-C leaves it running in the background")
         while True:
-            run = options.get("run") or self._next_run()
-            if not dry_run:
-                self.plans.write_graph(self.plan.id, text)
-                self.record_launch(run)
-            request = make_request(Path(plan_graph.plan_name(self.plan.goal)), Path(self.plan.here), text=text,
-                                   agent=self.plan.agent, **{**options, "run": run})
-            created = create(self.runtime, request, dry_run=dry_run, as_json=self.as_json)
-            if created is None:
-                return None
-            if serve:
-                serve_page(self.runtime, created.run_id)
-            pid = start_detached(self.runtime, created, ["--json"] if self.as_json else [])
-            if detach:
-                announce_detached(created.run_id, pid, as_json=self.as_json)
-                return None
-            print_message("Ctrl-C leaves it running in the background")
             code = follow_run(self.runtime, created, as_json=self.as_json)
-            if code != EXIT[Status.FAILED] or not self._can_mend():
+            runs = self.plans.read(self.plan.id).runs
+            if code == INTERRUPTED or runs[-1] == created.run_id or not self.runtime.files(runs[-1]).launch.exists():
                 return code
-            text = self._mend(read_run_state(self.runtime, created.run_id))
-            options = {**options, "run": None, "new": True}
-            if not text:
-                return self.code or code
+            created = self.runtime.launch(runs[-1])
+
+    def _request(self, run: str, text: str) -> LaunchRequest:
+        """Return the request of the plan's next launch: with the options of the first, where no others are given."""
+        made = make_request(Path(plan_graph.plan_name(self.plan.goal)), Path(self.plan.here), **self.options)
+        if (first := self.plan.request) is not None:
+            default = LaunchRequest(made.pipeline, made.target)
+            given = {name: value for name, value in fields_of(made).items() if value != getattr(default, name)}
+            if made.gate or made.no_gate:
+                given |= {"gate": made.gate, "no_gate": made.no_gate}
+            made = replace(first, **given)
+        self._write(request=replace(made, run=None, new=False))
+        left = self._left() if self.plan.replans and made.budget_run else None
+        return replace(made, run=run, text=text, agent=self.plan.agent, new=made.new or self.plan.replans > 0,
+                       budget_run=made.budget_run if left is None else plan_graph.amount(left),
+                       on_failure=["plan", "--continue", self.plan.id, "--yes", "--detach"] if self._may_mend else [],
+                       launcher_env=sorted(registry.required_variables(
+                           {name for name in (self.plan.planner, *self._rules().agents) if name},
+                           self.runtime.home)) if self._may_mend else [])
 
     def record_launch(self, run: str) -> None:
         """Record the run of an approved plan, before that begins; each but the first mends the plan."""
@@ -425,6 +447,8 @@ class PlanSession:
 
     def _continue_run(self) -> str:
         """Return what is to be launched of a plan that was approved: the graph that was not begun, or a mended one."""
+        from garrison.run.status import Status, read_run_state
+
         run = self.plan.runs[-1]
         if not self.runtime.files(run).launch.exists():
             return self.plans.read_graph(self.plan.id)
@@ -435,10 +459,14 @@ class PlanSession:
                       "it")
         return ""
 
+    @property
+    def _may_mend(self) -> bool:
+        """Return whether the plan is mended if its next, or latest, run fails."""
+        return self.plan.mends and self.plan.replans < self.config.replans
+
     def _can_mend(self) -> bool:
         """Return whether a plan whose run has failed is mended: what its nodes have done is on the target then."""
-        return self.plan.mends and self.plan.replans < self.config.replans and bool(self.plan.runs) and (
-            self.runtime.launch(self.plan.runs[-1]).land == LAND_NODE)
+        return self._may_mend and bool(self.plan.runs) and self.runtime.launch(self.plan.runs[-1]).land == LAND_NODE
 
     def _mend(self, state: RunState) -> str:
         """Return the graph that takes the place of one whose run has failed; '' if the user does not want it."""
@@ -452,16 +480,14 @@ class PlanSession:
         if left is not None and left < 0.01:
             print_message(f"nothing is left of the ${self.plan.approved:g} that were approved: the plan is not mended")
             return ""
-        run, approved, planned = self.plan.runs[-1], self.plan.approved, self.plan.planned
+        run = self.plan.runs[-1]
         if self.plan.mended == run:  # it waits for approval already
             mended = parse(self.plans.read_graph(self.plan.id), self.plan.id)
         else:
             mended = self._propose_instead(graph, past, state)
             self.plans.write_graph(self.plan.id, to_dot(mended))
             self._write(mended=run)
-        text = self._approve(mended)
-        self._write(approved=approved, planned=planned)  # the first approval's money counts
-        return text
+        return self._approve(mended)
 
     def _propose_instead(self, graph: Graph, past: Past, state: RunState) -> Graph:
         """Return the graph in which the planner's successors take the place of what failed, within the budget."""

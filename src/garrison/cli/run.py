@@ -10,26 +10,23 @@ from typing import Any
 import click
 
 from garrison.agents.limits import describe_limits
-from garrison.agents.registry import find_profile, installed_agents
-from garrison.cli.commands import Command
-from garrison.cli.launch import (
+from garrison.cli.begin import (
     OPTION_GROUPS,
-    announce_detached,
-    create,
-    follow_run,
+    choose_agent,
     launch_options,
     make_request,
-    serve_page,
-    start_detached,
+    name_of,
+    read_task,
+    read_text,
 )
+from garrison.cli.commands import Command
+from garrison.cli.launch import announce_detached, create, follow_run, serve_page, start_detached
 from garrison.cli.options import budget_option
 from garrison.cli.output import ask, print_message
 from garrison.cli.task_list import (
-    MAX_BYTES,
     ListedTask,
     check_tasks,
     choose_tasks,
-    decode_text,
     name_tasks,
     offer_sections,
     order_tasks,
@@ -41,13 +38,9 @@ from garrison.cli.task_list import (
 from garrison.cli.tick import landed_words, tick_landed, words_under_way
 from garrison.config import find_home
 from garrison.errors import RecordError, Refused, UsageError
-from garrison.extras import install_line
 from garrison.pipeline.best_of import MAX_CANDIDATES
 from garrison.processes.runtime import Runtime
-from garrison.records import atomic
 from garrison.records.run import list_runs
-from garrison.run.request import find_subfolder, read_defaults
-from garrison.spelling import nearest
 from garrison.system.git import validate_repository
 
 _TASK = {"Task": ("file", "command", "acceptance", "budget", "allow_empty"),
@@ -110,11 +103,11 @@ def run(words: tuple[str, ...], file: Path | None, tasks: Path | None, section: 
     who = "command" if command else choose_agent(runtime, here, agent or (agents or "").split(",")[0].strip() or None)
     texts, waits, name = [task], list[tuple[int, ...]](), task_name(task)
     if tasks:
-        texts, waits, options["new"] = _choose_open(runtime, target, listed, _name_of(tasks), in_order=in_order,
+        texts, waits, options["new"] = _choose_open(runtime, target, listed, name_of(tasks), in_order=in_order,
                                                     new=options["new"])
         if not texts:
             return _tick_done(runtime, target, tasks, listed, wanted=tick and not dry_run)
-        _announce(texts, waits, f"{len(texts)} task{'s' * (len(texts) != 1)} of {_name_of(tasks)}, done by {who}")
+        _announce(texts, waits, f"{len(texts)} task{'s' * (len(texts) != 1)} of {name_of(tasks)}, done by {who}")
         for line in describe_limits([(name, who, {})], runtime.home):
             print_message(line)
         if not (yes or dry_run or _agrees(tasks, tick=tick)):
@@ -137,21 +130,6 @@ def run(words: tuple[str, ...], file: Path | None, tasks: Path | None, section: 
     return follow_run(runtime, created, as_json=as_json)
 
 
-def choose_agent(runtime: Runtime, here: Path, agent: str | None, otherwise: str = ", or --command CMD") -> str:
-    """Return the agent of tasks that name none; Refused if nobody has said which, UsageError for one that is not.
-
-    Args:
-        here: the repository, or a folder of it.
-        otherwise: what the refusal offers besides naming one.
-    """
-    target = validate_repository(here)
-    who = agent or read_defaults(runtime.home, target, find_subfolder(here, target)).agent
-    if who in (None, "command") and agent is None:
-        raise Refused(f"which agent? {_installed(runtime, otherwise)}; `garrison init` keeps your choice")
-    find_profile(str(who), runtime.home)  # a misspelt one is said before the questions
-    return str(who)
-
-
 def _read_tasks(tasks: Path | None, words: tuple[str, ...], file: Path | None, section: tuple[str, ...], *,
                 in_order: bool, tick: bool, yes: bool) -> list[ListedTask]:
     """Return the list of tasks, ticked ones too; UsageError for none, and for options that do not go together."""
@@ -167,62 +145,11 @@ def _read_tasks(tasks: Path | None, words: tuple[str, ...], file: Path | None, s
     every = read_list(read_text(tasks))
     if not section and not yes and (offers := offer_sections(every)):
         section = _ask_section(tasks, offers)
-    listed = choose_tasks(every, section, _name_of(tasks))
+    listed = choose_tasks(every, section, name_of(tasks))
     if not listed:
-        raise UsageError(f"{_name_of(tasks)} holds no task; write one a line, or a list in Markdown: - fix the parser")
-    check_tasks(listed, _name_of(tasks))
+        raise UsageError(f"{name_of(tasks)} holds no task; write one a line, or a list in Markdown: - fix the parser")
+    check_tasks(listed, name_of(tasks))
     return listed
-
-
-def read_task(words: tuple[str, ...], file: Path | None, what: str = "task") -> str:
-    """Return the task: these words, or what a file or standard input (`-`) holds; UsageError if it is none.
-
-    Args:
-        what: what the user calls it.
-    """
-    if words and file is not None:
-        raise UsageError(f"give the {what} in words or with --file, not both")
-    source = Path("-") if words == ("-",) else file
-    task = (" ".join(words) if source is None else read_text(source)).strip()
-    if len(task) < 2:
-        raise UsageError(f"the {what} is {f'one character: {task}' if task else 'empty'}; say in words what is to be "
-                         "done")
-    if not task.isprintable() and any("\ud800" <= character <= "\udfff" for character in task):
-        raise UsageError(f"the {what} is not text in UTF-8; write it with --file FILE, saved as UTF-8")
-    if len(words) == 1 and task.endswith(".dot"):
-        raise UsageError(f"{task} is a pipeline's file; `garrison launch {task}` runs it")
-    if len(words) == 1 and source is None and not task.count(" ") and _is_file(task):
-        raise UsageError(f"{task} is a file: `garrison run --tasks {task}` does the tasks of its list, --file {task} "
-                         "all of it as one")
-    return task
-
-
-def _is_file(word: str) -> bool:
-    try:
-        return Path(word).is_file()
-    except (OSError, ValueError):  # a task that cannot be a file's name
-        return False
-
-
-def read_text(source: Path) -> str:
-    """Return the text of a file, or of standard input for `-`; UsageError if it cannot be read or is no text."""
-    try:
-        if str(source) == "-":
-            if sys.stdin.isatty():
-                print_message("type it here; Ctrl-D on its own line ends it")
-            data = sys.stdin.buffer.read(MAX_BYTES + 1)
-        else:
-            with source.open("rb") as file:
-                data = file.read(MAX_BYTES + 1)
-    except OSError as error:
-        near = nearest(source.name, atomic.list_names(source.parent)) if isinstance(error, FileNotFoundError) else ""
-        raise UsageError(f"cannot read {source}: {error.strerror}"
-                         + (f"; did you mean {source.with_name(near)}?" if near else "")) from error
-    return decode_text(data, _name_of(source))
-
-
-def _name_of(source: Path) -> str:
-    return "standard input" if str(source) == "-" else str(source)
 
 
 def _choose_open(runtime: Runtime, target: Path, listed: list[ListedTask], source: str, *, in_order: bool, new: bool
@@ -287,7 +214,7 @@ def _ask_section(tasks: Path, offers: dict[str, int]) -> tuple[str, ...]:
     """Ask the user which list of a file is meant; return its heading, nothing where nobody can answer."""
     headings = list(offers)
     lines = [f"{number:4}. {words} ({offers[words]})" for number, words in enumerate(headings, 1)]
-    prompt = "\n".join([f"{_name_of(tasks)} has tasks under several headings:", *lines, "which? [number] "])
+    prompt = "\n".join([f"{name_of(tasks)} has tasks under several headings:", *lines, "which? [number] "])
     while (answer := _ask(tasks, prompt)) is not None:
         if answer.isdecimal() and 0 < int(answer) <= len(headings):
             return (headings[int(answer) - 1],)
@@ -314,11 +241,3 @@ def _ask(tasks: Path, prompt: str) -> str | None:
         return ""
     except OSError:  # no terminal is its own
         return None
-
-
-def _installed(runtime: Runtime, otherwise: str) -> str:
-    names = installed_agents(runtime.home, runtime.environ.get("PATH", ""))
-    if not names:
-        return ("none that garrison knows is installed here: `garrison agents presets` lists them, "
-                f"`{install_line('claude')}` brings Claude{otherwise}")
-    return f"pass --agent {' or --agent '.join(names)}{otherwise}"

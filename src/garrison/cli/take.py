@@ -14,14 +14,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from garrison.agents.quotation import mention, quote
+from garrison.cli.begin import OPTION_GROUPS, launch_options, make_request
 from garrison.cli.commands import Command
-from garrison.cli.launch import (
-    OPTION_GROUPS,
-    create,
-    launch_options,
-    make_request,
-    start_detached,
-)
+from garrison.cli.launch import create, start_detached
 from garrison.cli.output import print_json, print_message
 from garrison.cli.task_list import task_graph
 from garrison.config import find_home, read_config

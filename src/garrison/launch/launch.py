@@ -64,9 +64,6 @@ if TYPE_CHECKING:
     from garrison.supervise.observer import Inspection
     from garrison.supervise.verdict import Verdict
 
-SERVICE_VARIABLES = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
-"""Variables through which a service reports to systemd."""
-
 INSPECTION_PAUSE = 2.0
 """Seconds between two inspections of a launcher, at least: a working one beats at every rescan."""
 
@@ -316,7 +313,7 @@ def launcher_command(runtime: Runtime, launch: Launch, identity: Identity,
     key = launcher_key(launch.run_id)
     variables = {"GARRISON_LIFE": format_marker(str(runtime.home), key, identity.incarnation),
                  "GARRISON_INCARNATION": str(identity.incarnation)}
-    passed = (*SERVICE_VARIABLES, NOTIFY_URLS)
+    passed = (*systemd.SERVICE_VARIABLES, NOTIFY_URLS, *launch.launcher_env)
     variables |= {name: runtime.environ[name] for name in passed if runtime.environ.get(name)}
     variables |= follower_variables(launch, runtime.environ)
     if manager := systemd.find_manager(runtime.environ):

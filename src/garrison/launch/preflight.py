@@ -158,6 +158,7 @@ def prepare_launch(runtime: Runtime, request: LaunchRequest, report: Callable[[s
         graph_source=str(request.pipeline.resolve()) if request.text is None else "", prd_ref=plan.prd_ref or "",
         auto_approve=request.auto_approve, max_steps=request.max_steps, land=land, remote=remote,
         issue=request.issue, issue_label=request.issue_label, issue_text=request.issue_text, tick=request.tick,
+        on_failure=request.on_failure if land == LAND_NODE else [], launcher_env=request.launcher_env,
         node_gate=plan.node_gate, approve=request.approve,
         failover=_stated_failover(request.failover, plan), hosts=_stated_hosts(request),
         committer=committer, signer=asdict(signer) if signer is not None else {})

@@ -66,11 +66,11 @@ def _edges(proposal: ProposedPlan) -> Iterator[Edge]:
 def _node(task: ProposedTask) -> Node:
     return Node(task.name, {key: value for key, value in {
         "shape": "box", "label": task.title, "prompt": task.prompt + _told(task), "files": " ".join(task.files),
-        "acceptance": task.command, "agent": task.agent, "budget": "" if task.budget is None else _amount(task.budget),
+        "acceptance": task.command, "agent": task.agent, "budget": "" if task.budget is None else amount(task.budget),
         "x_done_when": task.acceptance, "x_reason": task.reason, "x_replaces": task.replaces}.items() if value})
 
 
-def _amount(usd: float) -> str:
+def amount(usd: float) -> str:
     """Return an amount of money as an attribute has it: never with an exponent."""
     return f"{usd:.4f}".rstrip("0").rstrip(".")
 
@@ -121,7 +121,7 @@ def list_open(graph: Graph) -> list[Node]:
 def share_budget(graph: Graph, usd: float) -> Graph:
     """Return a graph whose open nodes may spend these US dollars together, each the same share at most."""
     nodes = list_open(graph)
-    share = _amount(math.floor(usd / max(len(nodes), 1) * 10_000) / 10_000)
+    share = amount(math.floor(usd / max(len(nodes), 1) * 10_000) / 10_000)
     return replace(graph, nodes={**graph.nodes, **{
         node.id: replace(node, attrs={**node.attrs, "budget": share}) for node in nodes}})
 

@@ -12,8 +12,7 @@ from garrison.records.journal import read_all
 from garrison.records.json_io import read_json
 from garrison.records.run import RunFiles, list_runs, load_launch
 from garrison.system.clock import format_age, from_iso
-from garrison.values import Value
-from garrison.views.run_timeline import median
+from garrison.values import Value, median
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -15,6 +15,7 @@ from garrison.records.costs import read_usage as read_usage_file
 from garrison.records.life_lock import LifeLock
 from garrison.records.names import check_run, to_run_stem
 from garrison.records.record import Record, stated
+from garrison.run.request import LaunchRequest
 from garrison.system import untrusted
 from garrison.values import Value
 
@@ -79,6 +80,8 @@ class PlanRecord(Record):
     mended: str = ""
     """Failed run for which its graph has been mended, '' for none."""
     runs: tuple[str, ...] = ()
+    request: LaunchRequest | None = None
+    """Options of its launch; None until it is approved."""
     mends: bool = True
     """False if another command launches it, which has its own way with a failure."""
 
@@ -130,7 +133,7 @@ class Plans:
         """Work on a plan alone; AlreadyAlive if another process does."""
         lock = LifeLock.try_acquire(self.folder(name) / LOCK)
         if lock is None:
-            raise AlreadyAlive(f"plan {name} is in work in another terminal; wait for that, or end it there")
+            raise AlreadyAlive(f"another process works on it: plan {name}; wait until that has ended")
         try:
             yield
         finally:

@@ -13,7 +13,8 @@ import json
 import re
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -86,9 +87,14 @@ def from_dict(kind: type[T], body: Mapping[str, object], where: object) -> T:
 def from_data(kind: type[T], data: object) -> T:
     """Build a record of `kind` from JSON values; ValueError says which field is missing or has another type."""
     try:
-        return msgspec.convert(data, kind)
+        return msgspec.convert(data, kind, dec_hook=_read_path)
     except (msgspec.ValidationError, TypeError) as error:
         raise ValueError(str(error)) from error
+
+
+def _read_path(kind: type[Any], value: object) -> object:
+    """Return a path of its text; msgspec refuses whatever else is not of its kind."""
+    return Path(value) if kind is Path and isinstance(value, str) else value
 
 
 def read_foreign(kind: type[T], data: object) -> T:

@@ -115,6 +115,10 @@ class Launch(Value):
     """True if its home made the ref that holds its id in the repository; False in older runs."""
     tick: str = ""
     """File with the list of tasks that it was started from, and in which it ticks at its end what has landed, or ''."""
+    on_failure: list[str] = msgspec.field(default_factory=list)
+    """Words of garrison's command that the launcher runs once the run has failed, before it reports that."""
+    launcher_env: list[str] = msgspec.field(default_factory=list)
+    """Variables that only launchers get, for that command."""
     programs: list[str] = msgspec.field(default_factory=list)
     """Programs of its agents and of its nodes' commands that were on the PATH at the launch: one that is gone later is
     waited for, since an update puts it back."""

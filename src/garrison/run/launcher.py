@@ -64,11 +64,12 @@ from garrison.supervise.incarnation import SpawnRequest
 from garrison.supervise.restart import Policy
 from garrison.system import machine
 from garrison.system.machine import garrison_argv
-from garrison.system.systemd import notify, notify_watchdog
+from garrison.system.processes import exit_code
+from garrison.system.systemd import SERVICE_VARIABLES, notify, notify_watchdog
 from garrison.system.terminal_choice import choose_terminal, end_lost_server
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from garrison.merge.queue import MergeQueue
     from garrison.merge.state import QueueState
@@ -81,6 +82,9 @@ if TYPE_CHECKING:
     from garrison.supervise.incarnation import Incarnation
     from garrison.system.event_loop import EventLoop
     from garrison.system.processes import Child
+
+_CLOSINGS = 3
+"""Times that a command which closes a run is begun, if something kills it."""
 
 
 class Launcher:
@@ -117,8 +121,9 @@ class Launcher:
         """True if this incarnation has sent the request to resume; the guardian may not have applied it yet."""
         self._stopping_since: float | None = None
         self._is_hurried = False
-        self._ticker: Child | None = None
-        """The `garrison tick` of a run that is over."""
+        self._closer: Child | None = None
+        """The command that closes a run which is over: its `garrison tick`, or what its launch names for a failure."""
+        self._closings, self._is_closer_stopped = 0, False
         self._stop_guardians = 0
         self._view: LauncherView | None = None
         self._decision = Decision([])
@@ -195,7 +200,7 @@ class Launcher:
         self._check_machine()
         self._view = self.observe()
         self._decision = policy.decide(self._view, self.policy)
-        if self._is_ticking():
+        if self._is_closing():
             self._decision = Decision([])
         for action in self._decision.actions:
             perform(self, action, self._view)
@@ -204,19 +209,33 @@ class Launcher:
             self.incarnation.advance_hook(self.state.phase)
         return any(action.kind is not ActionKind.TERMINATE for action in self._decision.actions)
 
-    def _is_ticking(self) -> bool:
-        """Return whether the run is over but for the ticks in its task list, which are made before its end is reported.
+    def _is_closing(self) -> bool:
+        """Return whether the run is over but for the command that closes it, whose end its own is reported after.
 
-        If this launcher is killed meanwhile, its successor makes them: `garrison tick` may be repeated.
+        If this launcher is killed meanwhile, its successor runs that command: it may be repeated.
         """
-        is_over = any(action.kind is ActionKind.END for action in self._decision.actions)
-        if not self.launch.tick or not is_over or self.stopping or self.state.status not in ("done", "failed"):
+        words = closing_words(self.launch, self.state.status)
+        if not words or not any(action.kind is ActionKind.END for action in self._decision.actions):
             return False
-        if self._ticker is None:
-            argv = garrison_argv("tick", self.run, home=self.runtime.home)
-            self._ticker = self.runtime.processes.spawn(argv, env=self.runtime.environ, cwd=self.launch.repo,
-                                                        log=self.files.process_log("tick"))
-        return self._ticker.pidfd >= 0 and not select.select([self._ticker.pidfd], [], [], 0)[0]
+        if (closer := self._closer) is not None:
+            if closer.pidfd < 0:
+                return False
+            if not select.select([closer.pidfd], [], [], 0)[0]:
+                if self.stopping and not self._is_closer_stopped:
+                    self._is_closer_stopped = self.runtime.processes.send(closer.pid, closer.ticks, signal.SIGTERM)
+                return True
+            code = exit_code(closer.pid, closer.ticks)
+            closer.close()
+            if code is None or code >= 0 or self._closings == _CLOSINGS:
+                return False
+        if self.stopping:
+            return False
+        self._closings += 1
+        environ = {name: value for name, value in self.runtime.environ.items() if name not in SERVICE_VARIABLES}
+        self._closer = self.runtime.processes.spawn(
+            garrison_argv(*words, home=self.runtime.home), env=environ, cwd=self.launch.repo,
+            log=self.files.process_log(words[0]))
+        return True
 
     def fingerprint(self) -> Fingerprint | None:
         """Return a fingerprint of the guardian's record, the inbox, the run's journal and full disks, while the
@@ -243,7 +262,8 @@ class Launcher:
 
     def next_wake(self) -> float | None:
         """Return a short time while the user watches progress, else the seconds until a restart is due."""
-        due = [0.2] if self._is_polling or self.notifier.busy or self._ticker is not None else []
+        due = [0.2] if self._is_polling or self.notifier.busy or (
+            self._closer is not None and self._closer.pidfd >= 0) else []
         if self._decision.wake_at is not None:
             due.append(self._decision.wake_at - self.runtime.clock.monotonic())
         return min(due, default=None)
@@ -477,3 +497,10 @@ def describe_escalation(escalation: Escalation) -> str:
     at = escalation.probe_at[11:19]
     probe = f"; next try at {at} UTC" if at else ""
     return f"{escalation.who} is parked: {escalation.why}{probe}"
+
+
+def closing_words(launch: Launch, status: str) -> Sequence[str]:
+    """Return the words of garrison's command that closes a run with this status, none for most. Pure."""
+    if launch.tick and status in ("done", "failed"):
+        return ("tick", launch.run_id)
+    return launch.on_failure if status == "failed" else ()

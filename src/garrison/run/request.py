@@ -54,6 +54,9 @@ class LaunchRequest(Value):
     land: str | None = None
     tick: str = ""
     """File with the list of tasks in which the run ticks what has landed, or ''."""
+    on_failure: list[str] = msgspec.field(default_factory=list)
+    """Words of garrison's command that the run's launcher runs if it fails, and the variables that it needs."""
+    launcher_env: list[str] = msgspec.field(default_factory=list)
     issue: int = 0
     issue_label: str = ""
     issue_text: str = ""

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 StartMethod = Literal["here", "unit", "scope", "detached"]
 """Ways to start a launcher: in this process, a unit already; through its unit; in its own scope; or detached."""
 
+SERVICE_VARIABLES = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
+"""Variables through which a service reports to systemd."""
 CALL_TIMEOUT = 10.0
 """Seconds that a call to the user manager may take."""
 START_TIMEOUT = 100.0

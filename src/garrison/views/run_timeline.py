@@ -37,7 +37,7 @@ from garrison.run.state import ENDED, NodeState
 from garrison.run.status import Status
 from garrison.supervise.death_classes import RATE_LIMIT, ruling
 from garrison.system.clock import from_iso
-from garrison.values import Value, replace
+from garrison.values import Value, median, replace
 from garrison.views.event_log import NODE_ROLES, QUEUE, RUNNER, EventLog, StoredRecord
 from garrison.views.run_model import CANNOT_REPLAY, RunModel
 from garrison.views.run_view import RunReader
@@ -505,15 +505,6 @@ class TimelineModel:
 
 
 # ---- pure functions of spans
-
-
-def median(numbers: Sequence[float]) -> float | None:
-    """Return the median, None of nothing."""
-    ordered = sorted(numbers)
-    middle = len(ordered) // 2
-    if not ordered:
-        return None
-    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
 
 
 def _begin(lane: Lane) -> float | None:

@@ -22,9 +22,8 @@ from garrison.records.store import Store
 from garrison.system.git import Git, commits
 from garrison.system.terminal_text import clean_lines
 from garrison.system.untrusted import read_end
-from garrison.values import Value
+from garrison.values import Value, median
 from garrison.views.node_view import NodeView
-from garrison.views.run_timeline import median
 
 EVERY = 30.0
 """Seconds between two questions to git about one node."""

@@ -145,8 +145,8 @@ def test_a_run_in_the_background_is_mended_within_the_approved_money_whoever_is_
     """The launcher has it mended: first the command that does it is killed, then all of the machine's processes."""
     configure(place, 'two) exit 3;; two_again) echo two >"two.txt"; exit;;')
     command = place.plan(GOOD, {"tasks": [task("two_again", "one", replaces="two", files="two.txt")]}, before=(
-        f'case $GARRISON_PLAN_FILE in *planner/1/*) ;; *) echo here; until test -e {place.root}/go; do sleep 0.1; done;; '
-        "esac"))
+        "case $GARRISON_PLAN_FILE in *planner/1/*) ;; "
+        f"*) echo here; until test -e {place.root}/go; do sleep 0.1; done;; esac"))
     done = plan(place, "write both", "--command", command, "--target-dir", str(place.repo), "--no-gate", "--terminal",
                 "process", "--max-rework", "0", "--budget-run", "4", "--yes", "--detach")
     name = records(place)["id"]

@@ -7,8 +7,9 @@ Each table of `config.toml` is a record below, in which a field is a key with it
 `[agents.NAME]` is a profile, and how an agent of that name is run depends on its kind. `[sandbox]` says what confined
 processes may do (`sandbox.rights`). docs/configuration.md shows all of them.
 
-A repository may have a `garrison.toml` with the tables `[launch]` and `[guard]` alone: its own gate and set-up, and
-which files belong into it. Agents can change that file, so nothing in it gives them rights.
+A repository may have a `garrison.toml` with the tables `[launch]`, `[guard]` and `[[gates]]` alone: its own gate and
+set-up, which files belong into it, and what tests which paths. Agents can change that file, so nothing in it gives them
+rights.
 """
 
 from __future__ import annotations
@@ -60,8 +61,10 @@ SANDBOX_KEYS = ("mode", *PROFILE_RIGHTS[1:])
 """Keys of `[sandbox]`, and of its tables for one role each."""
 PROJECT_FILE = "garrison.toml"
 """A repository's own configuration, in its top directory."""
-PROJECT_TABLES = ("launch", "guard")
-"""Its tables."""
+GATES, WHOLE_GATE_EVERY = "gates", "whole_gate_every"
+"""Its gates by path (`merge.gates_by_path`), and after how many landings the whole gate runs."""
+PROJECT_TABLES = ("launch", "guard", GATES, WHOLE_GATE_EVERY)
+"""Its tables, and the key above them."""
 OCCASIONS = ("escalate", "question", "failed", "wait", "done", "stopped")
 """Events that `[notify]` can name: those of the command, the webhook and the page's desktop notifications."""
 

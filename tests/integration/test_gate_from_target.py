@@ -98,11 +98,11 @@ def test_a_verdict_counts_only_with_the_files_of_the_target_that_it_was_given_wi
     world.branch("b", {"new": "x\n"})
     queue = world.queue
     runs = world.processor().gates
-    before = runs.verdict_key(queue.state.config)
+    before = runs.book(queue.state.config).whole.key
     world.branch("main", {"plain": "x\n"})
-    assert runs.verdict_key(queue.state.config) == before
+    assert runs.book(queue.state.config).whole.key == before
     world.branch("main", {"ci/gate.sh": "exit 1\n"})
-    assert runs.verdict_key(queue.state.config) != before
+    assert runs.book(queue.state.config).whole.key != before
 
 
 def test_a_commit_that_somebody_moved_the_target_to_is_said_to_be_untested(tmp_path):

@@ -245,10 +245,10 @@ ATTEMPTS = (
 QUEUE = (
     _bug("untested_tree_lands", "a set that no gate passed lands",
          _at("merge/decision.py", "decide", "operand", "", "green"),
-         _at("merge/processor.py", "MergeProcessor._is_tested", "return", "True", "green")),
+         _at("merge/gates_by_path.py", "GateBook.find_passed", "return", "self.whole", "", 2)),
     _bug("first_lands_untested", "the first entry lands before any gate has run",
          _at("merge/decision.py", "decide", "value", "[(each.id,) for each in p1[:1]]", "green"),
-         _at("merge/processor.py", "MergeProcessor._is_tested", "return", "True", "green")),
+         _at("merge/gates_by_path.py", "GateBook.find_passed", "return", "self.whole", "", 2)),
     _bug("base_not_tested", "a red target is blamed on the entries",
          _at("merge/decision.py", "check_base", "return", "'passes'", "result"),
          _at("merge/decision.py", "check_base", "return", "'passes'", "test", 1),

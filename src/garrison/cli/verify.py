@@ -38,6 +38,7 @@ from garrison.testing.checker import (
     read_attestations,
     read_events,
     read_spending,
+    since_whole,
 )
 from garrison.values import asdict
 from garrison.views.event_log import EventLog
@@ -107,6 +108,7 @@ def verify(run: str | None, events_file: Path | None, repository: Path | None, a
         print_json([{"promise": finding.promise.value, "text": finding.text} for finding in findings])
     else:
         _print(findings, history, attestations)
+        _print_since_whole(history, place, attestations)
     return 1 if findings else 0
 
 
@@ -166,6 +168,20 @@ def _history(lines: Iterator[str] | list[str], source: Path) -> History:
     if not history.events:
         raise UsageError(f"{source} holds no event of the run")
     return history
+
+
+def _print_since_whole(history: History, repository: CheckedRepository, attestations: Attestations) -> None:
+    """Name what has landed on the run's target since it last passed the whole gate, where gates by path ran at all."""
+    ref = repository.ref_of(str(history.launch.get("base", "")))
+    if not ref or not any(run.gates for run in attestations.runs):
+        return
+    landed = since_whole(repository, ref, attestations)
+    if landed is None:
+        click.echo(f"no whole gate on {ref.rpartition('/')[2]} is attested")
+    elif landed:
+        click.echo(f"landed since the last whole gate, by gates of their paths: {', '.join(landed)}")
+    else:
+        click.echo("the whole gate has passed on what landed last")
 
 
 def _print(findings: list[BrokenPromise], history: History, attestations: Attestations) -> None:

@@ -29,6 +29,7 @@ from garrison.merge.queue import StepResult, pin_ref
 from garrison.merge.records import EntryCancelled, EntryLanded, StatusChanged
 from garrison.merge.turns import TURN, is_free_loss
 from garrison.plugins import PluginGroup, load, offered
+from garrison.records.names import INTEGRATION
 from garrison.system import failpoint
 from garrison.system.clock import from_iso
 from garrison.system.git import GitError
@@ -43,7 +44,9 @@ from garrison.values import Value
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from garrison.merge.config import QueueConfig
     from garrison.merge.entry import MergeEntry
+    from garrison.merge.gates_by_path import ChosenGate
     from garrison.merge.queue import QueueWriter
 
 
@@ -89,6 +92,8 @@ class CandidateBuilder:
     def __init__(self, writer: QueueWriter, turn: float = TURN) -> None:
         """`turn`: seconds of the turn of a node that lost to a moved target."""
         self.writer, self.queue, self.git, self.turn = writer, writer.queue, writer.git, turn
+        self.select_gate: Callable[[QueueConfig, str, str], ChosenGate | None] = lambda config, base, tree: None
+        """Returns the gate that the paths select in which a tree differs from the target; None for the whole one."""
         self._chains: list[CandidateChain] = []
         self._pinned: dict[str, str] = {}
         """Entry → commit of the candidate that is pinned for it."""
@@ -186,7 +191,8 @@ class CandidateBuilder:
             try:
                 if excess := self._explain_excess(entry, target=tip):
                     return Candidate("", None, (), excess)
-                candidate = build_candidate(self.git, entry, parent, self._trailers(entry, names, position), target=tip)
+                candidate = build_candidate(self.git, entry, parent, self._trailers(entry, names, position, tip),
+                                            target=tip)
                 why = self._explain_refusal(parent, candidate, foreign=candidate.commit == entry.oid)
                 return Candidate("", None, (), why) if why else candidate
             except GitError as error:
@@ -324,8 +330,8 @@ class CandidateBuilder:
         if names != chain.exact or self.git.signer is not None:
             rebuilt = [chain.base]
             for position, entry in enumerate(chain.entries[:count], 1):
-                candidate = build_candidate(self.git, entry, rebuilt[-1], self._trailers(entry, names, position),
-                                            chain.trees[position], chain.base)
+                candidate = build_candidate(self.git, entry, rebuilt[-1], self._trailers(
+                    entry, names, position, chain.base), chain.trees[position], chain.base)
                 if candidate.commit is None or candidate.tree != chain.trees[position]:
                     self._forget()
                     raise GarrisonError(f"{entry.id} gave another tree than was tested; building it again")
@@ -352,7 +358,8 @@ class CandidateBuilder:
         """Return the commit that merges a batch whose last commit is `top` into the target, with the tested tree."""
         count = len(names)
         entries, tree = chain.entries[:count], chain.trees[count]
-        common = [line for line in self._trailers(entries[-1], tuple(names), count)(tree) if line.startswith(_OF_BATCH)]
+        common = [line for line in self._trailers(entries[-1], tuple(names), count, chain.base)(tree)
+                  if line.startswith(_OF_BATCH)]
         message = "\n".join([f"Merge {count} branches into {self.queue.target}", "",
                              *(f"* {entry.branch}" for entry in entries)])
         trailers = [*(f"{TRAILER}: {name}" for name in names), *common]
@@ -386,14 +393,20 @@ class CandidateBuilder:
                         each.trees[:count + 1] == chain.trees[:count + 1] and len(each.entries) > count and
                         [entry.id for entry in each.entries[:count]] == [entry.id for entry in names]]
 
-    def _trailers(self, entry: MergeEntry, names: tuple[str, ...], position: int) -> Callable[[str], list[str]]:
+    def _trailers(self, entry: MergeEntry, names: tuple[str, ...], position: int, tip: str,
+                  ) -> Callable[[str], list[str]]:
         """Return the trailers of the entry's commit, by its tree: the history alone can tell what was tested."""
         config = self.queue.state.config
         batch = f"{hashlib.sha256(' '.join(names).encode()).hexdigest()[:8]} {position}/{len(names)}"
 
         def lines(tree: str) -> list[str]:
-            tested = "" if config is None or config.no_gate else \
-                f"{tree} gate {config.command_key}" if position == len(names) else f"with {len(names)}/{len(names)}"
+            tested = f"with {len(names)}/{len(names)}"
+            if config is None or config.no_gate:
+                tested = ""
+            elif position == len(names):  # what its paths select: it may have passed the whole gate, if that was due
+                gate = self.select_gate(config, tip, tree) if entry.node != INTEGRATION else None
+                by = f"gates {','.join(gate.names)}" if gate is not None and gate.names else "gate"
+                tested = f"{tree} {by} {(config if gate is None else gate.config).command_key}"
             return [*([f"Garrison-Node: {entry.node}", f"Garrison-Run: {entry.run}"] if entry.run else []),
                     f"{TRAILER}: {entry.id}", f"{BRANCH_TRAILER}: {entry.branch}", f"{_OF_BATCH[0]}: {batch}",
                     *([f"{_OF_BATCH[1]}: {tested}"] if tested else [])]

@@ -23,7 +23,7 @@ of the present tip, and the bounds of sets and gates.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import msgspec
 
@@ -546,21 +546,30 @@ class Setback(Value):
 # run.
 
 
-def list_runs(state: QueueState, key: str, tip: str, waiting: Collection[str],
+class PresentGates(Protocol):
+    """Gates of the present target (`gates_by_path.GateBook`)."""
+
+    def is_present(self, names: tuple[str, ...], key: str, /) -> bool:
+        """Return whether a run of these gates by path, () for the whole gate, with that key of its verdict
+        (`QueueConfig.verdict_key`), ran what they are now."""
+        ...
+
+
+def list_runs(state: QueueState, gates: PresentGates, tip: str, waiting: Collection[str],
               unfit: Collection[tuple[str, ...]] = ()) -> Iterator[tuple[FinishedRun, SetRun]]:
     """Yield each finished run that says something of the waiting entries, as the decision and the journal have it.
 
     Args:
-        key: of the present gate (`QueueConfig.verdict_key`).
+        gates: those of the present target.
         unfit: entries that give another tree on the tip than was tested: they do not land untested.
     """
-    evidence = state.verdicts.evidence(key)
     earlier: list[Trial] = []
     for record in state.verdicts.runs:
         landed = state.landed_since(record.base, tip)
         left = tuple(name for name in record.entries if name in waiting)
-        if record.key != key or landed is None:
+        if landed is None or not gates.is_present(record.gates, record.key):
             continue
+        evidence = state.verdicts.evidence(record.key)
         trial = Trial(record.entries, record.tree, record.result == "green")
         if not left:
             earlier += [trial] if trial.green else []
@@ -591,13 +600,14 @@ def is_steady(state: QueueState, key: str) -> bool:
     return not erred and sum(gate == key for _, gate in state.verdicts.green) >= STEADY_RUNS
 
 
-def list_running(state: QueueState, key: str, tip: str, gates: Iterable[RunningGate]) -> list[RunningSet | None]:
+def list_running(state: QueueState, gates: PresentGates, tip: str, running: Iterable[RunningGate],
+                 ) -> list[RunningSet | None]:
     """Return the sets under test, None for each whose verdict would say nothing on this tip."""
     found: list[RunningSet | None] = []
-    for gate in gates:
+    for gate in running:
         landed = state.landed_since(gate.base, tip)
         left = tuple(name for name in gate.entries if not _has_landed(state, name))
-        if landed is None or gate.key != key or not left:
+        if landed is None or not gates.is_present(gate.gates, gate.key) or not left:
             found.append(None)
         else:
             found.append(RunningSet(left, lands=set(landed) <= set(gate.entries)))

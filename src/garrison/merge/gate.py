@@ -59,8 +59,8 @@ if TYPE_CHECKING:
     from garrison.system.git import Git
 
 WRAPPER = r"""
-folder=$1 limit=$2 attestations=$3 tree=$4
-shift 4
+folder=$1 limit=$2 attestations=$3 tree=$4 gates=$5
+shift 5
 started() { ticks=${20}; }
 read -r stat < "/proc/$$/stat"; started ${stat##*) }
 boot=${GARRISON_BOOT_ID:-}; [ "$boot" ] || read -r boot < /proc/sys/kernel/random/boot_id
@@ -75,7 +75,7 @@ read -r now rest < /proc/uptime
 late=0  # 124 and 137 may also be the command's own: only the time that passed tells
 case $code in 124|137) [ $(( ${now%.*} - ${begun%.*} + 1 )) -lt "${limit%.*}" ] || late=1;; esac
 # before the verdict: its reader ends this shell as soon as that is there
-[ -z "$attestations" ] || printf '%s %s %s %s\n' "$head" "$tree" "$code" "$late" >> "$attestations"
+[ -z "$attestations" ] || printf '%s %s %s %s\n' "$head" "$tree" "$code" "$late${gates:+ $gates}" >> "$attestations"
 printf '%s %s\n' "$code" "$late" > "$folder/verdict"
 for pause in 0.01 0.02 0.04 end; do
   left= children=
@@ -155,6 +155,8 @@ class GateRun:
     """Patterns of files that the gate sees as the target has them."""
     attestations: Path | None = None
     """File to which the gate's wrapper appends what it tested (`garrison.testing.checker.attestations`)."""
+    gates: tuple[str, ...] = ()
+    """Gates by path that it consists of; () for the whole gate."""
     tree: str = ""
     """Tree of the commit, as the queue knows it."""
     is_base: bool = False
@@ -309,7 +311,7 @@ class GateRun:
         is_attested = self.attestations is not None and stage == "gate" and bool(command)
         attestations = str(self.attestations) if is_attested else ""
         argv = ["/bin/sh", "-c", WRAPPER, "garrison-gate", str(folder), f"{self._limit(stage):g}", attestations,
-                self.tree, *confined.argv]
+                self.tree, ",".join(self.gates), *confined.argv]
         self.detach()
         self.is_cut, self._is_served, self._serve_at = False, False, time.monotonic() + PROXY_AFTER
         self._lost_time = None
@@ -609,9 +611,10 @@ def remove_folder(folder: Path) -> None:
 
 # The file to which every wrapper appends what it tested, for `garrison verify`.
 #
-# The first line says since when every run attests (`since TIME`). The others are `COMMIT TREE EXIT-CODE TIMED-OUT`: the
-# commit that the wrapper found checked out, the tree that the queue meant, and how the gate ended. Nothing of garrison
-# decides by them: they are the second witness alongside the queue's journal.
+# The first line says since when every run attests (`since TIME`). The others are `COMMIT TREE EXIT-CODE TIMED-OUT`, and
+# `GATE,…` where it was not the whole gate but gates by path: the commit that the wrapper found checked out, the tree
+# that the queue meant, and how the gate ended. Nothing of garrison decides by them: they are the second witness
+# alongside the queue's journal.
 
 ATTESTATIONS, FORMER = "attestations", "attestations.old"
 """Names in a queue's folder of the present file and of the one before it."""

@@ -64,7 +64,7 @@ class GateFiles(Value):
         return frozenset(section.file for section in self.sections)
 
 
-OWN_SETTINGS = Section("garrison.toml", ManifestForm.TOML, ("launch", "guard"))
+OWN_SETTINGS = Section("garrison.toml", ManifestForm.TOML, ("launch", "guard", "gates", "whole_gate_every"))
 """garrison's own settings of a repository: they name the gate, and what is asked about it."""
 
 _PYPROJECT, _SETUP_CFG, _PACKAGE = "pyproject.toml", "setup.cfg", "package.json"

@@ -12,6 +12,7 @@ import select
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from garrison.config import PROJECT_FILE
 from garrison.ends import RETRY_SECONDS, Wait, WaitKind
 from garrison.errors import Fenced, GarrisonError, Refused, Shortage
 from garrison.merge.failing_tests import MAX_NAMES, find_failures, read_reports
@@ -24,13 +25,14 @@ from garrison.merge.gate import (
     remove_folder,
 )
 from garrison.merge.gate_files import find_gate_files
+from garrison.merge.gates_by_path import GateBook, GateRules, parse_rules
 from garrison.merge.queue import StepResult
 from garrison.merge.records import GateStarted, QueueHindered, VerdictGiven
 from garrison.merge.slots import Slot, acquire_slot
 from garrison.merge.suspects import suspect
 from garrison.merge.touched import TouchedFiles
 from garrison.records import log_retention
-from garrison.records.names import is_run_branch
+from garrison.records.names import INTEGRATION, is_run_branch
 from garrison.records.run import RunFiles
 from garrison.sandbox.confine import leave_session_keyring
 from garrison.sandbox.place import Mode, Role
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
     from garrison.merge.config import QueueConfig
     from garrison.merge.entry import MergeEntry
     from garrison.merge.gate import GateVerdict
+    from garrison.merge.gates_by_path import ChosenGate
     from garrison.merge.queue import QueueWriter
     from garrison.merge.records import Subject
     from garrison.merge.state import QueueState, RunningGate
@@ -79,6 +82,8 @@ class GateRuns:
         self._changes: FolderChanges | None = None
         """Verdicts that are written: a wrapper with orphans stays after its own."""
         self._watched: set[Path] = set()
+        self._book: tuple[str, GateBook] | None = None
+        """Tip, and the gates there."""
 
     @property
     def folders(self) -> list[Path]:
@@ -88,13 +93,39 @@ class GateRuns:
     def in_progress(self, state: QueueState) -> dict[str, RunningGate]:
         return {job: state.gates[job] for job in self._runs if job in state.gates}
 
-    def verdict_key(self, config: QueueConfig) -> str:
-        """Return the key of verdicts in this environment, on the target as it is now."""
-        files = list_targets_files(self.git, self.writer.tip() or "", config.gate_from_target)
-        return config.verdict_key(self.environment, files)
+    def book(self, config: QueueConfig) -> GateBook:
+        """Return the gates in this environment, on the target as it is now."""
+        tip = self.writer.tip() or ""
+        if self._book is None or self._book[0] != tip or self._book[1].config != config:
+            files = list_targets_files(self.git, tip, config.gate_from_target)
+            # A run's own branch has the gate of its nodes alone: what its paths select is tested where it lands.
+            has_rules = bool(config.gate) and tip and not is_run_branch(self.queue.target)
+            rules = parse_rules(self._read_blob(tip, PROJECT_FILE) or b"") if has_rules else GateRules()
+            self._book = (tip, GateBook(config, rules, self.environment, files))
+        return self._book[1]
 
-    def start(self, entries: Sequence[MergeEntry], commit: str, tree: str, subject: Subject, *, base: str = "",
-              why: str = "") -> StepResult | Wait:
+    def choose(self, state: QueueState, entries: Sequence[MergeEntry], base: str, tree: str) -> ChosenGate:
+        """Return the gate to run on the tree of these entries, merged onto `base`: the whole one whenever it is due."""
+        book = self.book(require_config(state))
+        if any(entry.node == INTEGRATION for entry in entries):  # a run that lands as a whole
+            return book.whole
+        return book.choose(state, [entry.id for entry in entries], self._changed(book, base, tree))
+
+    def find_passed(self, state: QueueState, entries: Sequence[MergeEntry], base: str, tree: str) -> ChosenGate | None:
+        """Return the gate that such a tree has passed, if it covers what the tree has to pass; None if none does."""
+        return self.book(require_config(state)).find_passed(state, tree, self.choose(state, entries, base, tree))
+
+    def select(self, config: QueueConfig, base: str, tree: str) -> ChosenGate:
+        """Return the gate that the paths select in which a tree differs from `base`; () for the whole gate."""
+        book = self.book(config)
+        return book.select(self._changed(book, base, tree))
+
+    def _changed(self, book: GateBook, base: str, tree: str) -> Sequence[str]:
+        """Return the paths in which a tree differs from a commit, as far as anything depends on them."""
+        return self.git.changed_paths(self.git.tree_of(base), tree) if book.rules.rules else ()
+
+    def start(self, entries: Sequence[MergeEntry], commit: str, tree: str, subject: Subject, gate: ChosenGate, *,
+              base: str = "", why: str = "") -> StepResult | Wait:
         """Start a gate run on a commit, for these entries merged onto `base`; wait if the disk is full."""
         if full := self._full_disk():
             return Wait(WaitKind.NO_ROOM,
@@ -102,23 +133,23 @@ class GateRuns:
         if lack := self._lack_of_room():
             return Wait(WaitKind.NO_ROOM,
                         f"no room for a gate run: {lack}; {entries[0].id} is tested when there is room")
-        config = require_config(self.queue.state)
         first, number = entries[0], entries[0].tests + 1
         slot = self._idle.pop() if self._idle else acquire_slot(self.git, self.folder)
-        run = self._gate_run(config, slot, f"{first.id}.{number}", entries, number, base)
-        job, key = run.folder.name, self.verdict_key(config)
+        run = self._gate_run(gate, slot, f"{first.id}.{number}", entries, number, base)
+        job, key = run.folder.name, gate.key
         self._runs[job] = run
         log_retention.remove_old_logs(run.log.parent,
                                       [log for each in self._runs.values() for log in (each.log, each.setup_log)])
         self.writer.append(GateStarted(tuple(entry.id for entry in entries), subject, number, job, commit, tree,
-                                       slot.number, key, str(run.log), base, why, config.gate or ""))
+                                       slot.number, key, str(run.log), base, why, gate.config.gate or "",
+                                       gate.names))
         failpoint.here("test_recorded")
         try:
             run.start(commit, tree)
         except GarrisonError as error:  # git could not prepare the slot: no verdict on the entries
             self._finish(job, run)
             self.writer.append(VerdictGiven((first.id,), subject, tree, key, "lost", str(error), str(run.log), job, -1,
-                                            uncounted=True))
+                                            uncounted=True, gates=gate.names))
             raise
         failpoint.here("test_started")
         try:
@@ -150,13 +181,14 @@ class GateRuns:
                 return str(error)
         return ""
 
-    def _gate_run(self, config: QueueConfig, slot: Slot, job: str, entries: Sequence[MergeEntry], number: int,
+    def _gate_run(self, gate: ChosenGate, slot: Slot, job: str, entries: Sequence[MergeEntry], number: int,
                   base: str) -> GateRun:
+        config = gate.config
         marker = gate_marker(self.queue.home, entries[0].run, entries[0].id, number)
         tip = self.writer.tip() or ""
         return GateRun(slot, config, self.queue.folder / "tests" / job, self.queue.folder / "logs" / f"{job}.log",
                        marker, self.environment, self.queue.home, self.held_back, target=tip,
-                       attestations=open_attestations(self.queue.folder, self.queue.clock.utc()),
+                       attestations=open_attestations(self.queue.folder, self.queue.clock.utc()), gates=gate.names,
                        is_run_branch=is_run_branch(self.queue.target),
                        from_target=(*config.gate_from_target, *self._scripts(config, entries, base, tip)))
 
@@ -167,29 +199,30 @@ class GateRuns:
         if not (config.gate and tip and all(entry.keeps_gate for entry in entries)):
             return ()
 
-        def read(name: str) -> bytes | None:
-            with suppress(GitError):  # it is not there, or too large for a script
-                return self.git.run("cat-file", "blob", f"{tip}:{name}", exact=True, most=MAX_SCRIPT).out.encode(
-                    errors="surrogateescape")
-            return None
-
-        scripts = find_gate_files(config.gate, read).scripts
+        scripts = find_gate_files(config.gate, lambda name: self._read_blob(tip, name)).scripts
         is_other = bool(scripts) and base not in ("", tip) and not scripts.isdisjoint(self.git.changed_paths(tip, base))
         return () if is_other else tuple(map(literal_pattern, sorted(scripts)))
+
+    def _read_blob(self, commit: str, name: str) -> bytes | None:
+        with suppress(GitError):  # it is not there, or too large
+            return self.git.run("cat-file", "blob", f"{commit}:{name}", exact=True, most=MAX_SCRIPT).out.encode(
+                errors="surrogateescape")
+        return None
 
     def adopt(self, state: QueueState) -> None:
         """Adopt the gate runs in the journal, and end those that cannot be adopted."""
         for gate in state.gates.values():
-            if state.config is not None and gate.key == self.verdict_key(state.config):
-                self._adopt(gate, state, state.config)
+            chosen = self.book(state.config).of(gate.gates) if state.config is not None else None
+            if chosen is not None and gate.key == chosen.key:
+                self._adopt(gate, state, chosen)
         self._end_unwanted(state)
 
-    def _adopt(self, gate: RunningGate, state: QueueState, config: QueueConfig) -> None:
+    def _adopt(self, gate: RunningGate, state: QueueState, chosen: ChosenGate) -> None:
         try:
             slot = acquire_slot(self.git, self.folder, gate.slot)
         except Refused:
             return  # its slot is taken: the run is ended with the others
-        run = self._gate_run(config, slot, gate.job, [state.entry(name) for name in gate.entries], gate.number,
+        run = self._gate_run(chosen, slot, gate.job, [state.entry(name) for name in gate.entries], gate.number,
                              gate.base)
         run.tree = gate.tree
         if run.adopt(self.writer.clock.monotonic()):
@@ -241,7 +274,8 @@ class GateRuns:
         self.writer.append(VerdictGiven(
             gate.entries, gate.subject, gate.tree, gate.key, verdict.result, reason, str(verdict.log), gate.job,
             verdict.code, verdict.note, failing=failing, suspicion=suspicion,
-            uncounted=is_repeated or (verdict.result == "lost" and self._full_disk() is not None)), sync=True)
+            uncounted=is_repeated or (verdict.result == "lost" and self._full_disk() is not None),
+            gates=gate.gates), sync=True)
         failpoint.here("verdict")
         if is_repeated:
             self.writer.append(QueueHindered(f"{verdict.reason}; run again ({stops} of {MAX_STOPPED})"))

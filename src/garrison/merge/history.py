@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING
 
 from garrison.errors import GarrisonError
 from garrison.merge import records
-from garrison.merge.records import Configured, EntryEnqueued, EntryLanded, LandingStarted, SnapshotTaken, VerdictGiven
+from garrison.merge.records import (
+    Configured,
+    EntryEnqueued,
+    EntryLanded,
+    GateStarted,
+    LandingStarted,
+    SnapshotTaken,
+    VerdictGiven,
+)
 from garrison.merge.state import QueueState
 from garrison.records import atomic, journal
 from garrison.values import Value, asdict, replace
@@ -104,6 +112,8 @@ class _Replay:
             self._gates[self.state.config.command_key] = self.state.config.gate or ""
         elif isinstance(record, LandingStarted):
             self._last = record
+        elif isinstance(record, GateStarted) and record.gate:
+            self._gates.setdefault(record.key.partition("-")[0], record.gate)
         elif isinstance(record, VerdictGiven) and record.result == "green":
             key = record.key.partition("-")[0]
             if record.tree not in self._by_tree or not record.reused:

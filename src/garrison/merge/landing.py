@@ -56,8 +56,8 @@ class Lander:
 
     # --- a landing --------------------------------------------------------------------------------------------------
 
-    def land(self, chain: CandidateChain, commits: LandingCommits) -> StepResult | Wait:
-        """Land the chain's first entries by one swap to the commit whose tree was tested.
+    def land(self, chain: CandidateChain, commits: LandingCommits, gates: tuple[str, ...] = ()) -> StepResult | Wait:
+        """Land the chain's first entries by one swap to the commit whose tree was tested, by `gates` alone if any.
 
         The order of writes lets a processor die between any two: lock and rehearse the open checkouts, journal
         `landing`, swap the ref, move the checkouts and journal each, journal `landed`. Before the swap the ref is what
@@ -65,7 +65,8 @@ class Lander:
         """
         landing = LandingStarted(tuple(entry.id for entry in chain.entries[:len(commits.entries)]), chain.base,
                                  commits.new, commits.entries,
-                                 chain.united[:len(commits.entries)] if any(chain.united) else ())
+                                 chain.united[:len(commits.entries)] if any(chain.united) else (), gates,
+                                 chain.trees[len(commits.entries)] if gates else "")
         with CheckoutLocks(self.git, self.queue.target, landing.old, landing.new) as locks:
             paths = [checkout.path for checkout in locks.checkouts]
             blocked = locks.blocked or self._find_stale_blocker(self.queue.state, paths)

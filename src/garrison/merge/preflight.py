@@ -21,11 +21,14 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import unquote, urlparse
 
+from garrison.config import PROJECT_FILE
 from garrison.errors import ForeignImports, PreflightRed, Refused
 from garrison.merge.config import QueueConfig
 from garrison.merge.gate import GateRun, GateVerdict, gate_marker, list_targets_files, open_attestations
+from garrison.merge.gates_by_path import parse_rules
 from garrison.merge.queue import MergeQueue
 from garrison.merge.slots import Slot, acquire_slot
+from garrison.records.names import is_run_branch
 from garrison.sandbox.collect import find_checkout
 from garrison.sandbox.place import Role
 from garrison.sandbox.rights import read_rights
@@ -82,6 +85,7 @@ def preflight(queue: MergeQueue, config: QueueConfig, *, trees: Path, environmen
         raise Refused(f"{queue.repo} has no branch {base or queue.target}; create it, or name another with --base")
     if config.hooks:
         queue.git.check_movable(queue.target)
+    _report_rules(queue, config, commit, report)
     started = time.monotonic()
     log = queue.folder / "logs" / f"preflight-{run or 'hand'}.log"
     has_gate = bool(config.gate) and not config.no_gate
@@ -112,6 +116,23 @@ def preflight(queue: MergeQueue, config: QueueConfig, *, trees: Path, environmen
         queue.record_green(tree, config.verdict_key(environment, files), FOREIGN if allow_foreign_imports else "")
     queue.resume_own_pause("pre-flight passed")
     return PreflightResult(commit, tree, time.monotonic() - started, log)
+
+
+def _report_rules(queue: MergeQueue, config: QueueConfig, commit: str, report: Callable[[str], None]) -> None:
+    """Report which gates by path the target declares; they test less than the whole gate, which runs now."""
+    if not config.gate or config.no_gate or is_run_branch(queue.target):
+        return
+    try:
+        rules = parse_rules(queue.git.run("cat-file", "blob", f"{commit}:{PROJECT_FILE}").out.encode(
+            errors="surrogateescape"))
+    except GitError:  # it has none
+        return
+    if rules.problem:
+        report(f"note: everything has to pass the whole gate, since on {queue.target} {rules.problem}")
+    elif rules.rules:
+        often = f"for at least one landing in {rules.every}" if rules.every > 1 else "for each landing"
+        report(f"gates by path: {', '.join(rule.name for rule in rules.rules)} ({PROJECT_FILE} of {queue.target}); "
+               f"the whole gate runs {often}")
 
 
 def identify(git: Git, environ: Mapping[str, str], report: Callable[[str], None]) -> tuple[str, Signer | None]:

@@ -37,6 +37,7 @@ from garrison.merge.candidates import CandidateBuilder, CandidateChain
 from garrison.merge.conflicts import ConflictCheck, PairConflicts
 from garrison.merge.entry import order_by_dependencies
 from garrison.merge.gate_runs import GateRuns, require_config
+from garrison.merge.gates_by_path import describe_since_whole, landed_since_whole
 from garrison.merge.landing import Lander
 from garrison.merge.queue import PINS, QueueWriter, StepResult
 from garrison.merge.target import describe_gone
@@ -55,9 +56,11 @@ if TYPE_CHECKING:
 
     from garrison.merge.decision import FinishedRun, QueueDecision, SetStart
     from garrison.merge.entry import EntryFact, MergeEntry
+    from garrison.merge.gates_by_path import ChosenGate
     from garrison.merge.queue import MergeQueue
     from garrison.merge.records import QueueRecord
     from garrison.merge.state import QueueState
+    from garrison.merge.verdicts import SetRun
 
 __all__ = ["MergeProcessor", "StepResult"]
 
@@ -95,6 +98,7 @@ class MergeProcessor:
         self.touched: TouchedFiles = touched
         self.turn_clock = turns.TurnClock()
         self.gates = GateRuns(self.writer, trees / self.git.key, environment, held_back, touched)
+        self.builder.select_gate = self.gates.select
         self.history = TrackRecord(queue.folder, touched)
         self.pairs = PairConflicts(self.git, touched)
         self._outlook = _Outlook()
@@ -260,7 +264,7 @@ class MergeProcessor:
             self.git.merge_tree(tip, tip)
             self.git.commit_tree(self.git.tree_of(tip), [tip], "a trial\n", date=int(self.clock.time()))
             config = require_config(state)
-            self.gates.verdict_key(config)
+            self.gates.book(config)
             if state.batch() and not config.no_gate:
                 self.gates.keep(())
                 self.gates.check_preparing(tip)
@@ -481,43 +485,52 @@ class MergeProcessor:
             return self._land(state, tip, outlook.waiting[0].id)
         # If all that is left did not merge with others, the first is tried again: it may fit alone.
         candidates = outlook.free or outlook.unparked
-        key, names = self.gates.verdict_key(require_config(state)), {each.id for each in candidates}
-        found = list(decision.list_runs(state, key, tip, names, outlook.unfit))
+        book, names = self.gates.book(require_config(state)), {each.id for each in candidates}
+        found = list(decision.list_runs(state, book, tip, names, outlook.unfit))
         jobs = self.gates.in_progress(state)
         base_jobs = [job for job, gate in jobs.items() if gate.subject == "base"]
         set_jobs = [job for job in jobs if job not in base_jobs]
-        sets = decision.list_running(state, key, tip, [jobs[job] for job in set_jobs])
+        sets = decision.list_running(state, book, tip, [jobs[job] for job in set_jobs])
         # A long backlog is tested in larger sets, but not while entries that failed together are told apart.
         backlog = len(candidates) if all(entry.tests == 0 for entry in (*under_test, *waiting)) else decision.MAX_BATCH
         chosen = decision.decide(
             candidates, outlook.beliefs, [run for run, _ in found], [each for each in sets if each],
             self._gate_width(state) - len(base_jobs), max_set=self._max_set(state, backlog),
-            is_steady=decision.is_steady(state, key))
+            is_steady=decision.is_steady(state, book.whole.key))
         if chosen.land:                                   # 8
             return self._land(state, tip, *chosen.land)
         # Not before a landing: a run in progress may still count once the entries before it have landed.
         self.gates.keep([*base_jobs, *(job for job, each in zip(set_jobs, sets, strict=True)
                                        if each is not None and each not in chosen.cancel)])
         blamed = {entry.id for entry in under_test}
-        reds = [(run, record.result) for run, record in found if not run.green and blamed.intersection(run.entries)]
+        reds = [(run, record) for run, record in found if not run.green and blamed.intersection(run.entries)]
         if reds and (asked := self._check_target(state, tip, blamed, reds, is_tested=bool(base_jobs))) is not None:
             return asked
         return self._do(state, tip, chosen)
 
     def _check_target(self, state: QueueState, tip: str, blamed: Collection[str],
-                      reds: Sequence[tuple[FinishedRun, str]], *,
+                      reds: Sequence[tuple[FinishedRun, SetRun]], *,
                       is_tested: bool) -> StepResult | Wait | None:
-        """Ask the bare target whether red runs are its fault (9): test it, wait for that, pause; None if it passes."""
-        evidence = state.verdicts.evidence(self.gates.verdict_key(require_config(state)))
-        answer = decision.check_base(self.git.tree_of(tip), [result for _, result in reds], evidence)
-        if answer == "passes":
-            return None
-        if answer != "test":
-            self.gates.keep(())
-            return self._pause(state, tip, answer)
-        if is_tested:
-            return self.gates.wait(state)
-        return self._test_base(state, tip, next(name for run, _ in reds for name in run.entries if name in blamed))
+        """Ask the bare target whether red runs are its fault (9): test it, wait for that, pause; None if it passes.
+
+        It has to pass the whole gate, since earlier landings may have broken what their paths did not select, and the
+        gates by path that were red, which may fail on any tree.
+        """
+        book, tree = self.gates.book(require_config(state)), self.git.tree_of(tip)
+        for names in dict.fromkeys([(), *(record.gates for _, record in reds)]):
+            gate = book.of(names) or book.whole
+            results = [record.result for _, record in reds if gate.is_whole or record.gates == names]
+            answer = decision.check_base(tree, results, state.verdicts.evidence(gate.key))
+            if answer == "passes":
+                continue
+            if answer != "test":
+                self.gates.keep(())
+                return self._pause(state, tip, answer, landed_since_whole(state, book.whole.key))
+            if is_tested:
+                return self.gates.wait(state)
+            blamed_first = next(name for run, _ in reds for name in run.entries if name in blamed)
+            return self._test_base(state, tip, tree, blamed_first, gate)
+        return None
 
     def _do(self, state: QueueState, tip: str, chosen: QueueDecision) -> StepResult | Wait:
         """Reject an entry, or start the next run, or wait for those in progress (10)."""
@@ -548,31 +561,31 @@ class MergeProcessor:
         if not is_known:
             return StepResult("candidate", start.entries[0])
         tree = chain.trees[-1]
-        key = self.gates.verdict_key(require_config(state))
-        if (tree, key) in state.green:
-            self._reuse_verdict(chain, key)
+        if (passed := self.gates.find_passed(state, entries, tip, tree)) is not None:
+            self._reuse_verdict(chain, passed)
             return StepResult("verdict", entries[0].id)
         commit = self.builder.pin_candidate(chain, len(chain.entries))  # a chain in memory may have lost its objects
-        return self.gates.start(entries, commit, tree, "entry", base=tip, why=start.why)
+        gate = self.gates.choose(state, entries, tip, tree)
+        return self.gates.start(entries, commit, tree, "entry", gate, base=tip, why=start.why)
 
     def _repeat(self, state: QueueState, tip: str, start: SetStart) -> StepResult | Wait | None:
         """Repeat the last red run of one entry alone, if the target has moved since; else None: it is built again."""
-        key = self.gates.verdict_key(require_config(state))
-        last = next((run for run in reversed(state.verdicts.runs) if run.entries == start.entries and run.key == key
-                     and run.result != "green"), None)
+        book = self.gates.book(require_config(state))
+        last = next((run for run in reversed(state.verdicts.runs) if run.entries == start.entries
+                     and run.result != "green" and book.is_present(run.gates, run.key)), None)
         if last is None or last.base == tip or not last.commit or not self.git.has_object(last.commit):
             return None
-        return self.gates.start([state.entry(start.entries[0])], last.commit, last.tree, "entry", base=last.base,
-                                why=start.why)
+        return self.gates.start([state.entry(start.entries[0])], last.commit, last.tree, "entry",
+                                book.of(last.gates) or book.whole, base=last.base, why=start.why)
 
-    def _reuse_verdict(self, chain: CandidateChain, key: str) -> None:
+    def _reuse_verdict(self, chain: CandidateChain, gate: ChosenGate) -> None:
         self.writer.append(records.VerdictGiven(
-            tuple(entry.id for entry in chain.entries), "entry", chain.trees[-1], key, "green", "",
-            chain.entries[0].log, reused=True, base=chain.base), sync=True)
+            tuple(entry.id for entry in chain.entries), "entry", chain.trees[-1], gate.key, "green", "",
+            chain.entries[0].log, reused=True, base=chain.base, gates=gate.names), sync=True)
 
-    def _test_base(self, state: QueueState, tip: str, name: str) -> StepResult | Wait:
+    def _test_base(self, state: QueueState, tip: str, tree: str, name: str, gate: ChosenGate) -> StepResult | Wait:
         self._building = (name,)
-        return self.gates.start([state.entry(name)], tip, self.git.tree_of(tip), "base", base=tip)
+        return self.gates.start([state.entry(name)], tip, tree, "base", gate, base=tip)
 
     def _land(self, state: QueueState, tip: str, *names: str) -> StepResult | Wait:
         """Land a set whose tree on the tip has passed (8); what lands is that tree, or it is tested again."""
@@ -583,16 +596,18 @@ class MergeProcessor:
         chain = self.builder.start_set(tip, entries) if is_new else self.builder.chain(tip, entries)
         if isinstance(chain, StepResult):
             return chain
+        passed: ChosenGate | None = None
         if not config.no_gate:
-            key = self.gates.verdict_key(config)
-            if chain is None or len(chain.entries) < len(names) or not self._is_tested(state, chain.trees[-1], key):
+            if chain is not None and len(chain.entries) == len(names):
+                passed = self.gates.find_passed(state, chain.entries, tip, chain.trees[-1])
+            if chain is None or passed is None:
                 self._outlook = self._outlook.refuse(names)  # on this tip it would be another tree
                 return StepResult("built again", names[0])
             if is_new:
                 entries = [self.queue.entry(name) for name in names]
                 chain = chain.prefix(entries)
             if any(entry.verdict != "green" for entry in chain.entries):
-                self._reuse_verdict(chain, key)
+                self._reuse_verdict(chain, passed)
                 return StepResult("verdict", names[0])
         if chain is None:
             return self._requeue(entries, "its candidate no longer fits the target")
@@ -600,18 +615,17 @@ class MergeProcessor:
             commits = self.builder.pin_landing(chain, len(names))
         except SigningFailed as error:
             return self.lander.wait_for_signature(names, str(error))
-        result = self.lander.land(chain, commits)
+        result = self.lander.land(chain, commits, passed.names if passed is not None else ())
         if isinstance(result, StepResult) and result.what == "landed":
             self.builder.advance(chain, len(names), commits.new)
         return result
 
-    def _is_tested(self, state: QueueState, tree: str, key: str) -> bool:
-        return (tree, key) in state.green
-
-    def _pause(self, state: QueueState, tip: str, reason: str) -> StepResult:
+    def _pause(self, state: QueueState, tip: str, reason: str, landed: Sequence[str]) -> StepResult:
         names, base = tuple(entry.id for entry in state.batch()), state.base
+        first, line_end, rest = (base.reason if base else "").partition("\n")
+        since = f"; {told}" if (told := describe_since_whole(landed)) else ""
         self.writer.append(records.QueuePaused(
-            names, reason, f"on the bare {self.queue.target} {base.reason if base else ''}", tip,
+            names, reason, f"on the bare {self.queue.target} {first}{since}{line_end}{rest}", tip,
             base.log if base else "",
             decision.choose_retry(base.result if base else "", state.retried_pauses)), sync=True)
         return StepResult("paused", names[0] if names else "")

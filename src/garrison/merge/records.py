@@ -264,6 +264,8 @@ class GateStarted(EntriesRecord):
     """Why this set was chosen, for people."""
     gate: str = ""
     """The command that runs; early journals tell only its key."""
+    gates: tuple[str, ...] = ()
+    """Gates by path that it consists of; () for the whole gate."""
 
 
 class VerdictGiven(EntriesRecord):
@@ -290,6 +292,8 @@ class VerdictGiven(EntriesRecord):
     """Likelihood ratio of that log for each entry (see `suspects`); empty: the log says nothing about any."""
     base: str = ""
     """Target's commit on which the entries were merged, for a reused verdict; else the run's record has it."""
+    gates: tuple[str, ...] = ()
+    """Gates by path that ran; () for the whole gate."""
 
     @property
     def suspects(self) -> dict[str, float]:
@@ -308,6 +312,10 @@ class LandingStarted(EntriesRecord):
     commits: tuple[str, ...]
     united: tuple[tuple[str, ...], ...] = ()
     """For each entry, the files in which both sides' lines were kept (see `union`); empty if there are none."""
+    gates: tuple[str, ...] = ()
+    """Gates by path that its tree has passed; () for the whole gate."""
+    tree: str = ""
+    """Its tree, where it has passed gates by path alone."""
 
 
 class EntryLanded(EntryRecord):

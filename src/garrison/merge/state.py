@@ -161,6 +161,8 @@ class QueueState:
     stale_checkouts: tuple[StaleCheckout, ...] = ()
     landings: dict[str, tuple[str, tuple[str, ...]]] = field(default_factory=dict)
     """Target's commit → the one after the next landing, and the entries that landed with it, of the last landings."""
+    partial_landings: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """(tree, entries) of each landing since the last one whose tree had passed the whole gate, of the last ones."""
     moves: dict[str, str] = field(default_factory=dict)
     """New commit of the target → the old one, of each landing that was started."""
     pause: Pause | None = None
@@ -472,7 +474,7 @@ def _apply_verdict_given(state: QueueState, record: records.VerdictGiven, stored
     elif state.verdicts.record(*verdict, record.entries, stored.seq, record.code):
         base = (gate.base if gate else "") or record.base
         state.verdicts.record_run(SetRun(record.entries, record.tree, record.key, base, record.result, stored.seq,
-                                         record.suspicion, gate.commit if gate else ""))
+                                         record.suspicion, gate.commit if gate else "", record.gates))
         for entry in [state.entries[name] for name in record.entries if name in state.entries]:
             if entry.status in ("candidate", "testing"):
                 _judge(state, entry, record, stored)
@@ -531,8 +533,10 @@ def _apply_landed(state: QueueState, record: records.EntryLanded, stored: Stored
                                 commits=tuple(commit for _, commit in left))
         return
     _apply_landing_over(state, record, stored)
+    names = (record.entry, *state.entries[record.entry].together)
+    state.partial_landings = (*state.partial_landings, (landing.tree, names))[-KEPT_LANDINGS:] if landing.gates else ()
     state.tip = landing.new
-    state.landings[landing.old] = (landing.new, (record.entry, *state.entries[record.entry].together))
+    state.landings[landing.old] = (landing.new, names)
     state.landings = dict(list(state.landings.items())[-KEPT_LANDINGS:])
     state.stale_checkouts += tuple(StaleCheckout(path, record.old, landing.new) for path in record.stale_checkouts)
 
@@ -636,6 +640,7 @@ class SavedState(Value):
     moves: dict[str, str] = msgspec.field(default_factory=dict)
     flaky_tests: list[str] = msgspec.field(default_factory=list)
     failing: list[tuple[str, str, tuple[str, ...]]] = msgspec.field(default_factory=list)
+    partial_landings: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
 
 def snapshot(state: QueueState) -> records.SnapshotTaken:
@@ -649,7 +654,7 @@ def snapshot(state: QueueState) -> records.SnapshotTaken:
         state.verdicts.saved(), list(state.turns.values()), state.hindrance, state.hindered_at, state.retried_pauses,
         [(old, new, landed) for old, (new, landed) in state.landings.items()],
         dict(list(state.moves.items())[-KEPT_ENTRIES:]), list(state.flaky_tests),
-        [(*place, tests) for place, tests in state.failing.items()])))
+        [(*place, tests) for place, tests in state.failing.items()], state.partial_landings)))
 
 
 def restore(state: QueueState, data: Mapping[str, object]) -> None:
@@ -665,7 +670,7 @@ def restore(state: QueueState, data: Mapping[str, object]) -> None:
     state.landings = {old: (new, names) for old, new, names in saved.landings}
     state.moves, state.stale_checkouts = saved.moves, saved.stale_checkouts
     state.turns = {turn.key: turn for turn in saved.turns}
-    state.flaky_tests = dict.fromkeys(saved.flaky_tests)
+    state.flaky_tests, state.partial_landings = dict.fromkeys(saved.flaky_tests), saved.partial_landings
     state.failing = {(tree, key): tests for tree, key, tests in saved.failing}
     state.outcomes = [_restore_outcome(state, each) for each in saved.outcomes]
     state.verdicts = VerdictCache.restored(saved.verdicts)

@@ -104,14 +104,18 @@ class SetRun(Value):
     """Likelihood ratio of the log for each entry; empty: it says nothing."""
     commit: str = ""
     """Commit that was tested."""
+    gates: tuple[str, ...] = ()
+    """Gates by path that ran; () for the whole gate."""
 
 
 class BaseRun(Value):
-    """Last verdict on the bare tip: its result, its record's number, how many in a row were not green."""
+    """Last verdict of a gate on the bare tip: its result, its record's number, how many in a row were not green."""
 
     result: str
     seq: int
     failures: int
+    key: str = ""
+    """Of the gate; early snapshots do not tell."""
 
 
 class TreeEvidence(Value):
@@ -138,6 +142,8 @@ class SavedVerdicts(Value):
     lost: list[tuple[str, str, float]]
     red: list[tuple[str, str, tuple[RedRun, ...]]]
     runs: list[SetRun] = msgspec.field(default_factory=list)
+    bases: list[BaseRun] = msgspec.field(default_factory=list)
+    """The verdicts of other gates on the bare tip."""
 
 
 class _GreenTrees:
@@ -158,7 +164,8 @@ class VerdictCache:
     """(tree, key) pairs that passed, oldest first."""
     red: dict[str, dict[str, tuple[RedRun, ...]]] = field(default_factory=dict)
     """Key → tree → runs that were not green, oldest first."""
-    base: BaseRun | None = None
+    bases: dict[str, BaseRun] = field(default_factory=dict)
+    """Key → last verdict on the bare tip, the latest last."""
     broken: int = 0
     """As in TreeEvidence."""
     rejections: list[bool] = field(default_factory=list)
@@ -202,12 +209,13 @@ class VerdictCache:
 
     def record_base(self, tree: str, key: str, result: str, seq: int, code: int | None = None) -> bool:
         """Record the end of a run on the bare target; return whether it counts."""
-        before, broken = self.base, self.broken
+        before, broken = self.bases.get(key), self.broken
         counts = self.record(tree, key, result, (), seq, code)
         self.broken = broken
         if counts:
             failures = 0 if result == "green" else 1 + (before.failures if before else 0)
-            self.base = BaseRun(result, seq, failures)
+            self.bases.pop(key, None)
+            self.bases[key] = BaseRun(result, seq, failures, key)
         return counts
 
     def record_run(self, run: SetRun) -> None:
@@ -228,29 +236,31 @@ class VerdictCache:
 
     def forget_base(self) -> None:
         """Forget the bare target's verdict: the tip or the batch changed, or the queue paused."""
-        self.base, self.broken = None, 0
+        self.bases, self.broken = {}, 0
 
     def forget_lost(self) -> None:
         """Forget runs that were lost under an earlier processor: that is not the tree's fault."""
         self._lost = {}
 
     def evidence(self, key: str) -> TreeEvidence:
-        return TreeEvidence(_GreenTrees(self.green, key), self.base, self.broken,
+        return TreeEvidence(_GreenTrees(self.green, key), self.bases.get(key) or self.bases.get(""), self.broken,
                             self._count - self._flaky_at < _FLAKY_WINDOW)
 
     def saved(self) -> SavedVerdicts:
         """Return it as a snapshot holds it, without old verdicts."""
         reds = sorted(((key, tree, runs) for key, trees in self.red.items() for tree, runs in trees.items()),
                       key=lambda each: each[2][-1].seq)
+        *others, last = self.bases.values() or [None]
         return SavedVerdicts(
-            self.broken, self.rejections, self.durations, self._count, self._flaky_at, self.base,
+            self.broken, self.rejections, self.durations, self._count, self._flaky_at, last,
             list(self.green)[-KEPT_VERDICTS:], [(*pair, count) for pair, count in self._lost.items()],
-            reds[-KEPT_VERDICTS:], self.runs)
+            reds[-KEPT_VERDICTS:], self.runs, [run for run in others if run is not None])
 
     @classmethod
     def restored(cls, saved: SavedVerdicts) -> VerdictCache:
         """Invert `saved`."""
-        cache = cls(dict.fromkeys(saved.green), {}, saved.base, saved.broken, saved.rejections, saved.durations,
+        bases = {run.key: run for run in (*saved.bases, saved.base) if run is not None}
+        cache = cls(dict.fromkeys(saved.green), {}, bases, saved.broken, saved.rejections, saved.durations,
                     saved.runs, {(tree, key): count for tree, key, count in saved.lost}, saved.count, saved.flaky_at)
         for key, tree, runs in saved.red:
             cache.red.setdefault(key, {})[tree] = runs

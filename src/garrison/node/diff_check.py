@@ -17,6 +17,7 @@ from garrison.ends import UNREADABLE_GUARD, ChangeKind, Effect, LandingNote
 from garrison.errors import UsageError
 from garrison.merge.diff_guard import MAX_READ, Diff, inspect_diff, is_test, parse_log
 from garrison.merge.gate_files import MAKEFILES, find_gate_files
+from garrison.merge.gates_by_path import parse_rules
 from garrison.pipeline.graph import flag
 from garrison.pipeline.outcome import PARTIAL
 from garrison.run.request import parse_project_file, read_guard
@@ -67,7 +68,8 @@ def inspect_branch(git: Git, home: Path, launch: Launch, task: Task, branch: str
     history, is_cut = _read_log(git, f"{base}..{tip}")
     done = [change for each in history for change in each.changes]
     blobs, settings = _Blobs(git), f"{launch.base_ref}:{PROJECT_FILE}"
-    command = "\n".join(dict.fromkeys(filter(None, gates)))
+    rules = parse_rules(blobs.read_one(f"{target}:{PROJECT_FILE}") or b"").rules
+    command = "\n".join(dict.fromkeys(filter(None, (*gates, *(rule.command for rule in rules)))))
     tests = {oid for change in changes if is_test(change.name) for oid in (change.blob, change.old_blob)}
     blobs.read([*(change.blob for change in (*changes, *done)), *tests, settings,
                 *(f"{target}:{name}" for name in _named_in(command))])

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from garrison.config import PROJECT_FILE, PROJECT_TABLES, GuardConfig, LaunchConfig, read_config
+from garrison.config import GATES, PROJECT_FILE, PROJECT_TABLES, GuardConfig, LaunchConfig, read_config
+from garrison.merge.gates_by_path import read_rules
 from garrison.system import untrusted
 from garrison.tables import Table
 from garrison.values import Value, replace
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from garrison.merge.config import QueueConfig
     from garrison.pipeline.plan import RunPlan
 
+_TITLES = {"guard": "[guard]", GATES: f"[[{GATES}]]"}
 COMMAND = "command"
 """Agent of nodes that name none, where nothing else says so."""
 
@@ -103,8 +105,10 @@ def read_nested_files(repo: Path, subfolder: str) -> Iterator[tuple[str, Table]]
     `read_project`."""
     for folder in reversed(list(map(str, (PurePosixPath(subfolder) / "x").parents))[:-1]):
         file = read_project_file(repo, folder)
-        if "guard" in file.values:
-            raise file.error("[guard] counts in the garrison.toml at the top of the repository alone", "guard")
+        for key in PROJECT_TABLES[1:]:
+            if key in file.values:
+                raise file.error(f"{_TITLES.get(key, key)} counts in the garrison.toml at the top of the repository "
+                                 "alone", key)
         yield folder, file
 
 
@@ -126,7 +130,7 @@ def read_guard(home: Path, repo: Path) -> GuardConfig:
 
 
 def read_project_file(repo: Path, folder: str = "") -> Table:
-    """Read a garrison.toml of a repository, empty without one; UsageError if it has other tables than its two."""
+    """Read a garrison.toml of a repository, empty without one; UsageError if it has other tables than its own."""
     name = f"{folder}/{PROJECT_FILE}" if folder else PROJECT_FILE
     return parse_project_file(repo / name, untrusted.read(repo, name) or b"")
 
@@ -134,10 +138,11 @@ def read_project_file(repo: Path, folder: str = "") -> Table:
 def parse_project_file(path: Path | str, data: bytes) -> Table:
     """Return what a garrison.toml has; UsageError names `path`."""
     file = Table.parse(path, data)
+    read_rules(file)  # refused here, and not when something is to land
     if unknown := [table for table in file.values if table not in PROJECT_TABLES and not table.startswith("x_")]:
         raise file.error(f"{unknown[0]} has no effect there, since agents can change that file; it holds the tables "
-                         "[launch] and [guard] alone, everything else belongs in config.toml of the home (`garrison "
-                         "home`)", unknown[0])
+                         "[launch], [guard] and [[gates]] alone, everything else belongs in config.toml of the home "
+                         "(`garrison home`)", unknown[0])
     return file
 
 

@@ -10,9 +10,11 @@ from typing import Any
 
 from garrison.agents import registry
 from garrison.config import (
+    GATES,
     PROJECT_FILE,
     PROJECT_TABLES,
     RECORDS,
+    WHOLE_GATE_EVERY,
     AgentsConfig,
     ConfigFile,
     GuardConfig,
@@ -22,6 +24,7 @@ from garrison.config import (
     trees_root,
 )
 from garrison.ends import ChangeKind
+from garrison.merge.gates_by_path import GateRule, place_of_rule, read_rules
 from garrison.run.request import read_nested_files, read_project, read_project_file
 from garrison.sandbox.place import MODE_VARIABLE, Role
 from garrison.sandbox.rights import SandboxConfig, rights_of, rights_tables
@@ -69,6 +72,7 @@ def read_settings(home: Path, environ: Mapping[str, str], repo: Path | None,
         if name not in PROJECT_TABLES:
             yield from _of_record(config.table.below(name).read(record), config.table.below(name))
     yield from _guard(config.table.below("guard"), project.below("guard"))
+    yield from _gates(project)
     for role in Role:
         yield from _rights(config, role, "", environ)
     yield from _profiles(config, environ)
@@ -102,6 +106,16 @@ def _guard(own: Table, project: Table) -> Iterator[ShownSetting]:
         places = [table.place(key) for table in (project, own) if key in table.values]
         yield ShownSetting(f"guard.{key}", _plain(value),
                            " and ".join(places) if places and isinstance(value, tuple) else _origin(key, project, own))
+
+
+def _gates(project: Table) -> Iterator[ShownSetting]:
+    """Yield the gates by path. A queue reads them from the target's garrison.toml, which this one may become."""
+    declared = read_rules(project)
+    if declared.rules or WHOLE_GATE_EVERY in project.values:
+        yield ShownSetting(WHOLE_GATE_EVERY, declared.every, _origin(WHOLE_GATE_EVERY, project))
+    for number, rule in enumerate(declared.rules):
+        for key in [key for key in readers_of(GateRule) if key != "name" and getattr(rule, key)]:
+            yield ShownSetting(f"{GATES}.{rule.name}.{key}", _plain(getattr(rule, key)), place_of_rule(project, number))
 
 
 def _rights(config: ConfigFile, role: Role, agent: str, environ: Mapping[str, str]) -> Iterator[ShownSetting]:

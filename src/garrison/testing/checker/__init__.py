@@ -10,6 +10,7 @@ import-linter holds this. Each `BrokenPromise` names the `Promise` that was brok
 """
 
 from garrison.testing.checker.attestations import Attestation, Attestations, UnreadableAttestations, read_attestations
+from garrison.testing.checker.gates import since_whole
 from garrison.testing.checker.history import History, JournalEvent, UnreadableHistory, read_events
 from garrison.testing.checker.promises import BrokenPromise, Promise, check
 from garrison.testing.checker.repository import CheckedRepository
@@ -31,4 +32,5 @@ __all__ = [
            "read_attestations",
            "read_events",
            "read_spending",
+           "since_whole",
 ]

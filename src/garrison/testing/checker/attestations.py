@@ -1,8 +1,9 @@
 """Attestations: what each gate run wrote about itself, outside the journal of the queue.
 
 The wrapper of a gate reads from its worktree which commit is checked out, before it starts the gate, and appends a line
-once the gate has ended: that commit, the tree that the queue said it would test, the exit code, and 1 if it timed out.
-The first line of the file says since when they are written; landings before that have only the queue's own verdicts.
+once the gate has ended: that commit, the tree that the queue said it would test, the exit code, 1 if it timed out, and
+the names of the gates by path that ran, if it was not the whole gate. The first line of the file says since when they
+are written; landings before that have only the queue's own verdicts.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 
 SINCE = "since"
 """First word of the first line; a time in the form of the events follows."""
-_LINE = re.compile(r"([0-9a-f]{40,64}|ref: \S+|) [0-9a-f]{40,64} [0-9]+ [01]")
+_LINE = re.compile(r"([0-9a-f]{40,64}|ref: \S+|) ([0-9a-f]{40,64}) ([0-9]+) ([01])(?: ([A-Za-z0-9._,-]+))?")
 """A gate that took its worktree apart has a branch, or nothing, in the place of the commit: that attests nothing."""
 _MOST_FLIPPED = 2
 """Letters of a name in which a damaged one differs from what it was, at most."""
@@ -33,6 +34,8 @@ class Attestation:
     """Tree that the queue meant to test."""
     code: int
     timed_out: bool
+    gates: frozenset[str] = frozenset()
+    """Gates by path that ran; empty for the whole gate."""
 
     @property
     def passed(self) -> bool:
@@ -74,9 +77,10 @@ def read_attestations(texts: Iterable[str]) -> Attestations:
         begun = [line.partition(" ")[2] for line in lines if line.startswith(f"{SINCE} ")]
         starts += begun[:1]
         for line in lines:
-            if _LINE.fullmatch(line):
-                commit, tree, code, timed_out = line.rsplit(" ", 3)
-                runs += [Attestation(commit, tree, int(code), timed_out == "1")] if commit.isalnum() else []
+            if found := _LINE.fullmatch(line):
+                commit, tree, code, timed_out, gates = found.groups()
+                runs += [Attestation(commit, tree, int(code), timed_out == "1",
+                                     frozenset(gates.split(",") if gates else ()))] if commit.isalnum() else []
             elif not line.startswith(f"{SINCE} "):
                 damaged.append(line)
         damaged += [] if begun or not text else [lines[0]]

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from garrison.testing.checker.attestations import Attestations, is_flipped
+from garrison.testing.checker.gates import selected, whole_gate_every
 from garrison.testing.checker.history import GUARDIAN, QUEUE, History, JournalEvent
 from garrison.testing.checker.repository import CheckedCommit, CheckedRepository
 from garrison.testing.checker.spending import SpentCall, overdrawn
@@ -27,7 +28,8 @@ class Promise(Enum):
     RECORD = "record"
     """Each journal is whole and was written by one life at a time."""
     TESTED = "tested"
-    """The exact tree of every commit that landed on the target's first-parent line had passed the gate before."""
+    """The exact tree of every commit that landed on the target's first-parent line had passed the gate before, or those
+    that its paths select, where the target declares gates by path."""
     ONCE = "once"
     """Each node landed once, or had nothing to land, or failed with a reason."""
     LIVES = "lives"
@@ -67,6 +69,8 @@ LANDED, FAILED, SKIPPED, ACTIVE = "validated", "failed", "skipped", "active"
 NO_LANDING = frozenset({"no change", "kept"})
 """What is recorded of a node that succeeded without a landing; `kept` is the work of a candidate."""
 KEPT = "kept"
+INTEGRATION = "integration"
+"""Node whose entry is a run that lands as a whole."""
 
 
 def follows_an_end(start: Mapping[str, Any]) -> bool:
@@ -140,7 +144,7 @@ class _Check:
         yield from self.wrong
         for promise, checks in (
                 (Promise.RECORD, (self._sequences,)),
-                (Promise.TESTED, (self._tested, self._attested)),
+                (Promise.TESTED, (self._tested, self._whole_often_enough, self._attested)),
                 (Promise.ONCE, (self._landed_once, self._own_work, self._only_forward, self._in_the_history,
                                 self._ended, self._ended_once)),
                 (Promise.LIVES, (self._successors, self._late_writers)),
@@ -243,7 +247,7 @@ class _Check:
 
     def _landing_tested(self, entry: _Entry, event: JournalEvent) -> Iterator[str]:
         new, old = str(event.data["new"]), str(event.data["old"])
-        passed = self._passed(event)
+        passed, whole_run = self._passed(event), str(entry.enqueued.data.get("node")) == INTEGRATION
         line = self.repository.line(old, new)
         if not line:
             tree = self.repository.tree(new)
@@ -252,21 +256,50 @@ class _Check:
                 return
             line = [CheckedCommit(new, tree, (), ())]
         for commit in line[-1:] if entry.strategy in STRAIGHT else line:
-            if commit.tree not in passed:
-                if commit.tree in self._green(event):
+            runs = passed.get(commit.tree, ())
+            if frozenset() in runs:
+                continue
+            before = old if entry.strategy in STRAIGHT or not commit.parents else commit.parents[0]
+            wanted = None if whole_run else selected(self.repository, before, commit.oid) if runs else None
+            if wanted is None or not any(wanted <= names for names in runs):
+                if any(event.data["tree"] == commit.tree for event in self._green(event)):
                     self.attestations.require(commit.tree)
-                yield f"{commit.oid} landed with {entry.name}, and its tree {commit.tree} had not passed the gate"
+                what = "the gate" if not runs else "the whole gate" if wanted is None else \
+                    f"the gates that its paths select ({', '.join(sorted(wanted))})"
+                yield f"{commit.oid} landed with {entry.name}, and its tree {commit.tree} had not passed {what}"
 
-    def _passed(self, landing: JournalEvent) -> set[str]:
-        """Return the trees that had passed before a landing."""
-        since = self.attestations.since
-        attested = {run.tree for run in self.attestations.runs if run.passed}
-        return {tree for tree, event in self._green(landing).items()
-                if event.data["tree"] in attested or not since or event.at < since}
+    def _passed(self, landing: JournalEvent) -> dict[str, set[frozenset[str]]]:
+        """Return the trees that had passed before a landing, each with the gates that ran; none for the whole gate."""
+        since, passed = self.attestations.since, defaultdict[str, set[frozenset[str]]](set)
+        attested = {(run.tree, run.gates) for run in self.attestations.runs if run.passed}
+        for event in self._green(landing):
+            tree, names = str(event.data["tree"]), frozenset(event.data.get("gates") or ())
+            if (tree, names) in attested or not since or event.at < since:
+                passed[tree].add(names)
+        return passed
 
-    def _green(self, landing: JournalEvent) -> dict[str, JournalEvent]:
-        return {str(event.data["tree"]): event for event in self.history.of("verdict", journal=QUEUE)
-                if event.data["result"] == "green" and event.seq < landing.seq}
+    def _green(self, landing: JournalEvent) -> list[JournalEvent]:
+        return [event for event in self.history.of("verdict", journal=QUEUE)
+                if event.data["result"] == "green" and event.seq < landing.seq]
+
+    def _whole_often_enough(self) -> Iterator[str]:
+        """The run's landings never went on for longer without the whole gate than the target allows."""
+        whole = {run.tree for run in self.attestations.runs if run.passed and not run.gates} | {
+            str(event.data["tree"]) for event in self.history.of("verdict", journal=QUEUE)
+            if event.data["result"] == "green" and not event.data.get("gates")}
+        for target in {entry.target for entry in self.entries.values()} - {self._ungated_branch()}:
+            landings = {event.seq: event for entry in self.entries.values() if entry.target == target
+                        for event in entry.landings if entry.landed}
+            since: list[str] = []
+            for _, landing in sorted(landings.items()):
+                is_whole = self.repository.tree(str(landing.data["new"])) in whole
+                most = None if self.launch.get("no_gate") else whole_gate_every(self.repository,
+                                                                                str(landing.data["old"]))
+                since = [] if is_whole or most is None else [*since, *landing.entries]
+                if most is not None and len(since) >= most:
+                    yield (f"{len(since)} entries landed on {target} without the whole gate, which has to run for one "
+                           f"in {most}: {', '.join(since)}")
+                    break
 
     def _attested(self) -> Iterator[str]:
         """A gate run found the tree checked out that the queue meant to test."""

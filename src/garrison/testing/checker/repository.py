@@ -46,6 +46,16 @@ class CheckedRepository:
         code, told = self.git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{commit}^{{tree}}")
         return told if code == 0 else ""
 
+    def content(self, commit: str, path: str) -> str:
+        """Return a file of a commit, '' if it has none."""
+        code, told = self.git("cat-file", "blob", f"{commit}:{path}")
+        return told if code == 0 else ""
+
+    def changed(self, old: str, new: str) -> list[str]:
+        """Return the files in which two commits differ; a renamed one by both names."""
+        told = self.git("diff-tree", "-r", "-z", "--name-only", "--no-renames", old, new)[1]
+        return [name for name in told.split("\0") if name]
+
     def ref_of(self, target: str) -> str:
         """Return the ref of a target (`main`, `origin:main`), '' if it does not exist here."""
         remote, _, branch = target.rpartition(":")
@@ -72,8 +82,14 @@ class CheckedRepository:
 
     def line(self, old: str, new: str) -> list[CheckedCommit]:
         """Return the first-parent commits between two commits, oldest first."""
-        form = f"--format=%H %T %P|{_NAMES}"
-        code, told = self.git("log", "--first-parent", "--reverse", form, f"{old}..{new}", "--")
+        return self._log(f"{old}..{new}")
+
+    def whole_line(self, new: str) -> list[CheckedCommit]:
+        """Return the first-parent commits up to one, oldest first."""
+        return self._log(new)
+
+    def _log(self, span: str) -> list[CheckedCommit]:
+        code, told = self.git("log", "--first-parent", "--reverse", f"--format=%H %T %P|{_NAMES}", span, "--")
         return [_commit(text) for text in told.splitlines()] if code == 0 else []
 
     def own(self, old: str, new: str) -> Iterator[CheckedCommit]:

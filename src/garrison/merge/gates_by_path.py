@@ -1,0 +1,270 @@
+"""Gates by path: which of a repository's own gates a change has to pass, where its garrison.toml declares some. Pure.
+
+    [[gates]]
+    name = "api"
+    paths = ["packages/api/**"]
+    command = "cd packages/api && npm test"
+    needs = ["schema"]                      # it runs as well whenever `schema` runs
+
+Theory of operation. A tree that would land differs from the target in some files. Each file is one that some rules
+match, or one that needs the whole gate: where no rule matches it, or it is garrison.toml, which holds the rules. If no
+file needs the whole gate, the rules that match run, with those that declare that they depend on them, and theirs. Each
+such set of gates is one command with a verdict key of its own, so that its verdict never counts for the whole gate; the
+whole gate, which tests everything, counts for each set.
+
+The rules are those of the target's commit that the tree was built on, never of the branch. What rules cannot know, that
+one project breaks another which declares nothing, the whole gate finds: it runs before the launch, at the exit of a run
+that lands as a whole, for one in `whole_gate_every` entries, and on the bare target before an entry is blamed.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from fnmatch import translate
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING
+
+from garrison.config import GATES, PROJECT_FILE, WHOLE_GATE_EVERY
+from garrison.errors import UsageError
+from garrison.spelling import nearest
+from garrison.tables import Table, as_names, as_strings, as_text, matching, setting, whole
+from garrison.values import Value, replace
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    from garrison.merge.config import QueueConfig
+    from garrison.merge.state import QueueState
+
+EVERY = 10
+"""Entries that land before the whole gate runs again, where the file does not say it."""
+MAX_RULES = 200
+"""Rules of a file."""
+_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}"
+
+
+@dataclass(frozen=True)
+class GateRule:
+    """A table `[[gates]]` of garrison.toml."""
+
+    name: str = setting("", matching(_NAME, "a name of letters, digits, dots and dashes"))
+    paths: tuple[str, ...] = setting((), as_strings)
+    """Patterns of files from the top: `*` stays within a folder, `**` does not, and a folder stands for all below it.
+    """
+    command: str = setting("", as_text)
+    """Shell line that tests them, from the top of the merged tree."""
+    needs: tuple[str, ...] = setting((), as_names)
+    """Gates whose run makes this one run as well."""
+    dependants: tuple[str, ...] = setting((), as_names)
+    """Gates that run as well whenever this one does."""
+
+    def matches(self, file: str) -> bool:
+        parts = file.split("/")
+        return any(_matches(each, parts) for each in self.paths)
+
+
+class GateRules(Value):
+    """What a garrison.toml declares of gates by path; without rules everything has to pass the whole gate."""
+
+    rules: tuple[GateRule, ...] = ()
+    every: int = EVERY
+    """Entries that land, at most, until the whole gate has run again; with 1 it always runs."""
+    problem: str = ""
+    """Why they could not be read; then everything has to pass the whole gate."""
+
+    def select(self, files: Iterable[str]) -> tuple[str, ...]:
+        """Return the gates that a change of these files has to pass, in the order of the file; () for the whole gate.
+        """
+        chosen: set[str] = set()
+        for file in files:
+            found = {rule.name for rule in self.rules if rule.matches(file)}
+            if not found or file.rpartition("/")[2] == PROJECT_FILE:
+                return ()
+            chosen |= found
+        while added := {rule.name for rule in self.rules if chosen.intersection(rule.needs)}.union(
+                *(rule.dependants for rule in self.rules if rule.name in chosen)) - chosen:
+            chosen |= added
+        return tuple(rule.name for rule in self.rules if rule.name in chosen)
+
+    def command(self, names: Collection[str]) -> str | None:
+        """Return the shell line that runs these gates one after the other; None if one of them is not declared."""
+        lines = [rule.command for rule in self.rules if rule.name in names]
+        if len(lines) != len(names):
+            return None
+        # Each in a shell of its own, for the next begins at the top again; a comment must not swallow the bracket.
+        return lines[0] if len(lines) == 1 else " && ".join(f"({line}\n)" if "#" in line else f"({line})"
+                                                            for line in lines)
+
+
+def read_rules(file: Table) -> GateRules:
+    """Return what the garrison.toml at the top of a repository declares; UsageError names what is wrong."""
+    every = file.value(WHOLE_GATE_EVERY, whole(1, 10_000), EVERY)
+    tables = file.values.get(GATES, []) if isinstance(file.values, dict) else []
+    if not isinstance(tables, list) or len(tables) > MAX_RULES:
+        raise file.error(f"{GATES} should be written as [[{GATES}]], once for each gate, {MAX_RULES} at most", GATES)
+    rules = [_read_rule(file, table, number) for number, table in enumerate(tables)]
+    names = [rule.name for rule in rules]
+    for number, rule in enumerate(rules):
+        if rule.name in names[:number]:
+            raise _table(file, {}, number).error(f"name={rule.name!r} is that of another gate; each needs its own")
+        for key, others in (("needs", rule.needs), ("dependants", rule.dependants)):
+            for other in others:
+                if other not in names:
+                    near = nearest(other, names)
+                    raise _table(file, {}, number).error(f"{key}={other!r} of {rule.name} is no gate of this file"
+                                                         + (f"; did you mean {near}?" if near else ""))
+    return GateRules(tuple(rules), every)
+
+
+def _read_rule(file: Table, values: object, number: int) -> GateRule:
+    table = _table(file, values, number)
+    rule = table.read(GateRule)
+    for key in ("name", "paths", "command"):
+        if not getattr(rule, key):
+            raise table.error(f"{rule.name or 'this gate'} needs {key}")
+    for path in rule.paths:
+        try:
+            _pattern_parts(path)
+        except ValueError as error:
+            raise table.error(f"paths={path!r} of {rule.name} should be {error}") from None
+    return rule
+
+
+def _table(file: Table, values: object, number: int) -> Table:
+    return Table(place_of_rule(file, number), values, (f"[{GATES}]",))
+
+
+def place_of_rule(file: Table, number: int) -> str:
+    """Return the file, and the line on which a rule begins; the first has the number 0."""
+    begins = [line for line, text in enumerate(file.text.splitlines(), 1)
+              if re.match(rf"\s*\[\[\s*{GATES}\s*\]\]", text)]
+    return f"{file.file}:{begins[number]}" if number < len(begins) else file.file
+
+
+def parse_rules(data: bytes) -> GateRules:
+    """Return what the garrison.toml of a commit declares; what cannot be read has the whole gate run for everything."""
+    try:
+        return read_rules(Table.parse(PROJECT_FILE, data))
+    except UsageError as error:
+        return GateRules(problem=str(error))
+
+
+def _matches(pattern: str, parts: Sequence[str]) -> bool:
+    """Return whether a pattern matches a path; `**` stands for any number of folders, also none.
+
+    In one pass over the path: its names are the branch's, and no pattern may take long for any of them.
+    """
+    wanted = _pattern_parts(pattern)
+    places = _with_skipped(wanted, {0})
+    for part in parts:
+        places = _with_skipped(wanted, {
+            place if wanted[place] is None else place + 1 for place in places
+            if place < len(wanted) and ((expression := wanted[place]) is None or expression.match(part))})
+    return len(wanted) in places
+
+
+def _with_skipped(wanted: Sequence[re.Pattern[str] | None], places: set[int]) -> set[int]:
+    for place in range(len(wanted)):
+        if place in places and wanted[place] is None:
+            places.add(place + 1)
+    return places
+
+
+@lru_cache(maxsize=1024)
+def _pattern_parts(pattern: str) -> tuple[re.Pattern[str] | None, ...]:
+    """Return what each part of a pattern matches, None for `**`; ValueError says what it should be."""
+    if not pattern.strip("/") or pattern.startswith(("/", "./", "!", ":")) or ".." in pattern.split("/") \
+            or "\\" in pattern:
+        raise ValueError('a pattern of files from the top of the repository, such as "packages/a/**"')
+    parts = pattern.rstrip("/").split("/")
+    if pattern.endswith("/") or not set(pattern) & set("*?["):
+        parts.append("**")  # a folder stands for all below it
+    return tuple(None if part == "**" else re.compile(translate(part)) for part in parts)
+
+
+# ------------------------------------------------------------------------------------------------ the gates of a queue
+
+
+class ChosenGate(Value):
+    """Gate that a tree has to pass: the whole one, or those of some rules; `config` runs it, `key` is its verdict's."""
+
+    config: QueueConfig
+    key: str
+    names: tuple[str, ...] = ()
+    """Gates by path that it consists of; () for the whole gate."""
+
+    @property
+    def is_whole(self) -> bool:
+        return not self.names
+
+
+class GateBook(Value, dict=True):
+    """Gates of a queue on one commit of its target."""
+
+    config: QueueConfig
+    """As it is recorded: with the whole gate."""
+    rules: GateRules
+    environment: Mapping[str, str]
+    targets_files: str = ""
+    """What the target has of `gate_from_target`."""
+
+    @cached_property
+    def whole(self) -> ChosenGate:
+        return ChosenGate(self.config, self.config.verdict_key(self.environment, self.targets_files))
+
+    def of(self, names: tuple[str, ...]) -> ChosenGate | None:
+        """Return the gate of some rules, the whole one for none; None if the target does not declare them now."""
+        if not names:
+            return self.whole
+        if names not in self._known:
+            command = self.rules.command(names)
+            config = replace(self.config, gate=command)
+            self._known[names] = None if command is None else ChosenGate(
+                config, config.verdict_key(self.environment, self.targets_files), names)
+        return self._known[names]
+
+    def is_present(self, names: tuple[str, ...], key: str) -> bool:
+        """Return whether a run of these gates, with that key, ran what they are now."""
+        gate = self.of(names)
+        return gate is not None and gate.key == key
+
+    def select(self, files: Iterable[str]) -> ChosenGate:
+        """Return the gate that the paths of a change select."""
+        return self.of(self.rules.select(files)) or self.whole
+
+    def choose(self, state: QueueState, entries: Collection[str], files: Iterable[str]) -> ChosenGate:
+        """Return the gate to run for entries that together change these files: the whole one whenever it is due."""
+        if not self.rules.rules or len(landed_since_whole(state, self.whole.key)) + len(entries) >= self.rules.every:
+            return self.whole
+        return self.select(files)
+
+    def find_passed(self, state: QueueState, tree: str, needed: ChosenGate) -> ChosenGate | None:
+        """Return a gate that a tree has passed and that covers the needed one; None if there is none."""
+        for gate in (needed, self.whole):
+            if (tree, gate.key) in state.green:
+                return gate
+        for run in state.verdicts.runs if needed.names else ():
+            if run.tree == tree and run.result == "green" and set(needed.names) <= set(run.gates) \
+                    and self.is_present(run.gates, run.key):
+                return self.of(run.gates)
+        return None
+
+    @cached_property
+    def _known(self) -> dict[tuple[str, ...], ChosenGate | None]:
+        return {}
+
+
+def landed_since_whole(state: QueueState, key: str) -> tuple[str, ...]:
+    """Return the entries that landed since a tree of the target last passed the whole gate, which has that key."""
+    names: list[str] = []
+    for tree, landed in reversed(state.partial_landings):
+        if (tree, key) in state.green:
+            break
+        names[:0] = landed
+    return tuple(names)
+
+
+def describe_since_whole(landed: Sequence[str]) -> str:
+    """Return what landed since the last whole gate, '' for nothing."""
+    return f"landed since it last passed as a whole: {', '.join(landed)}" if landed else ""

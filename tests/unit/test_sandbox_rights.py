@@ -67,7 +67,8 @@ def test_only_a_profile_that_says_so_may_push(home: Path) -> None:
 def test_the_variable_replaces_every_mode(home: Path) -> None:
     for role, agent in ((Role.AGENT, "aider"), (Role.GATE, "")):
         assert read_rights(home, role, agent, {**ENVIRON, "GARRISON_SANDBOX": "none"}).mode is Mode.NONE
-    with pytest.raises(UsageError, match="GARRISON_SANDBOX='non' should be one of auto, bubblewrap, landlock, none"):
+    with pytest.raises(UsageError, match="GARRISON_SANDBOX='non' should be one of auto, bubblewrap, landlock, "
+                                         "container, none"):
         read_rights(home, Role.GATE, "", {"GARRISON_SANDBOX": "non"})
 
 
@@ -101,7 +102,8 @@ def test_a_form_that_cannot_be_changed_is_left_to_the_person(tmp_path: Path) -> 
 
 @pytest.mark.parametrize(("text", "message"), [
     ("[sandbox]\nmode = 'bublewrap'\n",
-     r":2: \[sandbox\] mode='bublewrap' should be one of auto, bubblewrap, landlock, none; did you mean bubblewrap\?"),
+     r":2: \[sandbox\] mode='bublewrap' should be one of auto, bubblewrap, landlock, container, none; did you mean "
+     r"bubblewrap\?"),
     ("[sandbox.gate]\nnetwork = true\n", r":2: \[sandbox.gate\] network=True should be one of none, allow, open"),
     ("[agents.a]\nargv = ['a']\nwrite = ['cache']\n",
      r":3: \[agents.a\] write=\['cache'\] should be a list of paths, each absolute or beginning with ~/, not 'cache'"),

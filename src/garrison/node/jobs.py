@@ -42,7 +42,7 @@ from garrison.sandbox import setups
 from garrison.sandbox.collect import find_checkout
 from garrison.sandbox.confine import confine
 from garrison.sandbox.git_view import sandbox_folder
-from garrison.sandbox.place import Mode, Mount, Role
+from garrison.sandbox.place import Mount, Role
 from garrison.sandbox.probe import explain_missing_file, mode_here
 from garrison.sandbox.rights import read_rights
 from garrison.sandbox.setups import SetupLayer
@@ -525,7 +525,7 @@ class ValidatorJob:
         if self.channel is not None:
             environment[VARIABLE] = str(self.channel.path)
         rights = read_rights(runtime.home, Role.VALIDATOR, agent, runtime.environ)
-        can_run = mode_here(rights.mode) is Mode.BUBBLEWRAP
+        can_run = mode_here(rights.mode).mounts
         assignment = Assignment(judged, worktree, folder, environment, incarnation.number, can_run=can_run,
                                 programs=tuple(launch.programs))
         from garrison.node.briefing import read_judgement  # here: few runners ever validate

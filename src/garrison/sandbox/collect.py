@@ -269,7 +269,7 @@ def enter(view: GitView, owner: str, *, push: bool = False, checkout: Path | Non
 
 def find_checkout(git: Git, rights: Rights, environ: Mapping[str, str]) -> Path | None:
     """Return where a repository's worktrees stand inside; None where nothing can be mounted."""
-    if mode_here(rights.mode) is not Mode.BUBBLEWRAP:
+    if not mode_here(rights.mode).mounts:
         return None
     return checkout_path(git.root, git.key, Path(environ.get("HOME") or "/"))
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from garrison.errors import Refused, Shortage
 from garrison.records import atomic
-from garrison.sandbox import bubblewrap, file_system, landlock, private_files
+from garrison.sandbox import bubblewrap, container, file_system, landlock, private_files
 from garrison.sandbox.file_system import BuildStep, FileSystemStep, Surroundings
 from garrison.sandbox.git_config import copy_settings
 from garrison.sandbox.layers import Layer, LayerMeans, LayerMethod, cache_layers, copy_in, overlay_words, way_at
@@ -59,7 +59,8 @@ def confine(argv: Sequence[str], env: Mapping[str, str], place: Place | None) ->
     copy_settings(env, around.user_home, place.home)
     layers = layers_of(place)
     means = way_at(place.private) if layers or place.caches else LayerMeans(LayerMethod.COPY)
-    if means.way is not LayerMethod.OVERLAY or mode is Mode.LANDLOCK:
+    engine = container.ready(place.rights.image) if mode is Mode.CONTAINER else None
+    if means.way is not LayerMethod.OVERLAY or mode is Mode.LANDLOCK or not (engine is None or engine.keeps_mounts):
         copy_in(layers, place.private, means.way)
         layers = []
     elif place.caches:
@@ -75,17 +76,22 @@ def confine(argv: Sequence[str], env: Mapping[str, str], place: Place | None) ->
         own = {"HOME": str(place.home), "TMPDIR": str(place.tmp), **variables}
         words = landlock.command_line(argv, place, file_system.readable(place, around, RealPaths()), start)
         return Confined((*place.entry, *words), _environment(env, own), mode)
-    steps = file_system.build(place, around, RealPaths())
+    build = file_system.build if engine is None else file_system.build_in_image
+    steps = build(place, around, RealPaths())
     _clear_mount_points(steps, layers)
     if place.role is Role.SETUP:
         atomic.write(place.private / MOUNT_POINTS, json.dumps(_points_below_home(steps, place)).encode(), durable=False)
+    seen = _environment(_inside(env, place), {"HOME": str(file_system.home_inside(around.user_home))})
+    if engine is not None:
+        variables = container.environment_inside(seen, steps)
+        words = container.command_line(engine, argv, place, steps, variables, start=place.start or place.inside)
+        return Confined((*place.entry, *overlay_words(layers, place.private, as_root=True), *words),
+                        {**_environment(env, {}), **variables}, mode)
     makes_network = place.rights.network is not Network.OPEN and not place.entry
     words = bubblewrap.command_line(argv, steps, able, makes_network=makes_network, directory=place.start,
                                     files=_files_inside(), processes=_processes_inside(), calls=_write_calls(place),
                                     user=place.user)
-    home = str(file_system.home_inside(around.user_home))
-    return Confined((*place.entry, *overlay_words(layers, place.private), *words),
-                    _environment(_inside(env, place), {"HOME": home}), mode)
+    return Confined((*place.entry, *overlay_words(layers, place.private), *words), seen, mode)
 
 
 def launcher_script(outside: Mapping[str, str], inside: Mapping[str, str], argv: tuple[str, ...]) -> str:

@@ -146,6 +146,29 @@ def build(place: Place, around: Surroundings, machine: MachinePaths) -> list[Fil
     return steps
 
 
+def build_in_image(place: Place, around: Surroundings, machine: MachinePaths) -> list[FileSystemStep]:
+    """Return the same for a place whose system is that of an image: what the place and its rights name, no toolchains.
+
+    Garrison's own Python is shown where the image has no folder of its own.
+    """
+    home = home_inside(around.user_home)
+    steps = [FileSystemStep(BuildStep.WRITE, Path("/tmp"), str(place.tmp)),
+             FileSystemStep(BuildStep.WRITE, Path("/var/tmp"), str(place.tmp)),
+             FileSystemStep(BuildStep.WRITE, home, str(place.home))]
+    own = [part for path in around.python if not _is_system(path) and not is_within(home, path)
+           for part in _parts(path, machine)]
+    steps += _read(path for path in _by_depth([*own, *place.rights.programs, *place.rights.read])
+                   if machine.exists(path) and not is_within(path, place.inside))
+    steps += [FileSystemStep(BuildStep.WRITE, path, str(path)) for path in _by_depth(place.rights.write)
+              if machine.exists(path)]
+    steps.append(FileSystemStep(BuildStep.WRITE if place.worktree_writable else BuildStep.READ, place.inside,
+                                str(place.worktree)))
+    steps += [FileSystemStep(BuildStep.WRITE if mount.writable else BuildStep.READ, mount.target, str(mount.source))
+              for mount in place.mounts]
+    return [*steps, *(step for step in _hidden(place.rights.hide, machine)
+                      if any(is_within(step.target, shown.target) for shown in steps))]
+
+
 def readable(place: Place, around: Surroundings, machine: MachinePaths) -> list[str]:
     """Return the paths of what may be read where nothing can be mounted: all that `build` shows and does not cover."""
     steps = build(place, around, machine)

@@ -83,11 +83,12 @@ capabilities; without them it makes namespaces of its own."""
 _TIMEOUT = 20.0
 
 
-def overlay_words(layers: Sequence[Layer], folder: Path) -> list[str]:
+def overlay_words(layers: Sequence[Layer], folder: Path, *, as_root: bool = False) -> list[str]:
     """Return the words before a command that start it with overlays mounted; nothing without layers.
 
     Args:
         folder: private folder of the place, on the file system of every `upper`.
+        as_root: without a user namespace, for an engine that has to be root outside.
     """
     if not layers:
         return []
@@ -107,7 +108,8 @@ def overlay_words(layers: Sequence[Layer], folder: Path) -> list[str]:
             options = f"lowerdir={':'.join([f'{number}/upper', *lowers])},userxattr"
         (own / "options").write_text(f"{options}\n")
     unshare = shutil.which(_PROGRAMS[0]) or _PROGRAMS[0]
-    return [unshare, "--user", "--mount", "--map-current-user", "--keep-caps", "--", "/bin/sh", "-c", _MOUNT,
+    namespaces = ["--mount"] if as_root else ["--user", "--mount", "--map-current-user", "--keep-caps"]
+    return [unshare, *namespaces, "--", "/bin/sh", "-c", _MOUNT,
             "garrison-layers", str(links), str(len(layers))]
 
 

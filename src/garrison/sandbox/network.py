@@ -347,7 +347,7 @@ def _namespace(mode: Mode, forwards: Sequence[Forward] = ()) -> NetNamespace | N
     try:
         return None if mode is Mode.NONE else create(forwards)
     except Refused:
-        if mode is Mode.BUBBLEWRAP:
+        if mode.mounts:
             raise
         return None
 

@@ -30,7 +30,14 @@ class Mode(StrEnum):
     """Bubblewrap, else refuse: a weaker one is chosen by the user, by name."""
     BUBBLEWRAP = "bubblewrap"
     LANDLOCK = "landlock"
+    CONTAINER = "container"
+    """A container of an image, run by Podman or Docker."""
     NONE = "none"
+
+    @property
+    def mounts(self) -> bool:
+        """Return whether what holds a tree shows files at other paths than their own."""
+        return self in (Mode.BUBBLEWRAP, Mode.CONTAINER)
 
 
 class Network(StrEnum):
@@ -74,6 +81,8 @@ class Rights(Value):
     """Paths that are not shown although something above them is."""
     host_ports: tuple[tuple[str, int], ...] = ()
     """Hosts and ports of this machine's that are reached at its own loopback device."""
+    image: str = ""
+    """Image of a container, '' for that of the repository's devcontainer.json."""
     push: bool = False
     """True if an agent's git keeps the addresses and credential helpers to push with."""
 

@@ -65,6 +65,8 @@ def examine(program: str | None) -> Abilities:
 
 def choose_mode(wanted: Mode, able: Abilities) -> Mode:
     """Return the mode that provides what was wanted; Refused if this machine cannot. Pure."""
+    if wanted is Mode.CONTAINER:
+        return wanted  # an engine is found with its image (`container.ready`)
     if wanted is Mode.NONE or (wanted in (Mode.AUTO, Mode.BUBBLEWRAP) and able.bubblewrap):
         return Mode.NONE if wanted is Mode.NONE else Mode.BUBBLEWRAP
     if wanted is Mode.LANDLOCK and able.landlock:
@@ -89,6 +91,8 @@ def mode_here(wanted: Mode) -> Mode:
 
 def describe_mode(mode: Mode, able: Abilities | None) -> str:
     """Return which mode holds and what it does not hold. Pure."""
+    if mode is Mode.CONTAINER:
+        return "container"
     if mode is Mode.NONE or able is None:
         return "none (it can do whatever you can)"
     if mode is Mode.LANDLOCK:
@@ -178,15 +182,15 @@ def summarize_sandbox(home: Path, agents: Iterable[str], environ: Mapping[str, s
     """Return which modes apply to these agents and roles; Refused if one cannot be held on this machine."""
     held = held_modes(home, agents, environ, roles)
     modes = set(held.values())
-    able = None if modes == {Mode.NONE} else machine()
+    able = machine() if modes - {Mode.NONE, Mode.CONTAINER} else None
     return Summary(describe_modes(held, able), sorted(modes),
-                   modes != {Mode.BUBBLEWRAP} or able is None or not able.has_own_proc)
+                   not all(mode.mounts for mode in modes) or (able is not None and not able.has_own_proc))
 
 
 def held_modes(home: Path, agents: Iterable[str], environ: Mapping[str, str],
                roles: Iterable[Role] = NAMES) -> dict[str, Mode]:
     """Return which mode applies to each of these agents and roles; Refused if one cannot be held on this machine."""
-    return {who: rights.mode if rights.mode is Mode.NONE else _choose(who, rights.mode, machine())
+    return {who: rights.mode if rights.mode in (Mode.NONE, Mode.CONTAINER) else _choose(who, rights.mode, machine())
             for who, rights in _rights(home, agents, environ, roles)}
 
 

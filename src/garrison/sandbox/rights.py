@@ -71,6 +71,12 @@ def _paths(value: object) -> tuple[str, ...]:
     return paths
 
 
+def _image(value: object) -> str:
+    if not isinstance(value, str) or value.startswith("-") or not value.isprintable() or " " in value:
+        raise ValueError("the name of an image, such as \"docker.io/library/python:3.12\"")
+    return value
+
+
 @dataclass(frozen=True)
 class SandboxConfig:
     """The table `[sandbox]`, and its tables for one role each; a profile has the same keys but for `mode`."""
@@ -83,6 +89,7 @@ class SandboxConfig:
     hide: tuple[str, ...] = setting((), _paths)
     host_ports: tuple[tuple[str, int], ...] = setting((), _host_ports)
     push: bool = setting(False, as_flag)
+    image: str = setting("", _image)
 
 
 def read_rights(home: Path, role: Role, agent: str = "", environ: Mapping[str, str] | None = None) -> Rights:
@@ -105,7 +112,8 @@ def rights_of(config: ConfigFile, role: Role, agent: str, environ: Mapping[str, 
     read, write, hide = (tuple(_expand(path, home) for path in paths)
                          for paths in (stated.read, stated.write, stated.hide))
     network = stated.network if is_network_stated or stated.mode is not Mode.NONE else Network.OPEN
-    return Rights(stated.mode, network, stated.hosts, read, (), write, hide, stated.host_ports, stated.push)
+    return Rights(stated.mode, network, stated.hosts, read, (), write, hide, stated.host_ports, stated.image,
+                  stated.push)
 
 
 def _expand(path: str, home: Path) -> Path:

@@ -1,0 +1,142 @@
+"""Containers as places: what is inside, how they end, and that nothing of them is left. Skipped without Podman."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from container_support import IMAGE, missing
+from garrison.errors import Refused
+from garrison.sandbox import container
+from garrison.sandbox.confine import Confined, confine
+from garrison.sandbox.place import Mode, Mount, Network, Place, Rights, Role
+from support import wait_for
+
+pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
+MARKER = "/nowhere:r-test:orchestrator-n1#1"
+READY = "inside"
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    for name in ("tree", "shown"):
+        (tmp_path / name).mkdir()
+    return Place(Role.AGENT, Rights(Mode.CONTAINER, Network.NONE, image=IMAGE), tmp_path / "tree",
+                 tmp_path / "private", (Mount(tmp_path / "shown", Path("/checkout/.git")),), checkout=Path("/checkout"))
+
+
+def confined(place: Place, script: str, **env: str) -> Confined:
+    return confine(["/bin/sh", "-c", script], {**os.environ, "GARRISON_LIFE": MARKER, **env}, place)
+
+
+def run(place: Place, script: str, **env: str) -> subprocess.CompletedProcess[str]:
+    made = confined(place, script, **env)
+    return subprocess.run(made.argv, env=dict(made.env), capture_output=True, text=True, check=False, input="given\n")
+
+
+@pytest.fixture
+def running(place: Place) -> Iterator[subprocess.Popen[bytes]]:
+    """Yield the launcher of a container whose command runs."""
+    made = confined(place, f"touch {READY}; trap 'touch term' TERM; sleep 1000 & wait; wait")
+    with subprocess.Popen(made.argv, env=dict(made.env), start_new_session=True) as child:
+        wait_for("the command", (place.worktree / READY).exists)
+        yield child
+        child.kill()
+
+
+def names(*options: str) -> list[str]:
+    return subprocess.run(["podman", "ps", *options, "--filter", "label=garrison.run=r-test", "--format",
+                           "{{.Names}}"], capture_output=True, text=True, check=True).stdout.split()
+
+
+def test_a_command_has_the_images_system_its_worktree_and_no_more(place: Place, tmp_path: Path) -> None:
+    done = run(place, """
+        cat; cat /proc/self/status | grep -E '^(CapEff|NoNewPrivs)'; pwd; echo "$WITH_SPACE" >made; ls /sys/class/net
+        touch /etc/x 2>&1; touch /checkout/.git/x 2>&1; ls "$OUTSIDE" 2>&1; echo $PATH; ls ~; exit 7""",
+        WITH_SPACE="a b\nc", OUTSIDE=str(tmp_path), PATH=f"{tmp_path}:{os.environ['PATH']}")
+    assert done.returncode == 7, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0] == "given"
+    assert "CapEff:\t0000000000000000" in lines and "NoNewPrivs:\t1" in lines
+    assert "/checkout" in lines and "lo" in lines
+    assert [line for line in lines if line.startswith("touch")] == [
+        "touch: cannot touch '/etc/x': Read-only file system",
+        "touch: cannot touch '/checkout/.git/x': Read-only file system"]
+    assert any("No such file" in line for line in lines)
+    assert str(tmp_path) not in done.stdout.split("PATH")[-1].splitlines()[-1]
+    assert (place.worktree / "made").read_text() == "a b\nc\n"
+    assert not names("--all")
+
+
+@pytest.mark.parametrize("call", ["keyctl", "io_uring_setup", "unshare -U", "vsock"])
+def test_calls_that_no_place_allows_are_refused(place: Place, call: str) -> None:
+    scripts = {"keyctl": "import ctypes; print(ctypes.CDLL(None).syscall(250, 1, 0))",
+               "io_uring_setup": "import ctypes; print(ctypes.CDLL(None).syscall(425, 1, 0))",
+               "vsock": "import socket; socket.socket(40, 1)"}
+    script = f"unshare -U true && echo {call}" if call not in scripts else f"python3 -c '{scripts[call]}'"
+    done = run(place, script)
+    assert done.returncode != 0 or done.stdout.strip() == "-1", done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("victim", ["launcher", "client", "monitor"])
+def test_nothing_is_left_once_any_of_its_processes_was_killed(
+        running: subprocess.Popen[bytes], victim: str) -> None:
+    below = {line.split()[1]: int(line.split()[0]) for line in subprocess.run(
+        ["ps", "--ppid", str(running.pid), "-o", "pid=,comm="], capture_output=True, text=True, check=True
+    ).stdout.splitlines()}
+    [name] = names()
+    state = json.loads(subprocess.run(["podman", "inspect", name], capture_output=True, text=True, check=True).stdout)
+    inside = state[0]["State"]["Pid"]
+    labels = state[0]["Config"]["Labels"]
+    assert (labels["garrison.run"], labels["garrison.node"], labels["garrison.home"], labels["garrison.role"]) == (
+        "r-test", "orchestrator-n1", "/nowhere", "agent")
+    assert not container.list_left()
+    os.kill({"launcher": running.pid, "client": below["podman"], "monitor": below["conmon"]}[victim], signal.SIGKILL)
+    assert running.wait(30) == -signal.SIGKILL
+    wait_for("the end of what is inside", lambda: not Path(f"/proc/{inside}").exists())
+    wait_for("no container", lambda: not names("--all"))
+
+
+def test_what_is_inside_gets_a_term_and_the_container_ends_with_it(
+        place: Place, running: subprocess.Popen[bytes]) -> None:
+    os.kill(running.pid, signal.SIGTERM)
+    time.sleep(0.2)
+    assert running.poll() is None, "the launcher waits for what is inside"
+    for found in Path("/proc").glob("[0-9]*"):
+        try:
+            if b"sleep\x001000" in (found / "cmdline").read_bytes() and \
+                    MARKER.encode() in (found / "environ").read_bytes():
+                os.kill(int(found.name), signal.SIGTERM)
+        except (OSError, ValueError):
+            continue
+    assert running.wait(30) == 0
+
+
+def test_a_container_that_nobody_holds_is_found_by_its_labels_and_removed() -> None:
+    done = subprocess.run(["podman", "run", "--detach", "--label", "garrison.owner=1 1 another-boot", "--label",
+                           "garrison.run=r-test", *container.ready(IMAGE).limits, "--network", "none", IMAGE, "sleep",
+                           "1000"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    [left] = container.list_left()
+    assert (left.id, left.run) == (done.stdout.strip(), "r-test")
+    container.remove_left([left])
+    assert not container.list_left()
+
+
+def test_an_image_that_nothing_has_is_refused_with_its_name() -> None:
+    with pytest.raises(Refused, match="no container of localhost/no-such-image runs here: podman: "):
+        container.ready("localhost/no-such-image")
+
+
+def test_an_engine_that_cannot_join_a_network_is_refused_with_what_helps(place: Place) -> None:
+    engine = container.Engine("/usr/bin/docker", image=IMAGE)
+    entered = Place(Role.AGENT, place.rights, place.worktree, place.private, entry=("nsenter",))
+    with pytest.raises(Refused, match='network = "none" or "open"'):
+        container.command_line(engine, ["true"], entered, [], {}, start=None)

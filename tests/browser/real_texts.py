@@ -71,7 +71,7 @@ def build_real_texts(builder: HomeBuilder, run: str = "texts-1") -> None:
     for attempt in (1, 2):
         folder = RunFiles(builder.home, run).attempt("audit", attempt)
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "agent.log").write_text(LOG, encoding="utf-8")
+        (folder / "output.log").write_text(LOG, encoding="utf-8")
     builder.working(guardian, run, "docs")
     waiting = RunFiles(builder.home, run).attempt("docs", 1) / WAITING
     waiting.parent.mkdir(parents=True, exist_ok=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import socket
 import stat
 from pathlib import Path
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from garrison.errors import RecordUnreadable, Refused, UsageError
-from garrison.web import access, responses
+from garrison.web import access
 from garrison.web.access import load_tokens
 from garrison.web.server import Endpoint, open_socket
 from top_support import home_builder
@@ -308,8 +309,15 @@ async def _bodies(here: Site) -> None:
 
 
 async def _files(here: Site) -> None:
-    index = (responses.FOLDER / "index.html").read_bytes()
-    assert (await here.get("/")).body == index == (await here.get("/chat")).body
+    index = (await here.get("/")).body.decode()
+    assert index == (await here.get("/chat")).body.decode()
+    named = re.findall(r'"(/static/page\.[0-9a-f]{20}\.(?:js|css))"', index)
+    assert len(named) == 2, "its styles and its script, each with the hash of its content in its name"
+    for path in named:
+        assert "immutable" in (await here.get(path)).headers["cache-control"], "a second visit requests neither"
+    other = f"/static/page.{'0' * 20}.js"
+    assert (await here.get(other)).headers["cache-control"] == "no-cache", "the name of a former page"
+    assert f'from "{named[1]}"' in (await here.get("/static/api.js")).body.decode(), "each module exists once"
     for path in ("/static/../routes.py", "/static/..%2froutes.py", "/static/%2e%2e/routes.py", "/static//etc/passwd",
                  "/static/%00", "/static/routes.py", "/static/..%5croutes.py", "/static/", "/static/vendor"):
         assert (await here.get(path)).status == 404, path

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from tests import page_types
 
-from garrison.web import responses
+from garrison.web import page_files
 
-OWN = sorted(path for path in responses.FOLDER.glob("*.js"))
+OWN = sorted(path for path in page_files.FOLDER.glob("*.js"))
 INTO_MARKUP = re.compile(r"\b(innerHTML|outerHTML|insertAdjacentHTML|document\.write|createContextualFragment|srcdoc|"
                          r"eval|new Function|setHTMLUnsafe|execCommand)\b|javascript:")
 SET_MARKUP = "dangerouslySetInnerHTML"
@@ -20,7 +20,7 @@ VENDORED = re.compile(r"^\| `(?P<file>[^`]+)` \|.*\| (?P<sum>[0-9a-f]{64}) \|$",
 
 
 def test_vendored_files_match_their_checksums() -> None:
-    folder = responses.FOLDER / "vendor"
+    folder = page_files.FOLDER / "vendor"
     named = {found["file"]: found["sum"] for found in VENDORED.finditer((folder / "VENDOR.md").read_text())}
     files = [path for path in folder.rglob("*") if path.suffix in (".js", ".mjs", ".css")]
     assert named == {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
@@ -29,9 +29,9 @@ def test_vendored_files_match_their_checksums() -> None:
 
 
 def test_the_only_edit_of_a_vendored_file_is_its_import() -> None:
-    vendored = responses.FOLDER / "vendor" / "preact-11.2.0" / "hooks.mjs"
+    vendored = page_files.FOLDER / "vendor" / "preact-11.2.0" / "hooks.mjs"
     upstream = vendored.read_text().replace('from"./preact.mjs"', 'from"preact"')
-    assert hashlib.sha256(upstream.encode()).hexdigest() in (responses.FOLDER / "vendor" / "VENDOR.md").read_text()
+    assert hashlib.sha256(upstream.encode()).hexdigest() in (page_files.FOLDER / "vendor" / "VENDOR.md").read_text()
 
 
 @pytest.mark.parametrize("path", OWN, ids=lambda path: path.name)
@@ -54,10 +54,10 @@ def test_the_patterns_find_markup() -> None:
 
 
 def test_the_page_has_no_inline_script_or_style_and_no_foreign_address() -> None:
-    page = (responses.FOLDER / "index.html").read_text()
+    page = (page_files.FOLDER / "index.html").read_text()
     assert not re.search(r"<style|\bstyle=|\son\w+=|<script(?![^>]*\bsrc=)", page)
     assert re.findall(r'(?:src|href)="(?!/|#|data:,)[^"]*"', page) == []
-    for path in [*OWN, responses.FOLDER / "app.css"]:
+    for path in [*OWN, page_files.FOLDER / "app.css"]:
         assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)", path.read_text()), path.name
 
 
@@ -66,14 +66,14 @@ def test_every_module_is_small_and_begins_with_a_comment() -> None:
         lines = path.read_text().splitlines()
         assert len(lines) < 350, path.name
         assert lines[0].startswith("// "), path.name
-    for path in responses.FOLDER.glob("*.css"):
+    for path in page_files.FOLDER.glob("*.css"):
         assert max(map(len, path.read_text().splitlines())) <= 140, path.name
 
 
 def test_all_files_of_the_page_can_be_served() -> None:
-    files = [path for path in responses.FOLDER.rglob("*")
+    files = [path for path in page_files.FOLDER.rglob("*")
              if path.is_file() and not path.name.endswith((".md", ".d.ts", ".d.mts"))]
-    assert {path.suffix for path in files} <= set(responses.TYPES)
+    assert {path.suffix for path in files} <= set(page_files.TYPES)
 
 
 def test_the_types_of_the_pages_data_are_what_the_records_say() -> None:

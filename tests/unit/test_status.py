@@ -26,7 +26,7 @@ from garrison.views.page_view import run_line
 from garrison.views.process_view import ProcessView
 from garrison.views.run_view import RunInFull, RunReader, RunView
 from garrison.views.usage import RunCosts
-from garrison.views.waits import PersonWait, show_gate
+from garrison.views.waits import PersonWait, show_question
 
 EVIL = "\x1b]0;owned\x07\x1b[2Jred 日本語\x07"
 
@@ -200,7 +200,7 @@ def test_each_change_is_printed_once() -> None:
 def test_a_run_that_waits_for_a_person_shows_the_question() -> None:
     gate = OpenWait("ask#1", "human", Question("ask#1", "ask", f"Ship it? {EVIL}"))
     waits = view(node("a", "landed"), status=Status.WAITING, gates=[gate],
-                 waits=[PersonWait(WaitKind.GATE, gate.question.text, "ask", show_gate(gate))])
+                 waits=[PersonWait(WaitKind.GATE, gate.question.text, "ask", show_question(gate))])
     said = text(render.render_run(waits, None), colours=False)
     assert said.startswith("run r1: waiting, 1 of 1 landed")
     assert "ask asks you: Ship it?" in said.splitlines()[-1] and "\x1b" not in said

@@ -16,11 +16,11 @@ from garrison.records.run import Task
 from garrison.records.store import Store
 from garrison.views.changes import JudgedBy
 from garrison.views.decision import Checked, CheckVerdict, ShownOutcome, summarise_checks
-from garrison.views.waits import PersonWait, ShownGate
+from garrison.views.waits import PersonWait, ShownQuestion
 
 
-def gate(name: str, kind: str) -> ShownGate:
-    return ShownGate(name, "", kind, "", "", None, False, "", [])
+def gate(name: str, kind: str) -> ShownQuestion:
+    return ShownQuestion(name, "", kind, "", "", None, False, "", [])
 
 
 ASKS = PersonWait(WaitKind.ASKS, "Which colour?\nred or blue", "impl")

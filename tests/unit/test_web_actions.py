@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import shlex
+from pathlib import Path
 
 import click
 import pytest
 
 from garrison.cli.main import garrison
 from garrison.cli.top_app import ACTIONS
-from garrison.errors import UsageError
+from garrison.errors import Refused, UsageError
 from garrison.views.top_frame import TopRow
 from garrison.web import actions, begin
+from garrison.web.access import Rules
+from garrison.web.connections import capacity_of
+from garrison.web.routes import Page
 
 ROWS = (TopRow(None, 0, 0, id="n", run="r1", kind="node", name="a", state="working"),
         TopRow(None, 0, 0, id="g", run="r1", kind="layer", name="guardian-x", state="alive", role="guardian"))
@@ -24,7 +28,7 @@ COMMANDS = [
     actions.review_command_words("r1", "a", {"choice": "Approve", "text": "fine"}, 2, "0123abcd"),
     *(actions.entry_command_words("a-1-0123abcd", {"action": action}) for action in actions.ENTRY),
     *(actions.queue_command_words("/", ["main", "x"], {"action": action, "target": "x"}) for action in actions.QUEUE),
-    actions.gate_command_words("r1", "a", {"choice": "--yes"}),
+    actions.answer_command_words("r1", "a", {"choice": "--yes"}),
     actions.review_command_words("r1", "a", {"choice": "Approve"}, 2, "0123abcd"),
     actions.review_command_words("r1", "a", {"text": "-- why $(id)"}, 2, "0123abcd"),
     *(list(begin.order_of({"kind": kind, "repo": "/r", "text": "7", "agent": "codex", "gate": "-x", "command": "-c",
@@ -91,3 +95,14 @@ def test_the_command_that_is_shown_can_be_typed() -> None:
     assert order.text == text
     assert shlex.split(order.command) == ["garrison", "run", "--gate=make test", "--target-dir=/r", "--", text]
     assert shlex.split(begin.order_edited("r1", "a", {"text": text}).command)[-3:] == ["--", "a", text]
+
+
+def test_what_can_be_begun_where_folders_are_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server outlives the folder in which it was started, and the repositories of its runs."""
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert Page(tmp_path, Rules(frozenset(), {}), capacity_of(1000))._read_offer().places == ()
+    with pytest.raises(Refused, match=r"the repository .*/gone is gone"):
+        begin.Beginnings(tmp_path).start(begin.CommandLine(("run",), str(gone)))

@@ -32,7 +32,7 @@ from garrison.system.clock import wait_until
 from garrison.system.terminal_text import clean
 from garrison.values import Value, asdict
 from garrison.views.run_view import RunInFull, RunReader
-from garrison.views.waits import PersonWait, ShownGate, describe_settling
+from garrison.views.waits import PersonWait, ShownQuestion, describe_settling
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -285,7 +285,7 @@ class ClientRuns:
         return text if len(text) <= SHOWN else f"{text[:SHOWN]}\n… ({len(text) - SHOWN} characters more)"
 
 
-def is_final(gate: ShownGate) -> bool:
+def is_final(gate: ShownQuestion) -> bool:
     """Return whether an answer of a gate cannot be taken back."""
     return any(choice.irreversible for choice in gate.choices)
 

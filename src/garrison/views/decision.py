@@ -1,4 +1,4 @@
-"""What the user decides at a gate, or about work to approve: last outcomes, their size, what was checked, costs.
+"""What the user decides at a question, or about work to approve: last outcomes, their size, what was checked, costs.
 
 The same for the cards of the page and for the list of `garrison review`.
 """
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from garrison.views.changes import JudgedBy
 
 NODES = 8
-"""Nodes that are shown of those before a gate."""
+"""Nodes that are shown of those before a question."""
 REASON_CHARACTERS = 300
 """Longest reason of an outcome."""
 
@@ -60,7 +60,7 @@ class Checked(Value):
 
 
 class ShownOutcome(Value):
-    """Last outcome of a node before the gate. `files` is None for one whose change git does not have."""
+    """Last outcome of a node before the question. `files` is None for one whose change git does not have."""
 
     node: str
     state: str
@@ -81,7 +81,7 @@ class ShownOutcome(Value):
 
 
 class ShownDecision(Value):
-    """What is decided at a gate."""
+    """What an answer decides."""
 
     outcomes: list[ShownOutcome]
     more: int
@@ -94,7 +94,7 @@ class ShownDecision(Value):
     removed: int = 0
 
 
-def read_decision(runtime: Runtime, run: str, gate: str, node: str = "") -> ShownDecision:
+def read_decision(runtime: Runtime, run: str, question: str, node: str = "") -> ShownDecision:
     """Read what is decided at a question of the pipeline, or, with `node`, about the work of that node."""
     launch = runtime.launch(run)
     state = replay_run(journal.read_all(runtime.files(run).journal))
@@ -102,9 +102,9 @@ def read_decision(runtime: Runtime, run: str, gate: str, node: str = "") -> Show
     if not node:
         with suppress(GarrisonError):
             plan = read_plan(runtime.files(run), launch)
-            task = plan.tasks.get(gate)
+            task = plan.tasks.get(question)
             names = [*task.best_of.names] if task is not None and task.best_of is not None else \
-                plan.nearest_before(gate, plan.tasks.__contains__)
+                plan.nearest_before(question, plan.tasks.__contains__)
     queue = node_queue(runtime, launch, "review")
     costs = CostReader(runtime.home).read(datetime.now(UTC).date().isoformat()).of_run(run)
     outcomes = [_outcome(runtime, queue, run, name, state.nodes[name],

@@ -480,7 +480,7 @@ def permission_hint(nodes: Sequence[NodeView]) -> str:
 
 
 def unfinished_before(plan: RunPlan, state: RunState, name: str) -> list[str]:
-    """Return the tasks, gates and inner pipelines that a node of a dag waits for, in the order of the graph. Pure.
+    """Return the tasks, questions and inner pipelines that a node of a dag waits for, in the order of the graph. Pure.
 
     What the flow itself does (a fork, a join, a decision) is no wait of its own: what is before it counts.
     """

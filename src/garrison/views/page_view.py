@@ -58,14 +58,14 @@ from garrison.views.usage import (
     rounded,
     sum_by_process,
 )
-from garrison.views.waits import ShownGate, ShownWait, entries_to_approve, show_gate, show_review, waits_of
+from garrison.views.waits import ShownQuestion, ShownWait, entries_to_approve, show_question, show_review, waits_of
 from garrison.views.work_in_progress import EARLIER_RUNS, ProgressReader, WorkInProgress
 
 TIMELINE, SIGNALS = 300, 200
 """Entries of either list that a snapshot holds, the latest."""
 PASSED_STATUS: Mapping[str, str] = {"success": "passed", "partial_success": "passed", "fail": "failed",
                                     "retry": "active", "skipped": "skipped"}
-"""Outcome of a node without an agent (a decision, a gate) → its status on the page."""
+"""Outcome of a node without an agent (a decision, a question) → its status on the page."""
 TEXT = 600
 """Characters of a text within an event; the rest is in the node's detail."""
 MIB = 1 << 20
@@ -215,7 +215,7 @@ class Parts(Value):
     status: Status | UnsetType = UNSET
     reason: str | UnsetType = UNSET
     problems: list[str] | UnsetType = UNSET
-    gates: list[ShownGate] | UnsetType = UNSET
+    gates: list[ShownQuestion] | UnsetType = UNSET
     waits: list[ShownWait] | UnsetType = UNSET
     queue: PageQueue | UnsetType = UNSET
     notices: list[Notice] | UnsetType = UNSET
@@ -463,7 +463,7 @@ class PageModel:
 
     def _parts(self) -> Parts:
         """Return the parts that are compared as wholes."""
-        return replace(self._judged(), gates=self._gates(), queue=self._queue(), notices=self._notices(),
+        return replace(self._judged(), gates=self._questions(), queue=self._queue(), notices=self._notices(),
                        pull_request=self._pull_request())
 
     def _judged(self) -> Parts:
@@ -488,7 +488,7 @@ class PageModel:
         node, question = state.nodes.get(name), state.questions.get(name)
         if node is None:
             outcome = state.outcomes.get(name)
-            waits = any(gate.node == name for gate in state.waits.values())
+            waits = any(wait.node == name for wait in state.waits.values())
             status = "waiting" if waits else PASSED_STATUS.get(outcome.status, "") if outcome else ""
             return PageNode(*common, status, status, reason=outcome.reason if outcome else "",
                             answer=outcome.label if outcome else "")
@@ -499,8 +499,8 @@ class PageModel:
         return PageNode(*common, status, place, node.attempt, node.since, node.reason[:TEXT], node.commit,
                         question.text[:TEXT] if question else "", state.held.get(name))
 
-    def _gates(self) -> list[ShownGate]:
-        return [*map(show_gate, self.model.state.waits.values()), *map(show_review, entries_to_approve(self.model))]
+    def _questions(self) -> list[ShownQuestion]:
+        return [*map(show_question, self.model.state.waits.values()), *map(show_review, entries_to_approve(self.model))]
 
     def _waits(self) -> list[ShownWait]:
         """Return what waits for the user, as `status` and the home have it."""
@@ -545,12 +545,12 @@ class PageModel:
         if record.journal == QUEUE:
             if record.queue in (model.queue_folder, model.landing_folder):
                 status, reason = self.status
-                parts = Parts(status=status, reason=reason, queue=self._queue(), gates=self._gates(),
+                parts = Parts(status=status, reason=reason, queue=self._queue(), gates=self._questions(),
                               waits=self._waits())
                 touched = [name for name, node in model.state.nodes.items() if node.status == IMPL_COMPLETE]
         else:
             if record.journal == GUARDIAN:
-                parts = replace(self._judged(), gates=self._gates(), notices=self._notices(),
+                parts = replace(self._judged(), gates=self._questions(), notices=self._notices(),
                                 pull_request=self._pull_request())
             touched = self._touched(record)
         newer = self._newer(parts)

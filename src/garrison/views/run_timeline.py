@@ -59,7 +59,7 @@ class SpanKind(StrEnum):
     RESTARTING = "restarting"
     """Its agent or runner died and its successor has not started."""
     ASKS = "asks"
-    """It waits for the user: a question of its agent, a gate."""
+    """It waits for the user: a question of its agent, or of the pipeline."""
     SIGNAL = "signal"
     """It waits for a signal from outside."""
     LIMIT = "limit"
@@ -414,9 +414,9 @@ class TimelineModel:
     def _activity(self, name: str) -> tuple[SpanKind | None, str]:
         """Return what a node does now, and a word about it; None for nothing."""
         state = self.model.state
-        gate = next((gate for gate in state.waits.values() if gate.node == name), None)
-        if gate is not None:
-            return (SpanKind.SIGNAL, gate.signal) if gate.kind == SIGNAL else (SpanKind.ASKS, gate.question.text)
+        wait = next((wait for wait in state.waits.values() if wait.node == name), None)
+        if wait is not None:
+            return (SpanKind.SIGNAL, wait.signal) if wait.kind == SIGNAL else (SpanKind.ASKS, wait.question.text)
         node = state.nodes.get(name)
         if node is None or node.status not in ("pending", "active", IMPL_COMPLETE):
             return None, ""

@@ -142,10 +142,10 @@ class RunView(RunFacts, kw_only=True):
         return self if isinstance(self, RunInFull) else None
 
     @property
-    def open_gates(self) -> list[ListedGate]:
-        return [ListedGate(gate.node, gate.place, gate.kind, gate.question.text,
-                           [option.label for option in gate.question.options], gate.signal, gate.deadline or None,
-                           gate.summary()) for gate in self.gates]
+    def open_gates(self) -> list[ListedQuestion]:
+        return [ListedQuestion(wait.node, wait.place, wait.kind, wait.question.text,
+                               [option.label for option in wait.question.options], wait.signal, wait.deadline or None,
+                               wait.summary()) for wait in self.gates]
 
     @property
     def hint(self) -> str:
@@ -205,7 +205,7 @@ class RunInFull(RunView, kw_only=True):
 # ---- as `status --json` prints them
 
 
-class ListedGate(Value):
+class ListedQuestion(Value):
     """An open question or signal of the pipeline."""
 
     node: str
@@ -253,7 +253,7 @@ class ShownRun(RunFacts, kw_only=True):
     landed: int
     merged: int
     hint: str
-    open_gates: list[ListedGate] = msgspec.field(name="gates")
+    open_gates: list[ListedQuestion] = msgspec.field(name="gates")
     waits: list[ShownWait]
     foreign_moves: list[ListedMove]
     warnings: list[ListedWarning]
@@ -365,7 +365,7 @@ class RunReader:
         for problem in ([corrupt] if corrupt else []) + sorted(followed.log.problems) + model.problems[-PROBLEMS:]:
             records.report(problem)
         processes = self._processes(run)
-        gates = list(model.state.waits.values())
+        waits = list(model.state.waits.values())
         counts = dict.fromkeys(PLACES, 0)
         for name in model.state.nodes:
             place = place_of(model, name)
@@ -378,14 +378,14 @@ class RunReader:
         nodes.status = status
         if status in UNATTENDED and counts["working"]:
             counts |= {STOPPED: counts["working"], "working": 0}
-        asked = {*reviews, *(gate.place for gate in gates), *(() if status in UNATTENDED else asking)}
+        asked = {*reviews, *(wait.place for wait in waits), *(() if status in UNATTENDED else asking)}
         resumable = status == Status.FAILED and not launch.adhoc and not model.state.over
         branch = adhoc_branch(model) if launch.adhoc else ""
         held = launch.resumed_in(resumed) if resumed is not None else launch
         step = _step(run, status, processes, resumable=resumable, branch=branch) or _shortage_hint(status)
         line = RunView(
-            run_id=run, status=status, reason=reason, corrupt=corrupt, gates=gates,
-            questions=[*asking, *reviews, *(gate.place for gate in gates if gate.kind != SIGNAL)],
+            run_id=run, status=status, reason=reason, corrupt=corrupt, gates=waits,
+            questions=[*asking, *reviews, *(wait.place for wait in waits if wait.kind != SIGNAL)],
             counts=counts, asking=Counter(place_of(model, name) for name in asked & model.state.nodes.keys()),
             total=len(model.state.nodes), candidates=len(model.state.nodes) - model.state.own,
             pipeline_id=launch.pipeline_id, repo=launch.repo, base=launch.base, lands=landing_view(model, launch),
@@ -484,8 +484,8 @@ def waits_for(model: RunModel, asking: Collection[str]) -> list[str]:
     state, queue = model.state, model.queue
     if state.landing.status in (REQUESTED, TESTED):
         return _landing_waits_for(model)
-    waiting = [f"an answer at {gate.node}" if gate.kind != SIGNAL else f"the signal {gate.signal} at {gate.node}"
-               for gate in state.waits.values()]
+    waiting = [f"an answer at {wait.node}" if wait.kind != SIGNAL else f"the signal {wait.signal} at {wait.node}"
+               for wait in state.waits.values()]
     for name, node in state.nodes.items():
         if node.status == "pending" and not node.step and name not in state.held:
             continue  # behind another node

@@ -26,7 +26,7 @@ from garrison.views.usage import CostReader, Costs, UsageByProcess, process_mete
 from garrison.views.waits import ShownWait
 
 ASKING = "asking"
-"""Place of a node whose agent, gate or work waits for the user."""
+"""Place of a node whose agent, question or work waits for the user."""
 
 
 class TopProcess(ResourceUsage, kw_only=True):

@@ -24,7 +24,7 @@ from garrison.values import Value
 from garrison.views.run_model import RunModel
 
 REVIEW = "review:"
-"""Prefix of a merge entry's id, as the id of the page's gate: an entry that waits for approval."""
+"""Prefix of a merge entry's id, as the id of the page's question: an entry that waits for approval."""
 QUESTION = 60
 """Characters of a question before the command that answers it."""
 
@@ -42,7 +42,7 @@ class OfferedChoice(Value, omit_defaults=True):
     """True if the user confirms it before it counts."""
 
 
-class ShownGate(Value, omit_defaults=True):
+class ShownQuestion(Value, omit_defaults=True):
     """An open question, or work to approve, as the page has it."""
 
     gate: str
@@ -72,7 +72,7 @@ class PersonWait(Value):
     """Reason, question or advice."""
     node: str = ""
     """'' for the run itself."""
-    gate: ShownGate | None = None
+    gate: ShownQuestion | None = None
     retriable: bool = False
     """True for a failed node that can be tried again while its run continues."""
     since: str = ""
@@ -95,7 +95,7 @@ class ShownWait(Value, omit_defaults=True):
     key: str
     node: str
     shown_text: str = msgspec.field(name="text")
-    gate: ShownGate | None = None
+    gate: ShownQuestion | None = None
     since: str = ""
 
 
@@ -126,11 +126,11 @@ def describe_settling(wait: PersonWait, run: str) -> str:
         case WaitKind.GATE if wait.gate is not None and wait.gate.is_review:
             return f"`garrison review {wait.node} {of_run} shows it, and the command that lands it"
         case WaitKind.GATE | WaitKind.ASKS:
-            gate = wait.gate
-            labels = [choice.label for choice in gate.choices] if gate else []
+            asked = wait.gate
+            labels = [choice.label for choice in asked.choices] if asked else []
             others = f", or {', '.join(labels[1:])}" if labels[1:] else ""
-            default = gate.default or "asked again" if gate else ""
-            until = f"; at {gate.deadline[11:19]} UTC: {default}" if gate and gate.deadline else ""
+            default = asked.default or "asked again" if asked else ""
+            until = f"; at {asked.deadline[11:19]} UTC: {default}" if asked and asked.deadline else ""
             answer = shlex.quote(labels[0]) if labels else "'TEXT'"
             return f"`garrison answer {wait.node} {answer} {of_run}{others}{until}"
         case WaitKind.PARKED:
@@ -158,16 +158,17 @@ def waits_of(model: RunModel, status: str, *, asking: Collection[str], hint: str
     own = [PersonWait(WaitKind.RUN, text=corrupt or hint)] if corrupt or (hint and needs_person) else []
     if state.pull_request.needs_person and state.status == "running" and state.landing.status == TESTED:
         own.append(PersonWait(WaitKind.RUN, text=f"{state.pull_request.describe()} {state.pull_request.url}".rstrip()))
-    gates = [] if is_over else [
-        *((show_gate(gate), gate.at) for gate in state.waits.values() if gate.kind != SIGNAL),
+    questions = [] if is_over else [
+        *((show_question(wait), wait.at) for wait in state.waits.values() if wait.kind != SIGNAL),
         *((show_review(entry), entry.enqueued_at) for entry in entries_to_approve(model))]
-    asked = {gate.node for gate, _ in gates}
+    asked = {question.node for question, _ in questions}
     nodes = {} if is_over else state.nodes
     may_be_parked = nodes if state.held or state.stuck or state.circuits else ()  # mostly none, of a thousand nodes
     parked = [PersonWait(WaitKind.PARKED, why, name, since=nodes[name].since) for name in may_be_parked
               if (why := _parked(model, name)) is not None]
     return [*own, *(PersonWait(WaitKind.HINDERED, why, name) for why, name in (hindrances or {}).items()),
-            *(PersonWait(WaitKind.GATE, gate.question, gate.node, gate, since=at) for gate, at in gates),
+            *(PersonWait(WaitKind.GATE, question.question, question.node, question, since=at)
+              for question, at in questions),
             *(PersonWait(WaitKind.ASKS, state.questions[name].text, name, since=state.questions[name].at)
               for name in asking if name in state.questions and name not in asked), *parked,
             *(PersonWait(WaitKind.FAILED, node.reason, name, since=node.since,
@@ -188,17 +189,18 @@ def entries_to_approve(model: RunModel) -> list[MergeEntry]:
     return [entry for entry in entries if entry.run == model.run and entry.awaits_approval]
 
 
-def show_gate(gate: OpenWait) -> ShownGate:
+def show_question(wait: OpenWait) -> ShownQuestion:
     """Return an open question or signal for the page."""
-    question = gate.question
-    return ShownGate(gate.place, gate.node, gate.kind, question.text, gate.signal, gate.deadline or None,
-                     question.kind == FREE_TEXT, question.own_answer,
-                     [OfferedChoice(option.label, option.key, option.irreversible) for option in question.options])
+    question = wait.question
+    return ShownQuestion(
+        wait.place, wait.node, wait.kind, question.text, wait.signal, wait.deadline or None, question.kind == FREE_TEXT,
+        question.own_answer,
+        [OfferedChoice(option.label, option.key, option.irreversible) for option in question.options])
 
 
-def show_review(entry: MergeEntry) -> ShownGate:
+def show_review(entry: MergeEntry) -> ShownQuestion:
     """Return a merge entry that waits for approval, as a question for the page."""
     why = describe_changes(with_effect(entry.changes, Effect.ASK))
     question = f"Land attempt {entry.attempt} ({entry.oid[:10]})?{f' It {why}.' if why else ''}"
-    return ShownGate(f"{REVIEW}{entry.id}", entry.node, "review", question, "", None, False, "",
-                     [OfferedChoice("Approve", "A")], why)
+    return ShownQuestion(f"{REVIEW}{entry.id}", entry.node, "review", question, "", None, False, "",
+                         [OfferedChoice("Approve", "A")], why)

@@ -79,7 +79,7 @@ def node_command_words(run: str, node: str, body: Mapping[str, object]) -> list[
     return _choose(NODE, body)(run, node, text)
 
 
-def gate_command_words(run: str, node: str, body: Mapping[str, object]) -> list[str]:
+def answer_command_words(run: str, node: str, body: Mapping[str, object]) -> list[str]:
     """Return the command that answers a question: with the label of a choice, or in words."""
     text = text_of(body, "choice", required=False) or text_of(body, "text", required=True)
     confirmed = ["--yes"] if body.get("confirmed") is True else []

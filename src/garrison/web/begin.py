@@ -103,14 +103,15 @@ class CommandLine(Value):
         return shlex.join([*words, *(() if "--" in words else ("--",)), self.text])
 
 
-def read_offer(home: Path, here: Path, path: str) -> StartOffer:
+def read_offer(home: Path, here: Path | None, path: str) -> StartOffer:
     """Return what can be started in the repositories of a home's latest runs, and in the one that is `here`.
 
     Args:
+        here: None if the folder in which the server was started is gone.
         path: the PATH on which programs of agents are looked for.
     """
     seen, found = set[Path](), dict[Path, None]()
-    for repo in chain([here], _repositories_of(home)):
+    for repo in chain([here] if here is not None else [], _repositories_of(home)):
         if len(found) == REPOSITORIES:
             break
         if repo not in seen:
@@ -250,7 +251,9 @@ class Beginnings:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self, order: CommandLine) -> Beginning:
-        """Start a command in the background."""
+        """Start a command in the background; Refused if the repository in which it would work is gone."""
+        if not Path(order.repo).is_dir():
+            raise Refused(f"the repository {order.repo} is gone; begin in another one")
         self._count += 1
         begun = Beginning(str(self._count), order.command)
         self._found[begun.id] = begun

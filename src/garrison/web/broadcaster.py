@@ -110,6 +110,7 @@ class Broadcaster:
         self._file_waiters: dict[asyncio.Event, tuple[Path, ...]] = {}
         self._stale = asyncio.Event()
         self._observer_task: asyncio.Task[None] | None = None
+        self._expecting: asyncio.Task[None] | None = None
 
     # ---- starting and stopping
 
@@ -132,9 +133,10 @@ class Broadcaster:
     async def close(self) -> None:
         """Stop."""
         self.leave()
-        if self._observer_task is not None:
-            self._observer_task.cancel()
-            await asyncio.gather(self._observer_task, return_exceptions=True)
+        tasks = [task for task in (self._observer_task, self._expecting) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         if (descriptor := self._changes.fileno()) is not None:
             asyncio.get_running_loop().remove_reader(descriptor)
         self._changes.close()
@@ -186,6 +188,31 @@ class Broadcaster:
         self._stale.set()
         return client
 
+    async def first(self, run: str, *, write: bool) -> bytes:
+        """Return what a new client gets first: the snapshot of a run or `gone`; for '' the list of runs.
+
+        A page asks for it before its stream is open.
+        """
+        if not run:
+            async with self._listing:
+                return self.run_list.recent() or await self._thread(self.run_list.read)
+        try:
+            stream = await self.stream(run)
+            await self._observe(stream)
+        except NotFound as error:
+            return _gone(run, error)
+        stream.read()
+        return stream.snapshot_event(write=write, missed=False)
+
+    def expect(self, run: str) -> None:
+        """Prepare the first event of a run ('' for the list) while a browser still loads the page that asks for it."""
+        if self._expecting is None or self._expecting.done():
+            self._expecting = asyncio.create_task(self._expect(run))
+
+    async def _expect(self, run: str) -> None:
+        with suppress(GarrisonError):  # the page's own request tells of it
+            await self.first(run, write=False)
+
     async def _follow_list(self, client: Client) -> None:
         async with self._listing:  # clients that connect at once share one reading
             data = self.run_list.recent() or await self._thread(self.run_list.read)
@@ -199,7 +226,7 @@ class Broadcaster:
         except NotFound as error:
             if not with_list:
                 raise
-            client.begin([encode_event("gone", {"run": run, "why": str(error)})])
+            client.begin([_gone(run, error)])
             return
         first = await self._missed(stream, after) if after else None
         if first is not None:
@@ -379,6 +406,10 @@ class Broadcaster:
 
     async def _thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+
+
+def _gone(run: str, error: NotFound) -> bytes:
+    return encode_event("gone", {"run": run, "why": str(error)})
 
 
 def _opened(home: Path, run: str) -> RunStream:

@@ -1,5 +1,5 @@
 """Changes of a node for the page: what `garrison review` shows, in pieces (`views/changes.py`), and what the
-user decides at a gate (`views/decision.py`)."""
+user decides at a question (`views/decision.py`)."""
 
 from __future__ import annotations
 
@@ -95,10 +95,10 @@ class ChangeReader:
         return ArtefactEnd(spell_hidden(name), "data, not text" if "\0" in text else
                            "\n".join(map(spell_hidden, text.split("\n"))))
 
-    def decision(self, run: str, gate: str, node: str = "") -> ShownDecision:
-        """Return what the user decides at a gate; of a run whose repository or records are gone, nothing."""
+    def decision(self, run: str, question: str, node: str = "") -> ShownDecision:
+        """Return what the user decides at a question; of a run whose repository or records are gone, nothing."""
         try:
-            return read_decision(Runtime.real(self.home), run, gate, node)
+            return read_decision(Runtime.real(self.home), run, question, node)
         except (GarrisonError, OSError):
             return ShownDecision([], 0, None)
 

@@ -1,4 +1,4 @@
-"""Responses of the web server: JSON, refusals, errors, and the static files of the page.
+"""Responses of the web server: JSON, refusals, errors.
 
 An error becomes a response to the client; a fault also one line on the server's terminal.
 """
@@ -6,7 +6,6 @@ An error becomes a response to the client; a fault also one line on the server's
 from __future__ import annotations
 
 import base64
-import gzip
 import hashlib
 import html
 import json
@@ -14,9 +13,7 @@ import os
 import sys
 import traceback
 from collections.abc import Awaitable, Callable, Mapping
-from functools import lru_cache
 from http import HTTPStatus
-from pathlib import Path
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -28,61 +25,8 @@ from garrison.web.access import BODY_BYTES
 from garrison.web.connections import Overloaded
 from garrison.web.sse import as_json
 
-FOLDER = Path(__file__).parent / "static"
-PAGES = ("/", "/chat")
 RETRY_AFTER = "5"
 """Seconds after which a client may try again when the server is full."""
-TYPES: Mapping[str, str] = {
-    ".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8",
-    ".mjs": "text/javascript; charset=utf-8", ".wasm": "application/wasm", ".svg": "image/svg+xml",
-    ".png": "image/png", ".ico": "image/x-icon", ".woff2": "font/woff2", ".json": "application/json",
-    ".txt": "text/plain; charset=utf-8", ".webmanifest": "application/manifest+json",
-}
-"""Suffix → content type of each kind of file that is served."""
-COMPRESSED = (".png", ".woff2", ".ico")
-"""Kinds that are compressed already."""
-
-
-async def send_index(request: Request) -> Response:
-    """Send the page itself."""
-    return _send(FOLDER / "index.html", request)
-
-
-async def send_worker(request: Request) -> Response:
-    """Send the service worker, which governs the whole page and so has an address above it."""
-    return _send(FOLDER / "service_worker.js", request)
-
-
-async def send_file(request: Request) -> Response:
-    """Send a file of the page; NotFound for every name that is not in its folder."""
-    name = request.path_params["name"]
-    if any(part in ("", ".", "..") or "\0" in part or "\\" in part for part in name.split("/")):
-        raise NotFound("the page has no such file")
-    path = FOLDER / name
-    if path.suffix not in TYPES or not path.is_file() or FOLDER.resolve() not in path.resolve().parents:
-        raise NotFound("the page has no such file")
-    return _send(path, request)
-
-
-def _send(path: Path, request: Request) -> Response:
-    """Send a file, or 304 if the browser's copy is current."""
-    data, compressed, tag = _read(path, path.stat().st_mtime_ns)
-    headers = {"etag": tag, "cache-control": "no-cache", "vary": "accept-encoding"}
-    if tag in request.headers.get("if-none-match", ""):
-        return Response(status_code=304, headers=headers)
-    headers["content-type"] = TYPES[path.suffix]
-    if compressed and "gzip" in request.headers.get("accept-encoding", ""):
-        return Response(compressed, 200, headers | {"content-encoding": "gzip"})
-    return Response(data, 200, headers)
-
-
-@lru_cache(maxsize=256)
-def _read(path: Path, _changed: int) -> tuple[bytes, bytes, str]:
-    """Return a file, its compressed form (empty if that is not smaller), and its tag."""
-    data = path.read_bytes()
-    compressed = gzip.compress(data, mtime=0) if len(data) > 1000 and path.suffix not in COMPRESSED else b""
-    return data, compressed, f'"{hashlib.sha256(data).hexdigest()[:20]}"'
-
 
 # ---- JSON and errors ----------------------------------------------------------------------------------------------
 

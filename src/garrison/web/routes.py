@@ -27,7 +27,7 @@ from garrison.values import Value, replace
 from garrison.views.changes import Changes
 from garrison.views.diff import CONTEXT, FileDiff
 from garrison.views.waits import REVIEW
-from garrison.web import access, actions, changes, chat, connections, node, responses
+from garrison.web import access, actions, changes, chat, connections, node, page_files
 from garrison.web.begin import (
     Beginnings,
     CommandLine,
@@ -48,6 +48,7 @@ from garrison.web.webhooks import Webhooks
 
 RUNS = 100
 """Most runs that one event stream follows."""
+FIRST_HEADERS = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-store"}
 QUERY = 200
 """Characters of a search."""
 WAIT_SECONDS = 25
@@ -83,7 +84,8 @@ class Page:
         await self.beginnings.close()
 
     def app(self) -> ASGIApp:
-        return AccessGuard(self.rules, Starlette(routes=self.routes(), exception_handlers={404: unknown_address}))
+        return AccessGuard(self.rules, Starlette(routes=self.routes(), exception_handlers={404: unknown_address}),
+                           self.broadcaster.expect)
 
     def routes(self) -> list[Route]:
         """Return all routes."""
@@ -100,11 +102,11 @@ class Page:
             return get(path, handler)
 
         return [
-            get("/", responses.send_index), get("/chat", responses.send_index),
-            get("/static/{name:path}", responses.send_file),
+            get("/", page_files.send_index), get("/chat", page_files.send_index),
+            get("/static/{name:path}", page_files.send_file),
             *([post(access.WEBHOOK, self.receive_webhook)] if self.webhooks.are_on else []),
             post(access.EXCHANGE, self.session),
-            get("/service_worker.js", responses.send_worker),
+            get("/service_worker.js", page_files.send_worker),
             post(access.PAIR, self.phones.pair),
             post(access.CHALLENGE, self.phones.challenge),
             post(access.DEVICE_SESSION, self.phones.begin_session),
@@ -140,7 +142,7 @@ class Page:
             post("/api/runs/{run}/tasks", self.add_task),
             post("/api/runs/{run}/nodes/{node}/edit", self.edit_node),
             post("/api/runs/{run}/nodes/{node}/actions", self.act_on_node),
-            post("/api/runs/{run}/gates/{gate:path}", self.answer_gate),
+            post("/api/runs/{run}/gates/{gate:path}", self.answer_question),
             post("/api/runs/{run}/queue", self.act_on_queue),
             post("/api/runs/{run}/queue/{entry}", self.act_on_entry),
             post("/api/terminals/{terminal}/keyboard", self.hand_keyboard),
@@ -180,7 +182,13 @@ class Page:
         return json_answer(replace(snapshot, write=may_write(request)))
 
     async def events(self, request: Request) -> Response:
-        """Stream the events of some runs from now on, or since the last event that the client saw."""
+        """Stream the events of some runs from now on, or since the last event that the client saw.
+
+        With `first`, send the first event alone.
+        """
+        if "first" in request.query_params:
+            run = next(iter(cursors_of(request)), "")
+            return Response(await self.broadcaster.first(run, write=may_write(request)), 200, FIRST_HEADERS)
         with_list = "runs" in request.query_params
         client = await self.broadcaster.join(cursors_of(request), write=may_write(request), with_list=with_list)
         return as_response(EventStream(client.events(), lambda: self.broadcaster.part(client)))
@@ -213,11 +221,11 @@ class Page:
         model = (await self.broadcaster.stream(run)).page.model
         entries = model.queue.entries if model.queue is not None and place.startswith(REVIEW) else {}
         entry = entries.get(place.removeprefix(REVIEW))
-        gate = model.state.waits.get(place)
-        if entry is None and gate is None:
+        asked = model.state.waits.get(place)
+        if entry is None and asked is None:
             raise NotFound(f"no question {place!r:.60} is open in run {run}; it has been answered")
-        node_name, gate_name = (entry.node, "") if entry is not None else ("", gate.node if gate is not None else "")
-        return json_answer(await asyncio.to_thread(self.changes.decision, run, gate_name, node_name))
+        question, node_name = ("", entry.node) if entry is not None else (asked.node if asked is not None else "", "")
+        return json_answer(await asyncio.to_thread(self.changes.decision, run, question, node_name))
 
     async def _piece(self, read: Callable[..., node.Piece], request: Request) -> Response:
         run, name, attempt = run_of(request), node_of(request), query_number(request, "attempt", 0)
@@ -242,7 +250,12 @@ class Page:
         return json_answer(await asyncio.to_thread(self._read_offer))
 
     def _read_offer(self) -> StartOffer:
-        return read_offer(self.home, Path.cwd(), os.environ.get("PATH", ""))
+        here: Path | None
+        try:
+            here = Path.cwd()
+        except FileNotFoundError:  # removed, or replaced, since the server was started in it
+            here = None
+        return read_offer(self.home, here, os.environ.get("PATH", ""))
 
     async def begin(self, request: Request) -> Response:
         """Begin a task, a list of tasks or an issue in the background."""
@@ -281,7 +294,7 @@ class Page:
         return await self._command(actions.answered_through(
             actions.node_command_words(run, name, await body_of(request)), self.phones.name_of(request)))
 
-    async def answer_gate(self, request: Request) -> Response:
+    async def answer_question(self, request: Request) -> Response:
         """Answer a question."""
         run, place, body = run_of(request), request.path_params["gate"], await body_of(request)
         stream = await self.broadcaster.stream(run)
@@ -294,11 +307,11 @@ class Page:
                 changes.Look(run, entry.node, entry.attempt, since), entry.oid, number))
             return await self._command(actions.review_command_words(run, entry.node, body, entry.attempt, entry.oid,
                                                                     comments))
-        gate = stream.page.model.state.waits.get(place)
-        if gate is None:
+        asked = stream.page.model.state.waits.get(place)
+        if asked is None:
             raise NotFound(f"no question {place!r:.60} is open in run {run}; it has been answered")
         return await self._command(actions.answered_through(
-            actions.gate_command_words(run, gate.node, body), self.phones.name_of(request), place))
+            actions.answer_command_words(run, asked.node, body), self.phones.name_of(request), place))
 
     async def act_on_queue(self, request: Request) -> Response:
         """Pause or resume the merge queue of a run's target, or that of the run's own branch."""
@@ -369,8 +382,9 @@ class Page:
 class AccessGuard:
     """Authorize each request before its body is read, and add the headers of `access` to each response."""
 
-    def __init__(self, rules: access.Rules, inner: ASGIApp) -> None:
-        self.rules, self.inner = rules, inner
+    def __init__(self, rules: access.Rules, inner: ASGIApp, expect: Callable[[str], None]) -> None:
+        """`expect` is called with the run that a browser which has logged in is about to open ('' for none)."""
+        self.rules, self.inner, self.expect = rules, inner, expect
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
@@ -419,7 +433,8 @@ class AccessGuard:
             return refusal(request, 401, "this address is of another server or has an old token: open the one that "
                                          "`garrison serve` printed last", close=True)
         rest = urlencode([(name, value) for name, value in request.query_params.multi_items() if name != access.QUERY])
-        path = request.url.path if request.url.path in responses.PAGES else "/"
+        path = request.url.path if request.url.path in page_files.PAGES else "/"
+        self.expect(request.query_params.get("run", ""))
         ticket = self.rules.issue_ticket(scope, time.time())
         redirect = RedirectResponse(f"{path}{'?' if rest else ''}{rest}#{ticket}", 303)
         if self.rules.former_cookie in request.cookies:

@@ -25,7 +25,7 @@ from garrison.errors import Refused, UsageError
 from garrison.notify import devices
 from garrison.system.stamps import file_stamp
 from garrison.values import Value
-from garrison.web import access
+from garrison.web import access, page_files
 from garrison.web.chat import OpenButler, claude_butler
 from garrison.web.connections import CAPACITY, HEAD_SECONDS, Capacity, HttpConnection, capacity_of, raise_file_limit
 from garrison.web.phones import scope_of_device
@@ -215,6 +215,7 @@ async def serve(home: Path, endpoint: Endpoint, tokens: dict[str, str], ready: C
     server = Server(_config(page, endpoint), capacity, page.leave, Certificate(endpoint.tls) if endpoint.tls else None)
     waiting = asyncio.create_task(_stop_after(stop, server)) if stop is not None else None
     page.broadcaster.start()
+    prepared = asyncio.create_task(asyncio.to_thread(page_files.prepare))
     try:
         devices.write_serving(home, endpoint.origin(port), os.getpid())
         ready(port)
@@ -223,6 +224,7 @@ async def serve(home: Path, endpoint: Endpoint, tokens: dict[str, str], ready: C
     finally:
         if waiting is not None:
             waiting.cancel()
+        await asyncio.gather(prepared, return_exceptions=True)  # a page that cannot be put together fails its requests
         await page.close()
         sock.close()
 

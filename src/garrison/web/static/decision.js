@@ -1,4 +1,4 @@
-// What a gate decides: the outcomes that lead to it, and what they cost.
+// What an answer decides: the outcomes that lead to its question, and what they cost.
 
 import { get, part } from "./api.js";
 import { amount } from "./diff.js";
@@ -8,18 +8,18 @@ import { count } from "./words.js";
 const MARKS = { passed: "✓", failed: "✕", open: "○" };
 
 /** The outcomes, once they are read; nothing if they cannot be. */
-export const Decision = memo(({ run, gate }) => {
+export const Decision = memo(({ run, question }) => {
   const [found, take] = useState(null);
   useEffect(() => {
     let wanted = true;
-    get(`runs/${part(run)}/gates/${part(gate)}`).then(
+    get(`runs/${part(run)}/gates/${part(question)}`).then(
       read => wanted && take(read),
       () => {},
     );
     return () => {
       wanted = false;
     };
-  }, [run, gate]);
+  }, [run, question]);
   if (!found) return null;
   return html`<ul class="outcomes">
     ${found.outcomes.map(

@@ -88,7 +88,7 @@ const Top = memo(
       now = shown(state, one),
       write = state.write !== false;
     const work = now === "working" ? one.work : null;
-    const gate = state.gates.find(each => each.node === node && each.free);
+    const question = state.gates.find(each => each.node === node && each.free);
     const doing = [one.doing || one.reason, changedSoFar(work), usually(work, one.since), ...spentOn(state, node)];
     const over = state.status === "failed";
     return html` <div class="panel-head">
@@ -101,15 +101,15 @@ const Top = memo(
       <p class="doing">${doing.filter(Boolean).join(" · ")}</p>
       ${
         write &&
-        (gate || one.asks) &&
+        (question || one.asks) &&
         html`<${TextForm}
-          key="answer ${node} ${gate?.gate ?? one.asks}"
+          key="answer ${node} ${question?.gate ?? one.asks}"
           class="row grow answer"
           label="Answer"
           hint="Answer to ${node}"
           placeholder="Answer"
-          send=${text => answer(act, node, gate, text)}
-          ><p class="question">${gate?.question ?? one.asks}</p><//
+          send=${text => answer(act, node, question, text)}
+          ><p class="question">${question?.question ?? one.asks}</p><//
         >`
       }
       <div class="row">

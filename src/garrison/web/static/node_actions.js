@@ -167,6 +167,8 @@ export function TextForm({
   </form>`;
 }
 
-/** Send an answer to the question of a node, at its gate if it has one. */
-export const answer = (act, node, gate, text) =>
-  gate ? act(`gates/${part(gate.gate)}`, { text }) : act(`nodes/${part(node)}/actions`, { action: "answer", text });
+/** Send an answer to the question that a node, or its agent, asks. */
+export const answer = (act, node, question, text) =>
+  question
+    ? act(`gates/${part(question.gate)}`, { text })
+    : act(`nodes/${part(node)}/actions`, { action: "answer", text });

@@ -23,9 +23,9 @@ export async function showNotice(run, state) {
 /** The card of a message's key on the page; null if there is none. */
 function cardOf(key, state) {
   const [kind, ...rest] = key.split(":");
-  const gate = state.gates.find(one => key.startsWith(`gate:${one.gate}:`));
+  const question = state.gates.find(one => key.startsWith(`gate:${one.gate}:`));
   const review = kind === "review" && state.gates.find(one => one.kind === "review" && one.node === rest[0]);
-  const wanted = gate || review;
+  const wanted = question || review;
   const cards = /** @type {HTMLElement[]} */ ([...document.querySelectorAll(".card")]);
   const named = card => card.querySelector(".name")?.textContent;
   if (wanted) return cards.find(card => card.dataset.key?.includes(wanted.gate)) ?? null;

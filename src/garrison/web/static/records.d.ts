@@ -10,7 +10,7 @@ export interface Beat {
   status?: "new" | "running" | "waiting" | "parked" | "interrupted" | "stopped" | "done" | "failed" | "corrupt";
   reason?: string;
   problems?: Array<string>;
-  gates?: Array<ShownGate>;
+  gates?: Array<ShownQuestion>;
   waits?: Array<ShownWait>;
   queue?: PageQueue;
   notices?: Array<Notice>;
@@ -156,7 +156,7 @@ export interface Parts {
   status?: "new" | "running" | "waiting" | "parked" | "interrupted" | "stopped" | "done" | "failed" | "corrupt";
   reason?: string;
   problems?: Array<string>;
-  gates?: Array<ShownGate>;
+  gates?: Array<ShownQuestion>;
   waits?: Array<ShownWait>;
   queue?: PageQueue;
   notices?: Array<Notice>;
@@ -195,7 +195,7 @@ export interface RunSnapshot {
   status?: "new" | "running" | "waiting" | "parked" | "interrupted" | "stopped" | "done" | "failed" | "corrupt";
   reason?: string;
   problems?: Array<string>;
-  gates?: Array<ShownGate>;
+  gates?: Array<ShownQuestion>;
   waits?: Array<ShownWait>;
   queue?: PageQueue;
   notices?: Array<Notice>;
@@ -258,19 +258,6 @@ export interface ShownCosts {
   windows: string;
 }
 
-export interface ShownGate {
-  gate: string;
-  node: string;
-  kind: string;
-  question: string;
-  signal: string;
-  deadline: string | null;
-  free: boolean;
-  default: string;
-  choices: Array<OfferedChoice>;
-  why?: string | null;
-}
-
 export interface ShownHook {
   phase: string;
   incarnation: number;
@@ -312,6 +299,19 @@ export interface ShownPullRequest {
   returns: Record<string, number>;
 }
 
+export interface ShownQuestion {
+  gate: string;
+  node: string;
+  kind: string;
+  question: string;
+  signal: string;
+  deadline: string | null;
+  free: boolean;
+  default: string;
+  choices: Array<OfferedChoice>;
+  why?: string | null;
+}
+
 export interface ShownSchedule {
   name: string;
   times: string;
@@ -330,7 +330,7 @@ export interface ShownWait {
   key: string;
   node: string;
   text: string;
-  gate?: ShownGate | null;
+  gate?: ShownQuestion | null;
   since?: string;
 }
 

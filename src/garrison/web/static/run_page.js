@@ -31,6 +31,7 @@ const VIEWS = [
   ["time", "Time and cost", "gantt"],
 ]; // in the same place; the first one unless the address names another
 const VIEW = "view"; // in the address
+const SKELETON_AFTER = 150; // milliseconds without data: until then, it would only flash
 const DETAIL_AFTER = 300; // milliseconds after the first data: loaded before somebody opens a node
 const PLACES = ["attempt", "comment", "at"]; // in the address: of one node
 
@@ -74,7 +75,7 @@ class Run {
     main.className = "run-page";
     if (this.wanted) Detail.load();
     skipTo("#waits-title");
-    this.draw();
+    setTimeout(() => this.state || this.draw(), SKELETON_AFTER);
     this.stream = follow(run, {
       snapshot: snapshot => this.begun(snapshot),
       change: change => this.changed(change),
@@ -114,10 +115,13 @@ class Run {
   }
 
   begun(snapshot) {
+    const first = !this.state;
     this.state = { write: this.state?.write, ...fromSnapshot(snapshot) }; // one sent later says nothing of the client
     if (snapshot.missed) announce("Events were missed; this is the current state.");
     this.happened += 1;
-    this.soon();
+    if (first)
+      this.draw(); // without waiting for a frame
+    else this.soon();
     setTimeout(Detail.load, DETAIL_AFTER);
     void attempt(() => showNotice(this.run, this.state));
   }

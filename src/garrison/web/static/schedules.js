@@ -10,7 +10,7 @@ const EVERY = 60_000; // milliseconds between two looks, while the page is visib
 
 /** The panel; nothing where there is no schedule. `write`: this page may act. */
 export function Schedules({ write }) {
-  const [found, put] = useState(/** @type {import("./records.js").ShownSchedule[]} */ ([]));
+  const [found, put] = useState(/** @type {import("./records").ShownSchedule[]} */ ([]));
   useEffect(() => {
     const read = () => !document.hidden && get("schedules").then(put, () => {});
     read();

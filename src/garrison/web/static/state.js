@@ -50,7 +50,7 @@ function latest(part, entries) {
 }
 
 /**
- * The state in which a node is shown: one whose gate is open, or whose agent asks, asks you.
+ * The state in which a node is shown: one whose question is open, or whose agent asks, asks you.
  * @param {State} state
  * @param {import("./records").WholeNode} node
  * @returns {string}
@@ -58,7 +58,7 @@ function latest(part, entries) {
 export function shown(state, node) {
   if (node.shape === "Mdiamond") return state.status === "new" ? "waiting" : "passed";
   if (node.shape === "Msquare") return state.status === "done" ? "passed" : "waiting";
-  if ((node.asks && !UNATTENDED.has(state.status)) || asking(state).some(gate => gate.node === node.node))
+  if ((node.asks && !UNATTENDED.has(state.status)) || asking(state).some(one => one.node === node.node))
     return "asking";
   if (!node.place && !node.status) return passed(state, node.node) ? "passed" : "waiting";
   const look = stateOf(node.place || node.status);
@@ -102,7 +102,7 @@ function stepsFromStart({ next, nodes }) {
   return steps;
 }
 
-const asking = (/** @type {State} */ state) => state.gates.filter(gate => gate.kind !== "signal");
+const asking = (/** @type {State} */ state) => state.gates.filter(one => one.kind !== "signal");
 
 /** What waits for the user, as the server lists it; each with its node. */
 export const waiting = (/** @type {State} */ state) =>

@@ -2,10 +2,11 @@
 // the others; in a browser without such workers a page has its own.
 
 import { connect } from "./connection.js";
+import { serverEvents } from "./server_events.js";
 import { bearer, endSession, watchSession } from "./session.js";
 
 const WORKER = "/static/stream_worker.js";
-const VERSION = "garrison-3"; // changes with the messages between page and worker
+const VERSION = "garrison-4"; // changes with the messages between page and worker
 
 /**
  * Follow a run's events until `close()`.
@@ -21,29 +22,46 @@ export function follow(run, handlers) {
   for (const [kind, data] of stream.came.splice(0)) handlers[kind]?.(data);
   return {
     close() {
-      stream.open.close();
-      stream.open = null;
+      stream.closed = true;
+      stream.open?.close();
       handlers.link?.("off");
     },
   };
 }
 
-/** Follow a run while the modules that draw it are being loaded; `follow` of the same run gets what has come. */
+/**
+ * Follow a run before the page that draws it is begun; `follow` of the same run gets what has come. Its first event is
+ * requested at once; the worker, which takes longer to start, continues after it.
+ */
 export function followEarly(run) {
-  early = begin(run);
+  early = begin(run, firstEvent(run));
 }
 
 let early = null;
 
-/** Begin to follow; what comes before there are handlers is kept for them. */
-function begin(run) {
-  const stream = { run, came: [], handlers: null, open: null };
+/** What a stream of a run begins with; null if the server does not respond, of which the stream itself will tell. */
+async function firstEvent(run) {
+  const query = new URLSearchParams({ ...(run === null ? { runs: "1" } : { run }), first: "1" });
+  try {
+    const response = await fetch(`/api/events?${query}`, {
+      headers: { Accept: "text/event-stream", Authorization: `Bearer ${bearer()}` },
+    });
+    if (response.ok) for await (const event of serverEvents(response.body)) return event;
+  } catch {
+    // as without a response
+  }
+  return null;
+}
+
+/** Begin to follow, after a `first` event if one is on its way; what comes before there are handlers is kept for them. */
+function begin(run, first = null) {
+  const stream = { run, came: [], handlers: null, open: null, closed: false };
   const handle = (kind, data) => {
     if (kind === "refused") void endSession(data);
     else if (!stream.handlers) stream.came.push([kind, data]);
-    else if (stream.open) stream.handlers[kind]?.(data);
+    else if (!stream.closed) stream.handlers[kind]?.(data);
   };
-  const alone = () => {
+  const alone = after => {
     const own = connect(bearer, handle);
     const stop = watchSession(() => own.renewed());
     stream.open = {
@@ -52,30 +70,27 @@ function begin(run) {
         own.close();
       },
     };
-    own.follow(run);
+    own.follow(run, after);
   };
-  const open = () => {
+  const open = (after = "") => {
+    if (stream.closed) return;
     try {
-      stream.open = shared(run, handle, open, alone);
+      stream.open = shared(run, after, handle, open, () => alone(after));
     } catch {
-      alone();
+      alone(after);
     }
   };
-  open();
+  if (!first) open();
+  else
+    void first.then(event => {
+      if (event) handle(event.name, JSON.parse(event.data));
+      open(event?.id);
+    });
   return stream;
 }
 
-/** Start the worker, which takes longer than a session. */
-export function prepare() {
-  try {
-    new SharedWorker(WORKER, { type: "module", name: VERSION });
-  } catch {
-    // a page follows alone then
-  }
-}
-
 /** Follow by the worker. `ended` is called when it has ended, for any reason; `failed`: this browser did not start it. */
-function shared(run, handle, ended, failed) {
+function shared(run, after, handle, ended, failed) {
   const worker = new SharedWorker(WORKER, { type: "module", name: VERSION });
   const { port } = worker;
   const { locks } = navigator;
@@ -96,7 +111,7 @@ function shared(run, handle, ended, failed) {
   });
   port.start();
   port.postMessage(["session", bearer()]);
-  port.postMessage(["follow", run]);
+  port.postMessage(["follow", run, after]);
   const stop = watchSession(one => port.postMessage(["session", one]));
   let leave;
   locks?.request(mine, () => {

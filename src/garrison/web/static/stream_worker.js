@@ -31,15 +31,16 @@ function gone(port) {
 }
 
 self.addEventListener("connect", (/** @type {MessageEvent} */ { ports: [port] }) => {
-  port.addEventListener("message", ({ data: [kind, word] }) => {
+  port.addEventListener("message", ({ data: [kind, word, after] }) => {
     if (kind === "lock") locks?.request(word, () => gone(port));
     else if (kind === "leave") gone(port);
     else if (kind === "session") {
       bearer = word;
       connection.renewed();
     } else if (kind === "follow") {
+      const shared = [...pages.values()].includes(word); // a page that has seen other events needs a snapshot with it
       pages.set(port, word);
-      connection.follow(word);
+      connection.follow(word, shared ? "" : after);
     }
   });
   port.start();

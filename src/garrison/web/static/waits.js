@@ -1,4 +1,4 @@
-// Panel of what waits for the user, most urgent first: gates and questions with their answers, then parked and failed nodes.
+// Panel of what waits for the user, most urgent first: questions with their answers, then parked and failed nodes.
 
 import { part } from "./api.js";
 import { ask } from "./ask.js";
@@ -10,7 +10,7 @@ import { Age } from "./time.js";
 import { Empty, html, Panel, reading, Skeleton } from "./view.js";
 import { count, millis, span } from "./words.js";
 
-const TITLES = { run: "Run", gate: "Gate", asks: "Question", parked: "Parked", failed: "Failed" };
+const TITLES = { run: "Run", gate: "Question", asks: "Question", parked: "Parked", failed: "Failed" };
 const SIGNS = { run: "!", gate: "?", asks: "?", parked: "‖", failed: "✕" };
 
 /**
@@ -71,7 +71,7 @@ export function Card({ one, run, write, over, choose, act, beside }) {
       />${beside}
     </div>
     <p class="question">${question(one)}</p>
-    ${one.kind === "gate" && one.gate.kind !== "signal" && html`<${Decision} run=${run} gate=${one.gate.gate} />`}
+    ${one.kind === "gate" && one.gate.kind !== "signal" && html`<${Decision} run=${run} question=${one.gate.gate} />`}
     ${
       write &&
       name &&
@@ -82,9 +82,9 @@ export function Card({ one, run, write, over, choose, act, beside }) {
   </li>`;
 }
 
-function question({ kind, text, gate, node }) {
+function question({ kind, text, gate: asked, node }) {
   if (kind === "run" || (kind === "parked" && text)) return text;
-  if (gate) return gate.question + until(gate);
+  if (asked) return asked.question + until(asked);
   const why = (typeof node.asks === "string" && node.asks) || node.reason || node.doing || "";
   return kind === "asks" ? why : why.split("\n")[0]; // which ends with the last line of an output; "See why" has all
 }
@@ -103,20 +103,20 @@ function Answers({ one, name, run, over, choose, act }) {
   const { choices = [], free } = one.gate ?? {};
   const send = text => answer(act, name, one.gate, text);
   if (!choices.length || free) return html`<${TextForm} label="Answer" hint="Answer to ${name}" send=${send} />`;
-  return html`<${Choices} gate=${one.gate} name=${name} choose=${choose} act=${act} send=${send} />`;
+  return html`<${Choices} question=${one.gate} name=${name} choose=${choose} act=${act} send=${send} />`;
 }
 
-/** The answers of a gate. With the first click on one, all are locked until it is known what became of it. */
-function Choices({ gate, name, choose, act, send }) {
-  const review = gate.kind === "review";
+/** The answers to a question. With the first click on one, all are locked until it is known what became of it. */
+function Choices({ question: asked, name, choose, act, send }) {
+  const review = asked.kind === "review";
   const [busy, run] = useBusy(
     async ({ label, irreversible }) =>
-      (await agreed(name, gate, label, irreversible)) &&
-      act(`gates/${part(gate.gate)}`, { choice: label, ...(irreversible ? { confirmed: true } : {}) }),
+      (await agreed(name, asked, label, irreversible)) &&
+      act(`gates/${part(asked.gate)}`, { choice: label, ...(irreversible ? { confirmed: true } : {}) }),
   );
   const see = html`<button key="changes" type="button" onClick=${() => choose(name, "changes")}>See changes</button>`;
   return html`${review && see}
-  ${gate.choices.map(
+  ${asked.choices.map(
     (choice, at) =>
       html`<button
         key="choice ${choice.label}"
@@ -132,22 +132,22 @@ function Choices({ gate, name, choose, act, send }) {
 }
 
 /** Whether a person means an answer: asked where work lands, or where nothing takes it back. */
-async function agreed(name, gate, label, irreversible) {
-  if (gate.kind === "review") return landing(name, gate);
+async function agreed(name, asked, label, irreversible) {
+  if (asked.kind === "review") return landing(name, asked);
   if (!irreversible) return true;
   return ask({
     title: `${label}?`,
     yes: label,
     no: "Back", // "Not now" may well be another answer
     kind: "danger",
-    lines: [gate.question, `This cannot be taken back once ${name} has gone on.`],
+    lines: [asked.question, `This cannot be taken back once ${name} has gone on.`],
   });
 }
 
-const landing = (name, gate) =>
+const landing = (name, asked) =>
   ask({
     title: `Approve the work of ${name}?`,
     yes: "Approve",
     kind: "primary",
-    lines: [gate.question, "It lands once it has passed the gate. The changes show what it is."],
+    lines: [asked.question, "It lands once it has passed the gate. The changes show what it is."],
   });

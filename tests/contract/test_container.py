@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from container_support import IMAGE, missing
+from garrison.doctor.findings import judge_container
 from garrison.errors import Refused
 from garrison.sandbox import container
 from garrison.sandbox.confine import Confined, confine
@@ -20,7 +21,8 @@ from garrison.sandbox.place import Mode, Mount, Network, Place, Rights, Role
 from support import wait_for
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
-MARKER = "/nowhere:r-test:orchestrator-n1#1"
+RUN = f"r-{os.getpid()}"
+MARKER = f"/nowhere:{RUN}:orchestrator-n1#1"
 READY = "inside"
 
 
@@ -52,8 +54,12 @@ def running(place: Place) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def names(*options: str) -> list[str]:
-    return subprocess.run(["podman", "ps", *options, "--filter", "label=garrison.run=r-test", "--format",
+    return subprocess.run(["podman", "ps", *options, "--filter", f"label=garrison.run={RUN}", "--format",
                            "{{.Names}}"], capture_output=True, text=True, check=True).stdout.split()
+
+
+def left_here() -> list[container.LeftContainer]:
+    return [each for each in container.list_left() if each.run == RUN]
 
 
 def test_a_command_has_the_images_system_its_worktree_and_no_more(place: Place, tmp_path: Path) -> None:
@@ -96,8 +102,8 @@ def test_nothing_is_left_once_any_of_its_processes_was_killed(
     inside = state[0]["State"]["Pid"]
     labels = state[0]["Config"]["Labels"]
     assert (labels["garrison.run"], labels["garrison.node"], labels["garrison.home"], labels["garrison.role"]) == (
-        "r-test", "orchestrator-n1", "/nowhere", "agent")
-    assert not container.list_left()
+        RUN, "orchestrator-n1", "/nowhere", "agent")
+    assert not left_here()
     os.kill({"launcher": running.pid, "client": below["podman"], "monitor": below["conmon"]}[victim], signal.SIGKILL)
     assert running.wait(30) == -signal.SIGKILL
     wait_for("the end of what is inside", lambda: not Path(f"/proc/{inside}").exists())
@@ -121,13 +127,14 @@ def test_what_is_inside_gets_a_term_and_the_container_ends_with_it(
 
 def test_a_container_that_nobody_holds_is_found_by_its_labels_and_removed() -> None:
     done = subprocess.run(["podman", "run", "--detach", "--label", "garrison.owner=1 1 another-boot", "--label",
-                           "garrison.run=r-test", *container.ready(IMAGE).limits, "--network", "none", IMAGE, "sleep",
+                           f"garrison.run={RUN}", *container.ready(IMAGE).limits, "--network", "none", IMAGE, "sleep",
                            "1000"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    [left] = container.list_left()
-    assert (left.id, left.run) == (done.stdout.strip(), "r-test")
+    [left] = left_here()
+    assert (left.id, left.run) == (done.stdout.strip(), RUN)
+    assert left.id[:12] in judge_container(left).text
     container.remove_left([left])
-    assert not container.list_left()
+    assert not left_here()
 
 
 def test_an_image_that_nothing_has_is_refused_with_its_name() -> None:

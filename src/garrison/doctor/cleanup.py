@@ -38,6 +38,7 @@ from garrison.records.costs import GATES
 from garrison.records.life_lock import LifeLock, is_held
 from garrison.records.names import Key, integration_branch, launcher_key
 from garrison.run import agent_places
+from garrison.sandbox import container
 from garrison.sandbox.checkout import REPOSITORY, WORKTREES
 from garrison.sandbox.git_view import sandbox_folder
 from garrison.system import untrusted
@@ -163,6 +164,9 @@ def remove_run(runtime: Runtime, plan: CleanupPlan) -> None:
                 raise Refused(f"run {plan.run} is starting again ({key.full}); nothing of it was removed")
             stack.callback(lock.release)
         _close_sessions(runtime, plan.run)
+        home = os.path.realpath(runtime.home)
+        container.remove_left(each for each in container.list_left()
+                              if each.run == plan.run and os.path.realpath(each.home) == home)
         if not plan.note and status.launch is not None:
             _clean_repository(runtime, run_repository(runtime.home, status.launch), plan)
         for path in _files_of_run(runtime, plan.run):

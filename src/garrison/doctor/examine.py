@@ -28,6 +28,7 @@ CHECKS = (
     DoctorCheck("leases", processes.examine_identities),
     DoctorCheck("identities", processes.examine_identities),
     DoctorCheck("orphans", processes.examine_processes),
+    DoctorCheck("containers", processes.examine_containers),
     DoctorCheck("sessions", processes.examine_sessions),
     DoctorCheck("files", files.examine_files),
     DoctorCheck("merge queue", files.examine_queues),

@@ -11,6 +11,7 @@ from garrison.doctor.fixes import (
     end_process,
     fence_incarnation,
     quarantine_file,
+    remove_container,
     remove_folder,
 )
 from garrison.system.git.repository import OLDEST
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from garrison.processes.runtime import Runtime
     from garrison.records.identity import Identity
     from garrison.run.status import RunStatus
+    from garrison.sandbox.container import LeftContainer
     from garrison.system.processes import ProcessRow
     from garrison.system.terminal import Terminal, TerminalSession
 
@@ -83,6 +85,13 @@ class Finding(Value):
 
 
 # ---- processes -------------------------------------------------------------------------------------------------------
+
+
+def judge_container(left: LeftContainer) -> Finding:
+    """Report a container whose launcher has ended. Pure."""
+    where = f" of {left.node} of run {left.run}" if left.run else ""
+    return Finding("containers", Severity.WARNING, f"container {left.id[:12]}{where} is left: what started it has ended",
+                   remove_container(left))
 
 
 def judge_identity(identity: Identity, state: str, why: str, *, by_hand: bool, supervised: bool) -> Finding | None:

@@ -25,6 +25,7 @@ from garrison.records.store import quarantine
 from garrison.run import branch as run_branch
 from garrison.run import git_record
 from garrison.run.repair import repair_run
+from garrison.sandbox import container
 from garrison.supervise.incarnation import replace_incarnation
 from garrison.system import process_control, processes, untrusted
 from garrison.system.git import damage
@@ -216,3 +217,9 @@ def close_home(_runtime: Runtime, path: Path) -> None:
 @_remedy("close_off", "remove the write permission of other users")
 def remove_write_permission(_runtime: Runtime, path: Path) -> None:
     path.chmod(stat.S_IMODE(path.stat().st_mode) & ~stat.S_IWOTH)
+
+
+@_remedy("remove-container", "remove it, and end what runs in it")
+def remove_container(_runtime: Runtime, left: container.LeftContainer) -> None:
+    """Remove a container if still nobody holds it."""
+    container.remove_left(each for each in container.list_left() if each.id == left.id)

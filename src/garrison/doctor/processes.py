@@ -12,6 +12,7 @@ from garrison.doctor.findings import (
     ExaminedState,
     Finding,
     Severity,
+    judge_container,
     judge_identity,
     judge_process,
     judge_run,
@@ -23,6 +24,7 @@ from garrison.plugins import PluginGroup, load
 from garrison.records.hosts import list_hosts
 from garrison.records.identity import ALIVE, Identity
 from garrison.records.names import Key, launcher_key, parse_marker
+from garrison.sandbox import container
 from garrison.system import processes
 from garrison.system.processes import is_tmux
 from garrison.system.terminal import ProcessTerminal
@@ -115,6 +117,14 @@ def _find_orphans(scope: ExaminedState) -> Iterator[Finding]:
 
 def _is_held_or_alive(runtime: Runtime, identity: Identity | None) -> bool:
     return identity is not None and (identity.status == "held" or runtime.observer.judge(identity).living)
+
+
+def examine_containers(scope: ExaminedState) -> Iterator[Finding]:
+    """Find containers of this home that nobody holds: an engine was killed, or the machine."""
+    home = os.path.realpath(scope.runtime.home)
+    for left in container.list_left():
+        if os.path.realpath(left.home) == home:
+            yield judge_container(left)
 
 
 # ---- sessions --------------------------------------------------------------------------------------------------------

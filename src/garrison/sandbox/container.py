@@ -327,8 +327,10 @@ class LeftContainer(Value):
 
 
 def list_left() -> list[LeftContainer]:
-    """Return the containers of garrison's that nobody holds any more; none where no engine answers."""
-    found = []
+    """Return the containers of garrison's that nobody holds any more; none where no engine answers, or ever ran one."""
+    found: list[LeftContainer] = []
+    if not _file().exists():
+        return found
     for name in ENGINES:
         program = shutil.which(name)
         if program is None:

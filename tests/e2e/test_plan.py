@@ -112,6 +112,29 @@ def test_questions_are_asked_and_answered_and_a_weak_plan_goes_back_once(place: 
     assert "Sing" in git(place.repo, "log", "--format=%s", "main")
 
 
+def test_a_goal_of_one_task_is_begun_as_a_run_and_an_edited_graph_is_checked(place: Place) -> None:
+    configure(place)
+    command = place.plan({"tasks": [task("both")]})
+    done = plan(place, "write both", "--command", command, "--no-gate", code=3)
+    name = records(place)["id"]
+    assert f"`garrison plan --continue {name} --yes` begins it, with --no-check as `garrison run`" in done.stderr
+    graph = json.loads(plan(place, "--continue", name, "--json", code=3).stdout)["graph"]
+    edited = place.root / "edited.dot"
+    edited.write_text(graph.replace("both -> check_goal", "both -> nowhere"))
+    assert "no path leads from start" in plan(place, "--continue", name, "--graph", str(edited), code=1).stderr
+    edited.write_text(graph.replace("Write both", "Sing"))
+    assert "Sing" in plan(place, "--continue", name, "--graph", str(edited), code=3).stdout
+    assert "--graph needs --continue" in plan(place, "x y", "--graph", str(edited), code=2).stderr
+    screen = Screen(place, "plan", "--continue", name, "--no-gate", "--terminal", "process", "--detach")
+    screen.until("begin? [y]es, [r]un without the check, [e]dit, [N]o:")
+    screen.type("r\n")
+    code, last = screen.end()
+    assert code == 0 and "works in the background" in last, last
+    assert "check_goal" not in (place.home / "runs" / name / "graph.dot").read_text()
+    assert "has begun" in plan(place, "--continue", name, "--graph", str(edited), code=1).stderr
+    assert place.command("stop", name).returncode == 0
+
+
 def test_a_killed_plan_is_kept_and_a_failed_one_is_mended_once(place: Place) -> None:
     configure(place, 'two) exit 3;; two_again) echo two >"two.txt"; exit;;')
     command = place.plan(GOOD, {"tasks": [task("two_again", "one", replaces="two", files="two.txt")]},

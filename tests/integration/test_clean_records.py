@@ -36,13 +36,13 @@ def touched(path: Path, days: float) -> Path:
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    for name in ("pipelines/old/journal.jsonl", "sessions/old/session.json", "conversations/old.jsonl",
-                 "workflows/old.json", "workflows/logs/old.log", "workflows/runs/old/journal.jsonl",
-                 "quarantine/old_x", "merge-queue/k/main/journal-10.jsonl", "merge-queue/k/main/journal-20.jsonl",
+    for name in ("pipelines/old/journal.jsonl", "plans/old/plan.json", "sessions/old/session.json",
+                 "conversations/old.jsonl", "workflows/old.json", "workflows/logs/old.log",
+                 "workflows/runs/old/journal.jsonl", "quarantine/old_x", "merge-queue/k/main/journal-10.jsonl", "merge-queue/k/main/journal-20.jsonl",
                  "merge-queue/k/main/journal.jsonl", "merge-queue/k/main/damaged-1.jsonl"):
         touched(tmp_path / "home" / name, 40)
-    for name in ("pipelines/new/manifest.json", "pipelines/half/manifest.json", "conversations/new.jsonl",
-                 "workflows/runs/new/journal.jsonl", "runs/r1/journal.jsonl", "config.toml"):
+    for name in ("pipelines/new/manifest.json", "plans/new/plan.json", "pipelines/half/manifest.json",
+                 "conversations/new.jsonl", "workflows/runs/new/journal.jsonl", "runs/r1/journal.jsonl", "config.toml"):
         touched(tmp_path / "home" / name, 1)
     touched(tmp_path / "home/pipelines/half/journal.jsonl", 40)
     return tmp_path / "home"
@@ -51,8 +51,8 @@ def home(tmp_path: Path) -> Path:
 def test_only_what_nobody_used_for_a_while_is_old(home: Path) -> None:
     found = cleanup.find_old_records(home, 30 * DAY, time.time())
     assert {str(path.relative_to(home)) for path in found} == {
-        "pipelines/old", "sessions/old", "conversations/old.jsonl", "workflows/old.json", "workflows/logs/old.log",
-        "workflows/runs/old", "quarantine/old_x", "merge-queue/k/main/journal-10.jsonl",
+        "pipelines/old", "plans/old", "sessions/old", "conversations/old.jsonl", "workflows/old.json",
+        "workflows/logs/old.log", "workflows/runs/old", "quarantine/old_x", "merge-queue/k/main/journal-10.jsonl",
         "merge-queue/k/main/damaged-1.jsonl"}
     for path in found:
         cleanup.remove_old_record(path)
@@ -167,7 +167,7 @@ def test_the_command_lists_removes_and_refuses(home: Path, tmp_path: Path) -> No
     assert (done.returncode, "pipelines/old" in done.stderr, (home / "pipelines/old").exists()) == (0, True, True)
     done = place.command("clean", "--records", "--older-than", "30d")
     assert done.returncode == 1
-    assert "pass --yes to remove 9 of them" in done.stderr
+    assert "pass --yes to remove 10 of them" in done.stderr
     done = place.command("clean", "--repo", place.repo, "--rescues", "--yes")
     assert done.stdout == "removed refs/garrison/rescue/gone/n/1\n"
     assert git(place.repo, "for-each-ref", "refs/garrison") == ""

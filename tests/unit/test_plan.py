@@ -11,7 +11,16 @@ from hypothesis import strategies as st
 from garrison.pipeline.dot_writer import to_dot
 from garrison.pipeline.parser import parse
 from garrison.pipeline.plan import plan_run
-from garrison.plan.graph import find_errors, list_open, mend, plan_name, read_plan, share_budget, to_graph
+from garrison.plan.graph import (
+    find_errors,
+    leave_out_check,
+    list_open,
+    mend,
+    plan_name,
+    read_plan,
+    share_budget,
+    to_graph,
+)
 from garrison.plan.proposal import (
     CHECK,
     RESERVED,
@@ -140,6 +149,15 @@ def test_mending_keeps_what_landed_and_each_failed_task_has_its_successors() -> 
                                                                 frozenset({CHECK})))
     planned = plan_run(parse(to_dot(again)))
     assert set(planned.predecessors["more"]) == {"c"} and set(planned.predecessors[CHECK]) == {"more"}
+
+
+def test_a_plan_without_its_check_is_mended_all_the_same() -> None:
+    graph = leave_out_check(to_graph(of(task("a"), task("b")), "the goal"))
+    assert set(graph.nodes) == {"start", "a", "b", "exit"} and not find_errors(graph)
+    mended = mend(graph, of(task("b1", replaces="b")), Past(frozenset({"a"}), frozenset({"b"})))
+    planned = plan_run(parse(to_dot(mended)))
+    assert {name: set(before) for name, before in planned.predecessors.items() if before} == {
+        "a": {"start"}, "b1": {"start"}, "exit": {"a", "b1"}}
 
 
 def test_a_name_is_made_of_any_goal() -> None:

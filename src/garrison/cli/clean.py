@@ -51,7 +51,7 @@ def parse_duration(_ctx: click.Context, _param: click.Parameter, value: str) -> 
 @click.option("--archives", is_flag=True, help="Also archived branches that have landed completely.")
 @click.option("--rescues", is_flag=True, help="Also rescue refs that have landed completely.")
 @click.option("--include-unlanded", is_flag=True, help="With --archives or --rescues: also what never landed.")
-@click.option("--records", is_flag=True, help="Pipeline runs, sessions, conversations, workflows, quarantined "
+@click.option("--records", is_flag=True, help="Pipeline runs, plans, sessions, conversations, workflows, quarantined "
               "records and former parts of queue journals; requires --older-than.")
 @click.option("--repo", type=click.Path(path_type=Path), metavar="DIR", help="With --archives or --rescues: those in "
               "this repository of runs that the home no longer knows.")

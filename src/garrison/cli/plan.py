@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from garrison.agents import registry
-from garrison.cli.begin import OPTION_GROUPS, choose_agent, launch_options, make_request, read_task
+from garrison.cli.begin import OPTION_GROUPS, choose_agent, launch_options, make_request, read_task, read_text
 from garrison.cli.commands import Command
 from garrison.cli.output import INTERRUPTED, ask, interruptible, print_json, print_message, print_table
 from garrison.cli.sandbox import settle_mode
@@ -49,7 +49,8 @@ if TYPE_CHECKING:
 
 WAITING = 3
 """Exit code of a plan that waits for the user."""
-_PLAN = {"Goal": ("file", "issue", "answer"), "Plan": ("planner", "command", "check", "out", "edit", "yes"),
+_PLAN = {"Goal": ("file", "issue", "answer"),
+         "Plan": ("planner", "command", "check", "out", "edit", "graph", "no_check", "yes"),
          "Plans": ("again", "shows_all")}
 
 
@@ -73,15 +74,19 @@ _PLAN = {"Goal": ("file", "issue", "answer"), "Plan": ("planner", "command", "ch
 @click.option("--out", metavar="FILE", type=click.Path(path_type=Path),
               help="Write the plan as a graph for `garrison launch`, and begin nothing.")
 @click.option("--edit", is_flag=True, help="Edit the plan in your EDITOR before it is shown.")
+@click.option("--graph", metavar="FILE", type=click.Path(path_type=Path),
+              help="With --continue: take the plan as you have edited it in FILE (`-`: standard input), and show it.")
+@click.option("--no-check", is_flag=True,
+              help="Leave out the check of a goal that is one task, as `garrison run` does.")
 @click.option("--yes", is_flag=True, help="Begin without asking, for at most what the plan shows.")
 @click.option("--continue", "again", metavar="PLAN", help="Continue a plan: one that was interrupted, has open "
                                                           "questions, waits for approval, or whose run has failed.")
 @click.option("--list", "shows_all", is_flag=True, help="List the plans of the home.")
 @launch_options
 def plan(words: tuple[str, ...], file: Path | None, issue: int | None, answer: tuple[str, ...], planner: str | None,
-         command: str | None, check: str | None, out: Path | None, again: str | None, home: str | None,
-         target_dir: Path | None, agent: str | None, *, edit: bool, yes: bool, shows_all: bool, detach: bool,
-         dry_run: bool, serve: bool, as_json: bool, **options: Any) -> int | None:
+         command: str | None, check: str | None, out: Path | None, graph: Path | None, again: str | None,
+         home: str | None, target_dir: Path | None, agent: str | None, *, edit: bool, no_check: bool, yes: bool,
+         shows_all: bool, detach: bool, dry_run: bool, serve: bool, as_json: bool, **options: Any) -> int | None:
     """Have an agent divide GOAL into tasks on the repository you are in; run them once you approve.
 
     The planner reads a copy of the last commit and can change nothing. The plan is shown as a table, with what it may
@@ -102,16 +107,22 @@ def plan(words: tuple[str, ...], file: Path | None, issue: int | None, answer: t
         if not made.mends:
             raise Refused(f"plan {made.id} is of an issue: `garrison take` with its number and --plan continues it")
         made = plans.write(replace(made, check=check or made.check, agent=agent or made.agent))
+        given = "" if graph is None else read_text(graph)
     else:
+        given = ""
+        if graph is not None:
+            raise UsageError("--graph needs --continue PLAN; `garrison launch FILE` runs a graph by itself")
         here = target_dir or Path.cwd()
         goal = read_task(words, file, "goal") if issue is None else _read_issue(
             runtime, validate_repository(here), issue, options["base"])
         made = plans.begin(_new(runtime, here, goal, planner, command, check, agent,
                                 base=options["base"]))
     session = PlanSession(runtime, plans, made, answer, yes=yes or dry_run, edit=edit, as_json=as_json,
-                          options=options)
+                          options=options, no_check=no_check)
     with plans.held(made.id), interruptible():
         try:
+            if given:
+                session.take_graph(given)
             text = session.to_launch(out)
         except OpenQuestions as error:
             session.show_questions(error.questions)
@@ -180,9 +191,10 @@ class PlanSession:
     """Work on one plan in this process, which holds it."""
 
     def __init__(self, runtime: Runtime, plans: Plans, plan: PlanRecord, answers: Sequence[str], *, yes: bool,
-                 edit: bool, as_json: bool, options: dict[str, Any]) -> None:
+                 edit: bool, as_json: bool, options: dict[str, Any], no_check: bool = False) -> None:
         self.runtime, self.plans, self.plan, self.answers = runtime, plans, plan, list(answers)
         self.yes, self.edit, self.as_json, self.options = yes, edit, as_json, options
+        self.no_check = no_check
         self.config = read_config(runtime.home).plan()
         self.code = 0
         """Exit code where nothing is launched."""
@@ -206,12 +218,24 @@ class PlanSession:
         if self.edit:
             text = self._edit(text)
         graph = parse(text, self.plan.id)
+        if self.no_check:
+            graph = self._without_check(graph)
         if out is not None:
-            atomic.write(out, text.encode())
+            atomic.write(out, to_dot(graph).encode())
             self._write(stage=PlanStage.PROPOSED)
             print_message(f"the plan is in {out}; `garrison launch {out}` runs it, edited or not")
             return ""
         return self._approve(graph)
+
+    def take_graph(self, text: str) -> None:
+        """Put a graph that the user has edited in the place of the plan's; Refused if that has begun or cannot run."""
+        if self.plan.runs:
+            raise Refused(f"plan {self.plan.id} has begun; `garrison edit NODE` changes what has not started")
+        self.plans.read_graph(self.plan.id)
+        if errors := _errors_of(text, "the graph"):
+            raise Refused(f"{errors[0]}; the plan is as it was")
+        self.plans.write_graph(self.plan.id, text)
+        self._write(notes=())
 
     def _propose(self) -> None:
         """Have the planner propose, ask what it asks, and keep the graph of what comes of it."""
@@ -286,9 +310,8 @@ class PlanSession:
                 if subprocess.run([*shlex.split(editor), str(path)], check=False, env=dict(os.environ)).returncode:
                     raise Refused(f"{editor} failed; the plan is as it was")
                 try:
-                    edited = path.read_text(encoding="utf-8")
-                    errors = plan_graph.find_errors(parse(edited, path.name))
-                except (GarrisonError, UnicodeDecodeError) as error:
+                    errors = _errors_of(edited := path.read_text(encoding="utf-8"), path.name)
+                except UnicodeDecodeError as error:
                     errors = [str(error)]
                 if not errors:
                     break
@@ -307,18 +330,25 @@ class PlanSession:
         most = self._bound(graph)
         self._show(graph, most)
         proposal = plan_graph.read_plan(graph)
-        if len(proposal.tasks) == 1 and not self.yes:
-            print_message("this goal is one task: `garrison run` does it as well, without a check of the goal")
+        is_one = len(proposal.tasks) == 1 and CHECK in graph.nodes and not self.plan.runs
+        if is_one and not self.yes:
+            print_message("this goal is one task, which `garrison run` does as well: without a check of the goal")
         while not self.yes:
             if not self.can_ask:
                 print_message(f"nothing was started; `garrison plan --continue {self.plan.id} --yes` begins it, with "
-                              "--edit you edit it first, with --out FILE you keep it as a graph")
+                              + ("--no-check as `garrison run` would, with " if is_one else "")
+                              + "--edit you edit it first, with --out FILE you keep it as a graph")
                 self.code = WAITING
                 return ""
             try:
-                said = ask("begin? [y]es, [e]dit, [N]o: ").strip().casefold()
+                said = ask(f"begin? [y]es, {'[r]un without the check, ' if is_one else ''}[e]dit, [N]o: "
+                           ).strip().casefold()
             except EOFError:
                 said = ""
+            if said in ("r", "run") and is_one:
+                graph = self._without_check(graph)
+                most = self._bound(graph)
+                break
             if said in ("y", "yes"):
                 break
             if said in ("e", "edit"):
@@ -331,6 +361,13 @@ class PlanSession:
         else:
             self._write(stage=PlanStage.PROPOSED, approved=most, planned=self.plans.spent(self.plan.id))
         return to_dot(graph)
+
+    def _without_check(self, graph: Graph) -> Graph:
+        """Return a graph of one task as `garrison run` makes it; Refused for several."""
+        if (count := len(plan_graph.read_plan(graph).tasks)) != 1:
+            raise Refused(f"--no-check is for a goal that is one task, and this is {count}; --edit can remove the node "
+                          f"{CHECK}")
+        return plan_graph.leave_out_check(graph) if CHECK in graph.nodes else graph
 
     def _most(self, graph: Graph) -> float | None:
         """Return the US dollars that the nodes of a graph may spend together; None if one has no limit."""
@@ -353,7 +390,8 @@ class PlanSession:
         if self.as_json:
             print_json({"plan": self.plan.id, "stage": PlanStage.PROPOSED, "goal": self.plan.goal, "tasks": rows,
                         "edges": [[need.task, task.name, need.what] for task in proposal.tasks for need in task.needs],
-                        "notes": list(self.plan.notes), "most_usd": most, "one_task": len(proposal.tasks) == 1})
+                        "notes": list(self.plan.notes), "most_usd": most, "one_task": len(proposal.tasks) == 1,
+                        "graph": to_dot(graph)})
             return
         print_table(("node", "title", "after", "files", "agent", "budget", "cost", "time"),
                     [(row.node, row.title, row.needs, row.files, row.agent,
@@ -518,6 +556,14 @@ class PlanSession:
         """Return a graph whose nodes may spend no more than what is left of the first approval."""
         most, left = self._most(graph), self._left()
         return graph if left is None or (most is not None and most <= left) else plan_graph.share_budget(graph, left)
+
+
+def _errors_of(text: str, source: str) -> list[str]:
+    """Return why a launch would refuse a graph, a line for each reason. Pure."""
+    try:
+        return plan_graph.find_errors(parse(text, source))
+    except GarrisonError as error:
+        return [str(error)]
 
 
 def past_of(state: RunState, graph: Graph) -> Past:

@@ -245,7 +245,8 @@ def _remove_folder(path: Path) -> None:
 
 # ---- what belongs to no launched run
 
-FOLDERS = ("pipelines", "sessions", "conversations", "workflows", "workflows/runs", "workflows/logs", "quarantine")
+FOLDERS = ("pipelines", "plans", "sessions", "conversations", "workflows", "workflows/runs", "workflows/logs",
+           "quarantine")
 """Folders of the home whose entries belong to no launched run."""
 LOCKS = ("owner.lock", "session.lock")
 """Locks in such an entry that its process holds while it lives."""

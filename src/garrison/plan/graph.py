@@ -138,8 +138,12 @@ def mend(graph: Graph, proposal: ProposedPlan, past: Past) -> Graph:
     """Return the graph of a plan in which successors take the place of what has failed.
 
     What has landed stays, as a fact that is not done again. What waited for a failed task waits for its last
-    successors. The goal is checked again at the end.
+    successors. The goal is checked again at the end, unless the user has removed that node.
     """
+    start, exit_ = (next(node for node in graph.nodes.values() if node.handler == handler)
+                    for handler in ("start", "exit"))
+    last_ones = {name: graph.nodes[name] for name in (CHECK, exit_.id) if name in graph.nodes}
+    end = next(iter(last_ones))
     old = {name: node for name, node in graph.nodes.items() if name in past.landed | past.open and name != CHECK}
     kept = {name: replace(node, attrs={**node.attrs, "status": "validated"}) if name in past.landed else node
             for name, node in old.items()}
@@ -148,15 +152,22 @@ def mend(graph: Graph, proposal: ProposedPlan, past: Past) -> Graph:
     for task in proposal.tasks:
         if task.name not in needed:
             last.setdefault(task.replaces, []).append(task.name)
-    edges = [edge for edge in graph.edges if edge.source in {START, *old} and edge.target in old]
+    edges = [edge for edge in graph.edges if edge.source in {start.id, *old} and edge.target in old]
     edges += [replace(edge, source=name) for edge in graph.edges
               if edge.target in old and edge.source in past.failed for name in last.get(edge.source, ())]
     for task in proposal.tasks:
         edges += [Edge(need.task, task.name, {"x_needs": need.what}) for need in task.needs] or [
             Edge(edge.source, task.name, edge.attrs) for edge in graph.edges
-            if edge.target == task.replaces and edge.source in {START, *past.landed}] or [Edge(START, task.name)]
-    nodes = {START: graph.nodes[START], **kept, **{task.name: _node(task) for task in proposal.tasks},
-             CHECK: graph.nodes[CHECK], EXIT: graph.nodes[EXIT]}
+            if edge.target == task.replaces and edge.source in {start.id, *past.landed}] or [Edge(start.id, task.name)]
+    nodes = {start.id: start, **kept, **{task.name: _node(task) for task in proposal.tasks}, **last_ones}
     sources = {edge.source for edge in edges}
-    edges += [Edge(name, CHECK) for name in nodes if name not in sources | {CHECK, EXIT, START}]
-    return replace(graph, nodes=nodes, edges=(*edges, Edge(CHECK, EXIT)))
+    edges += [Edge(name, end) for name in nodes if name not in sources | {start.id, *last_ones}]
+    return replace(graph, nodes=nodes, edges=(*edges, *([Edge(CHECK, exit_.id)] if end == CHECK else [])))
+
+
+def leave_out_check(graph: Graph) -> Graph:
+    """Return the graph of a plan without its check of the goal."""
+    edges = [edge if edge.target != CHECK else replace(edge, target=EXIT) for edge in graph.edges
+             if edge.source != CHECK]
+    return replace(graph, nodes={name: node for name, node in graph.nodes.items() if name != CHECK},
+                   edges=tuple(edges))

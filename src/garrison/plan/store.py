@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 PLANNER = "planner"
 """Stands for a node in the costs of a plan."""
-RECORD, GRAPH, TREE, LOCK = "plan.json", "plan.dot", "tree", "lock"
+RECORD, GRAPH, TREE, LOCK = "plan.json", "plan.dot", "tree", "owner.lock"
 
 
 class PlanStage(StrEnum):

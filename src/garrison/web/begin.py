@@ -16,8 +16,10 @@ from itertools import chain
 from pathlib import Path
 
 from garrison.agents.registry import installed_agents
-from garrison.errors import NotFound, RecordError, Refused, UsageError
+from garrison.errors import GarrisonError, NotFound, RecordError, Refused, UsageError
 from garrison.launch.own_command import PlanRow, failure_of, program, runs_in
+from garrison.pipeline.lint import errors, lint
+from garrison.pipeline.parser import parse
 from garrison.records.names import check_run
 from garrison.records.record import from_data
 from garrison.records.run import RunFiles, list_runs, load_launch
@@ -65,6 +67,17 @@ class OfferedPlan(Value):
     notes: tuple[str, ...] = ()
     most_usd: float | None = None
     """US dollars that it may spend at most; None for no limit."""
+    graph: str = ""
+    """It as DOT."""
+    one_task: bool = False
+
+
+class GraphFindings(Value):
+    """What is wrong with a graph."""
+
+    errors: tuple[str, ...]
+    """Why a launch would refuse it; none if it can run."""
+    warnings: tuple[str, ...] = ()
 
 
 class Beginning(Value):
@@ -164,12 +177,15 @@ def _goal(body: Mapping[str, object]) -> tuple[list[str], str]:
 
 
 def _plan(body: Mapping[str, object]) -> tuple[list[str], str]:
-    """Return the command that answers the questions of a plan, or begins it."""
+    """Return the command that answers the questions of a plan, takes its graph as it was edited, or begins it."""
     answers = body.get("answers", [])
     if not isinstance(answers, list) or not all(isinstance(each, str) and each.strip() for each in answers):
         raise UsageError("answer each question of the plan")
+    text = _long_text(body) if body.get("text") else ""
     return ["plan", f"--continue={check_run(text_of(body, 'plan', required=True))}",
-            *(f"--answer={each}" for each in answers), *([] if answers else ["--yes"])], ""
+            *(f"--answer={each}" for each in answers),
+            *(["--graph=-"] if text else [] if answers else ["--yes"]),
+            *(["--no-check"] if body.get("check") is False else [])], text
 
 
 KINDS: Mapping[str, Callable[[Mapping[str, object]], tuple[list[str], str]]] = {
@@ -230,6 +246,16 @@ def _long_text(body: Mapping[str, object]) -> str:
     if not isinstance(text, str) or not text.strip() or len(text) > LONGEST:
         raise UsageError(f"say in words what is to be done, in at most {LONGEST} characters")
     return text
+
+
+def lint_graph(body: Mapping[str, object]) -> GraphFindings:
+    """Return what is wrong with the graph of a request, after each edit of it. Pure."""
+    try:
+        found = lint(parse(_long_text(body), "the graph"))
+    except GarrisonError as error:
+        return GraphFindings((str(error),))
+    wrong = errors(found)
+    return GraphFindings(tuple(map(str, wrong)), tuple(str(each) for each in found if each not in wrong))
 
 
 def plan_in(out: str) -> OfferedPlan | None:

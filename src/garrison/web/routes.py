@@ -32,6 +32,7 @@ from garrison.web.begin import (
     Beginnings,
     CommandLine,
     StartOffer,
+    lint_graph,
     order_added,
     order_again,
     order_edited,
@@ -119,6 +120,7 @@ class Page:
             get("/api/begin", self.offer),
             post("/api/begin", self.begin),
             get("/api/begin/{beginning}", self.beginning),
+            post("/api/lint", self.lint),
             read("/api/schedules", lambda _: show_all(Schedules(self.home), time.time())),
             post("/api/schedules/{schedule}", self.act_on_schedule),
             get("/api/runs", self.runs),
@@ -269,6 +271,10 @@ class Page:
 
     async def beginning(self, request: Request) -> Response:
         return json_answer(self.beginnings.look(request.path_params["beginning"]))
+
+    async def lint(self, request: Request) -> Response:
+        """Say what is wrong with a graph that is being edited."""
+        return json_answer(await asyncio.to_thread(lint_graph, await body_of(request)))
 
     async def add_task(self, request: Request) -> Response:
         """Add a task to a run that is at work."""

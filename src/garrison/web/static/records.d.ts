@@ -97,6 +97,8 @@ export interface OfferedPlan {
   questions: Array<string>;
   notes: Array<string>;
   most_usd: number | null;
+  graph: string;
+  one_task: boolean;
 }
 
 export interface PageEntry {

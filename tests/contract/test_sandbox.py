@@ -29,7 +29,7 @@ from garrison.sandbox.git_view import GitView, give_back
 from garrison.sandbox.place import Mode, Mount, Network, Place, Rights, Role
 from garrison.sandbox.probe import machine
 from garrison.sandbox.rights import read_rights
-from garrison.system import processes
+from garrison.system import processes, seccomp
 from garrison.system.command import Job
 from garrison.system.git import Git
 from garrison.system.git.commits import EXCLUDE_FILE as NAME
@@ -665,3 +665,15 @@ def test_a_list_of_patterns_in_a_worktree_that_leads_out_of_it_is_not_read(tmp_p
     (repo / ".patterns").symlink_to(tmp_path / "secret")
     exclude_in_checkout(Git(repo), repo, tmp_path, ["*.log"], {})
     assert (tmp_path / NAME).read_text() == "*.log\n"
+
+
+@needs_bubblewrap
+@pytest.mark.skipif(not seccomp.is_known(), reason="numbers of system calls are not known here")
+@pytest.mark.parametrize("refused", [True, False])
+def test_calls_are_refused_that_make_user_namespaces_where_bubblewrap_cannot(tmp_path: Path, refused: bool) -> None:
+    """As in a container that lets bubblewrap work, but not set how many there may be."""
+    calls = tmp_path / "calls"
+    calls.write_bytes(seccomp.program(refuses_namespaces=refused))
+    words = ["sh", "-c", 'exec 9<"$0" && exec "$@"', str(calls), machine().bubblewrap, "--seccomp", "9",
+             *bubblewrap.NAMESPACES, "--cap-drop", "ALL", "--dev-bind", "/", "/", "unshare", "-U", "true"]
+    assert (subprocess.run(words, check=False, stderr=subprocess.DEVNULL).returncode != 0) is refused

@@ -19,6 +19,7 @@ could write `sys/kernel/core_pattern`. Bubblewrap 0.8 guards two of them."""
 _OWN_PROC = ("--proc", "/proc", *(word for name in KERNEL
                                   for word in ("--ro-bind-try", f"/proc/{name}", f"/proc/{name}")))
 NAMESPACES = ("--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup")
+HOST_NAME = ("--hostname", "sandbox")
 SHELL = "/bin/sh"
 RUN = (SHELL, "-c", 'exec "$0" "$@"')
 """Starts a command inside, so that a program that is missing ends with 127, as outside."""
@@ -50,7 +51,8 @@ def command_line(argv: Iterable[str], steps: Iterable[FileSystemStep], machine: 
              *(("--unshare-net",) if makes_network else ()),
              *(("--uid", str(user), "--gid", str(user)) if user is not None else ()),
              *(("--disable-userns",) if machine.can_forbid_namespaces else ()),
-             "--die-with-parent", "--new-session", "--cap-drop", "ALL", "--hostname", "sandbox"]
+             "--die-with-parent", "--new-session", "--cap-drop", "ALL",
+             *(HOST_NAME if machine.can_name_host else ())]
     words += ["--dev", "/dev", *(_OWN_PROC if machine.has_own_proc else ("--ro-bind", "/proc", "/proc"))]
     for step in steps:
         words += _WORDS[step.step](step)

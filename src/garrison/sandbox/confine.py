@@ -89,8 +89,8 @@ def confine(argv: Sequence[str], env: Mapping[str, str], place: Place | None) ->
                         {**_environment(env, {}), **variables}, mode)
     makes_network = place.rights.network is not Network.OPEN and not place.entry
     words = bubblewrap.command_line(argv, steps, able, makes_network=makes_network, directory=place.start,
-                                    files=_files_inside(), processes=_processes_inside(), calls=_write_calls(place),
-                                    user=place.user)
+                                    files=_files_inside(), processes=_processes_inside(), user=place.user,
+                                    calls=_write_calls(place, refuses_namespaces=not able.can_forbid_namespaces))
     return Confined((*place.entry, *overlay_words(layers, place.private), *words), seen, mode)
 
 
@@ -101,11 +101,11 @@ def launcher_script(outside: Mapping[str, str], inside: Mapping[str, str], argv:
     return "\n".join(["#!/bin/sh", *unset, *changed, f'exec {shlex.join(argv)} "$@"', ""])
 
 
-def _write_calls(place: Place) -> Path | None:
+def _write_calls(place: Place, *, refuses_namespaces: bool) -> Path | None:
     """Write the filter of system calls where nothing inside can change it; None where their numbers are not known."""
     if not seccomp.is_known():
         return None
-    path, content = place.private / CALLS, seccomp.program()
+    path, content = place.private / CALLS, seccomp.program(refuses_namespaces=refuses_namespaces)
     if atomic.read(path) != content:
         atomic.write(path, content, durable=False)
     return path

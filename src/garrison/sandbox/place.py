@@ -165,6 +165,8 @@ class Abilities(Value):
     has_own_proc: bool = True
     """True if a /proc of its own may be mounted; a container may refuse it."""
     can_forbid_namespaces: bool = True
+    can_name_host: bool = True
+    """False if a container refuses an own host name; the machine's is seen then."""
     landlock: int = 0
     """Landlock's ABI, 0 without Landlock."""
     is_installed: bool = True

@@ -12,6 +12,7 @@ import re
 import shutil
 from contextlib import suppress
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,7 @@ from garrison.config import homes_list
 from garrison.ends import NOT_FOUND, End, EndKind
 from garrison.errors import Refused
 from garrison.records import atomic
-from garrison.sandbox.bubblewrap import NAMESPACES, PROGRAM
+from garrison.sandbox.bubblewrap import HOST_NAME, NAMESPACES, PROGRAM
 from garrison.sandbox.file_system import named_programs
 from garrison.sandbox.place import Abilities, Mode, Network, Role
 from garrison.sandbox.rights import read_rights
@@ -36,8 +37,8 @@ if TYPE_CHECKING:
 _SWITCHES = {"user.max_user_namespaces": "15000", "kernel.unprivileged_userns_clone": "1",
              "kernel.apparmor_restrict_unprivileged_userns": "0"}
 """Setting of the kernel that may forbid user namespaces → its value that allows them."""
-_ATTEMPTS = ((True, True), (True, False), (False, True), (False, False))
-"""(own /proc, no further user namespaces): what is tried, the best first."""
+_ATTEMPTS = tuple(product((True, False), (True, False), (True, False)))
+"""(own /proc, no further user namespaces, own host name): what is tried, the best first."""
 _TIMEOUT = 20.0
 
 
@@ -55,10 +56,10 @@ def examine(program: str | None) -> Abilities:
     if program is None:
         return Abilities(refusal="bubblewrap is not installed", landlock=abi, is_installed=False)
     refusal = ""
-    for has_own_proc, can_forbid_namespaces in _ATTEMPTS:
-        done = _try(program, has_own_proc, can_forbid_namespaces)
+    for attempt in _ATTEMPTS:
+        done = _try(program, *attempt)
         if not done:
-            return Abilities(program, "", has_own_proc, can_forbid_namespaces, abi)
+            return Abilities(program, "", *attempt, abi)
         refusal = refusal or done
     return Abilities("", f"bubblewrap does not work here ({refusal})", landlock=abi)
 
@@ -114,11 +115,12 @@ def remedy(able: Abilities) -> str:
     return "allow user namespaces to this user"
 
 
-def _try(program: str, has_own_proc: bool, can_forbid_namespaces: bool) -> str:
+def _try(program: str, has_own_proc: bool, can_forbid_namespaces: bool, can_name_host: bool) -> str:
     """Return why bubblewrap cannot build such a sandbox, '' if it can."""
     proc = ("--proc", "/proc") if has_own_proc else ("--ro-bind", "/proc", "/proc")
     words = [program, *NAMESPACES, "--unshare-net", *(("--disable-userns",) if can_forbid_namespaces else ()),
-             "--die-with-parent", "--new-session", "--cap-drop", "ALL", "--ro-bind", "/", "/", "--dev", "/dev", *proc,
+             "--die-with-parent", "--new-session", "--cap-drop", "ALL", *(HOST_NAME if can_name_host else ()),
+             "--ro-bind", "/", "/", "--dev", "/dev", *proc,
              "--", "/bin/true"]
     done = run(words, _TIMEOUT)
     return "" if done.ok else done.last_error

@@ -45,6 +45,8 @@ _BY_LANDLOCK: _Rules = (
     ((144, 119), ((0, _ANY),)), ((314, 274), ((0, _ANY),)),  # sched_setscheduler, sched_setattr
     ((203, 122), ((0, _ANY),)),  # sched_setaffinity
     ((302, 261), ((0, _ANY), (2, _ANY))),  # prlimit64 with a new limit
+)
+_NAMESPACES: _Rules = (
     # user namespaces, in which it would be root
     ((272, 97), ((0, _NEW_USER),)), ((56, 220), ((0, _NEW_USER),)),  # unshare, clone
     ((308, 268), ((1, _ANY),)), ((435, 435), ()),  # setns, clone3
@@ -71,19 +73,22 @@ def restrict() -> None:
         raise OSError(ctypes.get_errno(), f"seccomp: {os.strerror(ctypes.get_errno())}")
 
 
-def program(machine: str = "", *, is_landlock: bool = False) -> bytes:
+def program(machine: str = "", *, is_landlock: bool = False, refuses_namespaces: bool = False) -> bytes:
     """Return the filter's instructions for an architecture that is known.
 
     Args:
         is_landlock: refuse what namespaces refuse otherwise as well, and 32-bit programs, whose calls are others.
+        refuses_namespaces: refuse user namespaces, and 32-bit programs, where bubblewrap cannot, as in some containers.
     """
     machine = machine or os.uname().machine
     column = list(_ARCHITECTURES).index(machine)
     lines = [_step(_LOAD, _NUMBER), _step(_IF_BITS, _X32, 0, 1), _step(_RETURN, _REFUSE | errno.ENOSYS),
              *_rules(_EVERYWHERE, column, _IF_EQUAL),
-             *(_rules(_BY_LANDLOCK, column, _IF_BITS) if is_landlock else ()), _step(_RETURN, _ALLOW)]
+             *(_rules(_BY_LANDLOCK, column, _IF_BITS) if is_landlock else ()),
+             *(_rules(_NAMESPACES, column, _IF_BITS) if is_landlock or refuses_namespaces else ()),
+             _step(_RETURN, _ALLOW)]
     others = [_step(_RETURN, _REFUSE | errno.ENOSYS)]
-    if machine == "x86_64" and not is_landlock:
+    if machine == "x86_64" and not (is_landlock or refuses_namespaces):
         small = [_step(_LOAD, _NUMBER), *_rules(_EVERYWHERE, 2, _IF_EQUAL), _step(_RETURN, _ALLOW)]
         others = [_step(_IF_EQUAL, _I386, 0, len(small)), *small, *others]
     return b"".join([_step(_LOAD, _ARCHITECTURE), _step(_IF_EQUAL, _ARCHITECTURES[machine], len(others), 0),

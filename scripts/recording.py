@@ -27,7 +27,7 @@ TARGET = ROOT / "docs/pictures/run.svg"
 COLUMNS, ROWS = 92, 22
 LONGEST_WAIT, TYPING, READING, LAST = 1.0, 0.035, 0.9, 6.0
 """Seconds: of a wait at most, of a typed character, before the next command, and at the end."""
-CHAR, LINE, MARGIN = 8.4, 19, 16
+CHAR, LINE, MARGIN = 8.43, 19, 16
 """Pixels of a character, a line, and around the text."""
 COLOURS = {"32": "#7ee787", "31": "#ff7b72", "33": "#e3b341", "36": "#79c0ff", "34": "#79c0ff", "2": "#8b949e",
            "1": "#ffffff"}
@@ -66,6 +66,8 @@ class Line:
 
 @dataclass
 class Recording:
+    """What a terminal showed, and when: `now` is the time in it, in seconds."""
+
     home: str
     lines: list[Line] = field(default_factory=list)
     now: float = 0.6
@@ -206,6 +208,7 @@ def _spans(text: str) -> str:
 
 
 def main() -> None:
+    """Write the SVG."""
     target = Path(sys.argv[1]) if len(sys.argv) > 1 else TARGET
     text = render(record())
     target.write_text(text, encoding="utf-8")

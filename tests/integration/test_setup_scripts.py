@@ -141,7 +141,7 @@ def needed(name: str) -> set[str]:
 
 
 class TestScripts:
-    @pytest.mark.parametrize("name", ["scripts/demo", "scripts/test", "scripts/lock", ".ci/run"])
+    @pytest.mark.parametrize("name", ["scripts/demo", "scripts/test", "scripts/lock", "scripts/userlands", ".ci/run"])
     def test_they_are_programs_of_a_plain_shell(self, name: str) -> None:
         path = ROOT / name
         assert path.stat().st_mode & stat.S_IXUSR

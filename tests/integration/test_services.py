@@ -155,12 +155,56 @@ def test_a_killed_keeper_takes_the_service_along_and_the_next_one_has_its_data(h
         below = processes.child_pids(before.pid)
         os.kill(before.pid, signal.SIGKILL)
         wait_for("it is dead", lambda: not any(map(is_alive, (before.pid, *below))))
-        own = processes.probe(os.getpid())
-        user = ServiceUser("r1", folder.parent, tmp_path / "run", tmp_path / "templates", process=own and own.id)
+        user = user_of(tmp_path, folder)
         services.tend(home, user, os.environ)  # as whoever keeps the network of an agent does
         wait_for("it is back", lambda: read_state(folder).phase is Phase.READY and keeper(folder) != before)
         services.tend(home, user, os.environ)
         assert say(folder) == "12"
+
+
+STEPS = ("locked", "listening", "template", "templated", "kept", "copied", "data", "started", "ready")
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_keeper_that_is_killed_at_any_step_leaves_nothing_and_the_next_one_works(
+        step: str, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fired = tmp_path / "fired"
+    fired.mkdir()
+    monkeypatch.setenv("GARRISON_FAILPOINT", f"service:{step}")
+    monkeypatch.setenv("GARRISON_FAILPOINT_DIR", str(fired))
+    with provided(home, tmp_path, "a") as folder:
+        def is_back() -> bool:  # killed once it was ready, it is started again by whoever keeps the agent's network
+            services.tend(home, user_of(tmp_path, folder), os.environ)
+            with contextlib.suppress(OSError):
+                return bool(list(fired.iterdir()) and say(folder, "look"))
+            return False
+
+        wait_for("it is back", is_back)
+        assert say(folder) == "11" and (folder / "data/made").read_text() == "made\n"
+        last = keeper(folder)
+    wait_for("nothing of it is left", lambda: not of_services(home))
+    assert not is_alive(last.pid) and not folder.exists()
+    assert not list((tmp_path / "templates").glob("*/*.part"))
+
+
+def test_a_keeper_that_is_killed_while_it_ends_leaves_what_the_next_stop_removes(
+        home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GARRISON_FAILPOINT", "service:stopped")
+    with provided(home, tmp_path, "a") as folder:
+        assert say(folder) == "11"
+    wait_for("nothing of it is left", lambda: not of_services(home))
+    assert not folder.exists()
+
+
+def user_of(tmp_path: Path, folder: Path) -> ServiceUser:
+    own = processes.probe(os.getpid())
+    return ServiceUser("r1", folder.parent, tmp_path / "run", tmp_path / "templates", process=own and own.id)
+
+
+def of_services(home: Path) -> list[int]:
+    """Return the living processes of the services of a home, and those below them."""
+    return [each.pid for each in processes.list_processes() if (each.marker or "").startswith(f"{home}:")
+            or str(home.parent) in " ".join(map(os.fsdecode, processes.read_argv(each.pid)))]
 
 
 def is_alive(pid: int) -> bool:

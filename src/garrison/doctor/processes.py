@@ -107,11 +107,12 @@ def _find_orphans(scope: ExaminedState) -> Iterator[Finding]:
         except UsageError:
             identity, unreadable = None, False
         status = scope.runs.get(run)
+        is_preview = name.startswith("preview-") and processes.probe(incarnation) is not None  # its number is a pid
         is_current = identity is not None and identity.incarnation == incarnation
         if finding := judge_process(process, name, incarnation,
                                     is_alive=is_current and _is_held_or_alive(runtime, identity),
                                     run_over=status is not None and status.over,
-                                    exempt=process.pid in own or is_tmux(process.comm) or unreadable):
+                                    exempt=process.pid in own or is_tmux(process.comm) or unreadable or is_preview):
             yield finding
 
 

@@ -29,6 +29,7 @@ from garrison.system import processes, untrusted
 from garrison.system.command import Job, read_tail
 from garrison.system.exit_info import describe_failure, quote_command
 from garrison.system.git import Git
+from garrison.system.process_control import kill_tree
 from garrison.system.processes import ProcessId
 from garrison.system.worktree_files import setup_key
 from garrison.views.changes import find_change
@@ -60,7 +61,8 @@ class OwnServer(Subject):
         self.commit, self._task = change.head, task
         self._git = Git(Path(self._launch.repo), home=runtime.home)
         beside = worktree_path(self._launch, node)
-        _sweep(self._git, beside, files.root / FOLDER)
+        self._marker = f"{runtime.home}:{run}:preview-{node}"
+        _sweep(self._git, beside, files.root / FOLDER, self._marker)
         self.worktree = beside.with_name(f"{node}{SUFFIX}{pid}")
         self._folder = atomic.make_directory(files.root / FOLDER / f"{node}{SUFFIX}{pid}")
         self._network: NetworkPlace | None = None
@@ -76,7 +78,8 @@ class OwnServer(Subject):
     def _start(self) -> None:
         runtime, launch, task = self._runtime, self._launch, self._task
         env = runtime.environment(launch, {"GARRISON_TREE": str(self.worktree), "GARRISON_RUN": launch.run_id,
-                                           "GARRISON_NODE": task.node, "GARRISON_ATTEMPT": str(task.attempt)})
+                                           "GARRISON_NODE": task.node, "GARRISON_ATTEMPT": str(task.attempt),
+                                           processes.MARKER: f"{self._marker}#{self._pid}"})
         command = self._command
         if task.setup and not self._lay_kept(env, launch, task):
             command = f"{{ {task.setup}\n}} && {{ {command}\n}}"
@@ -134,12 +137,13 @@ class OwnServer(Subject):
         untrusted.remove(self._folder.parent, self._folder.name)
 
 
-def _sweep(git: Git, beside: Path, records: Path) -> None:
-    """Remove the worktrees and the folders of previews of a node that were killed."""
+def _sweep(git: Git, beside: Path, records: Path, marker: str) -> None:
+    """End what runs of previews of a node that were killed, and remove their worktrees and folders."""
     for path in (*beside.parent.glob(f"{beside.name}{SUFFIX}*"), *records.glob(f"{beside.name}{SUFFIX}*")):
         number = path.name.rpartition("-")[2]
         if number.isdecimal() and processes.probe(int(number)) is None:
             with suppress(GarrisonError, OSError):
+                kill_tree(None, f"{marker}#{number}", grace=0.0)  # without a sandbox it did not end with the preview
                 if path.parent == records:
                     untrusted.remove(records, path.name)
                 else:

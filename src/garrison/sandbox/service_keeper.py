@@ -37,8 +37,10 @@ from garrison.sandbox.services import (
     Phase,
     ServiceSettings,
     ServiceState,
+    end_left,
+    marker_of,
 )
-from garrison.system import processes, untrusted
+from garrison.system import failpoint, processes, untrusted
 from garrison.system.command import Job, read_tail
 from garrison.system.environment import child_environment
 from garrison.system.sockets import Listener
@@ -85,6 +87,8 @@ class Keeper:
             loop.add_signal_handler(number, self._stopped.set)
         self._write()
         server = await asyncio.start_unix_server(self._accept, sock=listen(self.folder / SOCKET, 128), limit=BUFFER)
+        failpoint.here("service:listening")
+        end_left(marker_of(self.settings, self.folder))
         try:
             self._prepare_data()
             await self._serve()
@@ -103,15 +107,18 @@ class Keeper:
                 continue
             if self.job is None:
                 self.job, began = self._run(self.settings.service.command, LOG), time.monotonic()
+                failpoint.here("service:started")
             if (end := self.job.poll(time.monotonic())) is not None:
                 self.job = None
                 lines = read_tail(self.folder / LOG, 1).splitlines() or [f"exit code {end.code}"]
                 ends = self.state.ends + 1
+                failpoint.here("service:ended")
                 self._write(ends=ends, line=lines[-1][:300],
                             phase=Phase.FAILED if ends > RESTARTS else Phase.STARTING)
             elif self.state.phase is Phase.STARTING:
                 if await self._is_ready():
                     self._write(phase=Phase.READY)
+                    failpoint.here("service:ready")
                 elif time.monotonic() - began > READY_SECONDS:
                     self._write(phase=Phase.FAILED, ends=self.state.ends, line=f"not ready after {READY_SECONDS:g} s")
 
@@ -165,7 +172,9 @@ class Keeper:
         making = atomic.make_directory(self.folder / "data.part")
         if template:
             copy_tree(template_folder(self.settings, self.namespace.entry()), making)
+        failpoint.here("service:copied")
         making.rename(data)
+        failpoint.here("service:data")
 
     async def _connect(self) -> Stream:
         port = self.settings.service.port
@@ -204,6 +213,7 @@ class Keeper:
             while self.job.poll(time.monotonic()) is None and time.monotonic() < until:
                 self.job.kill()
                 await asyncio.sleep(0.02)
+        failpoint.here("service:stopped")
         self.dialer.close()
         self.namespace.close()
         with suppress(GarrisonError, OSError):
@@ -218,7 +228,7 @@ def start_confined(settings: ServiceSettings, command: str, folder: Path, data: 
     place = Place(Role.TOOL, rights, data, folder / "private", entry=tuple(entry),
                   user=UID if os.geteuid() == 0 else None)
     line = command.replace("{port}", str(service.port)).replace("{data}", str(data))
-    env = child_environment({**os.environ, "PATH": settings.path}, (), {})
+    env = child_environment({**os.environ, "PATH": settings.path}, (), {processes.MARKER: marker_of(settings, folder)})
     confined = confine(["/bin/sh", "-c", line], env, place)
     return Job.start(confined.argv, env=confined.env, cwd=data, log=log, timeout_s=timeout, grace=0.0)
 
@@ -234,16 +244,20 @@ def template_folder(settings: ServiceSettings, entry: Sequence[str]) -> Path:
             os.utime(folder)
             return folder / DATA
         _sweep(store)
+        end_left(marker_of(settings, folder))
         if folder.exists():  # of a keeper that was killed
             untrusted.remove(store, key)
         making = atomic.make_directory(folder / "data.part")
         job = start_confined(settings, settings.service.template.replace("{data}", str(making)), folder, making,
                              folder / LOG, entry, TEMPLATE_SECONDS)
+        failpoint.here("service:template")
         while (end := job.poll(time.monotonic())) is None:
             time.sleep(LOOK)
+        failpoint.here("service:templated")
         if not end.ok:
             raise GarrisonError(f"its template failed (exit {end.code}): {read_tail(folder / LOG, 1)}")
         making.rename(folder / DATA)
+        failpoint.here("service:kept")
         return folder / DATA
 
 
@@ -262,6 +276,7 @@ def main(argv: list[str] | None = None) -> int:
     lock = LifeLock.try_acquire(folder.parent / f".{folder.name}.life")
     if lock is None:
         return 0
+    failpoint.here("service:locked")
     try:
         asyncio.run(Keeper(folder).run())
     finally:

@@ -10,7 +10,7 @@ The service is not trusted, since what an agent says to a database may run progr
 | it is started | copies the template's data folder, starts the command, asks `ready` until that succeeds |
 | the command ends | starts it again, twice; then notes its last line, and stays |
 | no user of it lives for `LINGER` seconds, or SIGTERM | ends the command, removes the folder |
-| it is killed | the command dies with it; the next user starts another keeper on the same data |
+| it is killed | the command dies with it, or is ended by the next keeper, which works on the same data |
 | its folder is gone | ends the command |
 """
 
@@ -19,6 +19,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+import zlib
 from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
@@ -36,6 +37,7 @@ from garrison.sandbox.rights import read_rights
 from garrison.system import processes, untrusted
 from garrison.system.environment import child_environment
 from garrison.system.machine import module_argv
+from garrison.system.process_control import kill_tree
 from garrison.system.processes import ProcessId
 from garrison.values import Value
 
@@ -105,6 +107,11 @@ class ServiceUser(Value):
     process: ProcessId | None = None
     """A process that keeps it as well."""
     linger: float = LINGER
+
+
+def marker_of(settings: ServiceSettings, folder: Path) -> str:
+    """Return the marker of the commands that run for a service in a folder, or make a template there."""
+    return f"{settings.home}:{settings.run}:service-{settings.name}#{2 + zlib.crc32(os.fsencode(folder))}"
 
 
 def variables(home: Path) -> dict[str, str]:
@@ -232,13 +239,28 @@ def use_until_end_of(folder: Path, process: ProcessId) -> None:
 def stop(folder: Path) -> None:
     """End the services in a folder, and remove it."""
     keepers = [read_state(each) for each in _folders(folder)]
+    markers = [marker_of(settings, each) for each in _folders(folder) if (settings := _settings_of(each)) is not None]
     for state in keepers:
         with suppress(GarrisonError):
             processes.send(state.pid, state.ticks, signal.SIGTERM)
     _await(lambda: not any(processes.is_running(state.pid, state.ticks) for state in keepers), time.monotonic() + 10)
+    for marker in markers:
+        end_left(marker)
     if folder.is_dir():
         with suppress(GarrisonError, OSError):
             untrusted.remove(folder.parent, folder.name)
+
+
+def end_left(marker: str) -> None:
+    """End the commands that a killed keeper left: a sandbox that is just being made does not end with it."""
+    with suppress(GarrisonError):
+        kill_tree(None, marker, grace=0.0)
+
+
+def _settings_of(folder: Path) -> ServiceSettings | None:
+    with suppress(GarrisonError, OSError):
+        return record.decode(ServiceSettings, atomic.read(folder / SETTINGS) or b"", folder / SETTINGS)
+    return None
 
 
 def _folders(folder: Path) -> list[Path]:

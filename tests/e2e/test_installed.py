@@ -99,6 +99,8 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 def test_a_wheel_has_all_files_of_the_package_and_no_others(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         found = [name for name in archive.namelist() if ".dist-info/" not in name]
+        assert {name.rpartition("/")[2] for name in archive.namelist() if ".dist-info/licenses/" in name} == {
+            "LICENSE", "NOTICE"}
     shared = {name.partition(".data/data/share/")[2] for name in found if ".data/data/" in name}
     names = {name for name in found if ".data/data/" not in name}
     assert shared == {"man/man1/garrison.1", "bash-completion/completions/garrison", "zsh/site-functions/_garrison",

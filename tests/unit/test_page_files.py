@@ -16,7 +16,8 @@ INTO_MARKUP = re.compile(r"\b(innerHTML|outerHTML|insertAdjacentHTML|document\.w
                          r"eval|new Function|setHTMLUnsafe|execCommand)\b|javascript:")
 SET_MARKUP = "dangerouslySetInnerHTML"
 """The property with which preact would take a string for markup; view.js removes it from every element."""
-VENDORED = re.compile(r"^\| `(?P<file>[^`]+)` \|.*\| (?P<sum>[0-9a-f]{64}) \|$", re.MULTILINE)
+VENDORED = re.compile(r"^\| `(?P<file>[^`]+)` \| (?P<package>`[^`]+` \| [\d.]+) \|.*\| (?P<sum>[0-9a-f]{64}) \|$",
+                      re.MULTILINE)
 
 
 def test_vendored_files_match_their_checksums() -> None:
@@ -26,6 +27,9 @@ def test_vendored_files_match_their_checksums() -> None:
     assert named == {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
     for licence in re.findall(r"see `([^`]+)`", (folder / "VENDOR.md").read_text()):
         assert (folder / licence).is_file(), licence
+    notice = (folder.parents[4] / "NOTICE").read_text()
+    packages = {found["package"] for found in VENDORED.finditer((folder / "VENDOR.md").read_text())}
+    assert {package for package in packages if f", {package} |" not in notice} == set()
 
 
 def test_the_only_edit_of_a_vendored_file_is_its_import() -> None:

@@ -38,7 +38,8 @@ def touched(path: Path, days: float) -> Path:
 def home(tmp_path: Path) -> Path:
     for name in ("pipelines/old/journal.jsonl", "plans/old/plan.json", "sessions/old/session.json",
                  "conversations/old.jsonl", "workflows/old.json", "workflows/logs/old.log",
-                 "workflows/runs/old/journal.jsonl", "quarantine/old_x", "merge-queue/k/main/journal-10.jsonl", "merge-queue/k/main/journal-20.jsonl",
+                 "workflows/runs/old/journal.jsonl", "quarantine/old_x", "merge-queue/k/main/journal-10.jsonl",
+                 "merge-queue/k/main/journal-20.jsonl",
                  "merge-queue/k/main/journal.jsonl", "merge-queue/k/main/damaged-1.jsonl"):
         touched(tmp_path / "home" / name, 40)
     for name in ("pipelines/new/manifest.json", "plans/new/plan.json", "pipelines/half/manifest.json",

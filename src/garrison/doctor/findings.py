@@ -90,8 +90,8 @@ class Finding(Value):
 def judge_container(left: LeftContainer) -> Finding:
     """Report a container whose launcher has ended. Pure."""
     where = f" of {left.node} of run {left.run}" if left.run else ""
-    return Finding("containers", Severity.WARNING, f"container {left.id[:12]}{where} is left: what started it has ended",
-                   remove_container(left))
+    return Finding("containers", Severity.WARNING,
+                   f"container {left.id[:12]}{where} is left: what started it has ended", remove_container(left))
 
 
 def judge_identity(identity: Identity, state: str, why: str, *, by_hand: bool, supervised: bool) -> Finding | None:

@@ -352,6 +352,27 @@ def _size(value: object) -> int:
     return int(float(found[1]) * _UNITS[found[2].lower()])
 
 
+INHERIT, FULL = "inherit", "full"
+
+
+def _sparse(value: object) -> str | tuple[str, ...]:
+    if isinstance(value, list) and value and all(isinstance(each, str) and each.strip() and "\n" not in each
+                                                 for each in value):
+        return tuple(value)
+    if value not in (INHERIT, FULL):
+        raise ValueError('"inherit", "full" or a list of folders, such as ["packages/a"]')
+    return str(value)
+
+
+@dataclass(frozen=True)
+class WorktreesConfig:
+    """The table `[worktrees]`: which files the worktrees of agents and the gate's have."""
+
+    sparse: str | tuple[str, ...] = setting(INHERIT, _sparse)
+    """`inherit`: where your checkout is sparse, those of its patterns; `full`: all; or those of these folders, or
+    patterns of git's sparse checkout."""
+
+
 @dataclass(frozen=True)
 class LimitsConfig:
     """The table `[limits]`: limits over all runs of the home."""
@@ -535,7 +556,7 @@ _SERVICE = re.compile(r"[a-z0-9][a-z0-9-]{0,30}")
 RECORDS: Mapping[str, type[object]] = {
     "notify": NotifyConfig, "setup": SetupConfig, "chat": ChatConfig, "launch": LaunchConfig, "guard": GuardConfig,
     "pull_requests": PullRequestOptions, "hosts": HostsConfig, "merge": MergeConfig, "limits": LimitsConfig,
-    "plan": PlanConfig}
+    "plan": PlanConfig, "worktrees": WorktreesConfig}
 """Table of config.toml → its record."""
 TABLES = ("agents", "sandbox", "services", *RECORDS)
 """Tables of config.toml."""
@@ -589,6 +610,7 @@ class ConfigFile(Value):
     merge = _table("merge", MergeConfig)
     limits = _table("limits", LimitsConfig)
     plan = _table("plan", PlanConfig)
+    worktrees = _table("worktrees", WorktreesConfig)
     guard = _table("guard", GuardConfig)
     pull_requests = _table("pull_requests", PullRequestOptions)
 

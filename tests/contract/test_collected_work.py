@@ -90,6 +90,34 @@ def test_a_successor_continues_in_its_predecessors_view(repo, node):
     assert not git(repo, "stash", "list")
 
 
+def test_commits_in_a_partial_clone_are_collected_without_what_was_never_fetched_and_with_no_gap(repo, tmp_path):
+    for name in ("docs/a", "docs/b", "src/c"):
+        (repo / name).parent.mkdir(exist_ok=True)
+        (repo / name).write_text(f"{name}\n")
+    git(repo, "add", "-A")
+    git(repo, "commit", "-qm", "more")
+    git(repo, "config", "uploadpack.allowFilter", "true")
+    clone = tmp_path / "clone"
+    git(tmp_path, "clone", "-q", "--filter=blob:none", "--sparse", f"file://{repo}", "clone")
+    git(clone, "sparse-checkout", "set", "src")
+
+    def count_missing():
+        return git(clone, "rev-list", "--objects", "--all", "--missing=print").count("?")
+
+    lacking, node = count_missing(), worktree_of(clone, tmp_path, TASK)
+    assert lacking == 2
+    node.prepare(tip_of_main(clone), is_new_attempt=False, agent_alive=False)
+    work(node, "echo mine > src/c; git rm -q --sparse docs/a; git commit -qam mine")
+    assert collect_commits(node.git, node.path, "run", "node", 1) == ""
+    assert git(clone, "diff", "--name-status", "main", BRANCH).split() == ["D", "docs/a", "M", "src/c"]
+    work(node, r"t=$(printf '100644 blob %040d\tx\n' 7 | git mktree --missing); git reset -q --soft "
+               r"$(git commit-tree -p HEAD -m gap $t)")
+    with pytest.raises(GarrisonError, match=r"did not receive expected object 0{39}7"):
+        collect_commits(node.git, node.path, "run", "node", 1)
+    assert git(clone, "log", "-1", "--format=%s", BRANCH) == "mine"
+    assert count_missing() == lacking
+
+
 def test_a_later_attempt_begins_in_a_view_of_its_own_with_the_merge_to_finish(repo, node, tmp_path):
     node.prepare(tip_of_main(repo), is_new_attempt=False, agent_alive=False)
     work(node, "echo mine > calc.py; git commit -qam mine")

@@ -211,19 +211,6 @@ def test_relative_addresses_are_read_as_git_reads_them(repo: Path) -> None:
                                                                    "ssh://host/group/repo.git/sub/x")
 
 
-def test_a_sparse_checkouts_patterns_are_the_users_own(repo: Path) -> None:
-    for name in ("docs/a", "src/b"):
-        (repo / name).parent.mkdir()
-        (repo / name).write_text("x\n")
-    git(repo, "add", "-A")
-    git(repo, "commit", "-qm", "more")
-    git(repo, "sparse-checkout", "set", "src")
-    tree = tree_of(repo)
-    assert (tree / "docs/a").is_file()
-    assert not (repo / "docs").exists()
-    assert git(repo, "config", "core.sparseCheckout") == "true"
-
-
 def test_lfs_pointers_are_counted_and_a_missing_filter_is_git_s_error(repo: Path) -> None:
     (repo / ".gitattributes").write_text("*.bin filter=lfs -text\n")
     (repo / "a.bin").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n")

@@ -108,13 +108,14 @@ def wild(place: Place) -> Place:
 
 def test_everything_at_once_lands(wild):
     """Agents leave their work uncommitted, in the submodule too, and no hook runs."""
-    here = "set -e; test -f docs/a.txt; grep -q KEY .env; test -f lib/calc.py; "
+    here = "set -e; test -f src/b.txt; test ! -e docs; grep -q KEY .env; test -f lib/calc.py; "
     graph = wild.graph(
-        Node("a", command=here + "echo one > 'fi le ä.txt'; printf 'x\\r\\n' > crlf.txt; echo a > docs/a.txt"),
+        Node("a", command=here + "echo one > 'fi le ä.txt'; printf 'x\\r\\n' > crlf.txt; mkdir docs; "
+                                 "echo a > docs/a.txt"),
         Node("b", command=here + "echo made > lib/made.txt; git rev-parse HEAD > /dev/null"),
         Node("c", after=("a", "b"), command=here + "grep -q made lib/made.txt; echo c > c.txt"))
     config = (wild.repo / ".git/config").read_text()
-    gate = "test -f calc.py && test -f docs/a.txt && grep -q KEY .env && test -f lib/calc.py"
+    gate = "test -f calc.py && test ! -e docs && test -f src/b.txt && grep -q KEY .env && test -f lib/calc.py"
     (wild.repo / "src/sub").mkdir()
     child = wild.begin(*wild.launch_arguments(graph, "r1", gate=gate, repo=wild.repo / "src/sub"))
     assert wild.finish(child) == 0, wild.logs()

@@ -102,7 +102,7 @@ class Slot:
         altered = self.find_altered() if self._altered is None else self._altered
         self._altered = None
         try:
-            if altered:
+            if altered or ((self.path / ".git").exists() and self.git.is_of_other_files(self.path)):
                 self._make_again()
             self._check_out(commit, keep)
         except (GitError, OSError):
@@ -238,13 +238,14 @@ class Slot:
         """Remove files that only the branch has, from the index too, from which tracked files are put back."""
         if names:
             untrusted.remove_below(self.path, names)
-            self.git.run("rm", "-q", "-f", "--cached", "--ignore-unmatch", "--pathspec-from-file=-",
+            self.git.run("rm", "-q", "-f", "--cached", "--sparse", "--ignore-unmatch", "--pathspec-from-file=-",
                          "--pathspec-file-nul", cwd=self.path, text="".join(f"{name}\0" for name in names),
                          extra={"GIT_LITERAL_PATHSPECS": "1"})
 
     def _check_out_from(self, target: str, names: list[str]) -> None:
         if names:
-            self.git.run("checkout", "-q", "-f", target, "--pathspec-from-file=-", "--pathspec-file-nul",
+            self.git.run("checkout", "-q", "-f", "--ignore-skip-worktree-bits", target, "--pathspec-from-file=-",
+                         "--pathspec-file-nul",
                          cwd=self.path, text="".join(f"{name}\0" for name in names),
                          extra={"GIT_LITERAL_PATHSPECS": "1"})
 

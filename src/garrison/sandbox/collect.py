@@ -732,20 +732,38 @@ def import_objects(common: Path, private: str, folder: Path, store: Path, wanted
     for commit in wanted:
         bounds.check_checkout(folder, known[0] if known else "", commit)
     revisions = "".join(f"{line}\n" for line in [*wanted, *(["--not", *known] if known else [])])
+    # In a partial clone trees name files that were never fetched: git cannot check these links, so `_refuse_gaps` does.
+    is_partial = any(store.glob("pack/*.promisor"))
     pack = folder / "import.pack"
     with pack.open("w+b") as file:
         bounds.run_git(folder, "pack-objects", "--quiet", "--revs", *(() if whole else ("--local", "--thin")),
-                       "--delta-base-offset", "--stdout", text=revisions.encode(), output=file)
+                       *(("--missing=allow-any",) if is_partial else ()), "--delta-base-offset", "--stdout",
+                       text=revisions.encode(), output=file)
         file.seek(8)
         count = int.from_bytes(file.read(4), "big")
         file.seek(0)
         if not count:
             return []
-        receive = ("unpack-objects", "-q") if count <= FEW and not whole else (
+        receive = ("unpack-objects", "-q") if count <= FEW and not whole and not is_partial else (
             "index-pack", "--stdin", "--fix-thin", *(("--keep=garrison",) if whole else ()))
-        told = bounds.run_git(folder, *receive, "--strict", f"--max-input-size={bounds.MAX_BYTES}", source=file,
+        if is_partial:
+            _refuse_gaps(folder, wanted, known)
+        told = bounds.run_git(folder, *receive, "--fsck-objects" if is_partial else "--strict",
+                              f"--max-input-size={bounds.MAX_BYTES}", source=file,
                               extra={"GIT_OBJECT_DIRECTORY": str(store)}).decode().split()
     return [store / "pack" / f"pack-{told[1]}.keep"] if told[:1] == ["keep"] else []
+
+
+def _refuse_gaps(folder: Path, wanted: Sequence[str], known: Sequence[str]) -> None:
+    """Refuse commits that name an object which neither they bring nor the history of the known ones names; GitError if
+    they do."""
+    def list_missing(*revisions: str) -> set[str]:
+        listed = bounds.run_git(folder, "rev-list", "--objects", "--missing=print", *revisions)
+        return {line[1:] for line in listed.decode(errors="replace").splitlines() if line.startswith("?")}
+
+    missing = list_missing(*wanted, *(f"^{each}" for each in known))
+    if gaps := missing and missing - list_missing(*known):  # a revert brings back what only the history has
+        raise GitError(("rev-list",), 128, f"fatal: did not receive expected object {min(gaps)}")
 
 
 def _link_objects(common: Path, private: str, folder: Path, store: Path | None) -> list[str]:

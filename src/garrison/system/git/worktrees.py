@@ -16,6 +16,7 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from garrison.config import FULL, INHERIT, read_config
 from garrison.errors import Refused
 from garrison.system import processes, untrusted
 from garrison.system.git import commits, damage
@@ -33,7 +34,9 @@ _MAX_LOG_LINE = 1 << 16
 _UNLOGGED = ("-c", "core.logAllRefUpdates=false")
 _INDEX = "garrison-snapshot-"
 """Prefix of a temporary index alongside the worktree's own; the pid follows."""
-_ADD = ("-c", "core.splitIndex=false", "add", "-A", "--pathspec-from-file=-", "--pathspec-file-nul")
+_INITIALIZING, _SPARSE = "initializing", "garrison-sparse"
+"""Reason of git's lock on a worktree that is being made; file in its git directory with the patterns it was made by."""
+_ADD = ("-c", "core.splitIndex=false", "add", "-A", "--sparse", "--pathspec-from-file=-", "--pathspec-file-nul")
 _NAMED = 20
 """Files that a message names."""
 _SETTINGS = frozenset({".gitignore", ".gitattributes", ".gitmodules", ".mailmap"})
@@ -129,28 +132,62 @@ class Worktrees(Commits):
         """Create a worktree at `path` on `branch` (created at `start` if absent; None: detached at `start`).
 
         A worktree that exists on that branch already is kept as it is. A registration without a directory is dropped, a
-        half-made worktree is created again, and any other directory in the way is renamed to `<path>.left-<n>`.
+        half-made worktree is created again, and any other directory in the way is renamed to `<path>.left-<n>`. It has
+        the files that `[worktrees] sparse` says: git gives it the patterns of the checkout that this is.
         """
         if self._reuse_or_clear(path, branch):
             return
+        rule = self._sparse_rule()
         path.parent.mkdir(parents=True, exist_ok=True)
         for last in attempts():
             arguments = (["--detach", str(path), start] if branch is None else
                          [str(path), branch] if self.branch_exists(branch) else
                          ["--no-track", "-b", branch, str(path), start])
-            answer = self.run("worktree", "add", *arguments, check=False)
+            # Locked as git itself locks one that it makes: a worktree without its files yet is half-made.
+            first = ("--no-checkout", "--lock", "--reason", _INITIALIZING) if isinstance(rule, tuple) else ()
+            answer = self.run("worktree", "add", *first, *arguments, check=False)
             if answer.code == 0:
-                self._disable_sparse_checkout(path)
+                self._choose_files(path, rule)
                 return
             is_half_done = "-b" in arguments and self.branch_exists(str(branch))  # the next try takes it as it is
             if last or not (is_half_done or self.is_contention(answer.err)):
                 raise GitError(("worktree", "add"), answer.code, answer.err)
             self._reuse_or_clear(path, branch)
 
-    def _disable_sparse_checkout(self, path: Path) -> None:
-        """Check out all files: git copies the user's sparse patterns, but agents and gates work on the whole tree."""
-        if self.run("config", "--bool", "core.sparseCheckout", cwd=path, check=False).out.strip() == "true":
+    def _sparse_rule(self) -> str | tuple[str, ...]:
+        return INHERIT if self.home is None else read_config(self.home).worktrees().sparse
+
+    def _choose_files(self, path: Path, rule: str | tuple[str, ...]) -> None:
+        """Check out the files of a new worktree that the rule names, and note which these are."""
+        if isinstance(rule, tuple):
+            is_cone = not any(set(pattern) & set("*?[!\\") for pattern in rule)
+            self.run("sparse-checkout", "set", "--cone" if is_cone else "--no-cone", "--stdin", cwd=path,
+                     text="".join(f"{pattern}\n" for pattern in rule))
+            self.run("read-tree", "--reset", "-u", "HEAD", cwd=path)
+            self.run("worktree", "unlock", str(path))
+        elif rule == FULL and self._is_sparse(path):
             self.run("sparse-checkout", "disable", cwd=path)
+        (self.git_dir(path) / _SPARSE).write_text(self._sparse_patterns(rule))
+
+    def is_of_other_files(self, path: Path) -> bool:
+        """Return whether a worktree was made with other sparse patterns than one would be now."""
+        try:
+            noted = (self.git_dir(path) / _SPARSE).read_text()
+        except (OSError, GitError):
+            noted = ""  # by an earlier edition, with all files
+        return noted != self._sparse_patterns(self._sparse_rule())
+
+    def _sparse_patterns(self, rule: str | tuple[str, ...]) -> str:
+        """Return the patterns of new worktrees, '' for all files."""
+        if isinstance(rule, tuple):
+            return "".join(f"{pattern}\n" for pattern in rule)
+        with suppress(OSError, GitError, UnicodeError):
+            patterns = "" if rule == FULL else (self.git_dir(self.root) / "info/sparse-checkout").read_text()
+            return patterns if patterns and self._is_sparse(self.root) else ""
+        return ""
+
+    def _is_sparse(self, path: Path) -> bool:
+        return self.run("config", "--bool", "core.sparseCheckout", cwd=path, check=False).out.strip() == "true"
 
     def _reuse_or_clear(self, path: Path, branch: str | None) -> bool:
         """Return whether the worktree exists already; otherwise clear its place for `worktree add`."""
@@ -192,7 +229,7 @@ class Worktrees(Commits):
         except GitError:
             return False
         lock = git_dir / "locked"
-        return not (lock.exists() and "initializing" in lock.read_text(errors="replace"))
+        return not (lock.exists() and _INITIALIZING in lock.read_text(errors="replace"))
 
     def _may_hold_work(self, path: Path) -> bool:
         """Return whether a broken worktree may contain more than what a killed git was writing into it."""

@@ -96,7 +96,7 @@ def build_real_texts(builder: HomeBuilder, run: str = "texts-1") -> None:
     builder.cost(run, "money", 12.3456)
     guardian.close()
     _over(builder.home, "done-1", 60)
-    _over(builder.home, "failed-1", 12, TRACEBACK)
+    _over(builder.home, "failed-1", 12, f"exit 1: {TRACEBACK.strip().splitlines()[-1]}\n{TRACEBACK}")
 
 
 def build_many(builder: HomeBuilder, nodes: int = 1000) -> list[str]:

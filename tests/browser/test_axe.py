@@ -58,7 +58,7 @@ def judge(page: Any, axe: str, found: dict[str, Any], view: str) -> None:
     expect(page.locator(".skeleton:visible")).to_have_count(0, timeout=WORK)
     page.evaluate(axe)
     for scheme in SCHEMES:
-        page.emulate_media(reduced_motion="reduce")
+        page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
         for rule, impact, elements in page.evaluate(FINDINGS):
             found[f"{view} {scheme}: {rule} ({impact})"] = elements
     if page.evaluate("document.documentElement.scrollWidth > innerWidth"):

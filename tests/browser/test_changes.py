@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import expect
+from real_texts import ANSWERS, CHINESE, EMOJI, TITLE, TRACEBACK
 from served_run import WORK, Served
 
 from support import Place, checkout_in, git, wait_for
@@ -18,19 +19,21 @@ GRAPH = r"""
 digraph web {
   flow=dag
   start [shape=Mdiamond]; exit [shape=Msquare]
-  work [shape=box, approve=true, acceptance="test -f calc.py && echo fine", command="python3 WORK"]
-  bad [shape=box, command="test -f MENDED || { echo no; exit 3; }; echo 1 > bad.txt"]
-  ask [shape=hexagon, label="Go on?"]
+  work [shape=box, approve=true, label="TITLE", acceptance="test -f calc.py && echo fine", command="python3 WORK"]
+  bad [shape=box, label="EMOJI", command="test -f MENDED || { cat TRACE; exit 3; }; echo 1 > bad.txt"]
+  ask [shape=hexagon, label="CHINESE"]
   start -> work -> exit; start -> bad -> ask; start -> ask
-  ask -> exit [label="[Y] Yes"]; ask -> exit [label="[N] No"]
+  ask -> exit [label="[Y] LONG"]; ask -> exit [label="[N] No"]
 }
 """
+FILE = "用分计算 🧮.py"
 HOSTILE = '<script>alert(1)<script>\x1b[2J\u202egpj.py'
 SCRIPT = r"""
 import os, pathlib, re, shutil
 path, attempt = pathlib.Path, os.environ["GARRISON_ATTEMPT"]
 path("calc.py").write_text(path("calc.py").read_text() + "# attempt " + attempt + "\nevil = '\x1b]0;t\x07\u202e'\n")
 path(NAME).write_text("x")
+path(FILE).write_text("# " + NOTE * 20 + "\n")
 path("long.js").write_text("var x = '" + "y" * 1_000_000 + "';\n")
 path("data.bin").write_bytes(bytes(range(256)))
 shutil.copy(os.environ["GARRISON_PROMPT_FILE"], "told.txt")
@@ -44,9 +47,13 @@ for at in range(FILES):
 def begin(template: Path, root: Path, files: int) -> Served:
     shutil.copytree(template, checkout_in(root), symlinks=True)
     made = Served(Place(root))
-    work, mended, graph = (made.place.root / name for name in ("work.py", "mended", "web.dot"))
-    work.write_text(SCRIPT.replace("NAME", repr(HOSTILE)).replace("FILES", str(files)))
-    graph.write_text(GRAPH.replace("WORK", str(work)).replace("MENDED", str(mended)))
+    work, trace, graph = (made.place.root / name for name in ("work.py", "trace", "web.dot"))
+    meant = {"NAME": repr(HOSTILE), "FILES": str(files), "FILE": repr(FILE), "NOTE": repr(f"{CHINESE} {EMOJI} ")}
+    work.write_text(re.sub(rf"\b(?:{'|'.join(meant)})\b", lambda found: meant[found[0]], SCRIPT))
+    trace.write_text(TRACEBACK)
+    texts = {"WORK": str(work), "MENDED": str(made.place.root / "mended"), "TRACE": str(trace), "TITLE": TITLE,
+             "EMOJI": EMOJI, "CHINESE": CHINESE, "LONG": ANSWERS[2]}
+    graph.write_text(re.sub(rf"\b(?:{'|'.join(texts)})\b", lambda found: texts[found[0]], GRAPH))
     made.place.launch(graph, "r1", "--max-rework", "1", gate="test -f calc.py")
     wait_for("a run to serve", made.place.journal)
     made.serve()
@@ -76,7 +83,11 @@ def test_hostile_work_is_shown_commented_rejected_and_approved_on_the_page_alone
     expect(changes.locator(".file", has_text="long.js")).to_contain_text("characters more")
     expect(changes.locator(".file", has_text="data.bin")).to_contain_text("data, not text: 256 bytes")
     expect(changes.locator(".check").first).to_contain_text("acceptance: passed, exit code 0")
+    expect(changes.locator(".file", has_text=FILE)).to_contain_text(CHINESE)
     assert len(changes.inner_text()) < 20_000, "long lines are cut"
+    failed = page.locator(".card.w-failed")
+    expect(failed).to_contain_text(TRACEBACK.strip().splitlines()[-1])
+    expect(failed).not_to_contain_text("^^^")
 
     calc.get_by_role("button", name="Whole file").click()
     expect(calc.locator("tr.hunk")).to_have_count(1)
@@ -87,7 +98,7 @@ def test_hostile_work_is_shown_commented_rejected_and_approved_on_the_page_alone
     calc.locator("tr.add", has_text="evil").get_by_role("button").focus()
     page.keyboard.press("Shift+Enter")
     form = changes.get_by_label(re.compile(r"Comment on lines \d+ to \d+"))
-    form.fill("no comments like this")
+    form.fill(f"no comments like this\n{CHINESE} {EMOJI}")
     form.press("Control+Enter")
     note = changes.get_by_label("Note, or reason for its next attempt")
     note.fill("count in cents")
@@ -96,7 +107,7 @@ def test_hostile_work_is_shown_commented_rejected_and_approved_on_the_page_alone
     page.reload()
     expect(changes.locator("tr.comment")).to_contain_text("no comments like this")
     expect(note).to_have_value("count in cents")
-    expect(changes).to_contain_text("5 changed files, 1 viewed")
+    expect(changes).to_contain_text("6 changed files, 1 viewed")
     far = changes.evaluate("element => { element.scrollTop = 150; return element.scrollTop; }")
     page.get_by_role("tab", name="Log").click()
     expect(changes).to_be_hidden()
@@ -117,7 +128,7 @@ def test_hostile_work_is_shown_commented_rejected_and_approved_on_the_page_alone
     changes.get_by_label("Compared with").select_option("1")
     expect(changes.locator(".file")).to_have_count(2)  # calc.py and told.txt: the others are as they were
     changes.get_by_label("Compared with").select_option("0")
-    expect(changes.locator(".file")).to_have_count(5)
+    expect(changes.locator(".file")).to_have_count(6)
     page.goto(page.url.partition("/?")[0] + "/?run=r1&node=work&tab=changes&attempt=1&comment=1-1")
     expect(said).to_be_focused()
     expect(changes.locator("tr.recorded")).to_contain_text("no comments like this")
@@ -144,7 +155,7 @@ def test_ten_thousand_files_are_paged_and_the_page_stays_responsive(run: Served,
     page = opened(run.url, "/?run=r1&node=work&tab=changes")
     changes = page.locator("#detail-changes")
     expect(changes.locator(".file")).to_have_count(200)
-    expect(changes).to_contain_text("10005 files")
+    expect(changes).to_contain_text("10006 files")
     longest = page.evaluate("""async () => {
         const longest = { ms: 0 };
         const note = list => list.getEntries().forEach(one => { longest.ms = Math.max(longest.ms, one.duration); });

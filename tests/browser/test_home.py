@@ -92,6 +92,31 @@ def test_what_waits_comes_first_and_runs_are_found(home: str, opened: Any) -> No
     expect(page.locator("#run-head .bar")).to_have_attribute("aria-label", bar or "")
 
 
+PLACES = """
+window.places = new Set();
+const look = () => {
+  const parts = [".brand", "#head nav", ".head-end", "#head .goal"].map(one => document.querySelector(one));
+  const top = one => [one.className || one.tagName, Math.round(one.getBoundingClientRect().top)].join(" at ");
+  for (const one of parts) if (one) window.places.add(top(one));
+  requestAnimationFrame(look);
+};
+look();
+"""
+"""Notes in each frame where the parts of the head are."""
+
+
+def test_nothing_in_the_head_moves_when_the_first_data_comes(home: str, opened: Any) -> None:
+    page = opened("about:blank")
+    page.watch.home = home.partition("/?")[0]
+    page.add_init_script(PLACES)
+    for width in (1440, 1300, 1024, 390):
+        page.set_viewport_size({"width": width, "height": 900})
+        page.goto(f"{home}&run=story-1")
+        expect(page.locator("#run-head .bar")).to_be_visible()
+        places = page.evaluate("[...window.places]")
+        assert len(places) == 4, (width, places)
+
+
 @pytest.mark.slow
 def test_the_home_is_accessible_and_fits(home: str, opened: Any) -> None:
     page = opened(home, reduced_motion="reduce")

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import expect
+from real_texts import ANSWERS, CHINESE, TITLE
 from served_run import WORK, Served
 
 from support import Place, checkout_in, git, wait_for
@@ -19,7 +20,8 @@ GRAPH = r"""
 digraph web {
   land=run; node_gate="test -f calc.py"
   start [shape=Mdiamond]; exit [shape=Msquare]
-  work [shape=box, approve=true, command="cp \"$GARRISON_PROMPT_FILE\" told.txt; echo $GARRISON_ATTEMPT > work.txt"]
+  work [shape=box, approve=true, label="TITLE",
+        command="cp \"$GARRISON_PROMPT_FILE\" told.txt; echo $GARRISON_ATTEMPT > work.txt"]
   start -> work -> exit
 }
 """
@@ -41,7 +43,7 @@ def run(template: Path, tmp_path: Path) -> Iterator[Served]:
     """A run whose only node waits for approval, with two queues."""
     shutil.copytree(template, checkout_in(tmp_path), symlinks=True)
     made = Served(Place(tmp_path))
-    (tmp_path / "web.dot").write_text(GRAPH)
+    (tmp_path / "web.dot").write_text(GRAPH.replace("TITLE", TITLE))
     try:
         made.place.launch(tmp_path / "web.dot", "r1", gate="test -f calc.py")
         wait_for("a run to serve", made.place.journal)
@@ -70,7 +72,7 @@ def test_work_is_reviewed_rejected_and_approved_on_the_page(run: Served, opened:
     page.keyboard.press("Escape")  # it covers the card
 
     first = run.asked("/api/runs/r1")["gates"][0]["gate"]
-    card.get_by_label("Reason for its next attempt").fill("count from two")
+    card.get_by_label("Reason for its next attempt").fill(f"count from two: {ANSWERS[2]} {CHINESE}")
     card.get_by_role("button", name="Reject").click()
     expect(card).to_contain_text("Land attempt 2 (", timeout=WORK)
     card.get_by_role("button", name="See changes").click()
@@ -86,7 +88,7 @@ def test_work_is_reviewed_rejected_and_approved_on_the_page(run: Served, opened:
     expect(page.locator('svg .node[data-node="work"]')).to_have_class(re.compile("s-landed"), timeout=WORK)
     wait_for("the run ends", lambda: run.place.status() == "done")
     assert git(run.place.repo, "show", "main:work.txt") == "2"
-    assert "count from two" in git(run.place.repo, "show", "main:told.txt")
+    assert f"count from two: {ANSWERS[2]} {CHINESE}" in git(run.place.repo, "show", "main:told.txt")
 
 
 def test_the_paused_queue_of_the_runs_own_branch_is_the_one_that_is_resumed(run: Served, opened: Any) -> None:

@@ -169,6 +169,10 @@ def test_messages_go_to_the_services_of_browsers_alone_and_open_exactly_their_qu
         guardian.append("gate", {**gate("a", "Ship it?"), "closed": True}, builder.now())
         page.goto(f"{origin(url)}/?run=r1&notice={key.replace('#', '%23')}")
         expect(page.locator("#toast")).to_contain_text("through the device Tablet")
+        page.watch.allowed.append("404")
+        late = page.evaluate("""async () => (await import("/static/api.js")).act("runs/r1/gates/a%231", {
+          choice: "Yes" }).catch(problem => problem.message)""")
+        assert "your answer was not recorded" in late and "answered through the device Tablet" in late
 
 
 def test_a_push_that_arrives_is_shown_and_opens_its_question_in_the_open_page(home: Any, opened: Any) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import expect
+from real_texts import ANSWERS, LABELS, TITLE
 from served_run import WORK, Served
 
 from support import Place, checkout_in, git, landed_subjects, wait_for
@@ -26,12 +27,14 @@ def run(template: Path, tmp_path: Path) -> Iterator[Served]:
     shutil.copytree(template, checkout_in(tmp_path), symlinks=True)
     made = Served(Place(tmp_path))
     lines = ["digraph tasks { flow=dag; start [shape=Mdiamond]; exit [shape=Msquare]",
-             'ask [shape=hexagon, label="The last one, too?"]']
-    for task in TASKS:
+             'ask [shape=hexagon, label="TITLE"]'.replace("TITLE", TITLE)]
+    for number, task in enumerate(TASKS):
+        label = LABELS[number % len(LABELS)]
         first = "test $GARRISON_ATTEMPT != 1 || { echo no network; exit 3; }; " if task == RETRIED else ""
         more = ", rework=none" if task == RETRIED else ""
-        lines.append(f'{task} [shape=box, approve=true, command="{first}{WORKS}"{more}]; {task} -> exit')
-        lines.append(f'ask -> {task} [label="[Y] Yes"]' if task == ASKED else f"start -> {task}")
+        lines.append(f'{task} [shape=box, approve=true, label="{label}", command="{first}{WORKS}"{more}]')
+        lines.append(f"{task} -> exit")
+        lines.append(f'ask -> {task} [label="[Y] {ANSWERS[2]}"]' if task == ASKED else f"start -> {task}")
     graph = tmp_path / "tasks.dot"
     graph.write_text("\n".join([*lines, 'start -> ask; ask -> exit [label="[N] No"] }']))
     try:
@@ -62,9 +65,9 @@ def test_ten_tasks_are_reviewed_and_landed_on_the_page_alone(run: Served, opened
         expect(page.locator("#run-head .far")).to_have_text(f"{landed} of 10", timeout=WORK)
         page.keyboard.press("Escape")
 
-    asked = cards.filter(has_text="The last one, too?")
+    asked = cards.filter(has_text="Rewrite every caller")
     expect(asked).to_be_visible(timeout=WORK)
-    asked.get_by_role("button", name="Yes").click()
+    asked.get_by_role("button", name="Keep the old rule").click()
     failed = cards.filter(has=page.get_by_role("button", name=RETRIED, exact=True), has_text="no network")
     expect(failed).to_be_visible(timeout=WORK)
     failed.get_by_role("button", name="Retry").click()

@@ -279,7 +279,7 @@ class Beginnings:
     def start(self, order: CommandLine) -> Beginning:
         """Start a command in the background; Refused if the repository in which it would work is gone."""
         if not Path(order.repo).is_dir():
-            raise Refused(f"the repository {order.repo} is gone; begin in another one")
+            raise Refused(f"the repository {order.repo} is gone: put it back, or begin in another one")
         self._count += 1
         begun = Beginning(str(self._count), order.command)
         self._found[begun.id] = begun

@@ -315,7 +315,7 @@ class Page:
                                                                     comments))
         asked = stream.page.model.state.waits.get(place)
         if asked is None:
-            raise NotFound(f"no question {place!r:.60} is open in run {run}; it has been answered")
+            raise NotFound(await asyncio.to_thread(_describe_settled, self.home, run, place))
         return await self._command(actions.answered_through(
             actions.answer_command_words(run, asked.node, body), self.phones.name_of(request), place))
 
@@ -541,6 +541,14 @@ def find_answer(home: Path, run: str, key: str) -> Answered:
         if isinstance(event, FlowAdvanced) and kind == "gate" and rest.startswith(f"{event.place}:") and event.place:
             return Answered(True, entry.at, DEFAULT)
     return Answered()
+
+
+def _describe_settled(home: Path, run: str, place: str) -> str:
+    """Return why a question cannot be answered any more: somebody was faster, of whom it says through what."""
+    found = find_answer(home, run, f"gate:{place}:")
+    if not found.answered:
+        return f"no question {place!r:.60} is open in run {run}; it has been answered"
+    return f"your answer was not recorded: at {found.at[11:16]} UTC this was answered through {found.by}"
 
 
 def _is_answer(event: GuardianSignal, kind: str, rest: str) -> bool:

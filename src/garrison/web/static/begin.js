@@ -100,7 +100,7 @@ const Budget = ({ value, write }) =>
     type="text"
     inputmode="decimal"
     value=${value}
-    placeholder="no limit of its own"
+    placeholder="no limit"
     onInput=${event => write(event.currentTarget.value)}
   />`;
 

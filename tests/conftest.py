@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from hypothesis import settings
 
 from suite import reset_signals, scratch_root
-from support import Place, checkout_in, make_repository
+from support import DEADLINE, Place, checkout_in, make_repository
 
 
 def _no_shim() -> None:
@@ -207,6 +207,13 @@ def unsynced(monkeypatch: pytest.MonkeyPatch) -> None:
     """Save many writes their syncs: who comes first is asked, not what a power cut leaves."""
     for name in ("fsync", "fdatasync"):
         monkeypatch.setattr(os, name, lambda _descriptor: None)
+
+
+@pytest.fixture
+def patient_tmux(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a tmux server answer as late as a busy machine makes it, and still count as well."""
+    for name in ("tmux_client.COMMAND_TIMEOUT", "tmux_client.OPEN_TIMEOUT", "tmux_server.REPAIR_TIMEOUT"):
+        monkeypatch.setattr(f"garrison.system.{name}", DEADLINE)
 
 
 @pytest.fixture

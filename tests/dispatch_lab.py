@@ -133,7 +133,7 @@ class TemporalWorker:
 class TemporalLab:
     """A real Temporal server."""
 
-    lease = 2.0
+    lease = 6.0  # a busy machine keeps a heartbeat waiting for more than two
     poll = 0.3
 
     def __init__(self, address: str, crew: str) -> None:

@@ -59,12 +59,12 @@ class Bench:
 
 
 @pytest.fixture(params=["process", pytest.param("tmux", marks=needs_tmux)])
-def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
+def bench(request: pytest.FixtureRequest, patient_tmux: None, tmp_path: Path) -> Iterator[Bench]:
     yield from benches(request.param, tmp_path)
 
 
 @pytest.fixture
-def on_tmux(tmp_path: Path) -> Iterator[Bench]:
+def on_tmux(patient_tmux: None, tmp_path: Path) -> Iterator[Bench]:
     yield from benches("tmux", tmp_path)
 
 
@@ -98,7 +98,7 @@ def test_a_session_runs_until_its_program_ends(bench: Bench) -> None:
     (bench.folder / "stop").touch()
     until(lambda: not bench.terminal.is_alive(session))
     assert bench.terminal.find(NAME) == session
-    assert bench.terminal.exit_code(session) == 3
+    assert until(lambda: bench.terminal.exit_code(session)) == 3
 
 
 def test_the_environment_is_exactly_what_was_given(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,7 +134,7 @@ def test_it_runs_in_the_given_directory(bench: Bench) -> None:
 
 
 def test_output_can_be_read_while_it_runs_and_after_it_was_closed(bench: Bench) -> None:
-    session = bench.open("echo begin; seq 1 300; echo 'ends here'; sleep 60")
+    session = bench.open("echo begin; seq 1 300; echo 'ends here'; sleep 1000")
     until(lambda: "ends here" in bench.terminal.capture(session, 5))
     assert bench.terminal.capture(session, 3).split("\n")[-3:] == ["299", "300", "ends here"]
     bench.terminal.close(session)
@@ -154,7 +154,7 @@ def test_the_output_of_one_that_ended_is_still_there(bench: Bench) -> None:
 def test_find_matches_the_exact_name_and_marker(bench: Bench) -> None:
     names = ["orchestrator-a@r1", "orchestrator-ab@r1", "orchestrator-a@r10", "orchestrator-a.b@r1",
              "orchestrator-a_b@r1"]
-    opened = {name: bench.open("sleep 60", name, life=bench.life(name)) for name in names}
+    opened = {name: bench.open("sleep 1000", name, life=bench.life(name)) for name in names}
     assert {name: bench.terminal.find(name) for name in names} == opened
     assert len({session.session_id for session in opened.values()}) == len(names)
     assert sorted(session.name for session in bench.terminal.sessions()) == sorted(names)
@@ -170,10 +170,10 @@ def test_find_matches_the_exact_name_and_marker(bench: Bench) -> None:
 def test_a_living_session_is_not_opened_again_and_a_dead_one_is_replaced(bench: Bench) -> None:
     first = bench.open("while ! test -e stop; do sleep 0.01; done")
     with pytest.raises(Refused, match="close it first"):
-        bench.open("sleep 60")
+        bench.open("sleep 1000")
     (bench.folder / "stop").touch()
     until(lambda: not bench.terminal.is_alive(first))
-    second = bench.open("sleep 60")
+    second = bench.open("sleep 1000")
     assert bench.terminal.is_alive(second)
     assert not bench.terminal.is_alive(first)
     bench.terminal.close(first)
@@ -198,7 +198,7 @@ def test_leftovers_of_a_finished_program_do_not_keep_it_alive_and_end_with_close
                          "while ! test -s kid; do :; done; exit 4", life=bench.life(NAME))
     kid = int(bench.said("kid"))
     until(lambda: not bench.terminal.is_alive(session))
-    assert bench.terminal.exit_code(session) == 4
+    assert until(lambda: bench.terminal.exit_code(session)) == 4
     assert not is_gone(kid)
     bench.terminal.close(session, grace=0.1)
     assert is_gone(kid)
@@ -206,8 +206,8 @@ def test_leftovers_of_a_finished_program_do_not_keep_it_alive_and_end_with_close
 
 def test_close_of_a_session_with_our_own_marker_ends_no_sibling(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GARRISON_LIFE", bench.life("runner"))
-    sibling = bench.open("sleep 60", "orchestrator-b@r1", life=bench.life("runner"))
-    session = bench.open("sh -c 'echo $$ > kid; sleep 60; :' & sleep 60", life=bench.life("runner"))
+    sibling = bench.open("sleep 1000", "orchestrator-b@r1", life=bench.life("runner"))
+    session = bench.open("sh -c 'echo $$ > kid; sleep 1000; :' & sleep 1000", life=bench.life("runner"))
     kid = int(bench.said("kid"))
     bench.terminal.close(session)
     assert is_gone(kid)
@@ -222,17 +222,17 @@ def test_close_allows_a_graceful_end(bench: Bench) -> None:
 
 
 def test_a_killed_program_is_not_alive(bench: Bench) -> None:
-    session = bench.open("echo $$ > pid; exec sleep 60")
+    session = bench.open("echo $$ > pid; exec sleep 1000")
     pid = int(bench.said("pid"))
     processes.send(pid, processes.probe(pid).ticks, signal.SIGKILL)  # type: ignore[union-attr]
     until(lambda: not bench.terminal.is_alive(session))
-    assert bench.terminal.exit_code(session) == -signal.SIGKILL
+    assert until(lambda: bench.terminal.exit_code(session)) == -signal.SIGKILL
 
 
 def test_eight_threads_open_at_once(bench: Bench) -> None:
     opened: list[TerminalSession] = []
     threads = [threading.Thread(target=lambda number=number: opened.append(
-        bench.open(f"echo {number} > said{number}; sleep 60", f"orchestrator-n{number}@r1"))) for number in range(8)]
+        bench.open(f"echo {number} > said{number}; sleep 1000", f"orchestrator-n{number}@r1"))) for number in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -247,7 +247,7 @@ def test_sixteen_processes_at_once_open_and_a_second_terminal_finds_them(bench: 
 
     def open_one(number: int) -> None:
         terminal, _ = choose_terminal(bench.terminal.kind, home)
-        terminal.open(f"orchestrator-n{number}@r1", ["/bin/sleep", "60"], env={}, cwd="/",
+        terminal.open(f"orchestrator-n{number}@r1", ["/bin/sleep", "1000"], env={}, cwd="/",
                       log=bench.folder / f"{number}.log")
 
     forking = multiprocessing.get_context("fork")
@@ -272,7 +272,7 @@ def test_opening_meets_shutting_down(bench: Bench) -> None:
     thread.start()
     try:
         for number in range(5):
-            session = bench.open("sleep 60", f"orchestrator-n{number}@r1")
+            session = bench.open("sleep 1000", f"orchestrator-n{number}@r1")
             assert bench.terminal.is_alive(session)
             bench.terminal.close(session)
     finally:
@@ -282,19 +282,19 @@ def test_opening_meets_shutting_down(bench: Bench) -> None:
 
 @needs_tmux
 def test_a_server_after_shutdown_ends_with_its_last_session(on_tmux: Bench) -> None:
-    session = on_tmux.open("sleep 60")
+    session = on_tmux.open("sleep 1000")
     server = int(session.server.partition(":")[0])
     on_tmux.terminal.shutdown()
     assert on_tmux.terminal.is_alive(session), "whoever has a session keeps the server"
     on_tmux.terminal.close(session, grace=0)
     until(lambda: is_gone(server))
-    again = on_tmux.open("sleep 60")
+    again = on_tmux.open("sleep 1000")
     assert on_tmux.terminal.is_alive(again)
     on_tmux.terminal.close(again, grace=0)
 
 
 def test_a_session_survives_its_record(bench: Bench) -> None:
-    session = bench.open("sleep 60")
+    session = bench.open("sleep 1000")
     again = TerminalSession(**json.loads(json.dumps(asdict(session))))
     assert again == session
     assert bench.terminal.is_alive(again)
@@ -314,7 +314,7 @@ def test_the_users_own_tmux_variables_do_no_harm(bench: Bench, monkeypatch: pyte
     monkeypatch.setenv("TMUX", f"{tmp_path}/elsewhere,1,0")
     monkeypatch.setenv("TMUX_PANE", "%0")
     monkeypatch.setenv("TMUX_TMPDIR", str(tmp_path / "absent"))
-    session = bench.open("env > env; echo >> env; sleep 60")
+    session = bench.open("env > env; echo >> env; sleep 1000")
     assert "TMUX" not in bench.said("env")
     assert bench.terminal.is_alive(session)
     bench.terminal.close(session)
@@ -391,7 +391,7 @@ def test_a_session_is_closed_in_the_terminal_that_holds_it(tmp_path: Path) -> No
     """The incarnation that opened it may have had another terminal than the one that closes it."""
     home = tmp_path / "home"
     opener = ProcessTerminal(home)
-    session = opener.open(NAME, ["/bin/sleep", "60"], env={"PATH": os.environ["PATH"]}, cwd=tmp_path,
+    session = opener.open(NAME, ["/bin/sleep", "1000"], env={"PATH": os.environ["PATH"]}, cwd=tmp_path,
                           log=tmp_path / "log")
     identity = Identity("0", "orchestrator", "a", "r1", "2026-01-01T00:00:00.000000Z", tmux=asdict(session))
     close_sessions(TmuxTerminal(home), identity, home)
@@ -420,7 +420,7 @@ def test_a_damaged_record_of_a_process_keeps_nobody_from_closing_and_opening(tmp
     """A runner died of it at each start until its node was parked."""
     bench = Bench(ProcessTerminal(tmp_path / "home"), tmp_path)
     path = tmp_path / f"home/run/plain/{NAME}.json"
-    old = bench.open("sleep 60")
+    old = bench.open("sleep 1000")
     path.write_bytes(damage)
     with pytest.raises(RecordCorrupt):
         bench.terminal.check(NAME)  # type: ignore[attr-defined]
@@ -430,7 +430,7 @@ def test_a_damaged_record_of_a_process_keeps_nobody_from_closing_and_opening(tmp
     assert is_gone(old.pid)
     assert not path.exists()
     path.write_bytes(damage)
-    new = bench.open("sleep 60")
+    new = bench.open("sleep 1000")
     assert bench.terminal.find(NAME) == new
     bench.terminal.close(new)
     assert is_gone(new.pid)
@@ -456,7 +456,7 @@ def decoy(socket: Path, *words: str) -> str:
 @needs_tmux
 def test_the_server_has_an_empty_environment(on_tmux: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GARRISON_TEST_SECRET", "s")
-    session = on_tmux.open("sleep 60", SECRET="pane's own")
+    session = on_tmux.open("sleep 1000", SECRET="pane's own")
     server = int(session.server.split(":")[0])
     raw = Path(f"/proc/{server}/environ").read_bytes()
     assert {item.split(b"=")[0] for item in raw.strip(b"\0").split(b"\0")} <= {b"PATH", b"HOME", b"LANG", b"TERM", b""}
@@ -479,19 +479,19 @@ def test_the_users_configuration_is_not_read(on_tmux: Bench, tmp_path: Path, mon
 
 
 @needs_tmux
-def test_foreign_sessions_on_the_users_server_and_on_ours_are_untouched(on_tmux: Bench, tmp_path: Path,
+def test_foreign_sessions_on_the_users_server_and_on_ours_are_untouched(on_tmux: Bench, short: Path,
                                                                         monkeypatch: pytest.MonkeyPatch) -> None:
-    users = tmp_path / "users"
+    users = short / "users"
     users.mkdir(mode=0o700)
     monkeypatch.setenv("TMUX_TMPDIR", str(users))
     (users / f"tmux-{os.getuid()}").mkdir(mode=0o700)
     socket = users / f"tmux-{os.getuid()}" / "default"
     for name in (NAME, "orchestrator-ab@r1"):
-        decoy(socket, "new-session", "-d", "-s", name, "sleep 60")
+        decoy(socket, "new-session", "-d", "-s", name, "sleep 1000")
     server = int(decoy(socket, "display-message", "-p", "#{pid}"))
     try:
-        session = on_tmux.open("sleep 60")
-        decoy(Path(session.socket), "new-session", "-d", "-s", "orchestrator-ab@r1", "sleep 60")
+        session = on_tmux.open("sleep 1000")
+        decoy(Path(session.socket), "new-session", "-d", "-s", "orchestrator-ab@r1", "sleep 1000")
         assert on_tmux.terminal.find("orchestrator-ab@r1") is None
         on_tmux.terminal.close(session)
         on_tmux.terminal.close(session)
@@ -506,14 +506,14 @@ def test_foreign_sessions_on_the_users_server_and_on_ours_are_untouched(on_tmux:
 
 @needs_tmux
 def test_ids_of_a_dead_server_are_not_valid_on_the_next(on_tmux: Bench) -> None:
-    first = on_tmux.open("echo $$ > pid; sleep 60", life=on_tmux.life(NAME))
+    first = on_tmux.open("echo $$ > pid; sleep 1000", life=on_tmux.life(NAME))
     on_tmux.said("pid")
     server = int(first.server.split(":")[0])
     processes.send(server, processes.probe(server).ticks, signal.SIGKILL)  # type: ignore[union-attr]
     until(lambda: is_gone(server))
     assert not on_tmux.terminal.is_alive(first)
     assert on_tmux.terminal.sessions() == []
-    second = on_tmux.open("sleep 60")
+    second = on_tmux.open("sleep 1000")
     assert (second.session_id, second.pane_id) == (first.session_id, first.pane_id)
     assert not on_tmux.terminal.is_alive(first)
     on_tmux.terminal.close(first)
@@ -523,7 +523,7 @@ def test_ids_of_a_dead_server_are_not_valid_on_the_next(on_tmux: Bench) -> None:
 
 @needs_tmux
 def test_typed_text_arrives(on_tmux: Bench) -> None:
-    session = on_tmux.open("read -r a; read -r b; echo \"$a|$b\" > typed; sleep 60")
+    session = on_tmux.open("read -r a; read -r b; echo \"$a|$b\" > typed; sleep 1000")
     on_tmux.terminal.send(session, "it's #{pid} $HOME;\nEnter " + "x" * 3000 + ";\n")
     assert on_tmux.said("typed") == "it's #{pid} $HOME;|Enter " + "x" * 3000 + ";"
     on_tmux.terminal.close(session)
@@ -533,7 +533,7 @@ def test_typed_text_arrives(on_tmux: Bench) -> None:
 
 @needs_tmux
 def test_attaching_is_read_only_by_default(on_tmux: Bench) -> None:
-    session = on_tmux.open("sleep 60")
+    session = on_tmux.open("sleep 1000")
     assert "-r" in on_tmux.terminal.attach_argv(session)
     assert "-r" not in on_tmux.terminal.attach_argv(session, write=True)
     assert session.session_id in on_tmux.terminal.attach_argv(session)
@@ -541,7 +541,7 @@ def test_attaching_is_read_only_by_default(on_tmux: Bench) -> None:
 
 @needs_tmux
 def test_a_reader_leaves_the_size_of_the_window_and_a_writer_sets_it(on_tmux: Bench) -> None:
-    session, terminal = on_tmux.open("sleep 60"), TmuxTerminal(on_tmux.folder.parent / "home")
+    session, terminal = on_tmux.open("sleep 1000"), TmuxTerminal(on_tmux.folder.parent / "home")
 
     def size() -> str:
         return terminal.ask(session, "#{window_width}x#{window_height}")
@@ -568,7 +568,7 @@ def test_a_home_with_a_long_path_gets_a_short_socket_that_others_find(
     home.mkdir()
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
     first = TmuxTerminal(home)
-    session = first.open(NAME, ["/bin/sleep", "60"], env={}, cwd="/", log=tmp_path / "log")
+    session = first.open(NAME, ["/bin/sleep", "1000"], env={}, cwd="/", log=tmp_path / "log")
     assert Path(session.socket).is_relative_to(runtime)
     assert Path(session.socket).parent.stat().st_mode & 0o777 == 0o700
     monkeypatch.delenv("XDG_RUNTIME_DIR")

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(not supported_version(), reason="there is no tmu
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Iterator[Path]:
+def home(patient_tmux: None, tmp_path: Path) -> Iterator[Path]:
     yield tmp_path
     for one in TmuxServer(tmp_path / "run").processes():
         os.kill(one.pid, signal.SIGKILL)
@@ -58,7 +58,12 @@ def test_no_command_waits_without_limit_and_an_open_replaces_an_unresponsive_ser
     """Deaf: stopped, and nothing continues it (a server in an endless loop cannot be had)."""
     monkeypatch.setattr(TmuxServer, "wake", lambda _server: None)
     monkeypatch.setattr(tmux_client, "COMMAND_TIMEOUT", 0.3)
-    monkeypatch.setattr(tmux_client, "OPEN_TIMEOUT", 3.0)  # the new server has no longer either
+    start = TmuxServer.start
+
+    def start_patiently(server: TmuxServer) -> None:
+        monkeypatch.setattr(tmux_client, "OPEN_TIMEOUT", DEADLINE)
+        start(server)
+
     first = opened(home)
     os.kill(server_of(first), signal.SIGSTOP)
     wait_for("it is stopped", lambda: state_of(server_of(first)) == "T")
@@ -66,6 +71,8 @@ def test_no_command_waits_without_limit_and_an_open_replaces_an_unresponsive_ser
         TmuxTerminal(home).sessions()
     assert processes.probe(server_of(first)), "only a caller that needs a session replaces it"
     monkeypatch.setattr(tmux_client, "COMMAND_TIMEOUT", DEADLINE)
+    monkeypatch.setattr(tmux_client, "OPEN_TIMEOUT", 0.3)
+    monkeypatch.setattr(TmuxServer, "start", start_patiently)
     second = opened(home, "b@r1")
     assert server_of(second) != server_of(first)
     assert [one.name for one in TmuxTerminal(home).sessions()] == ["b@r1"]
@@ -91,12 +98,12 @@ def test_a_command_without_an_answer_leaves_no_process_and_no_pipe(home: Path, m
     assert terminal.is_alive(first)
     stop_for_good(first, monkeypatch)
     monkeypatch.setattr(tmux_client, "COMMAND_TIMEOUT", 0.2)
-    before = os.listdir("/proc/self/fd")  # noqa: PTH208
+    before = set(os.listdir("/proc/self/fd"))  # noqa: PTH208
     children = tmux_children()
     for _ in range(3):
         with pytest.raises(GarrisonError, match="does not answer"):
             terminal.is_alive(first)
-    assert os.listdir("/proc/self/fd") == before  # noqa: PTH208
+    assert set(os.listdir("/proc/self/fd")) <= before, "others may close theirs meanwhile"  # noqa: PTH208
     assert tmux_children() <= children, "servers may be children, where an earlier test adopts orphans"
 
 
@@ -162,7 +169,7 @@ def test_a_server_restores_its_removed_socket(home: Path) -> None:
     wait_for("it does not outlive its last session", lambda: not TmuxServer(home / "run").processes())
 
 
-def test_an_emptied_runtime_directory_does_not_lose_the_server(tmp_path: Path,
+def test_an_emptied_runtime_directory_does_not_lose_the_server(patient_tmux: None, tmp_path: Path,
                                                                monkeypatch: pytest.MonkeyPatch) -> None:
     """As a logout does it: the server's directory goes with it, and cron then knows no runtime directory at all."""
     home = tmp_path / ("long" * 30)

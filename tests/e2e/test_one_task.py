@@ -10,7 +10,7 @@ import signal
 import subprocess
 
 from screen_support import Screen
-from support import DEADLINE, PROGRAM, Place, git, processes, wait_for
+from support import DEADLINE, PROGRAM, Place, git, is_gone, processes, wait_for
 
 
 def start(place: Place, *words: str) -> subprocess.Popen[str]:
@@ -143,9 +143,11 @@ def test_a_launcher_that_dies_while_it_ticks_is_followed_by_one_that_does(place:
     git(place.repo, "commit", "-qm", "plan")
     start(place, "--tasks", "TODO.txt", "--tick", "--yes", "--terminal", "process", "--run", "r1", "--detach").wait()
     place.wait_until_held("gate")
-    [ticker] = [process.pid for process in processes("tick\0r1\0")]
-    place.kill("launch")
-    os.kill(ticker, signal.SIGKILL)
+    launcher = place.pid("launch")
+    [ticker] = [process.pid for process in processes("tick\0r1\0") if process.ppid == launcher]  # not those it forks
+    for pid in (launcher, ticker):
+        os.kill(pid, signal.SIGKILL)
+        wait_for("it is dead", lambda pid=pid: is_gone(pid))
     place.release("gate")
     assert place.command("up").stdout == "r1\n"
     wait_for("the launcher ends", lambda: place.identity("launch")["status"] == "terminated")

@@ -112,9 +112,9 @@ class TmuxClient(libtmux.Server):
             GarrisonError: the command failed, or the server does not answer.
         """
         replace = replace or start
-        limit = OPEN_TIMEOUT if replace else COMMAND_TIMEOUT
         error = ""
         for attempt in range(_ATTEMPTS):
+            limit = OPEN_TIMEOUT if replace else COMMAND_TIMEOUT
             result = self._run(words, limit)
             if result is None:
                 if not replace:

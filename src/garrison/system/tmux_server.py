@@ -50,7 +50,7 @@ SOCKET_BYTES = 100
 """Longest socket path: Linux allows 107 bytes, of which tmux's own lock file needs a few."""
 _ASKED = 3
 """Times that tmux is asked for its version while it is killed before it answers."""
-_REPAIR_TIMEOUT = 2.0
+REPAIR_TIMEOUT = 2.0
 """Seconds for a server to create its socket again, or to be gone after SIGKILL."""
 
 
@@ -130,7 +130,7 @@ class TmuxServer:
     def kill_unresponsive(self) -> None:
         """Kill our servers: an unresponsive one blocks the output of its sessions' agents."""
         self._signal(signal.SIGKILL)
-        until = time.monotonic() + _REPAIR_TIMEOUT
+        until = time.monotonic() + REPAIR_TIMEOUT
         while self.processes() and time.monotonic() < until:
             time.sleep(0.01)
 
@@ -247,7 +247,7 @@ def _restore_socket(run: Path) -> Path | None:
         os.makedirs(socket.parent, mode=0o700, exist_ok=True)  # noqa: PTH103
         if not socket.exists():
             processes.send(server.pid, server.ticks, signal.SIGUSR1)
-        until = time.monotonic() + _REPAIR_TIMEOUT
+        until = time.monotonic() + REPAIR_TIMEOUT
         while not socket.exists() and time.monotonic() < until:
             time.sleep(0.01)
         if socket.exists():

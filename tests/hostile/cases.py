@@ -472,6 +472,9 @@ _NETWORK = (
     *(Case(f"connects to {what}", Group.NETWORK, python(
         f"s = socket.socket(socket.AF_UNIX)\ns.connect(V['O'] + '/{name}')\nprint(s.recv(500), s.recv(500))"))
       for what, name in (("the docker socket", "docker.sock"), ("D-Bus", "bus"), ("the ssh agent", "ssh-agent.sock"))),
+    Case("connects to the socket of a preview", Group.NETWORK, python(
+        "s = socket.socket(socket.AF_UNIX)\nos.chdir(V['GH'] + '/previews')\ns.connect('far.sock')\n"
+        "print(s.recv(500), s.recv(500))")),
     Case("makes a socket to the virtual machine's host", Group.NETWORK, python(
         "socket.socket(socket.AF_VSOCK)\nprint('made')"), says="made", needs=lambda world: has_vsock()),
     Case("takes the ssh agent from its environment", Group.NETWORK, python(
@@ -530,7 +533,7 @@ LANDLOCK_GAPS: dict[Gap, tuple[str, ...]] = {
         "reads another program's file in /dev/shm", "plants a file in /dev/shm"),
     Gap.SOCKETS: (
         "connects to the docker socket", "connects to D-Bus", "connects to the ssh agent",
-        "takes the ssh agent from its environment"),
+        "connects to the socket of a preview", "takes the ssh agent from its environment"),
 }
 """What Landlock does not hold: seen to succeed there."""
 _GAP_OF = {name: gap for gap, names in LANDLOCK_GAPS.items() for name in names}

@@ -77,6 +77,11 @@ def main() -> None:
     heard = folder / "heard"
     heard.touch()
     listeners = [unix(str(folder / name)) for name in ("docker.sock", "bus", "ssh-agent.sock")]
+    previews = Path(os.environ["GARRISON_HOME"], "previews")
+    previews.mkdir(mode=0o700)
+    os.chdir(previews)  # its path may be longer than a socket's
+    listeners.append(unix("far.sock"))
+    os.chdir("/")
     listeners.append(unix(f"\0hostile-{port}"))
     listeners.append(socket.create_server(("127.0.0.1", port)))
     for listener in listeners:

@@ -62,7 +62,7 @@ def home(tmp_path: Path) -> Path:
 read = ["{program}", "{sys.prefix}"]
 
 [services.counter]
-command = "{sys.executable} {program} {{data}} {{port}} {made}/config.toml {tmp_path}/templates"
+command = "{sys.executable} {program} {{data}} {{port}} {made}/config.toml {tmp_path}/templates {tmp_path}/b"
 template = "echo made >> {{data}}/made; echo 10 > {{data}}/count"
 port = 4444
 env = {{ COUNTER = "127.0.0.1:{{port}}" }}

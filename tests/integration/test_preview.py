@@ -373,6 +373,17 @@ def test_a_preview_that_cannot_be_opened_says_why(node: Node, tmp_path: Path) ->
     for port, words in ((0, "listens on several ports, name one: 3000 "), (network.PORT, "garrison's own")):
         with pytest.raises(Refused, match=words):
             asyncio.run(Preview(tmp_path, Wanted("web", "r1", port), Address(), Fake(node), print).run(print))
+    waiting: list[str] = []
+
+    async def wait() -> None:
+        preview = Preview(tmp_path, Wanted("web", "r1", 4444), Address(), Fake(node), waiting.append)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(1.0):
+                await preview.run(print)
+
+    asyncio.run(wait())
+    [line] = waiting
+    assert line.startswith("web does not listen on port 4444 yet, but on 3000 (python")
     held, port = listening()
     with held, pytest.raises(Refused, match="cannot be opened"):
         asyncio.run(Preview(tmp_path, Wanted("web", "r1", 3000), Address(port=port), Fake(node), print).run(print))

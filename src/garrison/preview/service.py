@@ -185,7 +185,7 @@ class Preview:
                 if listener is not None and self._gateway is None:
                     port = listener.port
                     opened(await self._open(listener))
-                self._report(step, port)
+                self._report(step, port, tree)
                 with suppress(TimeoutError):
                     async with asyncio.timeout(LOOK_SECONDS):
                         await self._stopped.wait()
@@ -203,13 +203,15 @@ class Preview:
             raise Refused(message)
         self._tell(f"{message}; its preview is closed")
 
-    def _report(self, step: Step, port: int) -> None:
+    def _report(self, step: Step, port: int, tree: Tree | None) -> None:
         """Say what it waits for, once."""
         what = f"port {port}" if port else "a port"
-        line = {Step.AWAIT_NODE: f"waiting for {self._wanted.node} to be at work; Ctrl-C ends the wait",
-                Step.AWAIT_PORT: f"{self._wanted.node} does not listen on {what} yet; it is waited for"}.get(step, "")
+        others = f", but on {', '.join(describe(tree.listeners))}" if tree is not None and tree.listeners else ""
+        node = self._wanted.node
+        line = {Step.AWAIT_NODE: f"waiting for {node} to be at work; Ctrl-C ends the wait",
+                Step.AWAIT_PORT: f"{node} does not listen on {what} yet{others}; it is waited for"}.get(step, "")
         if self._gateway is not None and line:
-            why = self._subject.trouble or f"{self._wanted.node} does not listen on {what} any more"
+            why = self._subject.trouble or f"{node} does not listen on {what} any more"
             line = f"{why}; the preview stays, until it does again"
         if line and line != self._told:
             self._tell(line)

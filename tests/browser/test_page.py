@@ -13,7 +13,7 @@ import pytest
 from playwright.sync_api import Page, expect
 from served_run import HOSTILE, WITHOUT_WORKER, WORK, Served
 
-from support import Place, checkout_in, wait_for
+from support import Place, checkout_in, git, wait_for
 
 
 @pytest.fixture(scope="module")
@@ -371,3 +371,22 @@ def test_a_goal_is_planned_asked_about_approved_and_done(crew: Served, opened: A
     form.get_by_role("button", name="Begin").click()
     page.wait_for_url("**/?run=one-and-two-*", timeout=WORK)
     expect(page.locator(".run-id .pill")).to_contain_text("done", timeout=WORK)
+
+
+@pytest.mark.slow
+def test_candidates_are_compared_side_by_side_and_the_chosen_one_lands(crew: Served, opened: Any) -> None:
+    graph = crew.place.root / "best.dot"
+    graph.write_text("digraph best { land=node; start [shape=Mdiamond]; exit [shape=Msquare]; start -> fix -> exit; "
+                     'fix [command="echo $GARRISON_NODE > who.txt", best_of=2]; }')
+    crew.place.launch(graph, "best", gate="true")
+    page = opened(crew.url)
+    page.goto(f"{crew.home}/?run=best")
+    page.get_by_role("button", name="Compare side by side").click(timeout=WORK)
+    dialog = page.get_by_role("dialog")
+    for letter in "ab":
+        expect(dialog.get_by_role("region", name=f"fix__{letter}")).to_contain_text(f"fix__{letter}")
+        expect(dialog.get_by_role("region", name=f"fix__{letter}").locator(".files")).to_contain_text("who.txt")
+    dialog.get_by_role("button", name="Close", exact=True).click()
+    page.locator("#waits").get_by_role("button", name="fix__b", exact=True).click()
+    expect(page.locator(".run-id .pill")).to_contain_text("done", timeout=WORK)
+    assert git(crew.place.repo, "show", "main:who.txt") == "fix__b"

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shlex
+import subprocess
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +15,7 @@ import pytest
 from acp_panel import begin_session, editor
 from garrison.agents.acp.client import AcpClient
 from garrison.agents.acp.permissions import OfferedAnswer
-from support import PROGRAM, Place, git, wait_for
+from support import DEADLINE, PROGRAM, Place, git, wait_for
 
 
 def configure(place: Place, script: str) -> None:
@@ -150,6 +152,12 @@ def test_cancel_close_and_what_is_wrong(place: Place) -> None:
         found.until(f"Run `{run}` is over: done")
         assert "it" in found.prompt(session, "/diff make_it")
     assert "an editor 2" in json.dumps(place.journal(run))
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "wb") as gone:  # an editor that died before it said anything
+        done = subprocess.run([*PROGRAM, "acp", "--plain"], env=place.env, cwd=place.repo, stdin=subprocess.DEVNULL,
+                              stdout=gone, stderr=subprocess.PIPE, check=False, timeout=DEADLINE)
+    assert (done.returncode, done.stderr) == (0, b"")
     (place.home / f"conversations/{session}.jsonl").write_text("{}\n")
     with editor(place, "--plain") as found:
         assert "not a conversation" in found.error("session/load", sessionId=session, cwd="/", mcpServers=[])

@@ -121,7 +121,7 @@ def test_the_user_chooses_where_no_judge_is_named(place):
     child = place.launch(graph, "r1", "--max-respawn", 1000)
     wait_for("it asks", lambda: any(record["kind"] == "gate" for record in place.journal()))
     shown = place.command("review", "fix").stdout
-    assert [line.split()[:2] for line in shown.splitlines()[2:5]] == [[f"fix__{one}", "kept"] for one in "abc"], shown
+    assert [line.split()[:2] for line in shown.splitlines()[1:4]] == [[f"fix__{one}", "kept"] for one in "abc"], shown
     assert "1 file +1 −0" in shown or "2 files +2 −0" in shown, shown
     assert "fix__b" in place.command("review", "fix__b").stdout
     assert "fix asks you: Which candidate lands?" in place.command("status", "r1").stdout

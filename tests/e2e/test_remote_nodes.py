@@ -82,6 +82,19 @@ def test_a_host_does_a_node_and_the_queue_at_home_lands_it(place: Place, hosts: 
     assert git(place.repo, "log", "-1", "--format=%an", "main^2") == "A User"
 
 
+def test_candidates_are_done_on_a_host_and_judged_at_home(place: Place, hosts: MakeHosts) -> None:
+    there = hosts("box2")
+    best = Node("fix", attributes='hosts="box2", best_of=2, judge=command, judge_command="wc -l < fix.txt", '
+                                  'acceptance="test -f fix.txt"', command=work(
+        "fix", then='case $GARRISON_NODE in *__b) echo more >> fix.txt; git commit -qam more;; esac'))
+    child = place.launch(place.graph(best))
+    assert place.finish(child) == 0, place.logs() + there.logs()
+    assert place.status() == "done" and done(place) == ["box2", "box2"]
+    assert landed_subjects(place.repo, place.start) == ["Merge garrison/r1/fix into main"]
+    assert git(place.repo, "show", "main:fix.txt") == "fix\nmore"
+    assert place.command("verify", "r1").returncode == 0
+
+
 def test_a_host_gets_its_work_from_a_server_of_the_users_own(place: Place, hosts: MakeHosts) -> None:
     # Seen to wait for ever: without tunnels no keeper ran, and nobody held the runs' connection.
     server = LocalServer(place.root / "team")

@@ -45,6 +45,8 @@ def remark(text: str) -> Subject:
     ([sent_back(2), sent_back(1, 2, Subject(RefusedBy.GATE, CHECK, TEST.name))], []),
     ([sent_back(2), sent_back(1, 2, Subject(RefusedBy.ACCEPTANCE, CHECK, "other"))], []),
     ([sent_back(2, 1, remark("Use  pathlib")), sent_back(1, 2, remark("use pathlib"))], [2, 1]),
+    ([sent_back(2, 1, Subject(RefusedBy.VALIDATOR, "", "No test.")),
+      sent_back(1, 2, Subject(RefusedBy.VALIDATOR, "", "no  test."))], [2, 1]),
     ([sent_back(2, 1, Subject("sun")), sent_back(1, 2, Subject("sun"))], []),  # of a later version
     ([sent_back(2, 1, Subject(RefusedBy.UNFINISHED, RefusalKind.EXCESS, "x")),
       sent_back(1, 2, Subject(RefusedBy.UNFINISHED, RefusalKind.EXCESS, "x"))], []),

@@ -247,7 +247,8 @@ def run_guarded(work: Callable[[], int | None], report: Callable[[GarrisonError]
     debugging = os.environ.get("GARRISON_DEBUG") == "1"
     try:
         code = work()
-        sys.stdout.flush()
+        if not sys.stdout.closed:  # a server closes it with the connection that it was
+            sys.stdout.flush()
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:

@@ -13,7 +13,7 @@ import click
 from garrison.cli import completion, resolve
 from garrison.cli.commands import Command
 from garrison.cli.options import output_options, run_option
-from garrison.cli.output import print_json, print_message
+from garrison.cli.output import print_json, print_message, print_table
 from garrison.cli.waiting import show_waiting
 from garrison.config import find_home
 from garrison.errors import NotFound, UsageError
@@ -117,19 +117,13 @@ def review(node: str | None, run: str | None, attempt: int | None, commit: str, 
 
 def _show_candidates(run: str, node: str, candidates: Sequence[ShownOutcome]) -> None:
     """Print the candidates of a node side by side."""
-    width = max(len(each.node) for each in candidates)
-    lines = [f"{node} of run {run} has {len(candidates)} candidates", ""]
-    for each in candidates:
-        checks = [check.words for check in each.checked]
-        cost = [] if each.usd is None else [f"${each.usd:.2f}"]
-        told = "; ".join(filter(None, (each.size, *checks, *cost, each.reason.partition("\n")[0])))
-        lines.append(f"  {each.node:<{width}}  {each.state:<8}  {told}".rstrip())
+    print_table(("candidate", "state", "change", "checks", "cost", "reason"), [
+        (each.node, each.state, each.size, "; ".join(check.words for check in each.checked),
+         None if each.usd is None else f"${each.usd:.2f}", each.reason.partition("\n")[0]) for each in candidates])
     kept = [each.node for each in candidates if each.state == LandingWord.KEPT]
     if kept:
-        shows, lands = f"garrison review {kept[0]} --run {run}", f"garrison answer {node} {kept[0]} --run {run}"
-        lines += ["", f"{shows}   shows its commits and diff", f"{lands}   lands it, where the choice is yours"]
-    for line in lines:
-        click.echo(clean(line))
+        print_message(f"`garrison review {kept[0]} --run {run}` shows its commits and diff; `garrison answer {node} "
+                      f"{kept[0]} --run {run}` lands it, where the choice is yours")
 
 
 def _check_options(reason: str | None, comments: tuple[tuple[str, str], ...], *, approve: bool, reject: bool) -> None:

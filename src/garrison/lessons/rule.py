@@ -1,8 +1,8 @@
 """The rule by which lessons are proposed. Pure: it looks at records of refusals, never at a clock or a disk.
 
-The same refusal (what refused, and what it named) or the same remark of a reviewer is proposed once it has come at
-least twice within 30 days and work that it sent back has landed since. A kept lesson counts how often its refusal has
-come back, and is proposed for removal after 90 days without any.
+The same refusal (what refused, and what it named) or the same remark of a reviewer or a validator is proposed once it
+has come at least twice within 30 days and work that it sent back has landed since. A kept lesson counts how often its
+refusal has come back, and is proposed for removal after 90 days without any.
 
 Names of files and tests are chosen by agents and count as hostile. A line quotes them as one line of code of bounded
 length, so that they can neither imitate an instruction nor import a file.
@@ -39,6 +39,7 @@ _LINES: Mapping[tuple[str, str], str] = {
     (RefusedBy.GATE, COMMAND): "Before you report success, run {}: it is the gate, and it refused work here.",
     (RefusedBy.CONFLICT, ""): "Change as few lines of {} as you can: others often change it at the same time.",
     (RefusedBy.REVIEW, ""): "A reviewer has asked more than once: {}",
+    (RefusedBy.VALIDATOR, ""): "A validator has refused work more than once: {}",
     (RefusedBy.HOOK, RefusalKind.HOOK): "Before you report success, run the commit hook {}: it refused work here.",
     (RefusedBy.NO_CHANGE, RefusalKind.IGNORED): "Do not put results into {}: git ignores it.",
     (RefusedBy.UNFINISHED, RefusalKind.OPERATION): "Finish or abort what you begin with git: {} was left open.",
@@ -60,11 +61,12 @@ class Subject(Value):
     what: str = ""
     """A `RefusalKind` or `ChangeKind`, CHECK or COMMAND; '' where `by` says it."""
     name: str = ""
-    """The file, test, command or hook that it named, or a reviewer's words."""
+    """The file, test, command or hook that it named, or the words of a reviewer or validator."""
 
     def id_in(self, repository: str) -> str:
         """Return the id of its lesson; remarks that differ in case and blanks only are the same."""
-        name = " ".join(self.name.casefold().split()) if self.by == RefusedBy.REVIEW else self.name
+        is_remark = self.by in (RefusedBy.REVIEW, RefusedBy.VALIDATOR)
+        name = " ".join(self.name.casefold().split()) if is_remark else self.name
         key = "\0".join((repository, self.by, self.what, name)).encode(errors="replace")
         return hashlib.sha256(key).hexdigest()[:8]
 

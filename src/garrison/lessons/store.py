@@ -148,6 +148,8 @@ class _Run:
             task = load(Task, folder / "task.json")
             if task is not None and task.acceptance and "acceptance" in facts and facts["acceptance"].value != "ok":
                 yield from _checks(by, task.acceptance, folder / "acceptance.log")
+            elif (judged := facts.get("validator")) is not None and judged.value != "ok" and judged.said:
+                yield Subject(RefusedBy.VALIDATOR, "", judged.said)
             return
         result = load(Result, folder / "result.json")
         refusal = from_fields(result.refusal) if result is not None else None

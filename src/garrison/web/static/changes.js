@@ -24,6 +24,7 @@ const SHORT = 10;
  * @param {number} props.attempt
  * @param {number} props.version changes when it may be different by now
  * @param {boolean} props.write whether changes are allowed
+ * @param {boolean} [props.columns] whether it is one of several columns
  * @param {(...given: any[]) => any} props.act posts a change
  */
 export class Changes extends Component {
@@ -158,7 +159,7 @@ export class Changes extends Component {
     await this.send(change, { text, comments: comments.map(sent) });
   }
 
-  render({ run, write }, { change, told, comments, more, next, trouble, split, since, all }) {
+  render({ run, write, columns = false }, { change, told, comments, more, next, trouble, split, since, all }) {
     if (!change)
       return html`<div class="changes">${told ? html`<${Empty}>${told}<//>` : html`<${Skeleton} lines=${6} />`}</div>`;
     const may = change.awaits_approval && write;
@@ -197,7 +198,7 @@ export class Changes extends Component {
                     file=${file}
                     open=${few}
                     all=${all}
-                    split=${split && window.innerWidth >= NARROW}
+                    split=${split && !columns && window.innerWidth >= NARROW}
                     may=${may}
                     comments=${onFile(comments, file)}
                     recorded=${madeOn(change, file)}

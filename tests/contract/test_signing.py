@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from garrison.config import PullRequestOptions
+from garrison.errors import GarrisonError
 from garrison.merge.preflight import identify
+from garrison.pull_request.client import PullRequestClient
 from garrison.system.git import Git, neutral
 from garrison.system.git.signing import Signer, SigningFailed, find_signer, with_signature
+from garrison.values import asdict
 from support import git, make_repository, processes
 
 needs_gpg = pytest.mark.skipif(shutil.which("gpg") is None, reason="gpg is not installed")
@@ -39,10 +45,10 @@ def keys() -> Iterator[Path]:
     shutil.rmtree(folder, ignore_errors=True)  # the agent removes its sockets
 
 
-def gpg_key(keys: Path, passphrase: str) -> dict[str, str]:
+def gpg_key(keys: Path, passphrase: str, *options: str, expires: str = "never") -> dict[str, str]:
     env = {"PATH": os.environ["PATH"], "HOME": str(keys), "GNUPGHOME": str(keys)}
-    subprocess.run(["gpg", "--batch", "-q", "--pinentry-mode", "loopback", "--passphrase", passphrase,
-                    "--quick-gen-key", USER, "ed25519", "sign", "never"], env=env, check=True, capture_output=True)
+    subprocess.run(["gpg", "--batch", "-q", *options, "--pinentry-mode", "loopback", "--passphrase", passphrase,
+                    "--quick-gen-key", USER, "ed25519", "sign", expires], env=env, check=True, capture_output=True)
     return env
 
 
@@ -92,8 +98,48 @@ def test_a_key_with_a_passphrase_signs_only_while_gpgs_agent_has_it(repo, keys, 
                        env=environ, check=True, input=b"", capture_output=True)
     _, signer, notes = identity(repo, environ)
     assert (signer is not None, len(notes)) == (unlocked, not unlocked)
-    assert all(note.startswith("note: what lands will not be signed, although commit.gpgsign is set: gpg: ")
-               for note in notes)
+    advice = f"echo | {shutil.which('gpg')} -bsau '{USER}' > /dev/null"
+    assert notes == [] if unlocked else [
+        "note: what lands will not be signed, although commit.gpgsign is set: its key asks for a passphrase; "
+        f"`{advice}` has gpg's agent keep it"]
+
+
+@needs_gpg
+def test_a_key_that_has_expired_is_named_with_what_renews_it(repo, keys):
+    environ = gpg_key(keys, "", "--faked-system-time", "20200101T000000", expires="2021-01-01")
+    *_, notes = identity(repo, environ)
+    found = re.fullmatch(r"note: .*: its key has expired; `(.*)` renews it", "\n".join(notes))
+    assert found is not None, notes
+    subprocess.run(found[1], shell=True, env=environ, check=True, capture_output=True)
+    _, signer, notes = identity(repo, environ)
+    assert signer is not None and notes == []
+    assert verifies(repo, signed_commit(repo, signer), environ)
+
+
+@needs_ssh
+def test_the_merge_of_what_people_pushed_onto_a_pull_request_is_signed_as_what_lands(repo, keys):
+    """A branch that demands signatures would refuse it otherwise."""
+    environ = ssh_key(repo, keys, "")
+    committer, signer, _ = identity(repo, environ)
+    base = git(repo, "rev-parse", "HEAD")
+    tips = {}
+    for name in ("garrison/r/integration", "theirs"):
+        git(repo, "switch", "-qc", name, base)
+        (repo / name.rpartition("/")[2]).touch()
+        git(repo, "add", "-A")
+        git(repo, "-c", "commit.gpgsign=false", "commit", "-qm", name)
+        tips[name] = git(repo, "rev-parse", "HEAD")
+    launch = SimpleNamespace(onto="garrison/r/integration", committer=committer, signer=asdict(signer))
+    client = PullRequestClient(None, Git(repo), launch, PullRequestOptions(), lambda *_: "")
+    client._take_in(tips["theirs"])
+    made = git(repo, "rev-parse", launch.onto)
+    assert git(repo, "log", "-1", "--format=%P|%cn <%ce>", made) == f"{' '.join(tips.values())}|{USER}"
+    assert verifies(repo, made, environ) and client.git.signer is None
+    git(repo, "update-ref", f"refs/heads/{launch.onto}", tips[launch.onto])
+    launch.signer["key"] = str(keys / "gone")
+    with pytest.raises(GarrisonError, match=r"the merge of what people pushed cannot be signed: .*gone"):
+        client._take_in(tips["theirs"])
+    assert git(repo, "rev-parse", launch.onto) == tips[launch.onto]
 
 
 @needs_ssh
@@ -101,7 +147,9 @@ def test_a_key_with_a_passphrase_signs_only_while_gpgs_agent_has_it(repo, keys, 
 def test_ssh_signs_with_a_key_that_asks_for_nothing(repo, keys, passphrase):
     environ = ssh_key(repo, keys, passphrase)
     _, signer, notes = identity(repo, environ)
-    assert (signer is None, len(notes)) == (bool(passphrase), int(bool(passphrase)))
+    assert notes == ([f"note: what lands will not be signed, although commit.gpgsign is set: its key asks for a "
+                      f"passphrase; `ssh-add {keys}/key` unlocks it"] if passphrase else [])
+    assert (signer is None) == bool(passphrase)
     if signer is not None:
         assert verifies(repo, signed_commit(repo, signer), environ)
 

@@ -153,7 +153,7 @@ def test_what_cannot_be_signed_any_more_waits_and_says_so_until_it_can(place):
     place.wait_until_held("it")
     key.rename(place.user / "away")
     place.release("it")
-    wait_for("the landing waits", lambda: "it cannot be signed (" in (place.root / "out").read_text(), 60)
+    wait_for("the landing waits", lambda: "it cannot be signed: " in (place.root / "out").read_text(), 60)
     told = place.command("status", "r1").stdout
     assert "garrison merge-queue config --no-sign" in told
     assert place.command("merge-queue", "config", "--no-sign", "--repo-root", repo).returncode == 0

@@ -185,9 +185,9 @@ class Lander:
     def wait_for_signature(self, names: Sequence[str], why: str) -> StepResult:
         """Block entries that cannot be signed as the launch found they could; they land once they can."""
         self._unsigned_at = self.writer.clock.monotonic()
-        self.writer.append(StatusChanged(tuple(names), "landing_blocked",
-                                         f"it cannot be signed ({why}); unlock the key, or let it land unsigned: "
-                                         "garrison merge-queue config --no-sign"), sync=True)
+        self.writer.append(StatusChanged(
+            tuple(names), "landing_blocked", f"it cannot be signed: {why}. It lands once it can be, or unsigned with: "
+                                             "garrison merge-queue config --no-sign"), sync=True)
         return StepResult("landing_blocked", names[0])
 
     def _can_sign(self) -> bool:

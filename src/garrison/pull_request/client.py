@@ -28,6 +28,7 @@ from garrison.forge.model import (
     Side,
     mark_required,
 )
+from garrison.merge.config import read_signer
 from garrison.pull_request.facts import (
     ISSUE,
     CheckResult,
@@ -50,7 +51,7 @@ from garrison.records.pull_request import NO_AUTO
 from garrison.records.run import REMOTES
 from garrison.system import failpoint
 from garrison.system.git import ABSENT, GitError
-from garrison.system.git.signing import parse_ident
+from garrison.system.git.signing import SigningFailed, parse_ident
 from garrison.values import replace
 
 if TYPE_CHECKING:
@@ -442,8 +443,14 @@ class PullRequestClient:
                                    f"into {self.launch.onto} by hand, and push it")
             date = int(git.run("log", "-1", "--format=%ct", head).out.strip() or 0)
             git.committer = parse_ident(self.launch.committer) or git.committer
-            new = git.commit_tree(merged.tree, [tip, head], f"Merge what people pushed onto {self.launch.onto}",
-                                  date=date)
+            git.signer = read_signer(self.launch.signer)  # as what lands: the branch may demand it
+            try:
+                new = git.commit_tree(merged.tree, [tip, head], f"Merge what people pushed onto {self.launch.onto}",
+                                      date=date)
+            except SigningFailed as error:
+                raise GarrisonError(f"the merge of what people pushed cannot be signed: {error}") from error
+            finally:
+                git.signer = None
         if not git.update_ref(ref, new, tip or ABSENT, message="garrison: take in what people pushed"):
             raise GarrisonError(f"could not move {self.launch.onto} to {new[:10]}: another git moved it; looking again")
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import tempfile
 from pathlib import Path
@@ -19,7 +20,7 @@ from garrison.system.command import run
 from garrison.values import Value
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 TRIAL_SECONDS = 8.0
 """Time in which a launch's trial must be signed; more means that somebody is asked."""
@@ -27,6 +28,9 @@ SECONDS = 30.0
 """Time for the signature of a landing."""
 _PROGRAMS = {"openpgp": "gpg", "x509": "gpgsm", "ssh": "ssh-keygen"}
 """Formats, as `gpg.format` names them, with the program that git takes for each."""
+_GPG_UNUSABLE, _GPG_NO_PINENTRY = 54, 85
+"""Numbers of errors of gpg: a key that is expired, revoked or disabled; one whose passphrase it would ask for."""
+_GPG_FAILURE = re.compile(r"\[GNUPG:\] FAILURE sign ([0-9]+)")
 _TRUE = frozenset({"true", "yes", "on", "1", ""})
 _VARIABLES = ("HOME", "GNUPGHOME", "SSH_AUTH_SOCK", "XDG_RUNTIME_DIR")
 """Variables that lead to the user's keys. None of them is a secret."""
@@ -50,10 +54,26 @@ class Signer(Value):
         if self.format == "ssh":
             return self._sign_by_ssh(payload, limit)
         argv = [self.program, "--batch", "--pinentry-mode", "error", "--status-fd=2", "-bsau", self.key]
-        out, told = self._run(argv, payload, limit)
+        out, told = self._run(argv, payload, limit, self._explain_gpg)
         if "[GNUPG:] SIG_CREATED " not in told:
             raise SigningFailed(f"{self.program} made no signature")
         return out
+
+    def _explain_gpg(self, lines: Sequence[str]) -> str:
+        """Return why gpg could not sign, by the number that it gives, and what helps; '' for other reasons."""
+        codes = [int(found[1]) & 0xFFFF for line in lines if (found := _GPG_FAILURE.match(line))]
+        if _GPG_NO_PINENTRY in codes:
+            return (f"its key asks for a passphrase; `echo | {self.program} -bsau {shlex.quote(self.key)} > /dev/null` "
+                    "has gpg's agent keep it")
+        if _GPG_UNUSABLE not in codes:
+            return ""
+        listed = run([self.program, "--batch", "--with-colons", "--list-secret-keys", self.key], SECONDS,
+                     env=self._environment()).out
+        fields = [line.split(":") for line in listed.splitlines() if line.startswith(("sec:", "fpr:"))]
+        print_of = next((each[9] for each in fields if each[0] == "fpr" and len(each) > 9), self.key)
+        if any(each[:2] == ["sec", "e"] for each in fields):
+            return f"its key has expired; `{self.program} --quick-set-expire {print_of} 1y` renews it"
+        return f"gpg does not sign with its key, which may be revoked or disabled: {print_of}"
 
     def _sign_by_ssh(self, payload: bytes, limit: float) -> str:
         with tempfile.TemporaryDirectory(prefix="garrison-sign-") as folder:
@@ -62,20 +82,33 @@ class Signer(Value):
             if literal := _literal_key(key):
                 key, more = f"{folder}/key.pub", ["-U"]
                 Path(key).write_text(f"{literal}\n")
-            self._run([self.program, "-Y", "sign", "-n", "git", "-f", key, *more, str(content)], b"", limit)
+            self._run([self.program, "-Y", "sign", "-n", "git", "-f", key, *more, str(content)], b"", limit,
+                      lambda lines: self._explain_ssh(key))
             try:
                 return content.with_name("commit.sig").read_text()
             except (OSError, UnicodeDecodeError) as error:
                 raise SigningFailed(f"{self.program} left no signature") from error
 
-    def _run(self, argv: Sequence[str], text: bytes, limit: float) -> tuple[str, str]:
+    def _explain_ssh(self, key: str) -> str:
+        """Return that a key asks for a passphrase, and what helps; '' if that is not why ssh-keygen could not sign."""
+        private = key.removesuffix(".pub")
+        opened = run([self.program, "-y", "-P", "", "-f", private], SECONDS, env=self._environment())
+        return f"its key asks for a passphrase; `ssh-add {shlex.quote(private)}` unlocks it" \
+            if Path(private).is_file() and opened.code else ""
+
+    def _environment(self) -> dict[str, str]:
+        return {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C", "SSH_ASKPASS_REQUIRE": "never",
+                **self.variables}
+
+    def _run(self, argv: Sequence[str], text: bytes, limit: float,
+             explain: Callable[[Sequence[str]], str]) -> tuple[str, str]:
         """Run the program where no person can be asked; return what it printed on both streams."""
-        env = {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C", "SSH_ASKPASS_REQUIRE": "never",
-               **self.variables}
-        done = run(argv, limit, text=text, env=env)
+        done = run(argv, limit, text=text, env=self._environment())
         if done.code is None:
             raise SigningFailed(f"{done.why}: it waits for somebody" if done.timed_out else done.why)
         lines = done.err.splitlines()
+        if not done.ok and (why := explain(lines)):
+            raise SigningFailed(why)
         if not done.ok:
             said = [line for line in lines if line.strip() and not line.startswith("[GNUPG:]")]
             raise SigningFailed(said[-1].strip() if said else f"{argv[0]}: exit code {done.code}")

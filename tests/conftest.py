@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import inspect
 import json
@@ -35,6 +34,8 @@ def _no_shim() -> None:
 
 MEASURED_S = 0.1
 """Seconds of processor time."""
+TRACER = pytest.StashKey[Any]()
+"""Coverage's trace function; None where nothing is measured."""
 
 _no_shim()
 os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", scratch_root())  # where pytest makes its folders
@@ -89,62 +90,26 @@ def pytest_xdist_setupnodes() -> None:
 def pytest_sessionstart(session: pytest.Session) -> None:
     """In a process of xdist's, pytest-cov first measures as in the one that shares out the tests, then on top as it
     should: a pause would end only the latter, and leave the tests that must not be measured ten times slower."""
-    controller = _controller(session.config)
-    if hasattr(session.config, "workerinput") and controller is not None:
-        controller.cov.stop()
+    measured = session.config.pluginmanager.getplugin("_cov")
+    if hasattr(session.config, "workerinput") and measured is not None and measured.cov_controller is not None:
+        measured.cov_controller.cov.stop()
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
-    """Measure no imports: collecting takes twice as long under coverage, and `test_imports.py` imports every module.
+    """Keep coverage's tracer for the tests' own functions: all Python is three times as slow under it, and collecting
+    and pytest's own work show nothing. What imports execute, `test_imports.py` shows.
 
     What is collected stays until the end: the garbage collector looks at none of it, neither now nor during the tests.
     """
+    session.config.stash[TRACER] = sys.gettrace()
+    sys.settrace(None)
     gc.disable()
     try:
-        with _unmeasured(session.config):
-            return (yield)
+        return (yield)
     finally:
         gc.freeze()
         gc.enable()
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Measure the first `MEASURED_S` of each test only: what takes longer repeats lines, three times as slowly."""
-    controller = _controller(item.config)
-    if controller is None:
-        return (yield)
-    with contextlib.ExitStack() as rest:
-        before = signal.signal(signal.SIGVTALRM, lambda *_: rest.enter_context(_unmeasured(item.config)))
-        signal.setitimer(signal.ITIMER_VIRTUAL, MEASURED_S)
-        try:
-            return (yield)
-        finally:
-            signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-            signal.signal(signal.SIGVTALRM, before)
-
-
-def _controller(config: pytest.Config) -> Any:
-    """Return what measures coverage in this process; None where nothing does."""
-    measured = config.pluginmanager.getplugin("_cov")
-    return measured.cov_controller if measured is not None else None
-
-
-@contextlib.contextmanager
-def _unmeasured(config: pytest.Config) -> Iterator[None]:
-    """Pause coverage, wherever this process stands now."""
-    controller = _controller(config)
-    if controller is None or not controller.started:
-        yield
-        return
-    controller.cov.stop()
-    controller.started = False
-    try:
-        yield
-    finally:
-        controller.cov.start()
-        controller.started = True
 
 
 def _coverage_settings() -> list[str]:
@@ -152,12 +117,29 @@ def _coverage_settings() -> list[str]:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run a coroutine function in an event loop of its own."""
-    if not inspect.iscoroutinefunction(pyfuncitem.obj):
-        return None
-    names = inspect.signature(pyfuncitem.obj).parameters
-    asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names}))
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool:
+    """Run a test, a coroutine function in an event loop, and measure its first `MEASURED_S`: what takes longer repeats
+    lines.
+
+    The tracer is set and unset in one frame, so that it sees as many returns as calls.
+    """
+    call, tracer = pyfuncitem.obj, pyfuncitem.config.stash[TRACER]
+    names = inspect.signature(call).parameters.keys() & pyfuncitem.funcargs.keys()
+    given = {name: pyfuncitem.funcargs[name] for name in names}
+    if inspect.iscoroutinefunction(call):
+        call, given = asyncio.run, {"main": call(**given)}
+    if tracer is None:
+        call(**given)
+        return True
+    before = signal.signal(signal.SIGVTALRM, lambda *_: sys.settrace(None))
+    signal.setitimer(signal.ITIMER_VIRTUAL, MEASURED_S)
+    sys.settrace(tracer)
+    try:
+        call(**given)
+    finally:
+        sys.settrace(None)
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
     return True
 
 

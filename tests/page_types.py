@@ -17,6 +17,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 import msgspec
 
+from garrison.launch.disk import RunDisk
 from garrison.schedules.starts import ShownSchedule
 from garrison.values import Value
 from garrison.views.page_view import Parts, WholeNode
@@ -27,7 +28,7 @@ from garrison.web.run_stream import Beat, RunSnapshot, StreamChange
 FILE = Path(__file__).resolve().parents[1] / "src/garrison/web/static/records.d.ts"
 ROOTS: tuple[type[Value], ...] = (
     RunSnapshot, Parts, WholeNode, StreamChange, Beat, NodeDetail, LogPiece, TranscriptPiece, StartOffer, Beginning,
-    ShownSchedule)
+    ShownSchedule, RunDisk)
 """What the server sends as JSON."""
 HEAD = "// Written by tests/page_types.py from the records that the server sends; not by hand.\n\n"
 NAMES: dict[Any, str] = {str: "string", int: "number", float: "number", bool: "boolean", type(None): "null"}

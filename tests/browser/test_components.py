@@ -67,6 +67,7 @@ def test_nothing_is_stated_before_the_first_data(home: Any, opened: Any) -> None
     page.unroute_all(behavior="ignoreErrors")
     page.goto(home[2].partition("/?")[0] + "/?run=r1")
     expect(page.locator("#costs")).to_contain_text("Nothing has been spent.")
+    expect(page.locator("#costs .disk")).to_have_text(re.compile(r"^On disk: [\d.]+ kB of records$"))
     expect(page.locator(".skeleton:visible")).to_have_count(0)
 
 

@@ -56,6 +56,20 @@ def test_the_first_run_of_a_home_is_listed_at_once(tmp_path: Path, monkeypatch: 
     on(tmp_path, scene)
 
 
+def test_what_a_run_takes_on_its_disk_is_told_by_itself(tmp_path: Path) -> None:
+    async def scene(builder: HomeBuilder) -> None:
+        builder.run("r1", "a").close()
+        async with site(tmp_path) as here:
+            before = (await here.get("/api/runs/r1/disk")).json
+            assert before["records"] > 0 and before["worktrees"] == 0
+            (RunFiles(tmp_path, "r1").root / "output.log").write_bytes(b"x" * 100_000)
+            after = (await here.get("/api/runs/r1/disk")).json
+            assert after["records"] - before["records"] >= 100_000
+            assert (await here.get("/api/runs/r9/disk")).status == 404
+
+    on(tmp_path, scene)
+
+
 def test_one_stream_of_several_runs_continues_in_each(tmp_path: Path) -> None:
     async def scene(builder: HomeBuilder) -> None:
         first, second = builder.run("r1", "a", "b"), builder.run("r2", "a", "b")

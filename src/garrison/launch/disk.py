@@ -7,13 +7,13 @@ whose work is saved under a rescue ref before. What a living run has, and all re
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from garrison.config import read_config, trees_root
-from garrison.errors import GarrisonError
+from garrison.errors import GarrisonError, NotFound
 from garrison.node.worktree import find_worktrees, run_repository, save_and_remove
 from garrison.records.life_lock import LifeLock
 from garrison.records.names import Key, launcher_key
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from garrison.node.worktree import OrphanedWorktree
     from garrison.processes.runtime import Runtime
-    from garrison.run.status import RunStatus
+    from garrison.records.run import Launch
 
 
 class What(StrEnum):
@@ -54,14 +54,32 @@ class Held(Value):
     removable: bool = False
 
 
+class RunDisk(Value):
+    """What a run takes on its disk, in bytes."""
+
+    records: int
+    worktrees: int
+
+
+def measure_run(runtime: Runtime, run: str) -> RunDisk:
+    """Return what a run takes on its disk, whatever can be read of it; NotFound if there is no such run."""
+    root, launch = runtime.files(run).root, None
+    if not root.is_dir():
+        raise NotFound(f"there is no run {run}")
+    with suppress(GarrisonError):  # its record is damaged: then its worktrees are not known
+        launch = runtime.launch(run)
+    return RunDisk(setups.size_of(root),
+                   sum(_size(worktree) for worktree, _ in _worktrees(runtime, launch, {})))
+
+
 def measure(runtime: Runtime) -> list[Held]:
     """Return all that the home has on its disk, whatever can be read of it."""
     held, repositories = [], dict[Path, tuple[str, int]]()
     for status in run_statuses(runtime).values():
         at = from_iso(status.ended_at) if status.ended_at else 0.0
         held.append(Held(What.RECORDS, status.run, path := runtime.files(status.run).root, setups.size_of(path), at))
-        for worktree, folder in _worktrees(runtime, status, repositories):
-            size = setups.size_of(worktree.path) + setups.size_of(sandbox_folder(worktree.path))
+        for worktree, folder in _worktrees(runtime, status.launch, repositories):
+            size = _size(worktree)
             held.append(Held(What.WORKTREE, status.run, worktree.path, size, at, removable=status.over))
             repositories[folder] = (repositories[folder][0], repositories[folder][1] + size)
     for folder, (name, of_worktrees) in repositories.items():
@@ -74,16 +92,20 @@ def measure(runtime: Runtime) -> list[Held]:
     return held
 
 
-def _worktrees(runtime: Runtime, status: RunStatus, repositories: dict[Path, tuple[str, int]],
+def _size(worktree: OrphanedWorktree) -> int:
+    return setups.size_of(worktree.path) + setups.size_of(sandbox_folder(worktree.path))
+
+
+def _worktrees(runtime: Runtime, launch: Launch | None, repositories: dict[Path, tuple[str, int]],
                ) -> Iterator[tuple[OrphanedWorktree, Path]]:
     """Yield the worktrees of a run, with the folder of its repository's worktrees, which is noted."""
-    if status.launch is None or not status.launch.repo:
+    if launch is None or not launch.repo:
         return
     try:
-        git = run_repository(runtime.home, status.launch)
-        folder = Path(status.launch.trees or trees_root(runtime.environ)) / git.key
-        repositories.setdefault(folder, (Path(status.launch.repo).name, 0))
-        for worktree in find_worktrees(git, status.launch):
+        git = run_repository(runtime.home, launch)
+        folder = Path(launch.trees or trees_root(runtime.environ)) / git.key
+        repositories.setdefault(folder, (Path(launch.repo).name, 0))
+        for worktree in find_worktrees(git, launch):
             yield worktree, folder
     except GarrisonError:
         return  # its repository is gone: doctor says so

@@ -18,6 +18,8 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from garrison.errors import NotFound, Refused, UsageError
+from garrison.launch.disk import measure_run
+from garrison.processes.runtime import Runtime
 from garrison.records.events import FlowAdvanced, GuardianSignal, decode
 from garrison.records.journal import read_all
 from garrison.records.names import check_node, check_run
@@ -126,6 +128,7 @@ class Page:
             get("/api/runs", self.runs),
             get("/api/runs/{run}", self.run),
             read("/api/runs/{run}/timeline", lambda asked: self.histories.timeline(run_of(asked))),
+            read("/api/runs/{run}/disk", lambda asked: measure_run(Runtime.real(self.home), run_of(asked))),
             read("/api/runs/{run}/history/{list}", lambda asked: self.histories.page(
                 run_of(asked), asked.path_params["list"], wanted_of(asked))),
             get("/api/events", self.events),

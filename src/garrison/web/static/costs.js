@@ -1,19 +1,39 @@
 // Panel of costs: of the run, of its limit, and of the nodes that cost most.
 
-import { Empty, html, Panel, reading, Skeleton } from "./view.js";
-import { count, dollars, dollarsOf, tokens } from "./words.js";
+import { get, part } from "./api.js";
+import { Empty, html, Panel, reading, Skeleton, useEffect, useState } from "./view.js";
+import { count, dollars, dollarsOf, size, tokens } from "./words.js";
 
 const SHOWN = 12; // nodes, the most expensive first
 const NEAR = 0.8; // of a limit, from which it is highlighted
+const EVERY = 60_000; // milliseconds between two looks at the disk, while the page is visible
 
 /** The panel; `choose` opens a node. */
 export const Costs = reading(
   ["costs"],
-  ({ state, choose }) =>
+  ({ run, state, choose }) =>
     html`<${Panel} id="costs" title="Cost">
-      ${state ? html`<${Spent} costs=${state.costs ?? {}} choose=${choose} />` : html`<${Skeleton} />`}<//
-    >`,
+      ${state ? html`<${Spent} costs=${state.costs ?? {}} choose=${choose} />` : html`<${Skeleton} />`}
+      <${Disk} run=${run}
+    /><//>`,
 );
+
+/** What the run takes on its disk; nothing until that is known. */
+function Disk({ run }) {
+  const [found, put] = useState(/** @type {?import("./records").RunDisk} */ (null));
+  useEffect(() => {
+    const read = () => !document.hidden && get(`runs/${part(run)}/disk`).then(put, () => {});
+    read();
+    const timer = setInterval(read, EVERY);
+    return () => clearInterval(timer);
+  }, [run]);
+  return (
+    found &&
+    html`<p class="kind disk">
+      On disk: ${size(found.records)} of records${found.worktrees > 0 && html`, ${size(found.worktrees)} in worktrees`}
+    </p>`
+  );
+}
 
 /** @param {{costs: Object<string, any>, choose: (node: string) => void}} props */
 function Spent({ costs: { usd, limits = { nodes: {} }, tokens: used, nodes = {}, today, windows }, choose }) {

@@ -193,6 +193,11 @@ export interface RunDefaults {
   problem: string;
 }
 
+export interface RunDisk {
+  records: number;
+  worktrees: number;
+}
+
 export interface RunSnapshot {
   status?: "new" | "running" | "waiting" | "parked" | "interrupted" | "stopped" | "done" | "failed" | "corrupt";
   reason?: string;

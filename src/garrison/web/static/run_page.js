@@ -275,7 +275,7 @@ function Panels({ page: { run, node, elsewhere, graph, act, choose, load, read }
     <div class="side">
       <${Waits} state=${state} elsewhere=${elsewhere} choose=${choose} act=${act} />
       <${PullRequest} state=${state} choose=${choose} act=${act} />
-      <${Queue} state=${state} choose=${choose} act=${act} /><${Costs} state=${state} choose=${choose} />
+      <${Queue} state=${state} choose=${choose} act=${act} /><${Costs} run=${run} state=${state} choose=${choose} />
     </div>`;
 }
 

@@ -121,6 +121,13 @@ export function dollars(usd) {
 /** Dollars of a limit: "$0.43 of $2.00"; an empty string for none. */
 export const dollarsOf = (usd, limit) => (usd && limit ? `${dollars(usd)} of ${dollars(limit)}` : dollars(usd));
 
+/** Bytes: 812 B, 4.2 kB, 17 MB. */
+export function size(bytes) {
+  let [scale, unit] = [1, 0];
+  for (; bytes >= 1000 * scale && unit < 3; unit++) scale *= 1000;
+  return `${Number((bytes / scale).toPrecision(3))} ${["B", "kB", "MB", "GB"][unit]}`;
+}
+
 /** [input, output] tokens: "12 k tokens in, 3.4 k out"; an empty string for none. */
 export function tokens([input, output] = [0, 0]) {
   const short = n =>

@@ -102,3 +102,6 @@ export const Skeleton = ({ lines = 3 }) =>
   html`<div class="skeleton" aria-hidden="true">
     ${Array.from({ length: lines }, (_, at) => html`<span key=${at} />`)}
   </div>`;
+
+/** A control of a form with its label. */
+export const Field = ({ label, children }) => html`<label class="field"><span>${label}</span>${children}</label>`;

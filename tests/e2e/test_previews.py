@@ -1,7 +1,8 @@
-"""A server at an attempt's commit: shown, killed at any moment, and gone without a trace."""
+"""Previews and services of whole runs, killed at any moment: they come back, and are gone without a trace after it."""
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import os
 import signal
@@ -12,8 +13,16 @@ from urllib.parse import urlsplit
 import pytest
 
 from garrison.system import processes
-from support import PROGRAM, Node, Place, is_gone, wait_for
+from sandbox_support import missing
+from support import PROGRAM, Node, Place, git, is_gone, wait_for
 
+GREETER = """
+[services.greeter]
+command = "python3 -m http.server {port} --bind 127.0.0.1"
+template = "echo hello > {data}/greeting"
+port = 4000
+env = { GREETER = "http://127.0.0.1:{port}/greeting" }
+"""
 COMMAND = "setsid python3 -m http.server 3000 --bind 127.0.0.1"
 
 
@@ -63,3 +72,64 @@ def test_a_server_at_a_commit_is_shown_and_leaves_nothing_after_a_kill(mode: str
     assert not left()
     names = [path.name for folder in (place.home, Path(os.fspath(place.trees))) for path in folder.rglob("*.preview-*")]
     assert names == []
+
+
+def test_a_preview_stays_while_processes_of_its_node_are_killed_and_replaced(place: Place) -> None:
+    serve = "python3 -m http.server 3000 --bind 127.0.0.1 & server=$!; "
+    child = place.launch(place.graph(Node("web", command=f"{serve}{place.hold('it')}; kill $server; echo one > page; "
+                                          "git add -A; git commit -qm Page")))
+    place.wait_until_held("it")
+    opened = place.command("preview", "web", "3000", "--background")
+    assert opened.returncode == 0, opened.stderr + place.logs()
+    url = opened.stdout.strip()
+
+    def is_shown() -> bool:
+        return "Directory listing" in read(url, "/")
+
+    assert is_shown()
+    for stem in ("orchestrator-web", "runner-web"):
+        place.kill(stem)
+        place.pid(stem, incarnation=2)
+        wait_for(f"it is shown again after the end of {stem}", is_shown)
+        assert place.command("preview", "web", "3000", "--background").stdout.strip() == url
+    place.release("it")
+    assert place.finish(child) == 0, place.logs()
+    wait_for("its preview is closed", lambda: url not in place.command("preview", "--list").stdout)
+    place.check_nothing_left()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(bool(missing()), reason=missing())
+def test_a_service_survives_kills_of_all_that_keep_it_and_ends_with_its_node(place: Place) -> None:
+    with (place.home / "config.toml").open("a") as config:
+        config.write(GREETER)
+    fetch = 'for i in $(seq 300); do curl -sf "$GREETER" > greeting && break; sleep 0.2; done'
+    command = f"{place.hold('it')}; {fetch}; git add -A; git commit -qm Page"
+    child = place.launch(place.graph(Node("web", command=command)),
+                         gate='curl -sf "$GREETER" | cmp - greeting || test ! -e greeting')
+
+    def of_service(number: str = "") -> list[int]:
+        marks = [(each.pid, each.marker or "") for each in processes.list_processes()]
+        return [pid for pid, mark in marks if mark.startswith(f"{place.home}:") and ":service-greeter#" in mark
+                and (not number or mark.endswith(f"#{number}"))]
+
+    place.wait_until_held("it")
+    for stem in ("orchestrator-web", "runner-web"):
+        place.kill(stem)
+        place.pid(stem, incarnation=2)
+
+    def kill(pids: set[int]) -> None:
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    keepers = set(of_service("1"))  # the keeper, and its child that dials
+    kill(keepers)
+    wait_for("another keeper works", lambda: set(of_service("1")) - keepers
+             and set(of_service()) - set(of_service("1")))
+    kill(set(of_service()) - set(of_service("1")))
+    place.release("it")
+    assert place.finish(child) == 0, place.logs()
+    assert git(place.repo, "show", "main:greeting") == "hello"
+    wait_for("nothing of it runs", lambda: not of_service())
+    assert not [path for folder in (place.home, place.trees) for path in folder.rglob("services/greeter")]

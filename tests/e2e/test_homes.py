@@ -42,10 +42,9 @@ class Row(NamedTuple):
 
 ROWS = [Row(*values) for values in itertools.product(HOMES, ("root", "user"), ("0755", "0750", "0700"), ("022", "077"))
         if values[:2] != ("root", "user")]
-SHORT = (Row("home", "user", "0700", "022"), Row("home", "root", "0755", "077"), Row("srv", "user", "0755", "077"),
-         Row("var-tmp", "user", "0750", "022"), Row("root", "root", "0700", "022"), Row("link", "user", "0750", "077"),
-         Row("odd", "user", "0700", "077"), Row("odd", "root", "0750", "022"))
-"""Rows of `scripts/test --full`: each place, user, mode and umask, and most pairs of them."""
+SHORT = (Row("home", "user", "0700", "022"), Row("srv", "user", "0755", "077"), Row("var-tmp", "user", "0750", "022"),
+         Row("root", "root", "0700", "022"), Row("link", "user", "0750", "077"), Row("odd", "root", "0750", "022"))
+"""Rows of `scripts/test --full`: each place, user, mode and umask."""
 
 BIND = """set -e
 for folder in $COVERED; do mkdir -p "$SCRATCH$folder"; chmod 755 "$SCRATCH$folder"; done

@@ -108,6 +108,7 @@ def test_killed_at_every_step(place, layer):
     assert set(killed_at(place, SETS[layer], times=1)) == set(SETS[layer])
 
 
+@pytest.mark.slow  # once at each of them: test_killed_at_every_step
 def test_a_command_that_has_ended_is_not_repeated(place):
     """Killed after the command's end, again and again, before its result is written."""
     points = ["orchestrator:ended", "orchestrator:committed"]

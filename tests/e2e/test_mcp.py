@@ -118,7 +118,7 @@ async def until_over(found: Any, run: str) -> str:
         since = seen["since"]
 
 
-@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize("era", [pytest.param(ERAS[0], marks=pytest.mark.slow), ERAS[1]])
 def test_a_run_from_its_start_to_landed(place: Place, era: str) -> None:
     async def play() -> None:
         async with client(place, era) as found:

@@ -49,7 +49,7 @@ def typed(place: Place, *arguments: str) -> list[str]:
     return found
 
 
-@pytest.fixture(params=["an empty home", "a home with runs"])
+@pytest.fixture(params=[pytest.param("an empty home", marks=pytest.mark.slow), "a home with runs"])
 def place(place: Place, request: pytest.FixtureRequest) -> Iterator[Place]:
     """A home, with a run at work, a silent one and one that has ended: their names are those that are typed by hand."""
     if request.param == "an empty home":

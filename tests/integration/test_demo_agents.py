@@ -225,8 +225,8 @@ def test_a_task_waits_for_the_other_of_its_pair(project: Project) -> None:
     assert "waiting" not in project.work("add_monthly", *arguments, **in_a_run)
 
 
-@pytest.mark.parametrize(
-    "task", ["add_currency", "add_csv_export", "annotate_returns", "rename_between", "add_monthly"])
+@pytest.mark.parametrize("task", ["add_currency", "rename_between", *(
+    pytest.param(task, marks=pytest.mark.slow) for task in ("add_csv_export", "annotate_returns", "add_monthly"))])
 def test_an_agent_killed_after_its_first_commit_continues(
     project: Project, task: str, killable: Callable[[subprocess.Popen[str]], None]
 ) -> None:

@@ -12,7 +12,7 @@ SCRIPT = "echo chat > .note.history; mkdir -p sub; echo cache > sub/.note.cache;
     "echo one > one.txt; git add -A; git commit -qm one; echo two > two.txt"
 
 
-@pytest.mark.parametrize("mode", ["none", "bubblewrap"])
+@pytest.mark.parametrize("mode", [pytest.param("none", marks=pytest.mark.slow), "bubblewrap"])
 def test_excluded_files_are_not_committed(places, mode: str) -> None:
     if mode == "bubblewrap" and (why := missing()):
         pytest.skip(why)
@@ -31,7 +31,7 @@ def test_excluded_files_are_not_committed(places, mode: str) -> None:
     assert ".note" not in (exclude.read_text() if exclude.exists() else ""), "the repository's own list is untouched"
 
 
-@pytest.mark.parametrize("mode", ["none", "bubblewrap"])
+@pytest.mark.parametrize("mode", ["none", pytest.param("bubblewrap", marks=pytest.mark.slow)])
 def test_excluded_files_are_not_committed_in_a_checkout(places, mode: str) -> None:
     """`garrison pipeline run` works in a worktree of the checkout, whose lists stay as they are."""
     if mode == "bubblewrap" and (why := missing()):

@@ -45,7 +45,7 @@ def test_a_branch_that_changes_its_gate_is_tested_with_the_target_s_and_the_verd
     assert world.entry("plain").status != "landed"
 
 
-@pytest.mark.parametrize("sandbox", ["none", "bubblewrap"])
+@pytest.mark.parametrize("sandbox", [pytest.param("none", marks=pytest.mark.slow), "bubblewrap"])
 def test_a_set_up_of_the_branch_changes_no_file_of_the_target_s_gate(tmp_path, monkeypatch, sandbox):
     monkeypatch.setenv("GARRISON_SANDBOX", sandbox)
     world = World(tmp_path, gate=None)

@@ -130,7 +130,7 @@ def test_no_module_learns_from_words_what_happened() -> None:
     found = [f"{path.relative_to(SOURCES)}:{node.lineno}" for path in sorted(SOURCES.rglob("*.py"))
              if not str(path.relative_to(SOURCES)).startswith(tuple(EXCEPTIONS))
              for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-             if isinstance(node, (ast.expr, ast.stmt)) and reads_words(node)]
+             if isinstance(node, (ast.Compare, ast.Call, ast.Match)) and reads_words(node)]
     assert found == [], "record a value (garrison.ends), or read an earlier version's words in records/earlier.py"
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,6 +24,8 @@ HOMES = {inspect.getsourcefile(home) for home in (processes, process_control)}
 """Where numbers are signalled, once each is verified."""
 RAW = frozenset({"os.kill", "os.killpg", "signal.pidfd_send_signal", "signal.pthread_kill",
                  *(f"psutil.Process.{act}" for act in ("kill", "terminate", "send_signal", "suspend", "resume"))})
+MENTIONED = re.compile("kill|psutil|pidfd_send_signal")
+"""A part of each of them."""
 OWN = frozenset({"os.getpid", "os.getppid"})
 PROGRAMS = ("kill-server", "kill-session", "kill-pane", "kill-window", "pkill", "killall")
 TMUX = inspect.getsourcefile(tmux)
@@ -51,6 +54,8 @@ def qualified(node: ast.AST, names: dict[str, str]) -> str:
 
 def signals(text: str, *, programs: bool = True) -> Iterator[str]:
     """Yield each place of a source that signals a process by a number that is not its own, or by a program."""
+    if not MENTIONED.search(text):
+        return  # most modules
     tree = ast.parse(text)
     names = imported(tree)
     called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}

@@ -108,9 +108,7 @@ def run(words: tuple[str, ...], file: Path | None, tasks: Path | None, section: 
         if not texts:
             return _tick_done(runtime, target, tasks, listed, wanted=tick and not dry_run)
         _announce(texts, waits, f"{len(texts)} task{'s' * (len(texts) != 1)} of {name_of(tasks)}, done by {who}")
-        for line in describe_limits([(name, who, {})], runtime.home):
-            print_message(line)
-        if not (yes or dry_run or _agrees(tasks, tick=tick)):
+        if not (yes or dry_run or _agrees(runtime.home, tasks, who, tick=tick)):
             return None
         name = task_name(tasks.stem if tasks.stem != "-" else "tasks")
     text = task_graph(texts, command, acceptance, waits, name, allow_empty=allow_empty, budget=budget,
@@ -197,8 +195,11 @@ def _announce(texts: list[str], waits: list[tuple[int, ...]], head: str) -> None
         print_message(f"{number:4}. {text.partition(chr(10))[0][:60]}{after}  [{name}]")
 
 
-def _agrees(tasks: Path, *, tick: bool) -> bool:
-    """Ask the user whether to start the list; Refused where nobody can answer, or nothing could be ticked later."""
+def _agrees(home: Path, tasks: Path, agent: str, *, tick: bool) -> bool:
+    """Say what each task may cost, and ask the user whether to start the list; Refused where nobody can answer, or
+    nothing could be ticked later."""
+    for line in describe_limits([("each task", agent, {})], home):
+        print_message(line)
     answer = _ask(tasks, "start them? [y/N] ")
     if answer is None:
         raise Refused("nothing was started, since nobody can be asked here; pass --yes to start the list")

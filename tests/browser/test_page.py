@@ -390,3 +390,6 @@ def test_candidates_are_compared_side_by_side_and_the_chosen_one_lands(crew: Ser
     page.locator("#waits").get_by_role("button", name="fix__b", exact=True).click()
     expect(page.locator(".run-id .pill")).to_contain_text("done", timeout=WORK)
     assert git(crew.place.repo, "show", "main:who.txt") == "fix__b"
+    page.goto(f"{crew.home}/")
+    page.get_by_role("button", name="Show what kept sending work back").click()
+    expect(page.locator("#lessons")).to_contain_text("No refusal has come twice", timeout=WORK)

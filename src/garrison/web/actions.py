@@ -6,6 +6,7 @@ that the page can do nothing that the terminal cannot.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -19,8 +20,8 @@ from garrison.system.command import run_to_end
 from garrison.values import Value
 from garrison.views.comments import MAX_COMMENTS
 
-SECONDS = 120.0
-"""Time limit of a command."""
+SECONDS, GATE_SECONDS = 120.0, 3600.0
+"""Time limit of a command, and of one that may run a gate."""
 TEXT = 8000
 """Longest text, which becomes an argument of a command."""
 _ENTRY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,80}\Z")
@@ -54,6 +55,11 @@ SCHEDULE: Mapping[str, Callable[[str], list[str]]] = {
     "run-now": lambda name: ["schedule", "run-now", "--", name],
     "pause": lambda name: ["schedule", "pause", "--", name],
     "unpause": lambda name: ["schedule", "unpause", "--", name],
+}
+LESSON: Mapping[str, Callable[[str], list[str]]] = {
+    "keep": lambda lesson: ["lessons", "keep", "--", lesson],
+    "keep-private": lambda lesson: ["lessons", "keep", "--private", "--", lesson],
+    "drop": lambda lesson: ["lessons", "drop", "--", lesson],
 }
 QUEUE: Mapping[str, Sequence[str]] = {"pause": ["merge-queue", "pause"], "resume": ["merge-queue", "unpause"]}
 """Action → the words of its command."""
@@ -151,6 +157,10 @@ def schedule_command_words(name: str, body: Mapping[str, object]) -> list[str]:
     return _choose(SCHEDULE, body)(name)
 
 
+def lesson_command_words(lesson: str, body: Mapping[str, object]) -> list[str]:
+    return _choose(LESSON, body)(lesson)
+
+
 def queue_command_words(repo: str, targets: Sequence[str], body: Mapping[str, object]) -> list[str]:
     """Return the command of a whole queue's action: that of `target`, one of `targets`, by default the first."""
     target = text_of(body, "target", required=False) or targets[0]
@@ -176,15 +186,42 @@ def text_of(body: Mapping[str, object], key: str, *, required: bool) -> str:
     return text
 
 
-async def run_command(home: Path, words: Sequence[str], text: str = "") -> str:
+async def run_command(home: Path, words: Sequence[str], text: str = "", *, repo: str = "",
+                      seconds: float = SECONDS) -> str:
     """Run one of our commands and return its last line; Refused, with that line, if it failed.
 
     Args:
         text: its standard input.
+        repo: folder in which it works; '' for the home.
     """
     argv, environment = program(home, words)
-    code, out, err = await run_to_end(argv, SECONDS, environment, cwd=str(home), text=text)
+    code, out, err = await run_to_end(argv, seconds, environment, cwd=repo or str(home), text=text)
     if code:
         raise Refused(failure_of(code, err, out))
     message = last_message(err, out)
     return message if message and "--json" not in words else "done"
+
+
+class ListedLesson(Value):
+    """A lesson, as `garrison lessons --json` lists it."""
+
+    id: str
+    state: str
+    text: str
+    place: str
+    times: int
+
+
+class ListedLessons(Value):
+    """The lessons of a repository."""
+
+    lessons: tuple[ListedLesson, ...]
+
+
+async def read_lessons(home: Path, repo: str) -> ListedLessons:
+    """Return the proposals and the kept lessons of a repository; Refused if its runs cannot be read."""
+    argv, environment = program(home, ("lessons", "--json"))
+    code, out, err = await run_to_end(argv, SECONDS, environment, cwd=repo, text="")
+    if code:
+        raise Refused(failure_of(code, err, out))
+    return ListedLessons(from_data(tuple[ListedLesson, ...], json.loads(out)))

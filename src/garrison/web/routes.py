@@ -125,6 +125,8 @@ class Page:
             post("/api/lint", self.lint),
             read("/api/schedules", lambda _: show_all(Schedules(self.home), time.time())),
             post("/api/schedules/{schedule}", self.act_on_schedule),
+            get("/api/lessons", self.lessons),
+            post("/api/lessons/{lesson}", self.act_on_lesson),
             get("/api/runs", self.runs),
             get("/api/runs/{run}", self.run),
             read("/api/runs/{run}/timeline", lambda asked: self.histories.timeline(run_of(asked))),
@@ -336,6 +338,25 @@ class Page:
         """Start a schedule's command now, pause it or resume it."""
         return await self._command(actions.schedule_command_words(
             request.path_params["schedule"], await body_of(request)))
+
+    async def lessons(self, request: Request) -> Response:
+        """List the lessons of a repository."""
+        repo = await self._repo(request.query_params.get("repo", ""))
+        return json_answer(await actions.read_lessons(self.home, repo))
+
+    async def act_on_lesson(self, request: Request) -> Response:
+        """Keep a proposed lesson, by a commit that the gate tests or in the home, or drop one."""
+        body = await body_of(request)
+        words = actions.lesson_command_words(request.path_params["lesson"], body)
+        repo = await self._repo(actions.text_of(body, "repo", required=True))
+        return json_answer({"ok": True, "message": await actions.run_command(
+            self.home, words, repo=repo, seconds=actions.GATE_SECONDS)})
+
+    async def _repo(self, named: str) -> str:
+        """Return a repository that a request names; NotFound for one without runs here."""
+        if named not in {place.repo for place in (await asyncio.to_thread(self._read_offer)).places}:
+            raise NotFound(f"{named!r:.200} is no repository with runs here")
+        return named
 
     async def _command(self, words: list[str]) -> Response:
         return json_answer({"ok": True, "message": await actions.run_command(self.home, words)})

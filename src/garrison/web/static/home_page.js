@@ -4,6 +4,7 @@
 import { act, get, part } from "./api.js";
 import { beginTask } from "./begin.js";
 import { EmptyHome } from "./empty_home.js";
+import { Lessons } from "./lessons.js";
 import { attempt, full, link, skipTo, tab } from "./notice.js";
 import { RunsTable } from "./runs_table.js";
 import { Schedules } from "./schedules.js";
@@ -31,7 +32,7 @@ export async function begin(main) {
         ? html`<${EmptyHome} home=${home} write=${write} />`
         : html`<${Waiting} waits=${waits} write=${write} /><${RunsTable} runs=${runs} write=${write} /><${Schedules}
               write=${write}
-            />`,
+            /><${Lessons} repos=${[...new Set((runs ?? []).map(run => run.repo).filter(Boolean))]} write=${write} />`,
       main,
     );
   };

@@ -44,6 +44,18 @@ export interface ChangedSoFar {
   new: number;
 }
 
+export interface ListedLesson {
+  id: string;
+  state: string;
+  text: string;
+  place: string;
+  times: number;
+}
+
+export interface ListedLessons {
+  lessons: Array<ListedLesson>;
+}
+
 export interface LogPiece {
   attempt: number;
   from: number;

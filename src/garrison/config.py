@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 AGENT_KINDS = ("command", "claude", "session", "acp")
 """Kinds of agent profiles."""
-PROFILE_RIGHTS = ("sandbox", "network", "hosts", "host_ports", "read", "write", "hide", "push", "image")
+PROFILE_RIGHTS = ("sandbox", "network", "hosts", "host_ports", "read", "write", "hide", "push", "image", "devcontainer")
 """Keys of an agent profile that state its rights in the sandbox, whatever its kind."""
 PROFILE_KEYS = ("kind", "env", "failover")
 """Other keys of an agent profile that mean the same whatever its kind."""

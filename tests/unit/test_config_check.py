@@ -52,7 +52,8 @@ def test_other_unknown_keys_are_reported(tmp_path: Path) -> None:
         "setup, chat, launch, guard, pull_requests, hosts, merge, limits, plan; your own keys begin with x_",
         f"note: {path}:3: [agents.aider] colour is not a setting; there are kind, env, failover, argv, success, "
         "tty, stdin, stream, resume_argv, exclude, set, silence, budget, budget_run, budget_day, max_turns, sandbox, "
-        "network, hosts, host_ports, read, write, hide, push, image; your own keys begin with x_"]
+        "network, hosts, host_ports, read, write, hide, push, image, devcontainer; "
+            "your own keys begin with x_"]
     assert registry.find_profile("aider", tmp_path).name == "aider"
 
 

@@ -33,7 +33,7 @@ def summary(finding: Finding | None) -> tuple[str, str, str] | None:
 
 
 def test_every_fix_has_its_own_name_and_description() -> None:
-    assert len({each.name for each in REMEDIES}) == len({each.description for each in REMEDIES}) == len(REMEDIES) == 18
+    assert len({each.name for each in REMEDIES}) == len({each.description for each in REMEDIES}) == len(REMEDIES) == 19
 
 
 @pytest.mark.parametrize(("state", "by_hand", "supervised", "expected"), [

@@ -41,6 +41,7 @@ from garrison.agents.variables import OWN, expand, references
 from garrison.config import PROFILE_KEYS, PROFILE_RIGHTS, AgentsConfig, config_path, parse_agent, read_config
 from garrison.errors import Refused, UsageError
 from garrison.plugins import PluginGroup, load
+from garrison.sandbox import container
 from garrison.sandbox.confine import find_hidden
 from garrison.sandbox.network import find_keys
 from garrison.sandbox.place import Mode, Role
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     from garrison.agents.profile import OutsideKey
     from garrison.config import AgentConfig, ConfigFile
     from garrison.records.budget import Limits
+    from garrison.sandbox.place import Rights
 
 OF = "of"
 """Setting of a session's profile, in addition to `SessionOptions`: the agent that it runs."""
@@ -361,6 +363,10 @@ def check_program(name: str, home: Path, environ: Mapping[str, str], passed: Ite
     program = profile.program
     if not program or "{" in program or ("/" in program and not program.startswith("/")):
         return
+    rights = read_rights(home, Role.AGENT, name, environ)
+    if rights.mode is Mode.CONTAINER and not profile.is_always_shown:
+        _check_in_image(profile.name, program, rights, home)
+        return
     found = shutil.which(program, path=environ.get("PATH", os.defpath))
     preset = find_preset(name) if name not in profiles(home) else None
     if found is None:
@@ -373,13 +379,24 @@ def check_program(name: str, home: Path, environ: Mapping[str, str], passed: Ite
         return
     if isinstance(preset, Preset) and passed is not None:
         _check_preset_access(preset, home, environ)
-    rights = read_rights(home, Role.AGENT, name, environ)
     for each in dict.fromkeys((found, *profile.scripts())):
         if hidden := find_hidden(each, environ, rights):
             where = f"{each}, a link to {hidden}," if str(hidden) != each else each
             read = installation_of(hidden) if each == found else hidden
             raise Refused(f"agent {profile.name} runs {where} which its sandbox does not show; add read = "
                           f'["{read}"] to [agents.{name}] in {config_path(home)}')
+
+
+def _check_in_image(name: str, program: str, rights: Rights, home: Path) -> None:
+    """Refuse an agent whose program its image does not have, and that is not shown in it; a repository's own image,
+    which the launch may still have to build, is not looked into."""
+    shown = (*rights.read, *rights.write)
+    if not rights.image or any(Path(program).is_relative_to(path) for path in shown):
+        return
+    if not container.find_program(container.ready(rights.image), program):
+        raise Refused(f"agent {name} runs {program}, which the image {rights.image} has not; add it to the image, or "
+                      f"show the machine's: its whole path in argv, and in read = [...] of [agents.{name}] in "
+                      f"{config_path(home)}")
 
 
 def programs_of(name: str, home: Path, command: str | None) -> list[str]:

@@ -105,7 +105,7 @@ def create_adhoc_run(runtime: Runtime, node: str, prd: str, target: Path,
         locale={name: runtime.environ[name] for name in LOCALE if name in runtime.environ},
         max_respawn=int(str(task.pop("max_respawn", None) or 10)), terminal=str(task.pop("terminal", None) or "auto"),
         held_back=list_withheld(runtime.environ, []), sandbox_mode=runtime.environ.get(MODE_VARIABLE, ""))
-    held = summarize_sandbox(runtime.home, {launch.agent}, runtime.environ)
+    held = summarize_sandbox(runtime.home, {launch.agent}, runtime.environ, git=git)
     launch = replace(launch, sandbox=held.line, sandbox_modes=held.modes, sandbox_gaps=held.gaps)
     if launch.is_held_by_landlock and launch.terminal in ("auto", "tmux"):
         launch = replace(launch, terminal="process")

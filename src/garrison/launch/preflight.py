@@ -65,9 +65,9 @@ from garrison.run.request import (
 )
 from garrison.run.state import EXIT, LANDED, NO_CHANGE, NOT_LANDED
 from garrison.run.status import FINAL, read_run_state
-from garrison.sandbox import private_files, services, setups
+from garrison.sandbox import devcontainer, private_files, services, setups
 from garrison.sandbox.place import MODE_VARIABLE, Mode, Role
-from garrison.sandbox.probe import missing_path_notes, summarize_sandbox
+from garrison.sandbox.probe import NAMES, missing_path_notes, summarize_sandbox
 from garrison.sandbox.rights import read_rights
 from garrison.system import machine
 from garrison.system.environment import list_withheld
@@ -179,9 +179,7 @@ def prepare_launch(runtime: Runtime, request: LaunchRequest, report: Callable[[s
     words |= {word for name in agents for word in registry.programs_of(name, runtime.home, None)}
     launch = replace(launch, programs=find_programs(words, runtime.environ))
     private_files.forget()
-    held = summarize_sandbox(runtime.home, agents, runtime.environ)
-    launch = replace(launch, sandbox=held.line, sandbox_modes=held.modes, sandbox_gaps=held.gaps,
-                     sandbox_mode=runtime.environ.get(MODE_VARIABLE, ""))
+    launch = _with_places(runtime, launch, git, agents, report)
     report(launch.sandbox)
     launch = replace(launch, terminal=_terminal_beside_landlock(runtime, launch, git))
     working = [(name, task.agent or agent, task.attrs) for name, task in here.tasks.items()
@@ -200,6 +198,20 @@ def _own_limit(request: LaunchRequest) -> list[str]:
     if request.budget_run in (None, "none"):
         return []
     return [f"the run may cost ${request.budget_run}; then its agents wait for you"]
+
+
+def _with_places(runtime: Runtime, launch: Launch, git: Git, agents: Iterable[str],
+                 report: Callable[[str], None]) -> Launch:
+    """Return the launch with the sandbox of its agents, gate and so on, and the set-up of a devcontainer.json."""
+    rights = [*(read_rights(runtime.home, Role.AGENT, name, runtime.environ) for name in sorted(agents)),
+              *(read_rights(runtime.home, role, "", runtime.environ) for role in NAMES)]
+    described = devcontainer.prepare_launch(git, launch.base_oid, rights, git.root, report)
+    if described is not None and launch.setup is None and described.setup:
+        report(f"set-up of {described.file}: {described.setup}")
+        launch = replace(launch, setup=described.setup)
+    held = summarize_sandbox(runtime.home, agents, runtime.environ, git=git)
+    return replace(launch, sandbox=held.line, sandbox_modes=held.modes, sandbox_gaps=held.gaps,
+                   sandbox_mode=runtime.environ.get(MODE_VARIABLE, ""))
 
 
 def _subfolder(git: Git, target: Path, base: str, base_oid: str, report: Callable[[str], None]) -> str:
@@ -697,7 +709,8 @@ def _with_sandbox(runtime: Runtime, launch: Launch) -> Launch:
         return launch
     environ = runtime.environment(launch, {})
     agents = used_agents(tasks_here(plan, launch.hosts), launch.agent, runtime.home, launch.failover)
-    held = summarize_sandbox(runtime.home, agents, {**runtime.environ, **environ})
+    held = summarize_sandbox(runtime.home, agents, {**runtime.environ, **environ},
+                             git=Git(Path(launch.repo), home=runtime.home))
     line = held.line
     if launch.is_held_by_landlock and read_rights(runtime.home, Role.AGENT, "", runtime.environ).mode is Mode.AUTO:
         line += "; an earlier version chose it, and this run keeps it: a new run needs it to be chosen by you"

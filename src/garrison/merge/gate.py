@@ -27,6 +27,7 @@ from garrison.records.names import parse_marker
 from garrison.sandbox import network, services, setups
 from garrison.sandbox.collect import find_checkout, git_mounts
 from garrison.sandbox.confine import confine
+from garrison.sandbox.devcontainer import image_key, with_devcontainer
 from garrison.sandbox.file_system import show_named_programs
 from garrison.sandbox.network import NetworkPlace, NetworkUser
 from garrison.sandbox.place import Mode, Place, Rights, Role
@@ -241,7 +242,8 @@ class GateRun:
             return bool(key)
         store = setups.store_of(slot.path.parent)
         digest = "" if not command else setups.digest_of(
-            worktree_files.setup_key(command, slot.path, self.config.lock_files), command, slot.path,
+            worktree_files.setup_key(command, slot.path, self.config.lock_files)
+            + image_key(self._rights("setup", self.environment), slot.git), command, slot.path,
             self.environment, checkout, store)
         target = "" if self.is_run_branch else self.target
         self.layer = slot.lay_setup(command, digest, commit, store, target)
@@ -382,7 +384,7 @@ class GateRun:
         role, rights = Role(stage), self._rights(stage, env)
         if rights.mode is Mode.NONE:
             return None
-        rights = show_named_programs(rights, command)
+        rights = with_devcontainer(show_named_programs(rights, command), self.slot.git)
         private = self.slot.sandbox / stage
         untrusted.set_aside(self.slot.sandbox, stage)
         git = self.slot.git

@@ -41,6 +41,7 @@ from garrison.records.json_io import read_json, write_json
 from garrison.sandbox import setups
 from garrison.sandbox.collect import find_checkout
 from garrison.sandbox.confine import confine
+from garrison.sandbox.devcontainer import image_key
 from garrison.sandbox.git_view import sandbox_folder
 from garrison.sandbox.place import Mount, Role
 from garrison.sandbox.probe import explain_missing_file, mode_here
@@ -354,6 +355,8 @@ class SetupJob:
         self._git, self._worktree, self._command = jobs.git, jobs.worktree, jobs.command(SETUP)
         self._store = setups.store_of(self._worktree.parent.parent)
         key = setup_key(self._command, self._worktree, jobs.launch.lock_files)
+        rights = read_rights(jobs.runtime.home, Role.SETUP, "", jobs.runtime.environ)
+        key += image_key(rights, jobs.git)
         self._digest = setups.digest_of(key, self._command, self._worktree, jobs.environment, checkout, self._store)
         self._lock: LifeLock | None = None
         self._job: Job | None = None

@@ -19,6 +19,7 @@ from garrison.records.identity import Identity
 from garrison.records.names import Key
 from garrison.sandbox import network, services, setups
 from garrison.sandbox.collect import find_checkout, git_mounts
+from garrison.sandbox.devcontainer import with_devcontainer
 from garrison.sandbox.file_system import show_named_programs
 from garrison.sandbox.git_config import NO_PUSH
 from garrison.sandbox.git_view import sandbox_folder
@@ -73,13 +74,13 @@ def node_place(runtime: Runtime, launch: Launch, task: Task, worktree: Path, rol
     if rights.mode is Mode.NONE:
         return None
     command = {Role.AGENT: task.command, Role.SETUP: task.setup, Role.ACCEPTANCE: task.acceptance}.get(role)
-    rights = show_named_programs(rights, command or "")
+    git = Git(Path(launch.repo), home=runtime.home)
+    rights = with_devcontainer(show_named_programs(rights, command or ""), git)
     own = worktree.with_name(worktree.name.removesuffix(VALIDATOR_SUFFIX))
     layer = setups.layer_of(own) if role is not Role.SETUP else None
     setup = sandbox_folder(worktree) / Role.SETUP  # an unchanged set-up of an earlier attempt is not run again
     name = f"{role}-{task.attempt}-{turn}" if turn else f"{role}-{home_of or task.attempt}"
     private = setup if role is Role.SETUP else sandbox_folder(worktree) / name
-    git = Git(Path(launch.repo), home=runtime.home)
     # What the set-up of an earlier version left in the worktree itself names the worktree's own path.
     is_earlier = bool(task.setup) and layer is None and role is not Role.SETUP
     checkout = None if is_earlier else find_checkout(git, rights, runtime.environ)

@@ -22,6 +22,7 @@ from garrison.errors import Refused
 from garrison.records import atomic, costs
 from garrison.sandbox import network
 from garrison.sandbox.confine import confine
+from garrison.sandbox.devcontainer import with_devcontainer
 from garrison.sandbox.file_system import is_within, show_named_programs
 from garrison.sandbox.git_view import GitView, find_git_dir, sandbox_folder
 from garrison.sandbox.network import NetworkUser
@@ -59,6 +60,7 @@ def checkout_place(role: Role, tree: Path, folder: Path, directory: Path | None,
     worktree = _worktree_of(tree, environ)
     if worktree is not None:
         git = Git(_repository_of(worktree), home=home)
+        rights = with_devcontainer(rights, git)
         seen = GitView(git, worktree).mounts()
     else:
         seen = (*_git_mounts(tree, mode_here(rights.mode)),)

@@ -23,6 +23,7 @@ from pathlib import Path
 
 from garrison.errors import GarrisonError, Hindered
 from garrison.records import atomic
+from garrison.sandbox.devcontainer import with_devcontainer
 from garrison.sandbox.git_view import (
     MERGE_HEADS,
     REPOSITORY,
@@ -271,6 +272,8 @@ def find_checkout(git: Git, rights: Rights, environ: Mapping[str, str]) -> Path 
     """Return where a repository's worktrees stand inside; None where nothing can be mounted."""
     if not mode_here(rights.mode).mounts:
         return None
+    if (workspace := with_devcontainer(rights, git).workspace) is not None:
+        return workspace
     return checkout_path(git.root, git.key, Path(environ.get("HOME") or "/"))
 
 

@@ -52,6 +52,7 @@ exec 3<&-
 exit
 """
 """First process of a container: ends with the command, and at the end of its launcher's life line (descriptor 3)."""
+PATH_OF_IMAGE = "${containerEnv:PATH}"
 _CALLS = "calls.json"
 _REFUSED_CALLS = frozenset({"io_uring_setup", "io_uring_enter", "io_uring_register", "add_key", "request_key", "keyctl",
                             "syslog", "setns", "clone3", "socketcall"})
@@ -114,6 +115,8 @@ class _Kept(Value):
 
 def ready(image: str) -> Engine:
     """Return the engine that runs an image, as it was found in this boot; Refused with the reason if none does."""
+    if not image:
+        raise Refused("mode = \"container\" needs an image here: image = \"…\" in [sandbox] of config.toml")
     return _kept(image) or find_engine(image)
 
 
@@ -161,11 +164,11 @@ def _try(program: str, image: str) -> Engine | str:
                         "/bin/sh", made.image_id, "-c", ":"], _TIMEOUT)
             if done.ok:
                 return engine
-            refusal = refusal or _first_error(done)
+            refusal = refusal or first_error(done)
     return refusal
 
 
-def _first_error(done: Done) -> str:
+def first_error(done: Done) -> str:
     """Return what an engine says failed; its last line may be a hint only."""
     lines = [line for line in done.err.strip().splitlines() if "rror" in line]
     return lines[-1].strip() if lines else done.last_error
@@ -215,6 +218,13 @@ def _keep(engine: Engine) -> None:
             atomic.write(_file(), json.dumps(known).encode(), durable=False)
 
 
+def find_program(engine: Engine, name: str) -> str:
+    """Return where a program is in the image, '' if nowhere."""
+    done = run([engine.program, *engine.options, "run", "--rm", "--network", "none", *_fixed_words(engine),
+                "--entrypoint", "/bin/sh", engine.image_id, "-c", 'command -v -- "$1"', "sh", name], _TIMEOUT)
+    return done.out.strip() if done.ok else ""
+
+
 # ---- the command line ------------------------------------------------------------------------------------------------
 
 
@@ -230,8 +240,8 @@ def command_line(engine: Engine, argv: Sequence[str], place: Place, steps: Itera
                       "cannot start one in garrison's network; set network = \"none\" or \"open\" in [sandbox] of "
                       "config.toml")
     network = "host" if place.entry or place.rights.network is Network.OPEN else "none"
-    words = [sys.executable, "-I", "-S", str(LAUNCHER), engine.program, *engine.options, "run", "--rm", "-i",
-             "--network", network, *_fixed_words(engine), *_labels(place, env)]
+    words = ["setpriv", "--pdeathsig", "KILL", "--", sys.executable, "-I", "-S", str(LAUNCHER), engine.program,
+             *engine.options, "run", "--rm", "-i", "--network", network, *_fixed_words(engine), *_labels(place, env)]
     if engine.is_podman:
         words += ["--preserve-fds", "1", "--no-hosts", "--replace"]
         words += ["--security-opt", f"seccomp={_write_calls(engine, place)}"] if engine.seccomp else []
@@ -239,7 +249,11 @@ def command_line(engine: Engine, argv: Sequence[str], place: Place, steps: Itera
         words += _mount_words(step)
     for name in sorted(env):
         words += ["--env", name]
-    words += ["--env", f"PATH={engine.path}"]
+    stated = dict(place.rights.container_env)
+    for name, value in {"PATH": engine.path, **stated}.items():
+        if name not in env:
+            words += ["--env", f"{name}={value.replace(PATH_OF_IMAGE, engine.path)}"]
+    words += place.rights.container_options
     if start is not None:
         words += ["--workdir", str(start)]
     return [*words, "--entrypoint", "/bin/sh", engine.image_id, "-c", _INIT, "garrison", *argv]

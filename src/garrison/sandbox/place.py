@@ -83,6 +83,14 @@ class Rights(Value):
     """Hosts and ports of this machine's that are reached at its own loopback device."""
     image: str = ""
     """Image of a container, '' for that of the repository's devcontainer.json."""
+    devcontainer: tuple[str, ...] = ()
+    """Keys of a devcontainer.json that the user allows (`devcontainer.GUARDED`)."""
+    workspace: Path | None = None
+    """Where a devcontainer.json has the worktree; None: at the path of the checkout."""
+    container_env: tuple[tuple[str, str], ...] = ()
+    """Variables of a devcontainer.json."""
+    container_options: tuple[str, ...] = ()
+    """Options for the engine that the user has allowed a devcontainer.json."""
     push: bool = False
     """True if an agent's git keeps the addresses and credential helpers to push with."""
 

@@ -20,7 +20,9 @@ from garrison.config import homes_list
 from garrison.ends import NOT_FOUND, End, EndKind
 from garrison.errors import Refused
 from garrison.records import atomic
+from garrison.sandbox import container
 from garrison.sandbox.bubblewrap import HOST_NAME, NAMESPACES, PROGRAM
+from garrison.sandbox.devcontainer import with_devcontainer
 from garrison.sandbox.file_system import named_programs
 from garrison.sandbox.place import Abilities, Mode, Network, Role
 from garrison.sandbox.rights import read_rights
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from garrison.sandbox.place import Place, Rights
+    from garrison.system.git import Git
 
 _SWITCHES = {"user.max_user_namespaces": "15000", "kernel.unprivileged_userns_clone": "1",
              "kernel.apparmor_restrict_unprivileged_userns": "0"}
@@ -180,20 +183,22 @@ class Summary(Value):
 
 
 def summarize_sandbox(home: Path, agents: Iterable[str], environ: Mapping[str, str],
-                      roles: Iterable[Role] = NAMES) -> Summary:
-    """Return which modes apply to these agents and roles; Refused if one cannot be held on this machine."""
-    held = held_modes(home, agents, environ, roles)
+                      roles: Iterable[Role] = NAMES, git: Git | None = None) -> Summary:
+    """Return which modes apply to these agents and roles; Refused if one cannot be held on this machine.
+
+    Args:
+        git: repository whose devcontainer.json is used where no image is named.
+    """
+    found = [(who, rights if git is None else with_devcontainer(rights, git))
+             for who, rights in _rights(home, agents, environ, roles)]
+    held = {who: _choose(who, rights) for who, rights in found}
     modes = set(held.values())
     able = machine() if modes - {Mode.NONE, Mode.CONTAINER} else None
-    return Summary(describe_modes(held, able), sorted(modes),
+    images = dict.fromkeys(rights.image for _, rights in found if rights.mode is Mode.CONTAINER)
+    engines = [f"{image}, run by {Path(container.ready(image).program).name}" for image in images]
+    words = describe_modes(held, able) + (f" of {' and '.join(engines)}" if engines else "")
+    return Summary(words, sorted(modes),
                    not all(mode.mounts for mode in modes) or (able is not None and not able.has_own_proc))
-
-
-def held_modes(home: Path, agents: Iterable[str], environ: Mapping[str, str],
-               roles: Iterable[Role] = NAMES) -> dict[str, Mode]:
-    """Return which mode applies to each of these agents and roles; Refused if one cannot be held on this machine."""
-    return {who: rights.mode if rights.mode in (Mode.NONE, Mode.CONTAINER) else _choose(who, rights.mode, machine())
-            for who, rights in _rights(home, agents, environ, roles)}
 
 
 def missing_path_notes(home: Path, agents: Iterable[str], environ: Mapping[str, str],
@@ -288,8 +293,10 @@ def describe_modes(held: Mapping[str, Mode], able: Abilities | None) -> str:
     return "".join([line, *(f"; {', '.join(by_mode[mode])}: {describe_mode(mode, able)}" for mode in others)])
 
 
-def _choose(who: str, mode: Mode, able: Abilities) -> Mode:
+def _choose(who: str, rights: Rights) -> Mode:
     try:
-        return choose_mode(mode, able)
+        if rights.mode is Mode.CONTAINER:
+            container.ready(rights.image)
+        return rights.mode if rights.mode in (Mode.NONE, Mode.CONTAINER) else choose_mode(rights.mode, machine())
     except Refused as error:
         raise Refused(f"{who}: {error}") from error

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 
 from garrison.config import ConfigFile, read_config
 from garrison.errors import UsageError
+from garrison.sandbox.devcontainer import GUARDED
 from garrison.sandbox.place import (
     AUTO_VARIABLE,
     DEFAULT_HOSTS,
@@ -77,6 +78,13 @@ def _image(value: object) -> str:
     return value
 
 
+def _devcontainer(value: object) -> tuple[str, ...]:
+    keys = as_strings(value)
+    if set(keys) - set(GUARDED):
+        raise ValueError(f"a list of keys of devcontainer.json among {', '.join(GUARDED)}")
+    return keys
+
+
 @dataclass(frozen=True)
 class SandboxConfig:
     """The table `[sandbox]`, and its tables for one role each; a profile has the same keys but for `mode`."""
@@ -90,6 +98,7 @@ class SandboxConfig:
     host_ports: tuple[tuple[str, int], ...] = setting((), _host_ports)
     push: bool = setting(False, as_flag)
     image: str = setting("", _image)
+    devcontainer: tuple[str, ...] = setting((), _devcontainer)
 
 
 def read_rights(home: Path, role: Role, agent: str = "", environ: Mapping[str, str] | None = None) -> Rights:
@@ -113,7 +122,7 @@ def rights_of(config: ConfigFile, role: Role, agent: str, environ: Mapping[str, 
                          for paths in (stated.read, stated.write, stated.hide))
     network = stated.network if is_network_stated or stated.mode is not Mode.NONE else Network.OPEN
     return Rights(stated.mode, network, stated.hosts, read, (), write, hide, stated.host_ports, stated.image,
-                  stated.push)
+                  stated.devcontainer, push=stated.push)
 
 
 def _expand(path: str, home: Path) -> Path:

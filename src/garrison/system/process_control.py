@@ -22,6 +22,7 @@ from garrison.system.processes import (
     ProcessId,
     ProcessRow,
     adopted,
+    is_container_monitor,
     is_sandbox,
     is_tmux,
     last_pid,
@@ -46,8 +47,8 @@ def select_targets(root: ProcessId | None, marker: str, rows: Iterable[ProcessRo
     """Return the processes to end, parents first. Pure.
 
     These are the root, its descendants that carry no other incarnation's marker (and nothing below those that do), all
-    processes with this `marker`, and their descendants by the same rule. tmux servers, the caller (a pid) with its
-    ancestors, and pid 1 are spared.
+    processes with this `marker`, and their descendants by the same rule. tmux servers, engines' monitors, the
+    caller (a pid) with its ancestors, and pid 1 are spared.
 
     Args:
         earlier: targets of an earlier scan of the same sweep, which may be gone by now: a process forked in between
@@ -66,7 +67,7 @@ def select_targets(root: ProcessId | None, marker: str, rows: Iterable[ProcessRo
              or (row.session in leaders and row.marker in (None, marker))]
     first.sort(key=lambda row: (row.id != root, row.ticks, row.pid))
     return [row.id for row in _with_descendants(first, by_pid, marker)
-            if row.pid not in spared and not is_tmux(row.comm)]
+            if row.pid not in spared and not is_tmux(row.comm) and not is_container_monitor(row)]
 
 
 def _with_descendants(first: list[ProcessRow], by_pid: Mapping[int, ProcessRow], marker: str) -> list[ProcessRow]:

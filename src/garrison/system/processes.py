@@ -318,6 +318,11 @@ def _thread_times(pid: int) -> tuple[str, ...]:
     return tuple(f"{thread} {_read(f'/proc/{pid}/task/{thread}/schedstat').split()[0].decode()}" for thread in threads)
 
 
+def is_container_monitor(row: ProcessRow) -> bool:
+    """Return whether a process is an engine's own, which outlives the container to remove it: it ends by itself."""
+    return row.comm == "conmon" or (row.comm == "podman" and row.marker is None)
+
+
 def is_tmux(comm: str) -> bool:
     return comm == "tmux" or comm.startswith("tmux:")
 

@@ -1,0 +1,81 @@
+"""Runs whose set-up, agent, acceptance and gate work in a container. Skipped without Podman."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+
+import pytest
+
+from container_support import IMAGE, missing
+from garrison.sandbox import container
+from support import DEADLINE, PROGRAM, Place, git, wait_for
+
+pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
+
+DESCRIBED = """\
+{
+  // what agents may change
+  "build": {"dockerfile": "Dockerfile", "args": {"WORD": "built"}},
+  "containerEnv": {"COLOUR": "red"},
+  "workspaceFolder": "/workspaces/project",
+  "postCreateCommand": "mkdir -p made && cp /etc/word made/by-set-up && echo $COLOUR >> made/by-set-up",
+}
+"""
+AGENT = """
+[ -e first ] || { touch first; sleep 5; }
+rm first
+{ cat made/by-set-up; pwd; git log --format=%s -1; ls /sys/class/net; } > seen
+git add seen && git commit -qm "In a container"
+"""
+
+
+def labels(run: str) -> list[str]:
+    return subprocess.run(["podman", "ps", "--all", "--filter", f"label=garrison.run={run}", "--format",
+                           '{{index .Labels "garrison.node"}} {{index .Labels "garrison.role"}}'],
+                          capture_output=True, text=True, check=True).stdout.split("\n")[:-1]
+
+
+@pytest.mark.parametrize("victim", ["runner", "orchestrator"])
+def test_a_killed_node_goes_on_in_a_new_container_and_lands_and_none_is_left(place: Place, victim: str) -> None:
+    folder = place.repo / ".devcontainer"
+    folder.mkdir()
+    (folder / "devcontainer.json").write_text(DESCRIBED)
+    (folder / "Dockerfile").write_text(f"FROM {IMAGE}\nARG WORD\nRUN echo $WORD > /etc/word\n")
+    (place.repo / ".gitignore").write_text("made\n")
+    git(place.repo, "add", ".")
+    git(place.repo, "commit", "-qm", "Describe a container")
+    (place.home / "config.toml").write_text(
+        f'[sandbox]\nmode = "container"\n[agents.double]\nargv = ["sh", "-c", {json.dumps(AGENT)}]\n')
+    run = f"r-{victim}-{os.getpid()}"
+    child = subprocess.Popen(
+        [*PROGRAM, "run", "look", "around", "--agent", "double", "--run", run, "--terminal", "process", "--acceptance",
+         "grep -q built seen", "--gate", "test -f made/by-set-up && test -f /etc/word && test ! -w /etc/word"],
+        cwd=place.repo, env=place.env, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, start_new_session=True)
+    wait_for("the agent's container", lambda: child.poll() is not None or (
+        labels(run) == ["look_around agent"] and list(place.trees.glob("*/*/look_around/first"))))
+    assert child.poll() is None, child.communicate()[0]
+    pid = json.loads((place.home / "identities" / f"{victim}-look_around@{run}.json").read_text())["pid"]
+    os.kill(pid, signal.SIGKILL)
+    out, _ = child.communicate(timeout=DEADLINE)
+    assert child.returncode == 0, out
+    assert "sandbox: container of localhost/garrison-devcontainer:" in out
+    assert git(place.repo, "show", "main:seen").splitlines() == [
+        "built", "red", "/workspaces/project", "Describe a container", "lo"]
+    assert not labels(run)
+    assert not [left for left in container.list_left() if left.run == run]
+
+
+def test_a_devcontainer_that_asks_for_more_is_refused_with_what_to_write(place: Place) -> None:
+    (place.repo / ".devcontainer.json").write_text('{"image": "x",\n "runArgs": ["--pid=host"]}\n')
+    git(place.repo, "add", ".")
+    git(place.repo, "commit", "-qm", "Ask for more")
+    (place.home / "config.toml").write_text('[sandbox]\nmode = "container"\n')
+    done = place.command("run", "say hi", "--command", "true", "--gate", "true", "--target-dir", place.repo)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == (
+        'garrison: .devcontainer.json:2: agents may change this file, so runArgs needs your consent: add devcontainer '
+        '= ["runArgs"] to [sandbox] of config.toml, or name an image yourself: image = "…" in [sandbox] of config.toml')

@@ -113,6 +113,8 @@ def test_a_verdict_of_gates_by_path_never_counts_for_the_whole_gate_and_the_whol
     assert found.find_passed(state, "other", web) is None
     state.verdicts.green["other", found.whole.key] = None
     assert found.find_passed(state, "other", web) == found.whole
+    same = book(state, FILE.replace('"make schema"', '"make test"'))
+    assert same.of(("schema",)) == same.whole and same.find_passed(state, "other", same.whole) == same.whole
     changed = book(state, FILE.replace("cd packages/web", "cd packages/web2"))
     assert changed.find_passed(state, "tree", changed.of(("web",))) is None, "the rule has another command now"
 

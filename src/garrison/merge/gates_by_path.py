@@ -219,6 +219,8 @@ class GateBook(Value, dict=True):
             return self.whole
         if names not in self._known:
             command = self.rules.command(names)
+            if command is not None and command == self.config.gate:  # by whatever name, it is the whole gate that runs
+                return self.whole
             config = replace(self.config, gate=command)
             self._known[names] = None if command is None else ChosenGate(
                 config, config.verdict_key(self.environment, self.targets_files), names)

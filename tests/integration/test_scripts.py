@@ -659,7 +659,7 @@ def test_heartbeats_of_many_writers_at_once(box: Box) -> None:
     reader = threading.Thread(target=read)
     reader.start()
     env = {**box.env, "PYTHONPATH": str(SCRIPTS)}
-    writers = [subprocess.Popen([sys.executable, "-c", _BEATS, "200"], env=env, stderr=subprocess.PIPE, text=True)
+    writers = [subprocess.Popen([sys.executable, "-c", _BEATS, "40"], env=env, stderr=subprocess.PIPE, text=True)
                for _ in range(4)]
     told = [writer.communicate(timeout=DEADLINE_S)[1] for writer in writers]
     over.set()

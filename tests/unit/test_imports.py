@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -38,45 +39,41 @@ for name in rest:
 PROGRAMS = ("run.launcher", "run.guardian", "run.merge_processor", "node.runner", "node.orchestrator")
 
 
+@cache
+def loaded(module: str) -> frozenset[str]:
+    """Return the modules in a process that has loaded this one."""
+    code = f"import sys; import garrison.processes.main, garrison.{module}; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-P", "-c", code], check=True, capture_output=True, text=True)
+    return frozenset(done.stdout.split())
+
+
 @pytest.mark.parametrize("module", PROGRAMS)
 def test_a_process_of_a_run_starts_without_an_async_loop_or_a_command_line_parser(module: str) -> None:
     """Each restart pays for them: asyncio takes 20 ms, a guardian's whole start 220. One constant was enough."""
-    code = f"""
-import sys
-import garrison.processes.main, garrison.{module}
-print(sorted({{"argparse", "asyncio", "click", "filelock", "lark", "libtmux", "psutil", "ssl"}} & set(sys.modules)))
-"""
-    done = subprocess.run([sys.executable, "-P", "-c", code], check=True, capture_output=True, text=True)
-    assert done.stdout == "[]\n"
+    assert not {"argparse", "asyncio", "click", "filelock", "lark", "libtmux", "psutil", "ssl"} & loaded(module)
 
 
 @pytest.mark.parametrize(("module", "unneeded"), [
-    ("garrison.run.launcher", "garrison.merge garrison.system.git garrison.pipeline.flow garrison.pipeline.lint"),
-    ("garrison.run.guardian", "garrison.system.tmux garrison.agents.failover garrison.agents.base"),
-    ("garrison.node.runner", "garrison.pipeline.flow garrison.pipeline.condition garrison.agents.graph"),
-    ("garrison.node.orchestrator", "garrison.pipeline.condition garrison.pipeline.graph garrison.agents.graph.model "
-                                   "garrison.agents.conversation.policy garrison.merge.queue garrison.records.events"),
-    ("garrison.agents.scripted", "yaml"),
-    ("garrison.cli.launch", "asyncio garrison.run.guardian garrison.run.repair"),
-    ("garrison.cli.status", "asyncio lark ssl"),
+    ("run.launcher", "garrison.merge garrison.system.git garrison.pipeline.flow garrison.pipeline.lint"),
+    ("run.guardian", "garrison.system.tmux garrison.agents.failover garrison.agents.base"),
+    ("node.runner", "garrison.pipeline.flow garrison.pipeline.condition garrison.agents.graph"),
+    ("node.orchestrator", "garrison.pipeline.condition garrison.pipeline.graph garrison.agents.graph.model "
+                          "garrison.agents.conversation.policy garrison.merge.queue garrison.records.events"),
+    ("agents.scripted", "yaml"),
+    ("cli.launch", "asyncio garrison.run.guardian garrison.run.repair"),
+    ("cli.status", "asyncio lark ssl"),
 ])
 def test_a_start_loads_only_what_it_works_with(module: str, unneeded: str) -> None:
     """Modules of records are most of what a start costs: the flow machine, whole, takes a runner 25 ms."""
     assert [name for name in unneeded.split() if importlib.util.find_spec(name) is None] == [], "moved: name it anew"
-    code = (f"import sys; import garrison.processes.main, {module}\n"
-            f"print(sorted({set(unneeded.split())!r} & set(sys.modules)))")
-    done = subprocess.run([sys.executable, "-P", "-c", code], check=True, capture_output=True, text=True)
-    assert done.stdout == "[]\n"
+    assert not set(unneeded.split()) & loaded(module)
 
 
 @pytest.mark.parametrize("module", [*PROGRAMS, "cli.launch", "cli.status"])
 def test_a_run_on_one_machine_loads_nothing_for_hosts(module: str) -> None:
     hosts = ("garrison.hosts", "temporalio")
     assert [name for name in hosts if importlib.util.find_spec(name) is None] == []
-    code = (f"import sys; import garrison.processes.main, garrison.{module}\n"
-            f"print([name for name in sys.modules if name.startswith({hosts})])")
-    done = subprocess.run([sys.executable, "-P", "-c", code], check=True, capture_output=True, text=True)
-    assert done.stdout == "[]\n"
+    assert [name for name in loaded(module) if name.startswith(hosts)] == []
 
 
 def test_a_program_calls_its_main_once_all_of_its_module_is_there() -> None:

@@ -30,6 +30,7 @@ from garrison.sandbox.rights import read_rights
 from garrison.sandbox.services import (
     LOG,
     LOOK,
+    READY_LOG,
     SETTINGS,
     SOCKET,
     STATE,
@@ -88,7 +89,7 @@ class Keeper:
         self._write()
         server = await asyncio.start_unix_server(self._accept, sock=listen(self.folder / SOCKET, 128), limit=BUFFER)
         failpoint.here("service:listening")
-        end_left(marker_of(self.settings, self.folder))
+        end_left(self.settings, self.folder)
         try:
             self._prepare_data()
             await self._serve()
@@ -130,7 +131,7 @@ class Keeper:
             return False
         if not self.settings.service.ready:
             return True
-        job = self._run(self.settings.service.ready, "ready.log", timeout=10.0)
+        job = self._run(self.settings.service.ready, READY_LOG, timeout=10.0)
         while (end := job.poll(time.monotonic())) is None:
             await asyncio.sleep(0.02)
         return end.ok
@@ -228,7 +229,7 @@ def start_confined(settings: ServiceSettings, command: str, folder: Path, data: 
     place = Place(Role.TOOL, rights, data, folder / "private", entry=tuple(entry),
                   user=UID if os.geteuid() == 0 else None)
     line = command.replace("{port}", str(service.port)).replace("{data}", str(data))
-    env = child_environment({**os.environ, "PATH": settings.path}, (), {processes.MARKER: marker_of(settings, folder)})
+    env = child_environment({**os.environ, "PATH": settings.path}, (), {processes.MARKER: marker_of(settings, log)})
     confined = confine(["/bin/sh", "-c", line], env, place)
     return Job.start(confined.argv, env=confined.env, cwd=data, log=log, timeout_s=timeout, grace=0.0)
 
@@ -244,7 +245,7 @@ def template_folder(settings: ServiceSettings, entry: Sequence[str]) -> Path:
             os.utime(folder)
             return folder / DATA
         _sweep(store)
-        end_left(marker_of(settings, folder))
+        end_left(settings, folder)
         if folder.exists():  # of a keeper that was killed
             untrusted.remove(store, key)
         making = atomic.make_directory(folder / "data.part")

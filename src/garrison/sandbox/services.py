@@ -49,6 +49,7 @@ FOLDER = "services"
 TEMPLATES = ".services"
 """Folder of a repository's worktrees with the data folders that templates made, one for each command and version."""
 SETTINGS, STATE, LOG, SOCKET, USERS = "settings.json", "state.json", "output.log", "socket", "users.json"
+READY_LOG = "ready.log"
 """Files of a service's folder."""
 LINGER = 15.0
 """Seconds without a living user after which a keeper ends: a killed runner has a successor by then."""
@@ -109,9 +110,9 @@ class ServiceUser(Value):
     linger: float = LINGER
 
 
-def marker_of(settings: ServiceSettings, folder: Path) -> str:
-    """Return the marker of the commands that run for a service in a folder, or make a template there."""
-    return f"{settings.home}:{settings.run}:service-{settings.name}#{2 + zlib.crc32(os.fsencode(folder))}"
+def marker_of(settings: ServiceSettings, log: Path) -> str:
+    """Return the marker of the command that writes that log; each has its own, since a job ends all that bear its."""
+    return f"{settings.home}:{settings.run}:service-{settings.name}#{2 + zlib.crc32(os.fsencode(log))}"
 
 
 def variables(home: Path) -> dict[str, str]:
@@ -239,22 +240,23 @@ def use_until_end_of(folder: Path, process: ProcessId) -> None:
 def stop(folder: Path) -> None:
     """End the services in a folder, and remove it."""
     keepers = [read_state(each) for each in _folders(folder)]
-    markers = [marker_of(settings, each) for each in _folders(folder) if (settings := _settings_of(each)) is not None]
+    left = [(settings, each) for each in _folders(folder) if (settings := _settings_of(each)) is not None]
     for state in keepers:
         with suppress(GarrisonError):
             processes.send(state.pid, state.ticks, signal.SIGTERM)
     _await(lambda: not any(processes.is_running(state.pid, state.ticks) for state in keepers), time.monotonic() + 10)
-    for marker in markers:
-        end_left(marker)
+    for settings, each in left:
+        end_left(settings, each)
     if folder.is_dir():
         with suppress(GarrisonError, OSError):
             untrusted.remove(folder.parent, folder.name)
 
 
-def end_left(marker: str) -> None:
-    """End the commands that a killed keeper left: a sandbox that is just being made does not end with it."""
-    with suppress(GarrisonError):
-        kill_tree(None, marker, grace=0.0)
+def end_left(settings: ServiceSettings, folder: Path) -> None:
+    """End what a killed keeper left of a folder: a sandbox that is just being made does not end with it."""
+    for log in (LOG, READY_LOG):
+        with suppress(GarrisonError):
+            kill_tree(None, marker_of(settings, folder / log), grace=0.0)
 
 
 def _settings_of(folder: Path) -> ServiceSettings | None:

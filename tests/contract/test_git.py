@@ -351,7 +351,7 @@ def test_repositories_garrison_cannot_work_on_are_refused_with_what_to_do(repo, 
     git(tmp_path / "unborn", "checkout", "-q", "--orphan", "new")
     (tmp_path / "a-file").touch()
     for name, word in (("nowhere", "does not exist"), ("a-file", "is a file"), (".", "git init"),
-                       ("bare", "clone it"), ("hub", f"start in a worktree of it, such as {tmp_path}/leaf"),
+                       ("bare", "clone it"), ("hub", f"start in a worktree of it: `cd {tmp_path}/leaf`"),
                        ("folder", "worktree add main"), ("shallow", "--unshallow"),
                        ("empty", "--allow-empty"), ("unborn", "switch"), ("repo/.git", "checkout")):
         with pytest.raises(Refused, match=word):

@@ -489,3 +489,16 @@ def test_a_node_on_another_machine_is_shown_through_ssh(by_ssh: bool, node: Node
     left = subprocess.run(["pgrep", "-f", f"relay {tmp_path}"], capture_output=True, text=True, check=False).stdout
     assert not left.strip()
     assert not list(tmp_path.rglob("*.sock"))
+
+
+@pytest.mark.parametrize(("words", "remedy"), [("exit 2", "garrison host add box` brings yours"),
+                                              ("echo garrison: no >&2; exit 1", "its preview on box has ended: no")])
+def test_a_host_that_cannot_show_a_node_is_named_with_what_helps(words: str, remedy: str, node: Node, tmp_path: Path,
+                                                                 ) -> None:
+    node.serve("127.0.0.1", 3000)
+    store = on_a_host(node, tmp_path, "")
+    (tmp_path / "garrison").write_text(f"#!/bin/sh\n{words}\n")
+    with closing(NodeAnywhere(store, Wanted("web", "r1"), str)) as subject, pytest.raises(Refused) as refused:
+        asyncio.run(Preview(store.home, Wanted("web", "r1"), Address(), subject, print).run(print))
+    assert remedy in str(refused.value) and "\n" not in str(refused.value)
+    assert not list(tmp_path.rglob("*.sock"))

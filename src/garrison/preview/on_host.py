@@ -59,6 +59,8 @@ MAX_REMOTE = 100
 """Bytes of a socket's path on the host, which the ssh server there takes as it is."""
 USAGE_ERROR = 2
 """Exit code of a garrison that does not know `--relay`."""
+SSH_FAILED = 255
+"""Exit code of ssh itself."""
 _CHUNK, _MAX_LINE = 64 << 10, 1 << 20
 _PORT_LINE = 8
 
@@ -160,7 +162,11 @@ class NodeAnywhere(NodeAtWork):
         def explain(code: int, err: bytes) -> str:
             if code == USAGE_ERROR:
                 return f"garrison on {state.host} is of another version; `garrison host add {state.host}` brings yours"
-            return way.explain(err) if way.ssh else f"its preview on {state.host} has ended (exit code {code})"
+            if way.ssh and code == SSH_FAILED:
+                return way.explain(err)
+            said = err.decode(errors="replace").strip().splitlines()
+            return f"its preview on {state.host} has ended: " + (
+                said[-1].removeprefix("garrison: ")[:300] if said else f"exit code {code}")
 
         self._explain = explain
         atomic.make_directory(self._folder)

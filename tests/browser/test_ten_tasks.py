@@ -68,10 +68,12 @@ def test_ten_tasks_are_reviewed_and_landed_on_the_page_alone(run: Served, opened
     asked = cards.filter(has_text="Rewrite every caller")
     expect(asked).to_be_visible(timeout=WORK)
     asked.get_by_role("button", name="Keep the old rule").click()
+    expect(page.locator("#toast")).to_contain_text("answer recorded", timeout=WORK)
     failed = cards.filter(has=page.get_by_role("button", name=RETRIED, exact=True), has_text="no network")
     expect(failed).to_be_visible(timeout=WORK)
     failed.get_by_role("button", name="Retry").click()
     page.locator("dialog.ask").get_by_role("button", name="Retry").click()
+    expect(page.locator("#toast")).to_contain_text(f"{RETRIED} is retried", timeout=WORK)
 
     look_at(SENT_BACK, 1)
     changes.locator("tr.add", has_text=f"{SENT_BACK} 1").get_by_role("button").click()

@@ -34,6 +34,14 @@ function reasonOf(one, next, state) {
   return next?.why_again || (state === "failed" || !one.why_again ? one.reason : `retry: ${one.why_again}`);
 }
 
+/** A reason: its first line says it; the others, which are mostly an output, stand as in a terminal. */
+function Reason({ text, whole }) {
+  const [first, ...others] = text.split("\n");
+  const rest = others.join("\n").replace(/^\n+/, "").trimEnd();
+  return html`<p class="reason">${first}</p>
+    ${whole && rest && html`<pre class="reason wrap">${rest}</pre>`}`;
+}
+
 /** One attempt; the `next` one, if there is one, has the reason why it was not good enough. */
 function Attempt({ one, next }) {
   const { lives = [] } = one;
@@ -46,7 +54,7 @@ function Attempt({ one, next }) {
       ><span>${wordOf(state)}</span>
       ${one.started && html`<time> ${clock(one.started)}${one.ended ? ` – ${clock(one.ended)}` : ""}</time>`}
     </p>
-    ${reason && html`<p class="reason">${tail ? reason.split("\n")[0] : reason}</p>`}
+    ${reason && html`<${Reason} text=${reason} whole=${!tail} />`}
     ${tail && html`<${Tail} text=${tail.slice(-TAIL)} />`}
     ${
       one.branch &&

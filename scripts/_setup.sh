@@ -98,12 +98,13 @@ system_packages() {
     have bwrap || say "set-up: bubblewrap is missing; garrison asks at its first launch what shall hold agents instead (docs/security.md); to have it: $(install_command bubblewrap)"
 }
 
-# Packages that only tests need: without a browser, Graphviz, npm or an ssh server, those tests are skipped.
+# Packages that only tests need: without a browser, Graphviz, npm, Podman or an ssh server, those tests are skipped.
 test_packages() {
     wanted=
     have npm || wanted="nodejs npm"
     have dot || wanted="${wanted:+$wanted }graphviz"
     # Outside of a container, Debian's package would leave an ssh server running that the user did not ask for.
+    have podman || ! is_root || wanted="${wanted:+$wanted }podman runc mmdebstrap"
     have sshd || ! in_container || wanted="${wanted:+$wanted }openssh-server"
     # The headless build is half as large and uses half the CPU; older distributions have only the other one.
     browser=
@@ -118,6 +119,18 @@ test_packages() {
     # shellcheck disable=SC2086
     [ -z "$wanted" ] || try_install $wanted ||
         say "set-up: some tests are skipped; to run them too: $(install_command $wanted)"
+}
+
+# An image for tests of containers, without any registry: a minute, once.
+container_image() {
+    have podman && have mmdebstrap && is_root || return 0
+    name=localhost/garrison-test-place
+    podman image exists "$name" 2>/dev/null && return 0
+    # shellcheck disable=SC1091
+    suite=$(. /etc/os-release && echo "$VERSION_CODENAME")
+    mmdebstrap --quiet --variant=minbase --include=git,python3-minimal "$suite" - 2>/dev/null </dev/null |
+        podman import --quiet - "$name" >/dev/null 2>&1 ||
+        say "set-up: no image for containers could be made; their tests are skipped"
 }
 
 # Lint, format and types of the page need what package-lock.json names; without npm that check is skipped.
@@ -305,7 +318,7 @@ set_up() {
 # As set_up, with what only tests need; the packages come while .venv is made. Ctrl-C lets apt-get finish.
 set_up_for_tests() {
     sane_environment
-    (system_packages && test_packages && page_tools) &
+    (system_packages && test_packages && container_image && page_tools) &
     packages=$!
     environment test
     wait "$packages"

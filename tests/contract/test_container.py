@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from container_support import IMAGE, missing
+from container_support import IMAGE, container_engine
 from garrison.doctor.findings import judge_container
 from garrison.errors import Refused
 from garrison.sandbox import container
@@ -20,8 +20,8 @@ from garrison.sandbox.confine import Confined, confine
 from garrison.sandbox.place import Mode, Mount, Network, Place, Rights, Role
 from support import wait_for
 
-pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
 RUN = f"r-{os.getpid()}"
+__all__ = ["container_engine"]
 MARKER = f"/nowhere:{RUN}:orchestrator-n1#1"
 READY = "inside"
 

@@ -9,12 +9,11 @@ import subprocess
 
 import pytest
 
-from container_support import IMAGE, missing
+from container_support import IMAGE, container_engine
 from garrison.sandbox import container
 from support import DEADLINE, PROGRAM, Place, git, wait_for
 
-pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
-
+__all__ = ["container_engine"]
 DESCRIBED = """\
 {
   // what agents may change

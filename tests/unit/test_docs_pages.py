@@ -103,9 +103,9 @@ def test_every_configuration_of_a_page_is_taken(text: str, tmp_path: Path) -> No
 
 def test_no_page_shows_a_configuration_that_is_not_found() -> None:
     assert {each.id.rpartition("-")[0] for each in SHOWN if each.id} == {
-        "agents.md", "capacity.md", "claude.md", "committed-files.md", "configuration.md", "delegation.md",
-        "first-agent.md", "how-to.md", "network.md", "notify.md", "scale-out.md", "security.md", "services.md",
-        "supervision.md", "testing-without-a-key.md"}
+        "agents.md", "capacity.md", "claude.md", "committed-files.md", "configuration.md", "containers.md",
+        "delegation.md", "first-agent.md", "how-to.md", "network.md", "notify.md", "scale-out.md", "security.md",
+        "services.md", "supervision.md", "testing-without-a-key.md"}
 
 
 TRANSLATED = re.compile(r"\b(?:is|are|be) told\b|, too\b|\bgo(?:es)? on\b|\bof (?:its|their) own\b|\bwhoever\b"
@@ -120,6 +120,7 @@ MOST_WORDS = 37_750 + ROWS_OF_FEATURES
 FEATURES, OF_A_FEATURE = frozenset({
     "acp.md",
     "best-of-n.md",
+    "containers.md",
     "lessons.md",
     "mcp.md",
     "monorepos.md",

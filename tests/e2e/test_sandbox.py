@@ -52,19 +52,6 @@ def test_a_run_lands_from_inside_the_sandbox_and_sees_nothing_else(place: Place)
     assert not list(place.trees.rglob(".*.sandbox/agent*")), "what the agents had of their own is left"
 
 
-def test_a_successor_continues_what_a_killed_orchestrators_agent_committed(place: Place) -> None:
-    confine(place)
-    command = ('if test -e first.txt; then echo second > second.txt; else echo first > first.txt; git add -A; '
-               'git commit -qm first; touch committed; sleep 600; fi; git add -A; git commit -qm second')
-    child = place.launch(graph(place.root, f'one [shape=box, command="{command}"]; start -> one -> exit;'), gate="true")
-    wait_for("the agent has committed", lambda: next(place.trees.glob("*/r1/one/committed"), None))
-    place.kill("orchestrator-one")
-    assert place.finish(child) == 0, place.logs()
-    assert git(place.repo, "show", "main:first.txt") == "first"
-    assert git(place.repo, "show", "main:second.txt") == "second"
-    assert place.deaths() == {"orchestrator-one": [1]}
-
-
 def test_a_mode_that_cannot_be_held_refuses_the_launch_in_one_line(place: Place) -> None:
     confine(place)
     (place.root / "bin").mkdir()

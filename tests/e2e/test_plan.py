@@ -164,6 +164,32 @@ def test_a_killed_plan_is_kept_and_a_failed_one_is_mended_once(place: Place) -> 
     assert Path(place.repo, "both.txt").exists()
 
 
+def test_killed_at_each_step_a_plan_is_one_run_and_its_mending_another(place: Place) -> None:
+    configure(place, 'two) exit 3;; two_again) echo two >"two.txt"; exit;;')
+    command = place.plan(GOOD, {"tasks": [task("two_again", "one", replaces="two", files="two.txt")]})
+    steps = {"plan:planning", "plan:graph", "plan:proposed", "plan:launched", "plan:created"}
+    place.env |= {"GARRISON_FAILPOINT": ",".join(steps), "GARRISON_FAILPOINT_TIMES": "2"}
+    words, options = ["write both", "--command", command], ["--no-gate", "--terminal", "process", "--max-rework", "0"]
+    for _ in range(12):
+        done = subprocess.run([*PROGRAM, "plan", *words, *options, "--yes", "--detach"], cwd=place.repo, env=place.env, text=True,
+                              capture_output=True, check=False, timeout=DEADLINE)
+        if done.returncode != -signal.SIGKILL:
+            break
+        words = ["--continue", records(place)["id"]]
+        # planned anew, it answers with its first plan
+        for number in range(2, 9):
+            (place.root / f"answer-{number}").write_text(json.dumps(GOOD))
+    assert done.returncode == 0, done.stderr
+    assert set(place.failpoint_kills()) == steps
+    name = records(place)["id"]
+    for number in range(2, 9):
+        (place.root / f"answer-{number}").write_text(
+            json.dumps({"tasks": [task("two_again", "one", replaces="two", files="two.txt")]}))
+    wait_for("the mended run ends", lambda: place.status(f"{name}-2") == "done")
+    assert sorted(path.name for path in (place.home / "runs").iterdir()) == [name, f"{name}-2"]
+    assert records(place)["runs"] == [name, f"{name}-2"]
+
+
 def test_a_run_in_the_background_is_mended_within_the_approved_money_whoever_is_killed(place: Place) -> None:
     """The launcher has it mended: first the command that does it is killed, then all of the machine's processes."""
     configure(place, 'two) exit 3;; two_again) echo two >"two.txt"; exit;;')

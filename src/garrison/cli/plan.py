@@ -34,8 +34,11 @@ from garrison.plan.proposal import CHECK, NO_PAST, Past, PlanRules
 from garrison.plan.store import PlanAnswer, PlanRecord, Plans, PlanStage
 from garrison.processes.runtime import Runtime
 from garrison.records import atomic
+from garrison.records.identity import Identity
+from garrison.records.names import launcher_key
 from garrison.records.run import LAND_NODE
 from garrison.run.request import LaunchRequest, read_defaults
+from garrison.system import failpoint
 from garrison.system.git import Git, validate_repository
 from garrison.values import fields_of, replace
 
@@ -127,10 +130,11 @@ def plan(words: tuple[str, ...], file: Path | None, issue: int | None, answer: t
         except OpenQuestions as error:
             session.show_questions(error.questions)
             return WAITING
-        if not text:
+        run = session.launch(text, dry_run=dry_run) if text else session.created
+        if run is None:
             return session.code
-        run = session.launch(text, detach=detach, dry_run=dry_run, serve=serve)
-    return None if detach or run is None else session.follow(run)  # the launcher may work on the plan while we follow
+        session.start(run, detach=detach, serve=serve)
+    return None if detach else session.follow(run)  # the launcher may work on the plan while we follow
 
 
 def make_plan(runtime: Runtime, here: Path, goal: str, run: str, agent: str | None) -> str:
@@ -198,6 +202,8 @@ class PlanSession:
         self.config = read_config(runtime.home).plan()
         self.code = 0
         """Exit code where nothing is launched."""
+        self.created: Launch | None = None
+        """Run that was created and never started."""
 
     @property
     def can_ask(self) -> bool:
@@ -423,8 +429,8 @@ class PlanSession:
 
     # ---- the run
 
-    def launch(self, text: str, *, detach: bool, dry_run: bool, serve: bool) -> Launch | None:
-        """Launch an approved graph in the background; None where it is only checked."""
+    def launch(self, text: str, *, dry_run: bool) -> Launch | None:
+        """Create the run of an approved graph; None where that is only checked."""
         from garrison.cli import launch as launching  # a plan that is only shown needs nothing of a launch
 
         run = self.options.get("run") or self._next_run()
@@ -432,14 +438,18 @@ class PlanSession:
             self.plans.write_graph(self.plan.id, text)
             self.record_launch(run)
         created = launching.create(self.runtime, self._request(run, text), dry_run=dry_run, as_json=self.as_json)
-        if created is None:
-            return None
+        failpoint.here("plan:created")
+        return created
+
+    def start(self, created: Launch, *, detach: bool, serve: bool) -> None:
+        """Start a run in the background."""
+        from garrison.cli import launch as launching
+
         if serve:
             launching.serve_page(self.runtime, created.run_id)
         pid = launching.start_detached(self.runtime, created, ["--json"] if self.as_json else [])
         if detach:
             launching.announce_detached(created.run_id, pid, as_json=self.as_json)
-        return created
 
     def follow(self, created: Launch) -> int:
         """Follow a run, and the one that takes the place of what has failed in it; return the last one's exit code."""
@@ -493,6 +503,9 @@ class PlanSession:
         state = read_run_state(self.runtime, run)
         if state.status == Status.FAILED and self._can_mend():
             return self._mend(state)
+        if state.status == Status.NEW and self.runtime.store.read(Identity, launcher_key(run)) is None:
+            self.created = self.runtime.launch(run)
+            return ""
         print_message(f"plan {self.plan.id} has the run {run}, which is {state.status}; `garrison status {run}` shows "
                       "it")
         return ""

@@ -16,7 +16,7 @@ from garrison.records.life_lock import LifeLock
 from garrison.records.names import check_run, to_run_stem
 from garrison.records.record import Record, stated
 from garrison.run.request import LaunchRequest
-from garrison.system import untrusted
+from garrison.system import failpoint, untrusted
 from garrison.values import Value
 
 if TYPE_CHECKING:
@@ -110,6 +110,7 @@ class Plans:
     def write(self, plan: PlanRecord) -> PlanRecord:
         """Make a plan's record durable; return it."""
         atomic.write(self.folder(plan.id) / RECORD, record.encode(plan))
+        failpoint.here(f"plan:{plan.stage}")
         return plan
 
     def read(self, name: str) -> PlanRecord:
@@ -148,6 +149,7 @@ class Plans:
 
     def write_graph(self, name: str, text: str) -> None:
         atomic.write(self.folder(name) / GRAPH, text.encode())
+        failpoint.here("plan:graph")
 
     def remove_tree(self, name: str) -> None:
         """Remove the planner's copy of the repository, and its processes' private folders."""

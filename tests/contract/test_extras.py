@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import tomllib
@@ -131,3 +132,13 @@ def test_the_line_is_that_of_the_installer(tmp_path: Path, marks: dict[str, str]
         (tmp_path / name).write_text(text)
     everything = ",".join(sorted(name for name, extra in EXTRAS.items() if extra.is_installed or name == "acp"))
     assert install_line("acp", tmp_path, source) == line.replace("PYTHON", sys.executable).replace("ALL", everything)
+
+
+def test_container_file_and_userlands_name_extras_that_exist() -> None:
+    container, userlands = ((ROOT / name).read_text() for name in ("Containerfile", "scripts/userlands"))
+    chosen = re.findall(r"EXTRAS=([\w,]+)", container)
+    assert len(chosen) == 2
+    assert {name for names in chosen for name in names.split(",")} <= EXTRAS.keys()
+    [tried] = re.findall(r"for name in (.+); do extra", userlands)
+    assert {*tried.split()} == {*EXTRAS, "all"}
+    assert (ROOT / ".containerignore").read_text() == "*\n!dist/garrison-*.whl\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,29 @@ def test_the_first_run_of_a_home_is_listed_at_once(tmp_path: Path, monkeypatch: 
             builder.run("r2", "a").close()
             assert {one["run"] for one in (await stream.until("runs")).data["runs"]} == {"r1", "r2"}
             stream.close()
+
+    on(tmp_path, scene)
+
+
+def test_the_first_event_can_be_had_alone_and_the_stream_continues_after_it(tmp_path: Path) -> None:
+    async def scene(builder: HomeBuilder) -> None:
+        guardian = builder.run("r1", "a")
+        async with site(tmp_path) as here:
+            def events(body: bytes) -> list[list[str]]:
+                return [event.split("\n") for event in body.decode().split("\n\n") if event]
+
+            [[first, name, data]] = events((await here.get("/api/events?run=r1&first=1")).body)
+            assert name == "event: snapshot" and json.loads(data.removeprefix("data: "))["run"] == "r1"
+            [[name, _]] = events((await here.get("/api/events?run=gone&first=1")).body)
+            assert name == "event: gone"
+            [[name, _]] = events((await here.get("/api/events?runs=1&first=1")).body)
+            assert name == "event: runs"
+            guardian.append("node", {"node": "a", "status": "active", "attempt": 1}, builder.now())
+            stream = await here.stream("/api/events?run=r1", after=first.removeprefix("id: "))
+            found = await stream.next()
+            assert found is not None and found.event == "change", "nothing again, nothing missed"
+            stream.close()
+        guardian.close()
 
     on(tmp_path, scene)
 

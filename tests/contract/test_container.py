@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -135,6 +136,22 @@ def test_a_container_that_nobody_holds_is_found_by_its_labels_and_removed() -> N
     assert left.id[:12] in judge_container(left).text
     container.remove_left([left])
     assert not left_here()
+
+
+def test_a_terminal_is_one_inside_as_well(place: Place) -> None:
+    made = confined(place, "tty; stty size; read -r line; echo got $line")
+    outer, inner = os.openpty()
+    with subprocess.Popen(made.argv, env=dict(made.env), stdin=inner, stdout=inner, stderr=inner,
+                          start_new_session=True) as child:
+        os.close(inner)
+        os.write(outer, b"typed\n")
+        told = b""
+        with contextlib.suppress(OSError):  # EIO once nobody has the other end
+            while piece := os.read(outer, 1000):
+                told += piece
+        assert child.wait(30) == 0
+    os.close(outer)
+    assert b"/dev/pts/0" in told and b"got typed" in told
 
 
 def test_an_image_that_nothing_has_is_refused_with_its_name() -> None:

@@ -177,7 +177,8 @@ class CommandAgent:
             descriptors = (terminal.descriptor,)
             launcher = [sys.executable, "-I", "-S", str(_LAUNCHER), str(terminal.descriptor), *map(str, terminal.size)]
         confined = confine([*launcher, *argv], environment, assignment.place)
-        if launcher and confined.mode is Mode.LANDLOCK:  # which lets no process inside open a terminal for another
+        # The one lets no process inside open a terminal for another, the other passes nothing in but its own.
+        if launcher and confined.mode in (Mode.LANDLOCK, Mode.CONTAINER):
             confined = confine(argv, environment, assignment.place)
             confined = replace(confined, argv=(*launcher, *confined.argv))
         text = (message or assignment.read_prompt()) if self.profile.stdin == PROMPT else None

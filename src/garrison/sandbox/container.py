@@ -354,7 +354,7 @@ def list_left() -> list[LeftContainer]:
         if not ids:
             continue
         state = run([program, "inspect", *ids], _TIMEOUT)
-        for facts in json.loads(state.out) if state.ok else []:
+        for facts in json.loads(state.out.strip() or "[]"):  # also if one of them has ended meanwhile
             labels = facts["Config"].get("Labels") or {}
             if not _is_held(labels.get(LABEL, "")):
                 found.append(LeftContainer(program, facts["Id"], labels.get(RUN_LABEL, ""), labels.get(NODE_LABEL, ""),

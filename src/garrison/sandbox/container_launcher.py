@@ -35,12 +35,13 @@ def main(words: list[str]) -> int:
     ours, line = socket.socketpair()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: None)  # not ignored, which the client and the container would inherit
+    terminal = ["--tty"] if os.isatty(0) else []  # the engine gives what is inside another one, and keeps its size
     pid = os.fork()
     if pid == 0:
         try:
             os.dup2(line.fileno(), LINE)
             os.set_inheritable(LINE, True)
-            os.execvp("setpriv", ["setpriv", "--pdeathsig", "KILL", "--", *words[:run + 1], "--name", name,
+            os.execvp("setpriv", ["setpriv", "--pdeathsig", "KILL", "--", *words[:run + 1], *terminal, "--name", name,
                                   "--label", f"garrison.owner={owner}", *words[run + 1:]])
         except OSError as error:
             os.write(2, f"setpriv: {error.strerror}\n".encode())

@@ -155,6 +155,7 @@ def build_in_image(place: Place, around: Surroundings, machine: MachinePaths) ->
     steps = [FileSystemStep(BuildStep.WRITE, Path("/tmp"), str(place.tmp)),
              FileSystemStep(BuildStep.WRITE, Path("/var/tmp"), str(place.tmp)),
              FileSystemStep(BuildStep.WRITE, home, str(place.home))]
+    steps.append(FileSystemStep(BuildStep.HIDE_FILE, Path("/etc/shadow")))  # root of the image may read it
     own = [part for path in around.python if not _is_system(path) and not is_within(home, path)
            for part in _parts(path, machine)]
     steps += _read(path for path in _by_depth([*own, *place.rights.programs, *place.rights.read])

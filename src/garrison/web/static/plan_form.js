@@ -8,6 +8,7 @@ import { Tabs, TabPanel } from "./tabs.js";
 import { Field, html, useEffect, useRef, useState } from "./view.js";
 
 const LINT_AFTER = 300; // milliseconds without typing
+const WIDE = '{ node [margin="0.25,0.1"];'; // the page's font is wider than the one that the layout measures
 const PLAN_TABS = [
   ["table", "Table"],
   ["graph", "Graph"],
@@ -132,6 +133,9 @@ function PlanDrawing({ dot }) {
     });
     return () => worker.current?.terminate();
   }, []);
-  useEffect(() => worker.current?.postMessage({ id: 1, dot: legibleGraph(dot), both: false }), [dot]);
+  useEffect(
+    () => worker.current?.postMessage({ id: 1, dot: legibleGraph(dot).replace("{", WIDE), both: false }),
+    [dot],
+  );
   return html`<div class="plan-graph" ref=${place}></div>`;
 }

@@ -22,7 +22,7 @@ from garrison.merge.conflicts import ConflictCheck, PairConflicts
 from garrison.merge.decision import Setback
 from garrison.merge.entry import to_signal
 from garrison.merge.gate import GateRun, GateVerdict
-from garrison.merge.gate_runs import GateRuns, require_config
+from garrison.merge.gate_runs import GateRuns
 from garrison.merge.landing import Lander
 from garrison.merge.processor import MergeProcessor, _Outlook
 from garrison.merge.queue import QueueWriter, StepResult
@@ -44,6 +44,7 @@ from garrison.system.git.repository import GitResult
 if TYPE_CHECKING:
     from garrison.merge.decision import Beliefs
     from garrison.merge.entry import MergeEntry
+    from garrison.merge.gates_by_path import ChosenGate
     from garrison.merge.queue import MergeQueue
     from garrison.merge.records import Subject
     from garrison.merge.state import QueueState
@@ -269,11 +270,11 @@ class Gates(GateRuns):
         """The gate runs in progress."""
         return cast("list[Run]", list(self._runs.values()))
 
-    def start(self, entries: Sequence[MergeEntry], commit: str, tree: str, subject: Subject, *, base: str = "",
-              why: str = "") -> StepResult | Wait:
+    def start(self, entries: Sequence[MergeEntry], commit: str, tree: str, subject: Subject, gate: ChosenGate, *,
+              base: str = "", why: str = "") -> StepResult | Wait:
         """Start a gate run on a commit, for these entries."""
         first, number = entries[0], entries[0].tests + 1
-        job, key = f"{first.id}.{number}", self.verdict_key(require_config(self.queue.state))
+        job, key = f"{first.id}.{number}", gate.key
         self._runs[job] = cast("GateRun", Run(self.effects, job))
         self.writer.append(GateStarted(tuple(entry.id for entry in entries), subject, number, job, commit, tree, 0,
                                        key, "", base, why))
@@ -306,6 +307,9 @@ class Gates(GateRuns):
     def _full_disk(self) -> None:
         return None
 
+    def _read_blob(self, commit: str, name: str) -> None:
+        """Return nothing: a simulated target has no files, and so no gates by path."""
+
     def _read_failures(self, *_: object) -> tuple[tuple[str, ...], tuple[float, ...]]:
         """Return nothing: simulated gates print nothing."""
         return (), ()
@@ -327,7 +331,7 @@ class Landings(Lander):
         super().__init__(writer)
         self.effects = writer.effects
 
-    def land(self, chain: CandidateChain, commits: Sequence[str]) -> StepResult | Wait:
+    def land(self, chain: CandidateChain, commits: Sequence[str], gates: Sequence[str] = ()) -> StepResult | Wait:
         """Land the chain's first entries, whose commits these are."""
         landing = LandingStarted(tuple(entry.id for entry in chain.entries[:len(commits)]), chain.base, commits[-1],
                                  tuple(commits))

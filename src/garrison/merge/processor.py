@@ -599,7 +599,7 @@ class MergeProcessor:
         passed: ChosenGate | None = None
         if not config.no_gate:
             if chain is not None and len(chain.entries) == len(names):
-                passed = self.gates.find_passed(state, chain.entries, tip, chain.trees[-1])
+                passed = self._find_passed(state, chain, tip)
             if chain is None or passed is None:
                 self._outlook = self._outlook.refuse(names)  # on this tip it would be another tree
                 return StepResult("built again", names[0])
@@ -619,6 +619,9 @@ class MergeProcessor:
         if isinstance(result, StepResult) and result.what == "landed":
             self.builder.advance(chain, len(names), commits.new)
         return result
+
+    def _find_passed(self, state: QueueState, chain: CandidateChain, tip: str) -> ChosenGate | None:
+        return self.gates.find_passed(state, chain.entries, tip, chain.trees[-1])
 
     def _pause(self, state: QueueState, tip: str, reason: str, landed: Sequence[str]) -> StepResult:
         names, base = tuple(entry.id for entry in state.batch()), state.base

@@ -21,6 +21,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 
+from container_support import IMAGE, missing
 from garrison.system import landlock
 from hostile import enclosure
 from hostile.services import SHM_KEY
@@ -43,11 +44,13 @@ class Confinement(StrEnum):
     NESTED = "bubblewrap, in a container"
     LANDLOCK = "landlock"
     UNPRIVILEGED_LANDLOCK = "landlock, unprivileged"
+    CONTAINER = "container"
 
     @property
     def setting(self) -> str:
         """The value of `sandbox` in the configuration."""
-        return "none" if self is Confinement.NONE else "landlock" if self.is_landlock else "bubblewrap"
+        return str(self.value) if self in (Confinement.NONE, Confinement.CONTAINER) else \
+            "landlock" if self.is_landlock else "bubblewrap"
 
     @property
     def is_landlock(self) -> bool:
@@ -61,8 +64,8 @@ class Confinement(StrEnum):
 
 def why_impossible(confinement: Confinement) -> str:
     """Return why this machine cannot show a confinement; '' if it can."""
-    if confinement is Confinement.NONE:
-        return ""
+    if confinement in (Confinement.NONE, Confinement.CONTAINER):
+        return "" if confinement is Confinement.NONE else missing()
     if not (CHECKOUT / "src/garrison/sandbox/confine.py").exists():
         return "this garrison confines nothing"
     if confinement.is_unprivileged:
@@ -186,6 +189,7 @@ class World(Place):
         (self.home / "web/tokens.json").write_text(self.secret)
         (self.home / "config.toml").write_text(
             f'[sandbox]\nmode = "{self.confinement.setting}"\nnetwork = "allow"\n'
+            f'image = "{IMAGE}"\n'
             f'\n[sandbox.gate]\nread = ["{self.gate}"]\n')
         Path(f"/dev/shm/hostile-{self.port}").write_text(self.secret)
         folder = self.repo / ".hostile"

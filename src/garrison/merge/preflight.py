@@ -16,7 +16,8 @@ import select
 import shlex
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from urllib.parse import unquote, urlparse
@@ -102,7 +103,10 @@ def preflight(queue: MergeQueue, config: QueueConfig, *, trees: Path, environmen
     try:
         if config.setup:
             report(f"pre-flight: set-up on {queue.target} ({commit[:10]})")
-        _require_green(run_gate(replace(config, gate=None, no_gate=True)), "set-up")
+        if config.setup or not has_gate:
+            _require_green(run_gate(replace(config, gate=None, no_gate=True)), "set-up")
+        else:
+            _check_out(slot, config, commit)
         for note in [*slot.notes, *_lfs_note(queue, slot), *describe_unused_lock_files(slot.path, config.lock_files)]:
             report(f"note: {note}")
         if has_gate and not allow_foreign_imports and not _stands_at_checkout(queue, environment):
@@ -183,7 +187,10 @@ def _run_once(queue: MergeQueue, slot: Slot, config: QueueConfig, *, run: str, c
                   limit_option=limit_option)
     verdict = None
     try:
-        _start(job, commit, tree)
+        with _explaining_lfs():
+            job.start(commit, tree)
+        if job.refusal:
+            raise Refused(f"pre-flight: {job.refusal}")
         if job.layer is not None and not config.gate:
             report(f"set-up: kept from {format_age(time.time() - job.layer.created)} ago")
         while (verdict := job.poll(time.monotonic())) is None:
@@ -198,12 +205,20 @@ def _run_once(queue: MergeQueue, slot: Slot, config: QueueConfig, *, run: str, c
         job.remove()
 
 
-def _start(job: GateRun, commit: str, tree: str) -> None:
-    """Start a run; explain a commit that git cannot check out because git-lfs is not installed."""
+def _check_out(slot: Slot, config: QueueConfig, commit: str) -> None:
+    """Prepare a slot in which nothing is to run before the gate: the checks before that look at the files alone."""
     try:
-        job.start(commit, tree)
-        if job.refusal:
-            raise Refused(f"pre-flight: {job.refusal}")
+        with _explaining_lfs():
+            slot.prepare(commit, config.clean, config.keep)
+    except Refused as error:  # a submodule that cannot be fetched
+        raise Refused(f"pre-flight: {error}") from error
+
+
+@contextmanager
+def _explaining_lfs() -> Iterator[None]:
+    """Explain a commit that git cannot check out because git-lfs is not installed."""
+    try:
+        yield
     except GitError as error:
         if "lfs" not in error.stderr:
             raise

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -530,8 +531,8 @@ def test_packages_may_offer_handlers(monkeypatch: pytest.MonkeyPatch) -> None:
         plugins.offered.cache_clear()
         plugins.load.cache_clear()
         load_offered.cache_clear()
-        monkeypatch.setattr("importlib.metadata.entry_points",
-                            lambda group: [each for each in points if group == "garrison.handlers"])
+        monkeypatch.setattr(plugins, "installed", lambda: SimpleNamespace(
+            select=lambda group: [each for each in points if group == "garrison.handlers"]))
 
     install(Point())
     assert run(f'digraph {{ {ENDS} a [type="offered.kind"]; start -> a -> x }}').status == "success"

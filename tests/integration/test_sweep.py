@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
 from garrison.errors import GarrisonError
@@ -160,7 +159,7 @@ def test_one_that_forks_and_goes_during_each_scan_is_caught(tmp_path: Path, life
                             env={"PATH": os.environ["PATH"], "GARRISON_LIFE": life})
     child.close()
     until((tmp_path / "at0").exists)
-    real, hops, hopped = psutil.pids, iter(range(4)), []
+    real, hops, hopped = processes.list_pids, iter(range(4)), []
 
     def list_and_hop() -> list[int]:
         listed = real()
@@ -171,7 +170,7 @@ def test_one_that_forks_and_goes_during_each_scan_is_caught(tmp_path: Path, life
         return listed
 
     with monkeypatch.context() as patched:
-        patched.setattr(psutil, "pids", list_and_hop)
+        patched.setattr(processes, "list_pids", list_and_hop)
         assert kill_tree(None, life, grace=0.1)
     assert hopped == [0, 1, 2, 3]
     assert processes.find_marked(life) == []

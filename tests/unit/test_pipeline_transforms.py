@@ -187,7 +187,7 @@ def test_installed_transforms_are_sorted_and_a_broken_one_is_named(monkeypatch: 
     group = transforms.ENTRY_POINTS
     points = [EntryPoint("z", "garrison.pipeline.transforms:expand_goal", group),
               EntryPoint("a", "garrison.pipeline.transforms:apply_stylesheet", group)]
-    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: EntryPoints(points))
+    monkeypatch.setattr(transforms, "installed", lambda: EntryPoints(points))
     assert transforms.installed_transforms() == (transforms.apply_stylesheet, transforms.expand_goal)
     points.append(EntryPoint("lost", "garrison.pipeline.nowhere:x", group))
     with pytest.raises(GarrisonError, match="the transform lost "):

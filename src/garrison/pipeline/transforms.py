@@ -30,6 +30,7 @@ from garrison.pipeline.condition import ALIASES, to_text
 from garrison.pipeline.dot_writer import to_dot
 from garrison.pipeline.grammar import build_grammar, explain_stylesheet, line_and_column, unknown_property
 from garrison.pipeline.graph import Graph, Node, PlacedText, position, text
+from garrison.plugins import installed
 from garrison.values import replace
 
 if TYPE_CHECKING:
@@ -87,10 +88,8 @@ BUILT_IN: tuple[Transform, ...] = (expand_goal, apply_stylesheet)
 
 def installed_transforms() -> tuple[Transform, ...]:
     """Return the transforms of installed packages, sorted by name; raise GarrisonError if one cannot be loaded."""
-    from importlib.metadata import entry_points
-
     transforms = []
-    for point in sorted(entry_points(group=ENTRY_POINTS), key=lambda point: point.name):
+    for point in sorted(installed().select(group=ENTRY_POINTS), key=lambda point: point.name):
         try:
             transforms.append(point.load())
         except Exception as error:  # importing a package may raise anything

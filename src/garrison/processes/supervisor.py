@@ -64,6 +64,7 @@ from garrison.system.exit_info import (
     is_tmux_server_gone,
 )
 from garrison.system.machine import MODULE_MISSING, find_lack
+from garrison.system.stamps import file_stamp
 from garrison.values import replace
 
 if TYPE_CHECKING:
@@ -98,6 +99,10 @@ class Supervisor:
         """Full name → its identity as it could last be read."""
         self._unread: dict[str, str] = {}
         """Full name → the last error of its record that was logged."""
+        self._paths: dict[Key, tuple[Path, Path]] = {}
+        """Name → the files of its identity and of its hook."""
+        self._resting: dict[Key, tuple[tuple[int, ...] | None, ChildState]] = {}
+        """Name that was never started, or is over → the stamp of its record, and its state until that changes."""
         # Only an existing folder can be watched.
         atomic.make_directory(signals.inbox_path(runtime.home, incarnation.key))
 
@@ -108,7 +113,24 @@ class Supervisor:
     # ---- observe
 
     def child_state(self, key: Key) -> ChildState:
-        """Return a name's record and the verdict on it, as they are now."""
+        """Return a name's record and the verdict on it, as they are now.
+
+        Of a name that was never started or is over only the stamp is looked at: a run has thousands, in every turn.
+        """
+        if (paths := self._paths.get(key)) is None:
+            store = self.runtime.store
+            paths = self._paths[key] = store.path(Identity, key), store.path(Hook, key)
+        stamp = file_stamp(paths[0]) or file_stamp(paths[1])  # before it is read, so that no change goes unnoticed
+        if (resting := self._resting.get(key)) is not None and resting[0] == stamp:
+            return resting[1]
+        state = self._read_state(key)
+        if not state.leaving and (state.verdict.state == "ended" if state.verdict is not None else stamp is None):
+            self._resting[key] = stamp, state
+        else:
+            self._resting.pop(key, None)
+        return state
+
+    def _read_state(self, key: Key) -> ChildState:
         try:
             identity = self.runtime.store.read(Identity, key)
         except RecordError as error:

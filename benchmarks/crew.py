@@ -84,11 +84,9 @@ class Crew:
         """Return pid → role of every living supervised process of this run, by its command line and home."""
         found = {}
         for one in support.processes():
-            if one.environ.get("GARRISON_HOME") != str(self.place.home) or " -m garrison." not in one.argv:
-                continue
             words = one.argv.split()
-            role = words[words.index("garrison.processes.main") + 1] if "garrison.processes.main" in words else "launch"
-            found[one.pid] = role
+            if one.environ.get("GARRISON_HOME") == str(self.place.home) and "garrison.processes.main" in words:
+                found[one.pid] = words[words.index("garrison.processes.main") + 1]
         return found
 
     def stop(self) -> None:

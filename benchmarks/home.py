@@ -20,10 +20,6 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "browser")]
 
-from playwright.sync_api import sync_playwright  # noqa: E402
-from served_run import serving  # noqa: E402
-
-from chromium import CHROMIUM, FLAGS  # noqa: E402
 from garrison.records import run as run_records  # noqa: E402
 from garrison.records.run import Launch  # noqa: E402
 from garrison.system.clock import iso  # noqa: E402
@@ -85,6 +81,11 @@ def main() -> None:
     parser.add_argument("--runs", type=int, nargs="+", default=[10, 100, 500])
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
+    from playwright.sync_api import sync_playwright  # here: others only build a home
+    from served_run import serving
+
+    from chromium import CHROMIUM, FLAGS
+
     if CHROMIUM is None:
         sys.exit("benchmarks/home.py needs a Chromium")
     print("runs  first reading  later readings  list      its table  search")

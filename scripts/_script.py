@@ -1,12 +1,13 @@
 """Imported first by every script: if this Python has no garrison, run the script again with the checkout's own.
 
-Imports only sys and os and runs on any Python 3, since cron's may be old. The import either returns with garrison
+Imports only gc, sys and os and runs on any Python 3, since cron's may be old. The import either returns with garrison
 importable, or replaces the process, or ends with one line that says what to run. A program of the user's that imports
 a script is not run again, since it may have done something already: it gets the packages of the checkout's Python, if
 that is of the same version. Scripts never shadow modules of the user's: their folder is searched last.
 """
 
 # ruff: noqa: UP036
+import gc
 import os
 import sys
 
@@ -56,6 +57,8 @@ def _command_line():
 
 
 def _ensure_garrison():
+    if sys.argv and os.path.dirname(os.path.realpath(sys.argv[0])) == _HERE:
+        gc.set_threshold(50000)  # as every command does: nothing that its imports make is garbage
     if _has_garrison():
         os.environ.pop(_REEXECUTED, None)  # children must not inherit it
         return

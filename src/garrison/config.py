@@ -16,11 +16,12 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
 
 from garrison.ends import ChangeKind, Effect
 from garrison.errors import RecordUnreadable, Refused, UsageError
@@ -190,8 +191,7 @@ def trees_root(environ: Mapping[str, str] | None = None) -> Path:
 # --- config.toml ------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class AgentsConfig:
+class AgentsConfig(Value):
     """The table `[agents]` itself: what applies to every agent whose profile states none of its own."""
 
     budget: float | None = setting(None, or_none(as_amount))
@@ -226,8 +226,7 @@ class AgentConfig(Value):
                 if key not in (*PROFILE_KEYS, *PROFILE_RIGHTS) and not key.startswith("x_")}
 
 
-@dataclass(frozen=True)
-class SetupConfig:
+class SetupConfig(Value):
     """The table `[setup]`: how long and how much is kept of what set-ups left, for each repository."""
 
     keep_days: float = setting(14.0, number("a number of days", 0, 1e6))
@@ -275,8 +274,7 @@ def _hours(value: object) -> str:
     return value
 
 
-@dataclass(frozen=True)
-class NotifyConfig:
+class NotifyConfig(Value):
     """The table `[notify]`: an argv whose words may hold {text}, {run}, {event} and {node}; seconds it may take."""
 
     command: tuple[str, ...] = setting((), _command)
@@ -299,8 +297,7 @@ class NotifyConfig:
     """Whom a push service may write to about this home's pushes; it sees this address."""
 
 
-@dataclass(frozen=True)
-class ChatConfig:
+class ChatConfig(Value):
     """The table `[chat]`: limits of a message to the butler, its specialists included, and of all in a day; None: no
     limit.
     """
@@ -313,8 +310,7 @@ class ChatConfig:
     """Model turns of one agent for one message."""
 
 
-@dataclass(frozen=True)
-class HostsConfig:
+class HostsConfig(Value):
     """The table `[hosts]`: the Temporal server through which other machines get their work."""
 
     temporal: str = setting("", matching(r"([^\s:/]+:[0-9]{1,5})?", "a server's address, as in temporal.example:7233"))
@@ -331,8 +327,7 @@ class HostsConfig:
     """Name in the server's certificate, where it is not that of its address."""
 
 
-@dataclass(frozen=True)
-class MergeConfig:
+class MergeConfig(Value):
     """The table `[merge]`: settings of all merge queues that the home's runs work."""
 
     turn: float = setting(900.0, number("seconds", 1, 86_400))
@@ -364,8 +359,7 @@ def _sparse(value: object) -> str | tuple[str, ...]:
     return str(value)
 
 
-@dataclass(frozen=True)
-class WorktreesConfig:
+class WorktreesConfig(Value):
     """The table `[worktrees]`: which files the worktrees of agents and the gate's have."""
 
     sparse: str | tuple[str, ...] = setting(INHERIT, _sparse)
@@ -373,8 +367,7 @@ class WorktreesConfig:
     patterns of git's sparse checkout."""
 
 
-@dataclass(frozen=True)
-class LimitsConfig:
+class LimitsConfig(Value):
     """The table `[limits]`: limits over all runs of the home."""
 
     agents: int | None = setting(None, or_none(whole(1, 10_000)))
@@ -402,8 +395,7 @@ def _trust(value: object) -> str | tuple[str, ...]:
 _ANY = matching(r"(?s).*", "a text")
 
 
-@dataclass(frozen=True)
-class PullRequestOptions:
+class PullRequestOptions(Value):
     """The table `[pull_requests]` of the home's config.toml."""
 
     merge: MergeRule = setting(MergeRule.FORGE, member(MergeRule))
@@ -435,8 +427,7 @@ class PullRequestOptions:
         return author.casefold() in map(str.casefold, self.trust)
 
 
-@dataclass(frozen=True)
-class LaunchConfig:
+class LaunchConfig(Value):
     """The table `[launch]`: options of launches, for what neither the command line nor the graph states."""
 
     gate: str | None = setting(None, as_text)
@@ -453,7 +444,7 @@ class LaunchConfig:
     setup_key: tuple[str, ...] = setting((), as_strings)
     gate_from_target: tuple[str, ...] = setting((), as_strings)
     max_agents: int | None = setting(None, whole(1))
-    sources: Mapping[str, str] = field(default_factory=dict)
+    sources: Mapping[str, str] = msgspec.field(default_factory=dict)
     """Key → the file that sets it."""
 
     @classmethod
@@ -487,8 +478,7 @@ DEFAULT_EFFECTS: Mapping[ChangeKind, Effect] = {
 """What happens to a change of each kind where `[guard]` does not say it."""
 
 
-@dataclass(frozen=True)
-class GuardConfig:
+class GuardConfig(Value):
     """The table `[guard]`: what may be in the work that is to land, and what garrison commits for an agent that left it
     uncommitted; None: no limit."""
 
@@ -519,8 +509,7 @@ class GuardConfig:
                            {**self.effects, **own.effects})
 
 
-@dataclass(frozen=True)
-class PlanConfig:
+class PlanConfig(Value):
     """The table `[plan]`: who plans, and what a plan may say with effect (`garrison plan`)."""
 
     agent: str | None = setting(None, as_text)
@@ -534,8 +523,7 @@ class PlanConfig:
     """Times that a plan which failed is mended."""
 
 
-@dataclass(frozen=True)
-class ServiceConfig:
+class ServiceConfig(Value):
     """A table `[services.NAME]`: a server that a run starts for its nodes. `{port}` and `{data}` stand for its port and
     its data folder."""
 

@@ -1,7 +1,6 @@
 """Tables of settings: the one reader from a table of TOML to a typed record, with one form of error.
 
-    @dataclass(frozen=True)
-    class MergeConfig:
+    class MergeConfig(Value):
         turn: float = setting(900.0, number("seconds", 1, 86_400))
 
 A record declares its table: the name of a field is the key, its default holds where the key is absent, and its reader
@@ -20,11 +19,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import field, fields
 from enum import StrEnum
 from functools import lru_cache, reduce
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar
+
+import msgspec
 
 from garrison.errors import UsageError
 from garrison.spelling import nearest
@@ -38,7 +38,6 @@ Reader = Callable[[object], T]
 MAX_LINES = 2000
 """Lines up to which the line of a key is searched for."""
 _MAX_SHOWN = 80
-_READER, _KEYS, _SECRET = "reader", "keys", "secret"
 
 
 class Nested(Value, Generic[T]):
@@ -50,32 +49,54 @@ class Nested(Value, Generic[T]):
 # --- declaring a table ------------------------------------------------------------------------------------------------
 
 
+class _Setting(Value):
+    """What a field declares about the key that sets it, where a record keeps what makes the field's default."""
+
+    default: object
+    read: Reader[Any] | Nested[Any]
+    keys: tuple[str, ...] | None = None
+    """Keys of the table that it collects; None: the one of its own name."""
+    is_secret: bool = False
+
+    def __call__(self) -> object:
+        """Return the default."""
+        return {} if self.default is dict else self.default
+
+
+def _declare(setting: _Setting) -> Any:
+    return msgspec.field(default_factory=setting)
+
+
 def setting(default: D, read: Reader[T], *, is_secret: bool = False) -> D | T:
     """Declare a field that the table's key of its name sets; the value of a secret one is never shown."""
-    made: Any = field(default=default, metadata={_READER: read, _SECRET: is_secret})
-    return made  # type: ignore[no-any-return]
+    return _declare(_Setting(default, read, is_secret=is_secret))  # type: ignore[no-any-return]
 
 
 def empty_table(read: Reader[Mapping[str, T]] | Nested[Mapping[str, T]]) -> Mapping[str, T]:
     """Declare a field that the table of its name sets, empty without one."""
-    made: Any = field(default_factory=dict, metadata={_READER: read})
-    return made  # type: ignore[no-any-return]
+    return _declare(_Setting(dict, read))  # type: ignore[no-any-return]
 
 
 def settings_by_key(keys: Iterable[Word], read: Reader[T]) -> Mapping[Word, T]:
     """Declare a field that contains what the table states for each of `keys`."""
-    made: Any = field(default_factory=dict, metadata={_READER: read, _KEYS: tuple(keys)})
-    return made  # type: ignore[no-any-return]
+    return _declare(_Setting(dict, read, tuple(keys)))  # type: ignore[no-any-return]
+
+
+def _settings_of(record: type[Any]) -> Iterator[tuple[str, _Setting]]:
+    """Yield the fields of a record that a table sets, in their order."""
+    defaults = record.__struct_defaults__
+    for name, default in zip(record.__struct_fields__[-len(defaults):] if defaults else (), defaults, strict=True):
+        if isinstance(made := getattr(default, "factory", None), _Setting):
+            yield name, made
 
 
 def is_secret(record: type[Any], key: str) -> bool:
-    return any(each.name == key and each.metadata.get(_SECRET) for each in fields(record))
+    return any(name == key and each.is_secret for name, each in _settings_of(record))
 
 
 def readers_of(record: type[Any]) -> Mapping[str, Reader[Any] | Nested[Any]]:
     """Return the keys that a record declares, in their order, with the reader of each."""
-    return {key: each.metadata[_READER] for each in fields(record) if _READER in each.metadata
-            for key in each.metadata.get(_KEYS, (each.name,))}
+    return {key: each.read for name, each in _settings_of(record) for key in each.keys or (name,)}
 
 
 # --- reading one ------------------------------------------------------------------------------------------------------
@@ -168,13 +189,11 @@ class Table(Value):
             for wrong, _ in self.unknown((*readers, *(key for key in others if key not in readers))):
                 raise UsageError(wrong)
         read: dict[str, object] = {}
-        for each in fields(record):  # type: ignore[arg-type]
-            if (reader := each.metadata.get(_READER)) is None:
-                continue
-            if (keys := each.metadata.get(_KEYS)) is not None:
-                read[each.name] = {key: self.value(key, reader, None) for key in keys if key in values}
-            elif (key := names.get(each.name, each.name)) in values:
-                read[each.name] = self.value(key, reader, None, is_secret=bool(each.metadata.get(_SECRET)))
+        for name, each in _settings_of(record):
+            if each.keys is not None:
+                read[name] = {key: self.value(key, each.read, None) for key in each.keys if key in values}
+            elif (key := names.get(name, name)) in values:
+                read[name] = self.value(key, each.read, None, is_secret=each.is_secret)
         return record(**read) if base is None else replace(base, **read)
 
     def text_with(self, keys: Sequence[str], value: str) -> str | None:

@@ -1,8 +1,8 @@
 """Values: records whose fields never change, compared and hashed by their fields.
 
 `Value` is the base of every such class. It is a `msgspec.Struct`: two hundred of them cost a guardian 10 ms when it
-starts, where frozen dataclasses cost 90. What here takes a value takes an instance of a dataclass as well: state that
-changes is kept in those.
+starts, where frozen dataclasses cost 90. State that changes is kept in structs that are not frozen, or in dataclasses,
+whose instances are taken here as well.
 """
 
 from __future__ import annotations

@@ -12,7 +12,8 @@ import pytest
 from garrison.errors import NewerSchema, RecordCorrupt
 from garrison.records import atomic, record
 from garrison.records import run as run_records
-from garrison.records.run import Launch, Result, RunFiles, RunnerState, Task, digest_of, list_runs, read_result
+from garrison.records.atomic import digest_of
+from garrison.records.run import Launch, Result, RunFiles, RunnerState, Task, list_runs, read_result
 
 AT = "2026-01-31T12:00:00.000000Z"
 RECORDS: list[Any] = [

@@ -11,7 +11,7 @@ from garrison.merge import state as queue_state
 from garrison.merge import verdicts
 from garrison.merge.state import QueueState
 from garrison.records.journal import Entry as Stored
-from garrison.values import replace
+from garrison.values import fields_of, replace
 
 CONFIG = {"gate": "make", "setup": None, "no_gate": False, "timeout": 10.0, "lock_files": ["a"], "keep": ["*.o"]}
 
@@ -71,7 +71,7 @@ def compacted(state):
 
 
 def comparable(state):
-    return {name: value for name, value in vars(state).items() if name != "snapshot_seq"}
+    return {name: value for name, value in fields_of(state).items() if name != "snapshot_seq"}
 
 
 @pytest.mark.parametrize("cut", range(len(RECORDS) + 1))

@@ -10,6 +10,7 @@ from garrison.merge.entry import FINAL, TRANSITIONS, check_transition, entry_id
 from garrison.merge.records import EntryCancelled, LandingStarted
 from garrison.merge.state import QueueState
 from garrison.records.journal import Entry as Stored
+from garrison.values import fields_of
 
 
 class Journal:
@@ -159,8 +160,8 @@ def test_a_landing_that_did_not_happen(kind, data, status):
 def test_a_record_of_a_newer_version_is_counted_and_changes_nothing_else():
     journal = Journal()
     journal.enq("e")
-    before = dict(vars(journal.state))
+    before = fields_of(journal.state)
     journal.state.apply(Stored(2, 4, "t", "2026-01-01T00:00:01.000000Z", "hologram", {"entry": "e"}))
     assert (journal.state.seq, journal.state.epoch) == (2, 4)
-    changed = {name for name, value in vars(journal.state).items() if before[name] != value}
+    changed = {name for name, value in fields_of(journal.state).items() if before[name] != value}
     assert changed == {"seq", "epoch", "updated_at"}

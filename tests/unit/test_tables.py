@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -33,6 +32,7 @@ from garrison.tables import (
     settings_by_key,
     whole,
 )
+from garrison.values import Value
 
 
 class Wind(StrEnum):
@@ -40,8 +40,7 @@ class Wind(StrEnum):
     SOUTH = "south"
 
 
-@dataclass(frozen=True)
-class Sails:
+class Sails(Value):
     turn: float = setting(9.0, number("seconds", 1, 60))
     wind: Wind = setting(Wind.NORTH, member(Wind))
     pass_: str = setting("", matching(r"[a-z]*", "small letters"), is_secret=True)

@@ -2,6 +2,8 @@
 
 A connection carries one request (`requests`, sent by `channel_client`) and its reply. The orchestrator's event loop
 watches one descriptor, `fileno`, and calls `poll`, which never blocks. An agent is not trusted, so everything is
+import msgspec
+
 bounded: who may connect (processes of this user below the orchestrator), how many at once, how long a request may take,
 its size, and how often the orchestrator is woken. A client that asks too much waits; nobody else does, since each agent
 has its own socket.
@@ -13,8 +15,9 @@ import errno
 import os
 import select
 import socket
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from garrison.agents.requests import QuestionRequest, Reply, parse_request
 from garrison.agents.result import MAX_BYTES
@@ -59,13 +62,12 @@ class TokenBucket:
         return self._at + max(0.0, self.rate / 2 - self._tokens) / self.rate
 
 
-@dataclass
-class _Connection:
+class _Connection(msgspec.Struct):
     """A client with one request; `question` is the id of the question for whose answer it waits."""
 
     socket: socket.socket
     deadline: float | None
-    received: bytearray = field(default_factory=bytearray)
+    received: bytearray = msgspec.field(default_factory=bytearray)
     to_send: bytes = b""
     question: str = ""
 

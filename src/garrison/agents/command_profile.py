@@ -13,7 +13,6 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -27,7 +26,7 @@ from garrison.plugins import PluginGroup, load
 from garrison.records.budget import NO_LIMITS, Limits
 from garrison.sandbox.file_system import named_programs
 from garrison.tables import as_amount, as_flag, as_mapping, as_strings, empty_table, one_of, readers_of, setting
-from garrison.values import replace
+from garrison.values import Value, replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -76,8 +75,7 @@ def _program(value: object) -> tuple[str, ...]:
     return words
 
 
-@dataclass(frozen=True)
-class CommandProfile(Profile):
+class CommandProfile(Value, Profile):
     """A command agent as the configuration names it."""
 
     silence_setting: ClassVar[str] = "silence"

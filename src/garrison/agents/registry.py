@@ -459,6 +459,6 @@ def _read_preset(preset: Preset, defaults: Mapping[str, object]) -> Profile:
 def _read_profile(config: AgentConfig, defaults: Mapping[str, object]) -> Profile:
     """Read a profile by its kind, with what `[agents]` says of every agent; a plug-in's is checked by who uses it."""
     kind = kind_of_profile(config.kind)
-    stated = {"turns": AgentsConfig.turns, **defaults}
+    stated = {"turns": AgentsConfig().turns, **defaults}
     shared = {name: stated[key] for name, key in kind.shared_settings().items() if key in stated}
     return kind.read(replace(config, table=replace(config.table, values={**shared, **config.table.values})))

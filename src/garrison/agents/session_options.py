@@ -7,9 +7,9 @@ this, but only one of a session needs `session_agent`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from garrison.tables import Table, as_flag, as_text, matching, setting
+from garrison.values import Value
 
 SCRIPTED = "scripted"
 """Name of the agent, in addition to those of Claude, whose model can be called turn by turn."""
@@ -21,8 +21,7 @@ def _calls(value: object) -> int:
     return int(matching(r"\d+", "a number of model calls, 0 or more")(str(value).strip()))
 
 
-@dataclass(frozen=True)
-class SessionOptions:
+class SessionOptions(Value):
     """Options of a session agent."""
 
     tier: str = setting("trusted", as_text)

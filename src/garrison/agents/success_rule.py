@@ -12,12 +12,12 @@ import json
 import re
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 from garrison.errors import UsageError
 from garrison.system.command import run
 from garrison.system.terminal_text import clean
 from garrison.tables import setting
+from garrison.values import Value
 
 MAX_SEARCHED = 256 << 10
 """Characters at the end of the output that are searched."""
@@ -66,8 +66,7 @@ def _condition(value: object) -> str:
     return value
 
 
-@dataclass(frozen=True)
-class SuccessRule:
+class SuccessRule(Value):
     """What a program's end and output must be; the default is exit code 0."""
 
     exit: tuple[int, ...] = setting((0,), _exit_codes)

@@ -11,16 +11,18 @@ import importlib
 import selectors
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-from click.shell_completion import CompletionItem
 
 from garrison.cli.authority import require, require_of
 from garrison.cli.output import INTERRUPTED, ask, guard_terminal, print_error, print_message, run_guarded
 from garrison.errors import GarrisonError, Refused, UsageError
 from garrison.plugins import OwnCommand, PluginGroup, load, offered, package_of
 from garrison.system.environment import seal_path
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 _HELP_LIMIT = 400
 """Characters of a command's help line in a group: more than any first sentence has."""
@@ -204,7 +206,9 @@ class LazyGroup(Group):
                 formatter.write_dl([(f"{name:{width}}", line) for name, line in section.items()])
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Complete from the table, importing nothing."""
+        """Complete from the table, importing nothing of garrison."""
+        from click.shell_completion import CompletionItem
+
         items = [CompletionItem(name, help=line) for section in self._all_lines().values()
                  for name, line in section.items() if name.startswith(incomplete)]
         return [*items, *click.Command.shell_complete(self, ctx, incomplete)]

@@ -17,7 +17,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, TextIO
 
-from garrison import extras
 from garrison.errors import GarrisonError, Refused
 from garrison.values import to_builtins
 
@@ -267,8 +266,11 @@ def run_guarded(work: Callable[[], int | None], report: Callable[[GarrisonError]
 def _as_garrison_error(error: Exception) -> GarrisonError:
     if isinstance(error, GarrisonError):
         return error
-    if isinstance(error, ImportError) and (missing := extras.explain(error)):
-        return missing
+    if isinstance(error, ImportError):
+        from garrison import extras
+
+        if missing := extras.explain(error):
+            return missing
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         where = f": {error.filename}" if error.filename else ""
         return GarrisonError(f"{error.strerror}{where}; free some space (`df -h` shows where), then type the same "

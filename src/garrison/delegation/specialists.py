@@ -18,7 +18,6 @@ never delegated to.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
@@ -34,8 +33,7 @@ TIMEOUT = 180.0
 """Default time limit of a specialist, in seconds."""
 
 
-@dataclass(frozen=True)
-class Specialist:
+class Specialist(Value):
     """One agent of the crew; `tools` are names of `specialist_tools`."""
 
     name: str

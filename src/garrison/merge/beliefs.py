@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import math
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from garrison.errors import NewerSchema, RecordCorrupt
 from garrison.merge.decision import Beliefs, failure_rate
@@ -125,15 +126,14 @@ class Estimate(Value):
     factors: tuple[Factor, ...]
 
 
-@dataclass
-class BeliefModel:
+class BeliefModel(msgspec.Struct):
     """Counts of what was judged, and how well each trust predicted it."""
 
     judged: int = 0
     """Judgements so far."""
-    counts: dict[str, Count] = field(default_factory=dict)
+    counts: dict[str, Count] = msgspec.field(default_factory=dict)
     """`feature: value` → its count."""
-    losses: list[float] = field(default_factory=lambda: [0.0] * len(TRUSTS))
+    losses: list[float] = msgspec.field(default_factory=lambda: [0.0] * len(TRUSTS))
     """Decayed logarithmic loss of each trust."""
 
     def __post_init__(self) -> None:

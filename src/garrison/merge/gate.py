@@ -12,10 +12,11 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import quote
+
+import msgspec
 
 from garrison.config import Timing, config_path, read_config
 from garrison.ends import End, EndKind
@@ -128,8 +129,7 @@ class GateVerdict(Value):
     """Hosts that set-up or gate were refused."""
 
 
-@dataclass
-class GateRun:
+class GateRun(msgspec.Struct):
     """One set-up (if due) and gate on the commit that `slot` shows, driven by `poll`."""
 
     slot: Slot
@@ -143,9 +143,9 @@ class GateRun:
     """garrison's home, whose configuration states the rights of set-up and gate."""
     held_back: Sequence[str] = ()
     """Names of variables that were withheld from it, to explain a command that is not found."""
-    hang_timeout: float = field(default_factory=lambda: Timing.read(os.environ).beat_timeout)
+    hang_timeout: float = msgspec.field(default_factory=lambda: Timing.read(os.environ).beat_timeout)
     """Seconds without any movement after which a stopped gate is ended."""
-    setup_timeout: float = field(default_factory=lambda: Timing.read(os.environ).setup_timeout)
+    setup_timeout: float = msgspec.field(default_factory=lambda: Timing.read(os.environ).setup_timeout)
     """Time limit of the set-up in seconds; the default stands for that of the gate."""
     limit_option: str = ""
     """Option of the command that set the time limits; '' if the environment or the queue did."""

@@ -13,9 +13,10 @@ import posixpath
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import StrEnum
 from fnmatch import fnmatchcase
+
+import msgspec
 
 from garrison.values import Value
 
@@ -139,16 +140,15 @@ def find_gate_files(command: str, read: Read) -> GateFiles:
         frozenset(finder.scripts), frozenset(finder.modules))
 
 
-@dataclass
-class _Finder:
+class _Finder(msgspec.Struct):
     """Walk through a command, and through the scripts that it calls."""
 
     read: Read
-    files: set[str] = field(default_factory=set)
-    scripts: set[str] = field(default_factory=set)
-    sections: set[tuple[str, ManifestForm, str]] = field(default_factory=set)
-    modules: set[str] = field(default_factory=set)
-    followed: set[str] = field(default_factory=set)
+    files: set[str] = msgspec.field(default_factory=set)
+    scripts: set[str] = msgspec.field(default_factory=set)
+    sections: set[tuple[str, ManifestForm, str]] = msgspec.field(default_factory=set)
+    modules: set[str] = msgspec.field(default_factory=set)
+    followed: set[str] = msgspec.field(default_factory=set)
 
     def follow_text(self, text: str, folder: str, depth: int) -> None:
         """Note what the simple commands of a shell text name."""

@@ -20,7 +20,6 @@ that lands as a whole, for one in `whole_gate_every` entries, and on the bare ta
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from fnmatch import translate
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
@@ -44,8 +43,7 @@ MAX_RULES = 200
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}"
 
 
-@dataclass(frozen=True)
-class GateRule:
+class GateRule(Value):
     """A table `[[gates]]` of garrison.toml."""
 
     name: str = setting("", matching(_NAME, "a name of letters, digits, dots and dashes"))

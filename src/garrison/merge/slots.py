@@ -15,9 +15,10 @@ import json
 import stat
 import tempfile
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from garrison.errors import GarrisonError, Refused
 from garrison.merge import setup_output
@@ -46,8 +47,7 @@ MAX_NUMBER = 999
 """Highest number of a worktree; more would mean that worktrees are not removed."""
 
 
-@dataclass
-class SlotMemory:
+class SlotMemory(msgspec.Struct):
     """Memory of a slot between two uses, kept in its file."""
 
     tree: str = ""

@@ -8,7 +8,6 @@ but for the last, unless a waiting entry depends on them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -129,14 +128,13 @@ class QueueTurn(Record):
         return (self.run, self.node)
 
 
-@dataclass
-class QueueState:
+class QueueState(msgspec.Struct):
     """State of a queue after some records of its journal."""
 
     config: QueueConfig | None = None
-    entries: dict[str, MergeEntry] = field(default_factory=dict)
+    entries: dict[str, MergeEntry] = msgspec.field(default_factory=dict)
     """Entries by id, in the order of their enqueueing."""
-    positions: dict[str, int] = field(default_factory=dict)
+    positions: dict[str, int] = msgspec.field(default_factory=dict)
     """Number of entries enqueued before each."""
     enqueued: int = 0
     """Entries enqueued so far."""
@@ -146,24 +144,24 @@ class QueueState:
     seq: int = 0
     snapshot_seq: int = 0
     updated_at: str | None = None
-    gates: dict[str, RunningGate] = field(default_factory=dict)
+    gates: dict[str, RunningGate] = msgspec.field(default_factory=dict)
     """Gate runs in progress, by job."""
     base: BaseVerdict | None = None
     tip: str = ""
     """Target's commit when the batch was built, or after the last landing."""
-    verdicts: VerdictCache = field(default_factory=VerdictCache)
-    failing: dict[tuple[str, str], tuple[str, ...]] = field(default_factory=dict)
+    verdicts: VerdictCache = msgspec.field(default_factory=VerdictCache)
+    failing: dict[tuple[str, str], tuple[str, ...]] = msgspec.field(default_factory=dict)
     """(tree, key) → tests that a red run on it named, of the last ones."""
-    flaky_tests: dict[str, None] = field(default_factory=dict)
+    flaky_tests: dict[str, None] = msgspec.field(default_factory=dict)
     """Tests that failed on a tree that passed the same gate another time, the latest last."""
     landing: records.LandingStarted | None = None
     """Landing in progress, with the entries not yet recorded as landed."""
     stale_checkouts: tuple[StaleCheckout, ...] = ()
-    landings: dict[str, tuple[str, tuple[str, ...]]] = field(default_factory=dict)
+    landings: dict[str, tuple[str, tuple[str, ...]]] = msgspec.field(default_factory=dict)
     """Target's commit → the one after the next landing, and the entries that landed with it, of the last landings."""
     partial_landings: tuple[tuple[str, tuple[str, ...]], ...] = ()
     """(tree, entries) of each landing since the last one whose tree had passed the whole gate, of the last ones."""
-    moves: dict[str, str] = field(default_factory=dict)
+    moves: dict[str, str] = msgspec.field(default_factory=dict)
     """New commit of the target → the old one, of each landing that was started."""
     pause: Pause | None = None
     retried_pauses: int = 0
@@ -172,9 +170,9 @@ class QueueState:
     """Failure that keeps the queue from going on, and is tried again; '' for none."""
     hindered_at: str = ""
     """Time at which that was recorded."""
-    turns: dict[tuple[str, str], QueueTurn] = field(default_factory=dict)
+    turns: dict[tuple[str, str], QueueTurn] = msgspec.field(default_factory=dict)
     """(run, node) → its turn, of nodes that lost to a moved target and have not landed since."""
-    outcomes: list[EntryFact] = field(default_factory=list)
+    outcomes: list[EntryFact] = msgspec.field(default_factory=list)
 
     # --- reading ----------------------------------------------------------------------------------------------------
 

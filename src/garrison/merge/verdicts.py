@@ -8,7 +8,6 @@ entry by itself: `decision` decides what follows. Everything here is pure.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -156,25 +155,24 @@ class _GreenTrees:
         return (tree, self._key) in self._pairs
 
 
-@dataclass
-class VerdictCache:
+class VerdictCache(msgspec.Struct):
     """Verdicts as replayed from the journal, and the statistics that determine the size of batches."""
 
-    green: dict[tuple[str, str], None] = field(default_factory=dict)
+    green: dict[tuple[str, str], None] = msgspec.field(default_factory=dict)
     """(tree, key) pairs that passed, oldest first."""
-    red: dict[str, dict[str, tuple[RedRun, ...]]] = field(default_factory=dict)
+    red: dict[str, dict[str, tuple[RedRun, ...]]] = msgspec.field(default_factory=dict)
     """Key → tree → runs that were not green, oldest first."""
-    bases: dict[str, BaseRun] = field(default_factory=dict)
+    bases: dict[str, BaseRun] = msgspec.field(default_factory=dict)
     """Key → last verdict on the bare tip, the latest last."""
     broken: int = 0
     """As in TreeEvidence."""
-    rejections: list[bool] = field(default_factory=list)
+    rejections: list[bool] = msgspec.field(default_factory=list)
     """For each entry judged lately, whether it was rejected."""
-    durations: list[float] = field(default_factory=list)
+    durations: list[float] = msgspec.field(default_factory=list)
     """Seconds that the last gate runs took."""
-    runs: list[SetRun] = field(default_factory=list)
+    runs: list[SetRun] = msgspec.field(default_factory=list)
     """Last runs on sets of entries, oldest first."""
-    _lost: dict[tuple[str, str], float] = field(default_factory=dict)
+    _lost: dict[tuple[str, str], float] = msgspec.field(default_factory=dict)
     _count: int = 0
     """Verdicts so far."""
     _flaky_at: int = -_FLAKY_WINDOW

@@ -11,9 +11,10 @@ import contextlib
 import os
 import signal
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from garrison.agents.base import Assignment, PendingQuestion, Trouble, WorkResult
 from garrison.agents.channel import Channel, open_channel
@@ -42,6 +43,7 @@ from garrison.processes.spawn import close_sessions
 from garrison.records import atomic, log_retention, record, signals
 from garrison.records import hook as hooks
 from garrison.records import run as run_records
+from garrison.records.atomic import digest_of
 from garrison.records.identity import KEYBOARD, Identity
 from garrison.records.json_io import append_line, read_lines
 from garrison.records.run import Result
@@ -637,7 +639,7 @@ class Orchestrator:
                         self.git.head(self.worktree), read_tail(self.assignment.output, 20), dict(outcome.report),
                         self._session_for_others(), outcome.failure_kind, to_fields(self._refusal_of_work))
         data = record.encode(result)
-        self._announce_result(run_records.digest_of(data))
+        self._announce_result(digest_of(data))
         with self.runtime.store.locked(Identity, self.incarnation.key, incarnation=self.incarnation.number) as identity:
             require_unfenced(identity, self.incarnation.key)
             atomic.write(self.assignment.folder / "result.json", data)
@@ -752,8 +754,7 @@ LONGEST_PAUSE = 60.0
 """Seconds after which it is done again, however long it took."""
 
 
-@dataclass
-class RetryPace:
+class RetryPace(msgspec.Struct):
     """Time at which the work may be done again: its orchestrator has to answer its agent and its runner meanwhile."""
 
     due: float = 0.0

@@ -32,7 +32,6 @@ the reason. A runner that stops ends its job and its orchestrator and keeps the 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -91,13 +90,12 @@ EXIT_PAUSE = 0.2
 # ---- journaled facts -------------------------------------------------------------------------------------------------
 
 
-@dataclass
-class RunnerFacts:
+class RunnerFacts(msgspec.Struct):
     """Facts about the current attempt, replayed from the runner's journal and kept over its incarnations."""
 
-    applied: set[str] = field(default_factory=set)
+    applied: set[str] = msgspec.field(default_factory=set)
     """Ids of the signals that were applied."""
-    deaths: list[Death] = field(default_factory=list)
+    deaths: list[Death] = msgspec.field(default_factory=list)
     """Deaths of the orchestrator."""
     incarnation: int = 0
     """The orchestrator's highest journaled incarnation."""

@@ -19,7 +19,6 @@ from garrison.ends import Departure, Effect, with_effect
 from garrison.errors import Hindered
 from garrison.merge.target import describe_gone
 from garrison.node import policy
-from garrison.node.diff_check import inspect_branch
 from garrison.node.jobs import SETUP, VALIDATOR, RunnerJobs
 from garrison.node.policy import RunnerFacts, RunnerView
 from garrison.node.snapshots import Snapshotter
@@ -368,6 +367,8 @@ class Runner:
 
     def _inspect_change(self, action: Action, view: RunnerView) -> None:
         """Look at what is to land, and record what the user should know of it: what happens then is decided once."""
+        from garrison.node.diff_check import inspect_branch  # imported late, while no agent waits for it
+
         config = self.merge_client.queue.state.config
         found = inspect_branch(self.git, self.runtime.home, self.launch, self.task, self.branch,
                                (self.launch.gate or "", self.launch.node_gate or "", (config and config.gate) or ""),

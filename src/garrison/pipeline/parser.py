@@ -15,11 +15,12 @@ from __future__ import annotations
 import re
 import sys
 from bisect import bisect_left
-from dataclasses import dataclass, field
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
 
 from garrison.errors import GarrisonError, NotFound
 from garrison.pipeline.grammar import build_grammar, explain_dot, line_and_column
@@ -272,28 +273,26 @@ class EdgeStatement(NamedTuple):
 Statement = ParsedAttribute | Defaults | NodeStatement | EdgeStatement | ParsedBlock
 
 
-@dataclass
-class _Scope:
+class _Scope(msgspec.Struct):
     """Defaults in force in one block, and the nodes mentioned in it."""
 
-    node: Attributes = field(default_factory=dict)
-    edge: Attributes = field(default_factory=dict)
-    own: Attributes = field(default_factory=dict)
-    members: dict[str, None] = field(default_factory=dict)
+    node: Attributes = msgspec.field(default_factory=dict)
+    edge: Attributes = msgspec.field(default_factory=dict)
+    own: Attributes = msgspec.field(default_factory=dict)
+    members: dict[str, None] = msgspec.field(default_factory=dict)
 
     def inner(self) -> _Scope:
         return _Scope(dict(self.node), dict(self.edge))
 
 
-@dataclass
-class _Draft:
+class _Draft(msgspec.Struct):
     """A node while statements are applied."""
 
     attrs: Attributes
     line: int
     column: int
     declared: bool = False
-    derived: dict[str, None] = field(default_factory=dict)
+    derived: dict[str, None] = msgspec.field(default_factory=dict)
 
 
 class _Builder:

@@ -8,6 +8,7 @@ recovers its state from disk, records that it is ready, and enters the loop.
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import signal
 import sys
@@ -205,9 +206,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         runtime = Runtime.real(Path(options.home))
         atomic.forbid_recreating(runtime.home)
-        make = prepare_process(runtime, options)
-        incarnation = register(runtime.observer, key, options.incarnation, time.sleep)
-        process = recover_process(runtime, incarnation, make)
+        gc.disable()  # nothing that a start makes is garbage
+        try:
+            make = prepare_process(runtime, options)
+            incarnation = register(runtime.observer, key, options.incarnation, time.sleep)
+            process = recover_process(runtime, incarnation, make)
+        finally:
+            gc.freeze()
+            gc.enable()
         if options.stop:
             process.stop(signal.SIGTERM)
         files = runtime.files(options.run)

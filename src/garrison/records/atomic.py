@@ -241,6 +241,13 @@ def clear_temporaries(folder: Path, before: float) -> list[str]:
     return removed
 
 
+def digest_of(data: bytes) -> str:
+    """Return the SHA-256 of some bytes, by which a copy of them is known."""
+    import hashlib  # imported late: it loads OpenSSL, and most commands of scripts digest nothing
+
+    return hashlib.sha256(data).hexdigest()
+
+
 def write_all(descriptor: int, data: bytes) -> None:
     """Call write(2) until all of `data` is written."""
     view = memoryview(data)

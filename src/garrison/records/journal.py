@@ -16,7 +16,6 @@ file is replaced by one whose first record is of kind `snapshot` with the replay
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
 import os
 import zlib
@@ -491,7 +490,7 @@ def store_blobs(folder: Path, data: dict[str, object]) -> dict[str, object]:
     stored = dict(data)
     for name, value in data.items():
         if isinstance(value, str) and len(value) > BLOB_BYTES // 4 and len(raw := value.encode(*_UTF8)) > BLOB_BYTES:
-            digest = hashlib.sha256(raw).hexdigest()
+            digest = atomic.digest_of(raw)
             path = atomic.make_directory(folder / "blobs") / digest
             if not path.exists():
                 atomic.write(path, raw)
@@ -511,7 +510,7 @@ def load_blobs(folder: Path, data: dict[str, object]) -> dict[str, object]:
         else:
             path = folder / "blobs" / value["blob"]
             raw = atomic.read(path) or b""
-            if hashlib.sha256(raw).hexdigest() != value["blob"]:
+            if atomic.digest_of(raw) != value["blob"]:
                 raise RecordCorrupt(path, "its content is gone or differs from its name")
             data = {**data, name: raw.decode(*_UTF8)}
     return data

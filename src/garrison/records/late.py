@@ -5,7 +5,6 @@ Settled is an offer that no host works on any more, and whose remains, if any, a
 
 from __future__ import annotations
 
-import hashlib
 from typing import TYPE_CHECKING
 
 from garrison.errors import RecordError
@@ -37,7 +36,7 @@ def late_folder(home: Path) -> Path:
 
 
 def late_path(home: Path, id_: str) -> Path:
-    return late_folder(home) / f"{hashlib.sha256(id_.encode()).hexdigest()[:24]}.json"
+    return late_folder(home) / f"{atomic.digest_of(id_.encode())[:24]}.json"
 
 
 def note_late(home: Path, late: LateWork) -> None:

@@ -6,9 +6,9 @@ Names become file, branch and tmux names, so everything outside the patterns her
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 from garrison.errors import UsageError
+from garrison.values import Value
 
 ROLES = ("launch", "guardian", "runner", "orchestrator", "processor")
 """Processes with a record: the supervision chain from the top down, and the merge processor."""
@@ -71,8 +71,7 @@ def to_run_stem(text: str) -> str:
     return stem or "run"
 
 
-@dataclass(frozen=True, order=True)
-class Key:
+class Key(Value, frozen=True, order=True):
     """Owner of a record: (role, name, run); `run` is empty for records made by hand without one."""
 
     role: str

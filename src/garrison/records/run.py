@@ -6,7 +6,6 @@ writes a task.json for each attempt, so that neither runner nor orchestrator par
 
 from __future__ import annotations
 
-import hashlib
 import os
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -290,7 +289,7 @@ def read_result(path: Path, run: str, node: str, attempt: int, announced: str | 
         return None, str(error)
     if (result.run_id, result.node, result.attempt) != (run, node, attempt):
         return None, f"{path} is of {result.run_id}/{result.node}/{result.attempt}; ignored"
-    if announced is not None and digest_of(data) != announced:
+    if announced is not None and atomic.digest_of(data) != announced:
         return None, f"{path} was not written by the node's orchestrator; ignored"
     return result, ""
 
@@ -306,11 +305,6 @@ def read_attempt_result(store: Store, files: RunFiles, node: str, attempt: int) 
     except RecordError:  # its owner repairs it
         hook = None
     return read_result(path, files.run, node, attempt, hook.result_digest if hook is not None else None)
-
-
-def digest_of(data: bytes) -> str:
-    """Return the digest by which a result is announced."""
-    return hashlib.sha256(data).hexdigest()
 
 
 class RunnerState(Value):

@@ -12,7 +12,6 @@ it is given back when the node no longer works. Nothing at work is stopped if th
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -84,14 +83,13 @@ def count_granted(limit: int, own: RunPlaces, others: Sequence[RunPlaces]) -> in
     return granted
 
 
-@dataclass
-class AgentPlaces:
+class AgentPlaces(msgspec.Struct):
     """The places of one run, for one incarnation of its guardian."""
 
     store: Store
     guardian: Key
     limit: int | None = None
-    granted: set[str] = field(default_factory=set)
+    granted: set[str] = msgspec.field(default_factory=set)
     """Nodes that have a place, of those that this incarnation took one for or found at work."""
     _own: RunPlaces | None = None
     _stamp: object = ()

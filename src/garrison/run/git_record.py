@@ -25,7 +25,6 @@ from garrison.records import atomic
 from garrison.records.events import Warned
 from garrison.records.record import from_data
 from garrison.sandbox import bubblewrap, file_system
-from garrison.sandbox.confine import RealPaths, surroundings
 from garrison.sandbox.file_system import BuildStep, FileSystemStep, is_within, show_named_programs
 from garrison.sandbox.place import Mode, Network, Place, Role
 from garrison.sandbox.probe import choose_mode, machine
@@ -331,6 +330,8 @@ def confined_command(key: str, command: str, rights: Rights, environ: Mapping[st
     private = Path("/@private@")
     quiet = replace(rights, network=rights.network if rights.network is Network.OPEN else Network.NONE)
     place = Place(Role.GIT, quiet, Path(_FOLDER), private, worktree_writable=False)
+    from garrison.sandbox.confine import RealPaths, surroundings  # imported late: few refs are in question
+
     around = surroundings(environ, place)
     # Empty, not kept: what one branch left there would be found by the next.
     steps = [FileSystemStep(BuildStep.EMPTY, step.target) if is_within(Path(step.source or "/"), private) else step

@@ -11,7 +11,6 @@ Theory of operation. `decide` is called once a turn; the first of these steps th
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -54,16 +53,15 @@ class ParkedName(NamedTuple):
     why: str
 
 
-@dataclass
-class LauncherFacts:
+class LauncherFacts(msgspec.Struct):
     """State of a launcher, replayed from its journal and kept over its incarnations."""
 
-    deaths: list[Death] = field(default_factory=list)
+    deaths: list[Death] = msgspec.field(default_factory=list)
     """Deaths of the guardian since the user last unparked it."""
-    applied: set[str] = field(default_factory=set)
+    applied: set[str] = msgspec.field(default_factory=set)
     """Ids of the signals that were applied."""
-    parked: list[ParkedName] = field(default_factory=list)
-    notified: set[str] = field(default_factory=set)
+    parked: list[ParkedName] = msgspec.field(default_factory=list)
+    notified: set[str] = msgspec.field(default_factory=set)
     """Keys of the notifications that were sent."""
     circuit: Circuit = CLOSED
     """The guardian's circuit breaker."""

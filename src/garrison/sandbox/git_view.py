@@ -24,10 +24,11 @@ import json
 import os
 import shutil
 from contextlib import suppress
-from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from garrison.errors import GarrisonError
 from garrison.records import atomic
@@ -61,8 +62,7 @@ _LIMIT_COPY = 4 << 20
 _VERSION = 2
 
 
-@dataclass
-class ViewState:
+class ViewState(msgspec.Struct):
     """Garrison's own record of a view, out of the agent's reach."""
 
     branch: str
@@ -81,11 +81,11 @@ class ViewState:
     """Private state at the last collection that brought everything over."""
     permissions: str = ""
     """The repository's setting `core.sharedRepository`."""
-    stores: list[str] = field(default_factory=list)
+    stores: list[str] = msgspec.field(default_factory=list)
     """Object directories that are borrowed, in the order of their numbers inside."""
     checkout: str = ""
     """Path of the worktree inside."""
-    modules: dict[str, str] = field(default_factory=dict)
+    modules: dict[str, str] = msgspec.field(default_factory=dict)
     """Path of each submodule below the worktree → path of its git directory below the view's."""
     version: int = 1
     is_direct: bool = False

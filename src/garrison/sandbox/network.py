@@ -26,11 +26,12 @@ import struct
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from garrison.config import read_config
 from garrison.errors import GarrisonError, Refused, Shortage
@@ -113,11 +114,10 @@ class NetworkUser(Value):
         return folder if self.run and folder.is_dir() else self.folder
 
 
-@dataclass(slots=True)
-class NetworkPlace:
+class NetworkPlace(msgspec.Struct):
     """The network prepared for one confined tree. Hold it while the tree runs, call `keep` often, then `close`."""
 
-    environment: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = msgspec.field(default_factory=dict)
     """Variables that the tree gets in place of the user's."""
     withheld: frozenset[str] = frozenset()
     """Variables that it does not get."""
@@ -134,7 +134,7 @@ class NetworkPlace:
     """Starts again what its forwards lead to, if that was killed; None where nothing needs it."""
     _keys_at: float = 0.0
     _tended_at: float = 0.0
-    _told: set[int] = field(default_factory=set)
+    _told: set[int] = msgspec.field(default_factory=set)
     """Ports of this machine that the tree tried to reach."""
 
     @property
@@ -429,8 +429,7 @@ _NEW_NETWORK, _NEW_USER = 0x40000000, 0x10000000
 _SET_FLAGS, _UP = 0x8914, 1
 
 
-@dataclass(slots=True)
-class NetNamespace:
+class NetNamespace(msgspec.Struct):
     """A network namespace that this process holds open, and the listener in it."""
 
     listener: socket.socket

@@ -18,9 +18,10 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
+
+import msgspec
 
 from garrison.config import homes_list
 from garrison.records import atomic
@@ -62,15 +63,14 @@ class Found(Value):
     private: tuple[str, ...]
 
 
-@dataclass(slots=True)
-class _Walk:
+class _Walk(msgspec.Struct):
     """What was seen below one folder."""
 
     programs: int = 0
     """Read bits of its programs, any of them."""
-    lacking: list[tuple[str, int]] = field(default_factory=list)
+    lacking: list[tuple[str, int]] = msgspec.field(default_factory=list)
     """Path → its read bits, where it has fewer than what it lies in."""
-    named: list[str] = field(default_factory=list)
+    named: list[str] = msgspec.field(default_factory=list)
 
 
 def file_of_walks() -> Path:

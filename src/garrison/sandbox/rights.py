@@ -18,7 +18,6 @@ A more specific table replaces a key of a more general one. `GARRISON_SANDBOX` r
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,7 +38,7 @@ from garrison.sandbox.place import (
 from garrison.sandbox.proxy.forwards import MAX_FORWARDS, parse_host_port
 from garrison.sandbox.proxy.hosts import parse_rules
 from garrison.tables import as_flag, as_strings, member, setting
-from garrison.values import replace
+from garrison.values import Value, replace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -85,8 +84,7 @@ def _devcontainer(value: object) -> tuple[str, ...]:
     return keys
 
 
-@dataclass(frozen=True)
-class SandboxConfig:
+class SandboxConfig(Value):
     """The table `[sandbox]`, and its tables for one role each; a profile has the same keys but for `mode`."""
 
     mode: Mode = setting(DEFAULT_MODE, member(Mode))

@@ -18,7 +18,7 @@ from typing import Any, Required, TypedDict
 from garrison.errors import UsageError
 from garrison.records.record import from_data
 from garrison.tables import Table, as_flag, as_strings, number, setting
-from garrison.values import field_names, replace
+from garrison.values import Value, field_names, replace
 
 MODES = ("reflection", "goal_pursuit", "plan_execution", "consolidation")
 ROLES = ("user", "assistant", "tool", "system")
@@ -156,8 +156,7 @@ def apply_goal_changes(goals: Sequence[Mapping[str, object]], updates: object, n
 # Trust tiers: what a session may do, from the shipped file or the caller's. Pure except for reading the file.
 
 
-@dataclass(frozen=True)
-class Tier:
+class Tier(Value):
     """One trust tier; see trust.toml for the fields."""
 
     name: str

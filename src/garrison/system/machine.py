@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import sys
 import time
 from enum import StrEnum
@@ -56,6 +55,8 @@ _INSTALLERS = {"apt-get": "apt-get install -y", "dnf": "dnf install -y", "pacman
 
 def install_command(package: str) -> str:
     """Return the command that installs a system package on this machine."""
+    import shutil  # imported late: it is for the user's eyes, and every command of a script imports this module
+
     command = next((text for manager, text in _INSTALLERS.items() if shutil.which(manager)), _INSTALLERS["apt-get"])
     return f"{'' if os.geteuid() == 0 else 'sudo '}{command} {package}"
 
@@ -127,9 +128,9 @@ def _unused(group: Path) -> int | None:
     for limit, used, idle in (("memory.max", "memory.current", "inactive_file"),
                               ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")):
         try:
-            allowed, taken = int((group / limit).read_text()), int((group / used).read_text())
-            stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
-            if allowed < _UNLIMITED:
+            if (allowed := int((group / limit).read_text())) < _UNLIMITED:
+                taken = int((group / used).read_text())
+                stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
                 return max(0, allowed - taken + int(stat.get(idle, 0)))
         except (OSError, ValueError):  # `max`, or no such file
             continue
@@ -395,7 +396,8 @@ REPLACED_PATIENCE = 10.0
 LONG_PATIENCE = 600.0
 """Seconds for one that nobody waits for by a deadline: the connection of a session."""
 FIRST_LINES = """\
-import importlib, os, sys, time
+import gc, importlib, os, sys, time
+gc.disable()
 patience, name, now = float(sys.argv.pop(1)), sys.argv.pop(1), time.monotonic()
 since = float(os.environ.pop("GARRISON_MISSING_SINCE", now))
 try:
@@ -410,10 +412,13 @@ except (ImportError, SyntaxError, AttributeError, OSError) as error:
     os.environ["GARRISON_MISSING_SINCE"] = str(since)
     os.execv(sys.executable, sys.orig_argv)
 sys.missing_since = since
+gc.freeze()
+gc.enable()
 sys.exit(main())
 """
 """Import the module of the second argument and call its `main`. It begins again in a fresh interpreter as long as the
-module cannot be imported: one that failed half way has modules of both versions."""
+module cannot be imported: one that failed half way has modules of both versions. Nothing that an import makes is
+garbage, so none is looked for meanwhile, nor later in what was imported."""
 _MAIN = "garrison.processes.main"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 from typing import TYPE_CHECKING
@@ -102,6 +101,8 @@ class ContentWatch:
         data = data or b""
         if not name.endswith(_PROSE):
             data = b"\n".join(kept for line in data.split(b"\n") if (kept := _COMMENT.sub(b"", line).rstrip()))
+        import hashlib  # imported late: it loads OpenSSL
+
         return hashlib.sha256(data).hexdigest()
 
     def _list(self) -> dict[str, tuple[int, int]] | None:

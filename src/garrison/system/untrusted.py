@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 import stat
-import subprocess
 from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -339,6 +337,9 @@ def remove_set_aside(folder: Path) -> None:
 
 def remove_tree(folder: Path) -> None:
     """Remove a tree that an agent wrote, whatever the modes of its directories and however deep; follow no link."""
+    import shutil  # these two are imported late: a command of a script removes nothing
+    import subprocess
+
     for attempt in range(_TRIES):
         try:
             return shutil.rmtree(folder)

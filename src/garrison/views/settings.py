@@ -133,7 +133,7 @@ def _rights(config: ConfigFile, role: Role, agent: str, environ: Mapping[str, st
 
 def _profiles(config: ConfigFile, environ: Mapping[str, str]) -> Iterator[ShownSetting]:
     """Yield what applies to every agent, then each profile with all settings of its kind."""
-    general, defaults = config.table.below("agents"), {"turns": AgentsConfig.turns, **config.agent_defaults()}
+    general, defaults = config.table.below("agents"), {"turns": AgentsConfig().turns, **config.agent_defaults()}
     for key, value in defaults.items():
         yield ShownSetting(f"agents.{key}", _plain(value), _origin(key, general))
     profiles, configured = registry.profiles(config.path.parent), {each.name: each for each in config.agents()}

@@ -10,7 +10,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -20,7 +19,7 @@ from garrison.agents.claude import extensions
 from garrison.agents.profile import LIMITS, values_of
 from garrison.config import PROFILE_KEYS, PROFILE_RIGHTS
 from garrison.tables import Nested, Table, as_amount, as_count, as_flag, as_mapping, as_text, empty_table, setting
-from garrison.values import replace
+from garrison.values import Value, replace
 
 KINDS = ("read", "edit", "delete", "move", "search", "execute", "think", "fetch", "switch_mode", "other")
 """Kinds of tool calls for which an agent may ask leave."""
@@ -66,8 +65,7 @@ def _kinds(value: object) -> tuple[str, ...]:
     return words
 
 
-@dataclass(frozen=True)
-class AcpSettings:
+class AcpSettings(Value):
     """Settings of one ACP agent; None for the agent's own default."""
 
     argv: tuple[str, ...] = setting((), _argv)

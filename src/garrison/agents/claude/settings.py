@@ -7,7 +7,6 @@ begins.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -32,7 +31,7 @@ from garrison.tables import (
     or_none,
     setting,
 )
-from garrison.values import replace
+from garrison.values import Value, replace
 
 TOOLS = ("Bash", "Read", "Write", "Edit", "Glob", "Grep")
 """Default tools of an agent, in addition to garrison's own."""
@@ -59,8 +58,7 @@ def _mode(value: object) -> str:
     return one_of(*MODES)(value)
 
 
-@dataclass(frozen=True)
-class ClaudeSettings:
+class ClaudeSettings(Value):
     """Settings of one session; money in US dollars, times in seconds, None for the default."""
 
     model: str | None = setting(None, as_text)

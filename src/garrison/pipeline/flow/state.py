@@ -17,9 +17,10 @@ machine processes the queue.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, TypedDict
+
+import msgspec
 
 from garrison.errors import ForbiddenTransition
 from garrison.pipeline.flow.program import Program, Route, Unit
@@ -73,14 +74,13 @@ class Move(Value):
     reason: str = ""
 
 
-@dataclass(slots=True)
-class FlowBranch:
+class FlowBranch(msgspec.Struct):
     """A line of control: its latest outcome, the node of that outcome, and the context values its handlers wrote."""
 
     last: Outcome
     last_node: str = ""
-    counts: dict[str, int] = field(default_factory=dict)
-    written: dict[str, object] = field(default_factory=dict)
+    counts: dict[str, int] = msgspec.field(default_factory=dict)
+    written: dict[str, object] = msgspec.field(default_factory=dict)
 
 
 class BranchResult(TypedDict):
@@ -100,8 +100,7 @@ class BranchResult(TypedDict):
     """Values that its handlers wrote."""
 
 
-@dataclass(slots=True)
-class Fan:
+class Fan(msgspec.Struct):
     """A parallel whose branches are running. `starts` maps each branch's key to its first move, in branch order."""
 
     node: str
@@ -110,12 +109,11 @@ class Fan:
     keys: list[str]
     starts: dict[str, Move]
     todo: list[str]
-    running: list[str] = field(default_factory=list)
-    results: dict[str, BranchResult] = field(default_factory=dict)
+    running: list[str] = msgspec.field(default_factory=list)
+    results: dict[str, BranchResult] = msgspec.field(default_factory=dict)
 
 
-@dataclass(slots=True)
-class FlowState:
+class FlowState(msgspec.Struct):
     """State of a run. Read it freely; only `begin` and `advance` change it.
 
     `reason` is the code of what ended the run (`max_steps_exceeded`, ...) or, if a node failed it, that node's own
@@ -133,21 +131,21 @@ class FlowState:
     steps: int = 0
     redirects: int = 0
     restarts: int = 0
-    in_flight: dict[str, Visit] = field(default_factory=dict)
-    queue: list[Move] = field(default_factory=list)
-    outcomes: dict[str, Outcome] = field(default_factory=dict)
-    visits: dict[str, int] = field(default_factory=dict)
-    completed: list[str] = field(default_factory=list)
-    contexts: dict[str, dict[str, object]] = field(default_factory=dict)
-    branches: dict[str, FlowBranch] = field(default_factory=dict)
-    fans: dict[str, Fan] = field(default_factory=dict)
-    repeated: dict[str, tuple[str, int]] = field(default_factory=dict)
-    initial: dict[str, str] = field(default_factory=dict)
-    first_context: dict[str, object] = field(default_factory=dict)
-    waiting_for: dict[str, int] = field(default_factory=dict)
-    arrived: dict[str, list[str]] = field(default_factory=dict)
-    settled: set[int] = field(default_factory=set)
-    failures: list[str] = field(default_factory=list)
+    in_flight: dict[str, Visit] = msgspec.field(default_factory=dict)
+    queue: list[Move] = msgspec.field(default_factory=list)
+    outcomes: dict[str, Outcome] = msgspec.field(default_factory=dict)
+    visits: dict[str, int] = msgspec.field(default_factory=dict)
+    completed: list[str] = msgspec.field(default_factory=list)
+    contexts: dict[str, dict[str, object]] = msgspec.field(default_factory=dict)
+    branches: dict[str, FlowBranch] = msgspec.field(default_factory=dict)
+    fans: dict[str, Fan] = msgspec.field(default_factory=dict)
+    repeated: dict[str, tuple[str, int]] = msgspec.field(default_factory=dict)
+    initial: dict[str, str] = msgspec.field(default_factory=dict)
+    first_context: dict[str, object] = msgspec.field(default_factory=dict)
+    waiting_for: dict[str, int] = msgspec.field(default_factory=dict)
+    arrived: dict[str, list[str]] = msgspec.field(default_factory=dict)
+    settled: set[int] = msgspec.field(default_factory=set)
+    failures: list[str] = msgspec.field(default_factory=list)
     digest: str = ""
 
     def context(self, branch: str = ROOT) -> Mapping[str, object]:
@@ -188,8 +186,7 @@ class EndedVisit(Value):
     automatic: bool = False
 
 
-@dataclass(slots=True)
-class FlowChange:
+class FlowChange(msgspec.Struct):
     """Effects of one event, in order, for drivers, events and logs; the state does not need it.
 
     `started` holds every place to run now: new ones, next attempts (those in `retried` too) and those of a resumed run.
@@ -197,19 +194,18 @@ class FlowChange:
     the run's status if this event ended it.
     """
 
-    started: list[Visit] = field(default_factory=list)
-    retried: list[Visit] = field(default_factory=list)
-    finished: list[EndedVisit] = field(default_factory=list)
-    followed: list[tuple[str, Route]] = field(default_factory=list)
-    cancelled: list[Visit] = field(default_factory=list)
-    skipped: list[str] = field(default_factory=list)
-    branches: list[tuple[str, str]] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
+    started: list[Visit] = msgspec.field(default_factory=list)
+    retried: list[Visit] = msgspec.field(default_factory=list)
+    finished: list[EndedVisit] = msgspec.field(default_factory=list)
+    followed: list[tuple[str, Route]] = msgspec.field(default_factory=list)
+    cancelled: list[Visit] = msgspec.field(default_factory=list)
+    skipped: list[str] = msgspec.field(default_factory=list)
+    branches: list[tuple[str, str]] = msgspec.field(default_factory=list)
+    notes: list[str] = msgspec.field(default_factory=list)
     ended: str = ""
 
 
-@dataclass(slots=True)
-class FlowTurn:
+class FlowTurn(msgspec.Struct):
     """One turn: the program, the state being changed, and the change so far."""
 
     program: Program

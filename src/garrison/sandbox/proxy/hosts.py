@@ -12,9 +12,10 @@ from __future__ import annotations
 import ipaddress
 import json
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from garrison.errors import UsageError
 from garrison.records.json_io import read_json, write_json
@@ -235,8 +236,7 @@ FILES = ("network/refused.json", "network/ports.json", "network/services.json", 
 """Paths below the folder of an attempt: of its agent and jobs, of its validator, of its gate."""
 
 
-@dataclass(slots=True)
-class RefusedHost:
+class RefusedHost(msgspec.Struct):
     """A host and port that was refused, and how often."""
 
     place: str

@@ -146,6 +146,26 @@ def test_a_supervisor_outlives_the_damage_of_a_child(runtime: Runtime, alive: In
     path.rmdir()
 
 
+def test_a_supervisor_sees_every_change_of_a_child_that_rests(runtime: Runtime, alive: Incarnation) -> None:
+    """A run has thousands that were never started or are over; they are not read in each turn."""
+    supervisor = Supervisor(runtime, alive, Writer(runtime.home / "journal.jsonl", alive.token))
+
+    def status() -> str | None:
+        child, = supervisor.observe_children({"it": CHILD}).values()
+        assert child.identity == runtime.store.read(Identity, CHILD)
+        return child.identity.status if child.identity is not None else None
+
+    assert [status(), status()] == [None, None]
+    for _ in living(runtime, CHILD):
+        assert [status(), status()] == ["active", "active"]
+    ended = runtime.store.get(Identity, CHILD)
+    for word in ("terminated", "parked", "terminated"):
+        runtime.store.update(Identity, CHILD, lambda _, word=word: replace(ended, status=word))  # type: ignore[misc]
+        assert [status(), status()] == [word, word]
+    runtime.store.path(Identity, CHILD).unlink()
+    assert supervisor.observe_children({"it": CHILD})["it"].identity is not None, "it was lost, and is rebuilt"
+
+
 def test_only_damaged_records_are_rebuilt(runtime: Runtime, alive: Incarnation) -> None:
     assert not runtime.store.rebuild(Identity, KEY, lambda: None, AT)
     assert runtime.store.get(Identity, KEY) == alive.identity

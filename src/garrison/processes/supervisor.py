@@ -68,6 +68,7 @@ from garrison.system.stamps import file_stamp
 from garrison.values import replace
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from garrison.processes.actions import Action
@@ -99,7 +100,7 @@ class Supervisor:
         """Full name → its identity as it could last be read."""
         self._unread: dict[str, str] = {}
         """Full name → the last error of its record that was logged."""
-        self._paths: dict[Key, tuple[Path, Path]] = {}
+        self._paths: dict[Key, tuple[str, str]] = {}
         """Name → the files of its identity and of its hook."""
         self._resting: dict[Key, tuple[tuple[int, ...] | None, ChildState]] = {}
         """Name that was never started, or is over → the stamp of its record, and its state until that changes."""
@@ -119,7 +120,7 @@ class Supervisor:
         """
         if (paths := self._paths.get(key)) is None:
             store = self.runtime.store
-            paths = self._paths[key] = store.path(Identity, key), store.path(Hook, key)
+            paths = self._paths[key] = str(store.path(Identity, key)), str(store.path(Hook, key))
         stamp = file_stamp(paths[0]) or file_stamp(paths[1])  # before it is read, so that no change goes unnoticed
         if (resting := self._resting.get(key)) is not None and resting[0] == stamp:
             return resting[1]
@@ -169,6 +170,17 @@ class Supervisor:
             self._unread[key.full] = str(error)
         identity = self._known.get(key.full) or Identity("", key.role, key.name, key.run, self.runtime.clock.utc())
         return ChildState(identity, Verdict("alive", f"its record cannot be read: {error}"))
+
+    def observe_children(self, keys: Mapping[str, Key]) -> dict[str, ChildState]:
+        """Return the states of children, as `observe_child`; one listing finds those that were never started."""
+        store, own = self.runtime.store, self.incarnation.key
+        try:
+            present = {*atomic.list_names(store.path(Identity, own).parent),
+                       *atomic.list_names(store.path(Hook, own).parent)}
+        except RecordError:  # each child says what cannot be read
+            return {name: self.observe_child(key) for name, key in keys.items()}
+        return {name: self.observe_child(key) if (full := key.full) in self._known or f"{full}.json" in present
+                else ChildState() for name, key in keys.items()}
 
     def observe_child(self, key: Key, agent: AgentEvidence | None = None) -> ChildState:
         """Return the state of a child of this process: as `child_state`, but it detects one that hangs as well."""

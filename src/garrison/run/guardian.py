@@ -112,6 +112,7 @@ class Guardian:
         self.gate_watch = GateWatch(self.target_watch.queue, launch, self._told(GATE))
         self.policy = Policy.of(runtime.timing, launch.max_respawn)
         self.processor_key = Key("processor", incarnation.key.name, self.run)
+        self._runner_keys: dict[str, Key] = {}
         self.stopping = False
         self._stop_reason = STOPPED_BY_PERSON
         self._leaving_since: float | None = None
@@ -143,7 +144,7 @@ class Guardian:
         """Gather everything the policy decides on."""
         landing = self._landing()
         turns = {turn.node: turn for turn in self.queue.state.turns.values() if turn.run == self.run}
-        runners = {name: self.supervisor.observe_child(self._runner_key(name)) for name in self.state.nodes}
+        runners = self.supervisor.observe_children({name: self._runner_key(name) for name in self.state.nodes})
         return GuardianView(
             self.run, self.runtime.clock.monotonic(), self.runtime.observer.machine.boot_id,
             signals.list_pending(self.runtime.home, self.incarnation.key), runners,
@@ -306,7 +307,9 @@ class Guardian:
         self._notes[who] = text
 
     def _runner_key(self, node: str) -> Key:
-        return Key("runner", node, self.run)
+        if (key := self._runner_keys.get(node)) is None:
+            key = self._runner_keys[node] = Key("runner", node, self.run)
+        return key
 
     def _child_key(self, name: str) -> Key:
         return self.processor_key if name == "processor" else self._runner_key(name)

@@ -43,8 +43,9 @@ from garrison.project.trial import (
 )
 from garrison.records.run import Launch
 from garrison.run.request import read_project
+from garrison.sandbox.devcontainer import prepare_launch
 from garrison.sandbox.place import Role
-from garrison.sandbox.probe import summarize_sandbox
+from garrison.sandbox.probe import NAMES, summarize_sandbox
 from garrison.sandbox.proxy.hosts import HostRights
 from garrison.sandbox.rights import read_rights
 from garrison.system import untrusted
@@ -319,8 +320,11 @@ class _Trials:
         self.runtime, self.repo, self.files, self.limit, self.path = runtime, repo, files, limit, path
         settle_mode(runtime.home)
         self.trees = trees_root(runtime.environ)
+        git = Git(repo, home=runtime.home)
+        rights = [read_rights(runtime.home, role, "", runtime.environ) for role in NAMES]
+        prepare_launch(git, git.branch_tip(base) or "HEAD", rights, git.root, print_message)
         launch = Launch("", "init", str(repo), base, runtime.clock.utc(), str(self.trees), path=path,
-                        sandbox=summarize_sandbox(runtime.home, set(), runtime.environ).line)
+                        sandbox=summarize_sandbox(runtime.home, set(), runtime.environ, git=git).line)
         self.environment = runtime.environment(launch, {})
         self.queue = MergeQueue(runtime.home, repo, base, clock=runtime.clock)
         self.end = time.monotonic() + TOTAL * limit

@@ -295,7 +295,8 @@ def confine_programs(home: Path, repo: Path, settings: Iterable[Pair], environ: 
     if not named or rights.mode is Mode.NONE:
         return {}
     able = machine()
-    if choose_mode(rights.mode, able) is not Mode.BUBBLEWRAP:
+    is_here = rights.mode is Mode.CONTAINER  # git runs on this machine, and so do its programs
+    if (not able.bubblewrap) if is_here else choose_mode(rights.mode, able) is not Mode.BUBBLEWRAP:
         keys = ", ".join(sorted(key for key, _ in named))
         report(f"note: {keys} of git's configuration run outside of the sandbox, on what agents write: only bubblewrap "
                "confines them")

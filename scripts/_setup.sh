@@ -128,7 +128,7 @@ container_image() {
     podman image exists "$name" 2>/dev/null && return 0
     # shellcheck disable=SC1091
     suite=$(. /etc/os-release && echo "$VERSION_CODENAME")
-    mmdebstrap --quiet --variant=minbase --include=git,python3-minimal "$suite" - 2>/dev/null </dev/null |
+    mmdebstrap --quiet --variant=minbase --include=git,python3 "$suite" - 2>/dev/null </dev/null |
         podman import --quiet - "$name" >/dev/null 2>&1 ||
         say "set-up: no image for containers could be made; their tests are skipped"
 }

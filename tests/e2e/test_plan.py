@@ -60,7 +60,11 @@ def test_nothing_begins_before_approval_and_a_hostile_plan_has_no_effect(place: 
     wrong = {"tasks": [task("exit", files="../../etc/passwd"), task("a", "a"), task("b", "c", files="/etc/passwd")]}
     command = place.plan("no plan", wrong, hostile, before="touch x; ls -a; cat calc.py; echo >calc.py",
                          settings='commands = ["test -e one.txt"]')
+    config = place.home / "config.toml"
+    settings = config.read_text()
+    config.write_text(f'{settings}[services.db]\ncommand = "sleep 60"\nport = 5432\n')  # a planner needs none
     done = plan(place, "write both", "--command", command, "--no-gate", "--terminal", "process", code=3)
+    config.write_text(settings)
     assert "the plan goes back (1 of 3): there is no JSON object" in done.stderr
     for reason in ("exit: the name is taken", "'../../etc/passwd' is no path", "a: it needs 'a'", "b: it needs 'c'"):
         assert reason in done.stderr, (reason, done.stderr)

@@ -143,7 +143,7 @@ def open_network(runtime: Runtime, task: Task, role: Role, folder: Path, env: Ma
         account: what stands for the run in its costs, where there is no run.
     """
     rights, log_in = read_rights(runtime.home, role, agent, runtime.environ), None
-    shared = _service_user(runtime, task) if place is not None and task.run_id else None
+    shared = _service_user(runtime, task) if place is not None and task.run_id and not account else None
     forwards = () if shared is None else services.provide(runtime.home, shared, env,
                                                           folder / network.FOLDER / REFUSED_SERVICES)
     user = NetworkUser(runtime.home, task.run_id, task.node, task.attempt, folder, account=account, forwards=forwards)

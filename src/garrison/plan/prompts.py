@@ -98,9 +98,3 @@ def go_back(reasons: Collection[str]) -> str:
     """Return the message that sends a proposal back."""
     return ("The plan that you handed in cannot be used as it is:\n" + "\n".join(f"- {each}" for each in reasons)
             + "\n\nHand in the whole plan once more, with that mended.")
-
-
-def to_json(said: object) -> str:
-    """Return what an agent has reported as the text that is read as an answer."""
-    return said if isinstance(said, str) else json.dumps(said)
-

@@ -29,8 +29,6 @@ KEY = "tasks"
 CHECK = "check_goal"
 """Node that checks the goal, at the end of each plan."""
 RESERVED = frozenset({"start", "exit", "end", CHECK, INTEGRATION, TESTED})
-MAX_ANSWER = 4 << 20
-"""Bytes of an answer that are read."""
 MAX_TITLE, MAX_TEXT, MAX_FILES, MAX_QUESTIONS = 120, 20_000, 50, 10
 """Characters of a title and of any other text; files of a task; questions of a proposal."""
 LEAST, MOST = 0.0001, 1e6

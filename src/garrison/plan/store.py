@@ -16,7 +16,7 @@ from garrison.records.life_lock import LifeLock
 from garrison.records.names import check_run, to_run_stem
 from garrison.records.record import Record, stated
 from garrison.run.request import LaunchRequest
-from garrison.system import failpoint, untrusted
+from garrison.system import failpoint
 from garrison.values import Value
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 PLANNER = "planner"
 """Stands for a node in the costs of a plan."""
-RECORD, GRAPH, TREE, LOCK = "plan.json", "plan.dot", "tree", "owner.lock"
+RECORD, GRAPH, LOCK = "plan.json", "plan.dot", "owner.lock"
 
 
 class PlanStage(StrEnum):
@@ -150,11 +150,6 @@ class Plans:
     def write_graph(self, name: str, text: str) -> None:
         atomic.write(self.folder(name) / GRAPH, text.encode())
         failpoint.here("plan:graph")
-
-    def remove_tree(self, name: str) -> None:
-        """Remove the planner's copy of the repository, and its processes' private folders."""
-        for each in (TREE, f".{TREE}.sandbox"):
-            untrusted.remove(self.folder(name), each)
 
     def spent(self, name: str) -> float:
         """Return the US dollars that planning has cost so far, as far as that is known."""

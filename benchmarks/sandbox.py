@@ -87,7 +87,8 @@ class Bench:
         (root / "user").mkdir()
         self.places = {mode: Place(Role.AGENT, replace(RIGHTS, mode=mode), self.inside,
                                    root / f"trees/.inside.sandbox/agent-{mode}", self.mounts(mode, mode))
-                       for mode in (Mode.BUBBLEWRAP, *([Mode.LANDLOCK] if landlock.abi() else []))}
+                       for mode in (*([Mode.LANDLOCK] if landlock.abi() else []), Mode.BUBBLEWRAP)}
+        # The last one's view of the repository is that of the worktree, in which `work` runs git.
 
     def mounts(self, attempt: str, mode: Mode = Mode.BUBBLEWRAP) -> tuple:  # type: ignore[type-arg]
         return tuple(git_mounts(Git(self.repo), self.inside, replace(RIGHTS, mode=mode), Role.AGENT, attempt))

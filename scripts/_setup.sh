@@ -98,14 +98,16 @@ system_packages() {
     have bwrap || say "set-up: bubblewrap is missing; garrison asks at its first launch what shall hold agents instead (docs/security.md); to have it: $(install_command bubblewrap)"
 }
 
-# Packages that only tests need: without a browser, Graphviz, npm, Podman or an ssh server, those tests are skipped.
+# Packages that only tests need: without a browser, Graphviz, npm, Podman or a server, those tests are skipped.
 test_packages() {
     wanted=
     have npm || wanted="nodejs npm"
     have dot || wanted="${wanted:+$wanted }graphviz"
-    # Outside of a container, Debian's package would leave an ssh server running that the user did not ask for.
-    have podman || ! is_root || wanted="${wanted:+$wanted }podman runc mmdebstrap"
+    # Outside of a container, Debian's package would leave servers running that the user did not ask for.
+    have podman || ! is_root || ! in_container || wanted="${wanted:+$wanted }podman runc mmdebstrap"
     have sshd || ! in_container || wanted="${wanted:+$wanted }openssh-server"
+    ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 || ! in_container || wanted="${wanted:+$wanted }postgresql"
+    have redis-server || ! in_container || wanted="${wanted:+$wanted }redis-server"
     # The headless build is half as large and uses half the CPU; older distributions have only the other one.
     browser=
     for name in chromium-headless-shell chromium chromium-browser google-chrome; do

@@ -154,6 +154,21 @@ def test_a_terminal_is_one_inside_as_well(place: Place) -> None:
     assert b"/dev/pts/0" in told and b"got typed" in told
 
 
+def test_a_launch_uses_the_image_that_has_the_name_now() -> None:
+    name = f"localhost/garrison-test-moved-{os.getpid()}"
+    subprocess.run(["podman", "tag", IMAGE, name], check=True)
+    try:
+        first = container.at_launch(name)
+        assert container.at_launch(name) == first
+        made = subprocess.run(["podman", "commit", "--quiet", subprocess.run(
+            ["podman", "create", IMAGE, "true"], capture_output=True, text=True, check=True).stdout.strip(), name],
+            capture_output=True, text=True, check=True)
+        assert container.ready(name) == first
+        assert container.at_launch(name).image_id == made.stdout.strip()
+    finally:
+        subprocess.run(["podman", "rmi", "--force", name], capture_output=True, check=False)
+
+
 def test_an_image_that_nothing_has_is_refused_with_its_name() -> None:
     with pytest.raises(Refused, match="no container of localhost/no-such-image runs here: podman: "):
         container.ready("localhost/no-such-image")

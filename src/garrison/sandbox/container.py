@@ -120,6 +120,17 @@ def ready(image: str) -> Engine:
     return _kept(image) or find_engine(image)
 
 
+def at_launch(image: str) -> Engine:
+    """Return the engine that runs an image as its name stands now: it may have been pulled or built since."""
+    kept = _kept(image) if image else None
+    if kept is not None:
+        done = run([kept.program, "image", "inspect", "--format", "{{.Id}}", image], _TIMEOUT)
+        if done.ok and done.out.strip() == kept.image_id:
+            return kept
+        return find_engine(image)
+    return ready(image)
+
+
 def find_engine(image: str) -> Engine:
     """Try which engine runs an image now, pull that if it is missing, and keep what was found; Refused if none does."""
     refusals = []
@@ -349,16 +360,14 @@ def list_left() -> list[LeftContainer]:
         program = shutil.which(name)
         if program is None:
             continue
-        done = run([program, "ps", "--all", "--quiet", "--no-trunc", "--filter", f"label={LABEL}"], _TIMEOUT)
-        ids = done.out.split() if done.ok else []
-        if not ids:
-            continue
-        state = run([program, "inspect", *ids], _TIMEOUT)
-        for facts in json.loads(state.out.strip() or "[]"):  # also if one of them has ended meanwhile
-            labels = facts["Config"].get("Labels") or {}
-            if not _is_held(labels.get(LABEL, "")):
-                found.append(LeftContainer(program, facts["Id"], labels.get(RUN_LABEL, ""), labels.get(NODE_LABEL, ""),
-                                           labels.get(HOME_LABEL, "")))
+        fields = [f'{{{{index .Labels "{label}"}}}}' if name == "podman" else f'{{{{.Label "{label}"}}}}'
+                  for label in (LABEL, RUN_LABEL, NODE_LABEL, HOME_LABEL)]
+        done = run([program, "ps", "--all", "--no-trunc", "--filter", f"label={LABEL}", "--format",
+                    "|".join(["{{.ID}}", *fields])], _TIMEOUT)
+        for line in done.out.splitlines() if done.ok else ():
+            number, owner, run_id, node, home = line.split("|", 4)
+            if not _is_held(owner):
+                found.append(LeftContainer(program, number, run_id, node, home))
     return found
 
 

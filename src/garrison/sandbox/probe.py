@@ -296,7 +296,7 @@ def describe_modes(held: Mapping[str, Mode], able: Abilities | None) -> str:
 def _choose(who: str, rights: Rights) -> Mode:
     try:
         if rights.mode is Mode.CONTAINER:
-            container.ready(rights.image)
+            container.at_launch(rights.image)
         return rights.mode if rights.mode in (Mode.NONE, Mode.CONTAINER) else choose_mode(rights.mode, machine())
     except Refused as error:
         raise Refused(f"{who}: {error}") from error

@@ -147,7 +147,7 @@ class Waits:
         took = []
         for size in SIZES:
             with crew_of(self.root / f"turn-{size}", size) as crew:
-                crew.launch("--max-agents", 2)
+                crew.launch("--max-agents", 2, "--max-steps", 10 * size)  # by default a run ends after 500
                 crew.wait_begun(2)
                 time.sleep(3)
                 took.append(poke(crew))

@@ -24,7 +24,7 @@ from pathlib import Path
 from garrison.errors import Shortage
 from garrison.preview.gateway import Gateway
 from garrison.preview.listeners import Tree
-from garrison.preview.rules import Rules
+from garrison.preview.rules import PreviewRules
 from garrison.preview.ways import NodeWay
 from garrison.sandbox import network, services
 from garrison.system import processes
@@ -80,7 +80,7 @@ def measure_requests(number: int) -> dict[str, list[float]]:
 async def _through(tree: Tree, number: int) -> list[float]:
     listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]
-    gateway = Gateway(NodeWay(lambda: tree, 3000), Rules(f"a.localhost:{port}", 3000))
+    gateway = Gateway(NodeWay(lambda: tree, 3000), PreviewRules(f"a.localhost:{port}", 3000))
     await gateway.listen([listener])
     try:
         return await asyncio.to_thread(ask, port, f"a.localhost:{port}", number)

@@ -175,8 +175,8 @@ def test_killed_at_each_step_a_plan_is_one_run_and_its_mending_another(place: Pl
     place.env |= {"GARRISON_FAILPOINT": ",".join(steps), "GARRISON_FAILPOINT_TIMES": "2"}
     words, options = ["write both", "--command", command], ["--no-gate", "--terminal", "process", "--max-rework", "0"]
     for _ in range(12):
-        done = subprocess.run([*PROGRAM, "plan", *words, *options, "--yes", "--detach"], cwd=place.repo, env=place.env, text=True,
-                              capture_output=True, check=False, timeout=DEADLINE)
+        done = subprocess.run([*PROGRAM, "plan", *words, *options, "--yes", "--detach"], cwd=place.repo,
+                              env=place.env, text=True, capture_output=True, check=False, timeout=DEADLINE)
         if done.returncode != -signal.SIGKILL:
             break
         words = ["--continue", records(place)["id"]]

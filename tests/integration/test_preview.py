@@ -28,8 +28,8 @@ from garrison.errors import Refused
 from garrison.preview.gateway import Gateway
 from garrison.preview.listeners import Tree, look_at
 from garrison.preview.on_host import NodeAnywhere
-from garrison.preview.rules import Rules
-from garrison.preview.service import Address, Preview, Subject, Wanted, list_previews
+from garrison.preview.rules import PreviewRules
+from garrison.preview.service import Address, Preview, PreviewSource, PreviewTarget, list_previews
 from garrison.preview.ways import NodeWay
 from garrison.records.hosts import Host, write_host
 from garrison.records.identity import Identity
@@ -159,7 +159,7 @@ def served(node: Node, inner: int, scenario: Any, **rules: Any) -> Any:
     async def run() -> Any:
         listener, port = listening()
         way = NodeWay(node.look, inner)
-        gateway = Gateway(way, Rules(f"web-r1.localhost:{port}", inner, **rules), node="web")
+        gateway = Gateway(way, PreviewRules(f"web-r1.localhost:{port}", inner, **rules), node="web")
         await gateway.listen([listener])
         try:
             return await scenario(port, gateway)
@@ -290,7 +290,7 @@ def test_beyond_this_machine_a_ticket_opens_one_browser_over_tls(node: Node, tmp
     async def scenario() -> None:
         opened: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         address = Address(listen="0.0.0.0", hostname="Box.Test", tls=(cert, key)).check()
-        preview = Preview(tmp_path, Wanted("web", "r1", 3000), address, Fake(node), told.append)
+        preview = Preview(tmp_path, PreviewTarget("web", "r1", 3000), address, Fake(node), told.append)
         running = asyncio.create_task(preview.run(opened.set_result))
         url = urlsplit(await asyncio.wait_for(opened, 30))
         assert (url.scheme, url.hostname) == ("https", "box.test") and url.port is not None
@@ -325,7 +325,7 @@ def test_beyond_this_machine_a_ticket_opens_one_browser_over_tls(node: Node, tmp
     asyncio.run(scenario())
 
 
-class Fake(Subject):
+class Fake(PreviewSource):
     """A subject whose end the test says."""
 
     def __init__(self, node: Node) -> None:
@@ -349,7 +349,7 @@ def test_a_preview_waits_for_a_late_server_serves_it_and_ends_with_the_node(node
     async def scenario() -> None:
         opened = asyncio.Event()
         urls: list[str] = []
-        preview = Preview(tmp_path, Wanted("web", "r1"), Address(), subject, told.append)
+        preview = Preview(tmp_path, PreviewTarget("web", "r1"), Address(), subject, told.append)
         running = asyncio.create_task(preview.run(lambda url: (urls.append(url), opened.set())[1]))
         await asyncio.wait_for(opened.wait(), 30)
         port = int(urls[0].rstrip("/").rpartition(":")[2])
@@ -372,11 +372,11 @@ def test_a_preview_that_cannot_be_opened_says_why(node: Node, tmp_path: Path) ->
     node.await_port(3001)
     for port, words in ((0, "listens on several ports, name one: 3000 "), (network.PORT, "garrison's own")):
         with pytest.raises(Refused, match=words):
-            asyncio.run(Preview(tmp_path, Wanted("web", "r1", port), Address(), Fake(node), print).run(print))
+            asyncio.run(Preview(tmp_path, PreviewTarget("web", "r1", port), Address(), Fake(node), print).run(print))
     waiting: list[str] = []
 
     async def wait() -> None:
-        preview = Preview(tmp_path, Wanted("web", "r1", 4444), Address(), Fake(node), waiting.append)
+        preview = Preview(tmp_path, PreviewTarget("web", "r1", 4444), Address(), Fake(node), waiting.append)
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(1.0):
                 await preview.run(print)
@@ -386,7 +386,8 @@ def test_a_preview_that_cannot_be_opened_says_why(node: Node, tmp_path: Path) ->
     assert line.startswith("web does not listen on port 4444 yet, but on 3000 (python")
     held, port = listening()
     with held, pytest.raises(Refused, match="cannot be opened"):
-        asyncio.run(Preview(tmp_path, Wanted("web", "r1", 3000), Address(port=port), Fake(node), print).run(print))
+        shown = PreviewTarget("web", "r1", 3000)
+        asyncio.run(Preview(tmp_path, shown, Address(port=port), Fake(node), print).run(print))
 
 
 SSHD = """Port {port}
@@ -458,15 +459,15 @@ def test_a_node_on_another_machine_is_shown_through_ssh(by_ssh: bool, node: Node
     node.await_port(3000)
     store = on_a_host(node, tmp_path, request.getfixturevalue("ssh_host") if by_ssh else "")
     told: list[str] = []
-    subject = NodeAnywhere(store, Wanted("web", "r1", 3000), lambda: "")
+    subject = NodeAnywhere(store, PreviewTarget("web", "r1", 3000), lambda: "")
 
     async def scenario() -> None:
         opened: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        preview = Preview(store.home, Wanted("web", "r1", 3000), Address(), subject, told.append)
+        preview = Preview(store.home, PreviewTarget("web", "r1", 3000), Address(), subject, told.append)
         running = asyncio.create_task(preview.run(opened.set_result))
         url = await asyncio.wait_for(opened, 60)
         port = int(url.rstrip("/").rpartition(":")[2])
-        with closing(NodeAnywhere(store, Wanted("web", "r1"), str)) as other:
+        with closing(NodeAnywhere(store, PreviewTarget("web", "r1"), str)) as other:
             assert [each.port for each in other.look_once(20.0).listeners if each.port != network.PORT] == [3000]
         assert url == f"http://web-r1.localhost:{port}/" == next(iter(list_previews(store.home, "r1"))).url
         for number in range(3):  # each by its own connection
@@ -498,7 +499,7 @@ def test_a_host_that_cannot_show_a_node_is_named_with_what_helps(words: str, rem
     node.serve("127.0.0.1", 3000)
     store = on_a_host(node, tmp_path, "")
     (tmp_path / "garrison").write_text(f"#!/bin/sh\n{words}\n")
-    with closing(NodeAnywhere(store, Wanted("web", "r1"), str)) as subject, pytest.raises(Refused) as refused:
-        asyncio.run(Preview(store.home, Wanted("web", "r1"), Address(), subject, print).run(print))
+    with closing(NodeAnywhere(store, PreviewTarget("web", "r1"), str)) as subject, pytest.raises(Refused) as refused:
+        asyncio.run(Preview(store.home, PreviewTarget("web", "r1"), Address(), subject, print).run(print))
     assert remedy in str(refused.value) and "\n" not in str(refused.value)
     assert not list(tmp_path.rglob("*.sock"))

@@ -6,14 +6,14 @@ import pytest
 
 from garrison.errors import UsageError
 from garrison.preview.listeners import Step, Tree, decide
-from garrison.preview.rules import Rules, Tickets, headers_in, headers_out, host_label, is_upgrade, judge
-from garrison.preview.service import Address, Wanted, rules_of
+from garrison.preview.rules import PreviewRules, Tickets, headers_in, headers_out, host_label, is_upgrade, judge
+from garrison.preview.service import Address, PreviewTarget, rules_of
 from garrison.system.processes import ProcessId
 from garrison.system.sockets import Listener, parse_table
 
-RULES = Rules("web-r1.localhost:40000", 5173)
+RULES = PreviewRules("web-r1.localhost:40000", 5173)
 OWN = (b"host", b"web-r1.localhost:40000")
-SHARED = Rules("box.example:40000", 5173, "https", is_shared=True, secret="s" * 20)
+SHARED = PreviewRules("box.example:40000", 5173, "https", is_shared=True, secret="s" * 20)
 COOKIE = (b"cookie", b"a=1; __Host-garrison-preview-40000=" + b"s" * 20)
 NODE = Tree(ProcessId(7, 7), (Listener(3000, "127.0.0.1", 1),), frozenset({61280}))
 TWO = Tree(ProcessId(7, 7), (Listener(3000, "127.0.0.1", 1), Listener(5173, "::1", 2)))
@@ -55,7 +55,7 @@ def test_the_names_of_nodes_are_labels_and_no_two_are_alike() -> None:
     (401, SHARED, b"GET", b"/", [(b"host", b"box.example:40000"), (b"cookie", COOKIE[1].replace(b"40000", b"40001"))]),
     (403, SHARED, b"GET", b"/sw.js", [(b"host", b"box.example:40000"), COOKIE, (b"service-worker", b"script")]),
 ])
-def test_what_passes_and_what_is_refused(status: int, rules: Rules, method: bytes, target: bytes,
+def test_what_passes_and_what_is_refused(status: int, rules: PreviewRules, method: bytes, target: bytes,
                                          headers: list[tuple[bytes, bytes]]) -> None:
     refusal = judge(rules, method, target, headers)
     assert (refusal.status if refusal is not None else 0) == status
@@ -130,7 +130,7 @@ def test_beyond_this_machine_only_with_tls_and_a_name() -> None:
         with pytest.raises(UsageError):
             address.check()
     assert Address().check().is_loopback
-    rules = rules_of(Address(listen="10.0.0.1", hostname="Box.Example"), Wanted("web", "r1"), 5173, 40000)
+    rules = rules_of(Address(listen="10.0.0.1", hostname="Box.Example"), PreviewTarget("web", "r1"), 5173, 40000)
     assert rules is not None and rules.secret and rules.is_shared and rules.host == "box.example:40000"
-    alone = rules_of(Address(as_localhost=True), Wanted("web", "r1"), 5173, 5173)
+    alone = rules_of(Address(as_localhost=True), PreviewTarget("web", "r1"), 5173, 5173)
     assert alone is not None and alone.host == "localhost:5173" and alone.is_shared

@@ -27,8 +27,8 @@ from garrison.preview.service import (
     NodeAtWork,
     OpenPreview,
     Preview,
-    Subject,
-    Wanted,
+    PreviewSource,
+    PreviewTarget,
     describe,
     list_previews,
     rules_of,
@@ -91,7 +91,7 @@ def preview(node: str | None, port: int | None, run: str | None, show_list: bool
         _print_list(store, run)
         return
     if relay is not None:
-        there = Wanted(node or "", run or "")
+        there = PreviewTarget(node or "", run or "")
         asyncio.run(FarEnd(NodeAtWork(store, there, lambda: _why_agent_over(store, there)), relay).run())
         return
     resolve.await_nodes(store, run, _BACKGROUND_SECONDS)
@@ -100,7 +100,7 @@ def preview(node: str | None, port: int | None, run: str | None, show_list: bool
     if attempt is not None and command is None:
         raise UsageError("--attempt needs --command: the programs of an attempt that is over have ended")
     address = Address(outer_port, listen, hostname, _tls(tls_cert, tls_key), as_localhost=as_localhost, tcp=tcp).check()
-    wanted = Wanted(node, resolve.run_of_node(store, node, run), port or 0)
+    wanted = PreviewTarget(node, resolve.run_of_node(store, node, run), port or 0)
     if background:
         print(_open_in_background(store.home, wanted, address, sys.argv[1:]), flush=True)
         return
@@ -112,7 +112,7 @@ def preview(node: str | None, port: int | None, run: str | None, show_list: bool
         if open_browser:
             click.launch(url)
 
-    subject: Subject
+    subject: PreviewSource
     if command is None:
         subject = NodeAnywhere(store, wanted, lambda: _why_over(store, wanted))
     else:
@@ -130,7 +130,7 @@ def _tls(cert: Path | None, key: Path | None) -> tuple[Path, Path] | None:
     return None
 
 
-def _why_over(store: Store, wanted: Wanted) -> str:
+def _why_over(store: Store, wanted: PreviewTarget) -> str:
     """Return why no program of a node will run any more, '' if one may."""
     node, run = wanted.node, wanted.run
     try:
@@ -141,7 +141,7 @@ def _why_over(store: Store, wanted: Wanted) -> str:
     return _why_agent_over(store, wanted)
 
 
-def _why_agent_over(store: Store, wanted: Wanted) -> str:
+def _why_agent_over(store: Store, wanted: PreviewTarget) -> str:
     """Return why the agent of a node's latest attempt runs no more, '' if it may."""
     node, files = wanted.node, RunFiles(store.home, wanted.run)
     attempt = files.latest_attempt(node)
@@ -150,7 +150,7 @@ def _why_agent_over(store: Store, wanted: Wanted) -> str:
     return ""
 
 
-def _open_in_background(home: Path, wanted: Wanted, address: Address, words: Sequence[str]) -> str:
+def _open_in_background(home: Path, wanted: PreviewTarget, address: Address, words: Sequence[str]) -> str:
     """Return the address of an open preview, or of one that is started now; Refused with its last line if it fails."""
     if not address.is_loopback:
         raise UsageError("--background has nowhere to print tickets; leave it out where you pass --listen")
@@ -173,7 +173,7 @@ def _open_in_background(home: Path, wanted: Wanted, address: Address, words: Seq
     raise Refused(lines[-1].removeprefix("garrison: ") if lines else "the preview did not open")
 
 
-def _find_open(home: Path, wanted: Wanted, address: Address) -> OpenPreview | None:
+def _find_open(home: Path, wanted: PreviewTarget, address: Address) -> OpenPreview | None:
     rules = rules_of(address, wanted, 0, 0)
     begin = rules.origin.removesuffix("0") if rules is not None else f"{address.shown}:"
     found = [each for each in list_previews(home, wanted.run) if each.node == wanted.node
@@ -192,7 +192,7 @@ def _rows(store: Store, run: str) -> Iterator[list[str]]:
     """Yield node, run, port and address of each port of a run's nodes."""
     shown = list(list_previews(store.home, run))
     for node in resolve.nodes_of(store.home, run):
-        with closing(NodeAnywhere(store, Wanted(node, run), str)) as subject:
+        with closing(NodeAnywhere(store, PreviewTarget(node, run), str)) as subject:
             tree = subject.look_once(_HOST_SECONDS)
         own = [each for each in shown if each.node == node]
         for listener in tree.listeners if tree is not None else ():

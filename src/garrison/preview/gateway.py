@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import h11
 
 from garrison.preview import rules as rule
-from garrison.preview.rules import FRAMING, Refusal, Rules, Tickets
+from garrison.preview.rules import FRAMING, HttpRefusal, PreviewRules, Tickets
 from garrison.sandbox.dialer import Unreachable
 from garrison.sandbox.proxy.connection import CHUNK, Connection, Gone, Waits, write
 from garrison.sandbox.proxy.relay import join
@@ -42,7 +42,7 @@ class Gateway:
     """The server of one preview."""
 
     way: Way
-    rules: Rules | None
+    rules: PreviewRules | None
     """None: bytes are forwarded as they come."""
     tickets: Tickets | None = None
     """None where no ticket is needed."""
@@ -99,7 +99,7 @@ class Gateway:
 class _Conversation(Connection):
     """One connection of a browser."""
 
-    def __init__(self, gateway: Gateway, rules: Rules, client: Stream) -> None:
+    def __init__(self, gateway: Gateway, rules: PreviewRules, client: Stream) -> None:
         super().__init__(client, MAX_HEAD, WAITS)
         self.gateway, self.rules = gateway, rules
 
@@ -112,7 +112,7 @@ class _Conversation(Connection):
             pass
         except h11.RemoteProtocolError as error:
             with contextlib.suppress(Gone, OSError, TimeoutError, h11.LocalProtocolError):
-                await self.refuse(Refusal(error.error_status_hint, "the request is malformed or too long"))
+                await self.refuse(HttpRefusal(error.error_status_hint, "the request is malformed or too long"))
 
     async def _serve_request(self) -> bool:
         """Serve one request; return whether another may follow."""
@@ -130,7 +130,7 @@ class _Conversation(Connection):
         try:
             upstream = await self.gateway.way.open()
         except Unreachable as error:
-            await self.refuse(Refusal(502, f"{self.gateway.node}: {error}"))
+            await self.refuse(HttpRefusal(502, f"{self.gateway.node}: {error}"))
             return False
         try:
             return await _Exchange(self, upstream).run(request, headers)
@@ -142,15 +142,15 @@ class _Conversation(Connection):
         rules = self.rules
         hosts = [value.decode("latin-1").lower() for name, value in headers if name == b"host"]
         if hosts != [rules.host] or request.method != b"GET" or not tickets.redeem(request.target):
-            await self.refuse(Refusal(401, "this address was used already, or is no longer the current one; open the "
-                                            "one that `garrison preview` printed last"))
+            await self.refuse(HttpRefusal(401, "this address was used already, or is no longer the current one; open "
+                                          "the one that `garrison preview` printed last"))
             return
         self.gateway.on_ticket()
         cookie = f"{rules.cookie}={rules.secret}; Path=/; Secure; HttpOnly; SameSite=Lax"
-        await self.refuse(Refusal(303, "open /"), [(b"Location", b"/"), (b"Set-Cookie", cookie.encode()),
+        await self.refuse(HttpRefusal(303, "open /"), [(b"Location", b"/"), (b"Set-Cookie", cookie.encode()),
                                                     (b"Referrer-Policy", b"no-referrer")])
 
-    async def refuse(self, refusal: Refusal, more: list[tuple[bytes, bytes]] | None = None) -> None:
+    async def refuse(self, refusal: HttpRefusal, more: list[tuple[bytes, bytes]] | None = None) -> None:
         """Answer with a page of one line."""
         body = f"<!doctype html><meta charset=utf-8><title>garrison</title><p>{escape(refusal.message)}\n".encode()
         headers = [(b"Content-Type", b"text/html; charset=utf-8"), (b"Content-Security-Policy", b"default-src 'none'"),
@@ -205,7 +205,7 @@ class _Exchange:
         if isinstance(response, h11.Response):
             await self._download(response)
         else:
-            await self.browser.refuse(Refusal(502, f"{self.browser.gateway.node}: its server closed the connection "
+            await self.browser.refuse(HttpRefusal(502, f"{self.browser.gateway.node}: its server closed the connection "
                                                    "without a valid answer"))
         return None
 

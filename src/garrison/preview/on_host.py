@@ -47,7 +47,7 @@ from garrison.views.remote import on_host
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from garrison.preview.service import Wanted
+    from garrison.preview.service import PreviewTarget
     from garrison.preview.ways import Way
     from garrison.records.remote import RemoteWorkState
     from garrison.records.store import Store
@@ -73,7 +73,7 @@ class HostView(Value):
     """Whether nothing of it will run on the host any more."""
 
 
-def work_on_host(home: Path, wanted: Wanted) -> RemoteWorkState | None:
+def work_on_host(home: Path, wanted: PreviewTarget) -> RemoteWorkState | None:
     """Return the state of a node's work that a host does, or will do; None for a node of this machine."""
     files = RunFiles(home, wanted.run)
     state = look_remote(files.attempt(wanted.node, files.latest_attempt(wanted.node) or 1))
@@ -86,7 +86,7 @@ def work_on_host(home: Path, wanted: Wanted) -> RemoteWorkState | None:
 class NodeAnywhere(NodeAtWork):
     """A node at work: on this machine, or on a host and seen through a far end there."""
 
-    def __init__(self, store: Store, wanted: Wanted, why_over: Callable[[], str]) -> None:
+    def __init__(self, store: Store, wanted: PreviewTarget, why_over: Callable[[], str]) -> None:
         super().__init__(store, wanted, why_over)
         self._home, self._wanted = store.home, wanted
         self._folder = RunFiles(store.home, wanted.run).root / FOLDER

@@ -16,7 +16,7 @@ from garrison.errors import GarrisonError, NotFound
 from garrison.node.places import node_place, open_network
 from garrison.node.worktree import remove_worktree
 from garrison.preview.listeners import Tree, look_at
-from garrison.preview.service import FOLDER, Subject
+from garrison.preview.service import FOLDER, PreviewSource
 from garrison.processes.spawn import worktree_path
 from garrison.records import atomic
 from garrison.records.run import Task, load
@@ -47,7 +47,7 @@ SUFFIX = ".preview-"
 _STOP_SECONDS = 8.0
 
 
-class OwnServer(Subject):
+class OwnServer(PreviewSource):
     """A server at the commit of a node's attempt."""
 
     def __init__(self, runtime: Runtime, run: str, node: str, attempt: int, command: str, pid: int) -> None:

@@ -50,7 +50,7 @@ def host_label(node: str, run: str) -> str:
     return f"{label[:MAX_LABEL - _DIGEST - 1].rstrip('-')}-{digest}"
 
 
-class Rules(Value):
+class PreviewRules(Value):
     """What the requests of one preview must have."""
 
     host: str
@@ -76,31 +76,31 @@ class Rules(Value):
         return f"{COOKIE}{self.host.rpartition(':')[2]}"
 
 
-class Refusal(Value):
+class HttpRefusal(Value):
     """A request that is refused: a status, and one line that says what to do."""
 
     status: int
     message: str
 
 
-def judge(rules: Rules, method: bytes, target: bytes, headers: Headers) -> Refusal | None:
+def judge(rules: PreviewRules, method: bytes, target: bytes, headers: Headers) -> HttpRefusal | None:
     """Return why a request is refused; None if it passes."""
     hosts = [value.decode("latin-1").strip().lower() for name, value in headers if name == b"host"]
     if hosts != [rules.host]:
-        return Refusal(421, f"this preview is at {rules.origin}, and under no other name")
+        return HttpRefusal(421, f"this preview is at {rules.origin}, and under no other name")
     names = {name for name, _ in headers}
     if not target.startswith(b"/") or method == b"CONNECT" or names >= FRAMING:
-        return Refusal(400, "the request can be read in two ways")
+        return HttpRefusal(400, "the request can be read in two ways")
     if _is_foreign(rules, method, headers):
-        return Refusal(403, f"pages of other sites may not use this preview; open {rules.origin}/ itself")
+        return HttpRefusal(403, f"pages of other sites may not use this preview; open {rules.origin}/ itself")
     if rules.is_shared and (b"service-worker", b"script") in {(name, value.lower()) for name, value in headers}:
-        return Refusal(403, "a service worker would stay for other servers of this host name")
+        return HttpRefusal(403, "a service worker would stay for other servers of this host name")
     if rules.secret and not hmac.compare_digest(cookies(headers).get(rules.cookie, "").encode(), rules.secret.encode()):
-        return Refusal(401, "open the address that `garrison preview` printed last; each opens one browser")
+        return HttpRefusal(401, "open the address that `garrison preview` printed last; each opens one browser")
     return None
 
 
-def _is_foreign(rules: Rules, method: bytes, headers: Headers) -> bool:
+def _is_foreign(rules: PreviewRules, method: bytes, headers: Headers) -> bool:
     """Return whether a page of another site made a request that is no navigation of the user's."""
     values = {name: value.decode("latin-1").strip().lower() for name, value in headers}
     origin, site = values.get(b"origin"), values.get(b"sec-fetch-site")
@@ -131,7 +131,7 @@ def cookies(headers: Headers) -> dict[str, str]:
     return {name.strip(): value.strip() for name, _, value in pairs}
 
 
-def headers_in(rules: Rules, headers: Headers) -> list[tuple[bytes, bytes]]:
+def headers_in(rules: PreviewRules, headers: Headers) -> list[tuple[bytes, bytes]]:
     """Return the headers that the node's server gets: `localhost`, and none of the cookies that prove access."""
     upgrade = [(b"Connection", b"Upgrade"), (b"Upgrade", b"websocket")] if is_upgrade(headers) else [
         (b"Connection", b"close")]
@@ -148,7 +148,7 @@ def headers_in(rules: Rules, headers: Headers) -> list[tuple[bytes, bytes]]:
     return [*passed, *framing(headers)]
 
 
-def headers_out(rules: Rules, headers: Headers) -> list[tuple[bytes, bytes]]:
+def headers_out(rules: PreviewRules, headers: Headers) -> list[tuple[bytes, bytes]]:
     """Return the headers that the browser gets: addresses of the preview, cookies of this very host name."""
     own = [f"http://{name}:{rules.inner}" for name in _LOOPBACK]
     passed = []

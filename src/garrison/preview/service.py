@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from garrison.errors import GarrisonError, RecordError, Refused, UsageError
 from garrison.preview.gateway import Gateway
 from garrison.preview.listeners import ENDS, Step, Tree, decide, look_at
-from garrison.preview.rules import TICKET, Rules, Tickets, host_label
+from garrison.preview.rules import TICKET, PreviewRules, Tickets, host_label
 from garrison.preview.ways import NodeWay, Way
 from garrison.records import atomic, record
 from garrison.records.identity import Identity
@@ -82,7 +82,7 @@ class Address(Value):
         return ip_address(self.listen).is_loopback
 
 
-class Wanted(Value):
+class PreviewTarget(Value):
     """A preview that the user wants."""
 
     node: str
@@ -111,7 +111,7 @@ class OpenPreview(Value):
         return processes.is_running(self.pid, self.ticks)
 
 
-class Subject:
+class PreviewSource:
     """What is shown: a node at work, here or on a host, or a server that was started for it."""
 
     trouble = ""
@@ -133,10 +133,10 @@ class Subject:
         """Let go of what it was looked at with."""
 
 
-class NodeAtWork(Subject):
+class NodeAtWork(PreviewSource):
     """The programs of a node's agent."""
 
-    def __init__(self, store: Store, wanted: Wanted, why_over: Callable[[], str]) -> None:
+    def __init__(self, store: Store, wanted: PreviewTarget, why_over: Callable[[], str]) -> None:
         self._store, self._key, self._why_over = store, Key("orchestrator", wanted.node, wanted.run), why_over
 
     def look(self) -> Tree | None:
@@ -157,7 +157,7 @@ class NodeAtWork(Subject):
 class Preview:
     """A preview, from the command to its end."""
 
-    def __init__(self, home: Path, wanted: Wanted, address: Address, subject: Subject,
+    def __init__(self, home: Path, wanted: PreviewTarget, address: Address, subject: PreviewSource,
                  tell: Callable[[str], None]) -> None:
         self._home, self._wanted, self._address, self._subject, self._tell = home, wanted, address, subject, tell
         self._gateway: Gateway | None = None
@@ -253,16 +253,16 @@ def describe(listeners: tuple[Listener, ...]) -> list[str]:
     return [f"{each.port} ({each.program})" if each.program else str(each.port) for each in listeners]
 
 
-def rules_of(address: Address, wanted: Wanted, inner: int, port: int) -> Rules | None:
+def rules_of(address: Address, wanted: PreviewTarget, inner: int, port: int) -> PreviewRules | None:
     """Return the rules of a preview at a port; None where bytes are forwarded. Pure, but for a secret."""
     if address.tcp:
         return None
     if not address.is_loopback:
-        return Rules(f"{address.hostname.lower()}:{port}", inner, "https", is_shared=True,
+        return PreviewRules(f"{address.hostname.lower()}:{port}", inner, "https", is_shared=True,
                      secret=secrets.token_urlsafe(32))
     name = "localhost" if address.as_localhost else f"{host_label(wanted.node, wanted.run)}.localhost"
     scheme = "http" if address.tls is None else "https"
-    return Rules(f"{name}:{port}", inner, scheme, is_shared=address.as_localhost)
+    return PreviewRules(f"{name}:{port}", inner, scheme, is_shared=address.as_localhost)
 
 
 def open_sockets(address: Address, inner: int) -> list[socket.socket]:
@@ -322,7 +322,7 @@ def _tls_context(files: tuple[Path, Path]) -> ssl.SSLContext:
 # ---- records ---------------------------------------------------------------------------------------------------------
 
 
-def record_path(home: Path, wanted: Wanted, port: int, address: Address) -> Path:
+def record_path(home: Path, wanted: PreviewTarget, port: int, address: Address) -> Path:
     way = "-tcp" if address.tcp else "-localhost" if address.as_localhost else "" if address.is_loopback else "-tls"
     return RunFiles(home, wanted.run).root / FOLDER / f"{wanted.node}.{port}{way}.json"
 

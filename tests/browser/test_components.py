@@ -12,6 +12,8 @@ import pytest
 from playwright.sync_api import expect
 from served_run import WITHOUT_WORKER, serving
 
+from garrison.records.pull_request import GivenReview, PullRequestReports, ReportedCheck, reports_file
+from garrison.records.record import encode
 from top_support import HomeBuilder, home_builder
 
 HOSTILE = r"""async () => {
@@ -132,6 +134,23 @@ def test_the_pull_request_is_shown_with_what_it_waits_for_and_links_to_its_forge
     assert [link.get_attribute(name) for name in ("href", "target", "rel")] == [
         "https://forge.example/o/n/pull/7", "_blank", "noopener noreferrer"]
     expect(page.locator("#list-timeline")).to_contain_text("pull request")
+    expect(panel.locator(".reports")).to_have_count(0)
+    checks = [ReportedCheck(f"unit {number}", "passed") for number in range(6)]
+    reports = PullRequestReports(
+        (*checks, ReportedCheck("lint", "failed", "https://forge.example/jobs/1"),
+         ReportedCheck("<b>", "pending", "javascript:1")),
+        (GivenReview("eve", "approved", is_outdated=True), GivenReview("ann", "changes requested")))
+    reports_file(builder.home / "runs/r1").parent.mkdir()
+    reports_file(builder.home / "runs/r1").write_bytes(encode(reports))
+    expect(panel.get_by_role("list", name="Reviews").get_by_role("listitem")).to_have_text([
+        re.compile(r"eve\s+approved, an older commit"), re.compile(r"ann\s+changes requested")])
+    expect(panel.get_by_role("listitem").filter(has_text="failed").get_by_role("link", name="lint")).to_have_attribute(
+        "rel", "noopener noreferrer")
+    expect(panel.get_by_role("listitem").filter(has_text="pending")).to_contain_text("<b>")
+    expect(panel.get_by_text("unit 3")).to_be_hidden()
+    expect(panel).to_contain_text("was sent back once")
+    panel.get_by_text("6 checks passed").click()
+    expect(panel.get_by_text("unit 3")).to_be_visible()
     with page.expect_request(lambda request: request.method == "POST") as asked:
         page.watch.allowed.append("status of")
         panel.get_by_role("button", name="Look at the forge now").click()
@@ -141,7 +160,7 @@ def test_the_pull_request_is_shown_with_what_it_waits_for_and_links_to_its_forge
         expect(panel).to_be_visible()
     guardian.append("pull_request", {"state": "closed", "url": "javascript:alert(1)//x/"}, builder.now())
     expect(panel.get_by_role("button", name="Open another")).to_be_visible()
-    expect(panel.get_by_role("link")).to_have_count(0)
+    expect(panel.get_by_role("link")).to_have_text(["lint"])  # what would run something is no link
 
 
 def test_an_attempt_stands_in_the_address(home: Any, opened: Any) -> None:

@@ -41,6 +41,8 @@ def test_from_the_draft_over_a_red_check_to_the_merge_with_no_token_in_reach_of_
         there.approve()
         assert place.finish(child) == 0, place.logs()
         assert there.check() == []
+    shown = place.command("pr", "show", "r1").stdout
+    assert "check ci: passed" in shown, "what the last look at the open request found is kept after its merge"
     for folder in (place.home, place.trees, place.repo):
         assert files_with(folder, OWN_TOKEN) == []
     seen = (place.root / "seen").read_bytes()

@@ -25,7 +25,7 @@ from garrison.pull_request.facts import (
     hash_words,
 )
 from garrison.pull_request.texts import BEGIN, END
-from garrison.records.pull_request import PullRequest
+from garrison.records.pull_request import GivenReview, PullRequest, PullRequestReports
 from garrison.system.git import Git
 from garrison.values import replace
 from support import git
@@ -61,6 +61,8 @@ def test_an_approval_counts_for_what_was_looked_at(driver: Driver) -> None:
     driver.settle()
     assert head(driver) != seen and driver.state.landing.status == "tested"
     assert driver.state.pull_request.reason == "`eve` approved an older commit"
+    assert driver.worker.facts is not None and driver.worker.facts.reports() == PullRequestReports(
+        reviews=(GivenReview("eve", "approved", is_outdated=True),))
     approve(driver.world, commit=head(driver))
     driver.settle()
     assert driver.state.landing.status == "landed"

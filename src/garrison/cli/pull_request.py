@@ -16,7 +16,7 @@ from garrison.errors import GarrisonError, NotFound, Refused
 from garrison.processes.runtime import Runtime
 from garrison.pull_request.wake import read_wishes, wake
 from garrison.records.names import quote
-from garrison.records.pull_request import PullRequestState
+from garrison.records.pull_request import PullRequestState, read_reports
 from garrison.records.run import LAND_PR, Launch, list_runs
 from garrison.run.status import read_run_state
 from garrison.system.terminal_text import clean
@@ -39,25 +39,28 @@ def _choose(runtime: Runtime, run: str | None) -> Launch:
     raise NotFound(f"no run in {runtime.home} has a pull request; launch one with --land pr")
 
 
-@pr.command(examples=(("garrison pr show work-1", "state, address, and what it waits for"),))
+@pr.command(examples=(("garrison pr show work-1", "state, checks, reviews, and what it waits for"),))
 @click.argument("run", required=False, shell_complete=completion.runs)
 @output_options
 def show(run: str | None, home: str | None, *, as_json: bool) -> None:
-    """Show the pull request of RUN (default: the latest run that has one), and how often the forge was asked."""
+    """Show the pull request of RUN (default: the latest run that has one), its checks and reviews, and how often the
+    forge was asked."""
     from garrison.pull_request.worker import read_count
 
     runtime = Runtime.real(find_home(home))
     launch = _choose(runtime, run)
     state = read_run_state(runtime, launch.run_id)
-    pull, count = state.pull_request, read_count(runtime.files(launch.run_id).root)
+    root = runtime.files(launch.run_id).root
+    pull, count, reports = state.pull_request, read_count(root), read_reports(root)
     if as_json:
-        print_json({"run": launch.run_id, **asdict(pull), "forge": asdict(count)})
+        print_json({"run": launch.run_id, **asdict(pull), **asdict(reports), "forge": asdict(count)})
         return
     if launch.land != LAND_PR:
         way = f"; `garrison pr open {launch.run_id}` opens one for its branch" if launch.onto != launch.base else ""
         raise Refused(f"run {launch.run_id} has land={launch.land}, and so no pull request{way}")
     lines = [f"run {launch.run_id}: {pull.describe() or 'no pull request yet: it is opened at the exit'}",
              *([pull.url] if pull.url else []), f"{launch.onto} → {launch.remote}:{launch.base}",
+             *(check.describe() for check in reports.checks), *(review.describe() for review in reports.reviews),
              *(f"{node} was sent back {times} time{'s' * (times != 1)}" for node, times in pull.returns.items()),
              f"{count.sent} requests ({count.not_modified} not modified), {count.looks} looks, {count.steps} steps",
              *([f"next look {count.next_look}{f': {count.waits}' if count.waits else ''}"]

@@ -47,7 +47,7 @@ from garrison.pull_request.texts import (
     marker_of,
     put_section,
 )
-from garrison.records.pull_request import NO_AUTO
+from garrison.records.pull_request import NO_AUTO, GivenReview
 from garrison.records.run import REMOTES
 from garrison.system import failpoint
 from garrison.system.git import ABSENT, GitError
@@ -183,6 +183,7 @@ class PullRequestClient:
         lines = self._read(forge.list_line_comments, pull.number)
         open_threads = {line.thread for line in lines if not line.resolved} if rules.requires_resolved else set()
         return replace(facts, published=published, approvals=approvals, outdated=outdated, objections=objections,
+                     reviews=self._last_words(reviews, outdated),
                      requires_checks=any(check.required and check.name != self.options.status for check in checks),
                      required_approvals=rules.required_approvals, auto_merge=self._is_scheduled(pull.number, known),
                      checks=tuple(self._check(check, head) for check in checks if check.name != self.options.status),
@@ -294,6 +295,16 @@ class PullRequestClient:
                     if review.stale or not only_merges(self.git, review.commit, head, base)]
         return (len(approvals) - len(outdated), tuple(sorted(outdated)),
                 tuple(sorted(review.author for review in counted if review.verdict is ReviewVerdict.CHANGES)))
+
+    def _last_words(self, reviews: Sequence[model.Review], outdated: tuple[str, ...]) -> tuple[GivenReview, ...]:
+        """Return what each reviewer said last; a comment takes nothing back that was said before it."""
+        latest: dict[str, model.Review] = {}
+        for review in reviews:
+            if review.author != self._own_login() and (
+                    review.verdict is not ReviewVerdict.COMMENT or review.author not in latest):
+                latest[review.author] = review
+        return tuple(GivenReview(author, review.verdict, author in outdated, self._can_write(author))
+                     for author, review in latest.items())
 
     def _own_login(self) -> str:
         self._login = self._login or self._read(self.forge.read_login)

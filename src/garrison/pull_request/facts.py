@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from enum import StrEnum
 
+from garrison.records.pull_request import GivenReview, PullRequestReports, ReportedCheck
 from garrison.values import Value
 
 
@@ -137,6 +138,8 @@ class Facts(Value):
     """Authors whose approval is of an older head."""
     objections: tuple[str, ...] = ()
     """Authors whose latest review requests changes."""
+    reviews: tuple[GivenReview, ...] = ()
+    """The last word of each who reviewed, but garrison itself."""
     published: str = ""
     """State of garrison's own status on the head: pending, success, failure or ''."""
     tip: str = ""
@@ -158,6 +161,13 @@ class Facts(Value):
     unresolved: int = 0
     """Conversations that somebody has to resolve, where the base requires that; else 0."""
     requires_resolved: bool = False
+
+    def reports(self) -> PullRequestReports | None:
+        """Return checks and reviews for the user; None if this look read none, as of a request that is not open."""
+        if not (self.number and self.is_open and self.base) or self.merge is not None:
+            return None
+        return PullRequestReports(tuple(ReportedCheck(check.name, check.result, check.url) for check in self.checks),
+                                  self.reviews)
 
 
 class StepKind(StrEnum):

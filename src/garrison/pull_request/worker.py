@@ -1,8 +1,8 @@
 """Forge client of a guardian: when it looks at the forge, and what the policy learns of it.
 
-It does nothing before the flow is at its exit, nor while a node reworks: then nothing at the forge is waited for. The
-count of requests is kept in `runs/RUN/forge/count.json`; a change of `runs/RUN/forge/wake` (`garrison pr sync`, a
-webhook) makes it look at once.
+It does nothing before the flow is at its exit, nor while a node reworks: then nothing at the forge is waited for. In
+`runs/RUN/forge/`, the count of requests is kept in `count.json`, checks and reviews in `reports.json`; a change of
+`wake` (`garrison pr sync`, a webhook) makes it look at once.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from garrison.pull_request.facts import CheckResult, Facts, ForgeStep, StepKind
 from garrison.pull_request.policy import PullRequestView
 from garrison.pull_request.wake import Wishes, forge_folder, read_wishes, wake_file
 from garrison.records import atomic
+from garrison.records.pull_request import read_reports, reports_file
 from garrison.records.record import decode, encode
 from garrison.run.state import NOT_LANDED, REQUESTED, TESTED
 from garrison.system.clock import iso
@@ -71,7 +72,7 @@ class ForgeJobResult(Value):
 
 
 class ForgeCount(Value):
-    """Requests to the forge in a run, its looks, and when it looks again; `runs/RUN/forge.json`."""
+    """Requests to the forge in a run, its looks, and when it looks again; `runs/RUN/forge/count.json`."""
 
     sent: int = 0
     not_modified: int = 0
@@ -293,6 +294,7 @@ class ForgeClient:
         self.options = read_config(runtime.home).pull_requests()
         self.worker = ForgeWorker(self._open, self.options.poll, self.options.settle)
         self.worker.count = read_count(self.root)
+        self._reports = read_reports(self.root)
         self._woken = self._stamp()
         self._closes = self._title = ""
         self._wishes, self._given = Wishes(), launch
@@ -401,12 +403,16 @@ class ForgeClient:
         self.worker.begin(action.expect(ForgeStep), state.pull_request, self._texts(state)[1])
 
     def _save(self) -> None:
-        """Keep the count; losing the last one in a power cut is harmless."""
+        """Keep the count, and reports that changed; losing the last ones in a power cut is harmless."""
         count = self.worker.count
         self.worker.count = replace(count, began=count.began or self.runtime.clock.utc(),
                                     next_look=iso(self.worker.due))
         atomic.make_directory(forge_folder(self.root))
         atomic.write(count_file(self.root), encode(self.worker.count), durable=False)
+        reports = self.worker.facts.reports() if self.worker.facts is not None else None
+        if reports is not None and reports != self._reports:
+            atomic.write(reports_file(self.root), encode(reports), durable=False)
+            self._reports = reports
 
     def watch(self, event_loop: EventLoop) -> None:
         """Wake when the forge has answered, and when somebody asks for a look."""

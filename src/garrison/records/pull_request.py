@@ -1,17 +1,25 @@
-"""Pull request of a run: its states, and what the guardian's journal keeps of it. Pure.
+"""Pull request of a run: its states, what the guardian's journal keeps of it, and the reports that a look found.
 
 The forge has the truth about the pull request; the journal keeps what the forge cannot say: which commit was pushed
-last, which comments a node was sent back for, and what was reported to the user.
+last, which comments a node was sent back for, and what was reported to the user. Checks and reviews are kept for views
+alone, in a file that the next look replaces: nothing is decided by them later.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from garrison.errors import ForbiddenTransition
-from garrison.records.record import Record
+from garrison.errors import ForbiddenTransition, RecordError
+from garrison.records import atomic
+from garrison.records.record import Record, decode
+from garrison.values import Value
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 class PullRequestState(StrEnum):
@@ -131,3 +139,51 @@ class PullRequest(Record):
 _WORDS = {_S.PUSHING: "its branch is pushed", _S.DRAFT: "a draft until the gate has passed",
           _S.READY_TO_MERGE: "ready to merge"}
 """State → its description, where that is not its own word."""
+
+
+class ReportedCheck(Value):
+    """A check of the pull request's head, as the forge last told of it."""
+
+    name: str
+    result: str
+    """`pending`, `passed` or `failed`."""
+    url: str = ""
+
+    def describe(self) -> str:
+        return f"check {self.name}: {self.result}{f' {self.url}' if self.url else ''}"
+
+
+class GivenReview(Value):
+    """The last word of somebody who reviewed."""
+
+    author: str
+    word: str
+    """`approved`, `changes requested`, `comment` or `dismissed`."""
+    is_outdated: bool = False
+    """True for an approval of an older head, which does not count any more."""
+    counts: bool = True
+    """False if its author may not write to the repository."""
+
+    def describe(self) -> str:
+        remark = "of an older commit" if self.is_outdated else "" if self.counts else "without write permission"
+        return f"review by {self.author}: {self.word}{f', {remark}' if remark else ''}"
+
+
+class PullRequestReports(Value):
+    """Checks and reviews that the last look at an open pull request found (`runs/RUN/forge/reports.json`)."""
+
+    checks: tuple[ReportedCheck, ...] = ()
+    reviews: tuple[GivenReview, ...] = ()
+
+
+def reports_file(root: Path) -> Path:
+    """Return the path of the reports; `root` is the run's folder."""
+    return root / "forge" / "reports.json"
+
+
+def read_reports(root: Path) -> PullRequestReports:
+    """Return the reports of the last look; none if the file is absent, as in older homes, or unreadable."""
+    path = reports_file(root)
+    with suppress(RecordError, OSError):
+        return decode(PullRequestReports, atomic.read(path) or b"{}", path)
+    return PullRequestReports()

@@ -36,6 +36,7 @@ from garrison.records.events import (
     WorkSaved,
 )
 from garrison.records.names import Key
+from garrison.records.pull_request import GivenReview, PullRequestReports, ReportedCheck, read_reports
 from garrison.records.run import RunFiles
 from garrison.run.launcher_policy import ParkedName
 from garrison.run.notifications import open_notifications
@@ -207,6 +208,8 @@ class ShownPullRequest(Value):
     since: str
     returns: dict[str, int]
     """Node → how often it was sent back for a check or a comment."""
+    checks: tuple[ReportedCheck, ...] = ()
+    reviews: tuple[GivenReview, ...] = ()
 
 
 class Parts(Value):
@@ -249,6 +252,8 @@ class LiveState(Value):
     """By role-name."""
     nodes: Mapping[str, ObservedNode]
     costs: ShownCosts
+    reports: PullRequestReports = PullRequestReports()
+    """Checks and reviews of its pull request."""
 
     def changes(self, before: LiveState | None) -> Parts:
         """Return what differs from the earlier observation `before` (None: everything)."""
@@ -275,7 +280,8 @@ class HomeObserver:
         costs = self._costs.read(self.runs.observer.clock.utc()[:10])
         existing = [run for run in runs if RunFiles(self.home, run).launch.exists()]
         views = {run: self.runs.read(run) for run in existing}
-        return {run: observation_of(view, used, costs.of_run(run), self._work(view)) for run, view in views.items()}
+        return {run: replace(observation_of(view, used, costs.of_run(run), self._work(view)),
+                             reports=read_reports(RunFiles(self.home, run).root)) for run, view in views.items()}
 
     def _work(self, view: RunView) -> Mapping[str, WorkInProgress]:
         """Return the progress of a run's agents at work."""
@@ -463,18 +469,19 @@ class PageModel:
 
     def _parts(self) -> Parts:
         """Return the parts that are compared as wholes."""
-        return replace(self._judged(), gates=self._questions(), queue=self._queue(), notices=self._notices(),
-                       pull_request=self._pull_request())
+        return replace(self._judged(), gates=self._questions(), queue=self._queue(), notices=self._notices())
 
     def _judged(self) -> Parts:
         """Return the parts that depend on an observation as well."""
         status, reason = self.status
-        return Parts(status=status, reason=reason, problems=self.problems, waits=self._waits())
+        return Parts(status=status, reason=reason, problems=self.problems, waits=self._waits(),
+                     pull_request=self._pull_request())
 
     def _pull_request(self) -> ShownPullRequest | None:
         pull = self.model.state.pull_request
+        reports = self.observation.reports if self.observation else PullRequestReports()
         return ShownPullRequest(pull.state, pull.number, pull.url, pull.describe(), pull.waits_for(), pull.since,
-                                pull.returns) if pull.state else None
+                                pull.returns, reports.checks, reports.reviews) if pull.state else None
 
     def _nodes(self) -> dict[str, PageNode]:
         return {name: self._node(name) for name in self._names()}
@@ -550,8 +557,7 @@ class PageModel:
                 touched = [name for name, node in model.state.nodes.items() if node.status == IMPL_COMPLETE]
         else:
             if record.journal == GUARDIAN:
-                parts = replace(self._judged(), gates=self._questions(), notices=self._notices(),
-                                pull_request=self._pull_request())
+                parts = replace(self._judged(), gates=self._questions(), notices=self._notices())
             touched = self._touched(record)
         newer = self._newer(parts)
         nodes = {name: node for name in touched if self._sent_nodes.get(name) != (node := self._node(name))}

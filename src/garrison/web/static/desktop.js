@@ -55,7 +55,8 @@ export function desktopNotices(button, run, choose) {
 const Choices = ({ close }) =>
   html`<h2 id="notify-title">Notifications of the desktop</h2>
     <p>
-      While this page is open and you look elsewhere: questions, what is parked, and a run that failed, or whatever
+      While this page is open and you look elsewhere: questions, what is parked, and a run that failed, or
+      whatever${" "}
       <code>on</code> of [notify] in config.toml lists.
     </p>
     <label

@@ -44,6 +44,13 @@ export interface ChangedSoFar {
   new: number;
 }
 
+export interface GivenReview {
+  author: string;
+  word: string;
+  is_outdated: boolean;
+  counts: boolean;
+}
+
 export interface ListedLesson {
   id: string;
   state: string;
@@ -198,6 +205,12 @@ export interface PlanRow {
   time: string;
 }
 
+export interface ReportedCheck {
+  name: string;
+  result: string;
+  url: string;
+}
+
 export interface RunDefaults {
   repo: string;
   agent: string;
@@ -316,6 +329,8 @@ export interface ShownPullRequest {
   waits_for: string;
   since: string;
   returns: Record<string, number>;
+  checks: Array<ReportedCheck>;
+  reviews: Array<GivenReview>;
 }
 
 export interface ShownQuestion {

@@ -157,15 +157,16 @@ def test_a_terminal_is_one_inside_as_well(place: Place) -> None:
 def test_a_launch_uses_the_image_that_has_the_name_now() -> None:
     name = f"localhost/garrison-test-moved-{os.getpid()}"
     subprocess.run(["podman", "tag", IMAGE, name], check=True)
+    source = subprocess.run(["podman", "create", IMAGE, "true"], capture_output=True, text=True, check=True
+                            ).stdout.strip()
     try:
         first = container.at_launch(name)
         assert container.at_launch(name) == first
-        made = subprocess.run(["podman", "commit", "--quiet", subprocess.run(
-            ["podman", "create", IMAGE, "true"], capture_output=True, text=True, check=True).stdout.strip(), name],
-            capture_output=True, text=True, check=True)
+        made = subprocess.run(["podman", "commit", "--quiet", source, name], capture_output=True, text=True, check=True)
         assert container.ready(name) == first
         assert container.at_launch(name).image_id == made.stdout.strip()
     finally:
+        subprocess.run(["podman", "rm", "--force", source], capture_output=True, check=False)
         subprocess.run(["podman", "rmi", "--force", name], capture_output=True, check=False)
 
 

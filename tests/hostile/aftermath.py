@@ -225,7 +225,9 @@ TRAPS = (
          "rm -f $f; mkfifo $f; done", hangs),
     Trap("leaves a file of a terabyte", "truncate -s 1T huge.bin", heavy, refused_by=UNTRUSTED),
     Trap("fails and leaves a file of a terabyte", "truncate -s 1T huge.bin; exit 1", heavy, refused_by=UNTRUSTED),
-    Trap("makes its output a terabyte", python_c("os.ftruncate(1, 1 << 40); os.lseek(1, 0, 2); print('end')"), heavy,
+    # in a container it is a pipe
+    Trap("makes its output a terabyte", python_c(
+        "try:\n    os.ftruncate(1, 1 << 40); os.lseek(1, 0, 2)\nexcept OSError:\n    pass\nprint('end')"), heavy,
          refused_by=UNTRUSTED),
     Trap("leaves an index of a terabyte", "truncate -s 1T $(git rev-parse --git-dir)/index", heavy),
     Trap("leaves folders 5,000 deep", python_c("for _ in range(5000):\n    os.mkdir('d' * 20)\n    os.chdir('d' * 20)\n"

@@ -523,6 +523,15 @@ class PlanConfig(Value):
     """Times that a plan which failed is mended."""
 
 
+class LessonsConfig(Value):
+    """The table `[lessons]`: who words what `garrison lessons` proposes."""
+
+    by: str = setting("rule", one_of("rule", "agent"))
+    """`agent`: an agent that reads the repository; what it writes waits for the user as the rule's words do."""
+    agent: str | None = setting(None, as_text)
+    """That agent; None: the one that does tasks."""
+
+
 class ServiceConfig(Value):
     """A table `[services.NAME]`: a server that a run starts for its nodes. `{port}` and `{data}` stand for its port and
     its data folder."""
@@ -544,7 +553,7 @@ _SERVICE = re.compile(r"[a-z0-9][a-z0-9-]{0,30}")
 RECORDS: Mapping[str, type[object]] = {
     "notify": NotifyConfig, "setup": SetupConfig, "chat": ChatConfig, "launch": LaunchConfig, "guard": GuardConfig,
     "pull_requests": PullRequestOptions, "hosts": HostsConfig, "merge": MergeConfig, "limits": LimitsConfig,
-    "plan": PlanConfig, "worktrees": WorktreesConfig}
+    "plan": PlanConfig, "lessons": LessonsConfig, "worktrees": WorktreesConfig}
 """Table of config.toml → its record."""
 TABLES = ("agents", "sandbox", "services", *RECORDS)
 """Tables of config.toml."""
@@ -598,6 +607,7 @@ class ConfigFile(Value):
     merge = _table("merge", MergeConfig)
     limits = _table("limits", LimitsConfig)
     plan = _table("plan", PlanConfig)
+    lessons = _table("lessons", LessonsConfig)
     worktrees = _table("worktrees", WorktreesConfig)
     guard = _table("guard", GuardConfig)
     pull_requests = _table("pull_requests", PullRequestOptions)

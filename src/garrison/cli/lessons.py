@@ -15,15 +15,17 @@ import click
 
 from garrison.cli import resolve
 from garrison.cli.authority import require
+from garrison.cli.begin import choose_agent
 from garrison.cli.commands import Command, Group
 from garrison.cli.merge_queue_process import process_entry
 from garrison.cli.options import home_option, output_options, use_home
 from garrison.cli.output import print_json, print_message, print_table
 from garrison.cli.sandbox import settle_mode
-from garrison.config import find_home
+from garrison.config import find_home, read_config
 from garrison.errors import GarrisonError, NotFound, Refused, UsageError
 from garrison.lessons.rule import Proposal, add_line, check_text, judge, propose, remove_line
 from garrison.lessons.store import LessonRecord, Lessons, read_occurrences
+from garrison.lessons.wording import Wording
 from garrison.merge import commands
 from garrison.merge.entry import WITHDRAWABLE, EntryOptions
 from garrison.processes.runtime import Runtime
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from garrison.merge.queue import MergeQueue
 
 FILES = ("AGENTS.md", "CLAUDE.md")
+BY_AGENT = "agent"
 _FILE = "100644"
 _REGULAR = frozenset({_FILE, "100755"})
 """Modes of git for what is a file; a link is not followed."""
@@ -59,6 +62,10 @@ class ShownLesson(Value):
     state: str
     """`proposed`, `kept`, or `quiet` for a kept one whose refusal has not come for 90 days."""
     text: str
+    written_by: str
+    """Agent whose words the text is, '' for the rule's or the user's."""
+    quoted: str
+    """The rule's line, which quotes what was refused."""
     place: str
     """File that has its line; `private`, or '' for a proposal."""
     times: int
@@ -80,7 +87,9 @@ def lessons(context: click.Context, home: str | None, *, as_json: bool) -> None:
     if context.invoked_subcommand is not None:
         return
     require("lessons", {}, home)  # what agents wrote reaches none of them from here
-    found = _Repository.open(find_home(None)).shown(time.time())
+    here = _Repository.open(find_home(None))
+    here.word(time.time())
+    found = here.shown(time.time())
     if as_json:
         print_json(found)
         return
@@ -89,6 +98,8 @@ def lessons(context: click.Context, home: str | None, *, as_json: bool) -> None:
         "no lesson: no refusal has come twice in 30 days and was resolved")
     for each in found:
         if each.state == "proposed":
+            if each.written_by:
+                print_message(f"{each.id}: written by {each.written_by} from: {each.quoted}")
             print_message(f"{each.id}: `garrison lessons keep {each.id}` or `garrison lessons drop {each.id}`")
         elif each.state == "quiet":
             print_message(f"{each.id} was not needed for 90 days; `garrison lessons drop {each.id}`")
@@ -111,7 +122,8 @@ def keep(lesson: str, to: str | None, text: str | None, home: str | None, *, pri
     here = _Repository.open(find_home(None))
     own = None if text is None else check_text(text)
     proposal = here.proposal(lesson, time.time())
-    line = own or proposal.subject.line
+    words, by = here.words_of(proposal)
+    line = own or words
     place = "" if private else here.instructions_file(to)
     if place:
         here.land(proposal.id, place, lambda old: add_line(old, line), f"Keep a lesson in {place}", line)
@@ -120,7 +132,7 @@ def keep(lesson: str, to: str | None, text: str | None, home: str | None, *, pri
             here.lessons.write_private(add_line(here.lessons.read_private(), line))
         subject = proposal.subject
         here.lessons.write(LessonRecord(proposal.id, subject.by, subject.what, subject.name, line, iso(time.time()),
-                                        place))
+                                        place, written_by="" if own else by))
     click.echo(f"kept in {place or here.lessons.private}: {line}")
 
 
@@ -133,8 +145,9 @@ def drop(lesson: str, home: str | None) -> None:
     here = _Repository.open(find_home(None))
     kept = next((each for each in here.lessons.list() if each.id == lesson and not each.dropped), None)
     if kept is None:
-        subject = here.proposal(lesson, time.time()).subject
-        kept = LessonRecord(lesson, subject.by, subject.what, subject.name, subject.line, iso(time.time()))
+        proposal = here.proposal(lesson, time.time())
+        subject, (words, by) = proposal.subject, here.words_of(proposal)
+        kept = LessonRecord(lesson, subject.by, subject.what, subject.name, words, iso(time.time()), written_by=by)
     elif kept.place:
         line = kept.text
         here.land(lesson, kept.place, lambda old: remove_line(old, line), f"Drop a lesson of {kept.place}", line)
@@ -151,6 +164,7 @@ class _Repository:
     def __init__(self, runtime: Runtime, queue: MergeQueue) -> None:
         self.runtime, self.queue, self.git = runtime, queue, queue.git
         self.lessons = Lessons(runtime.home, self.git.key)
+        self.config = read_config(runtime.home).lessons()
 
     @classmethod
     def open(cls, home: Path) -> _Repository:
@@ -158,17 +172,40 @@ class _Repository:
         root = validate_repository(Path.cwd())
         return cls(Runtime.real(home), resolve.open_queue(root, None, str(home)))
 
+    def word(self, now: float) -> None:
+        """Have new proposals worded by the agent of the user's settings, if they say so."""
+        if self.config.by != BY_AGENT or (tip := self.git.branch_tip(self.queue.target)) is None:
+            return
+        with self.lessons.wording():
+            proposals = propose(read_occurrences(self.runtime, self.git), self.git.key,
+                                (each.id for each in self.lessons.list()), now)
+            if all(self.lessons.read_wording(each.id) is not None for each in proposals):
+                return
+            try:
+                agent = choose_agent(self.runtime, Path(self.git.root), self.config.agent, "")
+                settle_mode(self.runtime.home)
+            except GarrisonError as error:
+                print_message(f"these are the words of the rule: {error}")
+                return
+            Wording(self.runtime, self.git, self.lessons, agent, print_message).write(proposals, tip)
+
+    def words_of(self, proposal: Proposal) -> tuple[str, str]:
+        """Return the line of a proposal, and the agent that wrote it, '' for the rule."""
+        wording = self.lessons.read_wording(proposal.id) if self.config.by == BY_AGENT else None
+        return (wording.text, wording.agent) if wording is not None and wording.text else (proposal.subject.line, "")
+
     def shown(self, now: float) -> list[ShownLesson]:
         """Return the open proposals, then the kept lessons."""
         found, decided = read_occurrences(self.runtime, self.git), self.lessons.list()
         open_ones = propose(found, self.git.key, (each.id for each in decided), now)
-        shown = [ShownLesson(each.id, "proposed", each.subject.line, "", len(each.sources), tuple(
+        shown = [ShownLesson(each.id, "proposed", *self.words_of(each), each.subject.line, "", len(each.sources), tuple(
             Source(source.run, source.node, source.attempt) for source in each.sources)) for each in open_ones]
         for lesson in decided:
             if not lesson.dropped:
                 effect = judge(lesson.id, self.git.key, from_iso(lesson.at), found, now)
                 shown.append(ShownLesson(lesson.id, "quiet" if effect.remove else "kept", lesson.text,
-                                         lesson.place or "private", effect.times, ()))
+                                         lesson.written_by, lesson.subject.line, lesson.place or "private",
+                                         effect.times, ()))
         return shown
 
     def proposal(self, lesson: str, now: float) -> Proposal:

@@ -11,6 +11,7 @@ length, so that they can neither imitate an instruction nor import a file.
 from __future__ import annotations
 
 import hashlib
+import re
 from typing import TYPE_CHECKING
 
 from garrison.agents.quotation import mention
@@ -29,6 +30,9 @@ TIMES, MOST_OPEN = 2, 3
 """Times that a refusal has to come, and proposals that are open at once."""
 MOST_CHARACTERS = 300
 """Characters of a lesson's line."""
+_IMPORT = re.compile(r"(?<![\w@])@[^\s`]+")
+"""Where an instructions file would import another."""
+_BEGINS_BLOCK = "#->*+=|~ "
 CHECK, COMMAND = "check", "command"
 """What the name of a refusal by acceptance or gate is: a test that failed, or the whole command."""
 
@@ -145,6 +149,20 @@ def check_text(text: str) -> str:
     if not line or len(line) > MOST_CHARACTERS or len(text.strip().splitlines()) != 1:
         raise UsageError(f"a lesson is one line of at most {MOST_CHARACTERS} characters; shorten --text")
     return line
+
+
+def clean_wording(text: str) -> str:
+    """Return an agent's words for a lesson as one line that imports nothing and begins no heading, comment or code.
+
+    '' if there is none, or if it is longer than a lesson.
+    """
+    line = re.sub("`+", "`", spell_hidden(clean(text))).replace("<!--", "<! --").lstrip(_BEGINS_BLOCK)
+    if line.count("`") % 2:
+        line = line.replace("`", "'")
+    pieces = line.split("`")  # every second one is code
+    pieces[::2] = [_IMPORT.sub(lambda found: f"`{found[0]}`", piece) for piece in pieces[::2]]
+    line = "`".join(pieces)
+    return line if len(line) <= MOST_CHARACTERS else ""
 
 
 def add_line(text: str, line: str) -> str:

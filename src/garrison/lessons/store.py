@@ -1,6 +1,7 @@
 """What lessons are made of, and what the user has decided: records of runs are read, decisions are files of the home.
 
-`lessons/REPOSITORY/ID.json` is a decision, `lessons/REPOSITORY/private.md` has the lines that prompts get from here
+`lessons/REPOSITORY/ID.json` is a decision, `lessons/REPOSITORY/ID/` what an agent has made of a proposal
+(`lessons.wording`), `lessons/REPOSITORY/private.md` has the lines that prompts get from here
 (`node.instructions`). Nothing else is stored: proposals are made of the runs' own records each time.
 """
 
@@ -38,6 +39,7 @@ MOST_NAMES = 3
 """Names of a refusal: where more tests fail, the command stands for them, and of more files none is special."""
 _LOG_LINES, _LOG_BYTES = 20_000, 1 << 20
 _SUFFIX = ".json"
+WORDING = "wording.json"
 
 
 class LessonRecord(Record):
@@ -54,10 +56,23 @@ class LessonRecord(Record):
     place: str = ""
     """File of the repository that has its line; '' for the private file of the home."""
     dropped: bool = False
+    written_by: str = ""
+    """Agent whose words the text is, '' for the rule's or the user's."""
 
     @property
     def subject(self) -> Subject:
         return Subject(self.by, self.what, self.name)
+
+
+class WordingRecord(Record):
+    """What an agent has made of a proposal. It is written once: what the user has been shown stays."""
+
+    id: str
+    agent: str
+    text: str = ""
+    """Its line; '' where there is none, and the rule's words count."""
+    trouble: str = ""
+    """Why there is none."""
 
 
 class Lessons:
@@ -71,6 +86,10 @@ class Lessons:
         """Hold the lock under which lessons are decided."""
         return atomic.locked(atomic.make_directory(self.folder) / "lock")
 
+    def wording(self) -> AbstractContextManager[None]:
+        """Hold the lock under which an agent words proposals; another one's end is waited for."""
+        return atomic.locked(atomic.make_directory(self.folder) / "wording.lock")
+
     def list(self) -> list[LessonRecord]:
         """Return all decisions, the oldest first."""
         found = [record.decode(LessonRecord, data, path) for name in atomic.list_names(self.folder)
@@ -79,6 +98,17 @@ class Lessons:
 
     def write(self, lesson: LessonRecord) -> None:
         atomic.write(atomic.make_directory(self.folder) / f"{lesson.id}{_SUFFIX}", record.encode(lesson))
+
+    def folder_of(self, lesson: str) -> Path:
+        """Return the folder of the attempts to word a lesson."""
+        return self.folder / lesson
+
+    def read_wording(self, lesson: str) -> WordingRecord | None:
+        data = atomic.read(path := self.folder_of(lesson) / WORDING)
+        return None if data is None else record.decode(WordingRecord, data, path)
+
+    def write_wording(self, wording: WordingRecord) -> None:
+        atomic.write(atomic.make_directory(self.folder_of(wording.id)) / WORDING, record.encode(wording))
 
     def read_private(self) -> str:
         """Return the text of the private file, '' if there is none."""

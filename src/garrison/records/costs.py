@@ -223,8 +223,9 @@ on it and of the proxy, and earlier agents'."""
 
 PIPELINES = "pipelines"
 """Begins what stands for a run in costs of `garrison pipeline run`, `pipelines/NAME`."""
-PLANS = "plans"
-"""Folder of the plans of a home; begins what stands for a run in what planning costs, `plans/ID`."""
+PLANS, LESSONS = "plans", "lessons"
+"""Folders of a home; each begins what stands for a run in costs: of planning `plans/ID`, of wording lessons
+`lessons/REPOSITORY`."""
 GATES = "gates"
 """Folder of `usage` with what gates of each run cost, which belong to no node: `gates/RUN/GATE/1/network`."""
 OUTSIDE = "@"
@@ -235,7 +236,7 @@ def usage_files(home: Path, run: str | None = None, node: str | None = None) -> 
     """Yield (run, node, file) of every usage file of the home, of one run, or of one node, its validator's included.
 
     Costs outside runs have `@USE` for a run and the session's name for a node; those of `garrison pipeline run`
-    `pipelines/NAME` for a run, those of a plan `plans/ID`.
+    `pipelines/NAME` for a run, those of a plan `plans/ID`, those of lessons `lessons/REPOSITORY`.
     """
     if run is None or run.startswith(OUTSIDE):
         use = "*" if run is None else run.removeprefix(OUTSIDE)
@@ -243,9 +244,10 @@ def usage_files(home: Path, run: str | None = None, node: str | None = None) -> 
             yield f"{OUTSIDE}{path.parent.name}", path.stem, path
     if run is not None and run.startswith(OUTSIDE):
         return
-    if run is None or run.startswith(f"{PLANS}/"):
-        yield from _files_of_runs(home, run or f"{PLANS}/*", node)
-    if run is None or not run.startswith((f"{PIPELINES}/", f"{PLANS}/")):
+    for place in (PLANS, LESSONS):
+        if run is None or run.startswith(f"{place}/"):
+            yield from _files_of_runs(home, run or f"{place}/*", node)
+    if run is None or not run.startswith((f"{PIPELINES}/", f"{PLANS}/", f"{LESSONS}/")):
         yield from _files_of_runs(home / "runs", f"{run or '*'}/nodes", node)
         yield from _files_of_runs(home / "usage" / GATES, run or "*", node)
     if run is None or run.startswith(f"{PIPELINES}/"):

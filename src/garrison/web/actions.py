@@ -208,6 +208,8 @@ class ListedLesson(Value):
     id: str
     state: str
     text: str
+    written_by: str
+    quoted: str
     place: str
     times: int
 
@@ -221,7 +223,7 @@ class ListedLessons(Value):
 async def read_lessons(home: Path, repo: str) -> ListedLessons:
     """Return the proposals and the kept lessons of a repository; Refused if its runs cannot be read."""
     argv, environment = program(home, ("lessons", "--json"))
-    code, out, err = await run_to_end(argv, SECONDS, environment, cwd=repo, text="")
+    code, out, err = await run_to_end(argv, GATE_SECONDS, environment, cwd=repo, text="")  # an agent may word them
     if code:
         raise Refused(failure_of(code, err, out))
     return ListedLessons(from_data(tuple[ListedLesson, ...], json.loads(out)))

@@ -55,6 +55,7 @@ const Row = ({ one, write, does }) =>
     <div class="who"><span class="name">${WORDS[one.state]}</span><span class="kind">${one.place}</span></div>
     <span class="age">${count(one.times, "time")}${one.state === "proposed" ? "" : " since"}</span>
     <p class="doing">${one.text}</p>
+    ${one.written_by && html`<p class="kind">written by ${one.written_by} from: ${one.quoted}</p>`}
     ${
       write &&
       html`<div class="row">

@@ -55,6 +55,8 @@ export interface ListedLesson {
   id: string;
   state: string;
   text: string;
+  written_by: string;
+  quoted: string;
   place: string;
   times: number;
 }

@@ -49,7 +49,8 @@ def test_other_unknown_keys_are_reported(tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
     assert notes == [
         f"note: {path}:7: garrison reads no table or key weather; there are agents, sandbox, services, notify, "
-        "setup, chat, launch, guard, pull_requests, hosts, merge, limits, plan, lessons, worktrees; your own keys begin with x_",
+        "setup, chat, launch, guard, pull_requests, hosts, merge, limits, plan, lessons, worktrees; your own keys "
+        "begin with x_",
         f"note: {path}:3: [agents.aider] colour is not a setting; there are kind, env, failover, argv, success, "
         "tty, stdin, stream, resume_argv, exclude, set, silence, budget, budget_run, budget_day, max_turns, sandbox, "
         "network, hosts, host_ports, read, write, hide, push, image, devcontainer; "

@@ -36,7 +36,7 @@ def read(url: str, path: str) -> str:
         connection.close()
 
 
-@pytest.mark.parametrize("mode", [pytest.param("auto", marks=pytest.mark.slow), "none"])
+@pytest.mark.parametrize("mode", ["auto", pytest.param("none", marks=pytest.mark.slow)])
 def test_a_server_at_a_commit_is_shown_and_leaves_nothing_after_a_kill(mode: str, place: Place) -> None:
     assert place.finish(place.launch(place.graph(Node("web", command="echo one > page && git add -A && "
                                                       "git commit -qm Page")))) == 0, place.logs()

@@ -155,7 +155,7 @@ def test_the_help_of_a_start_is_ten_options_and_all_of_them_if_asked(command: st
 
 def test_help_and_version_are_commands_too() -> None:
     assert said("help", "merge-queue", "enqueue")[1].startswith("Usage: garrison merge-queue enqueue ")
-    assert said("help")[1].startswith("Usage: garrison [OPTIONS] COMMAND")
+    assert said("help")[1].startswith("Usage: garrison [OPTIONS] [COMMAND]")
     assert said("version")[1] == said("--version")[1]
     code, text = said("help", "ps")
     assert (code, "garrison status" in text) == (2, True)

@@ -17,11 +17,12 @@ from pathlib import Path
 import pytest
 
 import garrison
+from garrison.sandbox import container_launcher
 from garrison.system import process_control, processes, tmux
 
 ROOTS = (Path(garrison.__file__).parent, Path(__file__).parents[2] / "examples" / "demo" / "garrison_demo")
-HOMES = {inspect.getsourcefile(home) for home in (processes, process_control)}
-"""Where numbers are signalled, once each is verified."""
+HOMES = {inspect.getsourcefile(home) for home in (processes, process_control, container_launcher)}
+"""Where numbers are signalled, once each is verified; a launcher signals a child that only it can collect."""
 RAW = frozenset({"os.kill", "os.killpg", "signal.pidfd_send_signal", "signal.pthread_kill",
                  *(f"psutil.Process.{act}" for act in ("kill", "terminate", "send_signal", "suspend", "resume"))})
 MENTIONED = re.compile("kill|psutil|pidfd_send_signal")

@@ -21,7 +21,7 @@ from garrison.launch.disk import RunDisk
 from garrison.schedules.starts import ShownSchedule
 from garrison.values import Value
 from garrison.views.page_view import Parts, WholeNode
-from garrison.web.actions import ListedLessons
+from garrison.web.actions import ListedLessons, ListedPlans
 from garrison.web.begin import Beginning, StartOffer
 from garrison.web.node import LogPiece, NodeDetail, TranscriptPiece
 from garrison.web.run_stream import Beat, RunSnapshot, StreamChange
@@ -29,7 +29,7 @@ from garrison.web.run_stream import Beat, RunSnapshot, StreamChange
 FILE = Path(__file__).resolve().parents[1] / "src/garrison/web/static/records.d.ts"
 ROOTS: tuple[type[Value], ...] = (
     RunSnapshot, Parts, WholeNode, StreamChange, Beat, NodeDetail, LogPiece, TranscriptPiece, StartOffer, Beginning,
-    ListedLessons, ShownSchedule, RunDisk)
+    ListedLessons, ListedPlans, ShownSchedule, RunDisk)
 """What the server sends as JSON."""
 HEAD = "// Written by tests/page_types.py from the records that the server sends; not by hand.\n\n"
 NAMES: dict[Any, str] = {str: "string", int: "number", float: "number", bool: "boolean", type(None): "null"}

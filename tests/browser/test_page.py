@@ -373,6 +373,39 @@ def test_a_goal_is_planned_asked_about_approved_and_done(crew: Served, opened: A
     expect(page.locator(".run-id .pill")).to_contain_text("done", timeout=WORK)
 
 
+def test_a_plan_of_a_terminal_runs_as_one_task_and_a_lesson_is_kept(crew: Served, opened: Any) -> None:
+    place = crew.place
+    place.plan({"tasks": [{"name": "one", "title": "One", "prompt": "write one", "files": ["one.txt"]}]})
+    planned = place.command("plan", "write one", "--agent", "writer", "--target-dir", place.repo)
+    assert planned.returncode == 3, planned.stderr
+    with (place.home / "config.toml").open("a") as config:
+        config.write('[launch]\nagent = "writer"\ngate = "true"\n')
+    page = opened(crew.url)
+    page.goto(f"{crew.home}/")
+    plans = page.locator("#plans")
+    expect(plans).to_contain_text("waits for approval", timeout=WORK)
+    plans.get_by_role("button", name="Continue").click()
+    page.get_by_role("dialog").get_by_role("button", name="Run without the check").click(timeout=WORK)
+    page.wait_for_url("**/?run=write-one-*", timeout=WORK)
+    expect(page.locator(".run-id .pill")).to_contain_text("done", timeout=WORK)
+    assert not place.command("status", page.url.partition("run=")[2].partition("&")[0]).stdout.count("check_goal")
+
+    graph = place.root / "forgetful.dot"
+    graph.write_text("digraph f { land=node; start [shape=Mdiamond]; exit [shape=Msquare]; start -> note -> exit; "
+                     'note [command="test $GARRISON_ATTEMPT -lt 3 || touch ok; echo x>>x", acceptance="test -f ok"]; }')
+    place.finish(place.launch(graph, "forgetful", gate="true"))
+    page.goto(f"{crew.home}/")
+    expect(page.get_by_role("button", name="Show what kept sending work back")).to_be_visible(timeout=WORK)
+    expect(plans).to_have_count(0)
+    page.get_by_role("button", name="Show what kept sending work back").click()
+    page.locator("#lessons").get_by_role("button", name="Keep in AGENTS.md").click(timeout=WORK)
+    expect(page.locator("#lessons")).to_contain_text("kept", timeout=WORK)
+    assert "run `test -f ok`" in git(place.repo, "show", "main:AGENTS.md")
+    page.locator("#lessons").get_by_role("button", name="Drop").click()
+    expect(page.locator("#lessons")).to_contain_text("No refusal has come twice", timeout=WORK)
+    assert git(place.repo, "show", "main:AGENTS.md") == ""
+
+
 @pytest.mark.slow
 def test_candidates_are_compared_side_by_side_and_the_chosen_one_lands(crew: Served, opened: Any) -> None:
     graph = crew.place.root / "best.dot"

@@ -103,7 +103,7 @@ def test_what_sent_work_back_reaches_other_prompts_only_once_it_is_kept(place: P
     assert git(place.repo, "show", "main:CLAUDE.md") == f"- {asked['text']}"
     assert {each["id"]: (each["state"], each["place"], each["times"]) for each in shown(place)} == {
         asked["id"]: ("kept", "CLAUDE.md", 0), failed["id"]: ("kept", "private", 1),
-        judged["id"]: ("proposed", "", 2), ignored["id"]: ("proposed", "", 2)}
+        judged["id"]: ("proposed", "CLAUDE.md", 2), ignored["id"]: ("proposed", "CLAUDE.md", 2)}
     for each in (asked, judged, failed, ignored):
         lessons(place, "drop", each["id"])
     assert git(place.repo, "show", "main:CLAUDE.md") == ""

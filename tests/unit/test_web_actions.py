@@ -70,7 +70,7 @@ def test_the_queue_that_is_shown_is_acted_on_and_none_of_another_run() -> None:
 
 @pytest.mark.parametrize("body", [{}, {"action": "rm"}, {"action": ["stop"]}])
 def test_an_unknown_action_is_refused(body: dict[str, object]) -> None:
-    with pytest.raises(UsageError, match="keep, keep-private, drop"):
+    with pytest.raises(UsageError, match=r"keep-in-AGENTS.md, keep-in-CLAUDE.md, keep-private, drop"):
         actions.lesson_command_words("a1", body)
     with pytest.raises(UsageError, match="stop, resume"):
         actions.run_command_words("r1", body)

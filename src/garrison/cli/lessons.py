@@ -67,7 +67,7 @@ class ShownLesson(Value):
     quoted: str
     """The rule's line, which quotes what was refused."""
     place: str
-    """File that has its line; `private`, or '' for a proposal."""
+    """File that has its line, or `private`; for a proposal the file that would get it."""
     times: int
     """Attempts that its refusal has sent back: for a kept one since then."""
     sources: tuple[Source, ...]
@@ -94,7 +94,7 @@ def lessons(context: click.Context, home: str | None, *, as_json: bool) -> None:
         print_json(found)
         return
     print_table(("ID", "STATE", "TIMES", "WHERE", "LESSON"), [
-        (each.id, each.state, each.times, each.place or _words(each.sources), each.text) for each in found],
+        (each.id, each.state, each.times, _words(each.sources) or each.place, each.text) for each in found],
         "no lesson: no refusal has come twice in 30 days and was resolved")
     for each in found:
         if each.state == "proposed":
@@ -198,8 +198,10 @@ class _Repository:
         """Return the open proposals, then the kept lessons."""
         found, decided = read_occurrences(self.runtime, self.git), self.lessons.list()
         open_ones = propose(found, self.git.key, (each.id for each in decided), now)
-        shown = [ShownLesson(each.id, "proposed", *self.words_of(each), each.subject.line, "", len(each.sources), tuple(
-            Source(source.run, source.node, source.attempt) for source in each.sources)) for each in open_ones]
+        file = next(iter(self._files()), FILES[0])
+        shown = [ShownLesson(each.id, "proposed", *self.words_of(each), each.subject.line, file, len(each.sources),
+                             tuple(Source(one.run, one.node, one.attempt) for one in each.sources))
+                 for each in open_ones]
         for lesson in decided:
             if not lesson.dropped:
                 effect = judge(lesson.id, self.git.key, from_iso(lesson.at), found, now)
@@ -220,12 +222,15 @@ class _Repository:
 
     def instructions_file(self, wanted: str | None) -> str:
         """Return the file that gets a lesson; Refused if the target branch has none and none was named."""
-        tip = self.git.branch_tip(self.queue.target)
-        there = [name for name in FILES if tip and (found := self.git.find_text(tip, name)) and found[0] in _REGULAR]
-        if wanted or there:
-            return wanted or there[0]
+        if found := wanted or next(iter(self._files()), ""):
+            return found
         raise Refused(f"{self.queue.target} has neither {' nor '.join(FILES)}; --to {FILES[0]} begins one, --private "
                       "keeps the lesson in the home")
+
+    def _files(self) -> list[str]:
+        """Return the files for lessons that the target branch has."""
+        tip = self.git.branch_tip(self.queue.target)
+        return [name for name in FILES if tip and (found := self.git.find_text(tip, name)) and found[0] in _REGULAR]
 
     def land(self, lesson: str, name: str, change: Callable[[str], str], title: str, line: str) -> None:
         """Change a file by a commit that lands through the queue; GarrisonError if it does not land."""

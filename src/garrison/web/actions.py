@@ -57,7 +57,8 @@ SCHEDULE: Mapping[str, Callable[[str], list[str]]] = {
     "unpause": lambda name: ["schedule", "unpause", "--", name],
 }
 LESSON: Mapping[str, Callable[[str], list[str]]] = {
-    "keep": lambda lesson: ["lessons", "keep", "--", lesson],
+    "keep-in-AGENTS.md": lambda lesson: ["lessons", "keep", "--to=AGENTS.md", "--", lesson],
+    "keep-in-CLAUDE.md": lambda lesson: ["lessons", "keep", "--to=CLAUDE.md", "--", lesson],
     "keep-private": lambda lesson: ["lessons", "keep", "--private", "--", lesson],
     "drop": lambda lesson: ["lessons", "drop", "--", lesson],
 }
@@ -200,6 +201,36 @@ async def run_command(home: Path, words: Sequence[str], text: str = "", *, repo:
         raise Refused(failure_of(code, err, out))
     message = last_message(err, out)
     return message if message and "--json" not in words else "done"
+
+
+class ListedPlan(Value):
+    """A plan, as `garrison plan --list --json` lists it."""
+
+    id: str
+    goal: str
+    repo: str
+    stage: str
+    mends: bool = True
+    """False for one that `garrison take` continues."""
+
+
+class ListedPlans(Value):
+    """The plans that have not begun, the latest first."""
+
+    plans: tuple[ListedPlan, ...]
+
+
+_OPEN = ("planning", "asked", "proposed")
+
+
+async def read_plans(home: Path) -> ListedPlans:
+    """Return the plans of a home that can be continued; Refused if they cannot be read."""
+    argv, environment = program(home, ("plan", "--list", "--json"))
+    code, out, err = await run_to_end(argv, SECONDS, environment, cwd=str(home), text="")
+    if code:
+        raise Refused(failure_of(code, err, out))
+    found = from_data(tuple[ListedPlan, ...], json.loads(out))
+    return ListedPlans(tuple(each for each in found if each.stage in _OPEN and each.mends))
 
 
 class ListedLesson(Value):

@@ -177,14 +177,14 @@ def _goal(body: Mapping[str, object]) -> tuple[list[str], str]:
 
 
 def _plan(body: Mapping[str, object]) -> tuple[list[str], str]:
-    """Return the command that answers the questions of a plan, takes its graph as it was edited, or begins it."""
+    """Return the command that shows a plan, answers its questions, takes its graph as it was edited, or begins it."""
     answers = body.get("answers", [])
     if not isinstance(answers, list) or not all(isinstance(each, str) and each.strip() for each in answers):
         raise UsageError("answer each question of the plan")
     text = _long_text(body) if body.get("text") else ""
     return ["plan", f"--continue={check_run(text_of(body, 'plan', required=True))}",
             *(f"--answer={each}" for each in answers),
-            *(["--graph=-"] if text else [] if answers else ["--yes"]),
+            *(["--graph=-"] if text else [] if answers or body.get("look") is True else ["--yes"]),
             *(["--no-check"] if body.get("check") is False else [])], text
 
 

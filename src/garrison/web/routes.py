@@ -33,6 +33,7 @@ from garrison.web import access, actions, changes, chat, connections, node, page
 from garrison.web.begin import (
     Beginnings,
     CommandLine,
+    RunDefaults,
     StartOffer,
     lint_graph,
     order_added,
@@ -125,6 +126,7 @@ class Page:
             post("/api/lint", self.lint),
             read("/api/schedules", lambda _: show_all(Schedules(self.home), time.time())),
             post("/api/schedules/{schedule}", self.act_on_schedule),
+            get("/api/plans", self.plans),
             get("/api/lessons", self.lessons),
             post("/api/lessons/{lesson}", self.act_on_lesson),
             get("/api/runs", self.runs),
@@ -266,8 +268,11 @@ class Page:
 
     async def begin(self, request: Request) -> Response:
         """Begin a task, a list of tasks or an issue in the background."""
-        body = await body_of(request)
-        return json_answer(self.beginnings.start(order_of(body, await asyncio.to_thread(self._read_offer))))
+        body, offer = await body_of(request), await asyncio.to_thread(self._read_offer)
+        if body.get("kind") == "plan":  # it may be the first of its repository
+            plans = (await actions.read_plans(self.home)).plans
+            offer = replace(offer, places=(*offer.places, *(RunDefaults(plan.repo) for plan in plans)))
+        return json_answer(self.beginnings.start(order_of(body, offer)))
 
     async def begin_again(self, request: Request) -> Response:
         """Launch a run's graph once more."""
@@ -338,6 +343,10 @@ class Page:
         """Start a schedule's command now, pause it or resume it."""
         return await self._command(actions.schedule_command_words(
             request.path_params["schedule"], await body_of(request)))
+
+    async def plans(self, _request: Request) -> Response:
+        """List the plans that have not begun."""
+        return json_answer(await actions.read_plans(self.home))
 
     async def lessons(self, request: Request) -> Response:
         """List the lessons of a repository."""

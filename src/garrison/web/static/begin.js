@@ -29,6 +29,16 @@ const KINDS = [
 /** Ask for what is to be started, begin it, and open its run. */
 export const beginTask = () => openDialog({ class: "begin", "aria-label": "Begin a run" }, Begin);
 
+/**
+ * Show a plan that waits, to go on with it.
+ * @param {import("./records").ListedPlan} plan
+ */
+export async function continuePlan(plan) {
+  const given = { kind: "plan", repo: plan.repo };
+  const begun = await attempt(() => act("begin", { ...given, plan: plan.id, look: true }));
+  if (begun) await openDialog({ class: "begin", "aria-label": `Plan ${plan.id}` }, Progress, { begun, given });
+}
+
 /** Launch the graph of a run once more. */
 export async function runAgain(run) {
   const begun = await attempt(() => act(`runs/${part(run)}/again`, {}));

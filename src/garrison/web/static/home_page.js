@@ -6,6 +6,7 @@ import { beginTask } from "./begin.js";
 import { EmptyHome } from "./empty_home.js";
 import { Lessons } from "./lessons.js";
 import { attempt, full, link, skipTo, tab } from "./notice.js";
+import { Plans } from "./plans.js";
 import { RunsTable } from "./runs_table.js";
 import { Schedules } from "./schedules.js";
 import { follow } from "./stream.js";
@@ -29,10 +30,14 @@ export async function begin(main) {
     if (runs) tab("", waits.length);
     render(
       runs?.length === 0
-        ? html`<${EmptyHome} home=${home} write=${write} />`
-        : html`<${Waiting} waits=${waits} write=${write} /><${RunsTable} runs=${runs} write=${write} /><${Schedules}
+        ? html`<${EmptyHome} home=${home} write=${write} /><${Plans} write=${write} />`
+        : html`<${Waiting} waits=${waits} write=${write} /><${Plans} write=${write} /><${RunsTable}
+              runs=${runs}
               write=${write}
-            /><${Lessons} repos=${[...new Set((runs ?? []).map(run => run.repo).filter(Boolean))]} write=${write} />`,
+            /><${Schedules} write=${write} /><${Lessons}
+              repos=${[...new Set((runs ?? []).map(run => run.repo).filter(Boolean))]}
+              write=${write}
+            />`,
       main,
     );
   };

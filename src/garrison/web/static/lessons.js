@@ -52,7 +52,10 @@ export function Lessons({ repos, write }) {
 const Row = ({ one, write, does }) =>
   html`<li class="entry s-waiting">
     <span class="sign" aria-hidden="true">${one.state === "proposed" ? "?" : "✓"}</span>
-    <div class="who"><span class="name">${WORDS[one.state]}</span><span class="kind">${one.place}</span></div>
+    <div class="who">
+      <span class="name">${WORDS[one.state]}</span
+      ><span class="kind">${one.state === "proposed" ? "" : one.place}</span>
+    </div>
     <span class="age">${count(one.times, "time")}${one.state === "proposed" ? "" : " since"}</span>
     <p class="doing">${one.text}</p>
     ${one.written_by && html`<p class="kind">written by ${one.written_by} from: ${one.quoted}</p>`}
@@ -61,8 +64,11 @@ const Row = ({ one, write, does }) =>
       html`<div class="row">
         ${
           one.state === "proposed" &&
-          html`<${Act} class="quiet" does=${() => does(one.id, "keep")} title="By a commit that the gate tests"
-              >Keep in the repository<//
+          html`<${Act}
+              class="quiet"
+              does=${() => does(one.id, `keep-in-${one.place}`)}
+              title="By a commit that the gate tests"
+              >Keep in ${one.place}<//
             ><${Act} class="quiet" does=${() => does(one.id, "keep-private")}>Keep privately<//>`
         }
         <${Act} class="quiet" does=${() => does(one.id, "drop")}>Drop<//>

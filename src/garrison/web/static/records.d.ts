@@ -65,6 +65,18 @@ export interface ListedLessons {
   lessons: Array<ListedLesson>;
 }
 
+export interface ListedPlan {
+  id: string;
+  goal: string;
+  repo: string;
+  stage: string;
+  mends: boolean;
+}
+
+export interface ListedPlans {
+  plans: Array<ListedPlan>;
+}
+
 export interface LogPiece {
   attempt: number;
   from: number;

@@ -301,6 +301,13 @@ def test_the_page_misses_nothing_while_the_server_is_dead(crew: Served, opened: 
     assert len(told(page)) > len(before) and len(set(told(page))) == len(told(page))
     assert {"death", "respawn"} <= {line["kind"] for line in crew.asked("/api/runs/r1")["timeline"]}
     expect(page.locator("#list-timeline")).to_contain_text("died")
+    page.goto(f"{crew.home}/?run=r1&node=slow")
+    expect(page.locator("#detail .attempts")).to_contain_text("Its agent was restarted after it died at")
+    expect(page.locator("#detail .why").first).to_contain_text("its agent continues attempt 1 from the work that was")
+    for words in ("incarnation", "runner-slow", "orchestrator-slow", "merge entry"):
+        expect(page.locator("#detail")).not_to_contain_text(words, use_inner_text=True)
+    page.get_by_text("Records of its processes").click()
+    expect(page.locator("#detail details .why")).to_contain_text("agent: incarnation 1 died in attempt 1")
     assert any(headers.get("last-event-id") for headers in asked), "the browser itself said where it was"
 
 

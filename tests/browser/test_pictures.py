@@ -87,7 +87,7 @@ def test_pictures(shop: Served, opened: Any, tmp_path: Path) -> None:
             taken.append(folder / f"{name}-{scheme}.png")
             page.screenshot(path=taken[-1])
     page = opened(shop.url, "/?run=cents-1&node=money", width=1280, height=680, reduced_motion="reduce")
-    expect(page.locator("#detail .attempts")).to_contain_text("incarnation 2", timeout=WORK)
+    expect(page.locator("#detail .attempts")).to_contain_text("was restarted after", timeout=WORK)
     expect(page.locator("svg .node.chosen")).to_be_visible()
     taken.append(folder / "web-node.png")
     page.screenshot(path=taken[-1])

@@ -103,7 +103,7 @@ class PullRequest(Record):
             return ""
         name = f"pull request #{self.number}" if self.number else "the pull request"
         return f"{name}: {_WORDS.get(PullRequestState(self.state), self.state)}" + (
-            f" ({self.reason})" if self.reason else "")
+            f" ({without_number(self.reason, self.number)})" if self.reason else "")
 
     def may_stay(self, node: str, landing: int) -> bool:
         """Return whether a node need not change anything in its present attempt, since it was sent back for comments or
@@ -134,6 +134,11 @@ class PullRequest(Record):
             case _S.CLOSED | _S.MERGED | _S.REWORKING:
                 return ""
         return f"the forge: {self.reason}" if self.reason else ""
+
+
+def without_number(reason: str, number: int) -> str:
+    """Return a reason without the number of the request, for where that is shown already."""
+    return reason.removeprefix(f"pull request #{number}: ")
 
 
 _WORDS = {_S.PUSHING: "its branch is pushed", _S.DRAFT: "a draft until the gate has passed",

@@ -7,6 +7,7 @@ decide otherwise, the line says so. Events that do not concern the subject are l
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -26,6 +27,7 @@ from garrison.records.events import (
     ChildSpawned,
     ChildSwept,
     FactRecorded,
+    Follows,
     GuardianSignal,
     JobStarted,
     NodeCancelled,
@@ -39,6 +41,8 @@ from garrison.records.events import (
     WorkSaved,
     decode_data,
 )
+from garrison.records.names import Key
+from garrison.records.pull_request import without_number
 from garrison.records.record import from_data
 from garrison.records.signals import is_own
 from garrison.supervise.decisions import DecisionInputs, decode_inputs, replay
@@ -46,7 +50,7 @@ from garrison.supervise.restart import recent_deaths
 from garrison.system.clock import format_age
 from garrison.system.git.rescues import parse_rescue
 from garrison.values import Value, replace
-from garrison.views.event_log import GUARDIAN, QUEUE, LoggedEvent
+from garrison.views.event_log import GUARDIAN, NODE_ROLES, QUEUE, LoggedEvent
 from garrison.views.node_view import first_line
 
 WORDS = 400
@@ -129,6 +133,54 @@ def change_of(event: LoggedEvent, node: str) -> NodeChanged | None:
         return None
     change = record.effect if isinstance(record, GuardianSignal) else record
     return change if isinstance(change, NodeChanged) and change.node == node else None
+
+
+def in_users_words(record: Any) -> str | None:
+    """Return what a record of a process tells somebody who knows no supervision.
+
+    None for what only its supervisor has to know; '' for a record whose usual words say it.
+    """
+    if isinstance(record, ProcessOpened | ChildFenced | ChildSwept | SignalRefused | WorkSaved) or (
+            isinstance(record, RunnerSignal) and record.kill) or (
+            isinstance(record, NodeChanged) and record.status == "pending"):
+        return None
+    if isinstance(record, GuardianSignal) and record.effect:
+        return _node_changed(record.effect).removeprefix("node ") if record.effect.status != "pending" else None
+    if isinstance(record, NodeChanged):
+        return _node_changed(record).removeprefix("node ")
+    if not isinstance(record, ChildDied | ChildSpawned):
+        return ""
+    role = Key.parse(record.full).role
+    who, attempt = _PROCESSES.get(role, role), record.attempt if role in NODE_ROLES else 0
+    if isinstance(record, ChildDied):
+        return _with_reason(f"{who} died{f' in attempt {attempt}' if attempt else ''}", record.why)
+    if not record.is_respawn or record.follows == Follows.END:
+        return None
+    return f"{who} continues attempt {attempt} from the work that was done" if attempt else f"{who} was started again"
+
+
+def plain_words(events: Sequence[LoggedEvent]) -> dict[tuple[str, str, str], str]:
+    """Return time, writer and kind of each event that a user has to know → its own words for one; '' for the usual."""
+    found = dict[tuple[str, str, str], str]()
+    for event in events:
+        if event.kind == "decision" or (event.journal == QUEUE and event.kind == "state"
+                                        and event.data.get("status") not in _QUEUE_NEWS):
+            continue
+        words: str | None = ""
+        if event.journal != QUEUE:
+            with suppress(ValueError):  # an unreadable record is told as such
+                words = in_users_words(decode_data(event.kind, event.data))
+        if words is not None:
+            found[event.at, event.by, event.kind] = words
+    return found
+
+
+_QUEUE_NEWS = frozenset({"conflict", "rejected", "held", "cancelled"})
+"""States of a merge entry that a user has to know; the others have records of their own."""
+_PROCESSES: Mapping[str, str] = {
+    "orchestrator": "its agent", "runner": "the process that runs it", "guardian": "the run's guardian",
+    "launch": "the launcher", "processor": "the merge processor"}
+"""Role → the process of a node or of the run."""
 
 
 def describe(event: LoggedEvent) -> ExplainedLine | None:
@@ -284,7 +336,7 @@ _RECORD_WORDS: Mapping[type[Any], Callable[[Any], str]] = {
     RunChanged: lambda it: _with_reason(f"run {it.status}", it.reason),
     NodeChanged: _node_changed,
     PullRequestChanged: lambda it: _with_reason(
-        f"pull request{f' #{it.number}' if it.number else ''} {it.state}", it.reason),
+        f"pull request{f' #{it.number}' if it.number else ''} {it.state}", without_number(it.reason, it.number)),
     CandidatesRanked: lambda it: _with_reason(f"{it.order[0]} is chosen", it.why),
     CandidatesCompared: lambda it: f"its judge compared a, {it.first}, with b, {it.second}: {it.verdict or '?'}",
     NodeCancelled: lambda it: _with_reason(f"cancelled, attempt {it.attempt}", it.why),

@@ -27,7 +27,6 @@ from garrison.records.events import (
     ChildDied,
     ChildHealed,
     ChildSpawned,
-    Follows,
     GuardianSignal,
     NodeChanged,
     PullRequestChanged,
@@ -36,7 +35,14 @@ from garrison.records.events import (
     WorkSaved,
 )
 from garrison.records.names import Key
-from garrison.records.pull_request import GivenReview, PullRequestReports, ReportedCheck, read_reports
+from garrison.records.pull_request import (
+    GivenReview,
+    PullRequestReports,
+    PullRequestState,
+    ReportedCheck,
+    read_reports,
+    without_number,
+)
 from garrison.records.run import RunFiles
 from garrison.run.launcher_policy import ParkedName
 from garrison.run.notifications import open_notifications
@@ -46,7 +52,8 @@ from garrison.system.resource_usage import NO_USAGE, ResourceUsage
 from garrison.system.terminal_text import clean
 from garrison.values import Value, fields_of, project, replace
 from garrison.views.event_log import GUARDIAN, NODE_ROLES, QUEUE, RUNNER, StoredRecord
-from garrison.views.node_view import first_line, place_of, refused_hosts, shared_outages
+from garrison.views.explain import in_users_words
+from garrison.views.node_view import place_of, refused_hosts, shared_outages
 from garrison.views.process_view import ProcessView
 from garrison.views.run_model import CANNOT_REPLAY, RunModel
 from garrison.views.run_view import PROBLEMS, RunReader, RunView, waits_for
@@ -202,7 +209,7 @@ class ShownPullRequest(Value):
     number: int
     url: str
     text: str
-    """Its state in words, with the reason."""
+    """Why it is so, '' for no reason."""
     waits_for: str
     """'' while garrison itself is at it."""
     since: str
@@ -383,6 +390,8 @@ class PageModel:
     observation: LiveState | None = None
     keeps_all: bool = False
     """True to keep all entries of both lists, not only the latest."""
+    _pull: tuple[str, str] = ("", "")
+    """State and reason of its pull request, as the timeline last told them."""
     _is_observed: bool = False
     """True if the guardian has written nothing since the observation: a process that writes is alive."""
     _sent: Parts = NOTHING
@@ -480,8 +489,9 @@ class PageModel:
     def _pull_request(self) -> ShownPullRequest | None:
         pull = self.model.state.pull_request
         reports = self.observation.reports if self.observation else PullRequestReports()
-        return ShownPullRequest(pull.state, pull.number, pull.url, pull.describe(), pull.waits_for(), pull.since,
-                                pull.returns, reports.checks, reports.reviews) if pull.state else None
+        return ShownPullRequest(pull.state, pull.number, pull.url, without_number(pull.reason, pull.number),
+                                pull.waits_for(), pull.since, pull.returns, reports.checks,
+                                reports.reviews) if pull.state else None
 
     def _nodes(self) -> dict[str, PageNode]:
         return {name: self._node(name) for name in self._names()}
@@ -592,14 +602,23 @@ class PageModel:
         name, at = f"{record.journal}:{record.entry.seq}", record.entry.at
         events, signals = list[TimelineEntry](), list[SignalEntry]()
         if kind:
-            words = _in_users_words(record) or text or str(data.get("why") or data.get("text") or "")
-            events.append(TimelineEntry(name, at, kind, node, words[:TEXT], _is_minor(record)))
+            plain = in_users_words(record.event) if isinstance(record.event, ChildDied | ChildSpawned) else ""
+            words = plain or text or str(data.get("why") or data.get("text") or "")
+            events.append(TimelineEntry(name, at, kind, node, words[:TEXT],
+                                        plain is None or self._is_minor(record.event)))
             self._append(self.timeline, events, TIMELINE)
         if record.entry.kind == "signal" and record.journal != QUEUE:
             signals.append(SignalEntry(name, at, data.get("type", ""), data.get("from", ""),
                                        record.entry.token.partition("#")[0], node, text[:TEXT]))
             self._append(self.signals, signals, SIGNALS)
         return Parts(timeline_add=events or UNSET, signals_add=signals or UNSET)
+
+    def _is_minor(self, event: Any) -> bool:
+        """Return whether a record reports what garrison does by the way: nothing was lost, and nobody has to know."""
+        if isinstance(event, PullRequestChanged):  # some note down a commit or a number alone
+            before, self._pull = self._pull, (event.state, event.reason)
+            return event.state == PullRequestState.PUSHING or self._pull == before
+        return isinstance(event, WorkSaved)
 
     def _append(self, entries: list[E], added: list[E], most: int) -> None:
         entries += added
@@ -628,25 +647,6 @@ class PageModel:
         if agent is not None:
             return agent.name if agent.role in NODE_ROLES else ""
         return record.journal.removeprefix(RUNNER) if record.journal.startswith(RUNNER) else ""
-
-
-def _in_users_words(record: StoredRecord) -> str:
-    """Return a death or a restart without the terms of supervision; '' for all other records."""
-    event = record.event
-    if not isinstance(event, ChildDied | ChildSpawned):
-        return ""
-    role = Key.parse(event.full).role
-    who, attempt = _PROCESSES.get(role, role), event.attempt if role in NODE_ROLES else 0
-    if isinstance(event, ChildDied):
-        when = f" in attempt {attempt}" if attempt else ""
-        return f"{who} died{when}{f': {first_line(event.why)}' if event.why else ''}"
-    return f"{who} continues attempt {attempt} from the work that was done" if attempt else f"{who} was started again"
-
-
-def _is_minor(record: StoredRecord) -> bool:
-    """Return whether a record reports what garrison does by the way: nothing was lost, and nobody has to know."""
-    event = record.event
-    return isinstance(event, WorkSaved) or (isinstance(event, ChildSpawned) and event.follows == Follows.END)
 
 
 def _agent_of(record: StoredRecord) -> Key | None:
@@ -687,10 +687,6 @@ def _signal_kind(record: GuardianSignal) -> str:
     return next((kind for value, kind in kinds if value), "")
 
 
-_PROCESSES: Mapping[str, str] = {
-    "orchestrator": "its agent", "runner": "the process that runs it", "guardian": "the run's guardian",
-    "launch": "the launcher", "processor": "the merge processor"}
-"""Role → the process of a node or of the run."""
 _TIMELINE_KINDS: Mapping[str, str] = {"died": "death", "respawned": "respawn", "parked": "parked"}
 """Kind of a lifecycle event → its kind in the timeline."""
 _RECORD_KINDS: Mapping[type[Any], Callable[[Any], str]] = {

@@ -28,7 +28,7 @@ from garrison.records.store import Store
 from garrison.values import Value, replace
 from garrison.views.changes import choose_shown, find_entries
 from garrison.views.event_log import NODE_ROLES, EventLog, LoggedEvent
-from garrison.views.explain import change_of, explain
+from garrison.views.explain import change_of, explain, plain_words
 
 T = TypeVar("T")
 LOG_BYTES = 256 << 10
@@ -108,6 +108,8 @@ class ShownLine(Value):
     observed: str
     rule: str
     same: bool | None
+    plain: str | None = None
+    """What it tells a user: None if only its supervisor has to know it, '' if `text` does."""
 
 
 class Transcript(Value):
@@ -153,7 +155,9 @@ def node_detail(home: Path, run: str, node: str) -> NodeDetail:
     if not own and not last:
         raise NotFound(f"run {run} has no node {node}, or it has not been reached yet")
     task = _read(Task, files.attempt(node, last or 1) / "task.json")
-    lines = [ShownLine(line.at, line.about.partition("@")[0], line.kind, line.text, line.observed, line.rule, line.same)
+    plain = plain_words(own)
+    lines = [ShownLine(line.at, line.about.partition("@")[0], line.kind, line.text, line.observed, line.rule, line.same,
+                       plain.get((line.at, line.by, line.kind)))
              for line in explain(events, frozenset(names), [node])[-LINES:]]
     return NodeDetail(
         node, task.label if task else "", task.prompt if task else "", (task.command or "") if task else "",

@@ -1,4 +1,4 @@
-// Attempts of a node: what became of each and why, the end of its log, and the incarnations of its processes.
+// Attempts of a node: what became of each and why, the end of its log, and the deaths of its processes.
 
 import { Tool } from "./controls.js";
 import { legibleName } from "./legible.js";
@@ -45,6 +45,7 @@ function Reason({ text, whole }) {
 /** One attempt; the `next` one, if there is one, has the reason why it was not good enough. */
 function Attempt({ one, next }) {
   const { lives = [] } = one;
+  const lost = lives.filter(life => life.how);
   const state = next ? "failed" : stateOf(one.status);
   const tail = one.status === "failed" && one.tail;
   const reason = reasonOf(one, next, state);
@@ -64,14 +65,17 @@ function Attempt({ one, next }) {
       </p>`
     }
     ${
-      lives.length > 0 &&
+      lost.length > 0 &&
       html`<ol class="lives">
-        ${lives.map((life, at) => html`<li key=${at}>${lifeWords(life)}</li>`)}
+        ${lost.map((life, at) => html`<li key=${at}>${lossWords(life, lives)}</li>`)}
       </ol>`
     }
   </li>`;
 }
 
-/** An incarnation of a process: when it began, and how it ended. */
-const lifeWords = ({ who, incarnation, started, ended, how }) =>
-  `${who} incarnation ${incarnation}: ${[clock(started), ended && `ended ${clock(ended)}`, how].filter(Boolean).join(", ")}`;
+/** The death of a process that worked on an attempt, and whether another one went on. */
+const lossWords = ({ who, incarnation, ended, how }, lives) => {
+  const is = who.startsWith("orchestrator-") ? "Its agent" : "The process that runs it";
+  const next = lives.some(life => life.who === who && life.incarnation > incarnation);
+  return `${is} ${next ? "was restarted after it " : ""}died at ${clock(ended)}: ${how}`;
+};

@@ -235,27 +235,36 @@ const Story = memo(
       <${Part} title="Attempts"><${Attempts} all=${attempts} /><//>
       <${Part} title="What happened"
         >${
-          why?.length
+          why?.some(line => line.plain !== null)
             ? html`<ol class="why">
-                ${why.map(
-                  (line, at) =>
-                    html`<li key=${at}>
-                      <time>${clock(line.at)}</time>
-                      <span>
-                        ${OF[line.about?.split("-")[0]] ?? ""}${line.text}
-                        ${line.rule && !line.text.includes(line.rule) && html`<span class="rule"> ${line.rule}</span>`}
-                      </span>
-                    </li>`,
-                )}
+                ${why
+                  .filter(line => line.plain !== null)
+                  .map(
+                    (line, at) =>
+                      html`<li key=${at}><time>${clock(line.at)}</time><span>${line.plain || line.text}</span></li>`,
+                  )}
               </ol>`
             : html`<${Empty}>Nothing has happened to it yet.<//>`
         }<//
       >
       <details>
         <summary>Records of its processes</summary>
+        <ol class="why">
+          ${why?.map((line, at) => html`<${Recorded} key=${at} line=${line} />`)}
+        </ol>
         <${Facts} record=${hook} />
       </details>`,
 );
+
+/** A line as its supervisor has it, with the rule by which it was decided. */
+const Recorded = ({ line }) =>
+  html`<li>
+    <time>${clock(line.at)}</time>
+    <span>
+      ${OF[line.about?.split("-")[0]] ?? ""}${line.text}
+      ${line.rule && !line.text.includes(line.rule) && html`<span class="rule"> ${line.rule}</span>`}
+    </span>
+  </li>`;
 
 const Task = memo(({ known }) => {
   const parts = [

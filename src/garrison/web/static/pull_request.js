@@ -31,7 +31,7 @@ export const PullRequest = reading(["pull_request", "write"], ({ state, choose, 
     beside=${pull.url ? html`<a href=${pull.url} data-forge>${title}</a>` : html`<span class="number">${title}</span>`}
   >
     <p><span class="pill s-${look}">${pull.state}</span> <${Age} time=${pull.since} /></p>
-    <p class="doing">${pull.waits_for ? `It waits for ${pull.waits_for}.` : pull.text}</p>
+    ${(pull.waits_for || pull.text) && html`<p class="doing">${pull.waits_for ? `It waits for ${pull.waits_for}.` : pull.text}</p>`}
     <${Checks} checks=${pull.checks} />
     ${
       pull.reviews.length > 0 &&

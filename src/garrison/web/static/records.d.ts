@@ -333,6 +333,7 @@ export interface ShownLine {
   observed: string;
   rule: string;
   same: boolean | null;
+  plain: string | null;
 }
 
 export interface ShownPullRequest {

@@ -335,6 +335,10 @@ def test_a_task_is_begun_and_run_again(crew: Served, opened: Any) -> None:
     form.get_by_label("What is to be done").fill("-- write 'x' down")
     form.get_by_label("Command that does it").fill("echo x > x.txt; git add -A; git commit -qm x")
     form.get_by_label("Gate").fill("true")
+    form.get_by_label("Budget in US dollars").fill("none of it")
+    form.get_by_role("button", name="Begin").click()
+    form.get_by_role("button", name="Change it").click()  # what cannot be begun is mended, not filled in once more
+    form.get_by_label("Budget in US dollars").fill("")
     form.get_by_role("button", name="Begin").click()
     expect(form.locator("pre")).to_contain_text("'--command=echo x > x.txt")
     page.wait_for_url("**/?run=write-x-down-1*", timeout=WORK)

@@ -194,6 +194,8 @@ def test_issues_are_found_by_number_and_label(place: Place) -> None:
     assert not place.forge.read_issue(100).open and place.forge.list_issues("agent") == []
     with pytest.raises(ForgeNotFound):
         place.forge.read_issue(number)
+    with pytest.raises(ForgeNotFound, match=r"has no issue 999 that this token may read; name one"):
+        place.forge.read_issue(999)
 
 
 def test_failures_are_told_apart_and_none_names_the_token(place: Place) -> None:

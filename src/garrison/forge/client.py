@@ -515,8 +515,13 @@ class Forge(ABC):
         return make_once(self._session, find, make)
 
     def read_issue(self, number: int) -> Issue:
-        """Return an issue by number; NotFound for a pull request's."""
-        return self._session.get(self.issue_body, f"{self._root}/issues/{number}").record()
+        """Return an issue by number; ForgeNotFound for a pull request's, and one that the token may not see."""
+        try:
+            found = self._session.get(self.issue_body, f"{self._root}/issues/{number}")
+        except ForgeNotFound as error:
+            raise ForgeNotFound(f"{self.location.path} has no issue {number} that this token may read; name one that "
+                                "is open there") from error
+        return found.record()
 
     def list_issues(self, label: str) -> list[Issue]:
         """Return the open issues with a label, oldest first."""

@@ -49,13 +49,14 @@ function Attempt({ one, next }) {
   const state = next ? "failed" : stateOf(one.status);
   const tail = one.status === "failed" && one.tail;
   const reason = reasonOf(one, next, state);
+  const isRetry = reason && reason !== one.reason && !next; // the attempt before has all of it
   return html`<li class="s-${state}">
     <p>
       <span class="sign" aria-hidden="true">${signOf(state)}</span><strong> Attempt ${one.attempt} </strong
       ><span>${wordOf(state)}</span>
       ${one.started && html`<time> ${clock(one.started)}${one.ended ? ` – ${clock(one.ended)}` : ""}</time>`}
     </p>
-    ${reason && html`<${Reason} text=${reason} whole=${!tail} />`}
+    ${reason && html`<${Reason} text=${reason} whole=${!tail && !isRetry} />`}
     ${tail && html`<${Tail} text=${tail.slice(-TAIL)} />`}
     ${
       one.branch &&

@@ -111,7 +111,7 @@ function Begin({ close }) {
   const [begun, took] = useState(null);
   const [given, give] = useState(NOTHING);
   const [busy, setBusy] = useState(false);
-  if (begun) return html`<${Progress} begun=${begun} given=${given} close=${close} />`;
+  if (begun) return html`<${Progress} begun=${begun} given=${given} back=${() => took(null)} close=${close} />`;
   if (trouble) return html`<p>${trouble}</p>`;
   if (!offer) return html`<${Skeleton} />`;
   const place = offer.places.find(one => one.repo === given.repo) ?? offer.places[0];
@@ -206,10 +206,10 @@ function Begin({ close }) {
 }
 
 /**
- * How far a beginning is, with its command; its run is opened once it is there.
- * @param {{begun: import("./records").Beginning, given?: object, close: () => void}} props
+ * How far a beginning is, with its command; its run is opened once it is there. `back` leads to the form, as it was filled in.
+ * @param {{begun: import("./records").Beginning, given?: object, back?: () => void, close: () => void}} props
  */
-function Progress({ begun, given = {}, close }) {
+function Progress({ begun, given = {}, back, close }) {
   const [now, look] = useState(begun);
   useEffect(() => {
     if (now.run) location.href = `/?run=${part(now.run)}`;
@@ -225,7 +225,10 @@ function Progress({ begun, given = {}, close }) {
     <p>The same in a terminal:</p>
     <pre class="wrap">${now.command}</pre>
     <p role="status" class=${now.problem ? "trouble-line" : ""}>${now.problem || now.line || "…"}</p>
-    <div class="row end"><button type="button" onClick=${() => close()}>Close</button></div>`;
+    <div class="row end">
+      <button type="button" onClick=${() => close()}>Close</button>
+      ${now.problem && back && html`<button type="button" class="primary" onClick=${back}>Change it</button>`}
+    </div>`;
 }
 
 /** The form of a task of a run at work: a new one, or one that has not started. */

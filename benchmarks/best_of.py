@@ -26,7 +26,7 @@ ENDS = "start [shape=Mdiamond]; exit [shape=Msquare];"
 
 def graphs(seconds: float) -> dict[str, str]:
     """Return the two graphs by name."""
-    work = f"sleep {seconds}; echo $GARRISON_NODE > $GARRISON_NODE.txt; wc -c < $GARRISON_NODE.txt > size.txt"
+    work = f"sleep {seconds}; echo $GARRISON_RUN > $GARRISON_NODE.txt; wc -c < $GARRISON_NODE.txt > size.txt"
     singles = "".join(f'n{one} [command="{work.replace(" > size.txt", "")}"]; start -> n{one} -> exit;'
                       for one in range(3))
     best = f'fix [command="{work}", best_of=3, judge=command, judge_command="cat size.txt"]; start -> fix -> exit;'

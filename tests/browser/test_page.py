@@ -53,6 +53,8 @@ def test_a_run_at_work_takes_another_task_and_a_command_is_not_changed(crew: Ser
     page.goto(f"{crew.home}/?run=r1&node=land")
     expect(page.locator("#detail .pill")).to_contain_text("waiting")
     expect(page.get_by_role("button", name="Change", exact=True)).to_have_count(0)  # a command does it
+    page.get_by_role("tab", name="Task", exact=True).click()
+    expect(page.locator("#detail-task")).to_contain_text("touch land.txt")  # before it has begun
 
 
 def test_a_preview_of_a_node_opens_at_its_own_origin_which_reaches_nothing_of_the_page(

@@ -11,6 +11,7 @@ import codecs
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,12 +20,14 @@ import msgspec
 from garrison.agents.conversation.files import AttemptFiles
 from garrison.errors import GarrisonError, NotFound, UsageError
 from garrison.pipeline.node_status import shown
+from garrison.pipeline.plan import PlannedTask
 from garrison.processes.runtime import Runtime
 from garrison.records import run as run_records
 from garrison.records.hook import Hook
 from garrison.records.names import Key, branch_name
 from garrison.records.run import Result, RunFiles, Task
 from garrison.records.store import Store
+from garrison.run.plan import read_plan
 from garrison.values import Value, replace
 from garrison.views.changes import choose_shown, find_entries
 from garrison.views.event_log import NODE_ROLES, EventLog, LoggedEvent
@@ -152,21 +155,28 @@ def node_detail(home: Path, run: str, node: str) -> NodeDetail:
     names = {Key(role, node, run).full for role in NODE_ROLES}
     own = [event for event in events if event.node == node or event.about in names]
     last = files.latest_attempt(node)
-    if not own and not last:
+    task = _read(Task, files.attempt(node, last or 1) / "task.json") or _planned(files, node)
+    if not own and not last and task is None:
         raise NotFound(f"run {run} has no node {node}, or it has not been reached yet")
-    task = _read(Task, files.attempt(node, last or 1) / "task.json")
     plain = plain_words(own)
     lines = [ShownLine(line.at, line.about.partition("@")[0], line.kind, line.text, line.observed, line.rule, line.same,
                        plain.get((line.at, line.by, line.kind)))
              for line in explain(events, frozenset(names), [node])[-LINES:]]
     return NodeDetail(
         node, task.label if task else "", task.prompt if task else "", (task.command or "") if task else "",
-        (task.acceptance or "") if task else "", task.agent if task else "",
+        (task.acceptance or "") if task else "", (task.agent or "") if task else "",
         [_attempt(files, node, own, number) for number in range(1, last + 1)],
         _hook(Store(home), Key("runner", node, run)), lines,
         [Transcript(number) for number in range(1, last + 1)
          if AttemptFiles(files.attempt(node, number)).stream.exists()],
         _review(home, run, node) if last else None, sorted(log.problems))
+
+
+def _planned(files: RunFiles, node: str) -> PlannedTask | None:
+    """Return a task that has not begun, as the graph has it by now; None if there is none, or it cannot be read."""
+    with suppress(GarrisonError, OSError):
+        return read_plan(files).tasks.get(node)
+    return None
 
 
 def _review(home: Path, run: str, node: str) -> Approval | None:

@@ -63,6 +63,7 @@ export async function editNode(run, node) {
     title: `Change ${node}, which has not begun`,
     yes: "Change",
     text: known.prompt ?? "",
+    agent: known.agent ?? "",
   });
   if (given) await told(() => act(`runs/${part(run)}/nodes/${part(node)}/edit`, given));
 }
@@ -96,12 +97,12 @@ function Agents({ offer, chosen, choose, standard }) {
   </select>`;
 }
 
-const Budget = ({ value, write }) =>
+const Budget = ({ value, write, none = "no limit" }) =>
   html`<input
     type="text"
     inputmode="decimal"
     value=${value}
-    placeholder="no limit"
+    placeholder=${none}
     onInput=${event => write(event.currentTarget.value)}
   />`;
 
@@ -232,7 +233,7 @@ function Progress({ begun, given = {}, back, close }) {
 }
 
 /** The form of a task of a run at work: a new one, or one that has not started. */
-function TaskForm({ title, yes, text = "", nodes = null, close }) {
+function TaskForm({ title, yes, text = "", agent = "", nodes = null, close }) {
   const { offer } = useOffer();
   const [given, give] = useState({ text, agent: "", budget: "", after: "" });
   const set = (name, value) => give({ ...given, [name]: value });
@@ -252,11 +253,14 @@ function TaskForm({ title, yes, text = "", nodes = null, close }) {
           offer=${offer}
           chosen=${given.agent}
           choose=${name => set("agent", name)}
-          standard="as for its run"
+          standard=${agent ? `${agent} (as it is)` : "as for its run"}
         />
       <//>
       <${Field} label="Budget in US dollars"
-        ><${Budget} value=${given.budget} write=${value => set("budget", value)}
+        ><${Budget}
+          value=${given.budget}
+          write=${value => set("budget", value)}
+          none=${nodes ? "no limit" : "as it is"}
       /><//>
       ${
         nodes &&

@@ -19,7 +19,7 @@ const FOR_YOU = new Set(["waiting for review", "ready to merge", "held up"]);
  * @param {(node: string) => void} props.choose opens a node
  * @param {(path: string, data: Object) => Promise<any>} props.act posts a change
  */
-export const PullRequest = reading(["pull_request", "write"], ({ state, choose, act }) => {
+export const PullRequest = reading(["pull_request", "write", "living"], ({ state, choose, act }) => {
   const pull = state?.pull_request;
   if (!pull) return null;
   const look = FOR_YOU.has(pull.state) ? "asking" : (LOOKS[pull.state] ?? "waiting");
@@ -60,7 +60,7 @@ export const PullRequest = reading(["pull_request", "write"], ({ state, choose, 
         )}
       </ul>`
     }
-    ${state.write !== false && html`<div class="row"><${Buttons} pull=${pull} act=${act} /></div>`}<//
+    ${state.write !== false && html`<div class="row"><${Buttons} pull=${pull} living=${state.living !== false} act=${act} /></div>`}<//
   >`;
 });
 
@@ -103,7 +103,7 @@ const Report = ({ name, url, word, look: [sign, look], remark }) =>
     ${" "}<span class="word">${word}${remark && `, ${remark}`}</span>
   </li>`;
 
-function Buttons({ pull, act }) {
+function Buttons({ pull, living, act }) {
   const reopen = async () =>
     (await ask({
       title: `Open another pull request in the place of #${pull.number}?`,
@@ -112,6 +112,7 @@ function Buttons({ pull, act }) {
       kind: "primary",
     })) && act("actions", { action: "reopen" });
   if (pull.state === "merged") return null;
-  return html`<${Act} key="sync" does=${() => act("actions", { action: "sync" })}>Look at the forge now<//>
-    ${pull.state === "closed" && html`<${Act} key="reopen" class="primary" does=${reopen}>Open another<//>`}`;
+  const sync = () => act("actions", { action: "sync" });
+  return html`${living && html`<${Act} key="sync" does=${sync}>Look at the forge now<//>`}
+  ${pull.state === "closed" && html`<${Act} key="reopen" class="primary" does=${reopen}>Open another<//>`}`;
 }

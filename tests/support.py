@@ -187,7 +187,7 @@ CONFIG = """\
 write = ["{root}"]  # ledger, witness and whatever else a test's commands tell it
 """
 """The config.toml of each place: what a user writes whose agents and gates keep books outside of their worktrees."""
-PASSED_ON = ("PATH", "LANG", "LC_ALL", "TERM", "TZ", "TMPDIR")
+PASSED_ON = ("PATH", "LANG", "LC_ALL", "TERM", "TZ", "TMPDIR", "CONTAINERS_STORAGE_CONF")
 """Variables of whoever runs the tests that the users in them have, too."""
 
 

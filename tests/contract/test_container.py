@@ -41,7 +41,9 @@ def confined(place: Place, script: str, **env: str) -> Confined:
 
 def run(place: Place, script: str, **env: str) -> subprocess.CompletedProcess[str]:
     made = confined(place, script, **env)
-    return subprocess.run(made.argv, env=dict(made.env), capture_output=True, text=True, check=False, input="given\n")
+    added = {"ADDED": "by its starter"}  # as the SDK of an agent's CLI does
+    return subprocess.run(made.argv, env={**made.env, **added}, capture_output=True, text=True, check=False,
+                          input="given\n")
 
 
 @pytest.fixture
@@ -66,13 +68,15 @@ def left_here() -> list[container.LeftContainer]:
 def test_a_command_has_the_images_system_its_worktree_and_no_more(place: Place, tmp_path: Path) -> None:
     done = run(place, """
         cat; cat /proc/self/status | grep -E '^(CapEff|NoNewPrivs)'; pwd; echo "$WITH_SPACE" >made; ls /sys/class/net
-        touch /etc/x 2>&1; touch /checkout/.git/x 2>&1; ls "$OUTSIDE" 2>&1; echo $PATH; ls ~; exit 7""",
+        touch /etc/x 2>&1; touch /checkout/.git/x 2>&1; ls "$OUTSIDE" 2>&1; echo "$ADDED"; echo "shell $SHELL"
+        echo $PATH; ls ~; exit 7""", SHELL="/bin/of-machine",
         WITH_SPACE="a b\nc", OUTSIDE=str(tmp_path), PATH=f"{tmp_path}:{os.environ['PATH']}")
     assert done.returncode == 7, done.stderr
     lines = done.stdout.splitlines()
     assert lines[0] == "given"
     assert "CapEff:\t0000000000000000" in lines and "NoNewPrivs:\t1" in lines
-    assert "/checkout" in lines and "lo" in lines
+    assert {"/checkout", "lo", "by its starter"} <= set(lines)
+    assert "of-machine" not in done.stdout
     assert [line for line in lines if line.startswith("touch")] == [
         "touch: cannot touch '/etc/x': Read-only file system",
         "touch: cannot touch '/checkout/.git/x': Read-only file system"]

@@ -6,6 +6,8 @@ import json
 import os
 import signal
 import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +15,7 @@ from container_support import IMAGE, container_engine
 from garrison.sandbox import container
 from support import DEADLINE, PROGRAM, Place, git, wait_for
 
+ROOT = Path(__file__).parents[2]
 __all__ = ["container_engine"]
 DESCRIBED = """\
 {
@@ -78,3 +81,12 @@ def test_a_devcontainer_that_asks_for_more_is_refused_with_what_to_write(place: 
     assert done.stderr.splitlines()[-1] == (
         'garrison: .devcontainer.json:2: agents may change this file, so runArgs needs your consent: add devcontainer '
         '= ["runArgs"] to [sandbox] of config.toml, or name an image yourself: image = "…" in [sandbox] of config.toml')
+
+
+@pytest.mark.slow
+def test_the_real_cli_works_in_containers_as_agent_and_as_validator() -> None:
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "garrison.testing.isolation", "--by", "root", "--", sys.executable, "-m", "pytest",
+         "-q", "-p", "no:cacheprovider", "-rs", "tests/claude/test_containers.py"],
+        cwd=ROOT, capture_output=True, text=True, timeout=DEADLINE, check=False)
+    assert done.returncode == 0 and "1 passed" in done.stdout, done.stdout + done.stderr

@@ -84,9 +84,10 @@ def confine(argv: Sequence[str], env: Mapping[str, str], place: Place | None) ->
     seen = _environment(_inside(env, place), {"HOME": str(file_system.home_inside(around.user_home))})
     if engine is not None:
         variables = container.environment_inside(seen, steps)
-        words = container.command_line(engine, argv, place, steps, variables, start=place.start or place.inside)
-        return Confined((*place.entry, *overlay_words(layers, place.private, as_root=True), *words),
-                        {**_environment(env, {}), **variables}, mode)
+        outside = {**_environment(env, {}), **variables}
+        words = container.command_line(engine, argv, place, steps, variables, start=place.start or place.inside,
+                                       hidden=outside.keys() - variables.keys())
+        return Confined((*place.entry, *overlay_words(layers, place.private, as_root=True), *words), outside, mode)
     makes_network = place.rights.network is not Network.OPEN and not place.entry
     words = bubblewrap.command_line(argv, steps, able, makes_network=makes_network, directory=place.start,
                                     files=_files_inside(), processes=_processes_inside(), user=place.user,

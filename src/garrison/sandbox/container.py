@@ -68,8 +68,9 @@ _GLOBAL_OPTIONS: Mapping[str, tuple[tuple[str, ...], ...]] = {
                ("--runtime=runc", "--cgroup-manager=cgroupfs")),
     "docker": ((),)}
 """Options that an engine is tried with, in order."""
-_OF_MACHINE = frozenset({"PATH", "SHELL", "LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV"})
-"""Variables that speak of the machine's own programs: the image has others."""
+_OF_MACHINE = frozenset({"PATH", "SHELL", "LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV",
+                         "PWD", "OLDPWD", "SHLVL", "_"})
+"""Variables that speak of the machine's own programs, and of where they stand: the image has others."""
 _TIMEOUT, _PULL_TIMEOUT = 60.0, 1800.0
 
 
@@ -240,26 +241,29 @@ def find_program(engine: Engine, name: str) -> str:
 
 
 def command_line(engine: Engine, argv: Sequence[str], place: Place, steps: Iterable[FileSystemStep],
-                 env: Mapping[str, str], *, start: Path | None) -> list[str]:
+                 env: Mapping[str, str], *, start: Path | None, hidden: Iterable[str] = ()) -> list[str]:
     """Return the words that run `argv` in a container of the place; `env` are the variables it has inside.
 
     Refused if the engine cannot hold the network of the place. The words are started in the place's network namespace
-    (`Place.entry`), with these variables in their environment: no value stands on the command line.
+    (`Place.entry`), with these variables in their environment: no value stands on the command line. What their starter
+    adds to them, as the SDK of an agent's CLI does, is inside as well.
+
+    Args:
+        hidden: names in the environment of the words that are not for the inside.
     """
     if place.entry and not engine.joins_networks:
         raise Refused(f"network = \"{place.rights.network}\" in a container needs Podman as root: {engine.program} "
                       "cannot start one in garrison's network; set network = \"none\" or \"open\" in [sandbox] of "
                       "config.toml")
     network = "host" if place.entry or place.rights.network is Network.OPEN else "none"
-    words = ["setpriv", "--pdeathsig", "KILL", "--", sys.executable, "-I", "-S", str(LAUNCHER), engine.program,
+    words = ["setpriv", "--pdeathsig", "KILL", "--", sys.executable, "-I", "-S", str(LAUNCHER),
+             "=".join(sorted({*hidden, *_OF_MACHINE})), engine.program,
              *engine.options, "run", "--rm", "-i", "--network", network, *_fixed_words(engine), *_labels(place, env)]
     if engine.is_podman:
         words += ["--preserve-fds", "1", "--no-hosts", "--replace"]
         words += ["--security-opt", f"seccomp={_write_calls(engine, place)}"] if engine.seccomp else []
     for step in steps:
         words += _mount_words(step)
-    for name in sorted(env):
-        words += ["--env", name]
     stated = dict(place.rights.container_env)
     for name, value in {"PATH": engine.path, **stated}.items():
         if name not in env:

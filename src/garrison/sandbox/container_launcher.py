@@ -4,9 +4,10 @@ An engine's client is no parent of the container that it starts, so the client's
 line: one end is here, the first process inside reads from the other one, and at its end of file it kills all that is
 inside. The kernel closes this end however this process dies, and kills the client with it.
 
-    python -I -S container_launcher.py ENGINE [OPTION]… run OPTION… IMAGE COMMAND…
+    python -I -S container_launcher.py HIDDEN ENGINE [OPTION]… run OPTION… IMAGE COMMAND…
 
-It ends as the command did. Its own TERM does nothing: what is inside gets one, and what this process started ends then.
+HIDDEN are names of variables, with `=` between them; all others of its environment are inside as well. It ends as the
+command did. Its own TERM does nothing: what is inside gets one, and what this process started ends then.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ _OWN_FAILURES = (125, 126, 127, 137, 255)
 
 def main(words: list[str]) -> int:
     """Run the container; return its exit code, and die as the client did that was killed."""
+    hidden, *words = words
+    variables = [word for name in os.environ.keys() - set(hidden.split("=")) for word in ("--env", name)]
     run = words.index("run")
     name = f"garrison-{os.getpid()}-{time.time_ns():x}"
     # Read by `container.list_left`: whose container it is.
@@ -41,8 +44,8 @@ def main(words: list[str]) -> int:
         try:
             os.dup2(line.fileno(), LINE)
             os.set_inheritable(LINE, True)
-            os.execvp("setpriv", ["setpriv", "--pdeathsig", "KILL", "--", *words[:run + 1], *terminal, "--name", name,
-                                  "--label", f"garrison.owner={owner}", *words[run + 1:]])
+            os.execvp("setpriv", ["setpriv", "--pdeathsig", "KILL", "--", *words[:run + 1], *terminal, *variables,
+                                  "--name", name, "--label", f"garrison.owner={owner}", *words[run + 1:]])
         except OSError as error:
             os.write(2, f"setpriv: {error.strerror}\n".encode())
         finally:

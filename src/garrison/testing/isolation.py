@@ -5,7 +5,10 @@ Pids, files and /proc are unchanged, so garrison judges processes there as outsi
 COMMAND must start the server itself, since the namespace is new. Where namespaces are not allowed, the kernel refuses
 connections to well-known ports (Landlock, Linux 6.7 and later); where that is missing too, nothing is run: exit code 77
 and the reason.
-`GARRISON_ISOLATION` tells COMMAND which it is: `namespace` or `landlock`.
+`--by root`, on request only, is for what starts containers: an engine that serves as root refuses a user namespace. It
+has the machine's root, and therefore its own pids, /proc, /run and /dev/shm: whatever leads to another network
+namespace is in none of them. Podman has a store of its own there, on top of the machine's images.
+`GARRISON_ISOLATION` tells COMMAND which it is: `namespace`, `landlock` or `root`.
 
 The environment is built, never inherited: no key, token, proxy or user's setting can get in.
 """
@@ -38,6 +41,10 @@ CLI_SETTINGS = {
 }
 """Settings that keep the CLI to its one URL, make it fail early and give it a key without value."""
 _KEPT_VARIABLES = ("PATH", "LANG", "LC_ALL", "TERM", "TZ")
+_ENTER = {"namespace": ("unshare", "-rn", "--"),
+          "root": ("unshare", "--net", "--pid", "--mount", "--ipc", "--fork", "--kill-child", "--mount-proc", "--")}
+"""Way of isolation → words that enter it."""
+_STORE = "/var/lib/containers/storage"
 _GET_FLAGS, _SET_FLAGS, _UP = 0x8913, 0x8914, 1
 
 
@@ -63,6 +70,14 @@ def namespace_refusal() -> str | None:
         return "the program unshare (util-linux) is missing"
     done = subprocess.run([program, "-rn", "true"], capture_output=True, text=True, check=False)
     return None if done.returncode == 0 else f"network namespaces are not allowed here ({done.stderr.strip()})"
+
+
+def root_refusal() -> str | None:
+    """Return why root cannot have its own network, pids and mounts here; None if it can."""
+    if os.geteuid():
+        return "only root has a network namespace without a user namespace"
+    done = subprocess.run([*_ENTER["root"], "true"], capture_output=True, text=True, check=False)
+    return None if done.returncode == 0 else f"namespaces are not allowed here ({done.stderr.strip()})"
 
 
 def landlock_refusal() -> str | None:
@@ -118,16 +133,17 @@ def main(arguments: list[str] | None = None) -> int:
         print(reason, file=sys.stderr)
     if not way:
         return SKIPPED
-    enter = ["unshare", "-rn", "--"] if way == "namespace" else []
     command = [sys.executable, "-P", "-m", "garrison.testing.isolation", "--inside", way, "--"]
     with _folder(given.folder) as folder:
-        return _wait([*enter, *command, *given.command], environment(folder) | _passed_variables(given.env))
+        return _wait([*_ENTER.get(way, ()), *command, *given.command],
+                     environment(folder) | _passed_variables(given.env))
 
 
 def _choose_isolation(requested: str | None) -> tuple[str, str]:
     """Return the way to isolate ('' for none) and a message about it ('' for none)."""
-    reasons = {"namespace": namespace_refusal(), "landlock": landlock_refusal()}
-    ways = [requested] if requested else list(reasons)
+    tried = {"namespace": namespace_refusal, "landlock": landlock_refusal, "root": root_refusal}
+    ways = [requested] if requested else ["namespace", "landlock"]
+    reasons = {way: tried[way]() for way in ways}
     possible = [way for way in ways if reasons[way] is None]
     refusals = "; ".join(str(reasons[way]) for way in ways if reasons[way])
     if not possible:
@@ -141,17 +157,20 @@ def _parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--env", action="append", default=[], metavar="NAME[=VALUE]",
                         help="pass this variable as well (repeatable)")
     parser.add_argument("--folder", type=Path, help="folder for HOME and the CLI's files (default: a temporary one)")
-    parser.add_argument("--by", choices=("namespace", "landlock"), help="use only this (default: the first that works)")
-    parser.add_argument("--inside", choices=("namespace", "landlock"), help=argparse.SUPPRESS)
+    parser.add_argument("--by", choices=("namespace", "landlock", "root"),
+                        help="use only this (default: the first of namespace and landlock that works)")
+    parser.add_argument("--inside", choices=("namespace", "landlock", "root"), help=argparse.SUPPRESS)
     parser.add_argument("command", nargs="+", metavar="COMMAND")
     return parser.parse_args(arguments)
 
 
 def _run_isolated(how: str, command: list[str]) -> int:
     """Replace this process by the command, isolated."""
-    if how == "namespace":
+    if how != "landlock":
         raise_loopback()
-    else:
+    if how == "root":
+        os.environ["CONTAINERS_STORAGE_CONF"] = str(_separate_from_machine(Path(os.environ["TMPDIR"])))
+    elif how == "landlock":
         # ports, not addresses: the ephemeral ones stay open, from which a server on port 0 gets its own. Real services
         # (443, 80, 22, 53) do not use them; a UDP name look-up is not prevented, but nothing can be reached after it
         landlock.restrict(connect=landlock.ephemeral_ports())
@@ -161,6 +180,17 @@ def _run_isolated(how: str, command: list[str]) -> int:
     except OSError as error:
         print(f"{command[0]}: {error.strerror}", file=sys.stderr)
         return 127
+
+
+def _separate_from_machine(folder: Path) -> Path:
+    """Hide what processes outside leave for each other in memory; return the settings of a Podman that reads the
+    machine's images and keeps the rest in `folder`."""
+    for path in ("/run", "/dev/shm"):  # hidden, not written
+        subprocess.run(["mount", "-t", "tmpfs", "tmpfs", path], check=True)
+    settings = folder / "storage.conf"
+    settings.write_text(f'[storage]\ndriver = "overlay"\nrunroot = "/run/containers"\ngraphroot = "{folder}/podman"\n'
+                        f'[storage.options]\nadditionalimagestores = ["{_STORE}"]\n')
+    return settings
 
 
 @contextlib.contextmanager

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 from typing import Any
 
+from garrison.web.actions import read_lessons
 from support import DEADLINE, PROGRAM, PYTHON, Node, Place, git, wait_for
 
 WORK = 'cp "$GARRISON_PROMPT_FILE" told-$GARRISON_RUN.txt; test $GARRISON_ATTEMPT -lt {} || touch ok'
@@ -71,6 +73,8 @@ def test_what_sent_work_back_reaches_other_prompts_only_once_it_is_kept(place: P
 
     with (place.home / "config.toml").open("a") as config:
         config.write(SCRIBE)
+    looked = asyncio.run(read_lessons(place.home, str(place.repo)))  # as the page does, whoever may open it
+    assert {each.written_by for each in looked.lessons} == {""} and not list((place.home / "lessons").glob("*/*/*"))
     listed = subprocess.run([*PROGRAM, "lessons"], cwd=place.repo, env=place.env, text=True, capture_output=True,
                             check=True).stderr
     assert "written by scribe from: A reviewer has asked" in listed and f"{failed['id']} keeps the words" in listed

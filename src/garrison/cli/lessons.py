@@ -75,9 +75,10 @@ class ShownLesson(Value):
 
 
 @click.group(cls=Group, invoke_without_command=True)
+@click.option("--as-worded", is_flag=True, hidden=True)  # of the page: a look at it starts no agent
 @output_options
 @click.pass_context
-def lessons(context: click.Context, home: str | None, *, as_json: bool) -> None:
+def lessons(context: click.Context, home: str | None, *, as_worded: bool, as_json: bool) -> None:
     """List what kept sending work back here: lessons that you can keep for agents, and those that you keep.
 
     A refusal or a remark of a reviewer is proposed once it has come twice in 30 days and work that it sent back has
@@ -88,7 +89,8 @@ def lessons(context: click.Context, home: str | None, *, as_json: bool) -> None:
         return
     require("lessons", {}, home)  # what agents wrote reaches none of them from here
     here = _Repository.open(find_home(None))
-    here.word(time.time())
+    if not as_worded:
+        here.word(time.time())
     found = here.shown(time.time())
     if as_json:
         print_json(found)

@@ -253,8 +253,8 @@ class ListedLessons(Value):
 
 async def read_lessons(home: Path, repo: str) -> ListedLessons:
     """Return the proposals and the kept lessons of a repository; Refused if its runs cannot be read."""
-    argv, environment = program(home, ("lessons", "--json"))
-    code, out, err = await run_to_end(argv, GATE_SECONDS, environment, cwd=repo, text="")  # an agent may word them
+    argv, environment = program(home, ("lessons", "--as-worded", "--json"))
+    code, out, err = await run_to_end(argv, SECONDS, environment, cwd=repo, text="")
     if code:
         raise Refused(failure_of(code, err, out))
     return ListedLessons(from_data(tuple[ListedLesson, ...], json.loads(out)))

@@ -23,7 +23,7 @@ from garrison.cli.output import print_json, print_message, print_table
 from garrison.cli.sandbox import settle_mode
 from garrison.config import find_home, read_config
 from garrison.errors import GarrisonError, NotFound, Refused, UsageError
-from garrison.lessons.rule import Proposal, add_line, check_text, judge, propose, remove_line
+from garrison.lessons.rule import LessonProposal, add_line, check_text, judge, propose, remove_line
 from garrison.lessons.store import LessonRecord, Lessons, read_occurrences
 from garrison.lessons.wording import Wording
 from garrison.merge import commands
@@ -191,7 +191,7 @@ class _Repository:
                 return
             Wording(self.runtime, self.git, self.lessons, agent, print_message).write(proposals, tip)
 
-    def words_of(self, proposal: Proposal) -> tuple[str, str]:
+    def words_of(self, proposal: LessonProposal) -> tuple[str, str]:
         """Return the line of a proposal, and the agent that wrote it, '' for the rule."""
         wording = self.lessons.read_wording(proposal.id) if self.config.by == BY_AGENT else None
         return (wording.text, wording.agent) if wording is not None and wording.text else (proposal.subject.line, "")
@@ -212,7 +212,7 @@ class _Repository:
                                          effect.times, ()))
         return shown
 
-    def proposal(self, lesson: str, now: float) -> Proposal:
+    def proposal(self, lesson: str, now: float) -> LessonProposal:
         """Return the open proposal of an id; NotFound, or Refused for one that was decided."""
         decided = self.lessons.list()
         if any(each.id == lesson and not each.dropped for each in decided):

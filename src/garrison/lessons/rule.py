@@ -95,7 +95,7 @@ class Occurrence(Value):
     """True if the node has landed since, in a run that landed."""
 
 
-class Proposal(Value):
+class LessonProposal(Value):
     """A lesson that the user may keep or drop."""
 
     id: str
@@ -104,7 +104,8 @@ class Proposal(Value):
     """The refusals, newest first."""
 
 
-def propose(found: Iterable[Occurrence], repository: str, decided: Iterable[str], now: float) -> tuple[Proposal, ...]:
+def propose(found: Iterable[Occurrence], repository: str, decided: Iterable[str],
+            now: float) -> tuple[LessonProposal, ...]:
     """Return the open proposals, those first whose refusal came most often, and of equals the latest.
 
     Args:
@@ -122,12 +123,12 @@ def propose(found: Iterable[Occurrence], repository: str, decided: Iterable[str]
         attempts = {(each.run, each.node, each.attempt): each for each in several}
         if len(attempts) >= TIMES and any(each.resolved for each in attempts.values()):
             sources = tuple(sorted(attempts.values(), key=lambda each: each.at, reverse=True))
-            made.append(Proposal(name, sources[0].subject, sources))
+            made.append(LessonProposal(name, sources[0].subject, sources))
     made.sort(key=lambda each: (-len(each.sources), -each.sources[0].at, each.id))
     return tuple(made[:MOST_OPEN])
 
 
-class Effect(Value):
+class LessonEffect(Value):
     """What has happened since a lesson was kept."""
 
     times: int
@@ -136,11 +137,11 @@ class Effect(Value):
     """True if none has come for 90 days."""
 
 
-def judge(lesson: str, repository: str, kept_at: float, found: Iterable[Occurrence], now: float) -> Effect:
+def judge(lesson: str, repository: str, kept_at: float, found: Iterable[Occurrence], now: float) -> LessonEffect:
     """Return how often the refusal of a kept lesson has come back, and whether the lesson is to be removed."""
     back = {(each.run, each.node, each.attempt): each.at for each in found
             if each.at > kept_at and each.subject.id_in(repository) == lesson}
-    return Effect(len(back), now - max(back.values(), default=kept_at) > QUIET)
+    return LessonEffect(len(back), now - max(back.values(), default=kept_at) > QUIET)
 
 
 def check_text(text: str) -> str:

@@ -14,7 +14,7 @@ from garrison.agents.quotation import quote
 from garrison.errors import GarrisonError
 from garrison.lessons.rule import MOST_CHARACTERS, clean_wording
 from garrison.lessons.store import WordingRecord
-from garrison.node.reader import Reader, exchange_file
+from garrison.node.reader import RepositoryReader, exchange_file
 from garrison.records import atomic
 from garrison.records.costs import LESSONS
 from garrison.records.json_io import extract_object
@@ -23,9 +23,9 @@ from garrison.records.run import Task
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from garrison.lessons.rule import Proposal
+    from garrison.lessons.rule import LessonProposal
     from garrison.lessons.store import Lessons
-    from garrison.node.reader import Answer
+    from garrison.node.reader import ReaderAnswer
     from garrison.processes.runtime import Runtime
     from garrison.system.git import Git
 
@@ -61,7 +61,7 @@ class Wording:
     def __init__(self, runtime: Runtime, git: Git, lessons: Lessons, agent: str, report: Callable[[str], None]) -> None:
         self.runtime, self.git, self.lessons, self.agent, self._report = runtime, git, lessons, agent, report
 
-    def write(self, proposals: Iterable[Proposal], commit: str) -> None:
+    def write(self, proposals: Iterable[LessonProposal], commit: str) -> None:
         """Word those that are not worded yet, by an agent that reads a commit; a failure is recorded, not raised."""
         for proposal in proposals:
             if self.lessons.read_wording(proposal.id) is None:
@@ -71,7 +71,7 @@ class Wording:
                     self._report(f"lesson {proposal.id} keeps the words of the rule: {self.agent}: {wording.trouble}")
                 self.lessons.write_wording(wording)
 
-    def _word(self, proposal: Proposal, commit: str) -> WordingRecord:
+    def _word(self, proposal: LessonProposal, commit: str) -> WordingRecord:
         try:
             answer = self._ask(proposal, commit)
         except (GarrisonError, OSError) as error:
@@ -84,7 +84,7 @@ class Wording:
         return WordingRecord(proposal.id, self.agent, line, "" if line else (
             f'it gave no "{KEY}" of at most {MOST_CHARACTERS} characters'))
 
-    def _ask(self, proposal: Proposal, commit: str) -> Answer:
+    def _ask(self, proposal: LessonProposal, commit: str) -> ReaderAnswer:
         place = atomic.make_directory(self.lessons.folder_of(proposal.id))
         number = 1 + max((int(name) for name in atomic.list_names(place) if name.isdecimal()), default=0)
         folder = atomic.make_directory(place / str(number))
@@ -96,6 +96,7 @@ class Wording:
         task = Task(f"lesson-{proposal.id}", proposal.id, number, label="Word a lesson", prompt=text, agent=self.agent,
                     timeout_s=SECONDS)
         account = f"{LESSONS}/{self.lessons.folder.name}"
-        with Reader(self.runtime, self.git, commit, place, account, lambda _: "Nobody can answer. Decide it yourself.",
-                    lambda reason: self._report(f"lesson {proposal.id}: {self.agent} waits: {reason}")) as reader:
+        with RepositoryReader(
+                self.runtime, self.git, commit, place, account, lambda _: "Nobody can answer. Decide it yourself.",
+                lambda reason: self._report(f"lesson {proposal.id}: {self.agent} waits: {reason}")) as reader:
             return reader.ask(task, folder, file, {"GARRISON_LESSON_FILE": str(file)}, schema=_SCHEMA)

@@ -51,7 +51,7 @@ _POLL = 0.5
 _LINES = 20_000
 
 
-class Answer(Value):
+class ReaderAnswer(Value):
     """What a reader has answered."""
 
     text: str = ""
@@ -59,7 +59,7 @@ class Answer(Value):
     """Why it could not answer; '' if it did."""
 
 
-class Reader:
+class RepositoryReader:
     """Asks an agent that reads one commit of a repository."""
 
     def __init__(self, runtime: Runtime, git: Git, commit: str, folder: Path, account: str,
@@ -75,7 +75,7 @@ class Reader:
         self.runtime, self.git, self.commit, self.folder, self.account = runtime, git, commit, folder, account
         self._reply, self._wait_for = reply, wait
 
-    def __enter__(self) -> Reader:
+    def __enter__(self) -> RepositoryReader:
         """Copy the commit, in place of any copy there."""
         remove_copy(self.folder)
         tree, index = atomic.make_directory(self.folder / TREE), str(self.folder / "index")
@@ -90,7 +90,7 @@ class Reader:
         remove_copy(self.folder)
 
     def ask(self, task: Task, folder: Path, file: Path, variables: Mapping[str, str], *, schema: str,
-            rework: str = "", refused: Path | None = None) -> Answer:
+            rework: str = "", refused: Path | None = None) -> ReaderAnswer:
         """Have the task's agent answer its prompt once; an interrupted wait ends the agent first.
 
         Args:
@@ -175,14 +175,14 @@ def remove_copy(folder: Path) -> None:
         untrusted.remove(folder, each)
 
 
-def _answer_of(outcome: WorkResult, given: Assignment, file: Path) -> Answer:
+def _answer_of(outcome: WorkResult, given: Assignment, file: Path) -> ReaderAnswer:
     """Return what the agent said: in its report, in its file, or at the end of its output."""
     said = outcome.report.get("context_updates", {}).get(OUTPUT)
     if said is not None:
-        return Answer(said if isinstance(said, str) else json.dumps(said))
+        return ReaderAnswer(said if isinstance(said, str) else json.dumps(said))
     with suppress(untrusted.UnsafeFile, OSError):
         if data := untrusted.read(given.exchange, file.name, MAX_ANSWER):
-            return Answer(data.decode(errors="replace"))
+            return ReaderAnswer(data.decode(errors="replace"))
     if outcome.status != "success":
-        return Answer(trouble=outcome.reason or "it failed")
-    return Answer("\n".join([str(outcome.report.get("notes", "")), read_tail(given.output, _LINES, MAX_ANSWER)]))
+        return ReaderAnswer(trouble=outcome.reason or "it failed")
+    return ReaderAnswer("\n".join([str(outcome.report.get("notes", "")), read_tail(given.output, _LINES, MAX_ANSWER)]))

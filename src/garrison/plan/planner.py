@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from garrison.errors import GarrisonError, Refused
-from garrison.node.reader import Reader, exchange_file
+from garrison.node.reader import RepositoryReader, exchange_file
 from garrison.plan import prompts
 from garrison.plan.proposal import NO_PAST, find_faults, find_weaknesses, read_proposal
 from garrison.plan.store import PLANNER
@@ -85,13 +85,13 @@ class Planner:
         raise Refused(f"no usable plan in {TRIES} attempts (the last: {'; '.join(reasons)[:300]}); say the goal more "
                       f"precisely, or name another --planner. Attempts {attempts} are in {self.folder / PLANNER}")
 
-    def _reader(self) -> Reader:
-        return Reader(self.runtime, self.git, self.plan.commit, self.folder, f"{PLANS}/{self.plan.id}", self._reply,
-                      lambda reason: self._report(f"the planner waits: {reason}"))
+    def _reader(self) -> RepositoryReader:
+        return RepositoryReader(self.runtime, self.git, self.plan.commit, self.folder, f"{PLANS}/{self.plan.id}",
+                                self._reply, lambda reason: self._report(f"the planner waits: {reason}"))
 
     # ---- one attempt
 
-    def _ask(self, reader: Reader, request: str, reasons: list[str], refused: int) -> str:
+    def _ask(self, reader: RepositoryReader, request: str, reasons: list[str], refused: int) -> str:
         """Have the planner answer once; return what it says, wherever it says it. Refused if it could not work."""
         self.plan = self.plans.write(replace(self.plan, tries=self.plan.tries + 1))
         plan = self.plan

@@ -18,7 +18,7 @@ import h11
 from garrison.preview import rules as rule
 from garrison.preview.rules import FRAMING, HttpRefusal, PreviewRules, Tickets
 from garrison.sandbox.dialer import Unreachable
-from garrison.sandbox.proxy.connection import CHUNK, Connection, Gone, Waits, write
+from garrison.sandbox.proxy.connection import CHUNK, ClientWaits, Connection, Gone, write
 from garrison.sandbox.proxy.relay import join
 from garrison.sandbox.proxy.upstream import BUFFER, Stream
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 MAX_HEAD = 64 << 10
 """Bytes of a request's or a response's head: development servers set many cookies."""
 MAX_CONNECTIONS = 256
-WAITS = Waits()
+WAITS = ClientWaits()
 """An answer is waited for as long as the browser waits: it may be a stream of events."""
 TUNNEL_SECONDS = 12 * 3600.0
 """Time without a byte after which a WebSocket or a forwarded connection ends."""

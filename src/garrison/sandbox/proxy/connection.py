@@ -24,7 +24,7 @@ class Gone(Exception):
     """One side has left, or breaks the protocol."""
 
 
-class Waits(Value):
+class ClientWaits(Value):
     """Longest waits for a client, in seconds."""
 
     head: float = 15.0
@@ -38,7 +38,7 @@ class Waits(Value):
 class Connection:
     """One connection of a client."""
 
-    def __init__(self, client: Stream, max_head: int, waits: Waits) -> None:
+    def __init__(self, client: Stream, max_head: int, waits: ClientWaits) -> None:
         """`max_head` is in bytes."""
         self.client, self._max_head, self._waits = client, max_head, waits
         self.http = h11.Connection(h11.SERVER, max_incomplete_event_size=max_head)

@@ -19,7 +19,7 @@ import h11
 from garrison.records.api_answers import read_error_text
 from garrison.records.budget import Grant
 from garrison.sandbox.proxy.apis import KEY_HEADERS, Api, ApiName
-from garrison.sandbox.proxy.connection import CHUNK, Connection, Gone, Waits
+from garrison.sandbox.proxy.connection import CHUNK, ClientWaits, Connection, Gone
 from garrison.sandbox.proxy.demand import NOTHING, Demand, limited_body, read_demand, without_hosted_tools
 from garrison.sandbox.proxy.hosts import HostRule, entry_for, find_rule, normalize_host, parse_address
 from garrison.sandbox.proxy.ledger import Ledger
@@ -71,7 +71,7 @@ _OF_BODY = frozenset({b"content-length", b"content-encoding"})
 """Headers of a body that a call loses with it."""
 
 
-class Patience(Waits):
+class Patience(ClientWaits):
     """Longest waits for a client, and for servers, in seconds."""
 
     answer: float = 900.0

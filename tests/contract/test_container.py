@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from container_support import IMAGE, container_engine
+from garrison.cli.init import Programs
 from garrison.doctor.findings import judge_container
 from garrison.errors import Refused
 from garrison.sandbox import container
@@ -172,6 +173,14 @@ def test_a_launch_uses_the_image_that_has_the_name_now() -> None:
     finally:
         subprocess.run(["podman", "rm", "--force", source], capture_output=True, check=False)
         subprocess.run(["podman", "rmi", "--force", name], capture_output=True, check=False)
+
+
+def test_init_looks_for_programs_in_the_image(tmp_path: Path) -> None:
+    (tmp_path / "of-machine").touch(mode=0o755)
+    inside = Programs(str(tmp_path), container.ready(IMAGE))
+    assert inside.find_missing(["git", "of-machine"]) == ["of-machine"]
+    assert not Programs(str(tmp_path)).find_missing(["of-machine"])
+    assert len(inside.python_versions()) == 2, "python3, and python3.N"
 
 
 def test_an_image_that_nothing_has_is_refused_with_its_name() -> None:

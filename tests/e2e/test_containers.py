@@ -40,6 +40,17 @@ def labels(run: str) -> list[str]:
                           capture_output=True, text=True, check=True).stdout.split("\n")[:-1]
 
 
+def launchers(run: str) -> list[int]:
+    told = subprocess.run(["podman", "ps", "--filter", f"label=garrison.run={run}", "--format",
+                           '{{index .Labels "garrison.owner"}}'], capture_output=True, text=True, check=True).stdout
+    return [int(line.split()[0]) for line in told.splitlines()]
+
+
+def children(pid: int) -> list[str]:
+    return subprocess.run(["ps", "--ppid", str(pid), "-o", "pid=,comm="], capture_output=True, text=True, check=True
+                          ).stdout.splitlines()
+
+
 @pytest.mark.parametrize("victim", ["runner", "orchestrator"])
 def test_a_killed_node_goes_on_in_a_new_container_and_lands_and_none_is_left(place: Place, victim: str) -> None:
     folder = place.repo / ".devcontainer"
@@ -61,12 +72,23 @@ def test_a_killed_node_goes_on_in_a_new_container_and_lands_and_none_is_left(pla
         labels(run) == ["look_around agent"] and list(place.trees.glob("*/*/look_around/first"))))
     assert child.poll() is None, child.communicate()[0]
     pid = json.loads((place.home / "identities" / f"{victim}-look_around@{run}.json").read_text())["pid"]
-    os.kill(pid, signal.SIGKILL)
+    pids = [pid]
+    if victim == "orchestrator":  # and all that would remove its container, as a power cut ends it
+        [launcher] = launchers(run)
+        monitor = next(int(line.split()[0]) for line in children(launcher) if line.endswith("conmon"))
+        pids = [launcher, monitor, pid]
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
     out, _ = child.communicate(timeout=DEADLINE)
     assert child.returncode == 0, out
     assert "sandbox: container of localhost/garrison-devcontainer:" in out
+    assert "agent double: /usr/bin/sh comes from the image" in out
     assert git(place.repo, "show", "main:seen").splitlines() == [
         "built", "red", "/workspaces/project", "Describe a container", "lo"]
+    if victim == "orchestrator":
+        assert labels(run) == ["look_around agent"]
+        done = place.command("doctor", "--fix")
+        assert "of look_around of run " in done.stdout and not labels(run), done.stdout
     assert not labels(run)
     assert not [left for left in container.list_left() if left.run == run]
 

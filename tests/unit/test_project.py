@@ -11,6 +11,7 @@ import pytest
 from garrison.cli.init import (
     Choice,
     HostRights,
+    Programs,
     describe,
     describe_others,
     missing_programs,
@@ -321,7 +322,7 @@ def test_the_projects_of_a_monorepo_are_named_and_tested_together() -> None:
     found = survey(project(MONOREPO))
     assert [each.title for each in found.tested] == ["Node in packages/a", "Python in services/b"]
     assert describe(found) == ["found: Node in packages/a", "found: Python in services/b"]
-    way = untried(found, "/usr/bin:/bin")
+    way = untried(found, Programs("/usr/bin:/bin"))
     assert way.gate == f"(cd packages/a && npm test) && (cd services/b && {PYTEST})"
     assert way.setup == f"(cd packages/a && npm ci) && (cd services/b && {VENV} -r requirements.txt pytest)"
     assert setup_key(project(MONOREPO), way.setup) == ["packages/a/package-lock.json", "packages/a/package.json",
@@ -346,7 +347,7 @@ def test_projects_beside_one_at_the_top_are_named() -> None:
     assert describe(found) == [
         "found: Go", "also found: Node in packages/a (`(cd packages/a && npm test)`), Python in services/b "
         f"(`(cd services/b && {PYTEST})`)"]
-    assert describe_others(Choice("go test", "go get", [], None), found, "/usr/bin:/bin") == [
+    assert describe_others(Choice("go test", "go get", [], None), found, Programs("/usr/bin:/bin")) == [
         "to test packages/a and services/b too: garrison init --force --gate "
         f"'go test && (cd packages/a && npm test) && (cd services/b && {PYTEST})' --setup 'go get && (cd packages/a && "
         f"npm ci) && (cd services/b && {VENV.replace(chr(39), QUOTE)} -r requirements.txt pytest)'"]
@@ -535,7 +536,7 @@ def test_nothing_is_tried_where_every_program_is_absent() -> None:
 
 def test_programs_are_looked_for_on_the_path_given() -> None:
     candidate = CommandPair(PYTHON, "", "X=1 nowhere -q && ./local && (cd a && echo 1 | elsewhere)", "true && sh x")
-    assert missing_programs(candidate, "/usr/bin:/bin") == ["nowhere", "elsewhere"]
+    assert missing_programs(candidate, Programs("/usr/bin:/bin")) == ["nowhere", "elsewhere"]
 
 
 @pytest.mark.parametrize(("part", "reason", "log", "failing", "said"), [

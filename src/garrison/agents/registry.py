@@ -361,11 +361,11 @@ def check_program(name: str, home: Path, environ: Mapping[str, str], passed: Ite
         check_access(name, home, environ, passed)
     profile = model_profile(name, home)
     program = profile.program
-    if not program or "{" in program or ("/" in program and not program.startswith("/")):
+    if not _is_stated(program):
         return
     rights = read_rights(home, Role.AGENT, name, environ)
     if rights.mode is Mode.CONTAINER and not profile.is_always_shown:
-        _check_in_image(profile.name, program, rights, home)
+        describe_program_inside(name, home, rights)
         return
     found = shutil.which(program, path=environ.get("PATH", os.defpath))
     preset = find_preset(name) if name not in profiles(home) else None
@@ -387,16 +387,30 @@ def check_program(name: str, home: Path, environ: Mapping[str, str], passed: Ite
                           f'["{read}"] to [agents.{name}] in {config_path(home)}')
 
 
-def _check_in_image(name: str, program: str, rights: Rights, home: Path) -> None:
-    """Refuse an agent whose program its image does not have, and that is not shown in it; a repository's own image,
-    which the launch may still have to build, is not looked into."""
-    shown = (*rights.read, *rights.write)
-    if not rights.image or any(Path(program).is_relative_to(path) for path in shown):
-        return
-    if not container.find_program(container.ready(rights.image), program):
-        raise Refused(f"agent {name} runs {program}, which the image {rights.image} has not; add it to the image, or "
-                      f"show the machine's: its whole path in argv, and in read = [...] of [agents.{name}] in "
-                      f"{config_path(home)}")
+def describe_program_inside(name: str, home: Path, rights: Rights) -> str:
+    """Return where the program of an agent comes from in its container, in a line; '' if its profile states none, or
+    the rights no image, which the launch may still have to build.
+
+    Refused if neither the image has it nor the rights show it.
+    """
+    profile = model_profile(name, home)
+    program = profile.program
+    if profile.is_always_shown:
+        return f"agent {name}: its program is mounted from this machine"
+    if not _is_stated(program) or not rights.image:
+        return ""
+    if any(Path(program).is_relative_to(path) for path in (*rights.read, *rights.write)):
+        return f"agent {name}: {program} is mounted from this machine"
+    if found := container.find_program(container.at_launch(rights.image), program):
+        return f"agent {name}: {found} comes from the image"
+    raise Refused(f"agent {name} runs {program}, which the image {rights.image} has not; add it to the image, or "
+                  f"show the machine's: its whole path in argv, and in read = [...] of [agents.{name}] in "
+                  f"{config_path(home)}")
+
+
+def _is_stated(program: str) -> bool:
+    """Return whether a program is known before the run: not one of a node's worktree or command."""
+    return bool(program) and "{" not in program and ("/" not in program or program.startswith("/"))
 
 
 def programs_of(name: str, home: Path, command: str | None) -> list[str]:

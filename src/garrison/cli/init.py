@@ -43,8 +43,9 @@ from garrison.project.trial import (
 )
 from garrison.records.run import Launch
 from garrison.run.request import read_project
-from garrison.sandbox.devcontainer import prepare_launch
-from garrison.sandbox.place import Role
+from garrison.sandbox import container
+from garrison.sandbox.devcontainer import prepare_launch, with_devcontainer
+from garrison.sandbox.place import Mode, Role
 from garrison.sandbox.probe import NAMES, summarize_sandbox
 from garrison.sandbox.proxy.hosts import HostRights
 from garrison.sandbox.rights import read_rights
@@ -58,6 +59,7 @@ MAX_PATHS, MAX_MANIFESTS, MAX_TEXTS = 50_000, 300, 60
 TEXT_LIMIT = 1 << 18
 MAX_OTHERS = 4
 NEWER_PYTHONS = range(9, 20)
+_VERSION = ("-I", "-c", "import sys; print(*sys.version_info[:2])")
 TOTAL = 2
 """Time for all trials, in limits of one part of a trial."""
 _BUILTINS = frozenset({"cd", "echo", "test", "true", "false", "exit", ":", "[", "set", "export", "printf"})
@@ -65,6 +67,35 @@ FIRST = "first.dot"
 """The pipeline that `init` writes."""
 UNTIL_GREEN, REVIEW = "fix-until-green", "review-and-fix"
 """Templates of it: for a gate that fails, and for one that passes."""
+
+
+class Programs(Value):
+    """Where set-up and gate find their programs: on a PATH, or in the image of their container."""
+
+    path: str
+    engine: container.Engine | None = None
+
+    def find_missing(self, names: Sequence[str]) -> list[str]:
+        """Return those that are nowhere."""
+        if self.engine is None:
+            return [name for name in names if shutil.which(name, path=self.path) is None]
+        return container.ask(self.engine, 'for name; do command -v -- "$name" >/dev/null || echo "$name"; done',
+                             *names).out.split() if names else []
+
+    def python_versions(self) -> tuple[Version, ...]:
+        """Return the version of `python3`, garrison's own if none answers, and those of each `python3.N`."""
+        if self.engine is None:
+            python = shutil.which("python3", path=self.path) or "/usr/bin/python3"
+            done = run([python, *_VERSION], 10.0, env={"PATH": self.path})
+        else:
+            done = container.ask(self.engine, 'exec python3 "$@"', *_VERSION)
+        first = sys.version_info[:2]
+        with contextlib.suppress(ValueError):
+            major, minor = map(int, done.out.split())
+            first = (major, minor)
+        names = [f"python3.{minor}" for minor in NEWER_PYTHONS]
+        missing = self.find_missing(names)
+        return first, *((3, minor) for minor, name in zip(NEWER_PYTHONS, names, strict=True) if name not in missing)
 
 
 class Choice(Value):
@@ -119,16 +150,17 @@ def init(target_dir: Path | None, gate: str | None, setup: str | None, agent: st
     git, agents = Git(repo, home=runtime.home), installed_agents(runtime.home, path)
     tested = _branch(git, base or (kept.base if kept is not None else None))
     files = read_files(repo, git)
-    found = survey(files, python_versions(path))
+    programs = _programs(runtime, git, tested, path)
+    found = survey(files, programs.python_versions())
     for line in describe(found if kept is None else None):
         print_message(line)
     plan = override(found, gate, setup) if kept is None else Survey((_as_it_is(kept),), ())
-    trials = None if no_try else _Trials(runtime, repo, tested, files, timeout, path)
-    way, told, result = _choose(plan, path, trials)
+    trials = None if no_try else _Trials(runtime, repo, tested, files, timeout, programs)
+    way, told, result = _choose(plan, programs, trials)
     key = setup_key(files, way.setup) if kept is None else list(kept.setup_key)
     choice = Choice(way.gate or None, way.setup or None, key,
                     kept.agent if kept is not None else agent or next(iter(agents), None), (way.why, *told), base)
-    for line in [*describe_choice(choice, agents), *(describe_others(choice, found, path) if kept is None else [])]:
+    for line in [*describe_choice(choice, agents), *(describe_others(choice, found, programs) if kept is None else [])]:
         print_message(line)
     written = _write(repo, git, choice, found, result, is_kept=kept is not None, force=force)
     if as_json:
@@ -153,14 +185,23 @@ def _branch(git: Git, base: str | None) -> str:
     return base
 
 
+def _programs(runtime: Runtime, git: Git, base: str, path: str) -> Programs:
+    """Return where the gate finds programs; the image of a devcontainer.json is built where that is not done."""
+    rights = [read_rights(runtime.home, role, "", runtime.environ) for role in NAMES]
+    prepare_launch(git, git.branch_tip(base) or "HEAD", rights, git.root, print_message)
+    gate = with_devcontainer(read_rights(runtime.home, Role.GATE, "", runtime.environ), git)
+    return Programs(path, container.at_launch(gate.image) if gate.mode is Mode.CONTAINER else None)
+
+
 def _as_it_is(kept: LaunchConfig) -> Project:
     return Project("", (CommandPair("", PROJECT_FILE, kept.gate or "", kept.setup or ""),))
 
 
-def _choose(plan: Survey, path: str, trials: _Trials | None) -> tuple[CommandPair, list[str], TrialResult | None]:
+def _choose(plan: Survey, programs: Programs,
+            trials: _Trials | None) -> tuple[CommandPair, list[str], TrialResult | None]:
     """Return the way that was chosen, why others were not, and how its trial ended; nothing is tried without a gate."""
     if trials is None or not plan.tested[0].candidates[0].gate:
-        return untried(plan, path), [] if trials is not None else ["it was not tried"], None
+        return untried(plan, programs), [] if trials is not None else ["it was not tried"], None
     way, result = trials.run(plan)
     return way, trials.told, result
 
@@ -189,17 +230,6 @@ def read_files(repo: Path, git: Git) -> ProjectFiles:
     named = [path for path in paths if is_manifest(path)][:MAX_MANIFESTS]
     named += [path for path in paths if is_python_test(path)][:MAX_TEXTS]
     return ProjectFiles(frozenset(paths), {path: untrusted.read_text(repo, path, TEXT_LIMIT) for path in named})
-
-
-def python_versions(path: str) -> tuple[Version, ...]:
-    """Return the version of the `python3` on a PATH, garrison's own if none answers, and those of each `python3.N`."""
-    first = sys.version_info[:2]
-    python = shutil.which("python3", path=path) or "/usr/bin/python3"
-    done = run([python, "-I", "-c", "import sys; print(*sys.version_info[:2])"], 10.0, env={"PATH": path})
-    with contextlib.suppress(ValueError):
-        major, minor = map(int, done.out.split())
-        first = (major, minor)
-    return first, *((3, minor) for minor in NEWER_PYTHONS if shutil.which(f"python3.{minor}", path=path))
 
 
 def _is_ignored(git: Git, folder: str) -> bool:
@@ -240,12 +270,12 @@ def describe(found: Survey | None) -> list[str]:
     return lines
 
 
-def describe_others(choice: Choice, found: Survey, path: str) -> list[str]:
-    """Return how the gate would test the projects in folders as well, which are not part of it; `path` is the PATH."""
+def describe_others(choice: Choice, found: Survey, programs: Programs) -> list[str]:
+    """Return how the gate would test the projects in folders as well, which are not part of it."""
     others = [project for project in found.others if project.is_tested and project.folder][:MAX_OTHERS]
     if not others or choice.gate is None:
         return []
-    way = join([CommandPair("", "", choice.gate, choice.setup or ""), untried(Survey(tuple(others), ()), path)])
+    way = join([CommandPair("", "", choice.gate, choice.setup or ""), untried(Survey(tuple(others), ()), programs)])
     setup = f" --setup {shlex.quote(way.setup)}" if way.setup else ""
     return [f"to test {' and '.join(project.folder for project in others)} too: garrison init --force --gate "
             f"{shlex.quote(way.gate)}{setup}"]
@@ -307,23 +337,22 @@ def _to_data(found: Survey) -> dict[str, object]:
             "ecosystems": list(dict.fromkeys(each.ecosystem for each in projects))}
 
 
-def untried(plan: Survey, path: str) -> CommandPair:
+def untried(plan: Survey, programs: Programs) -> CommandPair:
     projects = plan.tested if plan.tested[0].folder else plan.tested[:1]
-    return join([next((way for way in project.candidates if not missing_programs(way, path)), project.candidates[0])
+    return join([next((way for way in project.candidates if not missing_programs(way, programs)), project.candidates[0])
                  .in_folder(project.folder) for project in projects])
 
 
 class _Trials:
     """Trials of a repository's projects on the tip of a branch, in the sandbox in which they will run."""
 
-    def __init__(self, runtime: Runtime, repo: Path, base: str, files: ProjectFiles, limit: float, path: str) -> None:
-        self.runtime, self.repo, self.files, self.limit, self.path = runtime, repo, files, limit, path
+    def __init__(self, runtime: Runtime, repo: Path, base: str, files: ProjectFiles, limit: float,
+                 programs: Programs) -> None:
+        self.runtime, self.repo, self.files, self.limit, self.programs = runtime, repo, files, limit, programs
         settle_mode(runtime.home)
         self.trees = trees_root(runtime.environ)
         git = Git(repo, home=runtime.home)
-        rights = [read_rights(runtime.home, role, "", runtime.environ) for role in NAMES]
-        prepare_launch(git, git.branch_tip(base) or "HEAD", rights, git.root, print_message)
-        launch = Launch("", "init", str(repo), base, runtime.clock.utc(), str(self.trees), path=path,
+        launch = Launch("", "init", str(repo), base, runtime.clock.utc(), str(self.trees), path=programs.path,
                         sandbox=summarize_sandbox(runtime.home, set(), runtime.environ, git=git).line)
         self.environment = runtime.environment(launch, {})
         self.queue = MergeQueue(runtime.home, repo, base, clock=runtime.clock)
@@ -377,7 +406,7 @@ class _Trials:
 
         return find_passing(project.candidates, TrialMeans(
             lambda way, limit: self._try(way.in_folder(project.folder), limit),
-            lambda way: missing_programs(way, self.path), extend, time.monotonic, self._tell),
+            lambda way: missing_programs(way, self.programs), extend, time.monotonic, self._tell),
             limit=self.limit, end=self.end)
 
     def _try(self, way: CommandPair, limit: float) -> TrialResult:
@@ -390,11 +419,10 @@ class _Trials:
         print_message(line)
 
 
-def missing_programs(way: CommandPair, path: str) -> list[str]:
-    """Return the programs of a set-up and a gate that are not on a PATH."""
+def missing_programs(way: CommandPair, programs: Programs) -> list[str]:
+    """Return the programs of a set-up and a gate that are not found."""
     words = dict.fromkeys(word for line in (way.setup, way.gate) if line for word in command_words(line))
-    return [word for word in words if "/" not in word and word not in _BUILTINS
-            and shutil.which(word, path=path) is None]
+    return programs.find_missing([word for word in words if "/" not in word and word not in _BUILTINS])
 
 
 def write_project(repo: Path, choice: Choice) -> None:

@@ -210,6 +210,10 @@ def _with_places(runtime: Runtime, launch: Launch, git: Git, agents: Iterable[st
         report(f"set-up of {described.file}: {described.setup}")
         launch = replace(launch, setup=described.setup)
     held = summarize_sandbox(runtime.home, agents, runtime.environ, git=git)
+    for name in sorted(agents):
+        inside = devcontainer.with_devcontainer(read_rights(runtime.home, Role.AGENT, name, runtime.environ), git)
+        if inside.mode is Mode.CONTAINER and (line := registry.describe_program_inside(name, runtime.home, inside)):
+            report(line)
     return replace(launch, sandbox=held.line, sandbox_modes=held.modes, sandbox_gaps=held.gaps,
                    sandbox_mode=runtime.environ.get(MODE_VARIABLE, ""))
 

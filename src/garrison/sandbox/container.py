@@ -230,11 +230,16 @@ def _keep(engine: Engine) -> None:
             atomic.write(_file(), json.dumps(known).encode(), durable=False)
 
 
+@cache
 def find_program(engine: Engine, name: str) -> str:
     """Return where a program is in the image, '' if nowhere."""
-    done = run([engine.program, *engine.options, "run", "--rm", "--network", "none", *_fixed_words(engine),
-                "--entrypoint", "/bin/sh", engine.image_id, "-c", 'command -v -- "$1"', "sh", name], _TIMEOUT)
-    return done.out.strip() if done.ok else ""
+    return ask(engine, 'command -v -- "$1"', name).out.strip()
+
+
+def ask(engine: Engine, script: str, *arguments: str) -> Done:
+    """Run a shell script in the image, with nothing of this machine, and return what it said."""
+    return run([engine.program, *engine.options, "run", "--rm", "--network", "none", *_fixed_words(engine),
+                "--entrypoint", "/bin/sh", engine.image_id, "-c", script, "sh", *arguments], _TIMEOUT)
 
 
 # ---- the command line ------------------------------------------------------------------------------------------------

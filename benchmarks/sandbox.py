@@ -1,13 +1,15 @@
 """Sandbox: what confinement costs an agent, beside a naked start and plain bubblewrap, in one run.
 
-    .venv/bin/python benchmarks/sandbox.py [--rounds N] [--rows start,cpu,memory,work] [--json]
+    .venv/bin/python benchmarks/sandbox.py [--rounds N] [--rows start,cpu,memory,work,container] [--json]
 
 Rows: `start` (a program's start to its end: naked, plain bubblewrap, each mode; bar: 10 ms more), `cpu` (the same in
 CPU time, which a busy machine changes less: of the process that makes the command line and of all that it starts, on
 average; Landlock by Python, too, as where there is no Perl), `prepare` (the private git directory of an attempt, once),
 `memory` (private memory of what stays beside the program; bar: 3 MiB), `work` (git status, a commit and a build of
-1,000 files, inside and outside, alternating). The repository has 1,000 files. Times of the other rows are medians, with
-the least in brackets: that is what a busy machine would need if it were idle, and what the bar is for.
+1,000 files, inside and outside, alternating), `container` (a start in a container of the image for tests, beside
+bubblewrap; bar: 500 ms more by the median; not among the default rows). The repository has 1,000 files. Times of the
+other rows are medians, with the least in brackets: that is what a busy machine would need if it were idle, and what the
+bar is for.
 """
 
 from __future__ import annotations
@@ -30,6 +32,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 from table import Table
 
+from container_support import IMAGE
+from garrison.sandbox import container
 from garrison.sandbox.collect import git_mounts
 from garrison.sandbox.confine import confine
 from garrison.sandbox.place import Mode, Network, Place, Rights, Role
@@ -41,6 +45,8 @@ from support import git, make_repository, processes, wait_for
 ROWS = ("start", "cpu", "prepare", "memory", "work")
 START_MS = 10.0
 """Milliseconds that a start inside may take longer."""
+CONTAINER_MS = 500.0
+"""Milliseconds that a start in a container may take longer than in bubblewrap."""
 MEMORY_MIB = 3.0
 """Private memory of what confinement keeps beside a program."""
 FILES = 1000
@@ -130,6 +136,21 @@ class Bench:
             bar = f"; {more:+.1f} ms, bar {START_MS:.0f} ms: {'ok' if more <= START_MS else 'MISSED'}"
             self.table.add("start", name, f"{taken}{bar if name in list(Mode) else ''}", **asdict(taken))
 
+    def container(self) -> None:
+        """Measure a bare `run` of the engine as well: what garrison adds is the difference."""
+        engine = container.ready(IMAGE)
+        self.places[Mode.CONTAINER] = replace(
+            self.places[Mode.BUBBLEWRAP], rights=replace(RIGHTS, mode=Mode.CONTAINER, image=IMAGE),
+            private=self.root / "trees/.inside.sandbox/agent-container", mounts=self.mounts("container"))
+        bare = [engine.program, *engine.options, "run", "--rm", "--network", "none", "--log-driver", "none",
+                *engine.limits, IMAGE, "true"]
+        found = self.measure({"bubblewrap": partial(self.confined, "true"), "bare engine": lambda: self.time(
+            bare, self.inside), "container": partial(self.confined, "true", mode=Mode.CONTAINER)}, self.rounds)
+        for name, taken in found.items():
+            more = taken.median - found["bubblewrap"].median
+            bar = f"; {more:+.0f} ms, bar {CONTAINER_MS:.0f} ms: {'ok' if more <= CONTAINER_MS else 'MISSED'}"
+            self.table.add("container", name, f"{taken}{bar if name == 'container' else ''}", **asdict(taken))
+
     def cpu(self) -> None:
         by_python = {**self.env, "PERL5LIB": "/nonexistent"}
         ways: dict[str, tuple[Mode | None, Sequence[str], dict[str, str]]] = {
@@ -218,7 +239,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="garrison-bench-") as folder, table.machine():
         bench = Bench(Path(folder), given.rounds, table)
         rows = {"start": bench.start, "cpu": bench.cpu, "prepare": bench.prepare, "memory": bench.memory,
-                "work": bench.work}
+                "work": bench.work, "container": bench.container}
         for row in given.rows.split(","):
             rows[row]()
 

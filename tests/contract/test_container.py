@@ -116,6 +116,37 @@ def test_nothing_is_left_once_any_of_its_processes_was_killed(
     wait_for("no container", lambda: not names("--all"))
 
 
+DOCKER = """\
+#!/bin/sh
+# what Docker's client does: no descriptors, none of Podman's own options
+case " $* " in *" --preserve-fds "*|*" --systemd "*|*" --userns "*|*" --image-volume "*) exit 125 ;; esac
+exec 3<&-
+exec podman {options} "$@"
+"""
+
+
+def test_a_container_of_docker_ends_with_its_launcher_as_well(
+        place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Docker itself runs in no test: its words are run by Podman, which takes the same."""
+    found = container.ready(IMAGE)
+    program = tmp_path / "docker"
+    program.write_text(DOCKER.format(options=" ".join(found.options)))
+    program.chmod(0o755)
+    engine = container.Engine(str(program), (), found.limits, IMAGE, found.image_id, found.path)
+    monkeypatch.setattr(container, "ready", lambda image: engine)
+    made = confined(place, f"cat; echo > /run/garrison-line; id -u > {READY}; sleep 1000")
+    with subprocess.Popen(made.argv, env=dict(made.env), stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+                          start_new_session=True) as child:
+        wait_for("the command", lambda: (place.worktree / READY).exists() or child.poll() is not None)
+        assert child.poll() is None, child.communicate()[1]
+        [name] = names()
+        child.kill()
+        assert child.stderr is not None
+        assert "Permission denied" in child.stderr.read(), "what is inside cannot hold its own line"
+    wait_for("no container", lambda: not names())
+    subprocess.run(["podman", "rm", "--force", "--ignore", name], capture_output=True, check=False)
+
+
 def test_what_is_inside_gets_a_term_and_the_container_ends_with_it(
         place: Place, running: subprocess.Popen[bytes]) -> None:
     os.kill(running.pid, signal.SIGTERM)

@@ -52,6 +52,8 @@ exec 3<&-
 exit
 """
 """First process of a container: ends with the command, and at the end of its launcher's life line (descriptor 3)."""
+LINE = "/run/garrison-line"
+"""Where an engine that hands on no descriptors shows the life line, a named pipe."""
 PATH_OF_IMAGE = "${containerEnv:PATH}"
 _CALLS = "calls.json"
 _REFUSED_CALLS = frozenset({"io_uring_setup", "io_uring_enter", "io_uring_register", "add_key", "request_key", "keyctl",
@@ -262,7 +264,7 @@ def command_line(engine: Engine, argv: Sequence[str], place: Place, steps: Itera
                       "config.toml")
     network = "host" if place.entry or place.rights.network is Network.OPEN else "none"
     words = ["setpriv", "--pdeathsig", "KILL", "--", sys.executable, "-I", "-S", str(LAUNCHER),
-             "=".join(sorted({*hidden, *_OF_MACHINE})), engine.program,
+             "=".join(sorted({*hidden, *_OF_MACHINE})), "" if engine.is_podman else str(place.private), engine.program,
              *engine.options, "run", "--rm", "-i", "--network", network, *_fixed_words(engine), *_labels(place, env)]
     if engine.is_podman:
         words += ["--preserve-fds", "1", "--no-hosts", "--replace"]
@@ -276,7 +278,8 @@ def command_line(engine: Engine, argv: Sequence[str], place: Place, steps: Itera
     words += place.rights.container_options
     if start is not None:
         words += ["--workdir", str(start)]
-    return [*words, "--entrypoint", "/bin/sh", engine.image_id, "-c", _INIT, "garrison", *argv]
+    init = _INIT if engine.is_podman else f"exec 3<{LINE}\n{_INIT}"
+    return [*words, "--entrypoint", "/bin/sh", engine.image_id, "-c", init, "garrison", *argv]
 
 
 def environment_inside(env: Mapping[str, str], steps: Sequence[FileSystemStep]) -> dict[str, str]:

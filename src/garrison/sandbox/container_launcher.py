@@ -4,10 +4,11 @@ An engine's client is no parent of the container that it starts, so the client's
 line: one end is here, the first process inside reads from the other one, and at its end of file it kills all that is
 inside. The kernel closes this end however this process dies, and kills the client with it.
 
-    python -I -S container_launcher.py HIDDEN ENGINE [OPTION]… run OPTION… IMAGE COMMAND…
+    python -I -S container_launcher.py HIDDEN FOLDER ENGINE [OPTION]… run OPTION… IMAGE COMMAND…
 
-HIDDEN are names of variables, with `=` between them; all others of its environment are inside as well. It ends as the
-command did. Its own TERM does nothing: what is inside gets one, and what this process started ends then.
+HIDDEN are names of variables, with `=` between them; all others of its environment are inside as well. In FOLDER it
+makes the line as a named pipe, '' for an engine that hands on descriptors. It ends as the command did. Its own TERM
+does nothing: what is inside gets one, and what this process started ends then.
 """
 
 from __future__ import annotations
@@ -29,13 +30,21 @@ _OWN_FAILURES = (125, 126, 127, 137, 255)
 
 def main(words: list[str]) -> int:
     """Run the container; return its exit code, and die as the client did that was killed."""
-    hidden, *words = words
+    hidden, folder, *words = words
     variables = [word for name in os.environ.keys() - set(hidden.split("=")) for word in ("--env", name)]
     run = words.index("run")
     name = f"garrison-{os.getpid()}-{time.time_ns():x}"
     # Read by `container.list_left`: whose container it is.
     owner = f"{os.getpid()} {_ticks()} {_boot()}"
     ours, line = socket.socketpair()
+    pipe, shown = "", []
+    if folder:
+        pipe = f"{folder}/{name}"
+        os.mkfifo(pipe, 0o600)
+        os.open(pipe, os.O_RDWR)  # closed by the end of this process alone
+        # Nothing inside may hold the other end open: it is without capabilities, and cannot change the mode there.
+        os.chmod(pipe, 0o400)  # noqa: PTH101
+        shown = ["--mount", f"type=bind,src={pipe},dst=/run/garrison-line,readonly"]
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: None)  # not ignored, which the client and the container would inherit
     terminal = ["--tty"] if os.isatty(0) else []  # the engine gives what is inside another one, and keeps its size
@@ -45,7 +54,7 @@ def main(words: list[str]) -> int:
             os.dup2(line.fileno(), LINE)
             os.set_inheritable(LINE, True)
             os.execvp("setpriv", ["setpriv", "--pdeathsig", "KILL", "--", *words[:run + 1], *terminal, *variables,
-                                  "--name", name, "--label", f"garrison.owner={owner}", *words[run + 1:]])
+                                  *shown, "--name", name, "--label", f"garrison.owner={owner}", *words[run + 1:]])
         except OSError as error:
             os.write(2, f"setpriv: {error.strerror}\n".encode())
         finally:
@@ -54,6 +63,8 @@ def main(words: list[str]) -> int:
     _adopt()
     code = _wait_for(pid)
     ours.close()
+    if pipe:
+        os.unlink(pipe)  # noqa: PTH108
     _wait_for_rest()
     if code < 0 or code in _OWN_FAILURES:
         _remove([*words[:run], "rm", "-f", *(("-t", "0") if "podman" in words[0] else ()), name])

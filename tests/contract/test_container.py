@@ -14,12 +14,14 @@ from pathlib import Path
 import pytest
 
 from container_support import IMAGE, container_engine
+from garrison.agents.registry import describe_program_inside
 from garrison.cli.init import Programs
 from garrison.doctor.findings import judge_container
 from garrison.errors import Refused
 from garrison.sandbox import container
 from garrison.sandbox.confine import Confined, confine
 from garrison.sandbox.place import Mode, Mount, Network, Place, Rights, Role
+from garrison.values import replace
 from support import wait_for
 
 RUN = f"r-{os.getpid()}"
@@ -212,6 +214,17 @@ def test_init_looks_for_programs_in_the_image(tmp_path: Path) -> None:
     assert inside.find_missing(["git", "of-machine"]) == ["of-machine"]
     assert not Programs(str(tmp_path)).find_missing(["of-machine"])
     assert len(inside.python_versions()) == 2, "python3, and python3.N"
+
+
+def test_an_agents_program_is_of_the_image_or_mounted_or_refused(place: Place, tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text(
+        '[agents.shell]\nargv = ["sh"]\n[agents.gone]\nargv = ["of-machine"]\n[agents.own]\nargv = ["/opt/own/x"]\n')
+    shown = replace(place.rights, read=(Path("/opt/own"),))
+    assert [describe_program_inside(name, tmp_path, shown) for name in ("shell", "own", "claude")] == [
+        "agent shell: /usr/bin/sh comes from the image", "agent own: /opt/own/x is mounted from this machine",
+        "agent claude: its program is mounted from this machine"]
+    with pytest.raises(Refused, match=f"agent gone runs of-machine, which the image {IMAGE} has not; add it"):
+        describe_program_inside("gone", tmp_path, place.rights)
 
 
 def test_an_image_that_nothing_has_is_refused_with_its_name() -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import click
 
-from garrison.agents.registry import check_variables, find_profile, installed_agents
+from garrison.agents.registry import check_variables, describe_program_inside, find_profile, installed_agents
 from garrison.cli.commands import Command
 from garrison.cli.options import output_options
 from garrison.cli.output import dumps, interruptible, print_message
@@ -147,10 +147,11 @@ def init(target_dir: Path | None, gate: str | None, setup: str | None, agent: st
         find_profile(agent, runtime.home)
         check_variables(agent, runtime.home, runtime.environ)
     path = runtime.environ.get("PATH", os.defpath)
-    git, agents = Git(repo, home=runtime.home), installed_agents(runtime.home, path)
+    git = Git(repo, home=runtime.home)
     tested = _branch(git, base or (kept.base if kept is not None else None))
     files = read_files(repo, git)
     programs = _programs(runtime, git, tested, path)
+    agents = [name for name in installed_agents(runtime.home, path) if _is_inside(name, runtime, git)]
     found = survey(files, programs.python_versions())
     for line in describe(found if kept is None else None):
         print_message(line)
@@ -191,6 +192,14 @@ def _programs(runtime: Runtime, git: Git, base: str, path: str) -> Programs:
     prepare_launch(git, git.branch_tip(base) or "HEAD", rights, git.root, print_message)
     gate = with_devcontainer(read_rights(runtime.home, Role.GATE, "", runtime.environ), git)
     return Programs(path, container.at_launch(gate.image) if gate.mode is Mode.CONTAINER else None)
+
+
+def _is_inside(agent: str, runtime: Runtime, git: Git) -> bool:
+    """Return whether an agent of this machine has its program where it is to work."""
+    rights = with_devcontainer(read_rights(runtime.home, Role.AGENT, agent, runtime.environ), git)
+    with contextlib.suppress(Refused):
+        return rights.mode is not Mode.CONTAINER or bool(describe_program_inside(agent, runtime.home, rights))
+    return False
 
 
 def _as_it_is(kept: LaunchConfig) -> Project:

@@ -134,7 +134,7 @@ def test_a_container_of_docker_ends_with_its_launcher_as_well(
     program = tmp_path / "docker"
     program.write_text(DOCKER.format(options=" ".join(found.options)))
     program.chmod(0o755)
-    engine = container.Engine(str(program), (), found.limits, IMAGE, found.image_id, found.path)
+    engine = container.ContainerEngine(str(program), (), found.limits, IMAGE, found.image_id, found.path)
     monkeypatch.setattr(container, "ready", lambda image: engine)
     made = confined(place, f"cat; echo > /run/garrison-line; id -u > {READY}; sleep 1000")
     with subprocess.Popen(made.argv, env=dict(made.env), stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
@@ -233,7 +233,7 @@ def test_an_image_that_nothing_has_is_refused_with_its_name() -> None:
 
 
 def test_an_engine_that_cannot_join_a_network_is_refused_with_what_helps(place: Place) -> None:
-    engine = container.Engine("/usr/bin/docker", image=IMAGE)
+    engine = container.ContainerEngine("/usr/bin/docker", image=IMAGE)
     entered = Place(Role.AGENT, place.rights, place.worktree, place.private, entry=("nsenter",))
     with pytest.raises(Refused, match='network = "none" or "open"'):
         container.command_line(engine, ["true"], entered, [], {}, start=None)

@@ -73,7 +73,7 @@ class Programs(Value):
     """Where set-up and gate find their programs: on a PATH, or in the image of their container."""
 
     path: str
-    engine: container.Engine | None = None
+    engine: container.ContainerEngine | None = None
 
     def find_missing(self, names: Sequence[str]) -> list[str]:
         """Return those that are nowhere."""

@@ -76,7 +76,7 @@ _OF_MACHINE = frozenset({"PATH", "SHELL", "LD_LIBRARY_PATH", "LD_PRELOAD", "PYTH
 _TIMEOUT, _PULL_TIMEOUT = 60.0, 1800.0
 
 
-class Engine(Value):
+class ContainerEngine(Value):
     """An engine that runs an image on this machine, and what it needs for that."""
 
     program: str
@@ -110,20 +110,20 @@ class _Kept(Value):
     """An engine, and the boot, user and installed program for which it was found."""
 
     key: tuple[str, ...]
-    engine: Engine
+    engine: ContainerEngine
 
 
 # ---- finding an engine -----------------------------------------------------------------------------------------------
 
 
-def ready(image: str) -> Engine:
+def ready(image: str) -> ContainerEngine:
     """Return the engine that runs an image, as it was found in this boot; Refused with the reason if none does."""
     if not image:
         raise Refused("mode = \"container\" needs an image here: image = \"…\" in [sandbox] of config.toml")
     return _kept(image) or find_engine(image)
 
 
-def at_launch(image: str) -> Engine:
+def at_launch(image: str) -> ContainerEngine:
     """Return the engine that runs an image as its name stands now: it may have been pulled or built since."""
     kept = _kept(image) if image else None
     if kept is not None:
@@ -134,7 +134,7 @@ def at_launch(image: str) -> Engine:
     return ready(image)
 
 
-def find_engine(image: str) -> Engine:
+def find_engine(image: str) -> ContainerEngine:
     """Try which engine runs an image now, pull that if it is missing, and keep what was found; Refused if none does."""
     refusals = []
     for name in ENGINES:
@@ -142,7 +142,7 @@ def find_engine(image: str) -> Engine:
         if program is None:
             continue
         found = _try(program, image)
-        if isinstance(found, Engine):
+        if isinstance(found, ContainerEngine):
             _keep(found)
             return found
         refusals.append(f"{name}: {found}")
@@ -152,7 +152,7 @@ def find_engine(image: str) -> Engine:
     raise Refused(f"no container of {image} runs here: {'; '.join(refusals)}")
 
 
-def _try(program: str, image: str) -> Engine | str:
+def _try(program: str, image: str) -> ContainerEngine | str:
     """Return the engine if it runs the image, else why it does not."""
     state = run([program, "image", "inspect", image], _TIMEOUT)
     if not state.ok:
@@ -168,12 +168,12 @@ def _try(program: str, image: str) -> Engine | str:
     facts = json.loads(state.out)[0]
     variables = dict(entry.split("=", 1) for entry in (facts.get("Config") or {}).get("Env") or [] if "=" in entry)
     name = Path(program).name
-    made = Engine(program, (), (), image, facts["Id"], variables.get(
+    made = ContainerEngine(program, (), (), image, facts["Id"], variables.get(
         "PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"), _seccomp_file())
     refusal = ""
     for options in _GLOBAL_OPTIONS[name]:
         for limits in _limits():
-            engine = Engine(made.program, options, limits, image, made.image_id, made.path, made.seccomp)
+            engine = ContainerEngine(made.program, options, limits, image, made.image_id, made.path, made.seccomp)
             done = run([program, *options, "run", "--rm", "--network", "none", *_fixed_words(engine), "--entrypoint",
                         "/bin/sh", made.image_id, "-c", ":"], _TIMEOUT)
             if done.ok:
@@ -212,7 +212,7 @@ def _key(program: str) -> list[str]:
 
 
 @cache
-def _kept(image: str) -> Engine | None:
+def _kept(image: str) -> ContainerEngine | None:
     with suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
         kept = from_data(_Kept, json.loads(_file().read_text())[image])
         if list(kept.key) == _key(kept.engine.program):
@@ -220,7 +220,7 @@ def _kept(image: str) -> Engine | None:
     return None
 
 
-def _keep(engine: Engine) -> None:
+def _keep(engine: ContainerEngine) -> None:
     _kept.cache_clear()
     with suppress(OSError):  # without it the next process tries again
         atomic.make_directory(_file().parent)
@@ -233,12 +233,12 @@ def _keep(engine: Engine) -> None:
 
 
 @cache
-def find_program(engine: Engine, name: str) -> str:
+def find_program(engine: ContainerEngine, name: str) -> str:
     """Return where a program is in the image, '' if nowhere."""
     return ask(engine, 'command -v -- "$1"', name).out.strip()
 
 
-def ask(engine: Engine, script: str, *arguments: str) -> Done:
+def ask(engine: ContainerEngine, script: str, *arguments: str) -> Done:
     """Run a shell script in the image, with nothing of this machine, and return what it said."""
     return run([engine.program, *engine.options, "run", "--rm", "--network", "none", *_fixed_words(engine),
                 "--entrypoint", "/bin/sh", engine.image_id, "-c", script, "sh", *arguments], _TIMEOUT)
@@ -247,7 +247,7 @@ def ask(engine: Engine, script: str, *arguments: str) -> Done:
 # ---- the command line ------------------------------------------------------------------------------------------------
 
 
-def command_line(engine: Engine, argv: Sequence[str], place: Place, steps: Iterable[FileSystemStep],
+def command_line(engine: ContainerEngine, argv: Sequence[str], place: Place, steps: Iterable[FileSystemStep],
                  env: Mapping[str, str], *, start: Path | None, hidden: Iterable[str] = ()) -> list[str]:
     """Return the words that run `argv` in a container of the place; `env` are the variables it has inside.
 
@@ -290,7 +290,7 @@ def environment_inside(env: Mapping[str, str], steps: Sequence[FileSystemStep]) 
         value.startswith("/") and not f"{value}/".startswith(tuple(targets)) and os.path.exists(value))}  # noqa: PTH110
 
 
-def _fixed_words(engine: Engine) -> list[str]:
+def _fixed_words(engine: ContainerEngine) -> list[str]:
     """Return the options that each container has."""
     words = ["--pull", "never", "--read-only", "--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--hostname",
              "sandbox", "--log-driver", "none", *engine.limits]
@@ -327,7 +327,7 @@ def _as_csv(fields: Sequence[str]) -> str:
     return ",".join('"' + field.replace('"', '""') + '"' if set(field) & set(',"\n') else field for field in fields)
 
 
-def _write_calls(engine: Engine, place: Place) -> Path:
+def _write_calls(engine: ContainerEngine, place: Place) -> Path:
     """Write the list of allowed system calls: the engine's own, without what garrison refuses everywhere."""
     path = place.private / _CALLS
     content = json.dumps(_allowed_calls(json.loads(Path(engine.seccomp).read_text()))).encode()

@@ -49,7 +49,7 @@ def test_which_boot_a_pid_is_of(rebooted: pytest.MonkeyPatch) -> None:
 def test_a_gates_wrapper_names_its_boot(tmp_path: Path, rebooted: pytest.MonkeyPatch, given: str) -> None:
     """The wrapper is a shell: with the variable that plays a boot, and without."""
     rebooted.setenv("GARRISON_BOOT_ID", given)
-    with subprocess.Popen(["/bin/sh", "-c", WRAPPER, "garrison-gate", str(tmp_path), "60", "", "", "sleep", "1000"],
+    with subprocess.Popen(["/bin/sh", "-c", WRAPPER, "garrison-gate", str(tmp_path), "60", "", "", "", "sleep", "1000"],
                           start_new_session=True) as gate:
         wait_for("it said who it is", lambda: read_pid(tmp_path))
         found = processes.probe(gate.pid)

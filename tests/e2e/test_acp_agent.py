@@ -19,6 +19,7 @@ from support import DEADLINE, PROGRAM, PYTHON, Node, Place, git, load, processes
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
 
 
+@pytest.mark.traced
 def test_a_confined_agent_asks_dies_is_resumed_in_its_session_and_reports(place: Place) -> None:
     script = place.root / "script.json"
     commit = "cat /proc/self/status | grep -c NSpid; echo one > one.txt; git add one.txt; git commit -qm one"

@@ -69,6 +69,7 @@ def launch(place: Place) -> None:
     assert place.command("wait", "r1").returncode == 3
 
 
+@pytest.mark.traced
 def test_what_waits_is_asked_and_what_cannot_be_taken_back_needs_a_word(place: Place) -> None:
     """A gate with an irreversible answer, and work to approve: an editor that grants everything decides neither."""
     launch(place)

@@ -47,6 +47,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize("name", KINDS)
+@pytest.mark.traced
 def test_init_ends_green_or_says_why_and_what_to_do(name: str, tmp_path: Path) -> None:
     kind = KINDS[name]
     if kind.needs and shutil.which(kind.needs) is None:

@@ -7,6 +7,8 @@ import json
 import subprocess
 from typing import Any
 
+import pytest
+
 from garrison.web.actions import read_lessons
 from support import DEADLINE, PROGRAM, PYTHON, Node, Place, git, wait_for
 
@@ -58,6 +60,7 @@ def run(place: Place, name: str, *nodes: Node) -> None:
     assert place.finish(child) == 0, place.logs()
 
 
+@pytest.mark.traced
 def test_what_sent_work_back_reaches_other_prompts_only_once_it_is_kept(place: Place) -> None:
     assert shown(place) == []
     configure_judge(place)

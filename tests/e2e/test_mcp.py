@@ -183,6 +183,7 @@ def test_who_shows_no_forms_is_told_the_command_and_wait_says_so_by_its_exit_cod
     assert place.command("wait", run).returncode == 0
 
 
+@pytest.mark.traced
 def test_a_run_is_a_task_for_a_client_that_knows_tasks_also_over_a_restart(place: Place) -> None:
     """A question is answered by `tasks/update`, `tasks/cancel` stops, and a run that is resumed is another task."""
     async def play() -> None:

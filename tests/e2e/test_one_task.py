@@ -9,6 +9,8 @@ import shlex
 import signal
 import subprocess
 
+import pytest
+
 from screen_support import Screen
 from support import DEADLINE, PROGRAM, Place, git, is_gone, processes, wait_for
 
@@ -96,6 +98,7 @@ def test_a_list_of_tasks_is_one_run_that_takes_what_has_not_landed(place: Place)
     assert git(place.repo, "diff", "--name-status", tip, "main") == "D\ttune_up.txt"
 
 
+@pytest.mark.traced
 def test_what_has_landed_is_ticked_by_one_tested_commit_whatever_was_written_meanwhile(place: Place) -> None:
     """A failed task is not ticked, a commit to the list meanwhile is kept, and so is an edit without one."""
     mended, todo = place.root / "mended", place.repo / "TODO.md"

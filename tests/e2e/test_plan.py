@@ -9,6 +9,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from doubles.forge_state import Issue
 from forge_place import ForgePlace
 from screen_support import Screen
@@ -49,6 +51,7 @@ def refs(place: Place) -> str:
     return git(place.repo, "for-each-ref") + git(place.repo, "worktree", "list")
 
 
+@pytest.mark.traced
 def test_nothing_begins_before_approval_and_a_hostile_plan_has_no_effect(place: Place) -> None:
     """What is malformed goes back, what is not allowed is left out; the planner reads and changes nothing."""
     configure(place)
@@ -139,6 +142,7 @@ def test_a_goal_of_one_task_is_begun_as_a_run_and_an_edited_graph_is_checked(pla
     assert place.command("stop", name).returncode == 0
 
 
+@pytest.mark.traced
 def test_a_killed_plan_is_kept_and_a_failed_one_is_mended_once(place: Place) -> None:
     configure(place, 'two) exit 3;; two_again) echo two >"two.txt"; exit;;')
     command = place.plan(GOOD, {"tasks": [task("two_again", "one", replaces="two", files="two.txt")]},

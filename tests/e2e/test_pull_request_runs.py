@@ -25,6 +25,7 @@ def waits(there: ForgePlace, text: str) -> None:
     wait_for(f"it waits for {text}", lambda: text in there.place.command("status", "r1").stdout)
 
 
+@pytest.mark.traced
 def test_from_the_draft_over_a_red_check_to_the_merge_with_no_token_in_reach_of_an_agent(place):
     """What an agent can read while it works has no token: environment, arguments, home, worktree, configuration."""
     with ForgePlace(place) as there:

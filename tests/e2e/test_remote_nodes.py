@@ -68,6 +68,7 @@ def done(place: Place) -> list[str]:
             for line in place.ledger.read_text().splitlines()]
 
 
+@pytest.mark.traced
 def test_a_host_does_a_node_and_the_queue_at_home_lands_it(place: Place, hosts: MakeHosts) -> None:
     there = hosts("box2")
     graph = place.graph(node("one", more='acceptance="grep -q one one.txt", setup="touch ready"'),

@@ -22,6 +22,7 @@ CONFLICTS = Node(
 
 
 @pytest.mark.smoke
+@pytest.mark.traced
 def test_failures_that_an_agent_may_fix_are_retried_with_the_reason(place):
     """c lands a line first; m meets it as a conflict, f as a red gate; s is never accepted."""
     graph = place.graph(

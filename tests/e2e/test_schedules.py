@@ -66,6 +66,7 @@ def test_a_due_time_begins_one_run_whoever_calls_and_whatever_is_killed(place: P
     assert landed.splitlines() == ["Make a file"]
 
 
+@pytest.mark.traced
 def test_overlap_condition_and_failures(place: Place) -> None:
     told = place.root / "told"
     place.configure(f'\n[notify]\ncommand = ["sh", "-c", "cat >> {told}"]\n')

@@ -27,6 +27,7 @@ def stopped(place: Place) -> None:
 
 
 @pytest.mark.smoke
+@pytest.mark.traced
 def test_stopped_by_every_way_and_resumed(place):
     half = "test -e half.txt || { echo half > half.txt; git add -A; git commit -qm 'Half of the work'; }"
     note = 'echo "life $GARRISON_INCARNATION was here" > "$GARRISON_NOTES_FILE"'

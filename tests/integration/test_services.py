@@ -141,6 +141,7 @@ def test_programs_inside_reach_the_service_at_its_port(home: Path, tmp_path: Pat
             place.close()
 
 
+@pytest.mark.traced
 def test_a_service_that_ends_is_started_again_twice_then_told_with_its_last_line(home: Path, tmp_path: Path) -> None:
     with provided(home, tmp_path, "a") as folder:
         for ends in (1, 2, 3):

@@ -156,7 +156,8 @@ def test_landlock_is_asked_for_once_and_gives_its_agents_no_terminal_server(plac
     arguments = ["launch", str(graph(place.root, f'one [shape=box, command="{command}"]; start -> one -> exit;')),
                  "--target-dir", str(place.repo), "--run", "r1", "--gate", "true"]
     refused = place.command(*arguments, PATH=path)
-    assert (refused.returncode, '`--sandbox landlock`, which leaves gaps' in refused.stderr) == (1, True), refused.stderr
+    offered = "`--sandbox landlock`, which leaves gaps" in refused.stderr
+    assert (refused.returncode, offered) == (1, True), refused.stderr
     config = (place.home / "config.toml").read_text()
     install = Screen(place, *arguments, PATH=path)
     assert "servers behind Unix sockets" in install.until("Your choice")

@@ -9,6 +9,7 @@ to LONGEST_WAIT and the folder is named ~. The SVG has text and CSS animations o
 
 from __future__ import annotations
 
+import argparse
 import html
 import json
 import os
@@ -209,7 +210,9 @@ def _spans(text: str) -> str:
 
 def main() -> None:
     """Write the SVG."""
-    target = Path(sys.argv[1]) if len(sys.argv) > 1 else TARGET
+    parser = argparse.ArgumentParser(description="Record a real run of garrison in a terminal as an animated SVG.")
+    parser.add_argument("file", type=Path, nargs="?", default=TARGET, help="what is written (default: the README's)")
+    target = parser.parse_args().file
     text = render(record())
     target.write_text(text, encoding="utf-8")
     print(f"wrote {target}: {len(text):,} bytes")

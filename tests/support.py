@@ -263,7 +263,7 @@ class Place(UserWorld):
         self.fired = self.folder / "fired"
         self.fired.mkdir(exist_ok=True)
         self.env = {**self.variables(), "LEDGER": str(self.ledger), "WITNESS": str(self.witness),
-                    "GARRISON_FAILPOINT_DIR": str(self.fired), **self.env}
+                    "GARRISON_FAILPOINT_DIR": str(self.fired), **self.env, **self.coverage()}
         self.start = git(self.repo, "rev-parse", "main")
 
     @property
@@ -314,7 +314,7 @@ cat {self.root}/answer-$n
     def command(self, *arguments: object, **env: str) -> subprocess.CompletedProcess[str]:
         """Run a garrison command to its end."""
         return subprocess.run(
-            [*PROGRAM, *map(str, arguments)], env={**self.env, **self.coverage(), **env}, cwd=self.root,
+            [*PROGRAM, *map(str, arguments)], env={**self.env, **env}, cwd=self.root,
             capture_output=True, text=True, check=False, timeout=DEADLINE, stdin=subprocess.DEVNULL)
 
     def launch_arguments(self, graph: Path, run: str, *more: object, gate: str = "",
@@ -335,7 +335,7 @@ cat {self.root}/answer-$n
         """Start a garrison command in a session of its own; its output is appended to `log`."""
         with (self.root / log).open("ab") as output:
             child = subprocess.Popen(
-                [*PROGRAM, *map(str, arguments)], env={**self.env, **self.coverage(), **env}, cwd=self.root,
+                [*PROGRAM, *map(str, arguments)], env={**self.env, **env}, cwd=self.root,
                 stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True)
         self.started.append(child)
         return child

@@ -55,6 +55,10 @@ if TYPE_CHECKING:
 RETRY = Backoff(1.0, 15.0)
 """Before another far end is started in place of one that has ended."""
 IDLE_SECONDS = 12 * 3600.0
+_PREFIX = "garrison-preview-"
+"""Begins the names of sockets that lie in /tmp, since the home's path is too long for them."""
+_JUST_BOUND = 1.0
+"""Seconds within which a socket may be bound without listening."""
 MAX_REMOTE = 100
 """Bytes of a socket's path on the host, which the ssh server there takes as it is."""
 USAGE_ERROR = 2
@@ -152,7 +156,7 @@ class NodeAnywhere(NodeAtWork):
             way, command, state = found
             remote = f"{read_host(self._home, state.host).home}/{FOLDER}/{secrets.token_hex(8)}.sock"
             if len(os.fsencode(remote)) > MAX_REMOTE:
-                remote = f"/tmp/garrison-preview-{secrets.token_hex(16)}.sock"  # nobody can guess it
+                remote = f"/tmp/{_PREFIX}{secrets.token_hex(16)}.sock"  # nobody can guess it
             argv = way.tunnel_in(f"./{self.socket.name}", remote, [
                 *command, "preview", self._wanted.node, "--run", state.host_run, "--relay", remote])
         except GarrisonError as error:
@@ -342,11 +346,15 @@ class FarEnd:
 
 
 def _sweep_left(path: Path) -> None:
-    """Remove the sockets beside a new one at which nobody listens: those of far ends that were killed."""
-    if path.parent.name != FOLDER:
-        return
-    for each in path.parent.glob("*.sock"):
+    """Remove the sockets beside a new one at which nobody listens: those of far ends that were killed.
+
+    One that was just bound, and does not listen yet, is left: nobody can be told to connect to it before.
+    """
+    for each in path.parent.glob("*.sock" if path.parent.name == FOLDER else f"{_PREFIX}*.sock"):
         with socket.socket(socket.AF_UNIX) as probe, suppress(OSError):
+            found = each.stat()
+            if found.st_uid != os.geteuid() or time.time() - found.st_mtime < _JUST_BOUND:
+                continue
             try:
                 with short_path(each) as name:
                     probe.connect(name)

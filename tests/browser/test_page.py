@@ -388,7 +388,7 @@ def test_a_goal_is_planned_asked_about_approved_and_done(crew: Served, opened: A
 
 def test_a_plan_of_a_terminal_runs_as_one_task_and_a_lesson_is_kept(crew: Served, opened: Any) -> None:
     place = crew.place
-    place.plan({"tasks": [{"name": "one", "title": "One", "prompt": "write one", "files": ["one.txt"]}]})
+    place.plan({"tasks": [{"name": "solo", "title": "Solo", "prompt": "write one", "files": ["solo.txt"]}]})
     planned = place.command("plan", "write one", "--agent", "writer", "--target-dir", place.repo)
     assert planned.returncode == 3, planned.stderr
     with (place.home / "config.toml").open("a") as config:

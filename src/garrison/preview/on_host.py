@@ -348,7 +348,7 @@ class FarEnd:
 def _sweep_left(path: Path) -> None:
     """Remove the sockets beside a new one at which nobody listens: those of far ends that were killed.
 
-    One that was just bound, and does not listen yet, is left: nobody can be told to connect to it before.
+    One that was just bound, and does not listen yet, is left: no client knows of it yet.
     """
     for each in path.parent.glob("*.sock" if path.parent.name == FOLDER else f"{_PREFIX}*.sock"):
         with socket.socket(socket.AF_UNIX) as probe, suppress(OSError):

@@ -138,7 +138,7 @@ class PullRequest(Record):
 
 def without_number(reason: str, number: int) -> str:
     """Return a reason without the number of the request, for where that is shown already."""
-    return reason.removeprefix(f"pull request #{number}: ")
+    return reason.replace(f"pull request #{number}: ", "", 1)
 
 
 _WORDS = {_S.PUSHING: "its branch is pushed", _S.DRAFT: "a draft until the gate has passed",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -27,7 +28,8 @@ pytestmark = pytest.mark.skipif(not supported_version(), reason="there is no tmu
 def home(patient_tmux: None, tmp_path: Path) -> Iterator[Path]:
     yield tmp_path
     for one in TmuxServer(tmp_path / "run").processes():
-        os.kill(one.pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # a client may have ended meanwhile
+            os.kill(one.pid, signal.SIGKILL)
     wait_for("our servers are gone", lambda: not TmuxServer(tmp_path / "run").processes())
 
 
@@ -187,7 +189,8 @@ def test_an_emptied_runtime_directory_does_not_lose_the_server(patient_tmux: Non
         assert socket_path(home / "run") == Path(first.socket)
     finally:
         for one in TmuxServer(home / "run").processes():
-            os.kill(one.pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # a client may have ended meanwhile
+                os.kill(one.pid, signal.SIGKILL)
         wait_for("our servers are gone", lambda: not TmuxServer(home / "run").processes())
         shutil.rmtree(runtime, ignore_errors=True)
 

@@ -195,12 +195,18 @@ async def run_command(home: Path, words: Sequence[str], text: str = "", *, repo:
         text: its standard input.
         repo: folder in which it works; '' for the home.
     """
-    argv, environment = program(home, words)
-    code, out, err = await run_to_end(argv, seconds, environment, cwd=repo or str(home), text=text)
-    if code:
-        raise Refused(failure_of(code, err, out))
+    out, err = await _run(home, words, repo or str(home), text, seconds)
     message = last_message(err, out)
     return message if message and "--json" not in words else "done"
+
+
+async def _run(home: Path, words: Sequence[str], cwd: str, text: str = "", seconds: float = SECONDS) -> tuple[str, str]:
+    """Run a command to its end; return what it printed on stdout and stderr. Refused, with its words, if it fails."""
+    argv, environment = program(home, words)
+    code, out, err = await run_to_end(argv, seconds, environment, cwd=cwd, text=text)
+    if code:
+        raise Refused(failure_of(code, err, out))
+    return out, err
 
 
 class ListedPlan(Value):
@@ -225,10 +231,7 @@ _OPEN = ("planning", "asked", "proposed")
 
 async def read_plans(home: Path) -> ListedPlans:
     """Return the plans of a home that can be continued; Refused if they cannot be read."""
-    argv, environment = program(home, ("plan", "--list", "--json"))
-    code, out, err = await run_to_end(argv, SECONDS, environment, cwd=str(home), text="")
-    if code:
-        raise Refused(failure_of(code, err, out))
+    out, _ = await _run(home, ("plan", "--list", "--json"), str(home))
     found = from_data(tuple[ListedPlan, ...], json.loads(out))
     return ListedPlans(tuple(each for each in found if each.stage in _OPEN and each.mends))
 
@@ -253,8 +256,5 @@ class ListedLessons(Value):
 
 async def read_lessons(home: Path, repo: str) -> ListedLessons:
     """Return the proposals and the kept lessons of a repository; Refused if its runs cannot be read."""
-    argv, environment = program(home, ("lessons", "--as-worded", "--json"))
-    code, out, err = await run_to_end(argv, SECONDS, environment, cwd=repo, text="")
-    if code:
-        raise Refused(failure_of(code, err, out))
+    out, _ = await _run(home, ("lessons", "--as-worded", "--json"), repo)
     return ListedLessons(from_data(tuple[ListedLesson, ...], json.loads(out)))

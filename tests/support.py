@@ -245,7 +245,7 @@ class UserWorld:
             monkeypatch.delenv(name)
         for name, value in kept.items():
             monkeypatch.setenv(name, value)
-        monkeypatch.setattr("garrison.config.checkout", lambda: None)
+        monkeypatch.setattr("garrison.directories.checkout", lambda: None)
 
 
 @dataclass

@@ -1,7 +1,7 @@
-"""Configuration: the home, the timing of the processes, and the home's `config.toml`.
+"""Configuration: the timing of the processes, and the home's `config.toml`.
 
-This is the only module that reads garrison's environment variables for itself. Everything is computed from arguments
-(`environ`, paths), so that a test, or a resume by cron, decides what it sees.
+Only this module and `directories` read garrison's environment variables for themselves. Everything is computed from
+arguments (`environ`, paths), so that a test, or a resume by cron, decides what it sees.
 
 Each table of `config.toml` is a record below, in which a field is a key with its default and its meaning (`RECORDS`);
 `[agents.NAME]` is a profile, and how an agent of that name is run depends on its kind. `[sandbox]` says what confined
@@ -23,8 +23,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
+from garrison.directories import find_home as find_home  # noqa: PLC0414  # plug-ins import it from here
 from garrison.ends import ChangeKind, Effect
-from garrison.errors import RecordUnreadable, Refused, UsageError
+from garrison.errors import RecordUnreadable, UsageError
 from garrison.plugins import PluginGroup, offered
 from garrison.spelling import nearest
 from garrison.tables import (
@@ -127,65 +128,6 @@ def _seconds(name: str, text: str) -> float:
     if not 0 < value < 1e7:
         raise UsageError(f"GARRISON_{name.upper()}={text!r} should be a number of seconds above 0")
     return value
-
-
-# --- directories ------------------------------------------------------------------------------------------------------
-
-
-def checkout() -> Path | None:
-    root = Path(__file__).resolve().parents[2]
-    return root if (root / "pyproject.toml").is_file() and (root / "scripts").is_dir() else None
-
-
-def find_data(folder: str, file: str) -> Path:
-    """Return the folder `folder` that has `file`: the checkout's, else the wheel's; Refused if there is none."""
-    from importlib import resources  # few commands need it
-
-    source = checkout()
-    for root in (*([source] if source is not None else []), Path(str(resources.files("garrison")))):
-        if (root / folder / file).is_file():
-            return root / folder
-    raise Refused(f"this installation lacks {folder}; install garrison from a wheel, or work in a checkout")
-
-
-def find_home(option: str | os.PathLike[str] | None = None, environ: Mapping[str, str] | None = None) -> Path:
-    """Return the home: `option`, else GARRISON_HOME, else the checkout's state/, else the user's state directory.
-
-    Never the current directory: cron, an agent in a worktree and the user must see the same state.
-    """
-    environ = os.environ if environ is None else environ
-    named = option or environ.get("GARRISON_HOME")
-    if named:
-        return Path(os.path.abspath(named))  # noqa: PTH100  # resolve() would follow a symlinked home
-    source = checkout()
-    if source:
-        return source / "state"
-    return _user_state(environ)
-
-
-def _user_state(environ: Mapping[str, str]) -> Path:
-    if environ.get("XDG_STATE_HOME"):
-        return Path(environ["XDG_STATE_HOME"]) / "garrison"
-    import platformdirs
-
-    return Path(platformdirs.user_state_dir("garrison"))
-
-
-def homes_list(environ: Mapping[str, str] | None = None) -> Path:
-    """Return the file that lists the homes in which this user has launched, one per line."""
-    return _user_state(os.environ if environ is None else environ) / "homes"
-
-
-def trees_root(environ: Mapping[str, str] | None = None) -> Path:
-    """Return the root of worktrees and gate slots: GARRISON_TREES, else the user cache directory's `garrison/`."""
-    environ = os.environ if environ is None else environ
-    if environ.get("GARRISON_TREES"):
-        return Path(os.path.abspath(environ["GARRISON_TREES"]))  # noqa: PTH100
-    if environ.get("XDG_CACHE_HOME"):
-        return Path(environ["XDG_CACHE_HOME"]) / "garrison"
-    import platformdirs
-
-    return Path(platformdirs.user_cache_dir("garrison"))
 
 
 # --- config.toml ------------------------------------------------------------------------------------------------------

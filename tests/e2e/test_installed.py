@@ -126,7 +126,7 @@ def test_every_command_is_there_without_a_checkout_and_without_extras(installed:
     code = """
 import click, json, sys
 from garrison.cli.main import garrison
-from garrison.config import checkout
+from garrison.directories import checkout
 def all_of(command, context):
     for name in command.list_commands(context):
         child = command.get_command(context, name)

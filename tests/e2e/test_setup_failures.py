@@ -12,7 +12,7 @@ import pytest
 
 from support import DEADLINE, git, make_repository
 
-INSTALLED = ("import sys, garrison.config, garrison.launch.launch; garrison.config.checkout = lambda: None; "
+INSTALLED = ("import sys, garrison.directories, garrison.launch.launch; garrison.directories.checkout = lambda: None; "
              "from garrison.cli.main import main; sys.exit(main(sys.argv[1:]))")
 """garrison as it is where it is installed: its home is the user's."""
 WORK = "echo work > work.txt; git add work.txt; git commit -qm Work"

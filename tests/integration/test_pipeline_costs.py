@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from garrison.cli.main import garrison
-from garrison.config import find_home
+from garrison.directories import find_home
 from garrison.records import costs
 from proxy_support import Web, plain
 from support import UserWorld

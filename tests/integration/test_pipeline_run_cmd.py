@@ -17,7 +17,7 @@ from click.testing import CliRunner, Result
 
 from garrison.cli.commands import run_command
 from garrison.cli.main import garrison
-from garrison.config import find_home
+from garrison.directories import find_home
 from garrison.errors import NotFound, Refused, UsageError
 from garrison.pipeline import Console, run
 from garrison.pipeline.parser import parse_file

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from garrison.cli.main import garrison
-from garrison.config import trees_root
+from garrison.directories import trees_root
 from garrison.sandbox import setups
 from garrison.sandbox.setups import SetupLayer
 from garrison.system.git import Git

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from garrison.cli.main import main
-from garrison.config import find_home
+from garrison.directories import find_home
 from garrison.node.session_attempt import tools_of
 from garrison.sandbox.checkout import CheckoutCommands
 from garrison.session.adapters import ToolDispatcher

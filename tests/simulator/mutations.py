@@ -36,7 +36,7 @@ def _bug(name: str, what: str, *plantings: Planting) -> Mutation:
 
 VERDICT, LEASE, DECISIONS = "supervise/verdict.py", "supervise/incarnation.py", "supervise/decisions.py"
 RESTART, HANGS = "supervise/restart.py", "supervise/hang_detector.py"
-SIGNALS, STATE, STORE = "records/signals.py", "run/state.py", "records/store.py"
+SIGNALS, STATE, STORE, HOOK = "records/signals.py", "run/state.py", "records/store.py", "records/hook.py"
 SIM = "tests/simulator/"
 GUARDIAN, RUNNER, LAUNCHER = ("run/guardian_policy.py", "node/policy.py",
                               "run/launcher_policy.py")
@@ -64,10 +64,10 @@ LIVES = (
     _bug("journaled_incarnation_ignored", "a lost record starts its name's incarnations again from one",
          _at(LEASE, "grant_lease", "operand", "x1.incarnation if x1 else 0", "incarnation")),
     _bug("hook_begun_anew", "a successor forgets phase, notes and history",
-         _at(LEASE, "next_hook", "return", "Hook(x2, p2.role, p2.name, p2.run, x4, x4, incarnation=x3)", "continue_hook")),
+         _at(HOOK, "next_hook", "return", "Hook(x2, p2.role, p2.name, p2.run, x4, x4, incarnation=x3)", "continue_hook")),
     _bug("late_spawner_links", "a spawner that was delayed takes the hook back from a later incarnation",
-         _at(LEASE, "next_hook", "condition", "False", "incarnation", 1),
-         _at(LEASE, "next_hook", "if", "", "incarnation")),
+         _at(HOOK, "next_hook", "condition", "False", "incarnation", 1),
+         _at(HOOK, "next_hook", "if", "", "incarnation")),
     _bug("fenced_may_write", "a process that was declared dead goes on writing its record",
          _at(LEASE, "require_unfenced", "condition", "False", "parked"),
          _at(STORE, "check_incarnation", "condition", "False", "incarnation")),

@@ -18,7 +18,7 @@ from garrison.ends import Departure
 from garrison.errors import Fenced, Refused
 from garrison.processes.actions import Action, ActionKind, ApplySignal, Decision, ReplaceChild
 from garrison.records.events import ChildDied, ChildParked, ChildSpawned, Event, ProcessOpened, encode
-from garrison.records.hook import Hook
+from garrison.records.hook import Hook, next_hook
 from garrison.records.identity import ALIVE, Identity, change_status, mark_ended
 from garrison.records.journal import Entry
 from garrison.records.names import Key
@@ -79,7 +79,7 @@ def start_incarnation(world: World, me: Process, request: SpawnRequest, body: Ca
 
 def link_hook(world: World, me: Process, key: Key, number: int) -> None:
     """Continue the hook for an incarnation; spawner and child both do, whoever is first."""
-    world.write_hook(me, key, lambda old: incarnation.next_hook(old, key, number, world.now, world.fresh()))
+    world.write_hook(me, key, lambda old: next_hook(old, key, number, world.now, world.fresh()))
 
 
 def replace_incarnation(world: World, me: Process, judged: Identity, why: str,

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from garrison import config
-from garrison.config import Timing, find_home, homes_list, trees_root
+from garrison import directories
+from garrison.config import Timing
+from garrison.directories import find_home, homes_list, trees_root
 from garrison.errors import UsageError
 from garrison.values import field_names, fields_of
 
@@ -39,9 +40,9 @@ def test_the_home_is_named_else_the_checkouts_else_the_users(tmp_path: Path, mon
     named = {"GARRISON_HOME": "/b", "XDG_STATE_HOME": "/x"}
     assert find_home("/a", named) == Path("/a")
     assert find_home(None, named) == Path("/b")
-    monkeypatch.setattr(config, "checkout", lambda: Path("/src"))
+    monkeypatch.setattr(directories, "checkout", lambda: Path("/src"))
     assert find_home(None, {"XDG_STATE_HOME": "/x"}) == Path("/src/state")
-    monkeypatch.setattr(config, "checkout", lambda: None)
+    monkeypatch.setattr(directories, "checkout", lambda: None)
     assert find_home(None, {"GARRISON_HOME": "", "XDG_STATE_HOME": "/x"}) == Path("/x/garrison")
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("XDG_STATE_HOME", raising=False)
@@ -66,5 +67,5 @@ def test_trees_and_the_list_of_homes(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_the_checkout_is_this_one() -> None:
-    found = config.checkout()
+    found = directories.checkout()
     assert found is not None and (found / "tests/unit/test_config.py").is_file()

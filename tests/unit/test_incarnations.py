@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from garrison.errors import Fenced
-from garrison.records.hook import Hook
+from garrison.records.hook import Hook, next_hook
 from garrison.records.identity import Identity
 from garrison.records.names import Key
 from garrison.supervise.decisions import ChildState, decide_cleanup
-from garrison.supervise.incarnation import next_hook, require_unfenced
+from garrison.supervise.incarnation import require_unfenced
 from garrison.supervise.restart import Death
 from garrison.supervise.verdict import is_spawn_due
 from garrison.values import replace

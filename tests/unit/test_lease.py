@@ -10,11 +10,11 @@ import pytest
 from doubles.clock import FakeClock
 from doubles.processes import MemoryProcesses
 from garrison.errors import AlreadyAlive, Refused
-from garrison.records.hook import Hook
+from garrison.records.hook import Hook, next_hook
 from garrison.records.identity import Identity, mark_ended
 from garrison.records.names import Key, format_marker, parse_marker
 from garrison.records.store import Store
-from garrison.supervise.incarnation import SpawnRequest, activate, grant_lease, next_hook
+from garrison.supervise.incarnation import SpawnRequest, activate, grant_lease
 from garrison.supervise.observer import Observer, ProcessOrigin
 from garrison.supervise.verdict import Verdict
 from garrison.system.clock import iso

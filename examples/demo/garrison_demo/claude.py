@@ -25,7 +25,7 @@ import click
 
 from garrison.agents.conversation.files import AttemptFiles
 from garrison.cli.output import INTERRUPTED, print_table
-from garrison.config import checkout, find_home
+from garrison.directories import checkout, find_home
 from garrison.errors import Refused
 from garrison.records.json_io import read_json, read_lines
 from garrison.records.names import Key

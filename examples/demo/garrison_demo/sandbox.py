@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from garrison.config import checkout
+from garrison.directories import checkout
 from garrison.merge.queue import MergeQueue
 from garrison.processes.runtime import Runtime
 from garrison.records.identity import Identity

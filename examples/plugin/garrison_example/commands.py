@@ -6,7 +6,7 @@ import click
 
 from garrison.cli.commands import Command
 from garrison.cli.options import home_option
-from garrison.config import find_home
+from garrison.directories import find_home
 from garrison.records.run import list_runs
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -45,6 +44,7 @@ from acp.schema import (
     UnstructuredCommandInput,
 )
 
+from garrison import __version__
 from garrison.acp.commands import COMMANDS
 from garrison.acp.panel import Panel
 from garrison.acp.rail import fence
@@ -115,7 +115,7 @@ class AcpServer:
             self._by = f"{client_info.title or client_info.name} {client_info.version or ''}".strip()[:80]
         return InitializeResponse(
             protocol_version=PROTOCOL_VERSION,
-            agent_info=Implementation(name="garrison", title="garrison", version=version("garrison")),
+            agent_info=Implementation(name="garrison", title="garrison", version=__version__),
             agent_capabilities=AgentCapabilities(
                 load_session=True, prompt_capabilities=PromptCapabilities(embedded_context=True),
                 session_capabilities=SessionCapabilities(

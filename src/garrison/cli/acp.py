@@ -17,7 +17,7 @@ from garrison.agents import registry
 from garrison.cli.authority import find_caller
 from garrison.cli.commands import Command, Group
 from garrison.cli.options import home_option
-from garrison.config import find_home
+from garrison.directories import find_home
 from garrison.errors import GarrisonError, UsageError
 
 if TYPE_CHECKING:

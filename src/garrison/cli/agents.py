@@ -16,7 +16,7 @@ from garrison.cli.commands import Group
 from garrison.cli.options import json_option, node_options, output_options, run_option
 from garrison.cli.output import print_json, print_message, print_table
 from garrison.cli.signals import guardian_of, wait_until_applied
-from garrison.config import find_home
+from garrison.directories import find_home
 from garrison.errors import NotFound, Refused, UsageError
 from garrison.pipeline.node_status import LandingWord
 from garrison.records import journal, record, signals

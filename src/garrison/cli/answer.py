@@ -16,7 +16,7 @@ from garrison.cli.options import node_options
 from garrison.cli.output import print_message
 from garrison.cli.signals import guardian_of, wait_until_applied
 from garrison.cli.waiting import confirm_irreversible, show_waiting
-from garrison.config import find_home
+from garrison.directories import find_home
 from garrison.errors import NotFound, Refused, UsageError
 from garrison.pipeline.questions import OpenWait
 from garrison.records import signals

@@ -32,7 +32,7 @@ from typing import ParamSpec, TypeVar
 
 import click
 
-from garrison.config import find_home
+from garrison.directories import find_home
 from garrison.errors import GarrisonError, UsageError
 from garrison.records.names import parse_marker
 from garrison.system.processes import ancestors, is_tmux, life_marker, probe

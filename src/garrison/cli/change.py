@@ -20,7 +20,7 @@ from garrison.cli.options import budget_option, node_options
 from garrison.cli.output import print_message
 from garrison.cli.signals import await_decision, guardian_of
 from garrison.cli.task_list import task_label, task_name
-from garrison.config import find_home
+from garrison.directories import find_home
 from garrison.errors import Refused, UsageError
 from garrison.launch.preflight import check_agents
 from garrison.pipeline.graph import text

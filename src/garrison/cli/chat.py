@@ -15,7 +15,7 @@ import click
 from garrison.cli.commands import Command
 from garrison.cli.options import home_option
 from garrison.cli.output import print_message
-from garrison.config import find_home
+from garrison.directories import find_home
 
 if TYPE_CHECKING:
     from garrison.delegation.butler import AgentOrchestrator

@@ -13,7 +13,7 @@ from garrison.cli.commands import Command
 from garrison.cli.options import output_options, parse_age
 from garrison.cli.output import confirm, print_json, print_message
 from garrison.cli.resolve import existing_run
-from garrison.config import find_home
+from garrison.directories import find_home
 from garrison.doctor import cleanup
 from garrison.doctor.cleanup import CleanupOptions, CleanupPlan
 from garrison.errors import GarrisonError, Refused, UsageError

@@ -6,6 +6,7 @@ a `LazyGroup` imports none of them, so `garrison --help` stays fast.
 
 from __future__ import annotations
 
+import atexit
 import gc
 import importlib
 import selectors
@@ -15,14 +16,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from garrison import __version__
 from garrison.cli.authority import require, require_of
 from garrison.cli.output import INTERRUPTED, ask, guard_terminal, print_error, print_message, run_guarded
 from garrison.errors import GarrisonError, Refused, UsageError
-from garrison.plugins import OwnCommand, PluginGroup, load, offered, package_of
 from garrison.system.environment import seal_path
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
+
+    from garrison.plugins import OwnCommand
 
 _HELP_LIMIT = 400
 """Characters of a command's help line in a group: more than any first sentence has."""
@@ -182,6 +185,9 @@ class LazyGroup(Group):
             module, attribute = self.unlisted.get(cmd_name) or self.table[cmd_name][:2]
             command: click.Command = getattr(importlib.import_module(f"garrison.cli.{module}"), attribute)
             return command
+
+        from garrison.plugins import PluginGroup, load, offered
+
         if cmd_name not in self.extras and cmd_name not in offered(PluginGroup.COMMANDS):
             return None
         loaded = load(PluginGroup.COMMANDS, cmd_name)
@@ -215,6 +221,8 @@ class LazyGroup(Group):
 
     def _all_lines(self) -> dict[str, dict[str, str]]:
         """Return the help lines by heading, with those of packages, whose names alone are read."""
+        from garrison.plugins import PluginGroup, offered, package_of
+
         known = {name for section in self.lines.values() for name in section}
         packages = {name: f"Command of the package {package_of(point)}."
                     for name, point in offered(PluginGroup.COMMANDS).items() if name not in known}
@@ -236,6 +244,8 @@ def run_command(command: click.Command, argv: Sequence[str] | None = None, name:
     # For every asyncio loop: a user has a number of epoll's watches, and an agent may have taken them all.
     selectors.DefaultSelector = selectors.PollSelector  # type: ignore[assignment,misc]
     gc.set_threshold(50_000)  # while a large run is read, a tenth of the time went to looking for garbage
+    if argv is None:  # the process is the command
+        atexit.register(gc.freeze)  # at its end Python would look for garbage in all that was imported: 10 ms
     seal_path()
     guard_terminal()
     click.termui.visible_prompt_func = ask  # readline writes a prompt itself
@@ -288,6 +298,4 @@ def help_command(ctx: click.Context, words: tuple[str, ...], *, everything: bool
 @click.command(cls=Command)
 def version() -> None:
     """Show the version."""
-    from importlib.metadata import version as installed_version
-
-    click.echo(f"garrison, version {installed_version('garrison')}")
+    click.echo(f"garrison, version {__version__}")

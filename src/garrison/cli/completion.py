@@ -60,7 +60,7 @@ def names(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[
 
 
 def _complete(names_in: Callable[[Path], list[str]], ctx: click.Context, incomplete: str) -> list[str]:
-    from garrison.config import find_home
+    from garrison.directories import find_home
     from garrison.errors import GarrisonError
 
     home = ctx.params.get("home") or ctx.find_root().params.get("home")

@@ -11,7 +11,8 @@ import click
 from garrison.cli.commands import Group
 from garrison.cli.options import output_options, repo_root_option
 from garrison.cli.output import print_json, print_table
-from garrison.config import PROJECT_FILE, config_path, find_home, read_config
+from garrison.config import PROJECT_FILE, config_path, read_config
+from garrison.directories import find_home
 from garrison.errors import GarrisonError, Refused
 
 

@@ -10,7 +10,8 @@ from garrison.cli import completion
 from garrison.cli.commands import Command
 from garrison.cli.options import output_options
 from garrison.cli.output import print_json, print_message, print_table
-from garrison.config import find_home, read_config
+from garrison.config import read_config
+from garrison.directories import find_home
 from garrison.errors import UsageError
 from garrison.records.costs import PIPELINES, describe_windows
 from garrison.records.names import check_run

@@ -15,7 +15,7 @@ import click
 from garrison import extras
 from garrison.cli.commands import Command
 from garrison.cli.sandbox import sandbox_option, settle_mode
-from garrison.config import find_data, find_home
+from garrison.directories import find_data, find_home
 from garrison.errors import UsageError
 from garrison.sandbox.place import MODE_VARIABLE, Role
 from garrison.sandbox.probe import mode_here

@@ -10,7 +10,7 @@ import click
 from garrison.cli.commands import Command
 from garrison.cli.options import output_options
 from garrison.cli.output import interruptible, print_json, print_message, print_table
-from garrison.config import find_home
+from garrison.directories import find_home
 from garrison.doctor.confinement import prove
 from garrison.doctor.examine import CHECK_NAMES, apply_fixes, examine
 from garrison.doctor.findings import Finding

@@ -9,7 +9,7 @@ import click
 from garrison.cli.commands import Command
 from garrison.cli.options import output_options
 from garrison.cli.output import print_json, print_message
-from garrison.config import find_home, homes_list
+from garrison.directories import find_home, homes_list
 
 
 @click.command(cls=Command, examples=(

@@ -17,11 +17,10 @@ from garrison.cli.commands import Command, Group, run_command
 from garrison.cli.options import home_option, incarnation_option, quiet_option, record_arguments, use_home
 from garrison.cli.output import print_error_json, print_message, print_record
 from garrison.errors import Fenced, NotFound
-from garrison.records.hook import PHASES, Hook, change_phase, check_phase, update_notes
+from garrison.records.hook import PHASES, Hook, change_phase, check_phase, next_hook, update_notes
 from garrison.records.identity import Identity
 from garrison.records.names import Key
-from garrison.records.store import Store
-from garrison.supervise.incarnation import new_id, next_hook
+from garrison.records.store import Store, new_id
 from garrison.system.clock import SystemClock
 
 if TYPE_CHECKING:

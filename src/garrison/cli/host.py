@@ -15,7 +15,7 @@ from garrison import extras
 from garrison.cli.commands import Group
 from garrison.cli.options import home_option, output_options
 from garrison.cli.output import align_columns, confirm, print_json, print_message
-from garrison.config import find_home
+from garrison.directories import find_home
 from garrison.errors import GarrisonError, NotFound, Refused, UsageError
 from garrison.records.host_service import HostSettings, read_settings
 from garrison.records.hosts import Host, HostState, check_host, list_hosts, read_host, write_host

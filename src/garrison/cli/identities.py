@@ -1,7 +1,7 @@
 """`identity_registry.py`: create, list, refresh and end identities, as commands and as functions for agents' prompts.
 
-The functions return records, which the commands print as JSON; refusals are GarrisonErrors. cron calls `find-stale`
-every minute, so what starts launchers is imported only with `--respawn`.
+The functions return records, which the commands print as JSON; refusals are GarrisonErrors. Agents and cron
+call these commands every minute, so what judges, replaces and starts processes is imported where it is used.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import click
 
@@ -25,21 +26,21 @@ from garrison.cli.options import (
     use_home,
 )
 from garrison.cli.output import print_error_json, print_json, print_message, print_record, print_table
-from garrison.config import Timing, find_home
+from garrison.directories import find_home
 from garrison.errors import Fenced, NotFound, RecordError, Refused
 from garrison.records import life_lock, record, signals
-from garrison.records.hook import Hook
+from garrison.records.hook import Hook, next_hook
 from garrison.records.identity import ALIVE, Identity, mark_ended, record_heartbeat
 from garrison.records.names import Key
 from garrison.records.signals import AgentCrashed, AgentRegistered, AgentTerminated, Payload, Signal
-from garrison.records.store import Store, check_incarnation
-from garrison.supervise import observer as stale
-from garrison.supervise.death_classes import ORDER
-from garrison.supervise.incarnation import SpawnRequest, activate, grant_lease, new_id, next_hook
-from garrison.supervise.observer import Observer, ProcessOrigin
+from garrison.records.store import Store, check_incarnation, new_id
 from garrison.system import processes
 from garrison.system.clock import SystemClock, format_age
 from garrison.values import Value, replace
+
+if TYPE_CHECKING:
+    from garrison.supervise.incarnation import SpawnRequest
+    from garrison.supervise.observer import Observer, ProcessOrigin
 
 _ENDINGS = {"crashed": AgentCrashed, "terminated": AgentTerminated}
 STALE_AFTER = 300.0
@@ -60,6 +61,8 @@ def create_identity(role: str, name: str, session_id: str = "", worktree: str | 
     Raises:
         AlreadyAlive: the name has a living incarnation.
     """
+    from garrison.supervise.incarnation import SpawnRequest
+
     store = resolve.open_store(home)
     key = Key(role, name, resolve.run_for_new(store, run))
     observer = resolve.observer_of(store)
@@ -95,6 +98,7 @@ def _replace_dead(store: Store, observer: Observer, key: Key) -> None:
     old = store.read(Identity, key)
     if old is None or observer.judge(old).state not in ("dead", "lapsed"):
         return
+    from garrison.config import Timing
     from garrison.supervise.incarnation import replace_incarnation
 
     replace_incarnation(observer, old, observer.judge(old).why, Timing.read(os.environ).sweep_grace)
@@ -103,6 +107,8 @@ def _replace_dead(store: Store, observer: Observer, key: Key) -> None:
 def _next_incarnation(observer: Observer, old: Identity | None, request: SpawnRequest,
                       process: ProcessOrigin | None) -> Identity:
     """Return the next incarnation, active at once: started by hand, it has no child process to wait for."""
+    from garrison.supervise.incarnation import activate, grant_lease
+
     now, this_process = observer.clock.utc(), observer.origin(os.getpid())
     verdict = observer.judge(old) if old else None
     leased = grant_lease(old, verdict, request, this_process, now=now, deadline=now, fresh_id=new_id())
@@ -161,6 +167,8 @@ def find_stale(timeout: float = STALE_AFTER, home: str | None = None,
     Args:
         report: called for each corrupt record (default: printed on stderr).
     """
+    from garrison.supervise import observer as stale
+
     observer = resolve.observer_of(resolve.open_store(home))
     identities, errors = stale.find_stale(observer, timeout)
     report(errors)
@@ -255,6 +263,8 @@ def _end_process(observer: Observer, identity: Identity, reason: str) -> None:
         raise Refused(f"{identity.key.full} is {verdict.why}; end it there")
     if identity.pid is None or not (verdict.living or observer.observe(identity).leaving is not None):
         return
+    from garrison.config import Timing
+    from garrison.supervise.death_classes import ORDER
     from garrison.supervise.incarnation import fence, kill_incarnation
 
     fenced = fence(observer, identity, reason, ORDER)

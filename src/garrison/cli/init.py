@@ -19,7 +19,8 @@ from garrison.cli.commands import Command
 from garrison.cli.options import output_options
 from garrison.cli.output import dumps, interruptible, print_message
 from garrison.cli.sandbox import sandbox_option, settle_mode
-from garrison.config import PROJECT_FILE, LaunchConfig, config_path, find_home, trees_root
+from garrison.config import PROJECT_FILE, LaunchConfig, config_path
+from garrison.directories import find_home, trees_root
 from garrison.errors import Refused, UsageError
 from garrison.extras import install_line
 from garrison.merge.preflight import command_words

@@ -20,7 +20,8 @@ from garrison.cli.commands import Command
 from garrison.cli.options import home_option
 from garrison.cli.output import INTERRUPTED, dumps, interruptible, print_message
 from garrison.cli.sandbox import settle_mode
-from garrison.config import find_home, read_config
+from garrison.config import read_config
+from garrison.directories import find_home
 from garrison.errors import AlreadyAlive, GarrisonError, Refused, UsageError
 from garrison.launch import launch as launching
 from garrison.launch import preflight

@@ -21,7 +21,8 @@ from garrison.cli.merge_queue_process import process_entry
 from garrison.cli.options import home_option, output_options, use_home
 from garrison.cli.output import print_json, print_message, print_table
 from garrison.cli.sandbox import settle_mode
-from garrison.config import find_home, read_config
+from garrison.config import read_config
+from garrison.directories import find_home
 from garrison.errors import GarrisonError, NotFound, Refused, UsageError
 from garrison.lessons.rule import LessonProposal, add_line, check_text, judge, propose, remove_line
 from garrison.lessons.store import LessonRecord, Lessons, read_occurrences

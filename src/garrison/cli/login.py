@@ -17,7 +17,7 @@ from garrison.agents.claude.settings import FILE, PROXY, ClaudeSettings
 from garrison.cli.commands import Command
 from garrison.cli.configuration import write_setting
 from garrison.cli.options import home_option
-from garrison.config import find_home
+from garrison.directories import find_home
 from garrison.errors import Refused, UsageError
 from garrison.records import atomic
 

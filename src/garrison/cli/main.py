@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from garrison import __version__
 from garrison.cli.commands import LazyGroup, run_command
 from garrison.cli.options import home_option, use_home
 from garrison.cli.output import print_message
@@ -150,7 +151,7 @@ garrison help --all: all commands
 
 @click.group(cls=LazyGroup, sections=SECTIONS, unlisted=SCRIPTS, extras=OWN_COMMANDS, hints=_HINTS, epilog=EPILOG,
              invoke_without_command=True)
-@click.version_option(package_name="garrison")
+@click.version_option(__version__)
 @home_option
 @click.pass_context
 def garrison(context: click.Context, home: str | None) -> None:

@@ -8,17 +8,16 @@ import shlex
 import shutil
 import subprocess
 import sys
-from importlib.metadata import version
 from pathlib import Path
 
 import click
 
-from garrison import extras
+from garrison import __version__, extras
 from garrison.cli.authority import find_caller
 from garrison.cli.commands import Command, Group
 from garrison.cli.options import home_option
 from garrison.cli.output import ask, print_message
-from garrison.config import find_home
+from garrison.directories import find_home
 from garrison.errors import GarrisonError, Refused, UsageError
 from garrison.system.git import validate_repository
 
@@ -51,7 +50,7 @@ def mcp(context: click.Context, repos: tuple[Path, ...], allowed: tuple[str, ...
     from garrison.mcp.server import serve  # the protocol's library takes a second
 
     caller = find_caller()
-    serve(find_home(home), _repositories(repos), version("garrison"), may_decide="decide" in allowed,
+    serve(find_home(home), _repositories(repos), __version__, may_decide="decide" in allowed,
           inside=caller.describe() if caller is not None else "")
 
 

@@ -27,7 +27,7 @@ from garrison.cli.options import (
 )
 from garrison.cli.output import align_columns, print_json, print_message, print_result, print_table
 from garrison.cli.resolve import find_entry, find_entry_for_change, only_queue, state_of
-from garrison.config import find_home, trees_root
+from garrison.directories import find_home, trees_root
 from garrison.errors import GarrisonError, Refused
 from garrison.merge import commands, landing
 from garrison.merge.config import BATCH_HISTORY, CLEANING, QueueConfig

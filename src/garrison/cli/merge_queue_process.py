@@ -23,7 +23,8 @@ from garrison.cli.options import PluginChoice, output_options, repo_root_option,
 from garrison.cli.output import print_message, print_result
 from garrison.cli.resolve import observer_of, open_queue
 from garrison.cli.sandbox import sandbox_option, settle_mode
-from garrison.config import Timing, find_home, read_config, trees_root
+from garrison.config import Timing, read_config
+from garrison.directories import find_home, trees_root
 from garrison.ends import Wait, WaitKind
 from garrison.errors import GarrisonError, RecordError, Refused, UsageError
 from garrison.merge.config import QueueConfig

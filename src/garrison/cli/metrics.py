@@ -12,7 +12,7 @@ from garrison import extras
 from garrison.cli.commands import Command
 from garrison.cli.options import home_option
 from garrison.cli.output import print_message
-from garrison.config import find_home
+from garrison.directories import find_home
 from garrison.errors import Refused
 
 _HOST = "127.0.0.1"

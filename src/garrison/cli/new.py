@@ -10,7 +10,7 @@ from garrison.cli.commands import Command
 from garrison.cli.init import read_files, write_new
 from garrison.cli.options import json_option
 from garrison.cli.output import print_json, print_table
-from garrison.config import find_home
+from garrison.directories import find_home
 from garrison.errors import NotFound, Refused
 from garrison.project.files import ProjectFiles
 from garrison.project.survey import propose_gate, survey

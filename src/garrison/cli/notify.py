@@ -15,7 +15,8 @@ import click
 from garrison.cli.commands import Command, Group
 from garrison.cli.options import home_option
 from garrison.cli.output import print_message
-from garrison.config import find_home, read_config
+from garrison.config import read_config
+from garrison.directories import find_home
 from garrison.errors import Refused
 from garrison.run.notifications import Notification, deliveries, has_services
 from garrison.system.terminal_text import clean

@@ -7,15 +7,17 @@ import math
 import os
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from garrison.cli import completion
 from garrison.cli.output import QUIET
 from garrison.errors import UsageError
-from garrison.plugins import PluginGroup, offered
 from garrison.records.names import ROLES
+
+if TYPE_CHECKING:
+    from garrison.plugins import PluginGroup
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -47,6 +49,9 @@ class PluginChoice(click.Choice[str]):
         """Return the value; packages are looked at only for one that is not garrison's."""
         if value in self._own:
             return str(value)
+
+        from garrison.plugins import offered
+
         self.choices = (*self._own, *offered(self._group))
         return super().convert(value, param, ctx)
 
@@ -75,7 +80,7 @@ def _reject_constant(word: str) -> object:
 
 
 SECONDS = _Seconds(0)
-_AGE = re.compile(r"(\d+(?:\.\d+)?)([smhdw])")
+_AGE = r"(\d+(?:\.\d+)?)([smhdw])"
 _UNIT_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 
 
@@ -99,7 +104,7 @@ run_budget_option = click.option("--budget-run", metavar="USD", callback=_budget
 
 def parse_age(text: str) -> float | None:
     """Return the seconds of a length of time such as 90s, 15m, 12h, 7d or 2w; None if it is none."""
-    match = _AGE.fullmatch(text)
+    match = re.fullmatch(_AGE, text)
     return float(match[1]) * _UNIT_SECONDS[match[2]] if match else None
 
 

@@ -29,7 +29,7 @@ from garrison.cli.pipeline_run import (
     print_recorded,
     send_pipeline_signal,
 )
-from garrison.config import find_home
+from garrison.directories import find_home
 from garrison.errors import GarrisonError, NotFound, Refused, UsageError
 from garrison.launch import preflight
 from garrison.pipeline.dot_writer import to_dot, to_drawing

@@ -20,7 +20,7 @@ from garrison.cli.commands import Command
 from garrison.cli.options import gate_options, home_option, json_or_text, parse_pairs
 from garrison.cli.output import print_json, print_message
 from garrison.cli.sandbox import sandbox_option, settle_mode
-from garrison.config import find_home
+from garrison.directories import find_home
 from garrison.errors import NotFound, Refused, UsageError
 from garrison.pipeline.outcome import Budget
 from garrison.pipeline.store import RunDirectory
@@ -28,7 +28,7 @@ from garrison.records import atomic
 from garrison.records.names import to_run_stem
 from garrison.records.record import from_data
 from garrison.records.run import RunFiles
-from garrison.supervise.incarnation import new_id
+from garrison.records.store import new_id
 from garrison.values import Value, asdict
 
 if TYPE_CHECKING:

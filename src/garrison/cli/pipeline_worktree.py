@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING
 
 from garrison.cli.output import print_message
 from garrison.cli.sandbox import settle_mode
-from garrison.config import GuardHooks, trees_root
+from garrison.config import GuardHooks
+from garrison.directories import trees_root
 from garrison.errors import Refused
 from garrison.node.places import read_hooks_mode
 from garrison.node.worktree import adopt_commits, collect_what_can_be, remove_worktree, save_side_work

@@ -22,7 +22,8 @@ from garrison.cli.begin import OPTION_GROUPS, choose_agent, launch_options, make
 from garrison.cli.commands import Command
 from garrison.cli.output import INTERRUPTED, ask, interruptible, print_json, print_message, print_table
 from garrison.cli.sandbox import settle_mode
-from garrison.config import find_home, read_config
+from garrison.config import read_config
+from garrison.directories import find_home
 from garrison.errors import GarrisonError, Refused, UsageError
 from garrison.launch.own_command import PlanRow
 from garrison.pipeline.dot_writer import to_dot

@@ -18,7 +18,7 @@ from garrison.cli.commands import Command
 from garrison.cli.options import output_options, run_option
 from garrison.cli.output import print_json
 from garrison.cli.service import find_program
-from garrison.config import checkout, find_home, trees_root
+from garrison.directories import checkout, find_home, trees_root
 from garrison.errors import UsageError
 from garrison.records.names import check_name
 

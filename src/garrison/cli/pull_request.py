@@ -11,7 +11,8 @@ from garrison.cli import completion
 from garrison.cli.commands import Group
 from garrison.cli.options import home_option, output_options
 from garrison.cli.output import print_json, print_message
-from garrison.config import find_home, read_config
+from garrison.config import read_config
+from garrison.directories import find_home
 from garrison.errors import GarrisonError, NotFound, Refused
 from garrison.processes.runtime import Runtime
 from garrison.pull_request.wake import read_wishes, wake

@@ -11,7 +11,7 @@ from garrison.cli.commands import Group
 from garrison.cli.options import output_options, run_option
 from garrison.cli.output import print_json, print_message, print_table
 from garrison.cli.resolve import existing_run
-from garrison.config import find_home
+from garrison.directories import find_home
 from garrison.errors import GarrisonError, UsageError
 from garrison.node import rescue_refs
 from garrison.node.rescue_refs import RescuedWork, RescueRepository

@@ -14,12 +14,11 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from garrison.config import find_home
+from garrison.directories import find_home
 from garrison.errors import GarrisonError, NotFound, RecordError, Refused
 from garrison.records import atomic
 from garrison.records.hook import Hook
 from garrison.records.identity import Identity
-from garrison.records.journal import read_all
 from garrison.records.names import Key, check_name, check_node, check_role, check_run, is_run_branch
 from garrison.records.run import Launch, RunFiles, list_runs, load
 from garrison.records.store import Store
@@ -233,6 +232,7 @@ def _repository_of(home: Path, run: str) -> str:
 
 def state_of(store: Store, run: str) -> RunState:
     """Return the state of a run by its journal."""
+    from garrison.records.journal import read_all
     from garrison.run.state import replay_run  # late: completion does without
 
     return replay_run(read_all(RunFiles(store.home, run).journal))
@@ -249,6 +249,8 @@ def suggestion(name: str, candidates: Iterable[str]) -> str:
 
 def nodes_of(home: Path, run: str) -> list[str]:
     """Return the nodes of a run: those in its guardian's journal, nodes that run a pipeline, nodes with a directory."""
+    from garrison.records.journal import read_all  # late: commands about records do without
+
     files = RunFiles(home, run)
     names: dict[str, None] = {}
     try:

@@ -20,7 +20,7 @@ from garrison.cli.authority import require
 from garrison.cli.commands import Command
 from garrison.cli.options import gate_options, home_option, run_budget_option
 from garrison.cli.sandbox import sandbox_option
-from garrison.config import find_home
+from garrison.directories import find_home
 from garrison.errors import UsageError
 from garrison.records.names import check_run
 from garrison.records.run import list_runs

@@ -15,7 +15,7 @@ from garrison.cli.commands import Command
 from garrison.cli.options import output_options, run_option
 from garrison.cli.output import print_json, print_message, print_table
 from garrison.cli.waiting import show_waiting
-from garrison.config import find_home
+from garrison.directories import find_home
 from garrison.errors import NotFound, UsageError
 from garrison.merge import commands
 from garrison.pipeline.node_status import LandingWord

@@ -36,7 +36,7 @@ from garrison.cli.task_list import (
     words_of,
 )
 from garrison.cli.tick import landed_words, tick_landed, words_under_way
-from garrison.config import find_home
+from garrison.directories import find_home
 from garrison.errors import RecordError, Refused, UsageError
 from garrison.pipeline.best_of import MAX_CANDIDATES
 from garrison.processes.runtime import Runtime

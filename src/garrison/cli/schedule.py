@@ -15,7 +15,7 @@ import click
 from garrison.cli.commands import Command, Group
 from garrison.cli.options import home_option, output_options, parse_age
 from garrison.cli.output import print_json, print_message, print_table
-from garrison.config import find_home
+from garrison.directories import find_home
 from garrison.errors import UsageError
 from garrison.records.names import to_run_stem
 from garrison.schedules import plan

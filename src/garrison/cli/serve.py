@@ -21,7 +21,8 @@ from garrison.cli.commands import Command
 from garrison.cli.options import home_option
 from garrison.cli.output import print_message, print_table
 from garrison.cli.resolve import existing_run
-from garrison.config import find_home, read_config
+from garrison.config import read_config
+from garrison.directories import find_home
 from garrison.errors import UsageError
 from garrison.notify import devices
 from garrison.run.notifications import send_held

@@ -15,7 +15,7 @@ import click
 from garrison.cli.commands import Command
 from garrison.cli.options import home_option
 from garrison.cli.output import print_message
-from garrison.config import find_data, find_home
+from garrison.directories import find_data, find_home
 from garrison.errors import GarrisonError, Refused
 from garrison.records import atomic
 from garrison.system import systemd

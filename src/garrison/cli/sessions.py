@@ -18,7 +18,7 @@ from garrison.cli.commands import Group
 from garrison.cli.options import home_option, output_options
 from garrison.cli.output import print_json, print_message, print_table
 from garrison.cli.sandbox import sandbox_option
-from garrison.config import find_home
+from garrison.directories import find_home
 from garrison.errors import Refused
 from garrison.records.budget import Allowance, Purse
 from garrison.records.names import check_run

@@ -12,7 +12,7 @@ import click
 from garrison.cli.commands import Group
 from garrison.cli.options import output_options
 from garrison.cli.output import print_json, print_message, print_table
-from garrison.config import find_home, trees_root
+from garrison.directories import find_home, trees_root
 from garrison.errors import Refused
 from garrison.sandbox import setups
 from garrison.sandbox.setups import SetupLayer

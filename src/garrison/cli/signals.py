@@ -31,7 +31,7 @@ from garrison.cli.options import (
     use_home,
 )
 from garrison.cli.output import QUIET, print_error_json, print_json, print_message, print_record, print_table
-from garrison.config import checkout, find_home
+from garrison.directories import checkout, find_home
 from garrison.errors import NotFound, RecordError, Refused, UsageError
 from garrison.records import atomic, record
 from garrison.records import run as run_records
@@ -40,9 +40,8 @@ from garrison.records.identity import ALIVE, Identity
 from garrison.records.names import ROLES, Key, check_run
 from garrison.records.run import Launch, RunFiles
 from garrison.records.signals import SendPipelineSignal, Signal
-from garrison.records.store import Store
+from garrison.records.store import Store, new_id
 from garrison.run.person_signals import signal_by_person
-from garrison.supervise.incarnation import new_id
 from garrison.system.clock import SystemClock, wait_until
 from garrison.values import Value, fields_of
 

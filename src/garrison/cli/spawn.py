@@ -18,7 +18,7 @@ from garrison.cli.commands import Command
 from garrison.cli.options import combined, home_option
 from garrison.cli.output import print_message
 from garrison.cli.sandbox import sandbox_option, settle_mode
-from garrison.config import find_home
+from garrison.directories import find_home
 from garrison.errors import GarrisonError, NotFound, Refused
 from garrison.launch import launch as launching
 from garrison.node.policy import RunnerFacts

@@ -20,7 +20,7 @@ from garrison.cli.output import print_json, print_message
 from garrison.cli.render import GAP, Line, StyledText, fit, raw, span, table, wrapped
 from garrison.cli.resolve import existing_run, is_elsewhere, is_launched, is_of_this_folder
 from garrison.cli.terminal import OutputTerminal, show, stdout_terminal
-from garrison.config import find_home
+from garrison.directories import find_home
 from garrison.ends import Departure
 from garrison.errors import NotFound, UsageError
 from garrison.merge.queue import find_unrecorded

@@ -19,7 +19,8 @@ from garrison.cli.commands import Command
 from garrison.cli.launch import create, start_detached
 from garrison.cli.output import print_json, print_message
 from garrison.cli.task_list import task_graph
-from garrison.config import find_home, read_config
+from garrison.config import read_config
+from garrison.directories import find_home
 from garrison.errors import GarrisonError, UsageError
 from garrison.plugins import PluginGroup, load
 from garrison.processes.runtime import Runtime

@@ -31,7 +31,7 @@ from garrison.cli import completion, resolve
 from garrison.cli.commands import Command
 from garrison.cli.options import node_options
 from garrison.cli.output import print_message
-from garrison.config import find_home
+from garrison.directories import find_home
 from garrison.ends import End, EndKind
 from garrison.errors import NotFound, Refused
 from garrison.node.places import git_variables, node_place, open_network

@@ -11,7 +11,7 @@ from garrison.cli import completion, resolve
 from garrison.cli.commands import Command
 from garrison.cli.options import node_options
 from garrison.cli.output import print_message
-from garrison.config import find_home
+from garrison.directories import find_home
 from garrison.errors import NotFound, Refused
 from garrison.processes.runtime import Runtime
 from garrison.records import run as run_records

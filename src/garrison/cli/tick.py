@@ -21,7 +21,7 @@ from garrison.cli.options import home_option
 from garrison.cli.output import print_message
 from garrison.cli.sandbox import settle_mode
 from garrison.cli.task_list import task_name, tick_tasks, words_of
-from garrison.config import find_home
+from garrison.directories import find_home
 from garrison.errors import GarrisonError, Refused, UsageError
 from garrison.merge import commands
 from garrison.merge.entry import WITHDRAWABLE, EntryOptions

@@ -22,7 +22,7 @@ from garrison.cli.output import print_json, print_message
 from garrison.cli.render import Line, StyledText, fit, raw, span, wrapped
 from garrison.cli.resolve import latest_run, open_store
 from garrison.cli.terminal import show, stdout_terminal
-from garrison.config import find_home
+from garrison.directories import find_home
 from garrison.errors import GarrisonError
 from garrison.records.run import list_runs
 from garrison.system import terminal_text

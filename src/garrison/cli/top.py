@@ -17,7 +17,7 @@ from garrison.cli.options import home_option, json_option
 from garrison.cli.output import print_json
 from garrison.cli.resolve import existing_run
 from garrison.cli.terminal import show, stdout_terminal
-from garrison.config import find_home
+from garrison.directories import find_home
 from garrison.views.top_frame import FrameReader
 
 BETWEEN = 0.25

@@ -12,7 +12,7 @@ from garrison.cli.merge_queue_process import process_entry
 from garrison.cli.options import node_options
 from garrison.cli.output import print_message
 from garrison.cli.sandbox import settle_mode
-from garrison.config import find_home
+from garrison.directories import find_home
 from garrison.errors import GarrisonError, Refused
 from garrison.merge.entry import STRATEGIES, TRAILER, MergeEntry
 from garrison.processes.runtime import Runtime

@@ -17,7 +17,7 @@ from garrison.cli.home import other_homes
 from garrison.cli.options import home_option
 from garrison.cli.output import confirm, print_message, print_table
 from garrison.cli.service import TIMER, UNITS, units_folder
-from garrison.config import find_home, homes_list, trees_root
+from garrison.directories import find_home, homes_list, trees_root
 from garrison.doctor import cleanup
 from garrison.doctor.cleanup import CleanupOptions
 from garrison.errors import GarrisonError, Refused

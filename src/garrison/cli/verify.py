@@ -19,7 +19,7 @@ from garrison.cli.commands import Command
 from garrison.cli.options import output_options
 from garrison.cli.output import print_json, print_message
 from garrison.cli.resolve import latest_run, open_store
-from garrison.config import find_home
+from garrison.directories import find_home
 from garrison.errors import GarrisonError, RecordError, UsageError
 from garrison.merge.gate import attestations_of
 from garrison.merge.queue import find_unrecorded

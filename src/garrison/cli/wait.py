@@ -10,7 +10,7 @@ from garrison.cli import completion, resolve
 from garrison.cli.commands import Command
 from garrison.cli.options import SECONDS, output_options
 from garrison.cli.output import print_json, print_message
-from garrison.config import find_home
+from garrison.directories import find_home
 from garrison.run.state import EXIT
 from garrison.run.status import Status
 from garrison.views.run_view import RunReader, show_run

@@ -17,7 +17,7 @@ from garrison.cli.commands import Group
 from garrison.cli.options import home_option, json_or_text, output_options, parse_pairs
 from garrison.cli.output import print_json, print_message, print_table
 from garrison.cli.sandbox import sandbox_option
-from garrison.config import find_home
+from garrison.directories import find_home
 from garrison.values import asdict
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from garrison.config import trees_root
+from garrison.directories import trees_root
 from garrison.doctor.processes import open_sessions
 from garrison.errors import GarrisonError, Refused, UsageError
 from garrison.merge import history

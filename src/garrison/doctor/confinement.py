@@ -16,7 +16,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from garrison.config import read_config, trees_root
+from garrison.config import read_config
+from garrison.directories import trees_root
 from garrison.doctor.findings import ExaminedState, Finding, Severity
 from garrison.errors import GarrisonError, Refused
 from garrison.sandbox import escape_attempts

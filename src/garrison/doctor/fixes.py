@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Concatenate, Generic, ParamSpec
 
-from garrison.config import trees_root
+from garrison.directories import trees_root
 from garrison.errors import GarrisonError
 from garrison.merge import recovery, slots
 from garrison.node.worktree import OrphanedWorktree, save_and_remove

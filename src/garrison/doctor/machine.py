@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 from garrison.agents import registry
 from garrison.agents.presets import PRESETS
-from garrison.config import read_config, trees_root
+from garrison.config import read_config
+from garrison.directories import trees_root
 from garrison.doctor.findings import (
     ExaminedState,
     Finding,

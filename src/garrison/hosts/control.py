@@ -15,10 +15,10 @@ import sys
 import threading
 import time
 from contextlib import suppress
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from garrison import __version__
 from garrison.errors import GarrisonError
 from garrison.records import atomic
 from garrison.records.host_service import FOLDER, life_path, read_settings, read_status
@@ -128,7 +128,7 @@ def probe(home: Path, environ: Mapping[str, str]) -> dict[str, Any]:
             agents.append({"program": preset.program, "ready": preset.has_access(search),
                            "access": preset.access(search)})
     disk = shutil.disk_usage(home)
-    return {"version": version("garrison"), "running": is_held(life_path(home)),
+    return {"version": __version__, "running": is_held(life_path(home)),
             "connected": bool(status and status.connected), "why": status.why if status else "",
             "contact_at": status.contact_at if status else "", "state": status.state if status else "",
             "slots": status.slots if status else 0, "working": list(status.working) if status else [],

@@ -15,10 +15,10 @@ import subprocess
 import sys
 import threading
 from contextlib import suppress
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from garrison import __version__
 from garrison.config import read_config
 from garrison.errors import GarrisonError, RecordError, Refused
 from garrison.hosts.attempts import (
@@ -180,7 +180,7 @@ class HostService:
         self.working: dict[str, tuple[StoppableWork, threading.Thread]] = {}
         self.lock = threading.Lock()
         self.stopping = threading.Event()
-        self.status = HostStatus(0, clock.utc(), version("garrison"))
+        self.status = HostStatus(0, clock.utc(), __version__)
         self._stamps: object = None
         self._written: HostStatus | None = None
         self._written_at = 0.0

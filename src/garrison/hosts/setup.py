@@ -20,8 +20,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from garrison import extras
-from garrison.config import checkout, read_config
+from garrison import __version__, extras
+from garrison.config import read_config
+from garrison.directories import checkout
 from garrison.errors import GarrisonError, NotFound, Refused
 from garrison.hosts import unpack
 from garrison.hosts.access import CONTROL, Completed, HostAccess, HostUnreachable, host_python
@@ -228,7 +229,7 @@ class HostSetup:
                      "logs do")
         base = f"{facts.home}/.local/share/garrison-hosts/{read_crew(self.home)}/{self.wanted.name}"
         command = self._install(base, facts)
-        host = self._choose_address(replace(self.wanted, home=f"{base}/home", command=command, version=_version(),
+        host = self._choose_address(replace(self.wanted, home=f"{base}/home", command=command, version=__version__,
                                             added_at=self.wanted.added_at), facts)
         self._make_home(host)
         write_host(self.home, host)
@@ -393,12 +394,6 @@ def _known_port(home: Path, name: str) -> int:
         return read_host(home, name).port
     except NotFound:
         return 0
-
-
-def _version() -> str:
-    from importlib.metadata import version
-
-    return version(ROOT)
 
 
 def _bundle(paths: list[Path], bundle: Path) -> None:

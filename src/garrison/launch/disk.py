@@ -12,7 +12,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from garrison.config import read_config, trees_root
+from garrison.config import read_config
+from garrison.directories import trees_root
 from garrison.errors import GarrisonError, NotFound
 from garrison.node.worktree import find_worktrees, run_repository, save_and_remove
 from garrison.records.life_lock import LifeLock

@@ -26,7 +26,7 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from garrison.config import checkout, homes_list, trees_root
+from garrison.directories import checkout, homes_list, trees_root
 from garrison.errors import AlreadyAlive, Fenced, GarrisonError, Refused
 from garrison.launch.preflight import LOCALE, launch_to_resume, run_exists, run_is_foreign
 from garrison.merge.queue import MergeQueue

@@ -20,7 +20,8 @@ from garrison.agents.command_profile import SHELL
 from garrison.agents.config_check import check_configuration
 from garrison.agents.failover import parse_failover
 from garrison.agents.limits import describe_candidates, describe_limits, small_budgets
-from garrison.config import GuardHooks, trees_root
+from garrison.config import GuardHooks
+from garrison.directories import trees_root
 from garrison.errors import GarrisonError, NotFound, RecordError, Refused, UsageError
 from garrison.merge import landing
 from garrison.merge.checkouts import find_checkouts

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from garrison.config import find_home
+from garrison.directories import find_home
 from garrison.ends import Departure
 from garrison.errors import AlreadyAlive, Fenced, GarrisonError, Refused
 from garrison.launch.launch import judge_launcher, spawn_launcher

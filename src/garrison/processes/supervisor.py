@@ -50,9 +50,10 @@ from garrison.records.identity import Identity, change_status, mark_ended
 from garrison.records.life_lock import is_held
 from garrison.records.names import Key, launcher_key
 from garrison.records.signals import Signal
+from garrison.records.store import new_id
 from garrison.supervise.death_classes import CRASH, HUNG, MEMORY, SHORTAGE, TERMINAL
 from garrison.supervise.decisions import ChildState, encode_inputs, what_it_follows
-from garrison.supervise.incarnation import fence, kill_incarnation, new_id, rebuild_identity
+from garrison.supervise.incarnation import fence, kill_incarnation, rebuild_identity
 from garrison.supervise.observer import HangWatcher
 from garrison.supervise.verdict import Verdict, judge
 from garrison.system import failpoint

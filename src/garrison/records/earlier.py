@@ -11,11 +11,11 @@ import re
 
 from garrison.ends import Departure
 
-_FAILED_STEP = re.compile(r"Step '(.*?)' failed: ")
+_FAILED_STEP = r"Step '(.*?)' failed: "
 _HANGUP = "its terminal is gone"
 _MERGE = "Merge "
 _NEW_ATTEMPT = "attempt "
-_RESCUED = re.compile(r"garrison: what \S+ (.*)")
+_RESCUED = r"garrison: what \S+ (.*)"
 _REVIEWED = "rejected in review: "
 _WAITING_FOR_APPROVAL = "waiting for approval"
 
@@ -61,11 +61,11 @@ def claim_of(claimed_for: str) -> str:
 
 def reason_of_rescue(subject: str) -> str:
     """Return why work was saved, by the subject of garrison's commit of it; '' for an agent's own commit."""
-    match = _RESCUED.fullmatch(subject)
+    match = re.fullmatch(_RESCUED, subject)
     return match[1] if match else ""
 
 
 def step_of_error(error: str) -> str:
     """Return the step of a workflow that failed, by a line of its session's errors; '' for an error of no step."""
-    match = _FAILED_STEP.match(error)
+    match = re.match(_FAILED_STEP, error)
     return match[1] if match else ""

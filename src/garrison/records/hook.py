@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from garrison.errors import ForbiddenTransition, UsageError
+from garrison.errors import Fenced, ForbiddenTransition, UsageError
 from garrison.records.names import Key
 from garrison.values import Value, replace
 
@@ -115,3 +115,17 @@ def announce_result(hook: Hook, now: str, digest: str) -> Hook:
 def continue_hook(hook: Hook, hook_id: str, incarnation: int, now: str) -> Hook:
     """Return the hook of a successor: a new id linked to the old one, with its phase, notes and history."""
     return replace(hook, hook_id=hook_id, predecessor_hook_id=hook.hook_id, incarnation=incarnation, updated_at=now)
+
+
+def next_hook(old: Hook | None, key: Key, incarnation: int, now: str, fresh_id: str) -> Hook:
+    """Return the hook of the next incarnation: the old one continued, or a new one in planning.
+
+    Fenced if a later incarnation has it: this spawner was delayed until its lease was granted to another.
+    """
+    if old is None:
+        return Hook(fresh_id, key.role, key.name, key.run, now, now, incarnation=incarnation)
+    if old.incarnation > incarnation:
+        raise Fenced(f"{key.full} has a later incarnation ({old.incarnation} > {incarnation}); nothing was started")
+    if old.incarnation == incarnation:
+        return old
+    return continue_hook(old, fresh_id, incarnation, now)

@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 _FOLDERS: dict[type, str] = {Identity: "identities", Hook: "hooks"}
 
 
+def new_id() -> str:
+    return os.urandom(8).hex()
+
+
 class Store:
     """Records of one home."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from garrison.records.names import Key
 from garrison.records.signals import Payload, Signal
-from garrison.supervise.incarnation import new_id
+from garrison.records.store import new_id
 from garrison.system.clock import SystemClock
 
 

@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from garrison.config import find_home, trees_root
+from garrison.directories import find_home, trees_root
 from garrison.errors import Refused
 from garrison.records import atomic, costs
 from garrison.sandbox import network

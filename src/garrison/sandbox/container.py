@@ -21,7 +21,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from garrison.config import homes_list
+from garrison.directories import homes_list
 from garrison.errors import Refused
 from garrison.records import atomic
 from garrison.records.names import parse_marker

@@ -28,7 +28,7 @@ from enum import StrEnum
 from functools import cache
 from pathlib import Path
 
-from garrison.config import homes_list
+from garrison.directories import homes_list
 from garrison.errors import GarrisonError
 from garrison.records import atomic
 from garrison.system import processes, untrusted

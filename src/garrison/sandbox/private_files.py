@@ -23,7 +23,7 @@ from pathlib import Path
 
 import msgspec
 
-from garrison.config import homes_list
+from garrison.directories import homes_list
 from garrison.records import atomic
 from garrison.values import Value, asdict
 

@@ -16,7 +16,7 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from garrison.config import homes_list
+from garrison.directories import homes_list
 from garrison.ends import NOT_FOUND, End, EndKind
 from garrison.errors import Refused
 from garrison.records import atomic

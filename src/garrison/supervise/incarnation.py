@@ -35,10 +35,11 @@ import msgspec
 
 from garrison.ends import Departure
 from garrison.errors import AlreadyAlive, Fenced, GarrisonError, LockLost, RecordCorrupt, RecordError, Refused
-from garrison.records.hook import Hook, advance_phase, continue_hook
+from garrison.records.hook import Hook, advance_phase, next_hook
 from garrison.records.identity import ALIVE, Identity, change_status, mark_ended
 from garrison.records.life_lock import LifeLock
 from garrison.records.names import format_marker
+from garrison.records.store import new_id
 from garrison.supervise.death_classes import CRASH, DAMAGE, HUNG, REBOOT, SHORTAGE
 from garrison.system import failpoint
 from garrison.system.clock import from_iso, iso
@@ -70,10 +71,6 @@ class StartRefused(GarrisonError):
     """Error of a child that is not, or no longer, the incarnation that its lease was granted for."""
 
     exit_code = REFUSED
-
-
-def new_id() -> str:
-    return os.urandom(8).hex()
 
 
 # ---- lease (pure) ----------------------------------------------------------------------------------------------------
@@ -116,20 +113,6 @@ def grant_lease(old: Identity | None, verdict: Verdict | None, request: SpawnReq
         return fresh
     change_status(old, "starting")  # which is refused while it is alive
     return replace(fresh, predecessor_id=old.agent_id, respawns=old.respawns + 1)
-
-
-def next_hook(old: Hook | None, key: Key, incarnation: int, now: str, fresh_id: str) -> Hook:
-    """Return the hook of the next incarnation: the old one continued, or a new one in planning.
-
-    Fenced if a later incarnation has it: this spawner was delayed until its lease was granted to another.
-    """
-    if old is None:
-        return Hook(fresh_id, key.role, key.name, key.run, now, now, incarnation=incarnation)
-    if old.incarnation > incarnation:
-        raise Fenced(f"{key.full} has a later incarnation ({old.incarnation} > {incarnation}); nothing was started")
-    if old.incarnation == incarnation:
-        return old
-    return continue_hook(old, fresh_id, incarnation, now)
 
 
 def activate(leased: Identity, process: ProcessOrigin, now: str) -> Identity:

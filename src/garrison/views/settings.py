@@ -21,8 +21,8 @@ from garrison.config import (
     LaunchConfig,
     Timing,
     read_config,
-    trees_root,
 )
+from garrison.directories import trees_root
 from garrison.ends import ChangeKind
 from garrison.merge.gates_by_path import GateRule, place_of_rule, read_rules
 from garrison.run.request import read_nested_files, read_project, read_project_file

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from garrison.config import find_home
+from garrison.directories import find_home
 from garrison.errors import AlreadyAlive, GarrisonError, Refused
 from garrison.records import atomic, log_retention
 from garrison.records.json_io import extract_object

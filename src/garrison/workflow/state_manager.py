@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from garrison.config import find_home
+from garrison.directories import find_home
 from garrison.errors import NewerSchema
 from garrison.records import atomic, earlier
 from garrison.records.record import from_data

@@ -17,7 +17,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from garrison.config import Timing, find_home
+from garrison.config import Timing
+from garrison.directories import find_home
 from garrison.ends import End, EndKind
 from garrison.errors import GarrisonError, Shortage
 from garrison.pipeline.graph import seconds, text

@@ -1,9 +1,9 @@
 """Whole proof run: `python -m tests.proof [--only TEXT] [--jobs N] [--seeds N] [--write]`.
 
-Every planted bug is found by one proof: those of `simulator/mutations.py` by a seed of the simulator, those of
+Every planted bug is found by one proof: those of `mutations.py` of the simulator by a seed, those of
 `proof_cells.toml` and `trouble.py` by a test. Each worker has a scratch copy of the source and a warm process, from
 which every proof is forked. A seed's bug is planted in what the process imports, and the seed that found it before
-(`simulator/found.toml`) is played first; a test's is planted in the copy. Exit code 1 if one is not found that is not
+(its `found.toml`) is played first; a test's is planted in the copy. Exit code 1 if one is not found that is not
 listed as such, or if a seed breaks a rule without any bug: then none of it proves anything.
 
 `--write` records who found what: in `found.toml`, in the cells and on the page.

@@ -3,7 +3,7 @@
 `End` tells an exit from a signal, a timeout, a program that could not be run, and a loss; `Wait` says why a queue could
 do nothing; `Refusal` why the work of an attempt that reported success is not taken. A
 refusal stands in the attempt's result alongside the sentence that people and agents read, which is made of it where it
-is decided (`processes.unfinished.describe`). No code asks the sentence what happened.
+is decided (`node.unfinished.describe`). No code asks the sentence what happened.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The guardian: `guardian/policy.py` decides; each action is carried out with the writes of `guardian/process.py`."""
+"""The guardian: `run/guardian_policy.py` decides; each action is carried out with the writes of `run/guardian.py`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The launcher: `launcher/policy.py` decides; each action is carried out with the writes of `launcher/process.py`."""
+"""The launcher: `run/launcher_policy.py` decides; each action is carried out with the writes of `run/launcher.py`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The runner: `runner/policy.py` decides; each action is carried out with the writes of `runner/process.py`."""
+"""The runner: `node/policy.py` decides; each action is carried out with the writes of `node/runner.py`."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ class Runner(SimulatedProcess):
         return self.watch.judge(child, agents[0] if agents else None)
 
     def _orphaned_for(self, now: float) -> float | None:
-        """Return the seconds since nothing above is alive, as `processes.parent` does."""
+        """Return the seconds since nothing above is alive, as `processes.supervisor.Parent` does."""
         if any(self.world.view(key).living for key in (self.guardian_key, launcher_key_of(self.run.id))):
             self.orphaned_since = None
             return None

@@ -48,7 +48,7 @@ def existing(record: R | None) -> R:
     return record
 
 
-# ---- start and replace, as `supervise.start` and `supervise.replace` do ----------------------------------------------
+# ---- start and replace, as `processes.supervisor` does --------------------------------------------------------------
 
 
 def start_incarnation(world: World, me: Process, request: SpawnRequest, body: Callable[[World, Process], Steps],

@@ -90,7 +90,7 @@ class EditorScreen:
 
 
 class AcpServer:
-    """The agent that an editor talks to; its methods are those of `acp.interfaces.Agent`.
+    """The agent that an editor talks to; its methods are those of the library's `Agent` interface.
 
     Args:
         inside: the node in which it runs, '' outside of any: no run is begun from there.

@@ -244,7 +244,7 @@ class WorkResult(Value):
     """A signal ended it, from its own crash or from outside. This is no verdict on the work: a successor continues it.
     """
     failure_kind: str = ""
-    """Kind of a failure that decides what follows; see `records.run.LOST`."""
+    """Kind of a failure that decides what follows; see `ends.RefusedBy`."""
     report: AgentReport = msgspec.field(default_factory=AgentReport)
     """Report by the agent itself for the pipeline; empty if there is none."""
 

@@ -1,6 +1,6 @@
 """Briefing: everything that a prompt tells an agent in addition to its task. Pure records.
 
-`processes.briefing` reads it from the run's files and the repository, `prompt` puts it into words. What an agent or a
+`node.briefing` reads it from the run's files and the repository, `prompt` puts it into words. What an agent or a
 program wrote (subjects of commits, paths, notes, output) is kept as it is here; `prompt` quotes it.
 """
 

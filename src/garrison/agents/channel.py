@@ -2,8 +2,6 @@
 
 A connection carries one request (`requests`, sent by `channel_client`) and its reply. The orchestrator's event loop
 watches one descriptor, `fileno`, and calls `poll`, which never blocks. An agent is not trusted, so everything is
-import msgspec
-
 bounded: who may connect (processes of this user below the orchestrator), how many at once, how long a request may take,
 its size, and how often the orchestrator is woken. A client that asks too much waits; nobody else does, since each agent
 has its own socket.

@@ -51,7 +51,7 @@ _SHOWN = 80
 
 
 class ProgramEnding(Protocol):
-    """How an agent's program has ended (`conversation.policy.ProgramEnding`)."""
+    """How an agent's program has ended (`conversation.policy.ConnectionEnd`)."""
 
     @property
     def kind(self) -> str:

@@ -1,9 +1,9 @@
 """Profile of an agent: what garrison asks of every agent, whatever its kind is.
 
 A kind is a class here or in a room of its own: `command_profile` (any program), `plugin_kinds` (a package's),
-`session_profile` (another agent's model, turn by turn), and of the extras `claude.profile` and `acp.profile`, which
-`plugins.OWN` names. `registry` finds an agent's profile by name; what differs between kinds is a method or an attribute
-of the profile, so no other module asks which kind it has.
+`registry.SessionProfile` (another agent's model, turn by turn), and in the extras `claude.profile` and `acp.profile`,
+which `plugins.OWN` names. `registry` finds an agent's profile by name. What differs between kinds is a method or an
+attribute of the profile, so no other module asks which kind it has.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@
 
 Their options are read and checked before a run begins (`session_options`). The program (`node.session_attempt`) gets
 everything in one file. When it has to wait, it ends in the middle of a turn and records why
-(`conversation.policy.Ending`). The session has no process while it waits; the next one resumes the turn at the
+(`conversation.policy.ConnectionEnd`). The session has no process while it waits; the next one resumes the turn at the
 interrupted node. A program that ends without such a record ends the attempt.
 """
 

@@ -1,7 +1,7 @@
 """`garrison answer`: answer the question of an agent or of the graph; the node continues where it was.
 
 The answer in the code: this module posts INPUT_RESPONSE to the guardian. `run/guardian_policy.py` answers
-a question of the graph itself (`flow_policy.answer_wait`) and forwards an agent's answer to the node's runner;
+a question of the graph itself (`run.flow_policy.answer_wait`) and forwards an agent's answer to the node's runner;
 `node/policy.py` forwards it to the orchestrator (`node/orchestrator.py`), which gives it to the agent.
 `pipeline/store.py` is only for graphs that run without a guardian (`garrison pipeline run`).
 """

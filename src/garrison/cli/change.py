@@ -1,7 +1,7 @@
 """`garrison add` and `garrison edit`: change what a run that is at work will do.
 
 The request, followed through the code: this module looks at what it would change, and posts GUIDANCE to the guardian.
-`guardian_policy.py _apply` judges it again (`graph_policy.change_graph`), since the run continues meanwhile; the
+`run/guardian_policy.py` judges it again (`run.graph_policy.change_graph`), since the run continues meanwhile; the
 guardian journals the changed graph and, in the same record, the node that is new.
 """
 

@@ -173,7 +173,7 @@ class LogPrinter:
     def print_from(self, path: Path, offset: int) -> int:
         """Copy a file from `offset` and return the end; a file that has shrunk is printed from its start.
 
-        For what was given back to the disk (`log_retention.bound_log`), or never written, the length is shown.
+        For what was given back to the disk (`records.log_retention.bound_log`), or never written, the length is shown.
         """
         try:
             file = path.open("rb", buffering=0)

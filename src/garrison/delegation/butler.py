@@ -47,7 +47,7 @@ CANCELLED = "This was cancelled."
 """The butler's answer to a cancelled message."""
 Listener = Callable[[ChatEvent], None]
 Tools = Callable[[Specialist], Sequence[Any]]
-"""Returns the functions that a specialist may call (`agents.graph.session.Function`)."""
+"""Returns the functions that a specialist may call (`agents.base.Function`)."""
 
 
 class AgentOrchestrator:

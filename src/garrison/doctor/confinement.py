@@ -91,7 +91,7 @@ def _try_all(rights: Rights, environ: Mapping[str, str], tmux: str) -> dict[str,
         facts = stack.enter_context(_targets(root, user))
         facts["tmux"] = tmux
         worktree = root / "trees/node"
-        work = _Work(root, worktree, stack, environ)
+        work = _AttackedRepository(root, worktree, stack, environ)
         facts["repository"], facts["address"] = str(work.common or ""), work.address
         exchange = Path(facts["attempt"], EXCHANGE)
         exchange.mkdir(parents=True)
@@ -124,7 +124,7 @@ def _try_all(rights: Rights, environ: Mapping[str, str], tmux: str) -> dict[str,
         return succeeded
 
 
-class _Work:
+class _AttackedRepository:
     """Repository with a worktree, in which git is attacked; nothing is, where there is no git."""
 
     def __init__(self, root: Path, worktree: Path, stack: ExitStack, environ: Mapping[str, str]) -> None:

@@ -218,6 +218,12 @@ class Permission(Value):
     permission: str = ""
 
 
+class PushRight(Value):
+    """Right to push to a repository, as GitHub and Gitea state it with the repository."""
+
+    push: bool = False
+
+
 class RouteTable(Value, kw_only=True):
     """Routes of a forge, below its API or the repository, and words where forges differ in nothing else."""
 

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from garrison.forge.client import Forge, Label, Present, RouteTable, User
+from garrison.forge.client import Forge, Label, Present, PushRight, RouteTable, User
 from garrison.forge.errors import ForgeNotFound, ForgeRefused
 from garrison.forge.model import (
     BaseRules,
@@ -64,12 +64,8 @@ class _LineBody(Value):
                            str(review))
 
 
-class _Rights(Value):
-    push: bool = False
-
-
 class _RepositoryBody(Value):
-    permissions: _Rights = _Rights()
+    permissions: PushRight = PushRight()
     allow_merge_commits: bool = False
     allow_squash_merge: bool = False
     allow_rebase: bool = False

@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from garrison.forge.client import Forge, Present, PullBody, RouteTable, StatusBody, User
+from garrison.forge.client import Forge, Present, PullBody, PushRight, RouteTable, StatusBody, User
 from garrison.forge.errors import ForgeNotFound, ForgeRefused, ForgeUnreachable, RateLimited, Unauthorized
 from garrison.forge.model import (
     BaseRules,
@@ -124,12 +124,8 @@ class _LineBody(Value):
                            self.original_commit_id, first in resolved, str(self.pull_request_review_id or ""))
 
 
-class _Rights(Value):
-    push: bool = False
-
-
 class _RepositoryBody(Value):
-    permissions: _Rights = _Rights()
+    permissions: PushRight = PushRight()
     allow_merge_commit: bool = False
     allow_squash_merge: bool = False
     allow_rebase_merge: bool = False

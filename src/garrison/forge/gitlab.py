@@ -123,7 +123,7 @@ class _Version(Value):
     head_commit_sha: str = ""
 
 
-class _Position(Value):
+class _PositionBody(Value):
     new_path: str = ""
     old_path: str = ""
     new_line: int = 0
@@ -139,11 +139,11 @@ class _Note(Value):
     body: str = ""
     system: bool = False
     resolved: bool = False
-    position: _Position | None = None
+    position: _PositionBody | None = None
 
     def record(self, thread: str) -> LineComment:
         """Return it as garrison knows it."""
-        at = self.position or _Position()
+        at = self.position or _PositionBody()
         side = Side.OLD if at.old_line and not at.new_line else Side.NEW
         line = (at.old_line if side is Side.OLD else at.new_line) or None
         return LineComment(str(self.id), thread, self.author.name, self.body,
@@ -163,7 +163,7 @@ class _Permissions(Value):
     group_access: _Member = _Member()
 
 
-class _Project(Value):
+class _ProjectBody(Value):
     merge_method: str = ""
     permissions: _Permissions = _Permissions()
     only_allow_merge_if_all_discussions_are_resolved: bool = False
@@ -273,7 +273,7 @@ class GitLab(Forge):
     def read_rules(self, base: str) -> BaseRules:
         """Return the project's rules."""
         with self._session.deadline():
-            project = self._session.get(_Project, self._root)
+            project = self._session.get(_ProjectBody, self._root)
             self._session.get(Present, f"{self._root}/repository/branches/{quote(base, safe='')}")
             approvals, is_known = 0, True
             try:

@@ -34,7 +34,7 @@ class _Task(Protocol):
         ...
 
 
-class _Thread:
+class _ThreadCall:
     def __init__(self, future: Future[Any]) -> None:
         self._future = future
         self.answer: Any = None
@@ -46,7 +46,7 @@ class _Thread:
         return False
 
 
-class _Child:
+class _ChildCall:
     answer = None
 
     def __init__(self, job: Job, log: Path, since: int) -> None:
@@ -74,7 +74,7 @@ class HostCall:
     @property
     def child(self) -> Job | None:
         """Return its process, None if it has none."""
-        return self._task.job if isinstance(self._task, _Child) else None
+        return self._task.job if isinstance(self._task, _ChildCall) else None
 
     def take(self, now: float, report: Callable[[str], None]) -> None:
         """Begin it if it is due; take its answer if there is one."""
@@ -134,14 +134,14 @@ class Calls:
             every: seconds from the beginning of the call of that name before this one.
             after: seconds from now.
         """
-        self._begin(name, now, lambda _: _Thread(self._submit(work)), done, every, after)
+        self._begin(name, now, lambda _: _ThreadCall(self._submit(work)), done, every, after)
 
     def run(self, name: str, now: float, argv: Sequence[str], done: Callable[[Any], Any], *, env: Mapping[str, str],
             cwd: Path, log: Path, timeout: float, every: float = 0.0) -> None:
         """Let a child process do something, likewise; the last line of its log is the reason if it fails."""
-        def start(at: float) -> _Child:
+        def start(at: float) -> _ChildCall:
             since = log.stat().st_size if log.exists() else 0
-            return _Child(Job.start(argv, env=env, cwd=cwd, log=log, timeout_s=timeout, now=at), log, since)
+            return _ChildCall(Job.start(argv, env=env, cwd=cwd, log=log, timeout_s=timeout, now=at), log, since)
 
         self._begin(name, now, start, done, every, 0.0)
 

@@ -1,7 +1,7 @@
 """Service of a host: claims attempts from the queues that the host serves, up to its slots, and does their work.
 
 One process for each home on a host, under the lock `host/service.life`. The main thread claims; each claim has a thread
-that keeps its lease (`claimed_work.work_on`). What a killed service left at work is killed by the next one before it
+that keeps its lease (`lease.work_on`). What a killed service left at work is killed by the next one before it
 claims anything: its lease may be over.
 """
 
@@ -165,7 +165,7 @@ class HostService:
 
     Args:
         given: settings that override the file, as options of the command state them.
-        tidy: removes what old runs left in the home, and returns their names (`remote.tidy`).
+        tidy: removes what old runs left in the home, and returns their names (`host_run.tidy`).
     """
 
     def __init__(self, home: Path, make_work: MakeWork, connect: Connect, clock: Clock,

@@ -78,7 +78,7 @@ POLL_SECONDS = 70.0
 OFFER_SECONDS = 15.0
 """Longest poll for attempts. A server answers a second before its end, which is too late on a busy machine, and an
 attempt in that answer is lost until its lease is over; so the server that garrison keeps answers after
-`server.POLL_SECONDS`. A host with fewer free slots than queues waits that long before it looks into the next one."""
+`keeper.POLL_SECONDS`. A host with fewer free slots than queues waits that long before it looks into the next one."""
 WATCH_SECONDS = 0.1
 """Time between two looks at an attempt that is watched."""
 TASK_TIMEOUT = timedelta(seconds=2)

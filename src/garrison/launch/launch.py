@@ -4,10 +4,10 @@ How a run starts, followed through the code:
 
  1. `cli/launch.py` → `preflight.prepare_launch` checks graph, repository, gate and agents, and runs the gate once.
  2. `create_run` here claims the run's id and writes launch.json and graph.dot.
- 3. `exec_launcher` (or `spawn_launcher`, detached) takes the launcher's lease and starts `main.py launch`.
- 4. `run/launcher_policy.py` finds no guardian: START. `spawn.py` starts `main.py guardian`.
- 5. `run/guardian_policy.py` journals the nodes and `run running`; `flow_policy.py` makes the first nodes active; each
-    gets its runner (`spawn.py`), which creates the worktree and starts the orchestrator (`node/policy.py`).
+ 3. `exec_launcher` (or `spawn_launcher`, detached) takes the launcher's lease and starts `processes/main.py launch`.
+ 4. `run/launcher_policy.py` finds no guardian: START. `processes/spawn.py` starts `main.py guardian`.
+ 5. `run/guardian_policy.py` journals the nodes and `run running`; `run/flow_policy.py` makes the first nodes active;
+    each gets its runner (`node/policy.py`), which makes the worktree and starts the orchestrator.
 
 How a run resumes: `preflight.check_resume`, then 3. with `--resume`. The request to resume is written to the guardian's
 inbox together with the launcher's lease, so that it survives this launcher; the guardian's journal decides what it

@@ -1,8 +1,8 @@
 """Classifier of a change: what the user should know of it, and files that a project hardly ever wants. Pure.
 
-`classify` knows names, sizes and the beginning of each file, whoever made the change: `processes.unfinished` asks it
+`classify` knows names, sizes and the beginning of each file, whoever made the change: `node.unfinished` asks it
 about what an agent left uncommitted, before garrison commits that for it. `inspect_diff` looks at what is to land, as
-git tells it (`processes.diff_check`): tests, the gate, instructions of agents, secrets … It goes by names, by blobs
+git tells it (`node.diff_check`): tests, the gate, instructions of agents, secrets … It goes by names, by blobs
 compared before and after, and by marks in them; it judges no intent. `[guard]` says what each kind of change does.
 """
 

@@ -61,7 +61,7 @@ class Instructions(NamedTuple):
 def read_instructions(git: Git, target: str, commit: str = "") -> Instructions:
     """Return the instructions of a commit, by default the tip of `target`."""
     try:
-        tree = _Tree.read(git, commit or f"refs/heads/{target}")
+        tree = _CommitTree.read(git, commit or f"refs/heads/{target}")
     except GitError:
         return Instructions()
     texts = tree.collect(NAMES)
@@ -72,7 +72,7 @@ def read_instructions(git: Git, target: str, commit: str = "") -> Instructions:
 def read_settings(git: Git, commit: str) -> dict[str, str]:
     """Return the texts of the repository's own settings for Claude Code, as a commit has them: path → text."""
     try:
-        tree = _Tree.read(git, commit) if commit else None
+        tree = _CommitTree.read(git, commit) if commit else None
     except GitError:
         tree = None
     texts: dict[str, str] = {}
@@ -116,13 +116,13 @@ def _in_prompt(texts: Mapping[str, str], target: str) -> str:
     return prompt.instructions(" and ".join(f"`{name}`" for name, _ in shown), target, "\n\n".join(parts))
 
 
-def _in_folder(tree: _Tree, folder: str) -> str:
+def _in_folder(tree: _CommitTree, folder: str) -> str:
     texts = tree.collect([f"{folder}/{name}" for name in NAMES])
     body = "\n\n".join(f"{name}:\n\n{_without_imports(text, texts, name).strip()}" for name, text in texts.items())
     return body if len(body) <= MAX_FOLDER else f"{body[:MAX_FOLDER]}\n… (cut)"
 
 
-class _Tree(Value):
+class _CommitTree(Value):
     """Files of a commit."""
 
     git: Git
@@ -132,7 +132,7 @@ class _Tree(Value):
     """Blobs that were read: a second file with the same content tells nothing new."""
 
     @classmethod
-    def read(cls, git: Git, commit: str) -> _Tree:
+    def read(cls, git: Git, commit: str) -> _CommitTree:
         """List the files of a commit."""
         files = {}
         for line in git.run("ls-tree", "-r", "-z", "--full-tree", commit, most=_MAX_LIST).out.split("\0"):

@@ -344,7 +344,7 @@ class RunnerJobs:
 
 
 class SetupJob:
-    """Set-up of a node's worktree where a layer can be laid under it; has the interface of `system.jobs.Job`.
+    """Set-up of a node's worktree where a layer can be laid under it; has the interface of `system.command.Job`.
 
     What is kept is used; what another process makes just now is waited for; else it runs here, and is kept if it ran
     over a commit of the target in which no agent had worked.
@@ -500,7 +500,7 @@ class Unstarted(Work):
 
 
 class ValidatorJob:
-    """One validation; has the interface of `system.jobs.Job`."""
+    """One validation; has the interface of `system.command.Job`."""
 
     def __init__(self, runtime: Runtime, incarnation: Incarnation, launch: Launch, task: Task, git: Git,
                  node_worktree: Path, branch: str, now: float) -> None:

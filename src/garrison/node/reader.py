@@ -68,7 +68,7 @@ class RepositoryReader:
 
         Args:
             folder: folder of the home for the copy.
-            account: what stands for the run in its costs (`costs.usage_files`).
+            account: what stands for the run in its costs (`records.costs.usage_files`).
             reply: answers a question of the agent, or raises what ends the agent.
             wait: takes the reason for which the agent waits.
         """

@@ -257,7 +257,7 @@ class StepLog(Protocol):
 
 
 @dataclass
-class _Work:
+class _RunningPlace:
     """A place whose handler is running. It may suspend once it has asked whether the run is idle (`can_suspend`)."""
 
     place: Visit
@@ -299,7 +299,7 @@ class Driver:
 
     def __post_init__(self) -> None:
         self._ready: list[Visit] = []
-        self._working: dict[str, _Work] = {}
+        self._working: dict[str, _RunningPlace] = {}
         self._waiting: dict[str, _WaitingPlace] = {}
         self._finished = 0
         self._changed_nodes: dict[str, None] = {}
@@ -363,8 +363,8 @@ class Driver:
         work = self._working[place.id] = self._begin(place)
         work.task = asyncio.get_running_loop().create_task(self._invoker.run_attempt(work.call, alone=False))
 
-    def _begin(self, place: Visit) -> _Work:
-        return _Work(place, self._invoker.build_call(place, lambda: self._is_idle(place.id)))
+    def _begin(self, place: Visit) -> _RunningPlace:
+        return _RunningPlace(place, self._invoker.build_call(place, lambda: self._is_idle(place.id)))
 
     def _retry_or_suspend(self) -> None:
         """Call waiting handlers again if something has finished since; otherwise suspend the run."""
@@ -429,7 +429,7 @@ class Driver:
                 self._cancel(work)
         self._ready = [place for place in self._ready if place.id not in place_ids]
 
-    def _cancel(self, work: _Work) -> None:
+    def _cancel(self, work: _RunningPlace) -> None:
         """Cancel work; its task is awaited at the end of the run at the latest."""
         if work.task is None:
             return
@@ -437,7 +437,7 @@ class Driver:
         work.task.cancel()
         self._cancelled = {task for task in self._cancelled if not task.done()} | {work.task}
 
-    async def _cancel_all(self, works: list[_Work]) -> None:
+    async def _cancel_all(self, works: list[_RunningPlace]) -> None:
         for work in works:
             self._cancel(work)
         if self._cancelled:

@@ -133,7 +133,7 @@ class _Conversation(Connection):
             await self.refuse(HttpRefusal(502, f"{self.gateway.node}: {error}"))
             return False
         try:
-            return await _Exchange(self, upstream).run(request, headers)
+            return await _PreviewExchange(self, upstream).run(request, headers)
         finally:
             upstream.close()
 
@@ -158,7 +158,7 @@ class _Conversation(Connection):
         await self.answer(refusal.status, headers, body, b"garrison")
 
 
-class _Exchange:
+class _PreviewExchange:
     """One request to the node's server, and its response."""
 
     def __init__(self, conversation: _Conversation, upstream: Stream) -> None:

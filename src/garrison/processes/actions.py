@@ -88,7 +88,7 @@ class SendSignal(Value):
 
 
 class ReplaceChild(Value):
-    """Class of a death that is not a crash (`death_classes.CLASSES`)."""
+    """Class of a death that is not a crash (`supervise.death_classes.CLASSES`)."""
 
     death_class: str
 

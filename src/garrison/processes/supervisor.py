@@ -6,7 +6,7 @@ A death, followed through the code (a runner and its orchestrator; guardian and 
 
  1. the kernel          the child's pidfd becomes readable: `watch` registered it with the event loop, which wakes
                         `loop.run`. A lost event costs a second: the slow timer rescans.
- 2. observe             `runner/process.py observe` → `observe_child` here: the identity record and the process table
+ 2. observe             `node/runner.py observe` → `observe_child` here: the identity record and the process table
                         give a verdict (`supervise/verdict.py`); a living process that does nothing is `hung`
                         (`supervise/hang_detector.py`).
  3. decide (pure)       `node/policy.py` → `supervise/decisions.py decide_restart`: REPLACE, then RECORD_DEATH, then
@@ -15,10 +15,10 @@ A death, followed through the code (a runner and its orchestrator; guardian and 
  4. REPLACE             `replace_child`: fence (the record says `crashed`, so it can no longer write), then
                         kill what is left of the incarnation (`supervise/incarnation.py`).
  5. RECORD_DEATH        tell the parent, then `record_death`: from here on it is counted.
- 6. START               `spawn.py` → `supervise/incarnation.py start_incarnation`: a lease of the next incarnation,
-                        the process, the hook. The start is journaled.
- 7. the successor       `main.py` registers it; `node/orchestrator.py _begin` reads the hook and writes the prompt
-                        with what its predecessor had done.
+ 6. START               `processes/spawn.py` → `supervise/incarnation.py start_incarnation`: a lease of the next
+                        incarnation, the process, the hook. The start is journaled.
+ 7. the successor       `processes/main.py` registers it; `node/orchestrator.py _begin` reads the hook and writes the
+                        prompt with what its predecessor had done.
 
 If a supervisor dies between any two steps, its successor observes the same state and continues from there.
 

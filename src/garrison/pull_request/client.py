@@ -1,5 +1,5 @@
 """Pull request client: one look at forge and repository, and one step there. Blocking; it runs alongside the guardian's
-loop (`guardian/forge_client.py`).
+loop (`worker.py`).
 
 A look reads everything and changes nothing but garrison's copies of remote refs. A step that makes something carries a
 marker by which the forge's client looks for it first, and a push carries the tip that it replaces.

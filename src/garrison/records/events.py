@@ -259,7 +259,7 @@ class StepOutcome(Value):
 
 
 class FlowAdvanced(Record):
-    """An event of the flow (`pipeline.flow.events`): `body` is that event as data.
+    """An event of the flow (`pipeline.flow.Event`): `body` is that event as data.
 
     `node` is the node of its place, `took` the pipeline signal that it used up.
     """
@@ -372,7 +372,7 @@ class ForeignMove(Record):
 
 
 class GitChanges(TypedDict, total=False):
-    """Changes of git's configuration and hooks (`processes.git_record.GitState`)."""
+    """Changes of git's configuration and hooks (`run.git_record.GitState`)."""
 
     settings: dict[str, dict[str, str]]
     """File → key → its values, a line each; '' if it is gone."""

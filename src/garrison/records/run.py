@@ -212,7 +212,7 @@ class Task(Value):
     words: list[str] | None = None
     """Words in addition to the statuses that its agent may report since edges ask for them; None (older runs): any."""
     step: str = ""
-    """Step of the flow that the attempt is for (`run_flow.step_id`); empty in older runs."""
+    """Step of the flow that the attempt is for (`run.flow.step_id`); empty in older runs."""
     ways: list[str] = msgspec.field(default_factory=list)
     """Possible continuations of the pipeline after the node, one a line, if its agent chooses."""
     failover: list[str] | None = None

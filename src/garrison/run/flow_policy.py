@@ -1,6 +1,6 @@
 """Flow policy: keep the flow and the nodes of a run in agreement, one record at a time. Pure.
 
-The flow (`run_flow.py`) says which places are in flight. A place whose node is a task is done by attempts at that node;
+The flow (`flow.py`) says which places are in flight. A place whose node is a task is done by attempts at that node;
 a place at a wait needs an answer or a signal. Everything is decided from the state, never from the last
 event, so that a guardian may die between any two records:
 

@@ -64,7 +64,7 @@ HOLDABLE = frozenset({"pending", "active"})
 class NodeState(Value):
     """State of a node; `commit` is the one that landed for it.
 
-    `step` is the step of the flow that the attempt is for (`run_flow.step_id`), '' before its first; `first` is that
+    `step` is the step of the flow that the attempt is for (`flow.step_id`), '' before its first; `first` is that
     step's first attempt, later ones are rework. `kind` says what failed, as reported by its runner; `steer` is a
     manager's instruction for the agent of this step. `landing` is `no change` if it succeeded without one. `parks` is
     how often its runner had been parked when the node got this status.

@@ -44,7 +44,7 @@ def command_line(argv: Iterable[str], steps: Iterable[FileSystemStep], machine: 
         files: descriptors that each process inside may open; 0: as many as its caller.
         processes: processes that there may be inside; 0: as many as its caller may have.
         user: user and group inside; None: those outside.
-        calls: file with a filter of system calls (`seccomp.program`), which contains from the first program inside.
+        calls: file with a filter of system calls (`system.seccomp.program`), in force from the first program inside on.
     """
     words = [*((*_WITH_CALLS, str(calls)) if calls is not None else ()), machine.bubblewrap,
              *(("--seccomp", _CALLS) if calls is not None else ()), *NAMESPACES,

@@ -1,7 +1,7 @@
 """Collection: bring what a confined process tree committed from its private git view into the repository.
 
 Only three things come over: the value of the worktree's own branch, what is checked out (HEAD, an operation under way),
-and the objects that these need. The view is the agent's, so its files are read as `untrusted.py` does, and git never
+and the objects that these need. The view is the agent's, so its files are read by `system/untrusted.py`, and git never
 runs with its configuration, hooks or alternates: regular object files are hard-linked into a git directory of
 garrison's own, whose only alternate is the repository, packed from there, and checked by git as if they came over a
 network (`index-pack --strict`), within limits of size and time.

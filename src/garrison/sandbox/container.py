@@ -106,7 +106,7 @@ class ContainerEngine(Value):
         return self.is_podman and os.geteuid() == 0
 
 
-class _Kept(Value):
+class _KeptEngine(Value):
     """An engine, and the boot, user and installed program for which it was found."""
 
     key: tuple[str, ...]
@@ -214,7 +214,7 @@ def _key(program: str) -> list[str]:
 @cache
 def _kept(image: str) -> ContainerEngine | None:
     with suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
-        kept = from_data(_Kept, json.loads(_file().read_text())[image])
+        kept = from_data(_KeptEngine, json.loads(_file().read_text())[image])
         if list(kept.key) == _key(kept.engine.program):
             return kept.engine
     return None
@@ -228,7 +228,7 @@ def _keep(engine: ContainerEngine) -> None:
             known = {}
             with suppress(OSError, ValueError):
                 known = json.loads(_file().read_text())
-            known[engine.image] = to_dict(_Kept(tuple(_key(engine.program)), engine))
+            known[engine.image] = to_dict(_KeptEngine(tuple(_key(engine.program)), engine))
             atomic.write(_file(), json.dumps(known).encode(), durable=False)
 
 

@@ -14,8 +14,8 @@ tags, gc, more worktrees. (`.git` stays a file since it is one outside, where ga
 Views of version 1 lay over the repository's git directory, with the worktree's part in `worktrees/<id>`; one that an
 agent left there before an update is still collected.
 Nothing of the real one can be changed or, other than its objects, be read. `collect.py` brings back what belongs to the
-node. Everything in `common` is the agent's from the first start on: garrison reads it as `untrusted.py` does, and never
-runs git with its configuration.
+node. Everything in `common` is the agent's from the first start on: garrison reads it by `system/untrusted.py`, and
+never runs git with its configuration.
 """
 
 from __future__ import annotations

@@ -441,7 +441,7 @@ class NetNamespace(msgspec.Struct):
     forwards: tuple[socket.socket, ...] = ()
     """Listeners of its forwards."""
     resets: socket.socket | None = None
-    """Gets the resets on its loopback device (`forwards.watch_resets`)."""
+    """Gets the resets on its loopback device (`proxy.forwards.watch_resets`)."""
 
     def entry(self) -> tuple[str, ...]:
         """Return the words that start a command in it, for as long as this process lives."""

@@ -49,8 +49,8 @@ _TIMEOUT = 20.0
 def machine() -> Abilities:
     """Return what this machine can hold; it is tried once in a boot."""
     program = shutil.which(PROGRAM)
-    kept = _Kept.read(program)
-    return kept or _Kept.write(program, examine(program))
+    kept = _KeptProbe.read(program)
+    return kept or _KeptProbe.write(program, examine(program))
 
 
 def examine(program: str | None) -> Abilities:
@@ -129,7 +129,7 @@ def _try(program: str, has_own_proc: bool, can_forbid_namespaces: bool, can_name
     return "" if done.ok else done.last_error
 
 
-class _Kept:
+class _KeptProbe:
     """Result that is kept for a boot, a user, a set of namespaces and an installed program."""
 
     @classmethod

@@ -125,7 +125,7 @@ def digest_of(key: str, command: str, worktree: Path, environ: Mapping[str, str]
     """Return the name of a set-up's result.
 
     Args:
-        key: key of the command and the lock files in this worktree (`worktree_files.setup_key`).
+        key: key of the command and the lock files in this worktree (`system.worktree_files.setup_key`).
         environ: its environment, whose PATH is searched for its programs.
         checkout: path of the worktree inside.
     """

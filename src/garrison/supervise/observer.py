@@ -316,7 +316,7 @@ def _may_walk_worktree(watched: _Watched, limit: float, at: float) -> bool:
     return is_due
 
 
-class _Tree(Value):
+class _ProcessTree(Value):
     """Processes of one incarnation at one moment; CPU in clock ticks."""
 
     state: str
@@ -336,11 +336,11 @@ class _Tree(Value):
         return (self.own_ticks + self.ticks_below) / TICKS_PER_SECOND
 
 
-def _read_tree(observer: Observer, identity: Identity) -> _Tree:
+def _read_tree(observer: Observer, identity: Identity) -> _ProcessTree:
     assert identity.pid is not None
     marker = format_marker(str(observer.store.home), identity.key, identity.incarnation)
     own, below = observer.processes.probe(identity.pid), observer.processes.descendants(identity.pid, marker)
-    return _Tree(
+    return _ProcessTree(
         own.state if own else "", own is not None and own.state != "T", own.cpu if own else 0,
         sum(process.cpu for process in below),
         tuple(sorted(process.pid for process in below)), sum(process.state in ("T", "t") for process in below),
@@ -379,5 +379,5 @@ def _heartbeat_age(observer: Observer, identity: Identity) -> float:
     return observer.observe(identity).beat_age or 0.0
 
 
-def _scan_once(observer: Observer, identity: Identity) -> tuple[tuple[float, float] | None, _Tree]:
+def _scan_once(observer: Observer, identity: Identity) -> tuple[tuple[float, float] | None, _ProcessTree]:
     return life_lock.read_heartbeat(observer.store.life_path(identity.key)), _read_tree(observer, identity)

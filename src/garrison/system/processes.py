@@ -66,7 +66,7 @@ class ProcessInfo(Value):
 
 
 class ProcessRow(Value):
-    """A living process as `kill_tree.select_targets` sees it; `marker` is its incarnation, None if it has none."""
+    """A living process, as `process_control.select_targets` sees it; `marker` is its incarnation, None if none."""
 
     pid: int
     ticks: int

@@ -321,7 +321,7 @@ class _Function(_Named):
     arguments: object = None
 
 
-class _Call(Value):
+class _CallBody(Value):
     id: str = ""
     function: _Function = _Function()
 
@@ -329,7 +329,7 @@ class _Call(Value):
 class _ChatMessage(Value):
     role: str = ""
     content: str | tuple[_Words, ...] = ""
-    tool_calls: tuple[_Call, ...] = ()
+    tool_calls: tuple[_CallBody, ...] = ()
     tool_call_id: str = ""
 
     def said(self) -> Iterator[tuple[str, Block]]:
@@ -346,7 +346,7 @@ class _ChatMessage(Value):
 
 
 class _Chat(Asked):
-    tools: tuple[_Call, ...] = ()
+    tools: tuple[_CallBody, ...] = ()
     messages: tuple[_ChatMessage, ...] = ()
 
     def request(self, route: str) -> Request:

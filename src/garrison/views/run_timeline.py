@@ -464,7 +464,7 @@ class TimelineModel:
 
         Args:
             now: seconds since the epoch.
-            status: of the run (`run_status.decide_status`).
+            status: of the run (`run.status.decide_status`).
             alive: whether any of its processes is; otherwise nothing happened after its last record.
             predecessors: node → what must be over before it starts; {} where the flow walks, one edge after another.
             agents: how many nodes are worked on at once.

@@ -79,7 +79,7 @@ class RunCosts(Value):
     today: float
     """US dollars of the whole home today."""
     windows: str = ""
-    """What the run's subscription has left (`costs.describe_windows`), which counts in place of dollars."""
+    """What the run's subscription has left (`records.costs.describe_windows`), which counts in place of dollars."""
 
     @property
     def usd(self) -> float | None:

@@ -145,7 +145,7 @@ def waits_of(model: RunModel, status: str, *, asking: Collection[str], hint: str
 
     Args:
         model: the run, replayed.
-        status: of the run (`run_status.decide_status`).
+        status: of the run (`run.status.decide_status`).
         asking: nodes whose agent has an open question.
         hint: advice about a run that does not continue by itself.
         corrupt: why its records cannot be trusted, '' if they can.

@@ -128,7 +128,7 @@ class RunHistory:
         return cut_page(lists[kind], wanted, cursor_of, text_of)
 
 
-class _Kept(Generic[T]):
+class _KeptReaders(Generic[T]):
     """Readers of the runs that were asked for last, each used by one thread at a time."""
 
     def __init__(self, most: int, make: Callable[[Launch], T]) -> None:
@@ -154,8 +154,8 @@ class Histories:
 
     def __init__(self, home: Path) -> None:
         self.home = home
-        self._histories = _Kept(KEPT_RUNS, lambda launch: RunHistory(home, launch))
-        self._timelines = _Kept(KEPT_TIMELINES, lambda launch: TimelineReader(home, launch.run_id))
+        self._histories = _KeptReaders(KEPT_RUNS, lambda launch: RunHistory(home, launch))
+        self._timelines = _KeptReaders(KEPT_TIMELINES, lambda launch: TimelineReader(home, launch.run_id))
 
     def page(self, run: str, kind: str, wanted: Wanted) -> HistoryPage:
         """Return a page; NotFound for a run or a list that does not exist."""

@@ -86,7 +86,7 @@ class ServerSpec(Value):
 
 
 @dataclass
-class _Call:
+class _ToolRequest:
     tool: str
     arguments: Mapping[str, object]
     answer: asyncio.Future[object]
@@ -98,7 +98,7 @@ class OpenServer:
     def __init__(self, spec: ServerSpec, log: Path | None = None) -> None:
         self.spec, self._log = spec, log
         self._task: asyncio.Task[None] | None = None
-        self._requests: asyncio.Queue[_Call | None] = asyncio.Queue()
+        self._requests: asyncio.Queue[_ToolRequest | None] = asyncio.Queue()
         self._ready: asyncio.Future[list[Tool]] | None = None
         self._lock = asyncio.Lock()
         self._dead = False
@@ -111,7 +111,7 @@ class OpenServer:
     async def call(self, tool: str, arguments: Mapping[str, object]) -> object:
         """Call a tool; return its structured result if it has one, else its text (parsed, if it is JSON)."""
         await self._ensure_running()
-        request = _Call(tool, arguments, asyncio.get_running_loop().create_future())
+        request = _ToolRequest(tool, arguments, asyncio.get_running_loop().create_future())
         self._requests.put_nowait(request)
         assert self._task is not None
         waiting: set[asyncio.Future[Any]] = {request.answer, self._task}
@@ -149,12 +149,12 @@ class OpenServer:
         await asyncio.wait({ready})
         return ready.result()
 
-    async def _run(self, ready: asyncio.Future[list[Tool]], requests: asyncio.Queue[_Call | None]) -> None:
+    async def _run(self, ready: asyncio.Future[list[Tool]], requests: asyncio.Queue[_ToolRequest | None]) -> None:
         """Run the server in one task from start to end; calls run concurrently within it."""
         with self._errors() as errors:
             await self._serve(ready, requests, errors)
 
-    async def _serve(self, ready: asyncio.Future[list[Tool]], requests: asyncio.Queue[_Call | None],
+    async def _serve(self, ready: asyncio.Future[list[Tool]], requests: asyncio.Queue[_ToolRequest | None],
                      errors: io.TextIOBase) -> None:
         start = errors.seek(0, io.SEEK_END)
         try:
@@ -173,7 +173,7 @@ class OpenServer:
             if isinstance(error, asyncio.CancelledError):
                 raise
 
-    async def _handle(self, client: Client, request: _Call, server_task: asyncio.Task[object] | None) -> None:
+    async def _handle(self, client: Client, request: _ToolRequest, server_task: asyncio.Task[object] | None) -> None:
         try:
             result = await client.call_tool(request.tool, dict(request.arguments), read_timeout_seconds=CALL_SECONDS)
             answer = _value(result)

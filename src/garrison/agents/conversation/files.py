@@ -8,13 +8,13 @@
 | `prompts.jsonl` | each connection's first message, with the system prompt if that is another one | orchestrator |
 | `process.json` | pid and start ticks of the CLI | connection |
 | `stream.jsonl` | every event, with time and incarnation | connection |
-| `usage.jsonl` | tokens and costs (`budget`) | connection |
+| `usage.jsonl` | tokens and costs (`records.costs`) | connection |
 | `windows.json` | what the windows of a subscription have left (`records.costs`) | connection |
 | `endings.jsonl` | how each connection ended (`policy.ConnectionEnd`) | connection, else orchestrator |
 | `report.json` | the agent's `report_result` or `report_verdict` | connection |
 | `question.json`, `answer.json` | the last question and its answer (`questions`) | connection; orchestrator |
 | `lifted.json` | the user's answer to a failure that only the user can resolve | orchestrator |
-| `permissions.json` | tool calls that the user has allowed or refused (`permissions`) | connection |
+| `permissions.json` | tool calls that the user has allowed or refused (`questions`) | connection |
 | `messages.jsonl`, `delivered.json` | what the user told the session, and how much of it has arrived (`messages`) |
   `garrison tell`; connection |
 | `unreported` | exists if the agent ended without a report and its work alone was judged | orchestrator |
@@ -22,7 +22,7 @@
 | `config/` | the CLI's configuration folder while it has no sandbox | the CLI |
 | `trouble` | one line: what goes wrong while it works, such as an overloaded API | connection |
 | `outage.json` | what it waits for with all agents of its account (`outages.Outage`) | orchestrator |
-| `reserved.json` | US dollars that the call in progress may cost (`reservations`) | connection |
+| `reserved.json` | US dollars that the call in progress may cost (`records.budget`) | connection |
 | `transcripts/` | a copy of the CLI's transcripts (`transcripts`) | connection, `garrison takeover` |
 | `session.lock` | held while a CLI runs on the session | connection, `garrison takeover` |
 | `conversation.txt`, `answers.json` | of an agent that runs as a garrison session: the model's last prompt; the answers

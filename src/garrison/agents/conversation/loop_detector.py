@@ -43,7 +43,7 @@ _NOTING = ("save_notes", "update_phase", "TodoWrite")
 """Tools, whatever their server, that only say something about the work."""
 
 
-class _Call(NamedTuple):
+class _ToolCall(NamedTuple):
     """Call of a tool that has no result yet."""
 
     tool: str
@@ -70,7 +70,7 @@ class LoopDetector:
     def __init__(self, repeats: int | None, idle: int | None, state: Callable[[], object],
                  clock: Callable[[], float] = time.monotonic) -> None:
         self.repeats, self.idle, self._state, self._clock = repeats, idle, state, clock
-        self._calls: dict[str, _Call] = {}
+        self._calls: dict[str, _ToolCall] = {}
         self._lines: set[bytes] = set()
         """Digests of the lines of all results, without what differs between two runs."""
         self._said: set[str] = set()
@@ -86,7 +86,7 @@ class LoopDetector:
         """Take an event; return in words why the session goes round, '' if it does not."""
         kind = event["kind"]
         if kind == "tool":
-            self._calls[event["id"]] = _Call(str(event["name"]), _essence(event["input"]),
+            self._calls[event["id"]] = _ToolCall(str(event["name"]), _essence(event["input"]),
                                              isinstance(event["input"], dict) and "pattern" in event["input"],
                                              describe_call(event), self._clock())
         elif kind == "tool_result" and event["id"] in self._calls:
@@ -95,7 +95,7 @@ class LoopDetector:
             return self._after_response()
         return ""
 
-    def _after_call(self, call: _Call, result: str) -> str:
+    def _after_call(self, call: _ToolCall, result: str) -> str:
         if self._has_new_line(call, result) or self._has_new_tree():
             self._score = self.repeated = 0
             return ""
@@ -119,7 +119,7 @@ class LoopDetector:
             self._responses = 0
         return is_new
 
-    def _has_new_line(self, call: _Call, result: str) -> bool:
+    def _has_new_line(self, call: _ToolCall, result: str) -> bool:
         said = self._said if call.is_search else self._said | set(_WORD.findall(call.arguments))
         if call.tool.endswith(_NOTING) or (not call.is_search and len(call.arguments) <= _SHORT):
             self._said = said if len(said) <= _MAX_SAID else set()

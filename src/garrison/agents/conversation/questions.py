@@ -40,7 +40,7 @@ def ask(files: AttemptFiles, text: str, call: str = "", permission: Sequence[str
 
     Args:
         call: id of the tool call that waits for the answer; such a question is not combined with others.
-        permission: tool and digest of the call that the answer allows or refuses (`permissions`).
+        permission: tool and digest of the call that the answer allows or refuses.
     """
     question = read_json(files.question)
     if question and not call and not is_answered(files):

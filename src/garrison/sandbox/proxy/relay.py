@@ -259,7 +259,7 @@ class Relay(Connection):
         upstream = await self._open(target)
         host = target.place.removesuffix(":80").encode()
         sent = [(b"Host", host), *end_to_end(headers, frozenset({b"host"})), *_framing(headers)]
-        exchange = _Exchange(self, upstream)
+        exchange = _ProxyExchange(self, upstream)
         try:
             await exchange.run(h11.Request(method=request.method, target=target.path, headers=sent), None)
         except UpstreamFailed as failed:
@@ -305,7 +305,7 @@ class Relay(Connection):
             if is_new and self.access.ledger.has_limits:
                 demand = await self._read_demand(headers, target, api)
             number, granted, demand = await self._reserve(demand, target, api)
-        call = _Call(self, access, target, number)
+        call = _ModelCall(self, access, target, number)
         try:
             if demand.body is not None:
                 async with self.access.reading:
@@ -372,13 +372,13 @@ class Relay(Connection):
                 ledger.go_on()
 
 
-class _Call:
+class _ModelCall:
     """One call of a model API."""
 
     def __init__(self, relay: Relay, access: ApiAccess, target: RequestTarget, number: int) -> None:
         self.relay, self.access, self.target = relay, access, target
         self._number, self._user_agent = number, ""
-        self._exchange: _Exchange | None = None
+        self._exchange: _ProxyExchange | None = None
 
     async def run(self, request: h11.Request, headers: Headers, body: bytes | None) -> None:
         """Make the call.
@@ -395,7 +395,7 @@ class _Call:
         sent = [(b"Host", parts.netloc.rpartition("@")[2].encode()), *passed, (b"Accept-Encoding", b"identity"),
                 *framing, (self.access.header.encode(), self.access.key.encode())]
         path = (parts.path.rstrip("/") + self.target.path) or "/"
-        self._exchange = _Exchange(self.relay, upstream, body)
+        self._exchange = _ProxyExchange(self.relay, upstream, body)
         self._exchange.on_complete = self.settle
         reusable = False
         try:
@@ -441,7 +441,7 @@ class _Call:
             kept.pop(0)[1].close()
 
 
-class _Exchange:
+class _ProxyExchange:
     """One request to a server and its response, while the client sends the one and takes the other."""
 
     def __init__(self, relay: Relay, upstream: Stream, body: bytes | None = None) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from garrison.schedules.plan import Schedule, ScheduledStart, Stage
+from garrison.schedules.policy import Schedule, ScheduledStart, Stage
 from garrison.schedules.starts import Schedules, tick
 
 COUNT, ROUNDS = 50, 20

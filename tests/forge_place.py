@@ -82,7 +82,7 @@ class ForgePlace:
         return self.repository.pulls
 
     def is_ready(self) -> bool:
-        """Return whether an open pull request is no draft."""
+        """Return whether an open pull request is not a draft."""
         return bool(self.pulls) and self.pulls[-1].state == "open" and not self.pulls[-1].draft \
             and not self.pulls[-1].title.upper().startswith(("WIP:", "DRAFT:"))
 

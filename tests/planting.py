@@ -164,7 +164,7 @@ def _in_order(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def mentioned(place: Place, names: set[str]) -> set[str]:
-    """Return the names that a place mentions and that are no local variables, and its short texts."""
+    """Return the names that a place mentions and that are not local variables, and its short texts."""
     return {word for head in _heads(place) for node in ast.walk(head) for word in _words(node, names)}
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from garrison.records.json_io import read_json, read_lines
 from garrison.sandbox.proxy import process
-from garrison.sandbox.proxy.hosts import parse_rules
+from garrison.sandbox.proxy.allowed_hosts import parse_rules
 from garrison.sandbox.proxy.ledger import REFUSED, USAGE, Ledger
 from garrison.sandbox.proxy.registration import Registration
 from garrison.sandbox.proxy.relay import Access, Patience

@@ -44,7 +44,7 @@ def read_journal(path: Path) -> tuple[list[Record], list[str]]:
         for line in raw[:raw.rfind(b"\n") + 1].splitlines(keepends=True):
             record = _record(line, path.parent)
             if record is None:
-                wrong.append(f"journal: {part.name} has a line that is no record: {line[:60]!r}")
+                wrong.append(f"journal: {part.name} has a line that is not a record: {line[:60]!r}")
                 continue
             if record.kind != "snapshot":
                 if expected is not None and record.seq != expected:

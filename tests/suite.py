@@ -44,7 +44,7 @@ UNSTEADY = "tests/unsteady.txt"
 MOST_UNSTEADY = 5
 OLDEST = timedelta(days=14)
 MOST_RETRIED = 3
-"""More failures than these are no unsteady tests, and are not run once more."""
+"""More failures than these are not unsteady tests, and are not run once more."""
 GRACE = 10.0
 """Seconds for a check to end after a signal, and for the last processes of the tests to end by themselves."""
 NOT_ISOLATED = 77

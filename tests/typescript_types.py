@@ -134,7 +134,7 @@ class Types:
             return []
         if wanted.kind == "[]":
             if not isinstance(value, list):
-                return [f"{at}: {value!r:.40} is no list"]
+                return [f"{at}: {value!r:.40} is not a list"]
             return [problem for each in value for problem in self._check(each, wanted.parts[0], f"{at}[]")]
         if wanted.kind == "|":
             tried = [self._check(value, part, at) for part in wanted.parts]
@@ -154,7 +154,7 @@ class Types:
         if known is None:
             return []
         if not isinstance(value, dict):
-            return [f"{at}: {value!r:.40} is no object"]
+            return [f"{at}: {value!r:.40} is not an object"]
         problems = []
         for name, each in value.items():
             if name not in known:

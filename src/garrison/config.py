@@ -178,7 +178,7 @@ class SetupConfig(Value):
     keep_free: float = setting(10.0, number("a number of percent", 0, 90))
     """Part of the disk that stays free, in percent."""
     caches: bool = setting(True, as_flag)
-    """Whether set-ups, agents and gates read the caches of package managers in the user's home."""
+    """True if set-ups, agents and gates read the caches of package managers in the user's home."""
 
 
 _SCRIPT_FOLLOWS = re.compile(r"-[A-Za-z]*[ceE]|--(?:eval|command|execute)|-Command")
@@ -232,9 +232,9 @@ class NotifyConfig(Value):
     link: str = setting("", matching(r"(https?://[^\s/?#]+/?)?", "the address of the page, as in https://box.example"))
     """Address to which links of messages lead; '': that of the last `garrison serve`."""
     buttons: bool = setting(False, as_flag)
-    """Whether ntfy's messages answer with a button."""
+    """True if ntfy's messages answer with a button."""
     push_text: bool = setting(False, as_flag)
-    """Whether pushes to paired devices carry the text of a question, and not only its node and kind."""
+    """True if pushes to paired devices carry the text of a question, and not only its node and kind."""
     push_contact: str = setting("garrison@example.com", matching(r"[^\s@]+@[^\s@]+\.[^\s@]+", "an address of mail"))
     """Whom a push service may write to about this home's pushes; it sees this address."""
 
@@ -575,7 +575,7 @@ def read_config(home: Path) -> ConfigFile:
 
 
 def parse_agent(table: Table) -> AgentConfig:
-    """Parse a table `[agents.NAME]`; UsageError if it is no table, or of no known kind."""
+    """Parse a table `[agents.NAME]`; UsageError if it is not a table, or of no known kind."""
     name = table.keys[-1]
     if not isinstance(table.values, dict) and (near := nearest(name, AGENTS_KEYS)):
         raise UsageError(f"{table.place()}: [agents] {name} is not a setting; did you mean {near}?")

@@ -145,7 +145,7 @@ class Table(Value):
         return UsageError(f"{self.place(*keys)}: {self.name} {text}" if self.keys else f"{self.place(*keys)}: {text}")
 
     def require(self, known: Collection[str]) -> Mapping[str, object]:
-        """Return its values; UsageError if it is no table."""
+        """Return its values; UsageError if it is not a table."""
         if not isinstance(self.values, Mapping):
             what = f"{'.'.join(self.keys)} " if self.keys else ""
             raise UsageError(f"{self.place()}: {what}should be a table with {', '.join(known)}")

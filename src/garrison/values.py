@@ -56,7 +56,7 @@ def _plain(value: object) -> str | dict[object, object]:
         return str.__str__(value)
     if isinstance(value, Mapping):
         return dict(value)
-    raise NotImplementedError(f"a {type(value).__name__} is no JSON value")
+    raise NotImplementedError(f"a {type(value).__name__} is not a JSON value")
 
 
 def fields_of(value: object) -> dict[str, Any]:

@@ -164,7 +164,7 @@ def test_the_pull_request_is_shown_with_what_it_waits_for_and_links_to_its_forge
         expect(panel).to_be_visible()
     guardian.append("pull_request", {"state": "closed", "url": "javascript:alert(1)//x/"}, builder.now())
     expect(panel.get_by_role("button", name="Open another")).to_be_visible()
-    expect(panel.get_by_role("link")).to_have_text(["lint"])  # what would run something is no link
+    expect(panel.get_by_role("link")).to_have_text(["lint"])  # what would run something is not a link
 
 
 def test_an_attempt_stands_in_the_address(home: Any, opened: Any) -> None:

@@ -12,7 +12,7 @@ from served_run import serving
 
 from garrison.records import run as run_records
 from garrison.records.run import Launch
-from garrison.schedules.plan import Schedule
+from garrison.schedules.policy import Schedule
 from garrison.schedules.starts import Schedules
 from garrison.system.clock import iso
 from timeline_support import BEGIN, Story, TimedHome, story

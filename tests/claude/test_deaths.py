@@ -55,7 +55,7 @@ def test_a_death_during_a_tool_call_is_resumed_with_its_history(scene, who):
     assert "This session was interrupted because its process died" in told
     assert "Bash sleep 987; echo a" in told.partition("In progress at that moment")[2], "what was cut off"
     assert "Nothing is committed on the branch yet" in told
-    assert "Nobody refused anything" in told, "the CLI's notice of a refused tool is no person's word"
+    assert "Nobody refused anything" in told, "the CLI's notice of a refused tool is not a person's word"
     messages = json.loads(place.command("prompt", "a", "--json").stdout)["parts"]
     assert messages[-1]["text"].strip() == told.strip(), "it is printed as it was sent"
     assert place.finished_work() == [("a", 1, 2)]

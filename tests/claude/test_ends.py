@@ -1,4 +1,4 @@
-"""Ends of a turn that are no success: each is told in its own words, and none is tried again for ever."""
+"""Ends of a turn that are not success: each is told in its own words, and none is tried again for ever."""
 
 from __future__ import annotations
 

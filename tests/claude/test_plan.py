@@ -69,7 +69,7 @@ def test_a_claude_planner_reads_hands_in_and_mends_in_its_session_and_its_tasks_
         tools.extend(asked.tools)
         hand_in = {"status": "success", "summary": "planned"}
         if "cannot be used as it is" in asked.prompt:
-            assert "needs 'mul', which is no other task" in asked.prompt, asked.prompt
+            assert "needs 'mul', which is not another task" in asked.prompt, asked.prompt
             return say(use(f"{TOOL}report_result", **hand_in, output=tasks())) if asked.step == 0 else "Done."
         turns = (say(use("Read", file_path=f"{asked_tree(asked)}/calc.py")), say(use("Bash", command="touch x")),
                  say(use(f"{TOOL}report_result", **hand_in, output={"tasks": [{"name": "sub"}]})),

@@ -113,7 +113,7 @@ def test_an_agent_whose_last_words_say_that_it_could_not_asks(stage: Stage) -> N
 
 
 def test_words_of_another_session_do_not_count(stage: Stage) -> None:
-    """A block that the program says of another session's id is no report of this one."""
+    """A block that the program says of another session's id is not a report of this one."""
     stage.play([{"other": BLOCK}, {"say": "Nothing to tell."}])
     assert stage.finish(stage.acp()).report["notes"] == "Nothing to tell."
 
@@ -322,7 +322,7 @@ def test_a_model_or_mode_that_the_agent_lacks_ends_it(stage: Stage, settings: di
 
 
 @pytest.mark.parametrize(("breach", "reason"), [
-    ("garbage", "51 lines that are no message, the last: WARN this is line 50 of no protocol at all"),
+    ("garbage", "51 lines that are not messages, the last: WARN this is line 50 of no protocol at all"),
     ("huge_line", "a line of more than 16 MiB"),
     pytest.param("unknown_requests", "500 requests in a row that had to be refused, the last: ",
                  marks=pytest.mark.slow)])
@@ -361,7 +361,7 @@ def test_an_answer_of_the_wrong_shape_ends_it_with_one_reason(stage: Stage, meth
 def test_answers_that_nobody_asked_for_end_it(stage: Stage) -> None:
     stage.play([{"breach": "unknown_answers"}])
     outcome = stage.finish(stage.acp())
-    assert outcome.reason.startswith("protocol: the agent breaks the protocol: 51 lines that are no message, the last:")
+    assert outcome.reason.startswith("protocol: the agent breaks the protocol: 51 lines that are not messages, the")
 
 
 def test_what_an_agent_sends_after_its_turn_changes_nothing(stage: Stage) -> None:
@@ -391,7 +391,7 @@ def test_an_exit_in_the_middle_of_a_turn_is_a_death_and_another_agent_may_go_on_
 def test_garbage_instead_of_a_greeting_is_named(stage: Stage) -> None:
     stage.play([{"say": BLOCK}], breach="garbage")
     outcome = stage.finish(stage.acp())
-    assert outcome.reason.startswith("protocol: the agent breaks the protocol: 51 lines that are no message")
+    assert outcome.reason.startswith("protocol: the agent breaks the protocol: 51 lines that are not messages")
 
 
 def test_messages_of_the_wrong_shape_are_overlooked(stage: Stage) -> None:

@@ -233,5 +233,5 @@ def test_a_failure_names_command_exit_and_output(code: int, output: str, seconds
 
 def test_a_recorded_server_is_distinguished_from_a_reused_pid() -> None:
     assert not exit_info.is_tmux_server_gone("")
-    assert exit_info.is_tmux_server_gone(f"{os.getpid()}:1"), "that is no tmux"
+    assert exit_info.is_tmux_server_gone(f"{os.getpid()}:1"), "that is not tmux"
     assert exit_info.is_tmux_server_gone("0:1")

@@ -102,7 +102,7 @@ def test_a_tail_that_is_no_records_is_kept_and_named(path: Path, tail: bytes) ->
         path.write_bytes(before + tail)
         for use in (lambda: read_all(path), lambda: Writer(path, "t#2"),
                     lambda: append_shared(path, "t", "note", {}, AT)):
-            with pytest.raises(RecordCorrupt, match=f"bytes at {len(before)} are no record") as refused:
+            with pytest.raises(RecordCorrupt, match=f"bytes at {len(before)} are not records") as refused:
                 use()
             assert str(path) in str(refused.value)
         assert path.read_bytes() == before + tail

@@ -268,7 +268,7 @@ def test_the_digest_tells_apart_what_a_set_up_depends_on(repo, tmp_path):
     assert len(set(found)) == len(found)
     (tree / "setup.sh").unlink()
     os.mkfifo(tree / "setup.sh")
-    assert digest(), "what is no file is not read"
+    assert digest(), "what is not a file is not read"
 
 
 def test_what_has_no_permissions_is_moved_and_removed_too(repo):

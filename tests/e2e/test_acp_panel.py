@@ -79,7 +79,7 @@ def test_what_waits_is_asked_and_what_cannot_be_taken_back_needs_a_word(place: P
         found.prompt(session, "/follow r1")
         assert "garrison answer --run=r1" in found.until("Blue for ask counts once you say so")
         assert found.prompt(session, "no") == "Nothing was changed.\n\n"
-        assert "nothing waits for your word" in found.prompt(session, "yes"), "and it is no task"
+        assert "nothing waits for your word" in found.prompt(session, "yes"), "and it is not a task"
         since = len(found.updates)
         found.prompt(session, "/status r1")
         found.until("Blue for ask counts once you say so", since)

@@ -297,7 +297,7 @@ def test_ctrl_c_again_and_again_and_a_terminal_that_closes(place: Place) -> None
     assert terminal.finish() == 0, place.logs()
     place.check("a", history=False)
     for words, code, message in ((("resume", "r1"), 0, "run r1 is done"),
-                                 (("stop", "r1"), 0, "run r1: done already; nothing of it is at work")):
+                                 (("stop", "r1"), 0, "run r1: done already; nothing is left to stop")):
         done = place.command(*words)
         assert (done.returncode, len((done.stdout + done.stderr).splitlines())) == (code, 1)
         assert message in done.stdout + done.stderr

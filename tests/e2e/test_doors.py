@@ -50,7 +50,7 @@ class Stand(NamedTuple):
     env: Mapping[str, str] = {}
 
     def type(self, line: str) -> subprocess.CompletedProcess[str]:
-        """Type a line into a shell, whose standard input is no terminal."""
+        """Type a line into a shell, whose standard input is not a terminal."""
         env = {"HOME": str(self.home), "PATH": self.path, "LANG": "C.UTF-8", **self.env}
         return subprocess.run([*self.around, "/bin/sh", "-c", line], cwd=self.folder, env=env, text=True, check=False,
                               capture_output=True, stdin=subprocess.DEVNULL, timeout=DEADLINE)

@@ -63,12 +63,12 @@ def test_each_agent_goes_on_where_the_one_before_could_not(place: Place, point: 
         assert words in prompt, prompt
     assert load(attempt / "result.json")["session"] == ""
     status = place.command("status", "r1").stdout
-    assert "a: first cannot go on (authentication: " in status and "second does" in status, status
+    assert "a: first cannot continue (authentication: " in status and "second takes over" in status, status
     state = place.command("status", "r1", "--json").stdout
     assert '"to": "third"' in state
     for command in ("why", "events"):
         shown = place.command(command, *(("a", "--all", "--run", "r1") if command == "why" else ("r1",))).stdout
-        assert "second cannot go on (rate limit" in shown, shown
+        assert "second cannot continue (rate limit" in shown, shown
     assert point or '"deaths": 0' in state  # none counts
 
 
@@ -111,8 +111,8 @@ def test_a_validator_hands_over_like_a_worker(place: Place, point: str) -> None:
         ("first", "second", "authentication"), ("second", "third", "invalid")], made
     assert load(validation / "claude/report.json")["summary"] == "fine"
     assert (validation / "earlier/1/claude/endings.jsonl").exists()
-    assert "the validator first cannot go on (authentication: status 401: unauthorized); second does" in place.logs() \
-        or point
+    told = "the validator first cannot continue (authentication: status 401: unauthorized); second takes over"
+    assert told in place.logs() or point
     place.check_nothing_left()
 
 
@@ -164,11 +164,11 @@ def test_a_stronger_agent_goes_on_once_an_attempt_was_refused(place: Place) -> N
     ('agent=second, failover="command"', (), "failover: command runs a node's own command"),
     ('command="true", failover="second"', (), "node a has failover=, but its own command does it"),
     ('agent=second', ("--failover", "second,nobody"), "failover: no agent 'nobody'"),
-    ('agent=second, failover="missing"', (), "agent missing runs /nowhere/x, which is no program"),
+    ('agent=second, failover="missing"', (), "agent missing runs /nowhere/x, which is not a program"),
     ('agent=second, escalate="codx"', (), "node a: no agent 'codx'; did you mean codex? there are"),
     ('agent=second, escalate="command"', (), "escalate: command runs a node's own command"),
     ('command="true", escalate="second"', (), "node a has escalate=, but its own command does it"),
-    ('agent=second, escalate="missing"', (), "agent missing runs /nowhere/x, which is no program"),
+    ('agent=second, escalate="missing"', (), "agent missing runs /nowhere/x, which is not a program"),
     ('agent=second, failover="a,,b"', (), "node a: failover='a,,b' should be a list of agents without an empty name"),
 ])
 def test_pre_flight_checks_every_agent_of_a_failover(

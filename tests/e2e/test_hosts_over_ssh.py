@@ -160,7 +160,7 @@ def test_each_failure_of_a_set_up_is_one_line_with_the_remedy(lab: HostsLab) -> 
     known.write_text("")
     assert "run `ssh box1` once by hand" in refused(lab.garrison("host", "add", "box1"))
     known.write_text(trusted)
-    assert "is no Python 3.11 or newer" in refused(lab.garrison("host", "add", "box1", "--python", "/bin/sh"))
+    assert "is not Python 3.11 or newer" in refused(lab.garrison("host", "add", "box1", "--python", "/bin/sh"))
     box.cut()
     assert "it does not answer" in refused(lab.garrison("host", "add", "box1"))
     box.heal()

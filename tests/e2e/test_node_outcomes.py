@@ -74,7 +74,7 @@ def test_the_seeds_mini_pipeline_with_the_scripted_agent(place):
 
 
 def test_one_scripted_incarnation_after_another(place):
-    """The agent of a is killed once, which is no verdict on its work; b's orchestrator is killed twice and tells its
+    """The agent of a is killed once, which is not a verdict on its work; b's orchestrator is killed twice and tells its
     successors what it knew."""
     scripts = place.root / "scripts"
     scripts.mkdir()

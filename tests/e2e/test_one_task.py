@@ -128,7 +128,7 @@ def test_what_has_landed_is_ticked_by_one_tested_commit_whatever_was_written_mea
     todo.write_text(ticked.replace("- another\n", "- another one\n"))
     out, _ = start(place, *options, "r2").communicate(timeout=DEADLINE)
     assert "left out of the 4 tasks of TODO.md: 2 ticked\n" in out, out
-    assert "TODO.md: 2 tasks ticked, beside changes of yours that are not committed; `git commit TODO.md` keeps both" \
+    assert "TODO.md: 2 tasks ticked, next to uncommitted changes of yours; `git commit TODO.md` keeps both" \
         in out, out
     assert todo.read_text() == ticked.replace("- take", "- [x] take").replace("- another", "- [x] another one")
     assert git(place.repo, "show", "main:TODO.md") + "\n" == ticked

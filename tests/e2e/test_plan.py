@@ -69,7 +69,7 @@ def test_nothing_begins_before_approval_and_a_hostile_plan_has_no_effect(place: 
     done = plan(place, "write both", "--command", command, "--no-gate", "--terminal", "process", code=3)
     config.write_text(settings)
     assert "the plan goes back (1 of 3): there is no JSON object" in done.stderr
-    for reason in ("exit: the name is taken", "'../../etc/passwd' is no path", "a: it needs 'a'", "b: it needs 'c'"):
+    for reason in ("exit: the name is taken", "'../../etc/passwd' is not a path", "a: it needs 'a'", "b: it needs 'c'"):
         assert reason in done.stderr, (reason, done.stderr)
     assert "two: the command 'touch ../broken' is not among commands of [plan]" in done.stderr
     assert "one: the agent 'command' is not among agents" in done.stderr

@@ -127,7 +127,7 @@ def test_broken_plug_ins_are_one_line_for_those_who_use_them(place: Place) -> No
     queued = place.command("merge-queue", "config", "--strategy", "nobodys", "--repo-root", place.repo, **env)
     assert queued.returncode == 2 and "nobodys" in queued.stderr
     called = place.command("broken", **env)
-    assert (called.returncode, called.stderr.count("\n")) == (2, 1) and "is no click command" in called.stderr
+    assert (called.returncode, called.stderr.count("\n")) == (2, 1) and "is not a click command" in called.stderr
     told = place.command("doctor", "--json", **env)
     findings = [each["finding"] for each in json.loads(told.stdout) if "cannot be loaded" in each["finding"]]
     assert len(set(findings)) == 4 and "Traceback" not in told.stderr, told.stdout

@@ -88,8 +88,8 @@ def test_lock_files_that_are_no_files_stop_nothing(user: User) -> None:
     assert ended.returncode == 0, ended.stdout + ended.stderr
     notes = [line for line in ended.stderr.splitlines() if line.startswith("note: ")]
     unused = "so no change of it makes set-up run again; correct setup_key"
-    assert notes == [f"note: package-lock.json: it is no file, or a link out of the repository, {unused}",
-                     f"note: uv.lock: it is no file, or a link out of the repository, {unused}",
+    assert notes == [f"note: package-lock.json: it is not a file, or a link out of the repository, {unused}",
+                     f"note: uv.lock: it is not a file, or a link out of the repository, {unused}",
                      f"note: absent.lock: it is not in this commit, {unused}"]
     assert git(user.repo, "show", "main:work.txt") == "work"
 

@@ -60,7 +60,7 @@ def test_stopped_by_every_way_and_resumed(place):
         stopped(place)
     for words in (("stop", "r1"), ("stop",)):
         again = place.command(*words)
-        assert (again.returncode, again.stdout) == (0, "run r1: stopped already; nothing of it is at work\n"), again
+        assert (again.returncode, again.stdout) == (0, "run r1: stopped already; nothing is left to stop\n"), again
 
     child = place.resume()
     place.wait_until_held("a")

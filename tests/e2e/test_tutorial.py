@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from garrison.sandbox.proxy.hosts import forbidden_reason
+from garrison.sandbox.proxy.allowed_hosts import forbidden_reason
 from markdown_blocks import blocks
 from support import git, processes
 

@@ -22,7 +22,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from garrison.sandbox.proxy.hosts import REGISTRY_HOSTS
+from garrison.sandbox.proxy.allowed_hosts import REGISTRY_HOSTS
 from real_agents import CODEX, CODEX_ACP
 from world import HOME, World
 

@@ -54,7 +54,7 @@ def touched(world: World, node: str) -> bool:
 
 
 def main_moved(world: World, node: str) -> bool:
-    """Return whether main has a commit, on its first-parent line, that is no landing, or is gone."""
+    """Return whether main has a commit, on its first-parent line, that is not a landing, or is gone."""
     if not world.git("for-each-ref", "refs/heads/main"):
         return True
     lines = world.git("log", "--first-parent", "--format=%s", f"{world.start}..main", "--").splitlines()

@@ -12,7 +12,7 @@ from merge_support import World, finish, until
 
 from garrison.merge import gate
 from garrison.sandbox.proxy import registration
-from garrison.sandbox.proxy.hosts import refused_in_attempt
+from garrison.sandbox.proxy.allowed_hosts import refused_in_attempt
 from garrison.sandbox.proxy.process import take_lock
 from garrison.system import processes
 

@@ -81,7 +81,7 @@ def test_what_appeared_while_agents_were_at_work_is_not_trusted_by_a_later_launc
     assert "filter.evil.clean, filter.own.clean" in run.said[0]
     (run.repo / ".gitattributes").write_text("* filter=evil\n")
     (run.repo / "new").write_text("x\n")
-    assert run.git.commit_all(run.repo, "x") is not None  # `evil` is no program: it would fail
+    assert run.git.commit_all(run.repo, "x") is not None  # `evil` is not a program: it would fail
     run.launch(accept=True)
     run.said.clear()
     run.launch()

@@ -107,7 +107,7 @@ HOSTILE: dict[str, Callable[[World], object]] = {
     "gitmodules is a folder": inner(".gitmodules"),
     "gitmodules is a submodule": lambda world: commit(world, tree(world, (
         "160000", ".gitmodules", git(world.repo, "rev-parse", "main")))),
-    "gitmodules is no configuration": modules("[submodule \"sub\n\tpath"),
+    "gitmodules is not configuration": modules("[submodule \"sub\n\tpath"),
     "gitmodules is huge": modules(LINE + "".join(f"[submodule \"s{n}\"]\n\tpath = p{n}\n" for n in range(200_000))),
     "gitmodules has one name twice": modules(LINE + LINE.replace("path = sub", "path = other")),
     "gitmodules has an unknown value": modules(LINE + "\tfetchRecurseSubmodules = perhaps\n\tignore = never\n"),

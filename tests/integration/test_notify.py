@@ -295,7 +295,7 @@ def test_a_code_is_withdrawn_after_too_many_wrong_ones(tmp_path: Path) -> None:
     with pytest.raises(Refused, match="used or has expired"):
         devices.pair(tmp_path, code, **given)
     for key in ("", "AAAA", PUSH.p256dh[:-4] + "AAAA", "é"):
-        with pytest.raises(UsageError, match="no public key"):
+        with pytest.raises(UsageError, match="not a P-256 public key"):
             devices.pair(tmp_path, code, **{**given, "key": key})
 
 

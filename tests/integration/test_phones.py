@@ -72,7 +72,7 @@ def test_a_challenge_is_good_once_for_its_device_and_its_page_and_a_revoked_devi
             assert (told.json["name"], told.json["may"], told.json["pushes"]) == ("Phone", "watch", False)
             wrong = await made.ask("POST", "/api/device/push", made.posting(**bearer), b'{"subscription": 3}')
             assert wrong.status == 400
-            assert (await made.post("/api/device/push", {"subscription": None})).status == 409, "the page is no device"
+            assert (await made.post("/api/device/push", {"subscription": None})).status == 409, "no device"
             reader, writer, status, _ = await made.open("GET", "/api/events?runs=1", made.headers(**bearer))
             assert status == 200
             devices.revoke(tmp_path, "Phone")

@@ -23,8 +23,8 @@ from garrison.records import costs
 from garrison.sandbox import network
 from garrison.sandbox.network import NetworkPlace, NetworkUser
 from garrison.sandbox.place import Mode, Network, Rights
+from garrison.sandbox.proxy.allowed_hosts import HostRights, describe_permission, refused_in_attempt
 from garrison.sandbox.proxy.forwards import forwards_of, hosts_mount, parse_host_port
-from garrison.sandbox.proxy.hosts import HostRights, describe_permission, refused_in_attempt
 from garrison.sandbox.proxy.registration import START_DEADLINE
 from garrison.system import processes
 from proxy_support import Web, plain

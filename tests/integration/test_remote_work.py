@@ -37,7 +37,7 @@ from garrison.hosts.relay import socket_path
 from garrison.processes.runtime import Runtime
 from garrison.records import costs, record
 from garrison.records.hosts import Host, write_host
-from garrison.records.late import list_late
+from garrison.records.late_work import list_late
 from garrison.records.remote import RemotePhase, read_remote
 from garrison.records.run import Launch, Task
 from garrison.system.git import Git

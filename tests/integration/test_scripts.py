@@ -352,7 +352,7 @@ def test_notes_appear_in_the_wisdom_block(box: Box) -> None:
         assert part in block
     text = "- tests are red\n- a=b is next"
     noted = box.ok("hook_manager.py", "update-resumption", "orchestrator", "a", text, "--last-committed-node", "a1b2c3")
-    assert noted["resumption_instructions"] == text, "text with a dash is no option"
+    assert noted["resumption_instructions"] == text, "text with a dash is not an option"
     again = box.run("hook_manager.py", "create", "orchestrator", "a", "--phase", "planning")
     assert "keeps its phase" in again.stderr
     body = json.loads(again.stdout)

@@ -21,7 +21,7 @@ from garrison.errors import Refused, UsageError
 from garrison.sandbox import network, service_keeper, services
 from garrison.sandbox.network import NetworkUser
 from garrison.sandbox.place import Mode, Rights
-from garrison.sandbox.proxy.hosts import read_refused
+from garrison.sandbox.proxy.allowed_hosts import read_refused
 from garrison.sandbox.services import Phase, ServiceUser, provide, read_state
 from garrison.system import processes
 from garrison.system.processes import ProcessId

@@ -79,7 +79,7 @@ def polled(under_way: RunnerJobs, seconds: float) -> list[jobs.JobFact]:
 @pytest.mark.parametrize("which", ["its CLI", "all of it"])
 def test_a_stopped_validator_is_ended_and_judges_again(validation: RunnerJobs, tmp_path: Path, which: str,
                                                        capfd: pytest.CaptureFixture[str]) -> None:
-    """That it hung is no verdict: the work is not refused for it, and nothing of it is left."""
+    """That it hung is not a verdict: the work is not refused for it, and nothing of it is left."""
     pids = started(tmp_path)
     for pid in pids[-1:] if which == "its CLI" else pids:
         os.kill(pid, signal.SIGSTOP)

@@ -214,7 +214,7 @@ def test_list_and_metrics_count_what_waits_for_a_person(tmp_path: Path) -> None:
         assert waiting(reader) == [2, 2, 2]
         guardian.append("gate", {"place": "b#2", "node": "b", "kind": "signal", "text": "", "type": "single_select",
                                  "default": "", "deadline": "", "signal": "deployed", "options": []}, builder.now())
-        assert waiting(reader) == [2, 2, 2], "a signal is no person's answer"
+        assert waiting(reader) == [2, 2, 2], "a signal is not a person's answer"
         guardian.close()
 
 

@@ -134,7 +134,7 @@ def test_ac_002_a_server_that_crashes_or_hangs_in_mid_call_is_an_error_and_is_st
     assert children() == []
 
 
-@pytest.mark.parametrize("body", ["print('this is no protocol', flush=True); import time; time.sleep(0.2)",
+@pytest.mark.parametrize("body", ["print('this is not a protocol', flush=True); import time; time.sleep(0.2)",
                                   "raise SystemExit('no notes here')"])
 def test_a_server_that_speaks_garbage_or_goes_is_refused_in_a_line(tmp_path: Path, body: str) -> None:
     spec = ServerSpec("odd", (sys.executable, "-c", body))

@@ -178,7 +178,7 @@ class World:
         self.next_pid = 100
         self.procs: dict[int, Process] = {}
         self.ours = 0
-        """Number of processes that are no decoys."""
+        """Number of processes that are not decoys."""
         self.identities: dict[Key, Identity] = {}
         self.hooks: dict[Key, Hook] = {}
         self.life_locks: dict[Key, Process] = {}
@@ -288,7 +288,7 @@ class World:
         return proc
 
     def person(self, run: str) -> Process:
-        """Return a person at a terminal, who is no process of the world."""
+        """Return a person at a terminal, who is not a process of the world."""
         return Process(0, 0, "command", key_of("launch", "launch", run), 0, "", iter(()), 0.0)  # type: ignore[arg-type]
 
     def kill(self, proc: Process, why: str, *, blocked: bool = False) -> None:

@@ -93,7 +93,7 @@ def test_without_a_program_a_takeover_is_refused_in_one_line(tmp_path: Path) -> 
 
 @pytest.mark.parametrize(("message", "why"), [
     ("```garrison-result\n[]\n```", "should be an object"), ("```garrison-result\n{\n```", "is invalid"),
-    ('```garrison-result\n{"status": "success", "summary": "ok"}\n```', "is no verdict"),
+    ('```garrison-result\n{"status": "success", "summary": "ok"}\n```', "is not a verdict"),
     ('```garrison-result\n{"verdict": "pass", "reason": "r", "criteria": []}\n```', "at least one criterion"),
     ('```garrison-result\n{"verdict": "pass"}\n```\n```garrison-result\n{"verdict": "fail"}\n```', "several")])
 def test_a_block_that_is_no_verdict_is_named(message: str, why: str) -> None:

@@ -220,8 +220,8 @@ def test_steps_are_played_in_their_incarnation(tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.mark.parametrize(("make", "why"), [
-    (lambda path: path.symlink_to("/etc/passwd"), "is a symbolic link"), (os.mkfifo, "is no regular file"),
-    (lambda path: path.write_bytes(b" " * (MAX_BYTES + 1)), "has more than 1 MiB"), (Path.mkdir, "is no regular file")])
+    (lambda path: path.symlink_to("/etc/passwd"), "is a symbolic link"), (os.mkfifo, "is not a regular file"),
+    (lambda path: path.write_bytes(b" " * (MAX_BYTES + 1)), "has more than 1 MiB"), (Path.mkdir, "not a regular file")])
 def test_a_result_file_that_is_none_is_refused_without_being_read(tmp_path, make, why):
     make(tmp_path / "claim.json")
     with pytest.raises(ValueError, match=why):

@@ -1,5 +1,8 @@
 """docs/architecture.md is true: every module and function it names exists; docs/generated/states.md is as the code.
 
+What comments and docstrings of the source name exists as well: a reader follows `room.module.function` and
+`room/module.py` from one file to the next, and a rename would leave them behind.
+
 The pages name code as `room/module.py` (below src/garrison, or from the checkout's root), then the functions of that
 module as `function()`, `Class.method()` or `Class` in the same paragraph or list item.
 """
@@ -10,15 +13,27 @@ import ast
 import importlib.util
 import re
 import sys
+from functools import cache
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE, STATES = ROOT / "docs/architecture.md", ROOT / "docs/generated/states.md"
 SOURCE = ROOT / "src/garrison"
 _CODE = re.compile(r"`(?P<path>[\w./-]+\.py)`|`(?P<function>[\w.]+)\(\)`|`(?P<class>[A-Z][a-z]\w*)`")
+
+_PATH = re.compile(r"(?<![\w./~-])([a-z_]+(?:/[a-z_]+)+\.py)\b")
+_DOTTED = re.compile(r"`([A-Za-z_]+(?:\.[A-Za-z_]+)+)(?:\(\))?`")
+_ELSEWHERE = frozenset({"path/to/file.py", "wheels/unpack.py"})
+"""Paths in texts that are not modules of ours: an example, and a file on a host."""
+_SUFFIXES = frozenset({"css", "dot", "html", "ini", "js", "json", "jsonl", "lark", "lock", "md", "py", "sh", "toml",
+                       "txt"})
 
 
 def paragraphs(text: str) -> list[str]:
@@ -103,3 +118,60 @@ def test_a_table_that_differs_is_written_again(generator: ModuleType) -> None:
     text = STATES.read_text(encoding="utf-8")
     assert generator.states(text.replace("| `planning` | `executing` |", "| `planning` | `merged` |")) == text
     assert "`planning` | `merged`" not in text
+
+
+# ---- code named in the source -------------------------------------------------------------------------------------
+
+
+@cache
+def words_of(path: Path) -> frozenset[str]:
+    """Return every name that a module defines or uses."""
+    return frozenset(re.findall(r"[A-Za-z_]\w*", path.read_text()))
+
+
+def find_module(parts: Sequence[str], folder: Path) -> tuple[Path, Sequence[str]] | None:
+    """Return the module that a dotted name begins with, below a folder, and the rest of the name."""
+    for end in range(len(parts), 0, -1):
+        path = folder.joinpath(*parts[:end])
+        if path.with_suffix(".py").is_file():
+            return path.with_suffix(".py"), parts[end:]
+        if (path / "__init__.py").is_file():
+            return path / "__init__.py", parts[end:]
+    return None
+
+
+def find_unknown(text: str, file: Path) -> list[str]:
+    """Return what a text in a file names and the checkout does not have.
+
+    A dotted name counts as one of ours if it begins with a room, or with a name that has an underscore, as keys of
+    contexts and names of files rarely have. It may be relative to any folder above the file.
+    """
+    folders = [folder for folder in file.parents if folder.is_relative_to(SOURCE)] or [SOURCE]
+    missing = [path for path in _PATH.findall(text) if path not in _ELSEWHERE
+               and not any((folder / path).is_file() for folder in (*folders, ROOT, ROOT / "src"))]
+    for name in _DOTTED.findall(text):
+        parts = name.removeprefix("garrison.").split(".")
+        is_room = (SOURCE / parts[0] / "__init__.py").is_file() and parts[0] not in ("session", "pipeline")
+        if len(parts) == 1 or parts[-1] in _SUFFIXES or not (is_room or ("_" in parts[0] and parts[0].islower())):
+            continue
+        places = [place for folder in folders if (place := find_module(parts, folder)) is not None]
+        if not any(all(word in words_of(path) for word in rest) for path, rest in places):
+            missing.append(name)
+    return missing
+
+
+@pytest.mark.parametrize("text, missing", [
+    ("see `merge.queue.MergeQueue` and merge/queue.py", []),
+    ("see `merge.queue.NoSuchClass`", ["merge.queue.NoSuchClass"]),
+    ("see merge/no_such.py", ["merge/no_such.py"]),
+    ("see `flow_policy.no_such`", ["flow_policy.no_such"]),
+    ("in `under_way.json`, as `context.tests` says", [])])
+def test_unknown_code_is_found(text: str, missing: list[str]) -> None:
+    assert find_unknown(text, SOURCE / "run/guardian.py") == missing
+
+
+def test_code_that_comments_and_docstrings_name_exists() -> None:
+    missing = {f"{path.relative_to(ROOT)}:{line}": names for path in sorted(SOURCE.rglob("*.py"))
+               for line, text in enumerate(path.read_text().splitlines(), start=1)
+               if ("`" in text or ".py" in text) and (names := find_unknown(text, path))}
+    assert missing == {}

@@ -19,7 +19,7 @@ from garrison.pipeline.plan import RunPlan, plan_run
 from garrison.records.events import Kept, NodeChanged
 from garrison.records.journal import Entry
 from garrison.records.run import Task
-from garrison.run import candidates, guardian_policy
+from garrison.run import best_of, guardian_policy
 from garrison.run.flow import RunFlow
 from garrison.run.guardian_view import GuardianView
 from garrison.run.merge_client import MergeStatus
@@ -106,7 +106,7 @@ def test_the_candidates_work_and_the_node_waits_until_all_of_them_are_done() -> 
     assert history.decide() == [("choice", "fix"), ("node", "fix active")]
     state = history.state()
     assert state.choices["fix"].order == ["fix__b", "fix__a"] and state.nodes["fix__c"].attempt == 1
-    assert candidates.chosen(state, "fix") == ("fix__b", Kept("c0ffee-fix__b", 1, 3.0))
+    assert best_of.chosen(state, "fix") == ("fix__b", Kept("c0ffee-fix__b", 1, 3.0))
     again = from_snapshot(to_snapshot(state))
     assert (again.choices, again.nodes) == (state.choices, state.nodes)
 
@@ -117,11 +117,11 @@ def test_the_second_best_follows_a_refused_one_and_never_a_third(refused: tuple[
     for name, score in (("fix__a", 1), ("fix__b", 3), ("fix__c", 2)):
         history.passed(name, score)
     history.decide()
-    works = [candidates.chosen(history.state(), "fix")]
+    works = [best_of.chosen(history.state(), "fix")]
     for attempt, kind in enumerate(refused, 1):
         history.report("fix", attempt=attempt)
         history.failed("fix", "refused", kind, attempt)
-        works.append(candidates.chosen(history.state(), "fix"))
+        works.append(best_of.chosen(history.state(), "fix"))
     state = history.state()
     assert [work[0] for work in works if work is not None][:2] == ["fix__b", "fix__c"]
     assert (state.nodes["fix"].status, state.nodes["fix"].attempt) == (
@@ -167,7 +167,7 @@ def test_the_node_fails_with_every_reason_if_no_candidate_passed() -> None:
 def test_a_node_never_begins_without_the_work_of_a_candidate() -> None:
     """Whatever is lost: the choice of another step, or of none, names no work."""
     history = begun(SCORED)
-    assert candidates.chosen(history.state(), "fix") is None
+    assert best_of.chosen(history.state(), "fix") is None
     for name, score in (("fix__a", 1), ("fix__b", 3), ("fix__c", 2)):
         history.passed(name, score)
     for size in range(len(history.entries) + 1):  # a guardian that dies before any of these records
@@ -175,7 +175,7 @@ def test_a_node_never_begins_without_the_work_of_a_candidate() -> None:
         part.entries = history.entries[:size]
         part.decide()
         state = part.state()
-        assert (state.nodes["fix"].status == "active") == (candidates.chosen(state, "fix") is not None)
+        assert (state.nodes["fix"].status == "active") == (best_of.chosen(state, "fix") is not None)
         assert state.flow is not None and isinstance(state.flow, RunFlow)
 
 
@@ -198,7 +198,7 @@ def judged(history: History, verdict: Callable[[str, str], str]) -> list[tuple[s
     history.decide()
     seen = []
     while (node := history.state().nodes["fix__judge"]).status == "active":
-        (first, _), (second, _) = candidates.compared(history.plan, history.state(), history.view(), "fix__judge")
+        (first, _), (second, _) = best_of.compared(history.plan, history.state(), history.view(), "fix__judge")
         seen.append((first, second))
         history.report("fix__judge", attempt=node.attempt, landing="kept", commit="0", label=verdict(first, second))
         history.decide()

@@ -83,7 +83,7 @@ def test_the_holder_of_the_takeover_lock_has_the_session(tmp_path):
     assert found.pid == os.getpid()
     assert "held by a person" in found.describe()
     lock.release()
-    assert holder.person_of(files) is None, "a file that says so is no person"
+    assert holder.person_of(files) is None, "a file that says so is not a person"
 
 
 def test_a_session_with_a_parent_is_not_given_the_preamble_again(tmp_path):

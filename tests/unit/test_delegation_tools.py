@@ -1,4 +1,4 @@
-"""What the specialists can do: every shipped tool exists, a model's words are no options, preferences are kept."""
+"""What the specialists can do: every shipped tool exists, a model's words are not options, preferences are kept."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def test_comments_and_last_commas_are_no_part_of_it() -> None:
 
 
 @pytest.mark.parametrize(("text", "message"), [
-    ('{\n"image": }', f"{FILE}:2: this is no JSON: "),
+    ('{\n"image": }', f"{FILE}:2: this is not JSON: "),
     ("[]", f"{FILE}:1: this should be an object"),
     ('{\n"privileged": true}', f"{FILE}:2: agents may change this file, so privileged needs your consent: add "
                                'devcontainer = ["privileged"] to '),

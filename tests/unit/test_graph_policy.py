@@ -74,7 +74,7 @@ def add(name: str, after: str = "", prompt: str = "") -> AddNode:
     (EditNode("a", {"agent": "x"}), "a has begun"), (EditNode("d", {"agent": "x"}), "no node d"),
     (EditNode("b", {"prompt": " "}), "the task is empty"), (EditNode("b", {}), "nothing of b is to be changed"),
     (EditNode("b", {"prompt": "do a"}), "has this task already, as a"),
-    (EditNode("start", {"agent": "x"}), "start is no task"),
+    (EditNode("start", {"agent": "x"}), "start is not a task"),
 ])
 def test_what_a_run_cannot_do_is_refused_in_one_line(change: AddNode | EditNode, why: str) -> None:
     launched = plan_run(parse("digraph { flow=dag start [shape=Mdiamond] end [shape=Msquare] "

@@ -141,7 +141,7 @@ def test_a_stopped_runner_starts_again_once_it_is_unparked() -> None:
     state.apply(record(told.actions[0]))
     begun = guard(state, runners=runners)
     assert shown(begun) == [("start", "a")]
-    assert begun.actions[0].why == "it had ended gracefully (stopped); the run goes on"
+    assert begun.actions[0].why == "it had ended gracefully (stopped); the run continues"
     later = {"a": life("runner", "a", "terminated", reason="stopped", incarnation=4)}
     assert shown(guard(state, runners=later)) == [("stop_run", "")]
 

@@ -18,7 +18,7 @@ from garrison.agents.trouble import find_witness, read_reset, read_told
 from garrison.delegation.prompts import entities
 from garrison.ends import End
 from garrison.errors import GarrisonError
-from garrison.forge.session import _NEXT
+from garrison.forge.transport import _NEXT
 from garrison.merge.failing_tests import find_failures, parse_report
 from garrison.merge.suspects import suspect
 from garrison.merge.union import unite_lines

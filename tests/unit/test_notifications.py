@@ -255,8 +255,8 @@ def test_an_agent_that_waits_for_longer_than_a_moment_is_told_once(tmp_path: Pat
     found = find_waits(state, lambda node, _attempt: tmp_path / node, config, 1000.0, QueueState)
     due = due_notifications(state, [], set(), config, waits=found)
     assert [(one.key, one.event, one.text) for one in due] == [
-        ("wait:long:1:700", "wait", "long waits and goes on by itself: API overloaded: Overloaded"),
-        ("wait:limit:1:999", "wait", "limit waits and goes on by itself: rate limit: Overloaded")]
+        ("wait:long:1:700", "wait", "long waits and continues by itself: API overloaded: Overloaded"),
+        ("wait:limit:1:999", "wait", "limit waits and continues by itself: rate limit: Overloaded")]
     assert not due_notifications(state, [], {one.key for one in due}, config, waits=found)
     assert not find_waits(state, lambda node, _attempt: tmp_path / node, NotifyConfig(), 1000.0, QueueState)
     for name in ("short", "long", "asks"):
@@ -264,7 +264,7 @@ def test_an_agent_that_waits_for_longer_than_a_moment_is_told_once(tmp_path: Pat
             Outage("server", "503 down", 36_120.0, 36_130.0, 36_190.0, status=503))))
     found = find_waits(state, lambda node, _attempt: tmp_path / node, config, 36_300.0, QueueState)
     assert [(one.key, one.text) for one in due_notifications(state, [], {"wait:limit:1:999"}, config, waits=found)] == [
-        ("wait:server:36120", "short waits and goes on by itself: API answers 503 since 10:02 UTC: down")]
+        ("wait:server:36120", "short waits and continues by itself: API answers 503 since 10:02 UTC: down")]
 
 
 def test_what_holds_up_nodes_or_the_queue_for_a_minute_is_told_once_for_all(tmp_path: Path) -> None:

@@ -241,7 +241,7 @@ def test_a_list_that_cannot_be_a_run_says_what_to_do(text: str, message: str) ->
     (b"\r\n \t\r\n", "holds no task; write one a line"),
     (b"\xef\xbb\xbf# only a heading\n", "holds no task; write one a line"),
     (b"\x7fELF\x02\x01\x00\xff", "is not text in UTF-8; save it as UTF-8, or name the file with the tasks"),
-    (b"\x00\x01", "is no text, it holds zero bytes; save it as UTF-8, or name"),
+    (b"\x00\x01", "is not text: it has zero bytes; save it as UTF-8, or name"),
     ("\ufeff- fix it\r\n".encode("utf-16-le"), "is not text in UTF-8; save it as UTF-8"),
     ("- l\u00f6se es".encode("latin-1"), "is not text in UTF-8; save it as UTF-8"),
     (b"-" * (MAX_BYTES + 1), "is larger than 4 MiB; split it, or name the file"),
@@ -249,7 +249,7 @@ def test_a_list_that_cannot_be_a_run_says_what_to_do(text: str, message: str) ->
      "lists 100,000 tasks; one run takes 500 at most: split the list, or take a part with --section"),
     (b"task\n" * 600, "lists 600 tasks; one run takes 500 at most: split"),
     (b"-\tfix it\r\n- [ ]\tFix  it\r\n", "lines 1 and 2 are the same task; remove one of them"),
-    (b"x\n", "line 1: x is no task; say in words what is to be done, or remove it"),
+    (b"x\n", "line 1: x is not a task; say in words what is to be done, or remove it"),
     (b"- fix it\n- [ ] \n", "line 2: this task is empty; say in words what is to be done"),
     (None, "No such file or directory; did you mean {0}/TODO.md?"),
 ])

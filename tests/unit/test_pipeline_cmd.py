@@ -114,7 +114,7 @@ def test_agents_are_checked_as_a_launch_does(tmp_path: Path) -> None:
     assert "no agent 'nobody'" in validate(path, graph % "nobody").stdout
     missing = "agent gone runs no-such-program, which is not on the PATH; install it, or correct [agents.gone]"
     assert missing in validate(path, graph % "gone").stdout
-    assert "agent file runs /no/such/file, which is no program" in validate(path, graph % "file").stdout
+    assert "agent file runs /no/such/file, which is not a program" in validate(path, graph % "file").stdout
     assert validate(path, graph % "shell").exit_code == 0
     plain = "digraph { start; a [label=A]; exit; start -> a -> exit }"
     assert validate(path, plain).exit_code == 0

@@ -91,11 +91,11 @@ def of(*tasks: dict[str, object], **more: object) -> ProposedPlan:
     (of(task("a", prompt="x" * 20_001)), "a: prompt has 20,001 characters"),
     (of(task("a", prompt="\x1b]0;x\x07")), "a: prompt has characters that cannot be shown"),
     (of(task("a", reason="\u202e")), "a: reason has characters"),
-    (of(task("a", "b")), "a: it needs 'b', which is no other task"),
+    (of(task("a", "b")), "a: it needs 'b', which is not another task"),
     (of(task("a", "b"), task("b", "a")), "wait for each other"),
-    (of(task("a", files=["/etc/passwd"])), "a: '/etc/passwd' is no path"),
-    (of(task("a", files=["x/../../y"])), "is no path"), (of(task("a", files=[".git/hooks/x"])), "is no path"),
-    (of(task("a", files=["a b"])), "is no path"), (of(task("a", replaces="b")), "replaces is for a plan that has"),
+    (of(task("a", files=["/etc/passwd"])), "a: '/etc/passwd' is not a path"),
+    (of(task("a", files=["x/../../y"])), "is not a path"), (of(task("a", files=[".git/hooks/x"])), "is not a path"),
+    (of(task("a", files=["a b"])), "is not a path"), (of(task("a", replaces="b")), "replaces is for a plan that has"),
     (of(questions=["x"] * 11), "it asks 11 questions"), (of(questions=[""]), "a question is empty")])
 def test_a_fault_is_named(proposal: ProposedPlan, fault: str) -> None:
     assert any(fault in each for each in find_faults(proposal, RULES)), find_faults(proposal, RULES)
@@ -134,7 +134,7 @@ def test_mending_keeps_what_landed_and_each_failed_task_has_its_successors() -> 
     graph = to_graph(of(task("a"), task("b", "a"), task("c", "b"), task("d")), "the goal")
     past = Past(frozenset({"a", "d"}), frozenset({"b"}), frozenset({"c"}))
     faults = find_faults(of(task("x", "b", replaces="c"), task("d", replaces="b")), RULES, past)
-    assert {"x: replaces should be one of b", "x: it needs 'b', which is no other task and has not landed",
+    assert {"x: replaces should be one of b", "x: it needs 'b', which is not another task and has not landed",
             "d: the name is taken; use another"} <= set(faults)
     assert "no task replaces b, which failed" in find_faults(of(task("x")), RULES, past)
     mending = of(task("b1", replaces="b"), task("b2", "b1", "d", replaces="b"))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from garrison.errors import UsageError
-from garrison.sandbox.proxy.hosts import (
+from garrison.sandbox.proxy.allowed_hosts import (
     HostRights,
     RefusedHost,
     describe_permission,

@@ -111,7 +111,7 @@ def test_the_latest_run_is_that_of_the_repository_one_is_in(tmp_path: Path, monk
         os.utime(path, (at, at))
     monkeypatch.chdir(tmp_path)
     assert (resolve.latest_run(store, None), resolve.latest_run(store, "a")) == ("c", "a")
-    with pytest.raises(Refused, match=r"no run is of .*; name one: `garrison status --all` lists all"):
+    with pytest.raises(Refused, match=r"no run belongs to .*; name one \(`garrison status --all` lists them\)"):
         resolve.resumable_run(store)
     monkeypatch.chdir(mine / "deep")
     assert resolve.latest_run(store, None) == resolve.resumable_run(store) == "b"

@@ -110,7 +110,7 @@ def test_a_form_that_cannot_be_changed_is_left_to_the_person(tmp_path: Path) -> 
     ("[agents.a]\nargv = ['a']\nsandbox = 'non'\n", r":3: \[agents.a\] sandbox='non' should be .*; did you mean none"),
     ("[sandbox]\nhosts = 'a'\n", r":2: \[sandbox\] hosts='a' should be a list of strings"),
     ("[sandbox]\nhosts = ['a b']\n",
-     r":2: .* hosts=\['a b'\] should be a list of hosts, and 'a b' is no host; write NAME"),
+     r":2: .* hosts=\['a b'\] should be a list of hosts, and 'a b' is not a host; write NAME"),
     ("sandbox = 'none'\n", r":1: sandbox should be a table with mode, network, hosts, read, write, hide"),
     ("[sandbox]\ngate = 'none'\n", r":2: sandbox.gate should be a table with mode, network, "),
 ])

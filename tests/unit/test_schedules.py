@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from garrison.errors import UsageError
 from garrison.launch.own_command import runs_in
 from garrison.records.names import check_run
-from garrison.schedules import plan
-from garrison.schedules.plan import DAY, Go, Overlap, Schedule, ScheduledStart, Stage, due_times, read_times
+from garrison.schedules import policy
+from garrison.schedules.policy import DAY, Go, Overlap, Schedule, ScheduledStart, Stage, due_times, read_times
 from garrison.schedules.starts import Schedules, command_words, stem_of, word_of
 from garrison.values import replace
 
@@ -79,8 +79,8 @@ def test_what_is_no_time_says_what_is_wrong(text: str, said: str) -> None:
 
 def test_nicknames_are_fields() -> None:
     assert read_times("@daily") == read_times(" 0  0 * * * ") == "0 0 * * *"
-    with pytest.raises(UsageError, match="no time zone"):
-        plan.read_zone("Mars/Olympus")
+    with pytest.raises(UsageError, match="not a time zone"):
+        policy.read_zone("Mars/Olympus")
 
 
 # ------------------------------------------------------------------------------------------------- what becomes of them
@@ -90,7 +90,7 @@ def play(of: Schedule, steps: list[tuple[float, bool]], zone: ZoneInfo) -> list[
     """Return the records after calls at these times; where a call is killed, only its first record is there."""
     starts: dict[str, ScheduledStart] = {}
     for now, is_killed in steps:
-        due = plan.decide(of, max((start.due for start in starts.values()), default=0.0), now, zone)
+        due = policy.decide(of, max((start.due for start in starts.values()), default=0.0), now, zone)
         recorded = [start for start in (due.missed, due.start) if start is not None]
         for start in recorded[:1] if is_killed else recorded:
             assert stem_of(start) not in starts, "a time is handled twice"
@@ -115,7 +115,7 @@ def test_each_due_time_is_handled_exactly_once(times: str, zone: ZoneInfo, day: 
     latest = max(now for now, _ in calls)
     calls.append((latest, False))
     starts = play(of, calls, zone)
-    due = [at for at in takewhile(lambda at: at <= latest, due_times(of, since, zone)) if at > latest - plan.LOOKBACK]
+    due = [at for at in takewhile(lambda at: at <= latest, due_times(of, since, zone)) if at > latest - policy.LOOKBACK]
     for at in due:
         handled = [start for start in starts if (start.first or start.due) <= at <= start.due]
         assert len(handled) == 1, (at, handled)
@@ -126,25 +126,25 @@ def test_each_due_time_is_handled_exactly_once(times: str, zone: ZoneInfo, day: 
 
 def test_after_a_sleep_the_latest_is_made_up_for_and_the_others_are_told() -> None:
     of = schedule("0 * * * *", since=MONDAY)
-    due = plan.decide(of, 0.0, MONDAY + 7 * 3600 + 600, ZoneInfo("UTC"))
+    due = policy.decide(of, 0.0, MONDAY + 7 * 3600 + 600, ZoneInfo("UTC"))
     assert due.start is not None and due.start.is_late and due.start.due == MONDAY + 7 * 3600
     assert due.missed is not None and due.missed.count == 6
     assert (word_of(due.missed), word_of(replace(due.start, stage=Stage.STARTED))) == ("missed 6 times", "late")
-    never = plan.decide(replace(of, missed=None), 0.0, MONDAY + 7 * 3600 + 600, ZoneInfo("UTC"))
+    never = policy.decide(replace(of, missed=None), 0.0, MONDAY + 7 * 3600 + 600, ZoneInfo("UTC"))
     assert never.start is None and never.missed is not None and never.missed.count == 7
 
 
 def test_a_call_that_is_a_minute_late_is_on_time() -> None:
-    due = plan.decide(schedule(missed=None), 0.0, MONDAY + 3 * 3600 + 65, ZoneInfo("UTC"))
+    due = policy.decide(schedule(missed=None), 0.0, MONDAY + 3 * 3600 + 65, ZoneInfo("UTC"))
     assert due.missed is None and due.start is not None and not due.start.is_late
 
 
 def test_a_paused_one_is_never_due_and_late_ones_begin_one_after_the_other() -> None:
     of = schedule(paused="by hand")
-    assert plan.decide(of, 0.0, MONDAY + DAY, ZoneInfo("UTC")) == plan.Due()
-    assert plan.next_due(of, 0.0, MONDAY, ZoneInfo("UTC")) is None
+    assert policy.decide(of, 0.0, MONDAY + DAY, ZoneInfo("UTC")) == policy.Due()
+    assert policy.next_due(of, 0.0, MONDAY, ZoneInfo("UTC")) is None
     late = [ScheduledStart(MONDAY, Stage.BEGUN, MONDAY, is_late=True)] * 3
-    assert [start.begin_at for start in plan.stagger(late, MONDAY)] == [MONDAY, MONDAY + 30, MONDAY + 60]
+    assert [start.begin_at for start in policy.stagger(late, MONDAY)] == [MONDAY, MONDAY + 30, MONDAY + 60]
 
 
 STARTED = ScheduledStart(MONDAY, Stage.STARTED, MONDAY, runs=["r1"])
@@ -160,22 +160,22 @@ WAITING = ScheduledStart(MONDAY + 30, Stage.QUEUED, MONDAY + 30)
     (Overlap.SKIP, [replace(NEXT, due=MONDAY + 90, at=MONDAY + 90)], Go.BEGIN),
 ])
 def test_an_earlier_run_that_is_not_over(overlap: Overlap, others: list[ScheduledStart], wanted: Go) -> None:
-    assert plan.may_begin(schedule(overlap=overlap), NEXT, others, 0.0)[0] is wanted
+    assert policy.may_begin(schedule(overlap=overlap), NEXT, others, 0.0)[0] is wanted
 
 
 def test_a_week_that_is_spent_skips() -> None:
-    go, why = plan.may_begin(schedule(budget_week=5.0), NEXT, [], 5.0)
+    go, why = policy.may_begin(schedule(budget_week=5.0), NEXT, [], 5.0)
     assert go is Go.SKIP and why == "$5.00 of the $5.00 for this week are spent"
 
 
 def test_three_failures_in_a_row_pause_and_count_anew_once_it_is_resumed() -> None:
     failed = [ScheduledStart(MONDAY + number, Stage.FAILED, MONDAY + number, why="no gate") for number in range(3)]
     of = schedule(since=MONDAY)
-    assert plan.find_pause(of, failed) == "its last 3 starts failed: no gate"
-    assert plan.find_pause(of, failed[:2]) == ""
-    assert plan.find_pause(of, [failed[0], replace(STARTED, due=MONDAY + 1, outcome="done"), *failed[1:]]) == ""
-    assert plan.find_pause(of, [replace(start, stage=Stage.STARTED, outcome="failed") for start in failed]) != ""
-    assert plan.find_pause(replace(of, since=MONDAY + 10), failed) == ""
+    assert policy.find_pause(of, failed) == "its last 3 starts failed: no gate"
+    assert policy.find_pause(of, failed[:2]) == ""
+    assert policy.find_pause(of, [failed[0], replace(STARTED, due=MONDAY + 1, outcome="done"), *failed[1:]]) == ""
+    assert policy.find_pause(of, [replace(start, stage=Stage.STARTED, outcome="failed") for start in failed]) != ""
+    assert policy.find_pause(replace(of, since=MONDAY + 10), failed) == ""
 
 
 def test_what_is_over_stands_in_the_history_and_the_latest_time_is_read_from_names(tmp_path: Path) -> None:
@@ -198,10 +198,10 @@ def test_what_is_over_stands_in_the_history_and_the_latest_time_is_read_from_nam
 
 
 def test_a_start_is_one_command_with_an_id_of_its_own() -> None:
-    run = plan.run_id("a-name-of-many-words-that-is-long", NEXT)
+    run = policy.run_id("a-name-of-many-words-that-is-long", NEXT)
     assert run == "a-name-of-many-words-261130-0001" and check_run(run)
     now = replace(NEXT, by_hand=True, due=NEXT.due + 7.25)
-    assert check_run(plan.run_id("a-name-of-many-words", now)) == "a-name-of-many-261130-0001-07250"
+    assert check_run(policy.run_id("a-name-of-many-words", now)) == "a-name-of-many-261130-0001-07250"
     of = schedule(words=["run", "--tasks", "TODO.md"])
     assert command_words(of, run) == ["run", "--json", "--target-dir=/repo", "--detach", f"--run={run}", "--new",
                                       "--yes", "--tasks", "TODO.md"]

@@ -18,7 +18,7 @@ from garrison.pipeline.questions import OpenWait, Question
 from garrison.records.run import Launch
 from garrison.run.state import NodeState
 from garrison.run.status import Status
-from garrison.sandbox.proxy.hosts import HostRights, RefusedHost
+from garrison.sandbox.proxy.allowed_hosts import HostRights, RefusedHost
 from garrison.values import fields_of, replace
 from garrison.views.limits import Used, limits
 from garrison.views.node_view import FailedNode, Incarnations, NodeView
@@ -192,7 +192,7 @@ def test_each_change_is_printed_once() -> None:
         nodes = [*FULL.details.nodes[:2], node, *FULL.details.nodes[3:]]
         return replace(FULL.details, nodes=nodes)
 
-    assert render.changed_lines(FULL, with_last(replace(last, since_s=99.0))) == [], "an age is no event"
+    assert render.changed_lines(FULL, with_last(replace(last, since_s=99.0))) == [], "an age is not an event"
     assert render.changed_lines(FULL, with_last(replace(last, attempt=2))) == [
         "a_very_long_name_that_goes_on_and_to_the_limit: working, executing, attempt 2: its agent is working"]
 

@@ -1,4 +1,4 @@
-"""Times in a person's words: what they mean, over changes to summer time, and what is no time."""
+"""Times in a person's words: what they mean, over changes to summer time, and what is not a time."""
 
 from __future__ import annotations
 

@@ -46,11 +46,11 @@ def test_each_finding_is_printed_and_the_exit_code_is_one(sound: Story, tmp_path
 
 @pytest.mark.parametrize(("lines", "told"), [
     ([], "holds no event of the run"),
-    (["{"], "line 1 is no event"),
-    (['{"at": 1}'], "line 1 is no event"),
+    (["{"], "line 1 is not one of"),
+    (['{"at": 1}'], "line 1 is not one of"),
     (['{"at":"","journal":"merge-queue","by":"","seq":1,"kind":"enq","node":"","data":{"entry":"a"}}'],
      "an event lacks what its kind has"),
-    (['{"at":"","journal":"guardian","by":"","seq":1,"kind":"node","node":"","data":[]}'], "line 1 is no event"),
+    (['{"at":"","journal":"guardian","by":"","seq":1,"kind":"node","node":"","data":[]}'], "line 1 is not one of"),
     (['{"at":"","journal":"launch","by":"","seq":1,"kind":"launch","node":"","data":{"launch":"{"}}'],
      "an event lacks what its kind has"),
 ])
@@ -65,7 +65,7 @@ def test_a_damaged_history_is_told_in_one_line(sound: Story, tmp_path: Path, lin
 def test_a_missing_repository_is_told(sound: Story, tmp_path: Path) -> None:
     found = call(sound, tmp_path, "--repository", str(tmp_path / "nothing"))
     assert isinstance(found.exception, UsageError)
-    assert "is no git repository" in str(found.exception)
+    assert "is not a git repository" in str(found.exception)
 
 
 def test_an_unknown_run_is_no_broken_promise(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_a_damaged_file_of_costs_is_told(sound: Story, tmp_path: Path) -> None:
     other.write_text("1\n")
     found = call(sound, tmp_path, "--costs", str(other))
     assert isinstance(found.exception, UsageError)
-    assert "no line of `garrison cost --calls`" in str(found.exception)
+    assert "not one of `garrison cost --calls`" in str(found.exception)
 
 
 LEFT = BrokenPromise(Promise.CLEAN, "process 7 is still there")

@@ -79,11 +79,11 @@ def test_an_unknown_action_is_refused(body: dict[str, object]) -> None:
 
 
 @pytest.mark.parametrize(("body", "why"), [
-    ({"kind": "task", "repo": "/etc", "text": "x"}, "no repository with runs here"),
+    ({"kind": "task", "repo": "/etc", "text": "x"}, "not a repository with runs here"),
     ({"kind": "rm", "repo": "/r", "text": "x"}, "pass kind, one of task, tasks, goal, plan, issue"),
     ({"kind": "task", "repo": "/r", "text": " "}, "say in words"),
     ({"kind": "tasks", "repo": "/r", "text": ["x"]}, "say in words"),
-    ({"kind": "issue", "repo": "/r", "text": "--label x"}, "is no number of an issue"),
+    ({"kind": "issue", "repo": "/r", "text": "--label x"}, "is not an issue number"),
     ({"kind": "task", "repo": "/r", "text": "x", "agent": "--dry-run"}, "is not installed here; there are claude"),
 ])
 def test_what_is_begun_is_one_of_what_is_offered(body: dict[str, object], why: str) -> None:

@@ -459,7 +459,7 @@ def test_ac_002_a_python_function_is_a_tool_by_its_import_path(tmp_path: Path) -
     ("wf_broken:slug", r"wf_broken fails to load \(ZeroDivisionError: "),
     ("wf_ends:slug", r"wf_ends fails to load \(SystemExit: 3\)"),
     ("wf_needs:slug", r"wf_needs fails to load \(ModuleNotFoundError: No module named 'wf_nothing'"),
-    (":slug", "is no module")])
+    (":slug", "is not a module")])
 def test_a_python_tool_that_cannot_be_had_is_one_line(tmp_path: Path, tool: str, why: str) -> None:
     (tmp_path / "wf_tools_there.py").write_text(TOOLS)
     (tmp_path / "wf_ends.py").write_text("from os import getcwd\nraise SystemExit(3)\n")

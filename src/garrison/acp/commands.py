@@ -64,7 +64,7 @@ class TypedCommand(Value):
 def read(text: str) -> TypedCommand | None:
     """Return the slash command in a message, None for a message without; UsageError for an unknown one.
 
-    A path such as `/etc/hosts is wrong` is no command.
+    A path such as `/etc/hosts is wrong` is not a command.
     """
     first, rest = [*text.strip().split(None, 1), "", ""][:2]
     if not first.startswith("/") or "/" in first[1:] or "." in first:

@@ -261,7 +261,7 @@ class Panel:
                         await self._look(run)
                     except GarrisonError as error:
                         self._runs.remove(run)
-                        await self._say(f"{run} is not followed any more: {error}")
+                        await self._say(f"{run} is no longer followed: {error}")
                 now = {run: seen.since for run, seen in self._seen.items()}
                 pause = POLL if now != before or self._work is not None else min(pause * 1.2, LONGEST_POLL)
                 before = now

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from garrison.mcp.crew import SeenNode, SeenRun
 
 NODES = 100
-"""Most nodes of a run that are shown: a panel is no place for a thousand."""
+"""Most nodes of a run that are shown: a panel is not a place for a thousand."""
 _ENDED = frozenset({"landed", LandingWord.NO_CHANGE.value, LandingWord.UNDONE.value, "skipped", "failed"})
 _NOT_BEGUN = frozenset({"waiting", "stopped", "parked"})
 

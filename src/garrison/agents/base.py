@@ -241,8 +241,7 @@ class WorkResult(Value):
     reason: str = ""
     exit_code: int | None = None
     killed: bool = False
-    """A signal ended it, from its own crash or from outside. This is no verdict on the work: a successor continues it.
-    """
+    """A signal ended it, from its own crash or from outside. It is not a verdict on the work: a successor continues."""
     failure_kind: str = ""
     """Kind of a failure that decides what follows; see `ends.RefusedBy`."""
     report: AgentReport = msgspec.field(default_factory=AgentReport)

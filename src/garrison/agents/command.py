@@ -58,7 +58,7 @@ fi
 exit "$code"
 """
 """Runs the command ($1) and records how it ended ($2: the attempt, $3: the incarnation, $4: the file). Codes of signals
-are not recorded, nor is anything once the orchestrator is dead: whatever ended the command then is no verdict on it."""
+are not recorded, nor is anything once the orchestrator is dead: what ended the command then is not a verdict on it."""
 MAX_EXIT = 100
 """Bytes of a recorded exit code."""
 _PLACEHOLDER = re.compile(r"\{(prompt_file|prompt|tree|node|run|attempt|result_file|session)\}")

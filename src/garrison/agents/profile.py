@@ -54,19 +54,19 @@ class Profile:
     extra: ClassVar[str] = ""
     """Extra that has its library, '' if it needs none."""
     has_session: ClassVar[bool] = False
-    """Whether it works in a session that takes messages."""
+    """True if it works in a session that takes messages."""
     can_validate: ClassVar[bool] = False
-    """Whether it can judge another agent's work."""
+    """True if it can judge another agent's work."""
     gives_verdict_by_socket: ClassVar[bool] = False
-    """Whether its verdict as a validator comes through a socket, instead of from a file that its session writes."""
+    """True if its verdict as a validator comes through a socket, instead of from a file that its session writes."""
     own_log_in: ClassVar[bool] = False
-    """Whether it works with the log-in of the home, at Anthropic's API."""
+    """True if it works with the log-in of the home, at Anthropic's API."""
     reads_structure: ClassVar[bool] = False
-    """Whether its report can follow a JSON schema of a node (`output_schema`)."""
+    """True if its report can follow a JSON schema of a node (`output_schema`)."""
     fills_variables: ClassVar[bool] = True
-    """Whether `${NAME}` in its variables stands for a variable."""
+    """True if `${NAME}` in its variables stands for a variable."""
     is_always_shown: ClassVar[bool] = False
-    """Whether its sandbox shows its program whatever its rights say."""
+    """True if its sandbox shows its program whatever its rights say."""
     silence_setting: ClassVar[str] = ""
     """Its setting of the seconds of silence that are a hang, '' if it has none."""
     reporter: str = ""

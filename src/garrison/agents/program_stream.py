@@ -4,7 +4,7 @@ The program's standard output is `stream/lines.jsonl` of its attempt. Each line 
 which are shown in the output; the session's id, the usage, the last message and the result are kept. What has been
 read, and the session, is in `stream/session.json`, so that a successor continues where a killed orchestrator was.
 
-The lines are an agent's, and count as hostile: longer ones than `MAX_LINE`, and what is no object, are skipped.
+The lines are an agent's, and count as hostile: longer ones than `MAX_LINE`, and what is not an object, are skipped.
 """
 
 from __future__ import annotations
@@ -385,7 +385,7 @@ def _blocks(message: Mapping[str, object]) -> list[Mapping[str, object]]:
 
 
 def _codex_usage(value: object) -> Mapping[str, object]:
-    """Return Codex's counts in the words of the Messages API, where cached tokens are no part of the input."""
+    """Return Codex's counts in the words of the Messages API, where cached tokens are not part of the input."""
     usage = _object(value)
     cached = token_count(usage, "cached_input_tokens")
     return {"input_tokens": max(0, token_count(usage, "input_tokens") - cached), "cache_read_input_tokens": cached,

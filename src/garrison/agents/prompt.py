@@ -85,7 +85,7 @@ def for_host(task: Task, briefing: Briefing) -> str:
     landed = "\n".join(["Work that this task can rely on has landed:", "", *lines, *map(_landed_line, briefing.landed)])
     gate = f"When you are done, the branch, merged with `{landing.target}`, must pass: {code(landing.gate)}" \
         if landing.target and landing.gate else ""
-    ways = "\n".join(["Your report decides how the run goes on:", "", *(f"- {way}" for way in task.ways)])
+    ways = "\n".join(["Your report decides how the run continues:", "", *(f"- {way}" for way in task.ways)])
     parts = [task.prompt or task.label, decided(briefing.decided), briefing.lessons,
              landed if briefing.landed else "", gate, ways if task.ways else "", run_so_far(task)]
     if briefing.refusal is not None:

@@ -370,7 +370,7 @@ def check_program(name: str, home: Path, environ: Mapping[str, str], passed: Ite
     found = shutil.which(program, path=environ.get("PATH", os.defpath))
     preset = find_preset(name) if name not in profiles(home) else None
     if found is None:
-        where = "is no program" if "/" in program else "is not on the PATH"
+        where = "is not a program" if "/" in program else "is not on the PATH"
         if isinstance(preset, Preset):
             raise Refused(f"agent {name} runs {program}, which {where}; install it: {preset.package}")
         raise Refused(f"agent {profile.name} runs {program}, which {where}; install it, or correct [agents."

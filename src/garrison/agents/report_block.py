@@ -70,7 +70,7 @@ def find_verdict(message: str) -> dict[str, object] | None:
     if not isinstance(body, dict):
         raise ValueError("its result block is invalid: it should be an object")  # noqa: TRY004  # as the others
     if problem := verdict_problem(body):
-        raise ValueError(f"its result block is no verdict: {problem}")
+        raise ValueError(f"its result block is not a verdict: {problem}")
     return to_verdict(body)
 
 

@@ -128,7 +128,7 @@ class AgentReports:
         if not self._can_ask:
             return Reply("nobody can be asked: this run has no guardian")
         if self.ask_later is None:
-            return Reply("this agent is no session: it waits for its answers")
+            return Reply("this agent is not a session: it waits for its answers")
         self.ask_later(text)
         return Reply()
 

@@ -146,7 +146,7 @@ def _require_text(text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise ValueError("it has a character that is no text (a lone surrogate)") from None
+        raise ValueError("it has a character that is not text (a lone surrogate)") from None
     return text
 
 

@@ -92,7 +92,7 @@ def _notes(text: str) -> None:
 
 def _run(command: str) -> None:
     done = subprocess.run(command, shell=True, check=False)
-    if done.returncode < 0:  # what killed the command is no verdict on the work
+    if done.returncode < 0:  # what killed the command is not a verdict on the work
         _crash("me")
     done.check_returncode()
 

@@ -43,7 +43,7 @@ def report(status: str | None, label: str | None, next_nodes: tuple[str, ...], c
             "notes": notes, "failure_reason": reason}
     given = {name: value for name, value in body.items() if value}
     if not given:
-        raise click.UsageError("a report says something: --status, --label, --context, --notes, …")
+        raise click.UsageError("nothing to report; pass --status, --label, --context, --notes, …")
     _send(type="report", **given)
 
 

@@ -25,8 +25,8 @@ from garrison.records.names import ROLES, Key
 from garrison.records.signals import CancelNode, KillOrchestrator, ParkNode, RetryNode, Signal, UnparkNode
 from garrison.records.store import Store
 from garrison.run.guardian_view import find_parked
-from garrison.run.person_signals import signal_by_person
 from garrison.run.state import NodeState, RunState
+from garrison.run.user_signals import signal_by_person
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -82,7 +82,7 @@ def parse_name(role: str, name: str | None, run: str | None) -> tuple[str, str, 
 
 
 @agents.command("presets", examples=(
-    ("garrison agents presets", "the agents that garrison knows a profile for, and which are installed"),
+    ("garrison agents presets", "agents with a built-in profile, and which of them are installed"),
     ('garrison agents presets codex >> "$(garrison home)/config.toml"', "its profile, for you to change"),
 ))
 @click.argument("name", required=False)
@@ -251,7 +251,7 @@ def cancel(node: str, reason: str, run: str | None, home: str | None) -> None:
 
 
 @agents.command(examples=(
-    ("garrison agents retry add_tests", "it gets a new attempt while the rest of its run goes on"),
+    ("garrison agents retry add_tests", "it gets a new attempt while the rest of its run continues"),
     ("garrison resume crew-1 --retry add_tests", "once the run has failed"),
 ))
 @click.argument("node", shell_complete=completion.nodes)

@@ -21,8 +21,8 @@ from garrison.errors import NotFound, Refused, UsageError
 from garrison.pipeline.questions import OpenWait
 from garrison.records import signals
 from garrison.records.events import AgentQuestion
-from garrison.run.person_signals import signal_by_person
 from garrison.run.state import RunState
+from garrison.run.user_signals import signal_by_person
 from garrison.system.terminal_text import clean
 
 _MAX_SHOWN = 80
@@ -38,7 +38,7 @@ _MAX_SHOWN = 80
 @click.argument("node", required=False, shell_complete=completion.nodes)
 @click.argument("text", required=False)
 @click.option("--by", default="", hidden=True, help="Through what the answer came, if not through a terminal.")
-@click.option("--question", "wanted", default="", hidden=True, help="Id of the question; another one is not answered.")
+@click.option("--question", "wanted", default="", hidden=True, help="Answer only the question with this id.")
 @node_options
 @click.option("--yes", is_flag=True, help="Answer with an irreversible option without being asked again.")
 def answer(node: str | None, text: str | None, run: str | None, home: str | None, by: str, wanted: str, *,

@@ -50,7 +50,7 @@ launch_options = combined(
     click.option("--setup-key", multiple=True, metavar="FILE",
                  help="File whose change makes set-up run again (repeatable; default: the common lock files)."),
     click.option("--fresh-setup", is_flag=True,
-                 help="Run set-up again even if what an earlier one left is kept."),
+                 help="Run set-up again, even if the result of an earlier one is kept."),
     click.option("--gate", metavar="CMD", help="Command that tests a merged tree; only what passes lands."),
     click.option("--no-gate", is_flag=True, help="Land without testing."),
     click.option("--gate-from-target", multiple=True, metavar="GLOB",
@@ -69,10 +69,10 @@ launch_options = combined(
     click.option("--agent", metavar="NAME",
                  help="Agent of the nodes that name none (default: garrison.toml's or config.toml's, else command)."),
     click.option("--failover", metavar="NAMES",
-                 help="Agents that go on, in this order, when a node's agent cannot: codex,claude (default: the "
-                      "graph's failover=, garrison.toml's or config.toml's, else that of the agent's profile)."),
+                 help="Agents that take over, in this order, when a node's agent cannot continue: codex,claude "
+                      "(default: failover= of the graph, garrison.toml or config.toml, else of the agent's profile)."),
     click.option("--hosts", metavar="NAMES",
-                 help="Hosts that do the nodes which name none: box2,box3, one label, or any (`garrison host list`; "
+                 help="Hosts for the nodes that name none: box2,box3, one label, or any (`garrison host list`; "
                       "default: this machine)."),
     click.option("--max-agents", "--agents", type=click.IntRange(1), metavar="N",
                  help="Concurrent agents (default: the number of cores, at least 2, and the slots of the hosts)."),
@@ -161,7 +161,7 @@ def _is_file(word: str) -> bool:
 
 
 def read_text(source: Path) -> str:
-    """Return the text of a file, or of standard input for `-`; UsageError if it cannot be read or is no text."""
+    """Return the text of a file, or of standard input for `-`; UsageError if it cannot be read or is not text."""
     try:
         if str(source) == "-":
             if sys.stdin.isatty():

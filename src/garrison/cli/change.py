@@ -29,9 +29,9 @@ from garrison.records import signals
 from garrison.records.journal import read_all
 from garrison.records.signals import AddNode, EditNode
 from garrison.run import graph_policy
-from garrison.run.person_signals import signal_by_person
 from garrison.run.plan import change_plan, replay_with_plan
 from garrison.run.request import COMMAND
+from garrison.run.user_signals import signal_by_person
 from garrison.values import replace
 
 if TYPE_CHECKING:

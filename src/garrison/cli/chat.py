@@ -30,7 +30,7 @@ repo_option = click.option("--repo-root", type=click.Path(exists=True, file_okay
 @click.command(cls=Command, examples=(
     ('garrison ask "What needs me?"', "one question, one answer; the conversation is kept"),
     ('garrison ask --json "What died since yesterday?"', "every event as a line of JSON"),
-    ('garrison ask --yes "Stop demo-1"', "what changes a run is done without asking back"),
+    ('garrison ask --yes "Stop demo-1"', "agree in advance to what changes a run"),
 ))
 @click.argument("message")
 @conversation_option

@@ -46,8 +46,8 @@ def parse_duration(_ctx: click.Context, _param: click.Parameter, value: str) -> 
 @click.option("--run", metavar="RUN", shell_complete=completion.runs, help="This run.")
 @click.option("--all-done", is_flag=True, help="Every run that is over: done or failed.")
 @click.option("--older-than", default="0", metavar="AGE", callback=parse_duration,
-              help="Only what ended, or was used last, at least so long ago (12h, 7d).")
-@click.option("--force", is_flag=True, help="With --run: although the run could be resumed.")
+              help="Only what ended, or was last used, at least this long ago (12h, 7d).")
+@click.option("--force", is_flag=True, help="With --run: even if the run could be resumed.")
 @click.option("--archives", is_flag=True, help="Also archived branches that have landed completely.")
 @click.option("--rescues", is_flag=True, help="Also rescue refs that have landed completely.")
 @click.option("--include-unlanded", is_flag=True, help="With --archives or --rescues: also what never landed.")

@@ -120,7 +120,7 @@ class Group(click.Group):
     """Group of `Command`s that suggests the closest command for an unknown one.
 
     Args:
-        hints: word that is no command here, but is one elsewhere → what to use instead.
+        hints: word that is not a command here, but is one elsewhere → what to use instead.
     """
 
     command_class = Command
@@ -192,7 +192,7 @@ class LazyGroup(Group):
             return None
         loaded = load(PluginGroup.COMMANDS, cmd_name)
         if not isinstance(loaded, click.Command):
-            raise UsageError(f"the command {cmd_name} is no click command; repair or uninstall its package")
+            raise UsageError(f"the command {cmd_name} is not a click command; repair or uninstall its package")
         return loaded
 
     def resolve_command(self, ctx: click.Context, args: list[str],

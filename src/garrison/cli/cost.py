@@ -57,7 +57,7 @@ def cost(run: str | None, by: str, disk: bool, calls: bool, as_json: bool, home:
     print_table((by.upper(), "CALLS", "INPUT", "OUTPUT", "USD", *(["LIMIT"] if has_limits else [])), [
         (row.of, row.calls, row.input, row.output, f"{row.usd:.4f}",
          *([f"{row.limit:.2f}" if isinstance(row.limit, int | float) else "-"] if has_limits else [])) for row in rows],
-        "no call of a model is recorded")
+        "no model calls are recorded")
     if run and (windows := describe_windows(find_home(home), run)):
         print_message(f"a subscription pays for it ({windows}); the dollars are what its calls cost without one")
 

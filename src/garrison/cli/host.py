@@ -96,11 +96,11 @@ def _find(home: Path, name: str) -> Host | None:
 
 @host.command("remove", examples=(
     ("garrison host remove box2", "once it has no work; what `add` made there is removed"),
-    ("garrison host remove box2 --yes", "now: other hosts go on with its work"),
+    ("garrison host remove box2 --yes", "now: other hosts continue its work"),
     ("garrison host remove box2 --here", "only from this home: the machine is gone"),
 ))
 @click.argument("name")
-@click.option("--yes", is_flag=True, help="Do not ask although it has work.")
+@click.option("--yes", is_flag=True, help="Do not ask, even if it has work.")
 @click.option("--here", is_flag=True, help="Leave the machine as it is, which may be out of reach.")
 @home_option
 def remove_command(name: str, *, yes: bool, here: bool, home: str | None) -> None:
@@ -122,7 +122,7 @@ def remove_command(name: str, *, yes: bool, here: bool, home: str | None) -> Non
 
 def _ask(name: str, working: list[object]) -> None:
     what = ", ".join(clean(str(each)) for each in working[:5])
-    confirm(f"{name} works on {what}; end that?", f"{name} stays a host",
+    confirm(f"{name} is working on {what}; end it?", f"{name} stays a host",
             f"it works on {what}; `garrison host drain {name}` lets it finish, --yes ends that work")
 
 
@@ -169,8 +169,8 @@ def _look(home: Path, found: Host) -> SeenHost:
     state = read_state(home)
     last, since = state.seen.get(found.name, ""), state.tunnels.get(found.name, "")
     if not found.is_set_up:
-        return SeenHost(found, {}, f"its set-up was not finished: `garrison host add {found.ssh or 'local'}` goes on",
-                        last)
+        return SeenHost(found, {}, f"its set-up was not finished: `garrison host add {found.ssh or 'local'}` continues "
+                                   "it", last)
     try:
         data = probe(HostAccess.of(home, found), found, PROBE_SECONDS)
     except GarrisonError as error:
@@ -218,7 +218,7 @@ def show_command(name: str, as_json: bool, home: str | None) -> None:
         for key, value in _details(seen):
             click.echo(f"{key + ':':13} {value}")
     if seen.why:
-        raise Refused(f"{name} cannot be seen")
+        raise Refused(f"{name} cannot be reached")
 
 
 def _state(seen: SeenHost) -> str:
@@ -226,7 +226,7 @@ def _state(seen: SeenHost) -> str:
         age = age_of(seen.last_seen)
         return f"unreachable{f', seen {age} ago' if age else ''}"
     if not seen.data.get("running"):
-        return "its service does not run"
+        return "its service is not running"
     if not seen.data.get("connected"):
         return "not connected"
     if seen.data.get("why"):

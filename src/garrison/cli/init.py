@@ -48,7 +48,7 @@ from garrison.sandbox import container
 from garrison.sandbox.devcontainer import prepare_launch, with_devcontainer
 from garrison.sandbox.place import Mode, Role
 from garrison.sandbox.probe import NAMES, summarize_sandbox
-from garrison.sandbox.proxy.hosts import HostRights
+from garrison.sandbox.proxy.allowed_hosts import HostRights
 from garrison.sandbox.rights import read_rights
 from garrison.system import untrusted
 from garrison.system.command import run
@@ -223,8 +223,8 @@ def _write(repo: Path, git: Git, choice: Choice, found: Survey, result: TrialRes
     if not is_kept:
         for name in _makes(found, choice):
             if not _is_ignored(git, name):
-                print_message(f"note: git does not ignore {name}, which set-up or gate make; add it to .gitignore, or "
-                              "agents may commit it")
+                print_message(f"note: git does not ignore {name}, which set-up or gate created; add it to .gitignore, "
+                              "or agents may commit it")
         former = _former_gate(repo) if force else None
         write_project(repo, choice)
         if former is not None:

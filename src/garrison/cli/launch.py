@@ -70,7 +70,7 @@ LANDING_NOTES = {LAND_NODE: "", LAND_RUN: ", together at its exit", LAND_NONE: "
 @click.option("--original-graph", is_flag=True, hidden=True)
 @click.option("--accept-rewritten-target", is_flag=True, hidden=True)
 @click.option("--max-steps", type=click.IntRange(1), metavar="N",
-              help="Nodes the flow may visit (default: the graph's max_steps, else 500).")
+              help="Maximum number of steps (default: the graph's max_steps, else 500).")
 @launch_options
 def launch(pipeline: Path | None, target_dir: Path | None, resume: str | None, home: str | None, *, detach: bool,
            dry_run: bool, accept_rewritten_target: bool, serve: bool, retry_failed: bool, original_graph: bool,
@@ -334,11 +334,11 @@ def stop(run: str | None, home: str | None, timeout: float) -> None:
         run = resolve.run_at_work(runtime.store, [each for each in run_records.list_runs(runtime.home)
                                                   if _living(runtime, each)], "name one")
         if resolve.is_elsewhere(repo := runtime.launch(run).repo):
-            raise Refused(f"no run is of the repository you are in; `garrison stop {run}` is for that of {repo}")
+            raise Refused(f"no run belongs to the repository you are in; `garrison stop {run}` stops the one of {repo}")
     check_run(run)
     launch_ = runtime.launch(run)
     if not _living(runtime, run) and (ended := read_run_state(runtime, run).status) in ENDED:
-        click.echo(f"run {run}: {ended} already; nothing of it is at work")
+        click.echo(f"run {run}: {ended} already; nothing is left to stop")
         return
     if launch_.adhoc:
         _terminate_runners(runtime, run)

@@ -98,7 +98,7 @@ def lessons(context: click.Context, home: str | None, *, as_worded: bool, as_jso
         return
     print_table(("ID", "STATE", "TIMES", "WHERE", "LESSON"), [
         (each.id, each.state, each.times, _words(each.sources) or each.place, each.text) for each in found],
-        "no lesson: no refusal has come twice in 30 days and was resolved")
+        "no lessons: no refusal occurred twice in 30 days and was resolved")
     for each in found:
         if each.state == "proposed":
             if each.written_by:
@@ -114,7 +114,7 @@ def lessons(context: click.Context, home: str | None, *, as_worded: bool, as_jso
 ))
 @click.argument("lesson", metavar="ID")
 @click.option("--private", is_flag=True, help="Keep it in the home instead of the repository.")
-@click.option("--to", type=click.Choice(FILES), help="File that gets the line (default: the one that there is).")
+@click.option("--to", type=click.Choice(FILES), help="File that gets the line (default: the existing one).")
 @click.option("--text", metavar="TEXT", help="Your words in place of the proposed ones.")
 @home_option
 def keep(lesson: str, to: str | None, text: str | None, home: str | None, *, private: bool) -> None:
@@ -243,7 +243,7 @@ class _Repository:
             raise Refused(f"{queue.repo} has no branch {queue.target}")
         mode, old = self.git.find_text(tip, name) or (_FILE, "")
         if mode not in _REGULAR:
-            raise Refused(f"{name} is no plain file on {queue.target}; choose another with --to, or --private")
+            raise Refused(f"{name} is not a plain file on {queue.target}; choose another with --to, or --private")
         if (new := change(old)) == old:
             return
         commit = self.git.commit_text(tip, name, mode, new, f"{title}\n\n- {line}\n")

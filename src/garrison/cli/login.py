@@ -49,7 +49,7 @@ def login(name: str, console: bool, status: bool, where: str | None, home: str |
         raise UsageError(f"agent {name} is not a Claude agent, so there is nothing to log in to")
     if where is not None:
         path = write_setting(place, ("agents", name, "login"), where)
-        click.echo(f'agent {name} has login = "{where}" in {path}; it holds for what starts from now on')
+        click.echo(f'agent {name} has login = "{where}" in {path}; it applies to agents that start from now on')
         return
     if not profile.settings.cli:
         extras.require("claude", "`garrison login`")

@@ -186,7 +186,7 @@ class LogPrinter:
             while offset < size:
                 begin, end = find_data(file.fileno(), offset, size)
                 if begin > offset:
-                    self._write(f"[{begin - offset} bytes are left out here]\n".encode())
+                    self._write(f"[{begin - offset} bytes omitted]\n".encode())
                 file.seek(begin)
                 while begin < end and (block := file.read(min(_BLOCK, end - begin))):
                     self._write(block.strip(b"\0"))  # the rest of a block of the disk

@@ -390,7 +390,7 @@ def unpause_command(repo_root: str | None, target: str | None, as_json: bool, ho
         print_message(f"the queue of {queue.target} was not paused")
     print_result({"status": "ok", "target": queue.target,
                   "was": {"reason": pause.reason, "detail": pause.detail} if pause else None},
-                 f"what waits for {queue.target} lands again", as_json=as_json)
+                 f"{queue.target} is landed on again", as_json=as_json)
 
 
 merge_queue.add_command(former(unpause_command, "resume", "garrison merge-queue unpause"))
@@ -422,7 +422,7 @@ merge_queue.add_command(former(unpause_command, "resume", "garrison merge-queue 
 @click.option("--max-batch", type=click.IntRange(0, MAX_BATCH), metavar="N",
               help="How many entries may be tested together. 0: as the queue chooses; 1: each by itself.")
 @click.option("--beliefs/--no-beliefs", default=None,
-              help="Whether the queue's history decides which entries are tested together.")
+              help="Let the queue's history decide which entries are tested together, or not.")
 @click.option("--gate-from-target", multiple=True, metavar="GLOB",
               help="Files that the gate sees as the target has them, not the branch (repeatable); '' for none.")
 @click.option("--with-hooks/--without-hooks", default=None,

@@ -31,7 +31,7 @@ _HIDDEN = (".", "_")
 @click.argument("template", required=False, metavar="[TEMPLATE]")
 @click.option("-o", "--output", metavar="FILE", type=click.Path(path_type=Path),
               help="File to write (default: TEMPLATE.dot).")
-@click.option("--goal", default="", metavar="TEXT", help="What the agents are to reach.")
+@click.option("--goal", default="", metavar="TEXT", help="What the agents are to achieve.")
 @click.option("--each", "modules", multiple=True, metavar="PATH",
               help="Module of a codemod (repeatable; default: the directories that have source files).")
 @click.option("--gate", metavar="CMD", help="Command that tests (default: garrison.toml's, else what is found).")

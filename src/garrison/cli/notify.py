@@ -46,7 +46,7 @@ def test(home: str | None) -> None:
     services = state if has_services(state, config, os.environ) else None
     found = deliveries(config, RUN, TEST, services)
     if not found:
-        raise Refused("nobody is to be told: `[notify]` of config.toml names no command, webhook or urls_file, and no "
+        raise Refused("nothing to notify: `[notify]` of config.toml names no command, webhook or urls_file, and no "
                       "phone is paired (docs/notify.md)")
     failed = [delivery.name for delivery in found if not _is_sent(config, delivery, os.environ, state)]
     if failed:

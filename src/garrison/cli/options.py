@@ -68,7 +68,7 @@ def parse_pairs(words: Sequence[str], option: str, form: str = "KEY=VALUE") -> d
 
 
 def json_or_text(text: str) -> object:
-    """Return the value of a word: what it is as JSON, else the text; NaN and Infinity are no JSON."""
+    """Return the value of a word: what it is as JSON, else the text; NaN and Infinity are not JSON."""
     try:
         return json.loads(text, parse_constant=_reject_constant)
     except (ValueError, RecursionError):

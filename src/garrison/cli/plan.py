@@ -409,8 +409,8 @@ class PlanSession:
         for line in self.plan.notes:
             print_message(f"warning: {line}")
         spent = self.plans.spent(self.plan.id)
-        print_message(f"it may spend {'any amount: an agent has no budget' if most is None else f'${most:g} at most'}; "
-                      f"planning has cost {f'${spent:.2f}' if spent else 'nothing that is known'}")
+        amount = "any amount, since an agent has no budget" if most is None else f"${most:g} at most"
+        print_message(f"it may spend {amount}; planning has cost {f'${spent:.2f}' if spent else 'nothing on record'}")
 
     def _rows(self, proposal: ProposedPlan, graph: Graph) -> list[PlanRow]:
         past = history.read_history(self.runtime, self.plan.repo)

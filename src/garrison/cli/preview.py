@@ -146,7 +146,7 @@ def _why_agent_over(store: Store, wanted: PreviewTarget) -> str:
     node, files = wanted.node, RunFiles(store.home, wanted.run)
     attempt = files.latest_attempt(node)
     if attempt and (files.attempt(node, attempt) / "result.json").exists():
-        return f"the agent of {node} has ended, and its servers with it; {wanted.hint}"
+        return f"the agent of {node} has ended, and so have its servers; {wanted.hint}"
     return ""
 
 

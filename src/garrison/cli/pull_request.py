@@ -167,4 +167,4 @@ def _open_again(runtime: Runtime, launch: Launch) -> None:
         raise Refused(f"the pull request of run {run} was not closed: {pull.describe() or 'it is not open yet'}; "
                       f"`garrison pr show {run}` shows it")
     wake(runtime, run, replace(read_wishes(runtime.files(run).root), given_up=pull.number))
-    print_message(f"run {run} opens another one than #{pull.number} once it goes on: `garrison resume {run}`")
+    print_message(f"`garrison resume {run}` opens a new pull request instead of #{pull.number}")

@@ -209,7 +209,7 @@ def resumable_run(store: Store, *, retry_failed: bool = False) -> str:
         failed = failed or (run if state.status == "failed" else "")
     raise Refused("all runs of this repository are over" + (
         f"; {describe_next(failed, 'failed', over=True)}" if failed else "") if here else
-                  f"no run is of {Path.cwd()}; name one: `garrison status --all` lists all")
+                  f"no run belongs to {Path.cwd()}; name one (`garrison status --all` lists them)")
 
 
 def is_of_this_folder(repository: str) -> bool:
@@ -429,7 +429,7 @@ def find_entry(name: str, home: Location = None) -> tuple[QueueReader, MergeEntr
     found = [pair for pair in found if is_of_this_folder(pair[1].repo)] or found
     if len(found) > 1:
         ids = ", ".join(f"{entry.id} ({entry.landing}, run {entry.run or 'none'})" for _, entry in found)
-        raise Refused(f"several entries are of node {name}; name one by its id: {ids}")
+        raise Refused(f"node {name} has several entries; name one by its id: {ids}")
     for queue_and_entry in found:
         return queue_and_entry
     raise NotFound(f"no merge entry {name}; `garrison merge-queue list` shows them")

@@ -62,7 +62,7 @@ _OPTIONS: dict[WorkKind, frozenset[str]] = {
 @click.option("--retry", "retry_nodes", metavar="NODE", multiple=True,
               help="Try this failed node again; the others stay failed (repeatable).")
 @click.option("--original-graph", is_flag=True, help="Keep the graph as it was started although its file has changed.")
-@click.option("--max-steps", type=click.IntRange(1), metavar="N", help="Nodes the flow may visit.")
+@click.option("--max-steps", type=click.IntRange(1), metavar="N", help="Maximum number of steps.")
 @run_budget_option
 @click.option("--accept-rewritten-target", is_flag=True, help="Continue although the target branch was rewritten.")
 @click.option("--target-dir", metavar="DIR", type=click.Path(path_type=Path),

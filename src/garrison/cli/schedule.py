@@ -18,8 +18,8 @@ from garrison.cli.output import print_json, print_message, print_table
 from garrison.directories import find_home
 from garrison.errors import UsageError
 from garrison.records.names import to_run_stem
-from garrison.schedules import plan
-from garrison.schedules.plan import COMMANDS, Overlap, Schedule, ScheduledStart, Stage
+from garrison.schedules import policy
+from garrison.schedules.policy import COMMANDS, Overlap, Schedule, ScheduledStart, Stage
 from garrison.schedules.starts import Schedules, arm, show_all, spawn_start, word_of, zone_of
 from garrison.system import systemd
 from garrison.system.clock import iso
@@ -67,16 +67,16 @@ def add(times: str, words: tuple[str, ...], name: str | None, zone: str, missed:
     """Begin a run at each of these times, with one of garrison's own commands."""
     place, repo = find_home(home), validate_repository(target_dir or Path.cwd())
     if zone:
-        plan.read_zone(zone)
+        policy.read_zone(zone)
     limit = [f"--budget-run={budget:g}"] if budget is not None else []
     command = _check_words([*words[:1], *limit, *words[1:]], budget)
-    found = Schedule(name or _name_of(command), plan.read_times(times), command, str(repo), time.time(), zone,
+    found = Schedule(name or _name_of(command), policy.read_times(times), command, str(repo), time.time(), zone,
                      os.environ.get("PATH", ""), _read_missed(missed), Overlap(overlap), only_if,
                      _read_budget("--budget-week", budget_week))
     schedules = Schedules(place)
     schedules.add(found)
     is_armed = arm(schedules, time.time())
-    print_message(f"schedule {found.name}: next {_when(plan.next_due(found, 0.0, time.time(), zone_of(found)), found)}")
+    print_message(f"schedule {found.name}: next {_when_of(schedules, found.name, time.time())}")
     print_message(describe_caller(place, os.environ, is_armed=is_armed))
 
 
@@ -118,7 +118,7 @@ def history(name: str | None, everything: bool, as_json: bool, home: str | None)
         for each, start in shown], "nothing was due yet")
 
 
-@schedule.command("run-now", cls=Command, examples=(("garrison schedule run-now nightly", "once, beside its times"),))
+@schedule.command("run-now", cls=Command, examples=(("garrison schedule run-now nightly", "whatever its times"),))
 @click.argument("name")
 @home_option
 def run_now(name: str, home: str | None) -> None:
@@ -154,7 +154,7 @@ def unpause(name: str, home: str | None) -> None:
             found = replace(found, paused="", since=time.time())
             schedules.write(found)
     arm(schedules, time.time())
-    print_message(f"schedule {name}: next {_when(plan.next_due(found, 0.0, time.time(), zone_of(found)), found)}")
+    print_message(f"schedule {name}: next {_when_of(schedules, name, time.time())}")
 
 
 @schedule.command(cls=Command, examples=(("garrison schedule remove nightly", "its runs stay"),))
@@ -231,7 +231,7 @@ def _read_budget(option: str, usd: float | None) -> float | None:
 
 def _when_of(schedules: Schedules, name: str, now: float) -> str:
     found = schedules.read(name)
-    return _when(plan.next_due(found, schedules.handled(name), now, zone_of(found)), found)
+    return _when(policy.next_due(found, schedules.handled(name), now, zone_of(found)), found)
 
 
 def _when(due: float | None, schedule: Schedule) -> str:

@@ -41,7 +41,7 @@ from garrison.records.names import ROLES, Key, check_run
 from garrison.records.run import Launch, RunFiles
 from garrison.records.signals import SendPipelineSignal, Signal
 from garrison.records.store import Store, new_id
-from garrison.run.person_signals import signal_by_person
+from garrison.run.user_signals import signal_by_person
 from garrison.system.clock import SystemClock, wait_until
 from garrison.values import Value, fields_of
 

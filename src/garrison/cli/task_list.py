@@ -34,7 +34,7 @@ _FENCE = re.compile(r" *(```|~~~)")
 _ID = re.compile(r"(?:\*\*|`)?([A-Z][A-Z]{0,7}-?\d{1,6})\b(?:\*\*|`)?[:.]?")
 _AFTER = re.compile(r"\s*\((?:after|depends on|needs)\s+([^()]+)\)\s*[.;]?\s*$", re.IGNORECASE)
 _TICK = re.compile(r"\[(.)\](?: +|$)")
-"""Box before a task of a list that is no list of Markdown."""
+"""Box before a task of a list that is not a list of Markdown."""
 _BEFORE_TICK = re.compile(r"(?P<item>\s*(?:(?:[-*+]|\d{1,6}[.)])(?:[ \t]+|$))?)(?:\[\s\][ \t]*)?")
 """What stands before a task's words, up to and with an empty box."""
 _NESTED = 2
@@ -77,7 +77,7 @@ def words_of(text: str) -> str:
 
 
 def decode_text(data: bytes, source: str) -> str:
-    """Return what a file with one task or more holds; UsageError if it is no text, or too large."""
+    """Return what a file with one task or more holds; UsageError if it is not text, or too large."""
     if len(data) > MAX_BYTES:
         raise UsageError(f"{source} is larger than {MAX_BYTES >> 20} MiB; split it, or name the file with the tasks")
     try:
@@ -85,7 +85,7 @@ def decode_text(data: bytes, source: str) -> str:
     except UnicodeDecodeError as error:
         raise UsageError(f"{source} is not text in UTF-8; save it as UTF-8, or name the file with the tasks") from error
     if "\0" in text:
-        raise UsageError(f"{source} is no text, it holds zero bytes; save it as UTF-8, or name the file with the tasks")
+        raise UsageError(f"{source} is not text: it has zero bytes; save it as UTF-8, or name the file with the tasks")
     return text
 
 
@@ -102,7 +102,7 @@ def read_list(text: str) -> list[ListedTask]:
 def tick_tasks(data: bytes, landed: Collection[str], source: str) -> tuple[bytes, list[str]]:
     """Return a list with a tick at each open task whose words (`words_of`) have landed, and the titles of these. Pure.
 
-    Everything else stays as it is, to the byte. UsageError if the list is no text.
+    Everything else stays as it is, to the byte. UsageError if the list is not text.
     """
     text = decode_text(data, source)
     lines, titles = text.splitlines(keepends=True), []
@@ -213,7 +213,7 @@ def check_tasks(tasks: Sequence[ListedTask], source: str) -> None:
     seen: dict[str, ListedTask] = {}
     for task in (task for task in tasks if not task.ticked):
         if len(task.text) < 2:
-            what = f"{task.text} is no task" if task.text else "this task is empty"
+            what = f"{task.text} is not a task" if task.text else "this task is empty"
             raise UsageError(f"{source}, line {task.line}: {what}; say in words what is to be done, or remove it")
         other = seen.setdefault(words_of(task.text), task)
         if other is not task:

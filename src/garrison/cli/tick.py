@@ -110,7 +110,7 @@ def _runs_of(runtime: Runtime, repo: str, *,
 def tick_landed(runtime: Runtime, launch: Launch, path: Path) -> str:
     """Tick in a list what has landed in the repository of a run; return what was done, in a line.
 
-    GarrisonError if the list is gone, is no text any more, or its commit does not pass the gate.
+    GarrisonError if the list is gone, is not text any more, or its commit does not pass the gate.
     """
     words, name = landed_words(runtime, launch.repo, launch.base), path.name
     queue = resolve.open_queue(launch.repo, launch.base, str(runtime.home))
@@ -118,7 +118,7 @@ def tick_landed(runtime: Runtime, launch: Launch, path: Path) -> str:
     for _ in range(_TRIES):
         rest = _tracked_name(queue, path)
         if not rest or _is_edited(queue, rest):
-            beside = f", beside changes of yours that are not committed; `git commit {rest}` keeps both" if rest else ""
+            beside = f", next to uncommitted changes of yours; `git commit {rest}` keeps both" if rest else ""
             titles = _tick_in_place(path, words)
             return f"{name}: {_count(titles)} ticked{beside}" if titles else f"{name}: nothing to tick"
         made = _commit_ticks(queue, rest, words)

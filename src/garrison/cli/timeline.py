@@ -69,7 +69,7 @@ def timeline(run: str | None, svg: Path | None, as_json: bool, home: str | None)
 # ---- as text
 
 WIDTH = 100
-"""Columns where the output is no terminal."""
+"""Columns where the output is not a terminal."""
 BARS: Mapping[SpanKind, tuple[str, str]] = {
     SpanKind.READY: ("·", "dim"), SpanKind.STARTING: ("░", "busy"), SpanKind.WORKING: ("█", "good"),
     SpanKind.CHECKING: ("▓", "busy"), SpanKind.RESTARTING: ("x", "bad"), SpanKind.ASKS: ("?", "due"),

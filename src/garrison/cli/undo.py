@@ -109,4 +109,4 @@ def find_landing(git: Git, entry: MergeEntry, tip: str) -> tuple[str, str]:
         if names.strip() == entry.id:  # the merge of a batch names several
             commit, before = commits.split()[:2]
             return commit, before
-    raise Refused(f"the commit of {entry.node} is not on the branch any more; nothing is there to undo")
+    raise Refused(f"the commit of {entry.node} is no longer on the branch; there is nothing to undo")

@@ -97,7 +97,7 @@ def verify(run: str | None, events_file: Path | None, repository: Path | None, a
         recorded = launch.repo if launch is not None else history.launch.get("repo")
         place = CheckedRepository(repository or Path(recorded or "."))
         if not place.is_there:
-            raise UsageError(f"{place.path} is no git repository; name the run's with --repository")
+            raise UsageError(f"{place.path} is not a git repository; name the run's with --repository")
         findings = settle(lambda: check(history, place, attestations, home=root, spending=spending))
     except UnreadableAttestations as error:
         raise UsageError(f"{error} (`attestations` in a queue's folder of {root})" if root else str(error)) from error

@@ -28,7 +28,7 @@ _BROKEN = frozenset({Status.CORRUPT, Status.INTERRUPTED, Status.PARKED})
 ))
 @click.argument("run", required=False, shell_complete=completion.runs)
 @click.option("--timeout", type=SECONDS, metavar="SECONDS", help="How long at most (default: until it is over).")
-@click.option("--over", "until_over", is_flag=True, help="Wait on while something waits for you.")
+@click.option("--over", "until_over", is_flag=True, help="Keep waiting while something waits for you.")
 @output_options
 def wait(run: str | None, timeout: float | None, *, until_over: bool, as_json: bool, home: str | None) -> int:
     """Wait until RUN (default: the latest here) is over or needs you; the exit code says which.

@@ -275,7 +275,7 @@ def _is_used(path: Path) -> bool:
 
 
 def _entries(folder: Path) -> Iterator[Path]:
-    """Yield the entries of a folder that are no folders of entries themselves."""
+    """Yield the entries of a folder that are not folders of entries themselves."""
     nested = {Path(name).name for name in FOLDERS if name.startswith(f"{folder.name}/")}
     yield from (folder / name for name in sorted(atomic.list_names(folder))
                 if not name.startswith(".") and name not in nested)

@@ -201,7 +201,7 @@ def examine_hosts(scope: ExaminedState) -> Iterator[Finding]:
     for host in hosts:
         if not host.is_set_up:
             yield Finding("hosts", Severity.WARNING, f"the set-up of {host.name} was not finished",
-                          advice=f"`garrison host add {host.ssh or 'local'} --name {host.name}` goes on")
+                          advice=f"`garrison host add {host.ssh or 'local'} --name {host.name}` continues it")
         elif is_kept and host.port and host.name not in state.tunnels:
             why = state.troubles.get(host.name, "its tunnel is not open yet")
             yield Finding("hosts", Severity.WARNING, f"{host.name} is not connected: {why}")

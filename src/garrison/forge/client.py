@@ -41,13 +41,13 @@ from garrison.forge.model import (
     Review,
     ReviewVerdict,
 )
-from garrison.forge.session import NOTHING, Connections, ForgeSession
+from garrison.forge.transport import NOTHING, Connections, ForgeSession
 from garrison.values import Value, replace
 
 if TYPE_CHECKING:
     from garrison.forge.credentials import Token
     from garrison.forge.model import Location
-    from garrison.forge.session import Body, EtagCache, Query
+    from garrison.forge.transport import Body, EtagCache, Query
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)

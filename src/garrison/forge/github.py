@@ -25,13 +25,13 @@ from garrison.forge.model import (
     PullDraft,
     Side,
 )
-from garrison.forge.session import SECONDARY_WAIT, tail
+from garrison.forge.transport import SECONDARY_WAIT, tail
 from garrison.values import Value
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from garrison.forge.session import Body, Query
+    from garrison.forge.transport import Body, Query
 
 _CONCLUSIONS = {"success": CheckState.PASSED, "neutral": CheckState.SKIPPED, "skipped": CheckState.SKIPPED}
 """Conclusions of a check run; all others (failure, timed_out, cancelled, action_required, stale) are failures."""

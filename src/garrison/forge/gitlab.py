@@ -35,7 +35,7 @@ from garrison.values import Value, replace
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
-    from garrison.forge.session import Body, Query
+    from garrison.forge.transport import Body, Query
 
 _DEVELOPER = 30
 """The lowest access level that may push."""

@@ -12,7 +12,7 @@ import msgspec
 
 from garrison.errors import GarrisonError, RecordError, Refused, UsageError
 from garrison.records import record
-from garrison.records.late import LateWork, note_late
+from garrison.records.late_work import LateWork, note_late
 from garrison.records.names import check_node, check_run
 from garrison.records.remote import RemotePhase, look_remote, write_remote
 from garrison.values import Value, replace

@@ -47,9 +47,9 @@ from garrison.records.hook import Hook
 from garrison.records.identity import Identity
 from garrison.records.names import Key, branch_name
 from garrison.records.run import LAND_NONE, Result, load_launch
-from garrison.run.person_signals import signal_by_person
 from garrison.run.request import LaunchRequest
 from garrison.run.state import RunState, replay_run
+from garrison.run.user_signals import signal_by_person
 from garrison.system import command
 from garrison.system.command import read_tail
 from garrison.system.git import Git

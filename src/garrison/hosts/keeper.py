@@ -29,7 +29,7 @@ from garrison.hosts.relay import HostRelay, socket_path
 from garrison.records import atomic, log_retention, record
 from garrison.records.host_service import HostSettings, settings_path
 from garrison.records.hosts import FOLDER, Host, list_hosts, read_crew, read_host, write_host
-from garrison.records.late import LateWork, forget_late, list_late, note_late
+from garrison.records.late_work import LateWork, forget_late, list_late, note_late
 from garrison.records.life_lock import LifeLock, is_held
 from garrison.system import processes
 from garrison.system.clock import SystemClock, from_iso

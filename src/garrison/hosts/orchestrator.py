@@ -330,7 +330,7 @@ class RemoteWork(Work):
     def _submit_and_follow(self) -> Following:
         for earlier in self._earlier:
             if not self._is_over(earlier):
-                self.client.cancel(earlier, "its run goes on with another offer")
+                self.client.cancel(earlier, "its run continues with another offer")
                 raise DispatcherLost("a host still works on an earlier offer, which is being ended")
         self.client.submit(NodeAttempt(self.id, self.state.payload, self.state.queue, lease=self._lease()))
         return self.client.follow(self.id)

@@ -313,7 +313,7 @@ class HostService:
         try:
             free = shutil.disk_usage(self.home).free
         except OSError as error:
-            return f"its home cannot be seen: {error.strerror}"
+            return f"its home cannot be read: {error.strerror}"
         return f"its disk has {free / 1e6:.0f} MB free, too little to begin work" if free < MIN_FREE_BYTES else ""
 
     def _lose_contact(self, error: GarrisonError) -> None:

@@ -177,7 +177,7 @@ def examine(access: HostAccess, python: str = "") -> HostFacts:
 def _no_python(where: str, asked: str, newest: str) -> str:
     wanted = ".".join(map(str, OLDEST))
     if asked:
-        return f"{where}: {asked} is no Python {wanted} or newer" + (f", it is {newest}" if newest else "")
+        return f"{where}: {asked} is not Python {wanted} or newer" + (f", it is {newest}" if newest else "")
     have = f"its newest is {newest}" if newest else "it has none"
     return (f"{where}: garrison needs Python {wanted} or newer, {have}: install one there (for example: sudo apt "
             "install python3), or name it with --python")
@@ -375,7 +375,7 @@ class HostSetup:
         needed = f"put the keys tls_… of [hosts] into {host.home}/config.toml there; " \
             if own.tls_ca or own.tls_certificate or own.api_key_file else ""
         raise GarrisonError(f"{host.name} is installed, but its worker does not answer within {CONNECT_SECONDS:g} s: "
-                            f"{why}; {needed}`garrison host add HOST` again goes on")
+                            f"{why}; {needed}run `garrison host add HOST` again to continue")
 
 
 def ensure_keeper_of_first(home: Path, host: Host) -> None:

@@ -374,7 +374,7 @@ CHANGED_DEFAULTS = (
     "submodules are fetched by the network of set-ups ([sandbox.setup]); before, by your own git: a host not in "
     "hosts = [...] is refused and named",
     "a goal gate takes a partial success; allow_partial=false on its node wants the whole, as before",
-    "rework goes on in the refused session, once; rework=fresh on the node begins a fresh one, as before",
+    "rework continues the refused session, once; rework=fresh on the node begins a new one, as before",
     "work that changes the gate's own files or agents' instructions waits for your approval, and secrets, nested "
     "repositories and large files that it commits are refused; [guard] gate = \"tell\" and so on land it as before",
     "work that its agent reports as a partial success waits for your approval; allow_partial=true on the node, or "

@@ -623,7 +623,7 @@ def check_resume(runtime: Runtime, run: str, *, accept_rewritten_target: bool = 
         raise RunOver(f"run {run} is {state.status}" + (f" ({state.reason})" if state.reason else "")
                       + f"; {retry}start another with `garrison run` or `garrison launch`", EXIT[state.status])
     if not Path(launch.repo).is_dir():
-        raise Refused(f"run {run} does not go on: {describe_moved(launch.repo, run)}")
+        raise Refused(f"run {run} does not continue: {describe_moved(launch.repo, run)}")
     git = Git(validate_repository(Path(launch.repo)), home=runtime.home)
     tip = git.rev(launch.base_ref) if launch.remote else git.branch_tip(launch.base)
     if tip is None:

@@ -215,7 +215,7 @@ class Diff(Value):
 def inspect_diff(diff: Diff, limits: GuardConfig) -> list[LandingNote]:
     """Return what the user should know about work that is to land, in the order of `ChangeKind`. Pure but for `read`.
 
-    What `limits.allow` matches is no secret, not too large and no nested repository.
+    What `limits.allow` matches is not a secret, not too large and no nested repository.
     """
     moved = {change.old_blob for change in diff.changes if change.status == "D"} & {
         change.blob for change in diff.changes if change.status == "A"}
@@ -493,7 +493,7 @@ as in the rules of gitleaks (`config/gitleaks.toml`); no rule goes by entropy or
 _FORMS = tuple((what, words, re.compile(form)) for what, words, form in _KEYS)
 _MADE_UP = re.compile(rb"(?i)example|xxxx|placeholder|redacted|changeme|your[_-]|dummy|fake|sample|"
                       rb"012345|123456|abcdef|-garrison-")
-"""Words of what is no secret, among them the keys that stand for the user's behind the proxy."""
+"""Words of what is not a secret, among them the keys that stand for the user's behind the proxy."""
 _MIN_LETTERS = 9
 """Different characters of a real secret; the shortest of them have sixteen characters at random."""
 

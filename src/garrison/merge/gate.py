@@ -33,7 +33,7 @@ from garrison.sandbox.file_system import show_named_programs
 from garrison.sandbox.network import NetworkPlace, NetworkUser
 from garrison.sandbox.place import Mode, Place, Rights, Role
 from garrison.sandbox.probe import explain_missing_file, held_mode
-from garrison.sandbox.proxy.hosts import (
+from garrison.sandbox.proxy.allowed_hosts import (
     REFUSED,
     REFUSED_PORTS,
     REFUSED_SERVICES,
@@ -482,14 +482,14 @@ class GateRun(msgspec.Struct):
         self._lost_time.note(now, suspended, stopped)
 
     def _describe_lost_time(self, end: End, now: float) -> str:
-        """Return why a time-out is no verdict, '' if it is one."""
+        """Return why a time-out is not a verdict, '' if it is one."""
         if not end.timed_out or self._lost_time is None:
             return ""
         self._note_time(now, None)
         if not self._lost_time.is_decisive:
             return ""
         return (f"it was stopped for about {self._lost_time.seconds:.0f} of its {self._lost_time.limit:g} s (SIGSTOP, "
-                "or a suspended machine), so its time-out is no verdict")
+                "or a suspended machine), so its time-out is not a verdict")
 
     def _end_hung(self, stage: str, hang: Hang) -> GateVerdict:
         """End a stage that hangs. It says nothing about the tree: it is repeated, as one that a signal ended."""

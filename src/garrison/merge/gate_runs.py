@@ -36,7 +36,7 @@ from garrison.records.names import INTEGRATION, is_run_branch
 from garrison.records.run import RunFiles
 from garrison.sandbox.confine import leave_session_keyring
 from garrison.sandbox.place import Mode, Role
-from garrison.sandbox.proxy.hosts import OF_GATE, write_refused
+from garrison.sandbox.proxy.allowed_hosts import OF_GATE, write_refused
 from garrison.sandbox.rights import read_rights
 from garrison.system import failpoint, machine, process_control, processes
 from garrison.system.command import read_tail

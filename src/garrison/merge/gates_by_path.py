@@ -110,7 +110,7 @@ def read_rules(file: Table) -> GateRules:
             for other in others:
                 if other not in names:
                     near = nearest(other, names)
-                    raise _table(file, {}, number).error(f"{key}={other!r} of {rule.name} is no gate of this file"
+                    raise _table(file, {}, number).error(f"{key}={other!r} of {rule.name} is not a gate of this file"
                                                          + (f"; did you mean {near}?" if near else ""))
     return GateRules(tuple(rules), every)
 

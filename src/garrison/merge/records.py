@@ -228,7 +228,7 @@ class TurnTimed(TurnRecord):
 
 
 class TurnSuspended(TurnRecord):
-    """Whether a turn's time stands still, since its holder's agent waits for a limit or an outage to pass."""
+    """True if a turn's time stands still, since its holder's agent waits for a limit or an outage to pass."""
 
     kind = "turn_waits"
     waits: bool

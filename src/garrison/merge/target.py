@@ -135,7 +135,7 @@ def describe_gone(branch: str, repo: object) -> str:
 
 def describe_moved(repo: object, run: str) -> str:
     """Return the message about a run whose repository has moved. Pure."""
-    return (f"the repository is not in {repo} any more; put it back, or go on where it is now: "
+    return (f"the repository is not in {repo} any more; put it back, or continue where it is now: "
             f"`garrison resume {run} --target-dir DIR`")
 
 

@@ -259,7 +259,7 @@ class Briefer:
         """Return what an agent that continues an attempt must know, unless its own session knows it."""
         how, last = "the run was stopped, and has been resumed", self.failovers[-1] if self.failovers else None
         if last is not None and (not deaths or deaths[-1].at <= last.at):
-            how = f"{last.previous}, the agent that worked on it, cannot go on ({mention(last.cause)})"
+            how = f"{last.previous}, the agent that worked on it, cannot continue ({mention(last.cause)})"
         elif deaths:
             how = deaths[-1].how
         since = [death for death in deaths if last is None or death.at > last.at]

@@ -189,7 +189,7 @@ class RunnerJobs:
                 begins /= self.task.subfolder
             else:
                 place = None if place is None else replace(place, subfolder="")
-                command = f"echo {shlex.quote(f'{self.task.subfolder} is no folder of the branch')} >&2; exit 1"
+                command = f"echo {shlex.quote(f'{self.task.subfolder} is not a folder of the branch')} >&2; exit 1"
         confined = confine(["/bin/sh", "-c", command], self._network.apply(env), self._network.open_in(place))
         return Job.start(confined.argv, env=confined.env, cwd=begins, log=self.log(name), now=now,
                          timeout_s=timing.setup_timeout if name == SETUP else timing.acceptance_timeout)
@@ -668,7 +668,7 @@ class HeldValidation:
                         f"({known.sessions} sessions); {how}")
 
     def answer(self, _question_id: str, text: str) -> None:
-        """Take what the person has decided; anything that is no answer is asked again."""
+        """Take what the person has decided; anything that is not an answer is asked again."""
         word = text.strip().strip("`")
         if word.lower() in (AGAIN, LAND):
             self._answer = word.lower()

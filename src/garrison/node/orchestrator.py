@@ -326,7 +326,7 @@ class Orchestrator:
         """Start the agent; GarrisonError if that is impossible."""
         chosen = agent(self.task.agent, self.runtime.home, attributes=self.task.attributes)
         if not is_there(self.worktree, self.task.subfolder):
-            raise Refused(f"its path {self.task.subfolder} is no folder of the branch that it begins with: correct "
+            raise Refused(f"its path {self.task.subfolder} is not a folder of the branch that it begins with: correct "
                           "path=, or make that folder before it starts")
         self._open_network()
         return chosen.start(self.assignment, now)

@@ -26,8 +26,8 @@ from garrison.sandbox.git_view import sandbox_folder
 from garrison.sandbox.network import NetworkUser
 from garrison.sandbox.place import Mode, Mount, Network, Place, Role
 from garrison.sandbox.probe import held_mode, mode_here
+from garrison.sandbox.proxy.allowed_hosts import REFUSED_SERVICES
 from garrison.sandbox.proxy.apis import ApiName
-from garrison.sandbox.proxy.hosts import REFUSED_SERVICES
 from garrison.sandbox.rights import read_rights
 from garrison.sandbox.services import ServiceUser
 from garrison.system import untrusted

@@ -457,7 +457,7 @@ def _orchestrate(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Decisi
     orchestrator = view.orchestrator if was_stopped else _count_as_crashed(view.orchestrator)
     decision = _decide_restart(facts, view, orchestrator, policy)
     if was_stopped:
-        decision = replace(decision, kind="start", why=f"{describe_graceful_end(Departure.STOPPED)}; the run goes on")
+        decision = replace(decision, kind="start", why=f"{describe_graceful_end(Departure.STOPPED)}; the run continues")
     if decision.kind in ("start", "probe", "parked") and _is_orphaned_too_long(view):
         return Decision([Action(ActionKind.END, Departure.ORPHANED)])
     if decision.kind == "give_up" or (decision.kind == "park" and view.adhoc):

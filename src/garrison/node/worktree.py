@@ -9,7 +9,7 @@ branch (`save_rest`, `remove`, `archive`); after a failure FAIL_NODE saves every
 and `doctor` find and remove what killed runs left behind (`find_worktrees`, `save_and_remove`).
 
 Only commits on the node's branch land. So commits made elsewhere that continue the branch are brought onto it; others
-are no result, and the reason says where they are. A worktree is reset or removed only when all of it is on some ref, or
+do not count, and the reason says where they are. A worktree is reset or removed only when all of it is on some ref, or
 was just saved under a rescue ref; if saving fails it stays, and the error says why. A landed branch is archived, not
 deleted. Only worktrees in the run's own folder are touched.
 """
@@ -347,7 +347,7 @@ class AttemptWorktree:
 
     def _set_aside_foreign(self, tip: str) -> list[str]:
         """Make room for a first attempt: it begins at its base, and a branch or worktree of its name that another home,
-        a removed run or the user made is no part of it. Return where what they hold was saved."""
+        a removed run or the user made is not part of it. Return where what they hold was saved."""
         saved = []
         if self.path.is_dir():
             saved.append(self._save("had found in its place when it began", 0))

@@ -275,7 +275,7 @@ def read_key(key: str) -> EllipticCurvePublicKey:
             raise ValueError
         return ec.EllipticCurvePublicKey.from_encoded_point(ec.SECP256R1(), data)
     except ValueError:
-        raise UsageError("the key of the device is no public key of P-256") from None
+        raise UsageError("the key of the device is not a P-256 public key") from None
 
 
 def is_signed(device: Device, text: str, signature: str) -> bool:

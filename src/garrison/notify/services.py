@@ -61,7 +61,7 @@ class Delivered(Value):
 def read_urls(config: NotifyConfig, environ: Mapping[str, str]) -> list[tuple[str, str]]:
     """Return (where it stands, address) of each service; '#' begins a comment.
 
-    Raises UsageError for a file that others may read or that is missing, and for a line that is no address.
+    Raises UsageError for a file that others may read or that is missing, and for a line that is not an address.
     """
     found = [(f"${NOTIFY_URLS}", word) for word in environ.get(NOTIFY_URLS, "").split()]
     if config.urls_file:
@@ -151,7 +151,7 @@ def describe_push(notification: Notification) -> str:
     words = {"question": f"{node} asks you", "gate": f"{node} waits for you",
              "review": f"{node} waits for your approval", "pull_request": "The pull request waits for you"}
     ends = {"failed": "The run has failed", "done": "The run is done", "stopped": "The run has stopped"}
-    others = {"escalate": f"{node} is parked", "wait": f"{node} waits and goes on by itself", _TEST: "This is a test"}
+    others = {"escalate": f"{node} is parked", "wait": f"{node} waits and continues by itself", _TEST: "This is a test"}
     return words.get(kind) or ends.get(event) or others.get(event, f"{node} needs you")
 
 

@@ -22,7 +22,7 @@ MAX_CANDIDATES = 4
 MAX_LANDED = 2
 """Candidates of one node whose merged tree is tested."""
 FIRST, COMMAND, PERSON = "first", "command", "person"
-"""Judges that are no agent: the first that passes, the highest number that a command prints, the user."""
+"""Judges that are not agents: the first that passes, the highest number that a command prints, the user."""
 JUDGES = (FIRST, COMMAND, PERSON)
 OF_CANDIDATES = ("best_of", "agents", "judge", "judge_command", "ties")
 """Attributes of a node that say something of its candidates."""

@@ -203,7 +203,7 @@ def _other_arrow(stop: Stop) -> Explanation | None:
     arrow = re.compile(r"=>|-+>|>+|→|⇒").search(stop.text, max(0, stop.offset - 2), stop.offset + 4)
     if arrow is None or arrow[0] == "->" or _inside(stop) == "LSQB" or not arrow.start() <= stop.offset < arrow.end():
         return None
-    return arrow.start(), f"{arrow[0]} is no edge; write ->"
+    return arrow.start(), f"{arrow[0]} is not an edge; write ->"
 
 
 def _dashed_id(stop: Stop) -> Explanation | None:

@@ -84,7 +84,7 @@ class Outcome(Record):
     `status` is one of STATUSES; other spellings are normalized, unknown words raise UsageError. `preferred_label` names
     the edge to follow and `suggested_next_ids` the nodes to go to, best first; both matter only where no condition
     decides. `context_updates` maps context keys to JSON values. `failure_class` is free text; "deterministic" failures
-    are not retried. `word` is a word that an edge asks for in place of a status; such an outcome is no plain success:
+    are not retried. `word` is a word that an edge asks for in place of a status; that is not a plain success:
     it neither matches `outcome=success` nor satisfies a goal gate.
     """
 
@@ -209,7 +209,7 @@ def word_outcome(word: str, asked: Container[str] | None) -> Outcome:
 def from_status_file(data: Mapping[str, object], asked: Container[str] | None) -> Outcome:
     """Return the outcome that a tool or an agent wrote as JSON: `{"outcome": ..., "preferred_next_label": ...}`.
 
-    `status` and `preferred_label` are read as well. Raise UsageError for data that is no status report.
+    `status` and `preferred_label` are read as well. Raise UsageError for data that is not a status report.
     """
     word = data["status"] if data.get("outcome") is None and "status" in data else data.get("outcome")
     if not isinstance(word, str) or not word.strip():

@@ -76,7 +76,7 @@ class PlannedTask:
     escalate: str | None = None
     """Agent that continues once an attempt was refused; the node's own word, else the graph's."""
     allow_empty: bool | None = None
-    """Whether an attempt without a change succeeds; the node's own word, else the graph's."""
+    """True if an attempt without a change succeeds; the node's own word, else the graph's."""
     subfolder: str | None = None
     """Folder of the worktree in which its agent and acceptance begin, as its `path` says; '' for the top."""
     attrs: Mapping[str, str] = field(default_factory=dict)

@@ -417,7 +417,7 @@ def read_checkpoint(directory: RunDirectory) -> Checkpoint | None:
     try:
         return None if raw is None else from_data(Checkpoint, json.loads(raw))
     except ValueError as error:
-        raise RecordCorrupt(directory.checkpoint, f"it is no checkpoint ({error})") from None
+        raise RecordCorrupt(directory.checkpoint, f"it is not a checkpoint ({error})") from None
 
 
 # ---- open questions ---------------------------------------------------------------------------------------------

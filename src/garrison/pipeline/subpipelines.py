@@ -68,7 +68,7 @@ def load_from_source(name: str, graph: Graph, file: str) -> tuple[str, str]:
     try:
         return path.read_text(encoding="utf-8"), str(path)
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise Refused(f"node {name} (subgraph) runs {file}, but {path} cannot be read: {reason}") from error
 
 

@@ -48,7 +48,7 @@ each lands by itself, merged and tested. So:
 - A goal that one agent does in one go is one task. Do not invent work that the goal does not ask for.
 - Each prompt stands alone: what to do, where, and how to see that it is done. Name files and functions that you have
   seen.
-- The goal itself is checked at the end; that is no task of yours.
+- The goal itself is checked at the end; that is not a task of yours.
 
 Hand in the plan as one JSON object of the schema below: as `output` of the tool `report_result` if that takes one; else
 in the file `{file}` if you can write it; else as the last thing that you say.

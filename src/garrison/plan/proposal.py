@@ -194,7 +194,7 @@ def _faults_of(task: ProposedTask, names: Collection[str], counts: Mapping[str, 
     yield from _faults_of_needs(task, names, past)
     if len(task.files) > MAX_FILES:
         yield f"it names {len(task.files)} files; name at most {MAX_FILES}, or patterns"
-    yield from (f"{each!r:.80} is no path in the repository" for each in task.files if not _is_path(each))
+    yield from (f"{each!r:.80} is not a path in the repository" for each in task.files if not _is_path(each))
     if past.failed and task.replaces not in past.failed:
         yield f"replaces should be one of {', '.join(sorted(past.failed))}"
     if task.replaces and not past.failed:
@@ -204,7 +204,8 @@ def _faults_of(task: ProposedTask, names: Collection[str], counts: Mapping[str, 
 def _faults_of_needs(task: ProposedTask, names: Collection[str], past: Past) -> Iterator[str]:
     for need in task.needs:
         if need.task == task.name or need.task not in {*names, *past.landed}:
-            yield f"it needs {need.task!r:.60}, which is no other task" + (" and has not landed" if past.names else "")
+            rest = " and has not landed" if past.names else ""
+            yield f"it needs {need.task!r:.60}, which is not another task{rest}"
         elif problem := _problem_of(need.what, MAX_TITLE):
             yield f"what it takes from {need.task} {problem}"
 

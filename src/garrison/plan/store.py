@@ -144,7 +144,7 @@ class Plans:
         """Return a plan's DOT; Refused if it has none yet."""
         data = atomic.read(self.folder(name) / GRAPH)
         if data is None:
-            raise Refused(f"plan {name} has no tasks yet; `garrison plan --continue {name}` goes on with it")
+            raise Refused(f"plan {name} has no tasks yet; `garrison plan --continue {name}` continues it")
         return data.decode()
 
     def write_graph(self, name: str, text: str) -> None:

@@ -74,7 +74,7 @@ class HostView(Value):
 
     tree: Tree | None = None
     is_over: bool = False
-    """Whether nothing of it will run on the host any more."""
+    """True if nothing of it will run on the host any more."""
 
 
 def work_on_host(home: Path, wanted: PreviewTarget) -> RemoteWorkState | None:
@@ -138,7 +138,7 @@ class NodeAnywhere(NodeAtWork):
         """Return what is known of its end here, else what the host says."""
         why = super().why_over()
         if not why and self._view.is_over:
-            return (f"the agent of {self._wanted.node} has ended on {self._place[0]}, and its servers with it; once "
+            return (f"the agent of {self._wanted.node} has ended on {self._place[0]}, and so have its servers; once "
                     f"its work is here, {self._wanted.hint}")
         return why
 

@@ -101,7 +101,7 @@ def judge(rules: PreviewRules, method: bytes, target: bytes, headers: Headers) -
 
 
 def _is_foreign(rules: PreviewRules, method: bytes, headers: Headers) -> bool:
-    """Return whether a page of another site made a request that is no navigation of the user's."""
+    """Return whether a page of another site made a request that is not a navigation of the user's."""
     values = {name: value.decode("latin-1").strip().lower() for name, value in headers}
     origin, site = values.get(b"origin"), values.get(b"sec-fetch-site")
     is_navigation = (method in (b"GET", b"HEAD") and values.get(b"sec-fetch-mode") == "navigate"

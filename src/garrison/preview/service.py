@@ -1,7 +1,7 @@
 """Service of a preview: open it once the node's server listens, tell what it waits for, end it with the node.
 
 `listeners.decide` says what is next; this acts. An open preview has a record in its run's folder, which names its
-process: what a killed one left is no preview.
+process: what a killed one left is not a preview.
 """
 
 from __future__ import annotations
@@ -315,7 +315,7 @@ def _tls_context(files: tuple[Path, Path]) -> ssl.SSLContext:
     try:
         context.load_cert_chain(*files)
     except (OSError, ValueError) as error:  # SSLError is an OSError
-        raise UsageError(f"{files[0]} and {files[1]} are no certificate and key: {error}") from error
+        raise UsageError(f"{files[0]} and {files[1]} are not a certificate and key: {error}") from error
     return context
 
 

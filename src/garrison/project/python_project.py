@@ -100,7 +100,7 @@ class _Project(Value):
 def _read(files: ProjectFiles) -> _Project | None:
     pyproject = read_toml(files.text("pyproject.toml"))
     setup_cfg = read_ini(files.text("setup.cfg"))
-    # a pyproject.toml with settings of tools alone, as in projects of other languages, is no project
+    # a pyproject.toml with settings of tools alone, as in projects of other languages, is not a project
     is_named = bool(table(pyproject, "project") or table(pyproject, "build-system")
                     or table(pyproject, "tool", "poetry"))
     sources = [path for path in files.paths if path.endswith(".py")]
@@ -262,7 +262,7 @@ def _locked(project: _Project) -> Iterator[tuple[str, str, str, str]]:
 
 
 def _uv_options(project: _Project) -> Iterator[tuple[str, str]]:
-    """Yield why and options of `uv sync`, with the group or extra that has the runner if it is no default."""
+    """Yield why and options of `uv sync`, with the group or extra that has the runner if it is not a default."""
     defaults = strings(table(project.pyproject, "tool", "uv").get("default-groups")) or ("dev",)
     installed = [*project.dependencies, *strings(table(project.pyproject, "tool", "uv").get("dev-dependencies")),
                  *(text for name in defaults for text in project.groups.get(name, ()))]

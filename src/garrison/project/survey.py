@@ -107,7 +107,7 @@ def _projects(files: ProjectFiles, folder: str, versions: Sequence[Version]) -> 
 
 
 def _nested(files: ProjectFiles) -> list[str]:
-    """Return the folders that contain their own project, and are no member of one above."""
+    """Return the folders that contain their own project, and are not members of one above."""
     top = {ecosystem for name, ecosystem in _OWN_MANIFEST.items() if files.has(name)}
     members = _kinds_with_members(files)
     found: dict[str, str] = {}

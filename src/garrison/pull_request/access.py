@@ -64,7 +64,7 @@ def open_forge(location: Location, token: Token, cache_folder: Path | None = Non
     from garrison.forge.github import GitHub
     from garrison.forge.gitlab import GitLab
     from garrison.forge.model import ForgeKind
-    from garrison.forge.session import EtagCache
+    from garrison.forge.transport import EtagCache
 
     cache = EtagCache(cache_folder / location.host.replace(":", "_"), token) if cache_folder else None
     kinds: dict[ForgeKind, type[Forge]] = {ForgeKind.GITHUB: GitHub, ForgeKind.GITLAB: GitLab, ForgeKind.GITEA: Gitea}

@@ -120,7 +120,7 @@ class PullRequestClient:
         self._owners: dict[str, str] = {}
         self._logs: dict[str, str] = {}
         self._is_auto: bool | None = None
-        """Whether this client turned auto-merge on or off last; None: neither."""
+        """True if this client turned auto-merge on or off last; None: neither."""
         self._answered: set[str] = set()
         """Comments that were answered: a forge may not list its newest comments yet."""
         self._unanswered: Counter[str] = Counter()

@@ -100,7 +100,7 @@ def failure_marker(run: str, key: str) -> str:
 def tame(text: str, limit: int = MAX_NOTE) -> str:
     """Return Markdown of an agent, inert: its paragraphs, lists, emphasis and code stay, nothing of it acts."""
     lines, fence, left = list[str](), "", limit
-    mark = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))  # ~~~ is no code to each forge's commands
+    mark = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))  # ~~~ is not code to every forge
     for raw in clean_lines(text):
         line = spell_hidden(raw).rstrip()
         left -= len(line) + 1

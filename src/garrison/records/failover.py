@@ -44,7 +44,7 @@ class Failover(Value):
     """False if `previous` was passed over, because its limit still held."""
 
     def describe(self) -> str:
-        return f"{self.previous} cannot go on ({self.cause}); {self.agent} does"
+        return f"{self.previous} cannot continue ({self.cause}); {self.agent} takes over"
 
     @property
     def cause(self) -> str:

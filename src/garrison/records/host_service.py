@@ -53,7 +53,7 @@ class HostStatus(Value):
     version: str
     address: str = ""
     connected: bool = False
-    """Whether the Temporal server answered the last time."""
+    """True if the Temporal server answered the last time."""
     contact_at: str = ""
     """When it last answered."""
     why: str = ""

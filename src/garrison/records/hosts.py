@@ -25,7 +25,7 @@ _LABEL = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}\Z")
 
 
 class HostState(StrEnum):
-    """Whether a host takes new work."""
+    """True if a host takes new work."""
 
     READY = "ready"
     DRAINING = "draining"

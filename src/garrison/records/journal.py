@@ -410,7 +410,7 @@ def whole_end(data: bytes) -> int:
 def check_tail(head: bytes, path: Path, at: int) -> None:
     """Raise RecordCorrupt unless `head`, the first bytes after the whole records, may be the start of a torn record."""
     if any(byte not in (0, wanted) for byte, wanted in zip(head, _START, strict=False)):
-        raise RecordCorrupt(path, f"the bytes at {at} are no record")
+        raise RecordCorrupt(path, f"the bytes at {at} are not records")
 
 
 def cut_torn_tail(descriptor: int, path: Path) -> None:

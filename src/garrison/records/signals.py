@@ -116,7 +116,7 @@ class Signal(Value):
 
     @property
     def incarnation(self) -> int | None:
-        """Return its sender's; None if the user sent it, ValueError if it is no number."""
+        """Return its sender's; None if the user sent it, ValueError if it is not a number."""
         number = self.source.get("incarnation")
         return None if number is None else int(str(number))
 

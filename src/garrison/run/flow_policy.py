@@ -25,7 +25,7 @@ from garrison.pipeline.outcome import DETERMINISTIC, FAIL, RESPONSE_CHARS, SKIPP
 from garrison.pipeline.transforms import expand_context
 from garrison.processes.actions import Action, ActionKind
 from garrison.records.events import FlowAdvanced, ManagerCycled, NodeChanged, WaitChanged
-from garrison.run import candidates
+from garrison.run import best_of
 from garrison.run.flow import step_id
 from garrison.run.guardian_view import UNFINISHED, needs_runner
 from garrison.system.clock import from_iso
@@ -158,7 +158,7 @@ def startable(plan: RunPlan, state: RunState, view: GuardianView) -> list[str]:
 def _pending(plan: RunPlan, state: RunState) -> list[Visit]:
     if state.flow is None or state.flow.over:
         return []
-    pending = [place for place in candidates.work_places(plan, state)
+    pending = [place for place in best_of.work_places(plan, state)
                if state.nodes[place.node].status == "pending" and is_at(state.nodes[place.node], place)]
     return sorted(pending, key=lambda place: _URGENCY.get(plan.initial.get(place.node, ""), 2))
 

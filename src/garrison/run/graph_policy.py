@@ -118,7 +118,7 @@ def _edit(plan: RunPlan, graph: Graph, state: RunState, run: str, change: EditNo
     if name not in graph.nodes:
         return _no_node(graph.nodes, run, name)
     if name not in plan.tasks:
-        return f"{name} is no task; only tasks can be edited"
+        return f"{name} is not a task; only tasks can be edited"
     node, before = graph.nodes[name], state.nodes.get(name)
     if before is not None and (before.status != "pending" or before.step or before.attempt > 1):
         return f"{name} has begun; `garrison tell {name} TEXT --run {run}` says something to its session"

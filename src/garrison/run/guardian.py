@@ -27,8 +27,8 @@ from garrison.records.names import INTEGRATION, Key, launcher_key
 from garrison.records.run import Task, read_attempt_result
 from garrison.records.signals import CancelNode, Escalation, PipelineComplete, StopRun, UnparkNode, Violation
 from garrison.records.store import quarantine
+from garrison.run import best_of, flow_policy, guardian_policy
 from garrison.run import branch as run_branch
-from garrison.run import candidates, flow_policy, guardian_policy
 from garrison.run.agent_places import AgentPlaces
 from garrison.run.follower import open_follower
 from garrison.run.git_record import GIT, GitWatch
@@ -190,7 +190,7 @@ class Guardian:
         for place in self.state.flow.places.values() if self.state.flow is not None else ():
             node = self.state.nodes.get(place.node)
             if node is not None and node.status in ("validated", "failed") and flow_policy.is_at(node, place):
-                source, its = candidates.result_source(self.state, place.node)
+                source, its = best_of.result_source(self.state, place.node)
                 results[place.node], problem = read_attempt_result(self.runtime.store, self.files, source, its.attempt)
                 lost = "; it counts as done without its report" if node.status == "validated" else ""
                 self._note(f"result of {place.node}", problem and problem + lost)
@@ -198,7 +198,7 @@ class Guardian:
 
     def _costs(self) -> dict[str, float]:
         """Return the known costs of candidates that a judge decides on next."""
-        undecided = [place.node for place in candidates.work_places(self.plan, self.state)
+        undecided = [place.node for place in best_of.work_places(self.plan, self.state)
                      if self.plan.tasks[place.node].candidate_of and self.state.nodes[place.node].kept is not None]
         if not undecided:
             return {}
@@ -571,9 +571,9 @@ class Guardian:
             landed = flow_policy.landed_upstream(self.plan, self.state, node)
             task = build_task(planned, self.launch, self.plan, self.state.nodes[node], context, carried, landed)
             if planned.best_of is not None:
-                found = candidates.chosen(self.state, node)
+                found = best_of.chosen(self.state, node)
                 task = land_candidate(task, found[1].commit if found is not None else "")
-            if self._view is not None and (pair := candidates.compared(self.plan, self.state, self._view, node)):
+            if self._view is not None and (pair := best_of.compared(self.plan, self.state, self._view, node)):
                 diffs = [self._diff_of(kept.commit) for _, kept in pair]
                 task = judge_candidates(task, self.plan.tasks[planned.candidate_of], diffs)
             if self.state.pull_request.may_stay(node, self.state.landing.attempt):

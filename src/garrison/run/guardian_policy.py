@@ -9,7 +9,7 @@ step sees a signal that is not applied, or a node whose landing is not journaled
      2. follow the merge journal: what landed or was refused there, also where the runner's report was lost
      3. follow the turns of nodes that lost to a moved target
      4. bring flow and nodes into agreement (`flow_policy.reconcile`), and a node and its candidates
-        (`candidates.follow`)
+        (`best_of.follow`)
      5. follow the landing of the run as a whole, then whatever follows it to its target, such as a pull request
      6. begin a new run; in one that is stopped or over, stop all processes, then end
      7. supervise runners and merge processor: record deaths, restart, park
@@ -48,7 +48,7 @@ from garrison.records.events import (
 )
 from garrison.records.names import INTEGRATION, integration_branch
 from garrison.records.pull_request import PullRequestState
-from garrison.run import candidates, flow_policy, graph_policy
+from garrison.run import best_of, flow_policy, graph_policy
 from garrison.run.guardian_view import (
     PARKED_BY_PERSON,
     UNFINISHED,
@@ -103,7 +103,7 @@ def decide(plan: RunPlan, state: RunState, view: GuardianView, max_agents: int, 
                or _follow_merges(plan, state, view, max_rework)    # 2
                or _follow_turns(state, view)                       # 3
                or flow_policy.reconcile(plan, state, view)         # 4
-               or candidates.follow(plan, state, view)             # 4
+               or best_of.follow(plan, state, view)             # 4
                or follow_landing(state, view, max_rework)          # 5
                or _follow_follower(state, view, max_rework))       # 5
     if actions:
@@ -154,7 +154,7 @@ def _apply(plan: RunPlan, state: RunState, view: GuardianView, posted: PostedSig
             return _refuse(posted, objection or f"{signal.node_id} is not waiting for an answer")
         event = replace(_event(signal), flow=flow, by=payload.by)
     elif isinstance(payload, signals.InputResponse) and payload.question_id in state.waits:
-        made = candidates.answer(plan, state, view, str(signal.node_id), payload.question_id, payload.text)
+        made = best_of.answer(plan, state, view, str(signal.node_id), payload.question_id, payload.text)
         if isinstance(made, str):
             return _refuse(posted, made)
         is_failure = isinstance(made, NodeChanged)
@@ -189,14 +189,14 @@ def _apply_report(plan: RunPlan, state: RunState, signal: Signal, payload: signa
     match payload:
         case signals.NodeComplete() if node.status == "active":
             return replace(event, effect=NodeChanged(name, "impl_complete", node.attempt, landing=payload.landing,
-                                                     kept=candidates.kept_of(payload)))
+                                                     kept=best_of.kept_of(payload)))
         case signals.RunnerExited() if node.status in UNFINISHED and payload.status == "failed":
             reason = payload.reason
             others = [other for other, each in state.nodes.items() if each.status == "active" and other != name]
             if payload.failure_kind == RefusedBy.LOST and others:
                 reason += f"; at work then: {', '.join(others)}"
             return replace(event, effect=change_after_failure(
-                plan, name, node, payload.failure_kind, reason, candidates.spare(plan, state, name, max_rework)))
+                plan, name, node, payload.failure_kind, reason, best_of.spare(plan, state, name, max_rework)))
         case signals.OrchestratorParked() if node.status == "active" and signal.attempt == node.attempt:
             return _apply_parked(state, replace(event, why=payload.why), payload)
         case signals.OrchestratorCrashed():
@@ -284,7 +284,7 @@ def _follow_merges(plan: RunPlan, state: RunState, view: GuardianView, max_rewor
         elif merge.status in _NOT_LANDED and _has_parked_runner(view, name):  # else its runner reports why
             actions.append(_change(change_after_failure(
                 plan, name, node, merge.failure_kind, merge.reason or merge.status,
-                candidates.spare(plan, state, name, max_rework))))
+                best_of.spare(plan, state, name, max_rework))))
     return actions
 
 
@@ -554,7 +554,7 @@ def _restart(state: RunState, view: GuardianView, name: str, child: ChildState, 
             and _is_settled(state, child.identity, decision):
         return RestartDecision("start", "; ".join(filter(None, (f"attempt {node.attempt}", ended))))
     if ended and child.identity is not None and may_start_again(state, child.identity):
-        return replace(decision, kind="start", why=f"{ended}; the run goes on")
+        return replace(decision, kind="start", why=f"{ended}; the run continues")
     if decision.kind in _CLEANING_UP and node is not None and node.status == "validated":
         return replace(decision, kind=_CLEANING_UP[decision.kind], at=0.0,
                        why=f"{ended or decision.why}; its branch has landed, so only the cleanup is left")

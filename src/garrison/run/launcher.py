@@ -187,7 +187,7 @@ class Launcher:
         self._is_disk_full = bool(full)
         lack = machine.find_lack()
         if lack and not self._is_short:
-            log_line(f"{lack.what}; what runs goes on, the rest starts {lack.ends}")
+            log_line(f"{lack.what}; what runs continues, the rest starts {lack.ends}")
         self._is_short = bool(lack)
 
     def _full_disks(self) -> list[str]:

@@ -176,7 +176,7 @@ def _supervise(view: LauncherView, policy: Policy) -> Decision:
     guardian = view.guardian if has_ended_with_run else _count_as_crashed(view.guardian)
     decision = decide_restart(guardian, view.deaths, view.now, view.boot_id, policy, view.circuit)
     if has_ended_with_run:  # the run was resumed since, or this would not be reached
-        decision = replace(decision, kind="start", why=f"{describe_graceful_end(decision.why)}; the run goes on")
+        decision = replace(decision, kind="start", why=f"{describe_graceful_end(decision.why)}; the run continues")
     if decision.kind in ("wait", "none", "ended"):
         return Decision([], decision.at or None)
     if decision.kind == "parked":  # by this launcher's predecessor

@@ -119,7 +119,7 @@ def open_notifications(state: RunState, parked: Iterable[ParkedName], on: Collec
                            f"{node} waits for you: approve or reject attempt {attempt} (garrison review {node})", node)
               for node, attempt in state.reviews.items()]
     found += [Notification(f"wait:{wait.shared or f'{wait.node}:{wait.attempt}:{wait.since:.0f}'}", "wait",
-                           f"{wait.node} waits and goes on by itself: {wait.what}", wait.node) for wait in waits]
+                           f"{wait.node} waits and continues by itself: {wait.what}", wait.node) for wait in waits]
     pull = state.pull_request
     if pull.needs_person and not ended:
         found.append(Notification(f"pull_request:{pull.state}:{pull.since}", "question",

@@ -69,8 +69,8 @@ from garrison.records.names import INTEGRATION, Key, launcher_key
 from garrison.records.run import LAND_PR, LAND_RUN, Launch, Task
 from garrison.records.signals import InputResponse, NodeComplete, RunnerExited
 from garrison.records.store import quarantine
+from garrison.run import best_of, flow_policy
 from garrison.run import branch as run_branch
-from garrison.run import candidates, flow_policy
 from garrison.run.flow import step_id
 from garrison.run.plan import (
     change_after_failure,
@@ -638,7 +638,7 @@ def _node_after(plan: RunPlan, name: str, step: str, attempts: Sequence[AttemptE
     if last.has_succeeded:
         landing = "" if last.landed else last.complete.landing if last.complete is not None else LandingWord.NO_CHANGE
         node = replace(node, status="validated", commit=last.landed or "", landing=landing,
-                       kept=candidates.kept_of(last.complete) if last.complete is not None else None)
+                       kept=best_of.kept_of(last.complete) if last.complete is not None else None)
     elif last.has_failed and last.report is not None:
         report = last.report
         change = change_after_failure(plan, name, node, report.failure_kind, report.reason, max_rework)

@@ -82,7 +82,7 @@ class NodeState(Value):
     landing: str = ""
     parks: int = 0
     moved: int = 0
-    """Attempts of this step that only lost to a moved target; they are no rework."""
+    """Attempts of this step that only lost to a moved target; they are not rework."""
     escalated: str = ""
     """Agent that does this attempt in place of the node's own, since that one's work was refused; '' for none."""
     kept: events.Kept | None = None

@@ -108,7 +108,7 @@ def _lexical(path: Path) -> Path:
 def _pinned(path: Path, tree: Path, mode: Mode) -> list[Mount]:
     """Return the mounts that keep a folder of garrison's in the working directory from being written or moved.
 
-    A folder above it may be renamed as long as it is no mount itself; so each is. A working directory that garrison
+    A folder above it may be renamed as long as it is not a mount itself; so each is. A working directory that garrison
     writes is read-only as a whole. Refused where that cannot be held.
     """
     real, root = (Path(os.path.realpath(each)) for each in (path, tree))

@@ -391,7 +391,7 @@ class _Collection:
             except GitError as error:
                 raise self._refused(error) from error
         for oid in _find_no_commits(folder, wanted):
-            raise GarrisonError(f"{oid[:10]}, which {self.view.worktree} has checked out, is no commit")
+            raise GarrisonError(f"{oid[:10]}, which {self.view.worktree} has checked out, is not a commit")
         return held
 
     def _refused(self, error: GitError) -> GarrisonError:
@@ -418,7 +418,7 @@ class _Collection:
                     raise self._refused(error) from error
             if _find_no_commits(folder, [commit]):
                 raise GarrisonError(f"{commit[:10]}, which a submodule of {self.view.worktree} has checked out, "
-                                    "is no commit")
+                                    "is not a commit")
             bounds.run_git(git_dir, "read-tree", "--reset", commit)
             bounds.run_git(git_dir, "update-ref", "--no-deref", "HEAD", commit)
 

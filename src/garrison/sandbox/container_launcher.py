@@ -1,6 +1,6 @@
 """Launcher: start a container, hold its life line, and leave nothing of it. Started as a file, without site packages.
 
-An engine's client is no parent of the container that it starts, so the client's death ends nothing. Hence the life
+An engine's client is not the parent of the container that it starts, so the client's death ends nothing. Hence the life
 line: one end is here, the first process inside reads from the other one, and at its end of file it kills all that is
 inside. The kernel closes this end however this process dies, and kills the client with it.
 

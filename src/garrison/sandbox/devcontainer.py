@@ -79,7 +79,7 @@ def parse(text: str, file: str) -> dict[str, object]:
         body = json.loads(plain)
     except ValueError as error:
         line = getattr(error, "lineno", 1)
-        raise Refused(f"{file}:{line}: this is no JSON: {getattr(error, 'msg', error)}") from None
+        raise Refused(f"{file}:{line}: this is not JSON: {getattr(error, 'msg', error)}") from None
     if not isinstance(body, dict):
         raise Refused(f"{file}:1: this should be an object {{…}}")
     return body

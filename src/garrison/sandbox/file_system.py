@@ -124,7 +124,7 @@ def build(place: Place, around: Surroundings, machine: MachinePaths) -> list[Fil
     denied = _denied(around, machine)
     # Empty and writable, not hidden: the worktree and the git view are mounted below.
     steps = [*_system(machine, denied), *(FileSystemStep(BuildStep.EMPTY, path) for path in denied)]
-    # /var/tmp is no link to /tmp: a home or checkout below it has to be at its own path, without links.
+    # /var/tmp is not a link to /tmp: a home or checkout below it has to be at its own path, without links.
     steps += [FileSystemStep(BuildStep.EMPTY, Path("/run")), *_resolver(machine),
               FileSystemStep(BuildStep.LINK, Path("/var/run"), "/run"),
               FileSystemStep(BuildStep.WRITE, Path("/tmp"), str(place.tmp)),

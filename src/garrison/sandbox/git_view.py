@@ -377,7 +377,7 @@ def find_git_dir(git: Git, worktree: Path) -> Path:
     """
     git_dir = git.registered(worktree)
     if git_dir is None:
-        raise GarrisonError(f"{worktree} is no worktree of {git.root}: its registration is gone")
+        raise GarrisonError(f"{worktree} is not a worktree of {git.root}: its registration is gone")
     return git_dir
 
 

@@ -38,6 +38,15 @@ from garrison.errors import GarrisonError, Refused, Shortage
 from garrison.records import costs
 from garrison.records.budget import NO_LIMITS, Limits
 from garrison.sandbox.place import Mode, Network, Place, Rights, Role
+from garrison.sandbox.proxy.allowed_hosts import (
+    DEFAULT_PORTS,
+    REFUSED_PORTS,
+    RefusedHost,
+    find_rule,
+    normalize_host,
+    parse_rules,
+    write_refused,
+)
 from garrison.sandbox.proxy.apis import APIS, Api, KeyVariable
 from garrison.sandbox.proxy.forwards import (
     MAX_TOLD,
@@ -49,15 +58,6 @@ from garrison.sandbox.proxy.forwards import (
     ports_of_machine,
     read_resets,
     watch_resets,
-)
-from garrison.sandbox.proxy.hosts import (
-    DEFAULT_PORTS,
-    REFUSED_PORTS,
-    RefusedHost,
-    find_rule,
-    normalize_host,
-    parse_rules,
-    write_refused,
 )
 from garrison.sandbox.proxy.registration import ApiAccess, ProxyClient, Registration
 from garrison.sandbox.rights import read_rights
@@ -317,7 +317,7 @@ def split_address(address: str) -> tuple[str, str, int]:
         if not colon or "/" in named:
             return "file", "", 0
         if address.startswith(f"{named}::"):
-            raise Refused(f"{named} is no transport that the network of a sandbox knows")
+            raise Refused(f"{named} is not a transport that the network of a sandbox knows")
         scheme, rest = "ssh", named
     if scheme == "file":
         return scheme, "", 0
@@ -328,7 +328,7 @@ def split_address(address: str) -> tuple[str, str, int]:
         host, stated = named, ""
     host = normalize_host(host.removeprefix("[").removesuffix("]"))
     if port is None or not host or not (stated or "0").isdecimal():
-        raise Refused(f"{scheme}://{named} is no address that the network of a sandbox knows")
+        raise Refused(f"{scheme}://{named} is not an address that the network of a sandbox knows")
     return scheme, host, int(stated or port)
 
 

@@ -120,7 +120,7 @@ class Place(Value):
     under_worktree: tuple[Path, ...] = ()
     """What set-up made in its worktree, which lies under this one."""
     caches: bool = False
-    """Whether the user's caches of package managers lie under the home inside as well."""
+    """True if the user's caches of package managers lie under the home inside as well."""
     under_caches: Path | None = None
     """Folder with what set-up left in those."""
     checkout: Path | None = None

@@ -35,8 +35,8 @@ from garrison.sandbox.place import (
     Rights,
     Role,
 )
+from garrison.sandbox.proxy.allowed_hosts import parse_rules
 from garrison.sandbox.proxy.forwards import MAX_FORWARDS, parse_host_port
-from garrison.sandbox.proxy.hosts import parse_rules
 from garrison.tables import as_flag, as_strings, member, setting
 from garrison.values import Value, replace
 

@@ -31,8 +31,8 @@ from garrison.records import atomic, record
 from garrison.records.json_io import read_json, write_json
 from garrison.sandbox.place import AUTO_VARIABLE, MODE_VARIABLE, Mode, Role
 from garrison.sandbox.probe import mode_here
+from garrison.sandbox.proxy.allowed_hosts import RefusedHost, write_refused
 from garrison.sandbox.proxy.forwards import Forward
-from garrison.sandbox.proxy.hosts import RefusedHost, write_refused
 from garrison.sandbox.rights import read_rights
 from garrison.system import processes, untrusted
 from garrison.system.environment import child_environment

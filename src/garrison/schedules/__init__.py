@@ -1,1 +1,1 @@
-"""Schedules: runs that a clock begins. `plan.py` decides (pure); `starts.py` records and begins them."""
+"""Schedules: runs that a clock begins. `policy.py` decides (pure); `starts.py` records and begins them."""

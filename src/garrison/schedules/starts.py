@@ -26,8 +26,8 @@ from garrison.records import atomic, costs, record
 from garrison.records.life_lock import LifeLock, is_held
 from garrison.records.run import RunFiles
 from garrison.run.status import Status, run_statuses
-from garrison.schedules import plan
-from garrison.schedules.plan import DONE, FAILED, OPEN, WEEK, Go, Schedule, ScheduledStart, Stage
+from garrison.schedules import policy
+from garrison.schedules.policy import DONE, FAILED, OPEN, WEEK, Go, Schedule, ScheduledStart, Stage
 from garrison.system import systemd
 from garrison.system.clock import iso, local_zone
 from garrison.system.command import run as run_program
@@ -147,7 +147,7 @@ class Schedules:
 
     def _path(self, name: str) -> Path:
         if not _NAME.match(name):
-            raise UsageError(f"{name!r:.60} is no name of a schedule; use 1 to 32 of a-z 0-9 -")
+            raise UsageError(f"{name!r:.60} is not a schedule name; use 1 to 32 of a-z 0-9 -")
         return self.folder / name / "schedule.json"
 
     def _start_path(self, name: str, stem: str) -> Path:
@@ -170,7 +170,7 @@ def stem_of(start: ScheduledStart) -> str:
 
 
 def zone_of(schedule: Schedule) -> tzinfo:
-    return plan.read_zone(schedule.zone) if schedule.zone else local_zone()
+    return policy.read_zone(schedule.zone) if schedule.zone else local_zone()
 
 
 # --------------------------------------------------------------------------------------------------------------- tick
@@ -187,7 +187,7 @@ def tick(home: Path) -> None:
         with suppress(RecordError, NotFound), schedules.locked():
             recorded += [(name, start) for start in _record_due(schedules, name, now)]
     late = [(name, start) for name, start in recorded if start.is_late]
-    for (name, _), start in zip(late, plan.stagger([start for _, start in late], now), strict=True):
+    for (name, _), start in zip(late, policy.stagger([start for _, start in late], now), strict=True):
         schedules.write_start(name, start)
     for name in names:
         for start in schedules.open_starts(name):
@@ -200,7 +200,7 @@ def _record_due(schedules: Schedules, name: str, now: float) -> list[ScheduledSt
     """Record what one schedule's times have become."""
     settle_outcomes(schedules, name)
     schedule = schedules.read(name)
-    due = plan.decide(schedule, schedules.handled(name), now, zone_of(schedule))
+    due = policy.decide(schedule, schedules.handled(name), now, zone_of(schedule))
     found = [start for start in (due.missed, due.start) if start is not None]
     for start in found:
         schedules.write_start(name, start)
@@ -226,7 +226,7 @@ def settle_outcomes(schedules: Schedules, name: str) -> list[ScheduledStart]:
 def pause_after_failures(schedules: Schedules, name: str) -> None:
     """Pause a schedule whose last starts have failed, and say so."""
     schedule = schedules.read(name)
-    why = plan.find_pause(schedule, schedules.starts(name, schedule.since - WEEK))
+    why = policy.find_pause(schedule, schedules.starts(name, schedule.since - WEEK))
     if why and not schedule.paused:
         schedules.write(replace(schedule, paused=why))
         announce(schedules.home, replace(schedule, paused=why))
@@ -264,7 +264,7 @@ def perform(home: Path, name: str, stem: str) -> None:
         if start is None or start.stage not in OPEN:
             return
         if (pause := start.begin_at - time.time()) > 0:
-            time.sleep(min(pause, plan.LOOKBACK))
+            time.sleep(min(pause, policy.LOOKBACK))
         schedule = schedules.read(name)
         schedules.write_start(name, settled := _settle(schedules, schedule, start))
         if settled.is_failure:
@@ -278,8 +278,8 @@ def perform(home: Path, name: str, stem: str) -> None:
 def _settle(schedules: Schedules, schedule: Schedule, start: ScheduledStart) -> ScheduledStart:
     """Return a start as it is now: begun, waiting, skipped or failed."""
     others = [each for each in settle_outcomes(schedules, schedule.name) if stem_of(each) != stem_of(start)]
-    go, why = plan.may_begin(schedule, start, others, spent_in_week(schedules, schedule.name, time.time()))
-    run = plan.run_id(schedule.name, start)
+    go, why = policy.may_begin(schedule, start, others, spent_in_week(schedules, schedule.name, time.time()))
+    run = policy.run_id(schedule.name, start)
     if RunFiles(schedules.home, run).launch.exists():  # a predecessor of this process began it
         return replace(start, stage=Stage.STARTED, runs=[run])
     if go is Go.WAIT:
@@ -378,7 +378,7 @@ def show_all(schedules: Schedules, now: float) -> list[ShownSchedule]:
 
 def _show(schedules: Schedules, name: str, now: float) -> ShownSchedule:
     found, starts = schedules.read(name), schedules.starts(name)
-    due = plan.next_due(found, schedules.handled(name), now, zone_of(found))
+    due = policy.next_due(found, schedules.handled(name), now, zone_of(found))
     return ShownSchedule(name, found.times, found.zone, found.words, found.repo, iso(due) if due else "", found.paused,
                          word_of(starts[-1]) if starts else "", next((run for start in reversed(starts)
                                                                       for run in start.runs), ""),
@@ -403,7 +403,7 @@ def arm(schedules: Schedules, now: float) -> bool:
     manager = systemd.find_manager(os.environ)
     if manager is None:
         return False
-    due = [at for name in schedules.names() if (at := plan.next_due(
+    due = [at for name in schedules.names() if (at := policy.next_due(
         schedule := schedules.read(name), schedules.handled(name), now, zone_of(schedule))) is not None]
     if not due:
         return False

@@ -39,7 +39,7 @@ class JobWatch:
         self.root, self.marker, self.timeout, self.silence, self.logs = root, marker, timeout, silence, logs
         self.interval = min(SCAN_INTERVAL, min(timeout, silence or timeout, limit) / 20)
         self.is_stopped: bool | None = None
-        """Whether a process of the job was stopped at the last scan; None before it."""
+        """True if a process of the job was stopped at the last scan; None before it."""
         self._clock = WatchClock(min(max(2 * self.interval, 2.0), timeout / 4))
         self._times = EvidenceTimes(0.0)
         self.due = 0.0

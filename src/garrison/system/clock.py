@@ -82,7 +82,7 @@ def from_iso(text: str) -> float:
 
 
 def age_of(stamp: str) -> str:
-    """Return how long ago an ISO 8601 time was, as `format_age`; '' for what is no time."""
+    """Return how long ago an ISO 8601 time was, as `format_age`; '' for what is not a time."""
     try:
         return format_age(max(0.0, time.time() - datetime.fromisoformat(stamp).timestamp()))
     except ValueError:

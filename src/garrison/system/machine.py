@@ -383,7 +383,7 @@ def passes(error: BaseException) -> bool:
 #
 # Two places see it. Whoever starts a process looks first (`find_missing`) and does not start it, as on a machine
 # without room (`find_lack`). A process that was started into a package half there is caught at its import: its first
-# lines are no part of the package (`FIRST_LINES`, in its command line), try again, and give up with an exit code of
+# lines are not part of the package (`FIRST_LINES`, in its command line), try again, and give up with an exit code of
 # their own.
 
 

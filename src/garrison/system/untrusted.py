@@ -39,7 +39,7 @@ _TRIES = 100
 
 
 class UnsafeFile(GarrisonError):
-    """Something that an agent left is no regular file, or is too large: garrison does not read it."""
+    """Something that an agent left is not a regular file, or is too large: garrison does not read it."""
 
     def __init__(self, folder: Path, name: str, why: str) -> None:
         super().__init__(f"{folder / name} {why}; garrison does not read it")
@@ -199,7 +199,7 @@ def append(folder: Path, name: str, data: bytes) -> None:
         try:
             state = os.fstat(descriptor)
             if not stat.S_ISREG(state.st_mode) or state.st_nlink != 1:
-                raise UnsafeFile(folder, name, "is no regular file with one name")
+                raise UnsafeFile(folder, name, "is not a regular file with one name")
             os.write(descriptor, data)
         finally:
             os.close(descriptor)
@@ -226,7 +226,7 @@ def _open_regular(folder: Path, name: str, directory: int, last: str) -> int | N
         return None
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise UnsafeFile(folder, name, "is no regular file")
+        raise UnsafeFile(folder, name, "is not a regular file")
     return descriptor
 
 

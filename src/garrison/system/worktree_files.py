@@ -79,7 +79,7 @@ def _copy(root: Path, tree: Path, name: str) -> list[str]:
     if not source.resolve().is_relative_to(root.resolve()):
         return [f"{INCLUDE}: {name} is left out: the link leads out of the repository"]
     if not source.is_symlink() and not source.is_file():
-        return [f"{INCLUDE}: {name} is left out: it is no file"]
+        return [f"{INCLUDE}: {name} is left out: it is not a file"]
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = tree.with_name(f".{tree.name}.include-{os.getpid()}")  # not in the worktree: it could be committed
     try:
@@ -145,7 +145,7 @@ def setup_key(command: str, tree: Path, lock_files: Sequence[str] = ()) -> str:
 
 
 def _read_lock_file(tree: Path, name: str) -> bytes | None:
-    """Return what counts of a lock file: its beginning, and its size if it is larger; None if it is no file of the
+    """Return what counts of a lock file: its beginning, and its size if it is larger; None if it is not a file of the
     tree. A link within the tree is followed."""
     real = Path(os.path.realpath(tree / name))
     if not real.is_relative_to(os.path.realpath(tree)):
@@ -157,9 +157,9 @@ def _read_lock_file(tree: Path, name: str) -> bytes | None:
 
 
 def describe_unused_lock_files(tree: Path, lock_files: Sequence[str]) -> list[str]:
-    """Return a line for each lock file whose change would go unnoticed, since it is no file of the tree."""
+    """Return a line for each lock file whose change would go unnoticed, since it is not a file of the tree."""
     return [f"{name}: " + ("it is not in this commit" if not os.path.lexists(tree / name) else
-                           "it is no file, or a link out of the repository")
+                           "it is not a file, or a link out of the repository")
             + ", so no change of it makes set-up run again; correct setup_key"
             for name in lock_files if _read_lock_file(tree, name) is None]
 

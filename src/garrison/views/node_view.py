@@ -39,7 +39,7 @@ from garrison.run.guardian_view import find_parked
 from garrison.run.state import NodeState
 from garrison.run.status import UNFINISHED
 from garrison.sandbox.place import Role
-from garrison.sandbox.proxy.hosts import HostRights, RefusedHost, describe_permission, refused_in_attempt
+from garrison.sandbox.proxy.allowed_hosts import HostRights, RefusedHost, describe_permission, refused_in_attempt
 from garrison.sandbox.rights import read_rights
 from garrison.system import machine
 from garrison.system.clock import from_iso
@@ -650,7 +650,7 @@ def _pending(facts: NodeFacts) -> str:
 
 def _active(facts: NodeFacts) -> str:
     if facts.hindered and facts.run_over != "stopped":
-        return f"held up, and goes on by itself: {first_line(facts.hindered)}"
+        return f"held up, and continues by itself: {first_line(facts.hindered)}"
     return _work(facts) + (_retry(facts.reason) if facts.attempt > 1 else "")
 
 

@@ -106,7 +106,7 @@ def _next_task(runtime: Runtime, launch: Launch, node: str) -> Task:
     files = runtime.files(launch.run_id)
     plan, state = replay_with_plan(files, launch, journal.read_history(files.journal))
     if node not in plan.tasks:
-        raise NotFound(f"{node} of run {launch.run_id} is no task; only tasks have a prompt")
+        raise NotFound(f"{node} of run {launch.run_id} is not a task; only tasks have a prompt")
     planned = plan.tasks[node]
     context, carried = flow_policy.task_context(state, node, planned.kind)
     landed = flow_policy.landed_upstream(plan, state, node)

@@ -565,7 +565,7 @@ def _shortage_hint(status: str) -> str:
 
 
 def _advice(status: str, step: str) -> str:
-    """Return what to do about a run, after the status that makes it necessary where that is no other part of it."""
+    """Return what to do about a run, after the status that makes it necessary where that is not another part of it."""
     return f"{status}; {step}" if status == Status.STOPPED and step else step
 
 

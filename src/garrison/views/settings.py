@@ -45,7 +45,7 @@ class ShownSetting(Value):
     value: Any
     origin: str
     is_inherited: bool = False
-    """Whether a more general setting states it, which is shown too."""
+    """True if a more general setting states it, which is shown too."""
 
     @property
     def is_set(self) -> bool:

@@ -176,7 +176,7 @@ class CostReader:
 
 
 def read_limits(folder: Path) -> budget.Limits | None:
-    """Return the limits in a folder with a usage file; None if it is no session's and the proxy had none."""
+    """Return the limits in a folder with a usage file; None if it is not a session's and the proxy had none."""
     from garrison.agents.session_options import ORDER  # runs without costs need none of these
     from garrison.sandbox.network import FOLDER as NETWORK
     from garrison.sandbox.proxy.ledger import LIMITS

@@ -122,7 +122,7 @@ def describe_settling(wait: PersonWait, run: str) -> str:
         case WaitKind.RUN:
             return wait.text
         case WaitKind.HINDERED:
-            return f"{text}; then it goes on by itself"
+            return f"{text}; then it continues by itself"
         case WaitKind.GATE if wait.gate is not None and wait.gate.is_review:
             return f"`garrison review {wait.node} {of_run} shows it, and the command that lands it"
         case WaitKind.GATE | WaitKind.ASKS:

@@ -168,7 +168,7 @@ def _tasks(body: Mapping[str, object]) -> tuple[list[str], str]:
 def _issue(body: Mapping[str, object]) -> tuple[list[str], str]:
     number = text_of(body, "text", required=True).strip().removeprefix("#")
     if not number.isdecimal():
-        raise UsageError(f"{number!r:.40} is no number of an issue")
+        raise UsageError(f"{number!r:.40} is not an issue number")
     return ["take", number], ""
 
 
@@ -199,7 +199,7 @@ def order_of(body: Mapping[str, object], offer: StartOffer) -> CommandLine:
     if kind not in KINDS:
         raise UsageError(f"pass kind, one of {', '.join(KINDS)}")
     if repo not in {place.repo for place in offer.places}:
-        raise UsageError(f"{repo!r:.200} is no repository with runs here; `garrison run` in it begins the first")
+        raise UsageError(f"{repo!r:.200} is not a repository with runs here; `garrison run` in it begins the first")
     if agent and agent not in {*offer.agents, *(place.agent for place in offer.places)}:
         raise UsageError(f"agent {agent!r:.60} is not installed here; there are {', '.join(offer.agents) or 'none'}")
     words, text = KINDS[kind](body)

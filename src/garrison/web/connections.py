@@ -22,7 +22,7 @@ from garrison.values import Value
 FILES = 4096
 """Open files that the server asks for; by default a process may open 1024."""
 OWN_FILES = 128
-"""Those that are no connections: terminals, commands, files being read."""
+"""Those that are not connections: terminals, commands, files being read."""
 CONNECTIONS = 3072
 """Most connections; a browser keeps a few open."""
 STREAMS = 1000

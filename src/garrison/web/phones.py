@@ -113,7 +113,7 @@ class Phones:
         try:
             subscription = None if given is None else read_foreign(push.Subscription, given).check()
         except ValueError as error:
-            raise UsageError(f"this is no subscription to Web Push: {error}") from None
+            raise UsageError(f"this is not a subscription to Web Push: {error}") from None
         await asyncio.to_thread(devices.subscribe, self._home, device, subscription)
         return json_answer({"ok": True, "message": "messages are on" if subscription else "messages are off"})
 

@@ -364,7 +364,7 @@ class Page:
     async def _repo(self, named: str) -> str:
         """Return a repository that a request names; NotFound for one without runs here."""
         if named not in {place.repo for place in (await asyncio.to_thread(self._read_offer)).places}:
-            raise NotFound(f"{named!r:.200} is no repository with runs here")
+            raise NotFound(f"{named!r:.200} is not a repository with runs here")
         return named
 
     async def _command(self, words: list[str]) -> Response:
@@ -555,7 +555,7 @@ TERMINAL, DEFAULT = "a terminal", "its default, since the time was over"
 
 
 class Answered(Value):
-    """Whether a question was answered, when (UTC), and through what."""
+    """True if a question was answered, when (UTC), and through what."""
 
     answered: bool = False
     at: str = ""

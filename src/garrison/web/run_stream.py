@@ -84,7 +84,7 @@ class RunSnapshot(Parts, kw_only=True):
     next: Mapping[str, Sequence[str]]
     id: str
     write: bool | UnsetType = UNSET
-    """Whether the client may act; of a client's first snapshot."""
+    """True if the client may act; of a client's first snapshot."""
     missed: bool | UnsetType = UNSET
     """Set if the client knew an event that nothing tells the followers of any more."""
 

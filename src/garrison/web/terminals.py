@@ -24,7 +24,7 @@ from garrison.records import signals
 from garrison.records.identity import ALIVE, Identity
 from garrison.records.names import Key
 from garrison.records.store import Store
-from garrison.run.person_signals import signal_by_person
+from garrison.run.user_signals import signal_by_person
 from garrison.system.tmux import TmuxTerminal
 from garrison.system.tmux_viewer import ScreenSize, TmuxViewer
 from garrison.views.agent_session import AgentSession, open_session

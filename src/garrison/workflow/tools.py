@@ -271,7 +271,7 @@ def _import_module(name: str, base: Path) -> ModuleType:
                                         ) from error
             raise
         except (TypeError, ValueError) as error:
-            raise ToolNotFoundError(f"{name!r:.60} is no module; write package.module:function") from error
+            raise ToolNotFoundError(f"{name!r:.60} is not a module; write package.module:function") from error
 
 
 @contextmanager

@@ -337,7 +337,7 @@ class AcpClient:
         try:
             if not await self._wait(request, START_TIMEOUT):
                 stray = self._transport.stray
-                wrote = f", but wrote {stray} lines that are no message" if stray else ""
+                wrote = f", but wrote {stray} lines that are not messages" if stray else ""
                 raise NoAnswer(f"it did not answer {name} within {START_TIMEOUT:.0f} s{wrote}")
             return _result_from(request, name)
         except ConnectionError:

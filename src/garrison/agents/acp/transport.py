@@ -16,7 +16,7 @@ MAX_LINE = 16 << 20
 MAX_TOTAL = 512 << 20
 """Bytes that an agent may send in one connection."""
 MAX_STRAY = 50
-"""Lines that are no message, such as a program's warnings, that are overlooked."""
+"""Lines that are not messages, such as a program's warnings, that are overlooked."""
 MAX_UNANSWERED = 64
 """Requests of the agent that may wait for their answer at one time."""
 MAX_REFUSED = 500
@@ -111,7 +111,8 @@ class AgentTransport:
             return message
         self._stray += 1
         if self._stray > MAX_STRAY:
-            raise Breach(f"{self._stray} lines that are no message, the last: {_shown(line.decode(errors='replace'))}")
+            last = _shown(line.decode(errors="replace"))
+            raise Breach(f"{self._stray} lines that are not messages, the last: {last}")
         return None
 
     def _is_expected(self, message: Mapping[str, object]) -> bool:

@@ -117,7 +117,7 @@ def take_back(copied: Path, home: Path) -> str:
 
 
 def objection(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
-    """Return why the second of two tables of tokens is no renewal of the first; '' if it is one. Pure."""
+    """Return why the second of two tables of tokens is not a renewal of the first; '' if it is one. Pure."""
     if not after:
         return "it is empty"
     missing = sorted(name for name in before if not after.get(name) and before[name])

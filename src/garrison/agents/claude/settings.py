@@ -81,7 +81,7 @@ class ClaudeSettings(Value):
     output_schema: Mapping[str, Any] | None = setting(None, extensions.schema)
     """JSON schema of the output that a report must have."""
     attribution: bool = setting(True, as_flag)
-    """Whether the CLI signs commits."""
+    """True if the CLI signs commits."""
     permission_mode: str = setting("dontAsk", _mode)
     max_turns: int | None = setting(300, or_none(as_count))
     """Responses of the model in one attempt."""
@@ -172,7 +172,7 @@ class ConnectionJob(ConnectionOrder, frozen=True, kw_only=True):
     node: str
     attempt: int
     resume: bool
-    """Whether the session is resumed, not begun."""
+    """True if the session is resumed, not begun."""
     settings: ClaudeSettings = msgspec.field(default_factory=ClaudeSettings)
     parent_session: str = msgspec.field(default="", name="past")
     """Session of an earlier node that this one continues as its own session."""

@@ -194,7 +194,7 @@ _AFTER_QUESTION = frozenset(f"mcp__{SERVER}__{name}" for name in ("ask_guardian"
 
 
 class SessionReports:
-    """Whether an attempt's session has reported or asked, as its files tell."""
+    """True if an attempt's session has reported or asked, as its files tell."""
 
     def __init__(self, files: AttemptFiles) -> None:
         self._files = files

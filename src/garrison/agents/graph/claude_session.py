@@ -56,7 +56,7 @@ class ClaudeSession:
                                     stale=metadata.get("stale", STALE), partial=True)
         self._usage = purse.log(self._id) if purse is not None else None
         self._taken = spec.resume is not None
-        """Whether there is a transcript to resume."""
+        """True if there is a transcript to resume."""
         self._process: processes.ProcessId | None = None
 
     @property

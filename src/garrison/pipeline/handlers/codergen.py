@@ -104,6 +104,6 @@ def read_status_file(folder: Path | None) -> Mapping[str, object] | None:
     except untrusted.UnsafeFile as error:
         return {"outcome": "fail", "failure_reason": f"{STATUS_FILE} {error.why}"}
     except (OSError, ValueError, RecursionError) as error:
-        return {"outcome": "fail", "failure_reason": f"{STATUS_FILE} is no JSON: {error}"}
+        return {"outcome": "fail", "failure_reason": f"{STATUS_FILE} is not JSON: {error}"}
     return body if isinstance(body, Mapping) else {"outcome": "fail",
                                                    "failure_reason": f"{STATUS_FILE} is not a JSON object"}

@@ -67,7 +67,7 @@ exit "$code"
 """
 """Runs the command with stderr in a file, so that stdout alone is its output, and records how it ended: an engine that
 is killed before it has journaled the result finds it there. A signal that ended the command ends the shell as well, and
-is no result; 147 would be SIGSTOP, which ends nothing. The command is in its sandbox, this shell is not."""
+is not a result; 147 would be SIGSTOP, which ends nothing. The command is in its sandbox, this shell is not."""
 
 
 async def tool(call: Call) -> Outcome:

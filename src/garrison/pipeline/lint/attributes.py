@@ -189,7 +189,7 @@ def candidates(view: View) -> Iterator[Problem]:
         if not said or (count is None and said[0] == "best_of"):  # `type_conflict` reports that
             continue
         if view.handler[node.id] not in ("codergen", "tool"):
-            yield Problem(f"{node.id} is no task, and only a task has candidates", f"remove {said[0]}", node)
+            yield Problem(f"{node.id} is not a task, and only a task has candidates", f"remove {said[0]}", node)
         elif count is None:
             yield Problem(f"{node.id} has {said[0]} and no candidates", "write best_of=2, 3 or 4", node)
         elif len(agents) > most or len(agents) == 1 == count:

@@ -171,7 +171,7 @@ ORDINARY_WORDS = frozenset({
     "level", "line", "link", "log", "module", "name", "note", "notes", "output", "owner", "page", "parent", "path",
     "phase", "priority", "rate", "report", "role", "rule", "scope", "sprint", "stage", "state", "step", "tags",
     "task", "team", "text", "time", "title", "total", "url", "user", "version"})
-"""Words with which people describe nodes, and which are no misspellings of a known attribute however near they are."""
+"""Words with which people describe nodes, and which are not misspellings of a known attribute however near they are."""
 
 DRAWING = frozenset("""
     _background area arrowhead arrowsize arrowtail bb beautify bgcolor center charset class cluster clusterrank color

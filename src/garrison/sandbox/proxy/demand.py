@@ -84,7 +84,7 @@ def read_demand(api: ApiName, path: str, body: bytes, encoding: str = "") -> Dem
     except (ValueError, RecursionError):
         request, text = None, ""
     if not isinstance(request, dict):
-        raise ValueError("the request's body is no JSON object")  # noqa: TRY004  # what a client sent
+        raise ValueError("the request's body is not a JSON object")  # noqa: TRY004  # what a client sent
     name = path.partition("?")[0].rpartition("/")[2]
     is_google = api is ApiName.GOOGLE
     model = name.partition(":")[0] if is_google else request.get("model")
@@ -211,7 +211,7 @@ def _number(value: object) -> int:
     except (ValueError, OverflowError):
         number = -1
     if number < 0:
-        raise ValueError("the request has a limit that is no number")
+        raise ValueError("the request has a limit that is not a number")
     return number
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from garrison.records import atomic
 from garrison.sandbox.place import Mount
-from garrison.sandbox.proxy.hosts import forbidden_reason, is_metadata, is_name, parse_address
+from garrison.sandbox.proxy.allowed_hosts import forbidden_reason, is_metadata, is_name, parse_address
 from garrison.system.sockets import list_listeners
 from garrison.system.unix_socket import short_path
 from garrison.values import Value

@@ -16,8 +16,8 @@ from garrison.records import api_answers, atomic, budget, costs
 from garrison.records.budget import SESSION_LOCK, Grant, Reservation, Shortfall
 from garrison.records.json_io import write_json
 from garrison.records.life_lock import LifeLock
+from garrison.sandbox.proxy.allowed_hosts import REFUSED, RefusedHost, read_refused, write_refused
 from garrison.sandbox.proxy.demand import NOTHING, WINDOW, Demand
-from garrison.sandbox.proxy.hosts import REFUSED, RefusedHost, read_refused, write_refused
 from garrison.sandbox.proxy.registration import Registration
 from garrison.sandbox.proxy.token_counts import CallCounts
 from garrison.values import asdict, replace

@@ -22,8 +22,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from garrison.sandbox.proxy import registration
+from garrison.sandbox.proxy.allowed_hosts import parse_rules
 from garrison.sandbox.proxy.forwards import MAX_FORWARDS, Forward, ForwardRefused, open_forward
-from garrison.sandbox.proxy.hosts import parse_rules
 from garrison.sandbox.proxy.ledger import Ledger
 from garrison.sandbox.proxy.registration import MAX_MESSAGE, Registration, may_register
 from garrison.sandbox.proxy.relay import MAX_CONNECTIONS, Access, Patience, Relay, join

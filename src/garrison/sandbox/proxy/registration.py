@@ -80,7 +80,7 @@ class Registration(Value):
 
     @classmethod
     def decode(cls, data: bytes) -> Registration:
-        """Invert `encode`; ValueError if it is no registration."""
+        """Invert `encode`; ValueError if it is not a registration."""
         return from_data(cls, json.loads(data))
 
 
@@ -154,7 +154,7 @@ RETRY_PAUSE = 10.0
 STOP_CHECK_INTERVAL = 1.0
 """Seconds between two checks whether the proxy is stopped."""
 MARKER = "proxy"
-"""Begins the name in the marker of proxy processes: they are no part of the incarnation that starts one."""
+"""Begins the name in the marker of proxy processes: they are not part of the incarnation that starts one."""
 
 
 @dataclass(slots=True)

@@ -18,10 +18,10 @@ import h11
 
 from garrison.records.api_answers import read_error_text
 from garrison.records.budget import Grant
+from garrison.sandbox.proxy.allowed_hosts import HostRule, entry_for, find_rule, normalize_host, parse_address
 from garrison.sandbox.proxy.apis import KEY_HEADERS, Api, ApiName
 from garrison.sandbox.proxy.connection import CHUNK, ClientWaits, Connection, Gone
 from garrison.sandbox.proxy.demand import NOTHING, Demand, limited_body, read_demand, without_hosted_tools
-from garrison.sandbox.proxy.hosts import HostRule, entry_for, find_rule, normalize_host, parse_address
 from garrison.sandbox.proxy.ledger import Ledger
 from garrison.sandbox.proxy.registration import ApiAccess, Registration
 from garrison.sandbox.proxy.target import (

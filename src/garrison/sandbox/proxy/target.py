@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from enum import StrEnum
 from urllib.parse import unquote
 
+from garrison.sandbox.proxy.allowed_hosts import normalize_host
 from garrison.sandbox.proxy.apis import AdmittedCalls, Api, find_api
-from garrison.sandbox.proxy.hosts import normalize_host
 from garrison.values import Value
 
 Headers = Sequence[tuple[bytes, bytes]]

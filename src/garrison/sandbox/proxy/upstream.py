@@ -20,7 +20,7 @@ from urllib.parse import unquote, urlsplit
 from urllib.request import getproxies_environment, proxy_bypass
 
 from garrison.errors import UsageError
-from garrison.sandbox.proxy.hosts import HostRule, entry_for, may_be_private, parse_address, permitted_addresses
+from garrison.sandbox.proxy.allowed_hosts import HostRule, entry_for, may_be_private, parse_address, permitted_addresses
 from garrison.values import Value
 
 CONNECT_TIMEOUT = 10.0

@@ -90,7 +90,7 @@ class Commits(Repository):
     # --- branches and commits -----------------------------------------------------------------------------------------
 
     def branch_tip(self, branch: str) -> str | None:
-        """Return the tip of the local `branch`, or None (a tag, a file or `main~1` is no branch)."""
+        """Return the tip of the local `branch`, or None (a tag, a file or `main~1` is not a branch)."""
         if _INVALID_NAME.search(branch):
             return None
         return self._read_loose(f"refs/heads/{branch}") or self.rev(f"refs/heads/{branch}")
@@ -122,7 +122,7 @@ class Commits(Repository):
         return ref.removeprefix("refs/heads/") if ref.startswith("refs/heads/") else None
 
     def head(self, path: Path) -> str | None:
-        """Return the commit checked out at `path`, None if it has no commit or is no worktree any more."""
+        """Return the commit checked out at `path`, None if it has no commit or is not a worktree any more."""
         if self.pinned and path == self.root:
             return self.rev("HEAD")
         known = self._read_head(path)
@@ -288,7 +288,7 @@ class Commits(Repository):
         answer = self._run_merge("--name-only", ours, theirs, durable=True)
         if answer.code > 1 and _UNRELATED in answer.err:
             return _NO_COMMON_COMMIT
-        if answer.code not in (0, 1) or not answer.out:  # 1 without a tree: one of them is no commit
+        if answer.code not in (0, 1) or not answer.out:  # 1 without a tree: one of them is not a commit
             raise GitError(("merge-tree", "--write-tree"), answer.code, answer.err)
         tree, *conflicts = split(answer.out)
         return MergeResult(tree, []) if answer.code == 0 else conflict_in(conflicts)

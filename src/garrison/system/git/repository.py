@@ -97,7 +97,7 @@ class Repository:
         self.pinned: Mapping[str, str] = {}
         """Variables of every call that name its git directory, where what lies in `root` shall not."""
         self.has_foreign_objects = False
-        """Whether its objects are as an agent made them: a call has limits then (`MAX_MEMORY`, `MAX_SECONDS`)."""
+        """True if its objects are as an agent made them: a call has limits then (`MAX_MEMORY`, `MAX_SECONDS`)."""
         self._registered: dict[Path, Path] = {}
         self.committer = (NAME, EMAIL)
         """Name and address of who commits what lands, and is the author of merges."""

@@ -511,7 +511,7 @@ class Worktrees(Commits):
 
 
 def _index_name() -> str:
-    """Return the name of this thread's temporary index: the id of a thread is no other thread's and no process's."""
+    """Return the name of this thread's temporary index: the id of a thread is not another thread's and no process's."""
     return f"{_INDEX}{threading.get_native_id()}"
 
 

@@ -50,7 +50,7 @@ class Attestations:
     runs: tuple[Attestation, ...] = ()
     since: str = ""
     damaged: tuple[str, ...] = ()
-    """Lines that are no attestation."""
+    """Lines that are not attestations."""
 
     def require(self, tree: str) -> None:
         """Raise UnreadableAttestations if damage may be why nothing attests that a tree passed."""
@@ -67,8 +67,7 @@ def is_flipped(name: str, other: str) -> bool:
 
 
 def read_attestations(texts: Iterable[str]) -> Attestations:
-    """Read attestations, one text for each queue; of lines that are no attestation, such as torn ones, it is noted that
-    they are there."""
+    """Read attestations, one text for each queue; lines that are not attestations, such as torn ones, are listed."""
     runs: list[Attestation] = []
     starts: list[str] = []
     damaged: list[str] = []

@@ -12,7 +12,7 @@ QUEUE, GUARDIAN, LAUNCHER = "merge-queue", "guardian", "launch"
 
 
 class UnreadableHistory(ValueError):
-    """A line of a history is no event."""
+    """A line of a history is not an event."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class History:
 
 
 def read_events(lines: Iterable[str]) -> History:
-    """Read the lines; UnreadableHistory names the first one that is no event."""
+    """Read the lines; UnreadableHistory names the first one that is not an event."""
     events = []
     for number, line in enumerate(lines, 1):
         if not line.strip():
@@ -83,10 +83,10 @@ def read_events(lines: Iterable[str]) -> History:
         try:
             body = json.loads(line)
             if not isinstance(body["data"], dict):
-                raise TypeError("its data are no object")
+                raise TypeError("its data is not an object")
             events.append(JournalEvent(body["at"], body["journal"], body["by"], int(body["seq"]), body["kind"],
                                        body["node"],
                                        body["data"], str(body.get("queue", ""))))
         except (ValueError, KeyError, TypeError) as error:
-            raise UnreadableHistory(f"line {number} is no event of `garrison events --json`: {line[:80]!r}") from error
+            raise UnreadableHistory(f"line {number} is not one of `garrison events --json`: {line[:80]!r}") from error
     return History(tuple(sorted(events, key=lambda event: (event.journal, event.queue, event.seq))))

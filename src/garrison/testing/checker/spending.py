@@ -19,7 +19,7 @@ ROUNDING = 1e-6
 
 
 class UnreadableSpending(ValueError):
-    """A line is no call of a model."""
+    """A line is not a call of a model."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class SpentCall:
 
 
 def read_spending(lines: Iterable[str]) -> tuple[SpentCall, ...]:
-    """Read the lines; UnreadableSpending names the first one that is no call."""
+    """Read the lines; UnreadableSpending names the first one that is not a call."""
     calls = []
     for number, line in enumerate(lines, 1):
         if not line.strip():
@@ -48,7 +48,7 @@ def read_spending(lines: Iterable[str]) -> tuple[SpentCall, ...]:
             calls.append(SpentCall(str(body["node"]), str(body["attempt"]), str(body["session"]), str(body["kind"]),
                                    str(body["at"]), str(body.get("message", "")), float(body["usd"]), limits))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise UnreadableSpending(f"line {number} is no line of `garrison cost --calls`: {line[:80]!r}") from error
+            raise UnreadableSpending(f"line {number} is not one of `garrison cost --calls`: {line[:80]!r}") from error
     return tuple(calls)
 
 

@@ -30,7 +30,7 @@ const KINDS = [
 export const beginTask = () => openDialog({ class: "begin", "aria-label": "Begin a run" }, Begin);
 
 /**
- * Show a plan that waits, to go on with it.
+ * Show a plan that waits, to continue it.
  * @param {import("./records").ListedPlan} plan
  */
 export async function continuePlan(plan) {

@@ -19,7 +19,7 @@ export async function device() {
   try {
     return (await stored("readonly", store => store.get(STORE))) ?? null;
   } catch {
-    return null; // a browser that keeps nothing is no device
+    return null; // a browser that keeps nothing is not a device
   }
 }
 

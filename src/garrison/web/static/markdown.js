@@ -1,5 +1,5 @@
 // Markdown of an agent's answer as elements. No string becomes markup: every piece is a node that is built here, and an
-// address is shown as text next to its words, never opened by a click. What is no markdown known here stays as it is
+// address is shown as text next to its words, never opened by a click. What is not markdown known here stays as it is
 // written. Of a text that still grows, only the last block is drawn again.
 
 import { html, memo } from "./view.js";

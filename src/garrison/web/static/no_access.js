@@ -18,7 +18,7 @@ export function noAccess(main) {
       </p>
       <p>
         The address is lost? End the server with Ctrl-C and start <code>garrison serve</code> again; it prints the same
-        address. Runs go on meanwhile.
+        address. Runs continue meanwhile.
       </p>
       ${
         canPair() &&

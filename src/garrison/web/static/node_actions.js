@@ -50,7 +50,7 @@ const ACTIONS = {
       const copied = await ask({
         title: `Take over ${node}`,
         lines: [
-          "Its session becomes yours in a terminal; its agent waits, and goes on when you leave. Run this there:",
+          "Its session becomes yours in a terminal; its agent waits, and continues when you leave. Run this there:",
           words,
         ],
         yes: "Copy the command",

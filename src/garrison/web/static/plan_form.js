@@ -42,7 +42,7 @@ export function Plan({ plan, given, took, close }) {
     setBusy(false);
     if (begun) took(begun);
   };
-  const most = plan.most_usd === null ? "any amount: an agent has no budget" : `$${plan.most_usd} at most`;
+  const most = plan.most_usd === null ? "any amount, since an agent has no budget" : `$${plan.most_usd} at most`;
   const asks = plan.questions.length > 0;
   const isEdited = dot !== plan.graph;
   const words = asks ? "Answer" : isEdited ? "Use this graph" : "Begin";

@@ -10,7 +10,7 @@ const STATES = {
   passed: ["✓", "done"], // a node without an agent, a process, a run
   failed: ["✕", "failed"],
   parked: ["‖", "parked"],
-  stopped: ["■", "stopped"], // its run does not go on, and with it the node
+  stopped: ["■", "stopped"], // its run does not continue, and so neither does the node
   skipped: ["–", "skipped"],
   unchanged: ["=", "no change"],
   kept: ["+", "kept"], // a candidate that passed its checks

@@ -156,8 +156,8 @@ def read_times(text: str) -> str:
     if found.startswith("@"):
         if found not in NICKNAMES:
             close = nearest(found, NICKNAMES)
-            raise UsageError(f"{found:.40} is no time of a schedule; did you mean {close}?" if close else
-                             f"{found:.40} is no time of a schedule; there are {', '.join(NICKNAMES)}")
+            raise UsageError(f"{found:.40} is not a schedule time; did you mean {close}?" if close else
+                             f"{found:.40} is not a schedule time; there are {', '.join(NICKNAMES)}")
         return NICKNAMES[found]
     fields = found.split()
     if len(fields) != len(FIELDS):
@@ -175,7 +175,7 @@ def read_times(text: str) -> str:
 def read_zone(name: str) -> tzinfo:
     """Return a time zone by its name; UsageError if there is none of that name."""
     if (zone := find_zone(name)) is None:
-        raise UsageError(f"{name!r:.60} is no time zone; give one such as Europe/Berlin or UTC")
+        raise UsageError(f"{name!r:.60} is not a time zone; give one such as Europe/Berlin or UTC")
     return zone
 
 

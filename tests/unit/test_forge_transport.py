@@ -11,7 +11,7 @@ import pytest
 
 from garrison.forge.credentials import Token
 from garrison.forge.errors import ForgeRefused, ForgeUnreachable, RateLimited
-from garrison.forge.session import LOG_TAIL, Connections, EtagCache, ForgeRequest, ForgeSession, Response
+from garrison.forge.transport import LOG_TAIL, Connections, EtagCache, ForgeRequest, ForgeSession, Response
 from garrison.values import Value
 
 NOW = 1_800_000_000.0

@@ -97,7 +97,7 @@ def _parse_rule(entry: str) -> HostRule:
     if name == "localhost":
         return HostRule(name, ports, private=True)
     if name != "*" and not is_name(name.removeprefix("*.")):
-        raise UsageError(f"hosts: {entry!r} is no host; write NAME, NAME:PORT, *.NAME, an address, or private NAME")
+        raise UsageError(f"hosts: {entry!r} is not a host; write NAME, NAME:PORT, *.NAME, an address, or private NAME")
     return HostRule(name, ports, private)
 
 
@@ -134,7 +134,7 @@ def find_rule(rules: Sequence[HostRule], host: str, port: int) -> HostRule | Non
 
 
 def normalize_host(text: str) -> str:
-    """Return a host of a request in lower case, an address in its usual form; '' if it is no host."""
+    """Return a host of a request in lower case, an address in its usual form; '' if it is not a host."""
     address = parse_address(text)
     if address is not None:
         return str(address)

@@ -4,7 +4,7 @@ Every delay of this kind is a value of this class, alongside what it is for:
 
 | seconds | for | in |
 |---|---|---|
-| 1, 2, 4 | an agent's message or start in an agent graph, then it has failed | `agents.graph.session_manager` |
+| 1, 2, 4 | an agent's message or start in an agent graph, then it has failed | `agents.conversation.policy` |
 | 0.5 to 60, up to 15 minutes | a model's API, by the class of its refusal; a program that is gone | `agents.trouble` |
 | 0.5 to 30 | a process that died | `supervise.restart` |
 | 5 to 30 | a start that met a lack of processes, memory or descriptors | `system.machine` |

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from garrison.agents.conversation.policy import NextStepKind, decide_message
 from garrison.agents.graph import (
     AgentFailure,
     AgentGraph,
@@ -24,7 +25,7 @@ from garrison.agents.graph import (
 )
 from garrison.agents.graph.claude_session import ClaudeSession
 from garrison.agents.graph.model import TRANSITIONS, Node
-from garrison.agents.graph.session_manager import delay_after, describe, is_transient
+from garrison.agents.graph.session_manager import describe, failure_of
 from garrison.errors import ForbiddenTransition, NewerSchema, NotFound, RecordCorrupt, UsageError
 
 
@@ -384,6 +385,21 @@ async def test_a_failed_session_is_resumed_and_one_without_a_transcript_begun_an
         assert heard(stage)[5:] == [None], "a restart forgets"
 
 
+async def test_a_session_whose_history_the_api_refuses_is_begun_anew_once() -> None:
+    stage = LivingStage()
+    async with stage.graph() as graph:
+        await graph.add_node("analyst", "You analyse.")
+        await graph.start_agent("analyst")
+        refusal = AgentFailure("messages: text content blocks must be non-empty", 400)
+        stage.on_ask["analyst"] = [refusal]
+        assert str(await graph.send_message("analyst", "analyst", "hello")) == "analyst heard hello"
+        assert heard(stage) == [None, None], "each further request of that session would be refused"
+        stage.on_ask["analyst"] = [refusal, refusal]
+        with pytest.raises(AgentFailure, match="non-empty"):
+            await graph.send_message("analyst", "analyst", "hello")
+        assert (heard(stage), stage.slept) == ([None] * 3, [])
+
+
 async def test_a_dead_process_is_an_error_until_the_next_message_resumes_it() -> None:
     stage = LivingStage()
     async with stage.graph() as graph:
@@ -443,6 +459,13 @@ def test_one_failing_agent_does_not_hold_up_the_others() -> None:
     play(scene)
 
 
+def delay_after(tries: int, error: Exception) -> float | None:
+    """Return the pause after so many tries that failed of the same; None once the message has failed."""
+    failure = failure_of(error)
+    step = decide_message([failure] * tries, can_resume=False)
+    return step.until - failure.at if step.step is NextStepKind.WAIT else None
+
+
 @pytest.mark.parametrize(("error", "transient"), [
     (TimeoutError(), True), (ConnectionRefusedError("no"), True), (AgentFailure("x", 429), True),
     (AgentFailure("x", 529), True), (AgentFailure("x", 500), True), (AgentFailure("the CLI was killed"), True),
@@ -450,7 +473,6 @@ def test_one_failing_agent_does_not_hold_up_the_others() -> None:
     (UsageError("cwd"), False), (AgentGraphError("stopped"), False), (TypeError("no"), False),
     (FileNotFoundError("claude"), False)])
 def test_classification_of_transient_errors(error: Exception, transient: bool) -> None:
-    assert is_transient(error) is transient
     assert delay_after(1, error) == (1.0 if transient else None)
 
 

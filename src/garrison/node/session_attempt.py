@@ -38,13 +38,13 @@ from garrison.agents.conversation import messages, policy, prompts, questions, t
 from garrison.agents.conversation.connection import clean
 from garrison.agents.conversation.files import AttemptFiles
 from garrison.agents.conversation.stream import render
-from garrison.agents.graph import session_manager
 from garrison.agents.graph.model import AgentFailure
+from garrison.agents.graph.session_manager import describe
 from garrison.agents.result import LANDING
 from garrison.agents.scripted import STEPS, fill
 from garrison.agents.session_agent import SessionOrder
 from garrison.agents.session_options import ORDER
-from garrison.agents.trouble import classify, kind_of_shortfall
+from garrison.agents.trouble import kind_of_shortfall
 from garrison.errors import GarrisonError
 from garrison.records import atomic
 from garrison.records.budget import Account, Meter
@@ -253,11 +253,9 @@ class SessionProgram:
             try:
                 answer = await ask([*messages, *after_person], mode, options)
             except AgentFailure as error:
-                kind = classify(error.status, str(error), error.error)
-                permanent = error.__cause__ is not None and not session_manager.is_transient(error.__cause__)
-                if permanent or (kind not in policy.NEEDS_PERSON and kind not in policy.TRANSIENT):
+                if error.kind not in policy.NEEDS_PERSON and error.kind not in policy.TRANSIENT:
                     raise
-                await self._suspend(kind, session_manager.describe(error), error.wait)
+                await self._suspend(error.kind, describe(error), error.wait)
             finally:
                 self._account.release()
             self._answered = True

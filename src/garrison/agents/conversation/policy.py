@@ -23,6 +23,7 @@ from garrison.agents.trouble import (
     classify,
     ruling,
 )
+from garrison.backoff import Backoff
 from garrison.values import Value, replace
 
 if TYPE_CHECKING:
@@ -104,6 +105,7 @@ __all__ = [
     "NextStepKind",
     "Prompt",
     "decide",
+    "decide_message",
     "decide_program",
     "find_trouble",
 ]
@@ -112,6 +114,12 @@ _COUNTED = frozenset(kind for kind in TRANSIENT if ruling(kind).counts)
 """Failures that lengthen each other's pauses."""
 NEEDS_PERSON = frozenset(kind for kind in CLASSES if ruling(kind).follows == "person")
 """Failures that only the user can resolve."""
+MESSAGE_RETRIES = Backoff(1.0, tries=3)
+"""Pauses before a message is tried again for whose answer a caller waits (`decide_message`)."""
+MAX_MESSAGE_WAIT = 60.0
+"""Seconds that the API may ask such a caller to wait; if it asks for more, the message fails with the reason."""
+_PASSING = (TRANSIENT.keys() | {TroubleKind.CRASH}) - {TroubleKind.TOO_LONG}
+"""Failures after which such a message is tried again; of one that is too long each try would be paid for."""
 MAX_RETRY_DELAY = 15.0
 """Seconds of the API's own retry delay beyond which a turn ends instead of waiting."""
 MAX_CRASHES = 3
@@ -204,6 +212,25 @@ def decide_program(endings: Sequence[ConnectionEnd]) -> NextStep:
         return replace(pause, reason=f"{last.reason}; waiting until it can, at most {_length(limit)}")
     times = f"tried {len(row)} times, " if len(row) > 1 else ""
     return replace(pause, reason=f"{words}: {last.reason} ({times}again at least every {_length(backoff.cap)})")
+
+
+def decide_message(failures: Sequence[ConnectionEnd], *, can_resume: bool) -> NextStep:
+    """Decide what follows the failed tries of a message for whose answer a caller waits: another try, which resumes the
+    session, after a short pause; a new session at once if this one would fail each time; or the end.
+
+    Args:
+        can_resume: there is a session that the next try would resume.
+    """
+    last = failures[-1]
+    refused = sum(1 for failure in failures if failure.kind == TroubleKind.HISTORY)
+    if can_resume and (last.kind == TroubleKind.UNKNOWN_SESSION
+                       or (last.kind == TroubleKind.HISTORY and refused <= MAX_REFUSED_HISTORIES)):
+        return NextStep(NextStepKind.CONNECT, fresh=True)
+    asked = (last.resets_at or last.at) - last.at
+    if last.kind not in _PASSING or MESSAGE_RETRIES.is_over(len(failures)) or asked > MAX_MESSAGE_WAIT:
+        return NextStep(NextStepKind.FINISH, reason=last.reason)
+    return NextStep(NextStepKind.WAIT, until=last.at + max(MESSAGE_RETRIES.delay(len(failures)), asked),
+                    reason=last.reason)
 
 
 def _row(endings: Sequence[ConnectionEnd]) -> Iterator[ConnectionEnd]:

@@ -127,7 +127,8 @@ class ClaudeSession:
             said += f"; {WHAT_TO_DO[told.kind]}"
         elif told.wait:
             said += f"; it asks to wait {told.wait:.0f} s"
-        return AgentFailure(said, told.status, name, 0.0 if needs_person else told.wait, needs_person=needs_person)
+        return AgentFailure(said, told.status, name, 0.0 if needs_person else told.wait, needs_person=needs_person,
+                            kind=told.kind)
 
     def _pay(self, event: Event) -> AgentFailure | None:
         """Account for a response; return the failure if the call that follows its tools may not start."""

@@ -21,6 +21,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
+from garrison.agents.trouble import TroubleKind, classify
 from garrison.errors import ForbiddenTransition, GarrisonError, NotFound, UsageError
 from garrison.values import Value
 
@@ -49,12 +50,14 @@ class AgentFailure(AgentGraphError):
         error: the CLI's name of the failure.
         wait: seconds that the API asks to wait before another call.
         needs_person: set if only the user can resolve it, such as by a log-in.
+        kind: its class; None: as status, name and message say.
     """
 
     def __init__(self, message: str, status: int | None = None, error: str = "", wait: float = 0.0, *,
-                 needs_person: bool = False) -> None:
+                 needs_person: bool = False, kind: TroubleKind | None = None) -> None:
         super().__init__(message)
         self.status, self.error, self.wait, self.needs_person = status, error, wait, needs_person
+        self.kind = kind or classify(status, message, error)
 
 
 class AgentStatus(StrEnum):

@@ -3,11 +3,9 @@
 A session lives in one task from `connect` to `close`, because the client's cancel scopes must be left by the task that
 entered them. Calls for the same agent run one after the other; different agents never wait for each other. A failed
 session is closed, and the next try resumes it with the current prompt, so that the agent remembers; one that cannot be
-resumed is started again. Only `stop` and `restart` make an agent forget.
+resumed is started again. Otherwise only `stop` and `restart` make an agent forget.
 
-A transient failure (network, rate limit, overload, a slow start) is retried three times, after 1, 2 and 4 seconds. A
-permanent one (a refused key, an account that cannot pay, an invalid request) is not retried. A wait that the API asks
-for is kept, or if it is long the message fails.
+Whether a failed call is tried again, and after how long, `conversation.policy.decide_message` decides.
 """
 
 from __future__ import annotations
@@ -16,10 +14,13 @@ import asyncio
 import contextlib
 import json
 import logging
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from garrison.agents.conversation import policy
+from garrison.agents.conversation.policy import ConnectionEnd, NextStepKind
 from garrison.agents.graph.model import (
     AgentFailure,
     AgentGraphError,
@@ -32,7 +33,6 @@ from garrison.agents.graph.model import (
     SessionSpec,
 )
 from garrison.agents.trouble import TroubleKind, classify
-from garrison.backoff import Backoff
 from garrison.errors import GarrisonError, Refused, UsageError
 
 T = TypeVar("T")
@@ -271,37 +271,41 @@ class AgentSessionManager:
                 await self._drop(node.id, resumable=isinstance(message.content, str))
 
     async def _retry(self, node: Node, once: Callable[[], Awaitable[T]]) -> T:
-        """Call `once` as often as the retry policy allows, and record the result in the node."""
-        attempt, first = 0, ""
+        """Call `once` as often as the policy allows, and record the result in the node."""
+        failures: list[ConnectionEnd] = []
         while True:
-            attempt += 1
-            node.attempts = attempt
+            node.attempts = len(failures) + 1
             try:
                 result = await once()
             except Exception as error:  # the client and the model may fail in any way
                 if is_refusal(error):
                     raise
-                latest = describe(error)
-                first = first or latest
-                node.last_error = latest if latest == first else f"{latest} (first: {first})"
-                node.move(AgentStatus.ERROR)
-                logger.warning("agent %s, try %d: %s", node.id, attempt, node.last_error)
-                if node.id in self._resumable and classify(None, str(error)) == TroubleKind.UNKNOWN_SESSION:
-                    del self._resumable[node.id]
-                    continue  # its transcript is gone: begin a new session at once
-                delay = delay_after(attempt, error)
-                if delay is None:
+                failures.append(failure_of(error))
+                _record_failure(node, failures)
+                follows = policy.decide_message(failures, can_resume=node.id in self._resumable)
+                if follows.step is NextStepKind.FINISH:
                     node.error_count += 1
                     node.metadata |= {"last_error": node.last_error, "error_count": node.error_count}
                     if isinstance(error, GarrisonError):
                         raise
-                    raise AgentFailure(f"agent {node.id!r} failed: {node.last_error}") from error
-                await self._sleep(delay)
+                    raise AgentFailure(f"agent {node.id!r} failed: {node.last_error}",
+                                       kind=TroubleKind(failures[-1].kind)) from error
+                if follows.fresh:
+                    del self._resumable[node.id]
+                else:
+                    await self._sleep(follows.until - failures[-1].at)
             else:
                 node.last_error, node.error_count = None, 0
                 node.metadata.pop("last_error", None)
                 node.metadata.pop("error_count", None)
                 return result
+
+
+def _record_failure(node: Node, failures: Sequence[ConnectionEnd]) -> None:
+    first, latest = failures[0].reason, failures[-1].reason
+    node.last_error = latest if latest == first else f"{latest} (first: {first})"
+    node.move(AgentStatus.ERROR)
+    logger.warning("agent %s, try %d: %s", node.id, len(failures), node.last_error)
 
 
 async def _run_session(running: _Running, start_timeout: float) -> None:
@@ -353,13 +357,6 @@ def _refuse_pending(running: _Running) -> None:
             question.answer.set_exception(AgentGraphError("the agent was stopped before it had answered"))
 
 
-RETRIES = Backoff(1.0, tries=3)
-"""Delays before the second, third and fourth try, unless the API asks for more."""
-MAX_WAIT = 60.0
-"""Seconds that the API may ask to wait; a message that would have to wait longer fails at once, with the reason."""
-PERMANENT = frozenset({TroubleKind.AUTHENTICATION, TroubleKind.BILLING, TroubleKind.BUDGET, TroubleKind.INVALID,
-                       TroubleKind.CONTEXT, TroubleKind.TOO_LONG, TroubleKind.REFUSED, TroubleKind.UNKNOWN_SESSION,
-                       TroubleKind.MAX_TURNS})
 _MISTAKES = (AgentGraphError, UsageError, Refused, TypeError, ValueError, KeyError, AttributeError, NotImplementedError,
              ImportError, FileNotFoundError, PermissionError)
 """Mistakes of the caller or the installation, which the same call would repeat."""
@@ -370,23 +367,18 @@ def is_refusal(error: BaseException) -> bool:
     return isinstance(error, AgentGraphError) and not isinstance(error, AgentFailure)
 
 
-def is_transient(error: BaseException) -> bool:
-    """Return whether another try may succeed."""
+def failure_of(error: BaseException) -> ConnectionEnd:
+    """Return the error as the end of a session, with which `conversation.policy` decides what follows."""
+    now, wait = time.time(), error.wait if isinstance(error, AgentFailure) else 0.0
+    return ConnectionEnd(_kind_of(error), now, describe(error), resets_at=now + wait if wait else None)
+
+
+def _kind_of(error: BaseException) -> TroubleKind:
     if isinstance(error, AgentFailure):
-        return classify(error.status, str(error), error.error) not in PERMANENT
+        return error.kind
     if isinstance(error, _MISTAKES) or type(error).__name__ == "CLINotFoundError":
-        return False
-    if isinstance(error, TimeoutError | OSError):
-        return True
-    return classify(None, str(error)) not in PERMANENT
-
-
-def delay_after(attempt: int, error: BaseException) -> float | None:
-    """Return the seconds until the next try, after try number `attempt` (from 1) failed; None to give up."""
-    wait = error.wait if isinstance(error, AgentFailure) else 0.0
-    if RETRIES.is_over(attempt) or wait > MAX_WAIT or not is_transient(error):
-        return None
-    return max(RETRIES.delay(attempt), wait)
+        return TroubleKind.INVALID
+    return TroubleKind.NETWORK if isinstance(error, TimeoutError | OSError) else classify(None, str(error))
 
 
 def describe(error: BaseException) -> str:

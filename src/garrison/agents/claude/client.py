@@ -10,8 +10,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections import deque
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, cast
 
@@ -72,6 +74,8 @@ START_TIMEOUT = 60.0
 """Seconds for which the SDK waits for the first answer of a CLI."""
 _FULL = "model_context_window_exceeded"
 """Stop reason of a response that has filled the context."""
+_STDERR_LINES, _MAX_STDERR = 20, 600
+"""Lines and characters of the error output that are kept."""
 _MAX_LINE = 32 * 1024 * 1024
 """Longest line of the CLI; the SDK's own limit of 1 MiB breaks on large tool results."""
 
@@ -194,7 +198,8 @@ class ClaudeClient:
 
     def __init__(self, options: ClaudeAgentOptions, *, stale: float | None = None, max_response: float | None = None,
                  partial: bool = False) -> None:
-        self._client = _SdkClient(options)
+        self._stderr: deque[str] = deque(maxlen=_STDERR_LINES)
+        self._client = _SdkClient(replace(options, stderr=self._stderr.append))
         self._stale, self._max_response = stale, max_response
         self._response_began: float | None = None
         self._messages = _MessageReader(partial=partial)
@@ -211,6 +216,11 @@ class ClaudeClient:
     def last_error(self) -> str:
         """Return the failure in the CLI's last message, in the CLI's own terms; '' for none."""
         return self._messages.last_error
+
+    @property
+    def stderr(self) -> str:
+        """Return the end of what the CLI has written to its error output, in one line."""
+        return " ".join(" ".join(self._stderr).split())[-_MAX_STDERR:]
 
     async def connect(self, watched: StartWatch | None = None) -> None:
         """Start the CLI; `close` releases it even if this fails half-way.
@@ -262,7 +272,8 @@ class ClaudeClient:
         return pid if isinstance(pid, int) else None
 
     async def turn(self, prompt: str, stop: asyncio.Event | None = None) -> AsyncGenerator[Event]:
-        """Send a prompt and yield the events until its result, which comes last.
+        """Send a prompt and yield the events until its result, which comes last; a turn that is left earlier is
+        interrupted.
 
         Raises:
             Interrupted: `stop` was set; the CLI was interrupted.
@@ -276,7 +287,12 @@ class ClaudeClient:
         async with aclosing(cast("AsyncGenerator[Any]", received)) as messages:
             async for message in messages:
                 for event in self._messages.read(message):
-                    yield event
+                    try:
+                        yield event
+                    except GeneratorExit:
+                        if event["kind"] != "result":
+                            await self.interrupt()
+                        raise
                     if event["kind"] == "result":
                         return
         raise NoResult("the CLI ended without a result")

@@ -74,7 +74,6 @@ class ClaudeConnection(SessionConnection[ConnectionJob]):
         super().__init__(job, settings.starts, LoopDetector(
             settings.max_repeats, settings.max_idle if job.role == WORKER else None,
             ContentWatch(Path(job.worktree)).state), cli_process.find_cli(settings))
-        self._stderr: list[str] = []
         self._make_client(settings.max_turns)
         self._account = Account(Meter(Path(job.home), job.run, job.node, settings.limits), self.files.folder,
                                 job.session)
@@ -113,8 +112,8 @@ class ClaudeConnection(SessionConnection[ConnectionJob]):
 
     def _make_client(self, turns: int | None) -> None:
         settings = self.job.settings
-        self._client = ClaudeClient(options_of(self.job, self.files, self._stderr.append, turns),
-                                    stale=settings.stale, max_response=settings.max_response)
+        self._client = ClaudeClient(options_of(self.job, self.files, turns), stale=settings.stale,
+                                    max_response=settings.max_response)
 
     def _short_of(self, shortfall: Shortfall | None) -> ConnectionEnd | None:
         """Return the ending if the next call may not start."""
@@ -160,10 +159,7 @@ class ClaudeConnection(SessionConnection[ConnectionJob]):
                 async for event in events:
                     self._started.set()
                     self._confirm()
-                    ending = self._record(event)
-                    if ending is not None:
-                        if event["kind"] != "result":
-                            await self._client.interrupt()
+                    if ending := self._record(event):
                         return ending
         except Interrupted:
             return self._ending(policy.STOPPED)
@@ -235,7 +231,7 @@ class ClaudeConnection(SessionConnection[ConnectionJob]):
     # ---- failures
 
     async def _failed(self, error: Exception) -> ConnectionEnd:
-        said = " ".join("".join(self._stderr).split())[-600:]
+        said = self._client.stderr
         if isinstance(error, ClaudeSilence):
             return self._ending(TroubleKind.HANG, f"{error} {said}".strip())
         kind = classify(None, f"{error} {said}")
@@ -251,8 +247,7 @@ _HANDLERS: Mapping[str, Callable[[ClaudeConnection, Any], ConnectionEnd | None]]
 """Event → its handler; any other event is only written."""
 
 
-def options_of(job: ConnectionJob, files: AttemptFiles, stderr: Callable[[str], None],
-               turns: int | None) -> ClaudeAgentOptions:
+def options_of(job: ConnectionJob, files: AttemptFiles, turns: int | None) -> ClaudeAgentOptions:
     """Return the SDK's options for a job; `turns` limits the connection's."""
     settings, turn_end = job.settings, SessionReports(files)
     folders = FolderInstructions(job.inside or job.worktree, job.folders)
@@ -272,7 +267,7 @@ def options_of(job: ConnectionJob, files: AttemptFiles, stderr: Callable[[str], 
         session_id=None if job.has_transcript else job.session,
         resume=job.session if job.has_transcript else None,
         session_store=transcripts.Mirror(files.transcripts), session_store_flush="eager",
-        include_partial_messages=True, stderr=stderr)
+        include_partial_messages=True)
 
 
 def main(argv: list[str] | None = None) -> int:

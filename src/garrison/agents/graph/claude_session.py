@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import uuid
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,8 +38,8 @@ METADATA: Mapping[str, tuple[type, ...]] = {
 """Key of a node's metadata that configures its session → types of the value; other keys are the user's own."""
 STALE = 240.0
 """Seconds of silence outside of tool calls after which a turn fails, unless the metadata say otherwise."""
-_STDERR_LINES, _STDERR_LOOKS, _STDERR_PAUSE = 20, 20, 0.02
-"""Lines that are kept; looks for the first one when the CLI could not be started, and seconds between them."""
+_STDERR_LOOKS, _STDERR_PAUSE = 20, 0.02
+"""Looks for error output when the CLI could not be started, and seconds between them."""
 _LOOK_AGAIN = 0.2
 """Seconds after which a session that waits for the money that others have reserved looks again."""
 
@@ -51,9 +51,8 @@ class ClaudeSession:
         self.spec, self._purse = spec, purse
         self._id = spec.resume or str(uuid.uuid4())
         metadata = _check_metadata(spec)
-        self._stderr: list[str] = []
-        self._client = ClaudeClient(options_of(spec, metadata, self._id, self._hear),
-                                    stale=metadata.get("stale", STALE), partial=True)
+        self._client = ClaudeClient(options_of(spec, metadata, self._id), stale=metadata.get("stale", STALE),
+                                    partial=True)
         self._usage = purse.log(self._id) if purse is not None else None
         self._taken = spec.resume is not None
         """True if there is a transcript to resume."""
@@ -67,12 +66,8 @@ class ClaudeSession:
     def alive(self) -> bool:
         return self._process is None or processes.is_running(self._process.pid, self._process.ticks)
 
-    def _hear(self, text: str) -> None:
-        """Keep the end of what the CLI writes on stderr."""
-        self._stderr = [*self._stderr, text][-_STDERR_LINES:]
-
     def _said(self) -> str:
-        return f"; its stderr ends: {' '.join(' '.join(self._stderr).split())[-300:]}" if self._stderr else ""
+        return f"; its stderr ends: {self._client.stderr[-300:]}" if self._client.stderr else ""
 
     async def connect(self) -> None:
         """Start the CLI; an error has the end of its stderr as a note."""
@@ -80,7 +75,7 @@ class ClaudeSession:
             await self._client.connect()
         except Exception as error:
             for _ in range(_STDERR_LOOKS):  # it is read alongside this
-                if self._stderr:
+                if self._client.stderr:
                     break
                 await asyncio.sleep(_STDERR_PAUSE)
             error.add_note(self._said())
@@ -99,10 +94,7 @@ class ClaudeSession:
                     if self._usage is not None:
                         self._usage.record(event)
                     yield event
-                    failure = self._pay(event) or self._failure(event)
-                    if failure is not None:
-                        if event["kind"] != "result":
-                            await self._client.interrupt()
+                    if failure := self._pay(event) or self._failure(event):
                         raise failure
         except ProcessError as error:
             raise AgentFailure(f"the CLI ended: {error}{self._said()}") from error
@@ -151,8 +143,7 @@ def _over_budget(exceeded: str) -> AgentFailure:
     return AgentFailure(f"the budget is used up: {exceeded}; raise it in config.toml", error="budget")
 
 
-def options_of(spec: SessionSpec, metadata: Mapping[str, Any], session: str,
-               stderr: Callable[[str], None]) -> ClaudeAgentOptions:
+def options_of(spec: SessionSpec, metadata: Mapping[str, Any], session: str) -> ClaudeAgentOptions:
     """Return the SDK's options for a node whose metadata have been checked."""
     environment = cli_environment(ClaudeSettings(cli=metadata.get("cli")))
     environment |= {str(name): str(value) for name, value in metadata.get("env", {}).items()}
@@ -163,7 +154,7 @@ def options_of(spec: SessionSpec, metadata: Mapping[str, Any], session: str,
         server=SERVER, system_prompt=spec.system_prompt, model=spec.model, max_turns=metadata.get("max_turns"),
         max_budget_usd=metadata.get("budget"), include_partial_messages=True,
         output_format={"type": "json_schema", "schema": schema} if schema else None,
-        session_id=None if spec.resume else session, resume=spec.resume, stderr=stderr)
+        session_id=None if spec.resume else session, resume=spec.resume)
 
 
 def _check_metadata(spec: SessionSpec) -> Mapping[str, Any]:

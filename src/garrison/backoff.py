@@ -15,6 +15,7 @@ Every delay of this kind is a value of this class, alongside what it is for:
 | 0.01 to 0.2 | a command of git that met a lock | `system.git.repository` |
 | 0.25, 0.5, 1 | a look at what a forge has written | `forge.client` |
 | 0.2, 0.4, 0.8 | a read of a forge that got no answer | `pull_request.client` |
+| 1 to 15 | the far end of a preview on a host | `preview.on_host` |
 | its interval, up to 10 times that | a look at a pull request that stays as it is | `pull_request.worker` |
 """
 

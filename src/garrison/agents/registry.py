@@ -368,7 +368,8 @@ def check_program(name: str, home: Path, environ: Mapping[str, str], passed: Ite
         describe_program_inside(name, home, rights)
         return
     found = shutil.which(program, path=environ.get("PATH", os.defpath))
-    preset = find_preset(name) if name not in profiles(home) else None
+    is_own = name in _BUILT_IN or name in (config.name for config in read_config(home).agents())
+    preset = None if is_own else find_preset(name)
     if found is None:
         where = "is not a program" if "/" in program else "is not on the PATH"
         if isinstance(preset, Preset):

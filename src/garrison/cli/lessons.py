@@ -24,7 +24,16 @@ from garrison.cli.sandbox import settle_mode
 from garrison.config import read_config
 from garrison.directories import find_home
 from garrison.errors import GarrisonError, NotFound, Refused, UsageError
-from garrison.lessons.rule import LessonProposal, add_line, check_text, judge, propose, remove_line
+from garrison.lessons.rule import (
+    LessonProposal,
+    ShownLesson,
+    Source,
+    add_line,
+    check_text,
+    judge,
+    propose,
+    remove_line,
+)
 from garrison.lessons.store import LessonRecord, Lessons, read_occurrences
 from garrison.lessons.wording import Wording
 from garrison.merge import commands
@@ -32,7 +41,7 @@ from garrison.merge.entry import WITHDRAWABLE, EntryOptions
 from garrison.processes.runtime import Runtime
 from garrison.system.clock import from_iso, iso
 from garrison.system.git import validate_repository
-from garrison.values import Value, replace
+from garrison.values import replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -46,33 +55,6 @@ _REGULAR = frozenset({_FILE, "100755"})
 """Modes of git for what is a file; a link is not followed."""
 _NAMED = 2
 """Sources of a proposal that the table names."""
-
-
-class Source(Value):
-    """An attempt whose work was sent back."""
-
-    run: str
-    node: str
-    attempt: int
-
-
-class ShownLesson(Value):
-    """A lesson as `garrison lessons --json` shows it."""
-
-    id: str
-    state: str
-    """`proposed`, `kept`, or `quiet` for a kept one whose refusal has not come for 90 days."""
-    text: str
-    written_by: str
-    """Agent whose words the text is, '' for the rule's or the user's."""
-    quoted: str
-    """The rule's line, which quotes what was refused."""
-    place: str
-    """File that has its line, or `private`; for a proposal the file that would get it."""
-    times: int
-    """Attempts that its refusal has sent back: for a kept one since then."""
-    sources: tuple[Source, ...]
-    """Attempts that a proposal is made of, newest first."""
 
 
 @click.group(cls=Group, invoke_without_command=True)

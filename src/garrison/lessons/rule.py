@@ -104,6 +104,33 @@ class LessonProposal(Value):
     """The refusals, newest first."""
 
 
+class Source(Value):
+    """An attempt whose work was sent back."""
+
+    run: str
+    node: str
+    attempt: int
+
+
+class ShownLesson(Value):
+    """A lesson as `garrison lessons --json` and the page show it."""
+
+    id: str
+    state: str
+    """`proposed`, `kept`, or `quiet` for a kept one whose refusal has not come for 90 days."""
+    text: str
+    written_by: str
+    """Agent whose words the text is, '' for the rule's or the user's."""
+    quoted: str
+    """The rule's line, which quotes what was refused."""
+    place: str
+    """File that has its line, or `private`; for a proposal the file that would get it."""
+    times: int
+    """Attempts that its refusal has sent back: for a kept one since then."""
+    sources: tuple[Source, ...]
+    """Attempts that a proposal is made of, newest first."""
+
+
 def propose(found: Iterable[Occurrence], repository: str, decided: Iterable[str],
             now: float) -> tuple[LessonProposal, ...]:
     """Return the open proposals, those first whose refusal came most often, and of equals the latest.

@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from garrison.errors import Refused, UsageError
 from garrison.launch.own_command import failure_of, last_message, program
+from garrison.lessons.rule import ShownLesson
 from garrison.records.names import check_node
 from garrison.records.record import from_data
 from garrison.system.command import run_to_end
@@ -236,25 +237,13 @@ async def read_plans(home: Path) -> ListedPlans:
     return ListedPlans(tuple(each for each in found if each.stage in _OPEN and each.mends))
 
 
-class ListedLesson(Value):
-    """A lesson, as `garrison lessons --json` lists it."""
-
-    id: str
-    state: str
-    text: str
-    written_by: str
-    quoted: str
-    place: str
-    times: int
-
-
 class ListedLessons(Value):
     """The lessons of a repository."""
 
-    lessons: tuple[ListedLesson, ...]
+    lessons: tuple[ShownLesson, ...]
 
 
 async def read_lessons(home: Path, repo: str) -> ListedLessons:
     """Return the proposals and the kept lessons of a repository; Refused if its runs cannot be read."""
     out, _ = await _run(home, ("lessons", "--as-worded", "--json"), repo)
-    return ListedLessons(from_data(tuple[ListedLesson, ...], json.loads(out)))
+    return ListedLessons(from_data(tuple[ShownLesson, ...], json.loads(out)))

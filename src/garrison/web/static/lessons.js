@@ -15,7 +15,7 @@ const WORDS = { proposed: "proposed", kept: "kept", quiet: "not needed for 90 da
  */
 export function Lessons({ repos, write }) {
   const [chosen, choose] = useState("");
-  const [found, put] = useState(/** @type {import("./records").ListedLesson[]|null} */ (null));
+  const [found, put] = useState(/** @type {import("./records").ShownLesson[]|null} */ (null));
   const repo = chosen || repos[0];
   const read = () => attempt(async () => put((await get(`lessons?repo=${part(repo)}`)).lessons));
   const does = (lesson, action) =>

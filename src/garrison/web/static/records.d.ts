@@ -51,18 +51,8 @@ export interface GivenReview {
   counts: boolean;
 }
 
-export interface ListedLesson {
-  id: string;
-  state: string;
-  text: string;
-  written_by: string;
-  quoted: string;
-  place: string;
-  times: number;
-}
-
 export interface ListedLessons {
-  lessons: Array<ListedLesson>;
+  lessons: Array<ShownLesson>;
 }
 
 export interface ListedPlan {
@@ -319,6 +309,17 @@ export interface ShownIncarnation {
   began: string;
 }
 
+export interface ShownLesson {
+  id: string;
+  state: string;
+  text: string;
+  written_by: string;
+  quoted: string;
+  place: string;
+  times: number;
+  sources: Array<Source>;
+}
+
 export interface ShownLimits {
   run: number | null;
   day: number | null;
@@ -391,6 +392,12 @@ export interface SignalEntry {
   target: string;
   node: string;
   text: string;
+}
+
+export interface Source {
+  run: string;
+  node: string;
+  attempt: number;
 }
 
 export interface StartOffer {

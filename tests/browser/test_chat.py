@@ -108,7 +108,7 @@ def test_a_button_agrees_to_nothing_but_what_its_page_shows(butler: str, home: P
     ask(other, "Stop r1 and r2")
     expect(other.locator('[data-testid="proposal"]')).to_be_visible()
     page.get_by_role("button", name="Yes").click()
-    expect(page.locator(".bubble.bad")).to_contain_text("what the butler proposes has changed meanwhile")
+    expect(page.locator(".bubble.bad")).to_contain_text("the butler's proposal has changed")
     assert "two: " not in ((home / "ran").read_text() if (home / "ran").exists() else "")
 
 

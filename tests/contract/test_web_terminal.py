@@ -71,7 +71,7 @@ def test_one_person_types_at_a_time_and_the_journal_says_who(tmp_path: Path) -> 
             assert (await keyboard(here, ready["terminal"]))[0] == 200
             assert window(home, session) == "100x30"
             assert (await keyboard(other, twin)) == (
-                409, "somebody types to a on another page; one person at a time does")
+                409, "somebody is typing to a on another page; only one person can at a time")
             assert (await here.post(typed, {"text": "hé;\x03\x1bOA\x00\x02d"})).status == 200
             assert (await here.post(typed, {"text": "\x1b[200~p1\np2\x1b[201~"})).status == 200
             await drawn(stream, re.escape("hM-CM-)")), "tmux's own prefix begins no command"
@@ -91,7 +91,7 @@ def test_one_person_types_at_a_time_and_the_journal_says_who(tmp_path: Path) -> 
             await until("its terminal is gone", lambda: _is_status(here.post(typed, {"text": "x"}), 404))
         texts = [posted.signal.payload["text"] for posted in signals.list_pending(home, Key("runner", "a", "r1"))
                  if posted.signal is not None and posted.signal.signal_type == "X-KEYBOARD"]
-        assert texts == 3 * ["the user types to the agent on the page", "the person on the page types no longer"]
+        assert texts == 3 * ["the user types to the agent on the page", "the user on the page no longer types"]
         await until("no client is left", lambda: _is(lambda: not TmuxTerminal(home).list_clients(session, "x")))
 
     with agent_in_tmux(tmp_path, ECHO) as (_, session):

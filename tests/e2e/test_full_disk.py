@@ -52,7 +52,7 @@ def test_a_full_disk_is_reported_and_waited_for(small: tuple[Place, list[str]], 
     place.release("a")
     shown = subprocess.run([*enter, *PROGRAM, "status", "r1", "--home", str(place.home)], env=place.env, text=True,
                            capture_output=True, check=False).stdout
-    assert f"waiting for room on the disk: that of {place.home} is full" in shown, shown
+    assert f"waiting for disk space: the disk of {place.home} is full" in shown, shown
     wait_for("it is said", lambda: "No space left on device" in (place.root / "out").read_text())
     if fails:
         wait_for("the failure", (place.root / "again").exists)

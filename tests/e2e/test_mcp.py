@@ -137,7 +137,7 @@ def test_a_run_from_its_start_to_landed(place: Place, era: str) -> None:
             assert "1 of task, tasks and graph" not in await said(found, "run", request_id="2")
             for wrong, why in ((("run", {"request_id": "3", "task": "x", "repo": "/etc"}), "this server is for"),
                                (("status", {"run": "no-such"}), "there is no run no-such"),
-                               (("control", {"run": run, "action": "explode"}), "action is stop"),
+                               (("control", {"run": run, "action": "explode"}), "action should be stop"),
                                (("decide", {"run": run, "node": "made", "choice": "approve"}), "does not decide")):
                 result = await found.call_tool(*wrong)
                 assert result.is_error and why in result.content[0].text, result

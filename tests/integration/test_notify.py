@@ -146,7 +146,7 @@ def test_a_message_of_ntfy_has_a_link_to_its_question_and_buttons_that_are_good_
 
 
 @pytest.mark.parametrize(("lines", "told"), [
-    ("https://config.example/get/abc", "is the address of no service"),
+    ("https://config.example/get/abc", "apprise knows no service with this address"),
     ("include http://config.example/x", "configurations of apprise"), ("/etc/plugins", "plug-ins by path"),
     ("vapid://me@example.com", "garrison serve --qr"), ("nosuch://secret", "no service"),
 ])
@@ -271,7 +271,7 @@ def test_a_push_is_signed_and_encrypted_and_says_no_text_of_an_agent(tmp_path: P
     "https://fcm.googleapis.com/x y", "https://fcm.googleapis.com/" + 1000 * "x", "https://localhost/.notify.windows.com",
 ])
 def test_a_push_goes_to_no_other_host(endpoint: str) -> None:
-    with pytest.raises(UsageError, match="pushes go through the services"):
+    with pytest.raises(UsageError, match="pushes go only through the services"):
         Subscription(endpoint, PUSH.p256dh, PUSH.auth).check()
 
 

@@ -235,7 +235,7 @@ def test_a_server_that_listens_on_ipv6_alone_is_reached_and_one_that_ended_is_to
     async def scenario(port: int, _gateway: Gateway) -> None:
         assert (await ask(port, head(port))).startswith(b"HTTP/1.1 200")
         node.close()
-        assert b"no program of it runs now" in await ask(port, head(port))
+        assert b"none of its programs is running now" in await ask(port, head(port))
 
     served(node, 5173, scenario)
 
@@ -362,7 +362,7 @@ def test_a_preview_waits_for_a_late_server_serves_it_and_ends_with_the_node(node
             await asyncio.open_connection("127.0.0.1", port)
 
     asyncio.run(scenario())
-    assert told == ["web does not listen on a port yet; it is waited for", "web has ended; its preview is closed"]
+    assert told == ["web does not listen on a port yet; waiting for it", "web has ended; its preview is closed"]
     assert list(list_previews(tmp_path, "r1")) == []
 
 

@@ -27,7 +27,7 @@ def test_a_home_without_hosts_is_not_mentioned(tmp_path: Path) -> None:
 def test_what_is_wrong_with_hosts_is_found(tmp_path: Path) -> None:
     write_host(tmp_path, Host("box2", "me@box2", command="/x/bin/garrison", port=7))
     write_host(tmp_path, Host("box3", "me@box3", port=7))
-    assert texts(tmp_path) == ["the keeper of the hosts does not run", "the set-up of box3 was not finished"]
+    assert texts(tmp_path) == ["the keeper of the hosts is not running", "the set-up of box3 was not finished"]
     lock = LifeLock.try_acquire(lock_path(tmp_path))
     assert lock is not None
     write_state(tmp_path, KeeperState(server="it starts", troubles={"box2": "no route"}))

@@ -60,7 +60,7 @@ WORDS = [
     (NodeFacts("active", guardian_alive=True), "starting its runner"),
     (NodeFacts("active", run_over="stopped"), "stopped; continues when the run is resumed"),
     (replace(ALIVE, is_over=True), "this attempt is over; its agent is being ended"),
-    (replace(ALIVE, full_disk="/x"), "waiting for room on the disk: that of /x is full"),
+    (replace(ALIVE, full_disk="/x"), "waiting for disk space: the disk of /x is full"),
     (NodeFacts("impl_complete"), "entering the merge queue"),
     (replace(LANDING, entries_ahead=2), "waiting in the merge queue, 2 ahead"),
     (LANDING, "next in the merge queue"),

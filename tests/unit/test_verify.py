@@ -34,7 +34,7 @@ def call(story: Story, folder: Path, *words: str, lines: list[str] | None = None
 def test_a_sound_history_is_told_to_be_one(sound: Story, tmp_path: Path) -> None:
     found = call(sound, tmp_path)
     assert found.return_value == 0, found.output
-    assert "0 findings; kept: record, tested, once, lives, kept, limits, money, clean" in found.output
+    assert "0 findings; promises kept: record, tested, once, lives, kept, limits, money, clean" in found.output
 
 
 def test_each_finding_is_printed_and_the_exit_code_is_one(sound: Story, tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def _prove_sandbox(runtime: Runtime, *, as_json: bool) -> int:
     rights = read_rights(runtime.home, Role.AGENT, environ=runtime.environ)
     if rights.mode is Mode.AUTO and not machine().bubblewrap and not as_json:
         for gap in gaps(machine().landlock) if machine().landlock else ():
-            print_message(f"mode = \"landlock\" would not hold: {gap}")
+            print_message(f"mode = \"landlock\" would leave a gap: {gap}")
     with interruptible():
         proof = prove(rights, runtime.environ, runtime.home)
     if as_json:
@@ -73,7 +73,7 @@ def _prove_sandbox(runtime: Runtime, *, as_json: bool) -> int:
             print_message(describe_means(proof.means))
         if proof.mode is Mode.LANDLOCK:
             for gap in gaps(machine().landlock):
-                print_message(f"not held: {gap}")
+                print_message(f"gap: {gap}")
     if proof.escaped:
         print_message(f"{len(proof.escaped)} escapes succeeded that the mode {proof.mode} promises to refuse")
     return 1 if proof.escaped or proof.mode is Mode.NONE else 0

@@ -76,7 +76,7 @@ def show(run: str | None, home: str | None, *, as_json: bool) -> None:
 @click.option("--base", metavar="BRANCH", help="Branch of the same remote that is the base from now on.")
 @home_option
 def sync(run: str | None, base: str | None, home: str | None) -> None:
-    """Have the guardian of RUN look at the forge at once, and believe nothing that was kept from earlier looks."""
+    """Make the guardian of RUN check the forge at once, and trust nothing kept from earlier checks."""
     runtime = Runtime.real(find_home(home))
     launch = _choose(runtime, run)
     if launch.land != LAND_PR:
@@ -157,7 +157,7 @@ def _check_base(runtime: Runtime, launch: Launch, base: str) -> None:
     _, credentials = connect(git, launch.remote, runtime.home, runtime.environ,
                              read_config(runtime.home).pull_requests())
     if not PullRequestClient.fetch(git, launch.remote, base, credentials):
-        raise Refused(f"{launch.remote} has no branch {quote(base)}; name one that is there")
+        raise Refused(f"{launch.remote} has no branch {quote(base)}; name one that exists")
 
 
 def _open_again(runtime: Runtime, launch: Launch) -> None:

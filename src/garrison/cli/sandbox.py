@@ -48,7 +48,7 @@ def settle_mode(home: Path) -> None:
         return
     able = machine()
     choices = dict(zip("123", _choices(able), strict=False))
-    print_message(f"no sandbox is chosen yet, and {able.refusal}. What shall hold agents, set-up and gate?")
+    print_message(f"no sandbox is chosen yet, and {able.refusal}. What should confine agents, set-up and gate?")
     for key, (_, text) in choices.items():
         print_message(f"  {key}  {text}")
     mode = choices[click.prompt("Your choice, kept in config.toml", type=click.Choice([*choices]), err=True)][0]
@@ -62,5 +62,5 @@ def _choices(able: Abilities) -> list[tuple[Mode | None, str]]:
     """Return what can be chosen: a mode or, to have bubblewrap, None; and what that means."""
     found: list[tuple[Mode | None, str]] = [(None, f"bubblewrap: {remedy(able)}")]
     if able.landlock:
-        found.append((Mode.LANDLOCK, "Landlock, which does not hold this: " + "; ".join(gaps(able.landlock))))
+        found.append((Mode.LANDLOCK, "Landlock, with these gaps: " + "; ".join(gaps(able.landlock))))
     return [*found, (Mode.NONE, "none: agents can do whatever you can")]

@@ -193,7 +193,7 @@ def _check_words(words: Sequence[str], budget: float | None) -> list[str]:
     from garrison.cli.main import garrison
 
     if not words:
-        raise UsageError('say what to start, behind two dashes: garrison schedule add "0 3 * * *" -- run TASK')
+        raise UsageError('say what to start, after two dashes: garrison schedule add "0 3 * * *" -- run TASK')
     first, *rest = words
     if first not in COMMANDS:
         raise UsageError(f"a schedule starts {', '.join(COMMANDS)}, not {first!r:.40}")

@@ -79,7 +79,7 @@ def find_program() -> Path:
     called = shutil.which(sys.argv[0]) if Path(sys.argv[0]).name == "garrison" else None
     program = Path(os.path.abspath(called)) if called else Path(sys.executable).with_name("garrison")  # noqa: PTH100  # a link of pipx stays one
     if not program.is_file():
-        raise Refused(f"there is no {program}; install garrison with pipx, uv or pip, and call that `garrison`")
+        raise Refused(f"there is no {program}; install garrison with pipx, uv or pip")
     return program
 
 

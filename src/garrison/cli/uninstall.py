@@ -68,7 +68,7 @@ def uninstall(home: str | None, *, saved_work: bool, dry_run: bool, yes: bool) -
              *_trees(runtime, repositories), *_refs(runtime.home, repositories, wanted=saved_work),
              *_home(runtime.home)]
     print_table(("WHAT", "WHERE", ""), [(part.what, part.where, "goes" if part.remove else "stays") for part in parts],
-                "nothing of garrison's is on this machine but the program")
+                "garrison has nothing on this machine but the program itself")
     if _has_cron_lines():
         print_message("your crontab calls `garrison up`: take those lines out with `crontab -e`")
     gone = [part for part in parts if part.remove is not None]
@@ -79,7 +79,7 @@ def uninstall(home: str | None, *, saved_work: bool, dry_run: bool, yes: bool) -
     for part in gone:
         assert part.remove is not None
         part.remove()
-    print_message(f"removed; the program goes with: {removal_line()}")
+    print_message(f"removed; to remove the program: {removal_line()}")
 
 
 def _leave(message: str) -> None:

@@ -69,7 +69,7 @@ _LOOK_SECONDS = 0.2
 def verify(run: str | None, events_file: Path | None, repository: Path | None, attestation_files: tuple[Path, ...],
            costs_file: Path | None, as_json: bool, home: str | None) -> int:
     """Check that RUN kept garrison's promises: each landed commit was tested, each node landed once or failed with a
-    reason, no process had two lives at a time, no commit is lost, the limits held, nothing is left behind.
+    reason, no process ran twice at a time, no commit is lost, the limits held, nothing is left behind.
 
     It compares the run's events with git, with what the gate runs themselves attested, and with what its sessions cost.
     Each broken promise is one line. Exit code 0: none is broken; 1: one is; 2: the input cannot be read.
@@ -190,7 +190,7 @@ def _print(findings: list[BrokenPromise], history: History, attestations: Attest
     landed = sum(len(event.entries) for event in history.of("landed"))
     runs = sum(1 for _ in history.of("test"))
     click.echo(f"{len(history.events)} events, {landed} landed, {runs} gate runs, "
-               f"{len(attestations.runs)} of these queues attested")
+               f"{len(attestations.runs)} attestations in these queues")
     undone = sum(len(event.entries) * (-1 if event.data.get("again") else 1) for event in history.of("undone"))
     if undone:
         click.echo(f"{undone} of the landings were undone since: somebody moved the target back")
@@ -199,4 +199,4 @@ def _print(findings: list[BrokenPromise], history: History, attestations: Attest
     if not history.end:
         click.echo("the run has not ended: what only its end must bring was not checked")
     kept = [promise.value for promise in Promise if promise not in {finding.promise for finding in findings}]
-    click.echo(f"{len(findings)} finding{'s' * (len(findings) != 1)}; kept: {', '.join(kept)}")
+    click.echo(f"{len(findings)} finding{'s' * (len(findings) != 1)}; promises kept: {', '.join(kept)}")

@@ -225,7 +225,7 @@ def judge_writable(path: Path, existing: Path, *, is_read_only: bool) -> Finding
     """Report the home, or the folder of worktrees, in which nothing can be written; `existing` is what of it exists."""
     why = "the file system is read-only" if is_read_only else f"{existing} is not yours to write"
     return Finding("file system", Severity.ERROR, f"nothing can be written in {path}: {why}",
-                   advice="mend that, or name another place: --home or GARRISON_HOME for the home, GARRISON_TREES for "
+                   advice="fix that, or choose another place: --home or GARRISON_HOME for the home, GARRISON_TREES for "
                           "worktrees")
 
 

@@ -194,7 +194,7 @@ def examine_hosts(scope: ExaminedState) -> Iterator[Finding]:
         return
     is_kept = load(PluginGroup.PARTS, "hosts.is_kept")(home)
     if not is_kept and any(host.is_set_up for host in hosts):
-        yield Finding("hosts", Severity.WARNING, "the keeper of the hosts does not run",
+        yield Finding("hosts", Severity.WARNING, "the keeper of the hosts is not running",
                       advice="`garrison host list` starts it, and each run with remote nodes does")
     if is_kept and own and state.server:
         yield Finding("hosts", Severity.WARNING, f"the Temporal server does not answer: {state.server}")

@@ -65,7 +65,7 @@ def examine_worktrees(scope: ExaminedState) -> Iterator[Finding]:
         yield from _find_abandoned_locks(git)
         for entry, name in damage.find_damage(git.common):
             yield Finding("worktrees", Severity.WARNING, f"{entry / name}, which registers a worktree, is damaged",
-                          mend_registration(git, entry), advice="garrison mends its own; of one of yours: `git "
+                          mend_registration(git, entry), advice="garrison repairs its own; for one of yours: `git "
                           "worktree repair PATH`, or remove it and `git worktree prune`")
 
 

@@ -134,10 +134,10 @@ def keep_within_limit(runtime: Runtime, report: Callable[[str], None]) -> None:
     removed = [each for each in choose(held, limit) if _remove(runtime, each, report)]
     total -= sum(each.bytes for each in removed)
     if removed:
-        report(f"disk: removed {_count(removed)}, {format_size(sum(each.bytes for each in removed))}, which "
-               f"were used longest ago; {format_size(total)} of {format_size(limit)} are taken")
+        report(f"disk: removed {_count(removed)}, {format_size(sum(each.bytes for each in removed))}, the "
+               f"least recently used; {format_size(total)} of {format_size(limit)} are in use")
     if total > limit:
-        report(f"disk: {format_size(total)} are taken, more than [limits] disk ({format_size(limit)}), by what is in "
+        report(f"disk: {format_size(total)} are in use, more than [limits] disk ({format_size(limit)}), by what is in "
                "use or only you can remove: `garrison cost --disk` lists it, `garrison clean --all-done` removes ended "
                "runs")
 

@@ -143,7 +143,7 @@ def _claim_run(runtime: Runtime, launch: Launch, report: Callable[[str], None]) 
         if not ref:
             if others:
                 more = f" and {len(others) - 1} more" if others[1:] else ""
-                report(f"note: {launch.repo} has {others[0]}{more} of an earlier run, or of another home's; nothing of "
+                report(f"note: {launch.repo} has {others[0]}{more} of an earlier run, or of another home's; none of "
                        "it is used")
             return replace(launch, run_id=run, holds_id=holds_id), folder / run
         (folder / run).rmdir()
@@ -204,7 +204,7 @@ def check_move(runtime: Runtime, run: str, target: Path) -> Git | None:
         raise Refused(f"the repository of run {run} is still in {old}; --target-dir is for one that has moved")
     if not git.has_object(launch.base_oid):
         raise Refused(f"{git.root} is not the repository of run {run}: it lacks the commit {launch.base_oid[:10]} at "
-                      "which that began; name the folder to which that has moved")
+                      "which the run began; name the folder to which its repository has moved")
     if git.common not in (git.root, git.root / ".git"):
         raise Refused(f"{git.root} is a worktree or a submodule; name the repository itself")
     return git
@@ -379,7 +379,7 @@ CHANGED_DEFAULTS = (
     "repositories and large files that it commits are refused; [guard] gate = \"tell\" and so on land it as before",
     "work that its agent reports as a partial success waits for your approval; allow_partial=true on the node, or "
     "[guard] partial = \"tell\", lands it as before",
-    "a session that goes round a second time asks you; before, its attempt failed. ACP agents and programs with a "
+    "a session that loops a second time asks you; before, its attempt failed. ACP agents and programs with a "
     "stream are watched as well",
     "ACP and command agents may make 300 model calls in an attempt, as Claude agents; [agents] turns = \"none\" sets "
     "no limit, as before",

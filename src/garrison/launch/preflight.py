@@ -718,7 +718,7 @@ def _with_sandbox(runtime: Runtime, launch: Launch) -> Launch:
                              git=Git(Path(launch.repo), home=runtime.home))
     line = held.line
     if launch.is_held_by_landlock and read_rights(runtime.home, Role.AGENT, "", runtime.environ).mode is Mode.AUTO:
-        line += "; an earlier version chose it, and this run keeps it: a new run needs it to be chosen by you"
+        line += "; an earlier version chose it, and this run keeps it: in a new run you have to choose it"
     changed = replace(launch, sandbox=line, sandbox_mode=environ.get(MODE_VARIABLE, ""), sandbox_modes=held.modes,
                       sandbox_gaps=held.gaps)
     if changed != launch:

@@ -65,7 +65,7 @@ class Wording:
         """Word those that are not worded yet, by an agent that reads a commit; a failure is recorded, not raised."""
         for proposal in proposals:
             if self.lessons.read_wording(proposal.id) is None:
-                self._report(f"lesson {proposal.id}: {self.agent} words it")
+                self._report(f"lesson {proposal.id}: {self.agent} is wording it")
                 wording = self._word(proposal, commit)
                 if wording.trouble:
                     self._report(f"lesson {proposal.id} keeps the words of the rule: {self.agent}: {wording.trouble}")

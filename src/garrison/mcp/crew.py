@@ -244,7 +244,7 @@ class ClientRuns:
         words = {"stop": ["stop", self._own(run)], "resume": ["resume", run, "--detach", "--json"],
                  "retry": ["agents", "retry", f"--run={run}", "--", check_node(node or "_")]}.get(action)
         if words is None or (action == "retry" and not node):
-            raise UsageError("action is stop, resume, or retry with a node")
+            raise UsageError("action should be stop, resume, or retry with a node")
         if action == "stop" and beginnings.cancel(self.home, run):
             return f"run {run} is stopped as soon as it has begun"
         ends = self._ends(run) if action == "resume" else 0
@@ -270,7 +270,7 @@ class ClientRuns:
     def show(self, run: str, node: str, what: str) -> str:
         """Return the diff of a node's work, or the end of its agent's output."""
         if what not in ("diff", "log"):
-            raise UsageError("what is diff or log")
+            raise UsageError("what should be diff or log")
         words = ["review"] if what == "diff" else ["logs", "--tail=200"]
         return self.command([*words, f"--run={self._own(run)}", "--", check_node(node)], whole=True)
 

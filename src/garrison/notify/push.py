@@ -53,7 +53,7 @@ def check_endpoint(endpoint: str) -> None:
         is_plain = False
     host = (parts.hostname or "") if is_plain else ""
     if len(endpoint) > LONGEST or not (host in HOSTS or host.endswith(SUFFIXES)):
-        raise UsageError("pushes go through the services of Chrome, Edge, Firefox and Safari alone; this browser names "
+        raise UsageError("pushes go only through the services of Chrome, Edge, Firefox and Safari; this browser names "
                          f"{host or 'no address of one'!r:.80}")
 
 

@@ -115,7 +115,7 @@ def open_service(place: str, url: str, asset: AppriseAsset, more: Mapping[str, s
         told |= more
     service = apprise.Apprise.instantiate(told, asset=asset) if told and told["schema"] != "vapid" else None
     if service is None:
-        raise UsageError(f"{place}: this is the address of no service that apprise knows; its pages list their forms. "
+        raise UsageError(f"{place}: apprise knows no service with this address; its pages list the forms. "
                          "An address of a configuration is none, and devices are paired by `garrison serve --qr`")
     return service
 

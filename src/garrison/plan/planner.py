@@ -82,7 +82,7 @@ class Planner:
                 left_out = [line for _, lines in judged for line in lines]
                 return UsablePlan(replace(proposal, tasks=tuple(task for task, _ in judged)), (*weaknesses, *left_out))
         attempts = f"{first} to {self.plan.tries}"
-        raise Refused(f"no usable plan in {TRIES} attempts (the last: {'; '.join(reasons)[:300]}); say the goal more "
+        raise Refused(f"no usable plan in {TRIES} attempts (the last: {'; '.join(reasons)[:300]}); state the goal more "
                       f"precisely, or name another --planner. Attempts {attempts} are in {self.folder / PLANNER}")
 
     def _reader(self) -> RepositoryReader:

@@ -97,4 +97,4 @@ def request(asked: str, answers: Sequence[PlanAnswer], file: str) -> str:
 def go_back(reasons: Collection[str]) -> str:
     """Return the message that sends a proposal back."""
     return ("The plan that you handed in cannot be used as it is:\n" + "\n".join(f"- {each}" for each in reasons)
-            + "\n\nHand in the whole plan once more, with that mended.")
+            + "\n\nHand in the whole plan once more, with that corrected.")

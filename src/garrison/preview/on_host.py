@@ -238,9 +238,9 @@ class SocketWay:
         """Connect; what the host said last tells without a question whether the port listens."""
         tree = self._node.look()
         if tree is None:
-            raise Unreachable(self._node.trouble or "no program of it runs now")
+            raise Unreachable(self._node.trouble or "none of its programs is running now")
         if tree.find(self.port) is None:
-            raise Unreachable(f"nothing listens on port {self.port} of it now")
+            raise Unreachable(f"nothing listens on its port {self.port} now")
         made = socket.socket(socket.AF_UNIX)
         made.setblocking(False)
         try:

@@ -181,7 +181,7 @@ class Preview:
                     self._end(step, tree, port, why)
                     return
                 if self._subject.trouble and self._gateway is None:
-                    raise Refused(f"{self._wanted.node} cannot be looked at: {self._subject.trouble}")
+                    raise Refused(f"{self._wanted.node} cannot be inspected: {self._subject.trouble}")
                 if listener is not None and self._gateway is None:
                     port = listener.port
                     opened(await self._open(listener))
@@ -209,10 +209,10 @@ class Preview:
         others = f", but on {', '.join(describe(tree.listeners))}" if tree is not None and tree.listeners else ""
         node = self._wanted.node
         line = {Step.AWAIT_NODE: f"waiting for {node} to be at work; Ctrl-C ends the wait",
-                Step.AWAIT_PORT: f"{node} does not listen on {what} yet{others}; it is waited for"}.get(step, "")
+                Step.AWAIT_PORT: f"{node} does not listen on {what} yet{others}; waiting for it"}.get(step, "")
         if self._gateway is not None and line:
             why = self._subject.trouble or f"{node} does not listen on {what} any more"
-            line = f"{why}; the preview stays, until it does again"
+            line = f"{why}; the preview waits until it does again"
         if line and line != self._told:
             self._tell(line)
         self._told = line

@@ -40,10 +40,10 @@ class NodeWay:
         self.close()
         tree = self._look()
         if tree is None:
-            raise Unreachable("no program of it runs now")
+            raise Unreachable("none of its programs is running now")
         listener = tree.find(self.port)
         if listener is None:
-            raise Unreachable(f"nothing listens on port {self.port} of it now")
+            raise Unreachable(f"nothing listens on its port {self.port} now")
         if tree.namespace is None:
             return await self._open_shared(listener)
         self._dialer, self._listener = Dialer.enter(tree.namespace), listener

@@ -42,13 +42,13 @@ GAPS = (
 _GAPS_OF_ABI = {
     2: "files cannot be moved between folders",
     3: "files outside can be truncated",
-    PORTS_ABI: "network = \"none\" and \"allow\" are not held",
+    PORTS_ABI: "network = \"none\" and \"allow\" are not enforced",
     SCOPES_ABI: "processes outside can be signalled, and abstract sockets reached",
 }
 """ABI that closes a gap → the gap."""
 SECCOMP_GAP = ("on this architecture set-user-id programs, user namespaces, leases and keys can be made, and limits "
                "and priorities of other processes changed")
-UDP_GAP = "network = \"none\" and \"allow\" hold TCP only"
+UDP_GAP = "network = \"none\" and \"allow\" cover TCP only"
 
 
 def gaps(abi: int) -> list[str]:

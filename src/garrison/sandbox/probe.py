@@ -103,7 +103,7 @@ def describe_mode(mode: Mode, able: Abilities | None) -> str:
         why = f"; {able.refusal}: {remedy(able)}" if able.refusal else ""
         return f"landlock {able.landlock}, which leaves gaps (`garrison doctor --sandbox` lists them){why}"
     return "bubblewrap" if able.has_own_proc else \
-        "bubblewrap; not held: the names and command lines of processes outside can be seen (/proc is shared)"
+        "bubblewrap, with a gap: the names and command lines of processes outside can be seen (/proc is shared)"
 
 
 def remedy(able: Abilities) -> str:

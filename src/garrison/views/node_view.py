@@ -658,7 +658,7 @@ def _work(facts: NodeFacts) -> str:
     if facts.run_over == "stopped":
         return "stopped; continues when the run is resumed"
     if facts.full_disk:
-        return f"waiting for room on the disk: that of {facts.full_disk} is full"
+        return f"waiting for disk space: the disk of {facts.full_disk} is full"
     if facts.is_over:
         return "this attempt is over; its agent is being ended"
     if has_open_question(facts):

@@ -110,7 +110,7 @@ class ServedConversation:
         if shown is not None:
             entries = _read_entries(self._path)
             if shown != (entries[-1].proposals if entries else []):
-                raise Refused("what the butler proposes has changed meanwhile; nothing was done, open the conversation "
+                raise Refused("the butler's proposal has changed; nothing was done, open the conversation "
                               "again")
         client = self.join(self.last_id)
         self._turn_began = self._number

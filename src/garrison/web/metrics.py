@@ -37,7 +37,7 @@ class _HomeCollector(Collector):
         yield from run_metrics([reader.read(run) for run in reader.runs()])
         yield from cost_metrics(cost_rows(self.home, None, "node"))
         yield from self._queues()
-        free = GaugeMetricFamily("garrison_disk_free_bytes", "Free space where the home lies")
+        free = GaugeMetricFamily("garrison_disk_free_bytes", "Free space on the disk of the home")
         if self.home.is_dir():
             free.add_metric([], shutil.disk_usage(self.home).free)
         yield free
@@ -45,7 +45,7 @@ class _HomeCollector(Collector):
     def _queues(self) -> Iterator[Metric]:
         entries = GaugeMetricFamily("garrison_queue_entries", "Merge entries by status",
                                     labels=["queue", "target", "status"])
-        paused = GaugeMetricFamily("garrison_queue_paused", "1 while the queue judges nothing",
+        paused = GaugeMetricFamily("garrison_queue_paused", "1 while the queue is paused",
                                    labels=["queue", "target"])
         for follower in list_queues(self.home, lambda _problem: None):
             names = [follower.folder.parent.name, target_of_folder(follower.folder)]

@@ -550,7 +550,7 @@ def as_response(stream: EventStream) -> Response:
 
 # ---- what became of a question that somebody was notified of; it may have been answered elsewhere -----------------
 
-TERMINAL, DEFAULT = "a terminal", "its default, since the time was over"
+TERMINAL, DEFAULT = "a terminal", "its default, since the time was up"
 """Through what an answer came, where the record names nothing."""
 
 

@@ -162,7 +162,7 @@ class PageTerminal:
         try:
             if self.viewer.other_writers():
                 name = self.agent.key.name
-                raise Refused(f"somebody types to {name} at a terminal (`garrison attach {name} --write`)")
+                raise Refused(f"somebody is typing to {name} at a terminal (`garrison attach {name} --write`)")
             self._record("the user types to the agent on the page")
         except BaseException:
             os.close(lock)
@@ -182,7 +182,7 @@ class PageTerminal:
         try:
             with suppress(GarrisonError):  # the session may have ended
                 self.viewer.set_window(self._size_before)
-            self._record("the person on the page types no longer")
+            self._record("the user on the page no longer types")
         finally:
             os.close(lock)
 
@@ -281,5 +281,5 @@ def _lock_keyboard(home: Path, key: Key) -> int:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(lock)
-        raise Refused(f"somebody types to {key.name} on another page; one person at a time does") from None
+        raise Refused(f"somebody is typing to {key.name} on another page; only one person can at a time") from None
     return lock

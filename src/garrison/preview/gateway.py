@@ -18,8 +18,8 @@ import h11
 from garrison.preview import rules as rule
 from garrison.preview.rules import FRAMING, HttpRefusal, PreviewRules, Tickets
 from garrison.sandbox.dialer import Unreachable
-from garrison.sandbox.proxy.connection import CHUNK, ClientWaits, Connection, Gone, write
-from garrison.sandbox.proxy.relay import join
+from garrison.sandbox.proxy.connection import CHUNK, Clients, ClientWaits, Connection, Gone, write
+from garrison.sandbox.proxy.relay import join, join_to
 from garrison.sandbox.proxy.upstream import BUFFER, Stream
 
 if TYPE_CHECKING:
@@ -49,51 +49,31 @@ class Gateway:
     on_ticket: Callable[[], None] = lambda: None
     """Called once a ticket was used."""
     node: str = ""
-    tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    clients: Clients = field(init=False)
     servers: list[asyncio.Server] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.clients = Clients(self._serve, MAX_CONNECTIONS)
 
     async def listen(self, listeners: list[socket.socket], tls: ssl.SSLContext | None = None) -> None:
         """Begin to serve."""
         for listener in listeners:
             self.servers.append(await asyncio.start_server(
-                self._accept, sock=listener, limit=BUFFER, ssl=tls,
+                self.clients.accept, sock=listener, limit=BUFFER, ssl=tls,
                 ssl_handshake_timeout=WAITS.head if tls else None))
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        client = Stream(reader, writer)
-        if len(self.tasks) >= MAX_CONNECTIONS:
-            client.close()
-            return
-        self.tasks.add(task)
-        try:
-            if self.rules is None:
-                await self._forward(client)
-            else:
-                await _Conversation(self, self.rules, client).serve()
-        except asyncio.CancelledError:
-            pass  # the preview ends
-        finally:
-            self.tasks.discard(task)
-            client.close()
-
-    async def _forward(self, client: Stream) -> None:
-        with contextlib.suppress(Unreachable, OSError, TimeoutError):
-            upstream = await self.way.open()
-            try:
-                await join(client, upstream, TUNNEL_SECONDS)
-            finally:
-                upstream.close()
+    async def _serve(self, client: Stream) -> None:
+        if self.rules is not None:
+            await _Conversation(self, self.rules, client).serve()
+        else:
+            with contextlib.suppress(Unreachable, OSError, TimeoutError):
+                await join_to(client, self.way.open(), TUNNEL_SECONDS)
 
     async def close(self) -> None:
         """End it, with all connections."""
         for server in self.servers:
             server.close()
-        for task in list(self.tasks):
-            task.cancel()
-        if self.tasks:
-            await asyncio.wait(self.tasks, timeout=2.0)
+        await self.clients.end()
 
 
 class _Conversation(Connection):

@@ -37,7 +37,8 @@ from garrison.records.hosts import read_host
 from garrison.records.remote import RemotePhase, look_remote
 from garrison.records.run import RunFiles
 from garrison.sandbox.dialer import Unreachable
-from garrison.sandbox.proxy.relay import join
+from garrison.sandbox.proxy.connection import Clients
+from garrison.sandbox.proxy.relay import join_to
 from garrison.sandbox.proxy.upstream import BUFFER, Stream
 from garrison.system import processes
 from garrison.system.unix_socket import listen, short_path
@@ -272,7 +273,7 @@ class FarEnd:
         """`path` is the socket to listen at."""
         self._subject, self._path = subject, path
         self._ways: dict[int, NodeWay] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._clients = Clients(self._serve)
         self._stopped = asyncio.Event()
 
     async def run(self) -> None:
@@ -284,7 +285,7 @@ class FarEnd:
         if not self._path.parent.exists():
             atomic.make_directory(self._path.parent)
         _sweep_left(self._path)
-        server = await asyncio.start_unix_server(self._accept, sock=listen(self._path, 128), limit=BUFFER)
+        server = await asyncio.start_unix_server(self._clients.accept, sock=listen(self._path, 128), limit=BUFFER)
         loop.add_reader(sys.stdin.fileno(), self._hear)
         told = ""
         try:
@@ -312,34 +313,18 @@ class FarEnd:
         if not data:
             self._stopped.set()
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
-        client = Stream(reader, writer)
-        try:
+    async def _serve(self, client: Stream) -> None:
+        """Join a client to the port that its first line names; a failure is a connection that ends at once."""
+        with suppress(Unreachable, OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             async with asyncio.timeout(LOOK_SECONDS * 20):
-                line = await reader.readuntil(b"\n")
+                line = await client.reader.readuntil(b"\n")
             if len(line) <= _PORT_LINE and line.strip().isdigit():
                 port = int(line)
                 way = self._ways.setdefault(port, NodeWay(self._subject.look, port))
-                upstream = await way.open()
-                try:
-                    await join(client, upstream, IDLE_SECONDS)
-                finally:
-                    upstream.close()
-        except (Unreachable, OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError,
-                asyncio.CancelledError):
-            pass  # the other side sees a connection that ends at once
-        finally:
-            self._tasks.discard(task)
-            client.close()
+                await join_to(client, way.open(), IDLE_SECONDS)
 
     async def _close(self) -> None:
-        for task in list(self._tasks):
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=2.0)
+        await self._clients.end()
         for way in self._ways.values():
             way.close()
         self._path.unlink(missing_ok=True)

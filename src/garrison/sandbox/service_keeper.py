@@ -24,7 +24,8 @@ from garrison.sandbox.confine import confine
 from garrison.sandbox.dialer import Dialer, Unreachable, connect
 from garrison.sandbox.layers import copy_tree
 from garrison.sandbox.place import Network, Place, Role
-from garrison.sandbox.proxy.relay import join
+from garrison.sandbox.proxy.connection import Clients
+from garrison.sandbox.proxy.relay import join_to
 from garrison.sandbox.proxy.upstream import BUFFER, Stream
 from garrison.sandbox.rights import read_rights
 from garrison.sandbox.services import (
@@ -78,7 +79,7 @@ class Keeper:
         self.dialer = Dialer.enter_namespace(self.namespace.network)
         self.job: Job | None = None
         self._stopped = asyncio.Event()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._clients = Clients(self._join)
         self._seen = time.monotonic()
 
     async def run(self) -> None:
@@ -87,7 +88,8 @@ class Keeper:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             loop.add_signal_handler(number, self._stopped.set)
         self._write()
-        server = await asyncio.start_unix_server(self._accept, sock=listen(self.folder / SOCKET, 128), limit=BUFFER)
+        server = await asyncio.start_unix_server(self._clients.accept, sock=listen(self.folder / SOCKET, 128),
+                                                limit=BUFFER)
         failpoint.here("service:listening")
         end_left(self.settings, self.folder)
         try:
@@ -183,22 +185,9 @@ class Keeper:
 
     # ---- connections
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
-        client = Stream(reader, writer)
-        try:
-            upstream = await self._connect()
-            try:
-                await join(client, upstream, _IDLE_SECONDS)
-            finally:
-                upstream.close()
-        except (Unreachable, OSError, asyncio.CancelledError):
-            pass  # the client sees a connection that ends at once
-        finally:
-            self._tasks.discard(task)
-            client.close()
+    async def _join(self, client: Stream) -> None:
+        with suppress(Unreachable, OSError):  # the client sees a connection that ends at once
+            await join_to(client, self._connect(), _IDLE_SECONDS)
 
     def _write(self, **changes: object) -> None:
         self.state = replace(self.state, **changes)
@@ -206,8 +195,7 @@ class Keeper:
 
     async def _close(self) -> None:
         """End the command, which loses nothing that is kept, and remove the folder."""
-        for task in list(self._tasks):
-            task.cancel()
+        self._clients.cancel()
         if self.job is not None:
             processes.send(self.job.pid, self.job.ticks, signal.SIGKILL)
             until = time.monotonic() + 10.0

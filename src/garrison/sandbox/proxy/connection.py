@@ -8,14 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from typing import TYPE_CHECKING
 
 import h11
 
 from garrison.sandbox.proxy.upstream import BUFFER, Stream
 from garrison.values import Value
 
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
 CHUNK = 64 << 10
 """Bytes that are read at a time."""
+_END_SECONDS = 2.0
 _CLOSING_SECONDS, _CLOSING_READS = 1.0, 64
 """How long, and how often, the rest of a refused request is read."""
 
@@ -33,6 +38,48 @@ class ClientWaits(Value):
     """For the next request of a connection."""
     body: float = 60.0
     """For the next part of a request's body, and for a side to take what it is sent."""
+
+
+class Clients:
+    """Clients of a listener, each served by a task of its own."""
+
+    def __init__(self, serve: Callable[[Stream], Awaitable[None]], most: int | None = None,
+                 tasks: set[asyncio.Task[None]] | None = None) -> None:
+        """Prepare.
+
+        Args:
+            most: clients beyond which a further one is closed at once.
+            tasks: set of the tasks that serve, if other listeners share it.
+        """
+        self._serve, self._most = serve, most
+        self.tasks: set[asyncio.Task[None]] = set() if tasks is None else tasks
+
+    async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve a client until it is done, or `end` is called."""
+        task, client = asyncio.current_task(), Stream(reader, writer)
+        assert task is not None
+        if self._most is not None and len(self.tasks) >= self._most:
+            client.close()
+            return
+        self.tasks.add(task)
+        try:
+            await self._serve(client)
+        except asyncio.CancelledError:
+            pass  # `end` was called
+        finally:
+            self.tasks.discard(task)
+            client.close()
+
+    def cancel(self) -> None:
+        """Begin to end all connections."""
+        for task in list(self.tasks):
+            task.cancel()
+
+    async def end(self) -> None:
+        """End all connections; wait for that for a moment."""
+        self.cancel()
+        if self.tasks:
+            await asyncio.wait(self.tasks, timeout=_END_SECONDS)
 
 
 class Connection:

@@ -23,10 +23,11 @@ from pathlib import Path
 
 from garrison.sandbox.proxy import registration
 from garrison.sandbox.proxy.allowed_hosts import parse_rules
+from garrison.sandbox.proxy.connection import Clients
 from garrison.sandbox.proxy.forwards import MAX_FORWARDS, Forward, ForwardRefused, open_forward
 from garrison.sandbox.proxy.ledger import Ledger
 from garrison.sandbox.proxy.registration import MAX_MESSAGE, Registration, may_register
-from garrison.sandbox.proxy.relay import MAX_CONNECTIONS, Access, Patience, Relay, join
+from garrison.sandbox.proxy.relay import Access, Patience, Relay, join_to
 from garrison.sandbox.proxy.upstream import BUFFER, Stream, UpstreamFailed
 from garrison.system import processes
 from garrison.values import replace
@@ -35,6 +36,8 @@ LINGER = 1.0
 """Seconds without a user after which it ends."""
 FORWARD_SECONDS = 12 * 3600.0
 """Time without a byte after which a forwarded connection ends: a pool of a database's keeps idle ones for hours."""
+MAX_CONNECTIONS = 256
+"""Connections of one listener."""
 LOOKUPS = 32
 """Names that are looked up at a time: a slow name server must not block other agents."""
 _FILES = 16384
@@ -124,42 +127,26 @@ def acceptor(access: Access, forward: Forward | None = None,
              ) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]:
     """Return the function that serves each connection of a listener, by requests or as a forward."""
 
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        if len(access.connections) >= MAX_CONNECTIONS:
-            writer.close()
-            return
-        access.connections.add(task)
+    async def serve(client: Stream) -> None:
         try:
             if forward is None:
-                await Relay(access, Stream(reader, writer)).serve()
+                await Relay(access, client).serve()
             else:
-                await _pass_on(access, Stream(reader, writer), forward)
-        except asyncio.CancelledError:
-            pass  # the listener is closed
+                await _pass_on(access, client, forward)
         except Exception as error:  # one connection must not end the others
             print(f"proxy: {access.registration.node}: {type(error).__name__}: {error}", flush=True)
-        finally:
-            access.connections.discard(task)
-            writer.close()
 
-    return serve
+    return Clients(serve, MAX_CONNECTIONS, access.connections).accept
 
 
 async def _pass_on(access: Access, client: Stream, forward: Forward) -> None:
     """Pass bytes between a client and the server that a forward leads to."""
     try:
-        upstream = await open_forward(forward)
+        await join_to(client, open_forward(forward), FORWARD_SECONDS)
     except ForwardRefused as refused:
         access.ledger.refuse_host(forward.place, str(refused))
-        return
     except UpstreamFailed:
-        return  # the client sees a connection that ends at once, as of a server that does not work
-    try:
-        await join(client, upstream, FORWARD_SECONDS)
-    finally:
-        upstream.close()
+        pass  # the client sees a connection that ends at once, as of a server that does not work
 
 
 async def _wait_for_end(loop: asyncio.AbstractEventLoop, connection: socket.socket,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import NoReturn
 from urllib.parse import urlsplit
@@ -52,8 +52,6 @@ MAX_BODY = 64 << 20
 """Bytes of a request to a model API; the APIs themselves take half of it."""
 MAX_HELD = 256 << 20
 """Bytes of requests of one listener that are held until their calls have ended, since there is a budget."""
-MAX_CONNECTIONS = 256
-"""Connections of one listener."""
 MAX_OPENING = 8
 """Hosts that one listener looks up and connects to at a time; the proxy's look-ups are for all agents of the run."""
 MAX_IDLE_UPSTREAM = 4
@@ -610,6 +608,15 @@ async def join(one: Stream, other: Stream, patience: float) -> None:
     finally:
         for task in tasks:
             await _cancel(task)
+
+
+async def join_to(client: Stream, opening: Awaitable[Stream], patience: float) -> None:
+    """Join a client to the connection that is being opened for it; one that cannot be opened ends the client's."""
+    upstream = await opening
+    try:
+        await join(client, upstream, patience)
+    finally:
+        upstream.close()
 
 
 async def _cancel(task: asyncio.Future[object] | asyncio.Task[None] | asyncio.Task[bool] | asyncio.Task[bytes]) -> None:

@@ -2,21 +2,31 @@
 
 Each is a process of its own that works on a home as it would in a terminal, so that none of them can do what the
 terminal cannot.
+
+What begins a run from outside (a due time, a request of an MCP client) is a record with the run's id, and a process of
+its own that brings it to its end (`start_worker`). That process holds the record's life lock (`claimed`). If it dies,
+another one takes the record up and finds the run by its id, or the command that still launches it (`begin_run`): a
+record begins one run.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import sys
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from garrison.system.command import Done, run
+from garrison.launch.claim import is_being_launched
+from garrison.records.life_lock import LifeLock
+from garrison.records.run import RunFiles
+from garrison.system.command import Done, run, start_detached
 from garrison.system.machine import garrison_argv
 from garrison.system.terminal_text import clean
 from garrison.values import Value
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
 LONGEST = 500
@@ -51,6 +61,49 @@ def run_command(home: Path, words: Sequence[str], seconds: float, *, cwd: str, t
     """
     argv, environment = program(home, words)
     return run(argv, seconds, env={**environment, **(variables or {})}, cwd=cwd, text=text)
+
+
+class RunBegun(Value):
+    """What a command that was to begin a run has come to."""
+
+    runs: tuple[str, ...] = ()
+    problem: str = ""
+    """Why it began none, '' if it did, or had nothing to begin."""
+    is_launching: bool = False
+    """Whether the command of a predecessor, which died, is launching the run."""
+
+
+def begin_run(home: Path, run_id: str, words: Sequence[str], seconds: float, *, cwd: str, text: str | None = None,
+              variables: Mapping[str, str] | None = None) -> RunBegun:
+    """Begin a run by one of our commands, whose words name its id, unless a predecessor of this process has begun it;
+    the other arguments are those of `run_command`."""
+    launch = RunFiles(home, run_id).launch
+    if launch.exists():
+        return RunBegun((run_id,))
+    done = run_command(home, words, seconds, cwd=cwd, text=text, variables=variables)
+    if (runs := runs_in(done.out)) or done.ok:
+        return RunBegun(tuple(runs))
+    if launch.exists():
+        return RunBegun((run_id,))
+    if is_being_launched(home, run_id):
+        return RunBegun(is_launching=True)
+    return RunBegun(problem=failure_of(done.code, done.err, why=done.why))
+
+
+def start_worker(module: str, log: Path, *arguments: str) -> None:
+    """Start the process of a module that brings a record to its end; it outlives us."""
+    start_detached([sys.executable, "-P", "-m", module, *arguments], log)
+
+
+@contextmanager
+def claimed(life: Path) -> Iterator[bool]:
+    """Hold a record's life lock; False if another process does, which is at it."""
+    lock = LifeLock.try_acquire(life)
+    try:
+        yield lock is not None
+    finally:
+        if lock is not None:
+            lock.release()
 
 
 def last_message(err: str, out: str = "") -> str:

@@ -14,13 +14,12 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from garrison.launch.own_command import failure_of, run_command
+from garrison.launch.own_command import begin_run, claimed, failure_of, run_command, start_worker
 from garrison.records import atomic, record
-from garrison.records.life_lock import LifeLock, is_held
+from garrison.records.life_lock import is_held
 from garrison.records.names import to_run_stem
 from garrison.records.record import Record
 from garrison.records.run import RunFiles
-from garrison.system.command import start_detached
 from garrison.values import replace
 
 if TYPE_CHECKING:
@@ -66,8 +65,7 @@ def begin(home: Path, request: str, words: Sequence[str], text: str, repo: str, 
             return record.decode(RequestedRun, data, path)
         begun = RequestedRun(request, f"{to_run_stem(name)}-{digest[:6]}", list(words), repo, text)
         atomic.write(path, record.encode(begun))
-    start_detached([sys.executable, "-P", "-m", "garrison.mcp.beginnings", str(home), str(path)],
-                   path.with_suffix(".log"))
+    start_worker("garrison.mcp.beginnings", path.with_suffix(".log"), str(home), str(path))
     return begun
 
 
@@ -106,26 +104,30 @@ def cancel(home: Path, run: str) -> bool:
 
 def perform(home: Path, path: Path) -> None:
     """Run the command of a beginning; record why it began nothing, if so."""
-    lock = LifeLock.try_acquire(path.with_suffix(".life"))
-    data = atomic.read(path)
-    if lock is None or data is None:
-        return
-    begun, problem, said = record.decode(RequestedRun, data, path), "", ""
-    if not begun.said and not RunFiles(home, begun.run).launch.exists():
-        first, *rest = begun.words
-        own = [] if first == PLAN else [f"--run={begun.run}"]
-        done = run_command(home, [first, *own, "--detach", "--json", *rest], SECONDS, cwd=begun.repo, text=begun.text)
-        if first == PLAN and (done.ok or done.code == PLAN_WAITS):
-            said = done.out
-        elif not done.ok:
-            problem = failure_of(done.code, done.err, why=done.why)
-    with atomic.locked(home / FOLDER / "lock"):
-        begun = record.decode(RequestedRun, atomic.read(path) or data, path)
-        if problem or said:
-            atomic.write(path, record.encode(replace(begun, problem=problem, said=said)))
-    if begun.is_cancelled and not problem:
-        run_command(home, ["stop", begun.run], SECONDS, cwd=begun.repo)
-    lock.release()
+    with claimed(path.with_suffix(".life")) as is_ours:
+        data = atomic.read(path) if is_ours else None
+        if data is None:
+            return
+        begun = record.decode(RequestedRun, data, path)
+        problem, said = ("", "") if begun.said else _run(home, begun)
+        with atomic.locked(home / FOLDER / "lock"):
+            begun = record.decode(RequestedRun, atomic.read(path) or data, path)
+            if problem or said:
+                atomic.write(path, record.encode(replace(begun, problem=problem, said=said)))
+        if begun.is_cancelled and not problem:
+            run_command(home, ["stop", begun.run], SECONDS, cwd=begun.repo)
+
+
+def _run(home: Path, begun: RequestedRun) -> tuple[str, str]:
+    """Run the command of a beginning; return why it began nothing, and what it printed if it makes a plan."""
+    first, *rest = begun.words
+    words = [first, *([] if first == PLAN else [f"--run={begun.run}"]), "--detach", "--json", *rest]
+    if first != PLAN:
+        return begin_run(home, begun.run, words, SECONDS, cwd=begun.repo, text=begun.text).problem, ""
+    done = run_command(home, words, SECONDS, cwd=begun.repo, text=begun.text)
+    if done.ok or done.code == PLAN_WAITS:
+        return "", done.out
+    return failure_of(done.code, done.err, why=done.why), ""
 
 
 def _read_all(home: Path) -> Iterator[tuple[Path, RequestedRun]]:

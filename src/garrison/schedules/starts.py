@@ -19,11 +19,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from garrison.errors import GarrisonError, NotFound, RecordError, Refused, UsageError
-from garrison.launch.claim import is_being_launched
-from garrison.launch.own_command import failure_of, run_command, runs_in
+from garrison.launch.own_command import begin_run, claimed, run_command, start_worker
 from garrison.processes.runtime import Runtime
 from garrison.records import atomic, costs, record
-from garrison.records.life_lock import LifeLock, is_held
+from garrison.records.life_lock import is_held
 from garrison.records.run import RunFiles
 from garrison.run.status import Status, run_statuses
 from garrison.schedules import policy
@@ -31,7 +30,6 @@ from garrison.schedules.policy import DONE, FAILED, OPEN, WEEK, Go, Schedule, Sc
 from garrison.system import systemd
 from garrison.system.clock import iso, local_zone
 from garrison.system.command import run as run_program
-from garrison.system.command import start_detached
 from garrison.system.git import Git
 from garrison.system.machine import garrison_argv
 from garrison.values import Value, replace
@@ -249,18 +247,17 @@ def announce(home: Path, schedule: Schedule) -> None:
 
 def spawn_start(home: Path, name: str, start: ScheduledStart) -> None:
     """Start the process that brings a start to its end; it outlives us."""
-    argv = [sys.executable, "-P", "-m", "garrison.schedules.starts", str(home), name, stem_of(start)]
-    start_detached(argv, Schedules(home).log(name))
+    start_worker("garrison.schedules.starts", Schedules(home).log(name), str(home), name, stem_of(start))
 
 
 def perform(home: Path, name: str, stem: str) -> None:
     """Bring a start to its end: wait for its moment, ask what it needs, begin its run, and record what came of it."""
     schedules = Schedules(home)
     start = schedules.find_start(name, stem)
-    if start is None or (lock := LifeLock.try_acquire(schedules.life(name, start))) is None:
-        return  # another process is at it
-    try:
-        start = schedules.find_start(name, stem)
+    if start is None:
+        return
+    with suppress(NotFound), claimed(schedules.life(name, start)) as is_ours:  # it may be removed meanwhile
+        start = schedules.find_start(name, stem) if is_ours else None
         if start is None or start.stage not in OPEN:
             return
         if (pause := start.begin_at - time.time()) > 0:
@@ -269,10 +266,6 @@ def perform(home: Path, name: str, stem: str) -> None:
         schedules.write_start(name, settled := _settle(schedules, schedule, start))
         if settled.is_failure:
             pause_after_failures(schedules, name)
-    except NotFound:
-        return  # it was removed meanwhile
-    finally:
-        lock.release()
 
 
 def _settle(schedules: Schedules, schedule: Schedule, start: ScheduledStart) -> ScheduledStart:
@@ -305,17 +298,13 @@ def _settle(schedules: Schedules, schedule: Schedule, start: ScheduledStart) -> 
 def _begin(schedules: Schedules, schedule: Schedule, start: ScheduledStart, run: str,
            variables: Mapping[str, str]) -> ScheduledStart:
     """Run a schedule's command; return the start with the runs that it began."""
-    done = run_command(schedules.home, command_words(schedule, run), COMMAND_SECONDS, cwd=schedule.repo,
-                       variables=variables)
-    if runs := runs_in(done.out):
-        return replace(start, stage=Stage.STARTED, runs=runs, why="")
-    if done.ok:
-        return replace(start, stage=Stage.SKIPPED, why="there was nothing to take")
-    if RunFiles(schedules.home, run).launch.exists():
-        return replace(start, stage=Stage.STARTED, runs=[run])
-    if is_being_launched(schedules.home, run):  # by the command of a predecessor of this process, which died
-        return start
-    return replace(start, stage=Stage.FAILED, why=failure_of(done.code, done.err, why=done.why))
+    begun = begin_run(schedules.home, run, command_words(schedule, run), COMMAND_SECONDS, cwd=schedule.repo,
+                      variables=variables)
+    if begun.runs:
+        return replace(start, stage=Stage.STARTED, runs=list(begun.runs), why="")
+    if begun.problem:
+        return replace(start, stage=Stage.FAILED, why=begun.problem)
+    return start if begun.is_launching else replace(start, stage=Stage.SKIPPED, why="there was nothing to take")
 
 
 def command_words(schedule: Schedule, run: str) -> list[str]:

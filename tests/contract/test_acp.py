@@ -15,7 +15,7 @@ import pytest
 
 from acp_support import BLOCK, Stage, agent_argv
 from garrison.agents.acp.attempt import AcpAgent
-from garrison.agents.acp.settings import AcpSettings, from_profile, read_only
+from garrison.agents.acp.settings import AcpSettings, from_profile
 from garrison.agents.base import WorkResult
 from garrison.agents.conversation import messages
 from garrison.agents.failover import gives_up
@@ -86,7 +86,7 @@ def test_it_gets_the_further_mcp_servers_of_its_profile_unless_it_only_judges(st
     assert stage.finish(stage.start(AcpAgent("double", settings))).status == "success"
     shown = (stage.attempt / "output.log").read_text()
     assert 'look: "said this"' in shown and '"url": "http://127.0.0.1:9/mcp"' in shown and '"X-Key"' in shown
-    assert from_data(AcpSettings, asdict(settings)) == settings and not read_only(settings).mcp_servers
+    assert from_data(AcpSettings, asdict(settings)) == settings and not settings.read_only().mcp_servers
     stage.next_attempt(2)
     stage.play(turn)
     refused = stage.start(AcpAgent("double", settings))

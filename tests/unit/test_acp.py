@@ -19,7 +19,7 @@ from garrison.agents.acp.attempt import AcpAgent
 from garrison.agents.acp.connection import AcpConnection
 from garrison.agents.acp.permissions import LeaveRuling, OfferedAnswer, choose, read_answer, rule
 from garrison.agents.acp.profile import AcpProfile
-from garrison.agents.acp.settings import AcpJob, AcpSettings, read_only
+from garrison.agents.acp.settings import AcpJob, AcpSettings
 from garrison.agents.conversation import holder, policy
 from garrison.agents.conversation.policy import ConnectionEnd, NextStepKind
 from garrison.agents.registry import (
@@ -65,13 +65,13 @@ def test_a_profile_is_read_and_a_node_may_choose_the_model(tmp_path: Path) -> No
 
 def test_a_validator_reads_whatever_its_profile_allows(tmp_path: Path) -> None:
     own = AcpSettings(("p",), allow=("*",), deny=("fetch",), mode="m")
-    ruled = read_only(own)
+    ruled = own.read_only()
     def rules(settings: AcpSettings, *kinds: str) -> list[LeaveRuling]:
         return [rule(settings, kind, "x") for kind in kinds]
 
     assert rules(ruled, "read", "search", "think") == [LeaveRuling.ALLOW] * 3
     assert rules(ruled, "edit", "delete", "move", "execute", "switch_mode", "fetch") == [LeaveRuling.REFUSE] * 6
-    assert rules(read_only(own, can_run=True), "execute", "edit") == [LeaveRuling.ALLOW, LeaveRuling.REFUSE]
+    assert rules(own.read_only(can_run=True), "execute", "edit") == [LeaveRuling.ALLOW, LeaveRuling.REFUSE]
     assert rule(ruled, "other", "mcp garrison report_verdict") is LeaveRuling.ALLOW
     assert (ruled.argv, ruled.mode) == (own.argv, own.mode)
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from garrison.agents.claude.extensions import cli_settings, patterns
-from garrison.agents.claude.settings import ClaudeSettings, for_node, from_profile, read_only
+from garrison.agents.claude.settings import ClaudeSettings, from_profile
 from garrison.agents.conversation.files import AttemptFiles
 from garrison.agents.conversation.messages import post, take
 from garrison.agents.conversation.questions import Permissions, read_json, save_answer
@@ -53,10 +53,10 @@ def test_extensions_survive_the_job_and_leave_a_validator() -> None:
     made = from_profile(Table("here", {
         "mcp_servers": {"notes": server}, "allowed_tools": ["Read", "mcp__notes"],
         "hooks": {"Stop": [{"command": "true"}]}, "thinking": 2000}))
-    made = for_node(made, "n", {"disallowed_tools": "Bash(git push:*)", "attribution": "false"})
+    made = made.for_node("n", {"disallowed_tools": "Bash(git push:*)", "attribution": "false"})
     assert from_data(ClaudeSettings, asdict(made)) == made
     assert (made.disallowed_tools, made.attribution) == (("Bash(git push:*)",), False)
-    assert read_only(made).mcp_servers == {}
+    assert made.read_only().mcp_servers == {}
     assert cli_settings(made.hooks, attribution=False)["hooks"] == {
         "Stop": [{"hooks": [{"type": "command", "command": "true"}]}]}
     assert cli_settings(ClaudeSettings().hooks, attribution=True) == {}

@@ -9,7 +9,7 @@ import pytest
 from garrison.agents import registry
 from garrison.agents.claude import settings
 from garrison.agents.claude.profile import ClaudeProfile
-from garrison.agents.claude.settings import ClaudeSettings, ConnectionJob, for_node, from_profile, read_only
+from garrison.agents.claude.settings import ClaudeSettings, ConnectionJob, from_profile
 from garrison.agents.config_check import check_config
 from garrison.agents.conversation import stream, tools
 from garrison.agents.limits import limits_in_words, small_budgets
@@ -23,14 +23,14 @@ from garrison.values import asdict
 
 def test_the_node_wins_over_the_profile():
     profile = from_profile(Table("here", {"model": "haiku", "tools": ["Read"], "budget": 2, "max_turns": 5}))
-    found = for_node(profile, "n", {"llm_model": "opus", "tools": "Read, Bash", "budget": "$0.5", "label": "x"})
+    found = profile.for_node("n", {"llm_model": "opus", "tools": "Read, Bash", "budget": "$0.5", "label": "x"})
     assert (found.model, found.tools, found.budget, found.max_turns) == ("opus", ("Read", "Bash"), 0.5, 5)
 
 
 def test_limits_have_defaults_and_can_be_switched_off():
     assert (ClaudeSettings().budget, ClaudeSettings().max_turns) == (10.0, 300)
     assert limits_in_words(Limits(10.0), 300) == "$10.00 a node, 300 responses an attempt"
-    off = for_node(from_profile(Table("here", {"budget": "none", "budget_day": 50, "max_idle": False})), "n",
+    off = from_profile(Table("here", {"budget": "none", "budget_day": 50, "max_idle": False})).for_node("n",
                    {"max_turns": "none"})
     assert (off.budget, off.max_turns, off.max_idle) == (None, None, None)
     assert limits_in_words(Limits(None, None, 50), None) == (
@@ -94,8 +94,8 @@ def test_invalid_settings_are_refused_with_their_place(values, words):
 
 
 def test_a_validator_reads_only():
-    assert read_only(ClaudeSettings(tools=("Bash", "Write", "Read"))).tools == ("Read",)
-    assert read_only(ClaudeSettings(tools=("Bash",))).tools == settings.READ_ONLY
+    assert ClaudeSettings(tools=("Bash", "Write", "Read")).read_only().tools == ("Read",)
+    assert ClaudeSettings(tools=("Bash",)).read_only().tools == settings.READ_ONLY
 
 
 def test_a_job_survives_its_file_with_the_keys_of_version_0_1():

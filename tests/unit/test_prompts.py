@@ -37,7 +37,7 @@ from garrison.agents.briefing import (
 )
 from garrison.agents.claude import attempt as claude_attempt
 from garrison.agents.claude.attempt import system_prompt
-from garrison.agents.claude.settings import ClaudeSettings, for_node, from_profile
+from garrison.agents.claude.settings import ClaudeSettings, from_profile
 from garrison.agents.conversation import policy, prompts, stream
 from garrison.agents.conversation.files import AttemptFiles
 from garrison.agents.conversation.policy import ConnectionEnd, Prompt
@@ -428,6 +428,6 @@ def test_a_call_that_was_cut_off_is_told_until_the_model_has_spoken(tmp_path: Pa
 def test_instructions_are_left_out_where_profile_or_node_says_so(session: tuple[Assignment, AttemptFiles]) -> None:
     profile = from_profile(Table("x", {"instructions": False}))
     assert "make lint" not in system_prompt(session[0], profile)
-    assert "make lint" in system_prompt(session[0], for_node(profile, "n", {"instructions": "true"}))
-    assert "make lint" not in system_prompt(session[0], for_node(ClaudeSettings(), "n",
+    assert "make lint" in system_prompt(session[0], profile.for_node("n", {"instructions": "true"}))
+    assert "make lint" not in system_prompt(session[0], ClaudeSettings().for_node("n",
                                                                          {"instructions": "false"}))

@@ -11,11 +11,11 @@ import pytest
 
 from garrison.agents import registry
 from garrison.agents.base import Function
+from garrison.agents.conversation import prompts
 from garrison.agents.session_agent import SessionAgent, SessionOrder
 from garrison.agents.session_options import ORDER, SessionOptions
 from garrison.errors import UsageError
 from garrison.node.session_attempt import (
-    REPORT_REQUEST,
     SessionProgram,
     SessionScript,
     next_message,
@@ -70,7 +70,7 @@ def test_a_profile_of_a_session_with_an_unknown_setting_is_refused(tmp_path: Pat
 def test_next_message_and_result() -> None:
     report = {"status": "failure", "summary": "no"}
     assert next_message(0, None, "do it") == "do it"
-    assert next_message(1, None, "do it") == REPORT_REQUEST
+    assert next_message(1, None, "do it") == prompts.report_request()
     assert next_message(2, None, "do it") is None
     assert next_message(1, report, "do it") is None
     assert result_of(None)["status"] == "fail"

@@ -22,7 +22,7 @@ from garrison.agents.session_agent import SessionAttempt, _read_graph
 from garrison.agents.session_options import ORDER
 from garrison.agents.trouble import WHAT_TO_DO, TroubleKind
 from garrison.errors import UsageError
-from garrison.node.session_attempt import MAX_TURNS, REPORT_REQUEST, SessionProgram, next_message
+from garrison.node.session_attempt import SessionProgram, next_message
 from garrison.records import costs
 from garrison.records.budget import FILE, SESSION_LOCK
 from garrison.records.json_io import append_line, read_json, read_lines
@@ -59,9 +59,9 @@ DONE = WorkResult("success")
 
 
 def test_a_person_gets_a_turn_for_what_they_tell_a_session() -> None:
-    assert [next_message(turns, None, "Do it.") for turns in range(MAX_TURNS + 1)] == ["Do it.", REPORT_REQUEST, None]
+    assert [next_message(turns, None, "Do it.") for turns in range(3)] == ["Do it.", prompts.report_request(), None]
     assert next_message(0, None, "Do it.", "Be quick.") == "Do it.\n\nBe quick."
-    for turns in range(1, MAX_TURNS + 2):
+    for turns in range(1, 4):
         assert (next_message(turns, None, "Do it.", "Be quick.") or "").startswith("Be quick.")
     assert next_message(1, {"status": "success"}, "Do it.", "Be quick.") is None
 

@@ -26,7 +26,7 @@ import msgspec
 
 from garrison.agents.claude.attempt import SESSION, system_prompt
 from garrison.agents.claude.cli_process import session_config, session_place
-from garrison.agents.claude.settings import ClaudeSettings, for_node, without_variables
+from garrison.agents.claude.settings import ClaudeSettings, without_variables
 from garrison.agents.command import CommandAgent
 from garrison.agents.command_profile import CommandProfile
 from garrison.agents.conversation.attempt import SuspendableAttempt
@@ -81,7 +81,7 @@ class SessionAgent(CommandAgent):
         """Write the program's job file and start it, unless it has to wait; UsageError if a graph is missing."""
         task, environment = assignment.task, assignment.environment
         options = read_options(task.node, task.attributes, self.defaults)
-        settings = for_node(self.settings, task.node, task.attributes) if self.settings is not None else None
+        settings = self.settings.for_node(task.node, task.attributes) if self.settings is not None else None
         if settings is not None:
             settings = without_variables(settings, assignment.network_variables)
         files = AttemptFiles(assignment.folder)

@@ -20,7 +20,7 @@ from garrison.agents.base import Assignment
 from garrison.agents.claude import cli_process
 from garrison.agents.claude import takeover as session
 from garrison.agents.claude.profile import ClaudeProfile
-from garrison.agents.claude.settings import ClaudeSettings, for_node
+from garrison.agents.claude.settings import ClaudeSettings
 from garrison.agents.command import CommandAgent
 from garrison.agents.command_profile import CommandProfile
 from garrison.agents.conversation import holder, policy, questions
@@ -144,7 +144,7 @@ def _claude_settings(runtime: Runtime, task: Task) -> tuple[ClaudeSettings, bool
     if not isinstance(profile, ClaudeProfile):
         raise Refused(f"the agent of {task.node} is {task.agent}, which has no session to take over; "
                       f"`garrison attach {task.node} --write` types into its terminal")
-    return for_node(profile.settings, task.node, task.attributes), beside
+    return profile.settings.for_node(task.node, task.attributes), beside
 
 
 def _environment(runtime: Runtime, launch: Launch, task: Task, worktree: Path,

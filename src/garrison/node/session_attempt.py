@@ -65,10 +65,7 @@ if TYPE_CHECKING:
 
 MAX_STEPS = 3_000
 """Visits of nodes in one turn: a task may need some hundred tool calls, each of three visits."""
-MAX_TURNS = 2
-"""Turns of a task: the task itself, and the request for its report."""
-REPORT_REQUEST = "You ended your turn without a report. Call `report_result` now: with what you did and what proves " \
-                 "it, or with status `failure` and the reason."
+_SILENT = policy.ConnectionEnd(policy.SILENT, 0.0)
 _ASK = "ask_guardian"
 _TEXT: Mapping[str, object] = {"type": "string"}
 _TOOLBOX: Mapping[str, tuple[Callable[..., object], Mapping[str, object], tuple[str, ...]]] = {
@@ -96,22 +93,26 @@ def tools_of(root: Path, tier: Tier, commands: CheckoutCommands | None = None) -
 
 
 def next_message(turns: int, report: Mapping[str, object] | None, prompt: str, said: str = "") -> str | None:
-    """Return the next message to the session; None when it is at its end.
+    """Return the next message to the session, as the policy decides after so many turns without a report; None when it
+    is at its end.
 
     Args:
         said: what the user tells the session, for which it gets its own turn.
     """
-    if report is not None or (turns >= MAX_TURNS and not said):
+    if report is not None:
         return None
-    if not said:
-        return prompt if turns == 0 else REPORT_REQUEST
-    return f"{prompt}\n\n{said}" if turns == 0 else f"{said}\n\nDo what it asks, then call `report_result`."
+    if turns == 0:
+        return f"{prompt}\n\n{said}" if said else prompt
+    if said:
+        return f"{said}\n\nDo what it asks, then call `report_result`."
+    follows = policy.decide([_SILENT] * turns)
+    return None if follows.step is policy.NextStepKind.FINISH else prompts.report_request()
 
 
 def result_of(report: Mapping[str, object] | None) -> dict[str, object]:
     """Return the content of the result file."""
     if report is None:
-        return {"status": "fail", "failure_reason": "it was asked for its report and ended again without one"}
+        return {"status": "fail", "failure_reason": policy.UNREPORTED}
     result: dict[str, object] = {**tools.to_agent_report(report)}
     if result["status"] not in LANDING:
         result["failure_reason"] = result.pop("notes")

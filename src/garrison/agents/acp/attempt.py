@@ -13,11 +13,11 @@ import time
 from typing import TYPE_CHECKING
 
 from garrison.agents.acp import prompts
-from garrison.agents.acp.settings import MAX_LOST_SESSIONS, AcpJob, AcpSettings, for_node, read_only
+from garrison.agents.acp.settings import MAX_LOST_SESSIONS, AcpJob, AcpSettings
 from garrison.agents.base import NO_REPORT, VALIDATOR, WORKER, AgentReport, Assignment, PendingQuestion
 from garrison.agents.channel_client import VARIABLE
 from garrison.agents.conversation import policy, questions
-from garrison.agents.conversation.attempt import ConnectedAttempt
+from garrison.agents.conversation.attempt import ConnectedAgent, ConnectedAttempt
 from garrison.agents.conversation.files import SessionRecord
 from garrison.agents.conversation.policy import NextStep, NextStepKind, Prompt
 from garrison.agents.trouble import WHAT_TO_DO, TroubleKind
@@ -37,19 +37,11 @@ LAUNCHER = "program.sh"
 """File in the folder of the session that starts the agent's program in its place."""
 
 
-class AcpAgent:
-    """Starts ACP sessions with one profile's settings, for a worker or for a validator."""
+class AcpAgent(ConnectedAgent[AcpSettings]):
+    """Starts ACP sessions."""
 
-    def __init__(self, name: str, settings: AcpSettings, role: str = WORKER) -> None:
-        self.name, self.settings, self.role = name, settings, role
-
-    def start(self, assignment: Assignment, now: float) -> AcpAttempt:
-        """Start, or continue where an earlier incarnation was; UsageError if the node's attributes are invalid."""
-        task = assignment.task
-        if self.role == VALIDATOR:  # the node's attributes configure its worker, not its validator
-            settings = read_only(self.settings, can_run=assignment.can_run)
-            return AcpAttempt(self.name, assignment, settings, now, role=self.role)
-        return AcpAttempt(self.name, assignment, for_node(self.settings, task.node, task.attributes), now)
+    def _open(self, assignment: Assignment, settings: AcpSettings, now: float) -> AcpAttempt:
+        return AcpAttempt(self.name, assignment, settings, now, role=self.role)
 
 
 class AcpAttempt(ConnectedAttempt):

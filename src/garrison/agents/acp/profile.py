@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from garrison.agents.acp.settings import AcpSettings, for_node, from_profile
+from garrison.agents.acp.settings import AcpSettings, from_profile
 from garrison.agents.presets import find_outside_key
 from garrison.agents.profile import LIMITS, Profile, read_limits, show_limits
 from garrison.agents.variables import expand
@@ -66,7 +66,7 @@ class AcpProfile(Value, Profile):
             expand(word, env, f"agent {self.name}: argv")
 
     def check_node(self, node: str, attributes: Mapping[str, object]) -> None:
-        for_node(self.settings, node, attributes)
+        self.settings.for_node(node, attributes)
 
     def prompts_of(self, assignment: Assignment, text: str, *, is_session: bool) -> list[tuple[str, str]]:
         from garrison.agents.acp.prompts import rules

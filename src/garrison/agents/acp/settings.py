@@ -91,6 +91,20 @@ class AcpSettings(Value):
     takeover: tuple[str, ...] = setting((), _opener)
     """Words of a program that opens a session, `{session}`, for the user; none if there is no such program."""
 
+    def for_node(self, node: str, attributes: Mapping[str, object]) -> AcpSettings:
+        """Return the profile with the node's attributes over it; UsageError for an invalid one."""
+        return Table(f"node {node}", values_of(attributes, ATTRIBUTES)).read(AcpSettings, self)
+
+    def read_only(self, *, can_run: bool = False) -> AcpSettings:
+        """Return the profile for a validator: it is allowed what only reads, whatever the profile allows.
+
+        Args:
+            can_run: it works where nothing that a command writes is kept.
+        """
+        may = (*READING, *((RUNNING,) if can_run else ()))
+        denied = {*self.deny, *(kind for kind in KINDS if kind not in (*may, "other"))}
+        return replace(self, allow=may, mcp_servers={}, deny=tuple(denied))
+
 
 ATTRIBUTES = {"model": ("model", "llm_model")}
 """Setting → node attributes that set it; the first one present wins."""
@@ -102,22 +116,6 @@ def from_profile(table: Table) -> AcpSettings:
     if not settings.argv:
         raise table.error("argv is missing; name the program that speaks ACP, such as [\"codex-acp\"]")
     return settings
-
-
-def for_node(profile: AcpSettings, node: str, attributes: Mapping[str, object]) -> AcpSettings:
-    """Return the profile with the node's attributes over it; UsageError for an invalid one."""
-    return Table(f"node {node}", values_of(attributes, ATTRIBUTES)).read(AcpSettings, profile)
-
-
-def read_only(profile: AcpSettings, *, can_run: bool = False) -> AcpSettings:
-    """Return the profile for a validator: what it asks for is allowed if it only reads, whatever the profile allows.
-
-    Args:
-        can_run: it works where nothing that a command writes is kept.
-    """
-    may = (*READING, *((RUNNING,) if can_run else ()))
-    return replace(profile, allow=may, mcp_servers={}, deny=tuple({*profile.deny, *(kind for kind in KINDS
-                                                                     if kind not in (*may, "other"))}))
 
 
 # ---- job of a connection, in order.json

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from garrison.agents import prompt as task_prompt
 from garrison.agents.base import VALIDATOR, WORKER, Assignment
 from garrison.agents.claude import cli_process
-from garrison.agents.claude.settings import PROXY, ClaudeSettings, ConnectionJob, for_node, read_only, without_variables
+from garrison.agents.claude.settings import PROXY, ClaudeSettings, ConnectionJob, without_variables
 from garrison.agents.conversation import prompts
-from garrison.agents.conversation.attempt import ConnectedAttempt
+from garrison.agents.conversation.attempt import ConnectedAgent, ConnectedAttempt
 from garrison.agents.conversation.files import SessionRecord
 from garrison.agents.conversation.policy import NextStep, NextStepKind
 from garrison.agents.template import fill
@@ -32,19 +32,11 @@ SESSION = "session"
 _SYSTEM = {WORKER: "claude_system.md", VALIDATOR: "claude_validator.md", SESSION: "session_system.md"}
 
 
-class ClaudeAgent:
-    """Starts Claude sessions with one profile's settings, for a worker or for a validator."""
+class ClaudeAgent(ConnectedAgent[ClaudeSettings]):
+    """Starts Claude sessions."""
 
-    def __init__(self, name: str, settings: ClaudeSettings, role: str = WORKER) -> None:
-        self.name, self.settings, self.role = name, settings, role
-
-    def start(self, assignment: Assignment, now: float) -> ClaudeAttempt:
-        """Start, or continue where an earlier incarnation was; UsageError if the node's attributes are invalid."""
-        task = assignment.task
-        if self.role == VALIDATOR:  # the node's attributes configure its worker, not its validator
-            settings = read_only(self.settings, can_run=assignment.can_run)
-            return ClaudeAttempt(assignment, settings, now, role=self.role, name=self.name)
-        return ClaudeAttempt(assignment, for_node(self.settings, task.node, task.attributes), now, name=self.name)
+    def _open(self, assignment: Assignment, settings: ClaudeSettings, now: float) -> ClaudeAttempt:
+        return ClaudeAttempt(assignment, settings, now, role=self.role, name=self.name)
 
 
 class ClaudeAttempt(ConnectedAttempt):

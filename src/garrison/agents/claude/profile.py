@@ -14,7 +14,6 @@ from garrison.agents.claude.settings import (
     KEYS,
     PROXY,
     ClaudeSettings,
-    for_node,
     from_profile,
 )
 from garrison.agents.profile import Profile
@@ -92,23 +91,23 @@ class ClaudeProfile(Value, Profile):
     # ---- its node
 
     def check_node(self, node: str, attributes: Mapping[str, object]) -> None:
-        for_node(self.settings, node, attributes)
+        self.settings.for_node(node, attributes)
 
     def limits_of(self, node: str, attributes: Mapping[str, object]) -> Limits:
-        return for_node(self.settings, node, attributes).limits
+        return self.settings.for_node(node, attributes).limits
 
     def turns_of(self, node: str, attributes: Mapping[str, object]) -> int | None:
-        return for_node(self.settings, node, attributes).max_turns
+        return self.settings.for_node(node, attributes).max_turns
 
     def model_of(self, node: str, attributes: Mapping[str, str]) -> str:
-        return for_node(self.settings, node, attributes).model or ""
+        return self.settings.for_node(node, attributes).model or ""
 
     def prompts_of(self, assignment: Assignment, text: str, *, is_session: bool) -> list[tuple[str, str]]:
         """Return the system prompt that garrison adds, and the task."""
         from garrison.agents.claude.attempt import SESSION, system_prompt
 
         task = assignment.task
-        settings = for_node(self.settings, task.node, task.attributes)
+        settings = self.settings.for_node(task.node, task.attributes)
         return [("system prompt, added to the program's own",
                  system_prompt(assignment, settings, SESSION if is_session else WORKER)), ("message (task)", text)]
 

@@ -118,6 +118,20 @@ class ClaudeSettings(Value):
     def limits(self) -> Limits:
         return Limits(self.budget, self.budget_run, self.budget_day)
 
+    def for_node(self, node: str, attributes: Mapping[str, object]) -> ClaudeSettings:
+        """Return the profile with the node's attributes over it; UsageError for an invalid one."""
+        return _read(Table(f"node {node}", values_of(attributes, ATTRIBUTES)), self)
+
+    def read_only(self, *, can_run: bool = False) -> ClaudeSettings:
+        """Return the profile for a validator: no tool that writes, whatever the profile allows.
+
+        Args:
+            can_run: it works where nothing that a command writes is kept.
+        """
+        tools = tuple(tool for tool in self.tools if extensions.tool_of(tool) in READ_ONLY) or READ_ONLY
+        return replace(self, tools=(*tools, *(RUNNING if can_run else ())), permission_mode="dontAsk",
+                       allowed_tools=(), repository=False, mcp_servers={}, subagents={}, output_schema=None)
+
 
 ATTRIBUTES = {"model": ("model", "llm_model"), "effort": ("effort", "reasoning_effort"), "tools": ("tools",),
               "permission_mode": ("permission_mode",), "max_turns": ("max_turns",), "budget": ("budget",),
@@ -134,28 +148,12 @@ def from_profile(table: Table) -> ClaudeSettings:
     return _read(table, ClaudeSettings())
 
 
-def for_node(profile: ClaudeSettings, node: str, attributes: Mapping[str, object]) -> ClaudeSettings:
-    """Return the profile with the node's attributes over it; UsageError for an invalid one."""
-    return _read(Table(f"node {node}", values_of(attributes, ATTRIBUTES)), profile)
-
-
 def _read(table: Table, settings: ClaudeSettings) -> ClaudeSettings:
     made = table.read(ClaudeSettings, settings, others=(*PROFILE_KEYS, *PROFILE_RIGHTS))
     for key in ("tools", "allowed_tools", "disallowed_tools") if made.cli is None else ():
         if wrong := extensions.unknown_tool(getattr(made, key), made.mcp_servers):
             raise table.error(wrong, key)
     return made
-
-
-def read_only(profile: ClaudeSettings, *, can_run: bool = False) -> ClaudeSettings:
-    """Return the profile for a validator: no tool that writes, whatever the profile allows.
-
-    Args:
-        can_run: it works where nothing that a command writes is kept.
-    """
-    tools = tuple(tool for tool in profile.tools if extensions.tool_of(tool) in READ_ONLY) or READ_ONLY
-    return replace(profile, tools=(*tools, *(RUNNING if can_run else ())), permission_mode="dontAsk", allowed_tools=(),
-                   repository=False, mcp_servers={}, subagents={}, output_schema=None)
 
 
 def without_variables(settings: ClaudeSettings, names: Collection[str]) -> ClaudeSettings:

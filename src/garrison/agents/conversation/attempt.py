@@ -13,9 +13,10 @@ from __future__ import annotations
 import math
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from garrison.agents.base import (
+    VALIDATOR,
     WORKER,
     AgentReport,
     Assignment,
@@ -37,6 +38,7 @@ from garrison.values import asdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from typing import Self
 
 
 class SuspendableAttempt(Work):
@@ -276,6 +278,39 @@ class ConnectedAttempt(SuspendableAttempt):
         if self.endings[-1].kind == TroubleKind.CRASH:
             return WorkResult("fail", self.endings[-1].reason, ended.exit_code, killed=True)
         return None
+
+
+class SessionSettings(Protocol):
+    """Settings of a kind of agent whose attempts are sessions."""
+
+    def for_node(self, node: str, attributes: Mapping[str, object], /) -> Self:
+        """Return them with a node's attributes over them; UsageError for an invalid one."""
+        ...
+
+    def read_only(self, *, can_run: bool) -> Self:
+        """Return them for a validator."""
+        ...
+
+
+SettingsT = TypeVar("SettingsT", bound=SessionSettings)
+
+
+class ConnectedAgent(Generic[SettingsT]):
+    """Starts sessions with one profile's settings, for a worker or for a validator."""
+
+    def __init__(self, name: str, settings: SettingsT, role: str = WORKER) -> None:
+        self.name, self.settings, self.role = name, settings, role
+
+    def _open(self, assignment: Assignment, settings: SettingsT, now: float) -> ConnectedAttempt:
+        """Start an attempt with the settings that hold for it."""
+        raise NotImplementedError
+
+    def start(self, assignment: Assignment, now: float) -> ConnectedAttempt:
+        """Start, or continue where an earlier incarnation was; UsageError if the node's attributes are invalid."""
+        if self.role == VALIDATOR:  # the node's attributes configure its worker, not its validator
+            return self._open(assignment, self.settings.read_only(can_run=assignment.can_run), now)
+        task = assignment.task
+        return self._open(assignment, self.settings.for_node(task.node, task.attributes), now)
 
 
 class ConnectionProcess(Work):

@@ -124,6 +124,8 @@ MAX_RETRY_DELAY = 15.0
 """Seconds of the API's own retry delay beyond which a turn ends instead of waiting."""
 MAX_CRASHES = 3
 """Deaths of an agent's program in a row, without any progress, after which another agent may continue."""
+UNREPORTED = "it was asked for its report and ended again without one"
+"""Why an attempt has failed whose agent makes no report."""
 MAX_HAND_OVERS = 5
 """Fresh sessions that an attempt may need because its context was full."""
 MAX_REFUSED_HISTORIES = 1
@@ -321,8 +323,7 @@ def _after_silence(endings: Sequence[ConnectionEnd], _answered: bool) -> NextSte
     """Ask once for the missing report."""
     if len(endings) > 1 and endings[-2].kind == SILENT:
         words = endings[-1].reason
-        reason = "it was asked for its report and ended again without one"
-        return NextStep(NextStepKind.FINISH, reason=f"{reason}; its last words: {words}" if words else reason)
+        return NextStep(NextStepKind.FINISH, reason=f"{UNREPORTED}; its last words: {words}" if words else UNREPORTED)
     return NextStep(NextStepKind.CONNECT, Prompt.REPORT)
 
 

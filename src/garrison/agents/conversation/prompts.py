@@ -122,8 +122,13 @@ def _person(_assignment: Assignment, files: AttemptFiles) -> str:
     return fill("claude_person.md") + answer_of(files)
 
 
-def _report(_assignment: Assignment, _files: AttemptFiles) -> str:
+def report_request() -> str:
+    """Return the message to a session that has ended its turn without a report."""
     return fill("claude_report.md")
+
+
+def _report(_assignment: Assignment, _files: AttemptFiles) -> str:
+    return report_request()
 
 
 def loop(_assignment: Assignment, files: AttemptFiles) -> str:

@@ -35,7 +35,7 @@ from garrison.node.worktree import (
 )
 from garrison.records import atomic, journal
 from garrison.records.costs import GATES
-from garrison.records.life_lock import LifeLock, is_held
+from garrison.records.life_lock import hold, is_held
 from garrison.records.names import Key, integration_branch, launcher_key
 from garrison.run import agent_places
 from garrison.sandbox import container
@@ -159,10 +159,8 @@ def remove_run(runtime: Runtime, plan: CleanupPlan) -> None:
             keys.append(Key("guardian", status.launch.pipeline_id, plan.run))
         for key in keys:
             atomic.make_directory(runtime.home / "identities")
-            lock = LifeLock.try_acquire(runtime.store.life_path(key))
-            if lock is None:
+            if stack.enter_context(hold(runtime.store.life_path(key))) is None:
                 raise Refused(f"run {plan.run} is starting again ({key.full}); nothing of it was removed")
-            stack.callback(lock.release)
         _close_sessions(runtime, plan.run)
         home = os.path.realpath(runtime.home)
         container.remove_left(each for each in container.list_left()

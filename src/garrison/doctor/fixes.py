@@ -19,7 +19,7 @@ from garrison.merge import recovery, slots
 from garrison.node.worktree import OrphanedWorktree, save_and_remove
 from garrison.records import atomic, signals
 from garrison.records.journal import read_all
-from garrison.records.life_lock import LifeLock, is_held
+from garrison.records.life_lock import hold, is_held
 from garrison.records.names import launcher_key
 from garrison.records.store import quarantine
 from garrison.run import branch as run_branch
@@ -169,14 +169,11 @@ def restore_git_configuration(_runtime: Runtime, git: Git, folder: Path, planted
 def quarantine_file(runtime: Runtime, path: Path) -> None:
     """Move it, never over another one there; a record's locks are held meanwhile."""
     if path.parent.name in ("identities", "hooks") and path.suffix == ".json":
-        life = LifeLock.try_acquire(runtime.home / "identities" / f"{path.stem}.life")
-        if life is None:
-            raise GarrisonError(f"{path} has a living owner again; it was left in place")
-        try:
+        with hold(runtime.home / "identities" / f"{path.stem}.life") as life:
+            if life is None:
+                raise GarrisonError(f"{path} has a living owner again; it was left in place")
             with atomic.locked(path.with_suffix(".lock")):
                 quarantine(runtime.home, path, runtime.clock.utc())
-        finally:
-            life.release()
     else:
         quarantine(runtime.home, path, runtime.clock.utc())
 

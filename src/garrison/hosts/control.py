@@ -29,6 +29,7 @@ from garrison.records.store import Store
 from garrison.system import command, processes, systemd
 from garrison.system.clock import wait_until
 from garrison.system.command import start_detached
+from garrison.system.process_control import walk_down
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -317,24 +318,11 @@ def end_terminal(home: Path, run: str) -> None:
 
 def select_processes(rows: Iterable[ProcessRow], home: str, run: str, caller: int = 0) -> list[ProcessId]:
     """Return the processes of a run, with what is below them and bears no other marker; no tmux server. Pure."""
-    children: dict[int, list[ProcessRow]] = {}
-    marked: list[ProcessRow] = []
-    for row in rows:
-        children.setdefault(row.ppid, []).append(row)
-        if _is_of(row.marker, home, run):
-            marked.append(row)
-    queue, seen = list(marked), {row.pid for row in marked}
-    found: list[ProcessId] = []
-    while queue:
-        row = queue.pop()
-        if processes.is_tmux(row.comm) or row.pid == caller:
-            continue
-        found.append(row.id)
-        for child in children.get(row.pid, ()):
-            if child.pid not in seen and (child.marker is None or _is_of(child.marker, home, run)):
-                seen.add(child.pid)
-                queue.append(child)
-    return found
+    known = list(rows)
+    tree = walk_down([row for row in known if _is_of(row.marker, home, run)],
+                     [row for row in known if row.ppid != caller],
+                     lambda row: row.marker is None or _is_of(row.marker, home, run))
+    return [row.id for row in tree if not processes.is_tmux(row.comm) and row.pid != caller]
 
 
 def _is_of(marker: str | None, home: str, run: str) -> bool:

@@ -30,7 +30,7 @@ from garrison.records import atomic, log_retention, record
 from garrison.records.host_service import HostSettings, settings_path
 from garrison.records.hosts import FOLDER, Host, list_hosts, read_crew, read_host, write_host
 from garrison.records.late_work import LateWork, forget_late, list_late, note_late
-from garrison.records.life_lock import LifeLock, is_held
+from garrison.records.life_lock import hold, is_held
 from garrison.system import processes
 from garrison.system.clock import SystemClock, from_iso
 from garrison.system.environment import child_environment
@@ -338,13 +338,8 @@ def main(argv: list[str]) -> int:
         return 2
     home = Path(argv[0])
     atomic.make_directory(home / FOLDER)
-    lock = LifeLock.try_acquire(lock_path(home))
-    if lock is None:
-        return 0
-    try:
-        return HostsKeeper(home).run()
-    finally:
-        lock.release()
+    with hold(lock_path(home)) as lock:
+        return HostsKeeper(home).run() if lock is not None else 0
 
 
 # ---- Records of the keeper of a home (`hosts/keeper/state.json`): what it runs, and how its tunnels are.

@@ -16,7 +16,7 @@ from garrison.config import read_config
 from garrison.directories import trees_root
 from garrison.errors import GarrisonError, NotFound
 from garrison.node.worktree import find_worktrees, run_repository, save_and_remove
-from garrison.records.life_lock import LifeLock
+from garrison.records.life_lock import hold
 from garrison.records.names import Key, launcher_key
 from garrison.run.status import run_statuses
 from garrison.sandbox import setups
@@ -155,10 +155,8 @@ def _remove(runtime: Runtime, held: Held, report: Callable[[str], None]) -> bool
     with ExitStack() as stack:
         launch = runtime.launch(held.of)
         for key in (launcher_key(held.of), Key("guardian", launch.pipeline_id, held.of)):
-            lock = LifeLock.try_acquire(runtime.store.life_path(key))
-            if lock is None:
+            if stack.enter_context(hold(runtime.store.life_path(key))) is None:
                 return False  # it was started again
-            stack.callback(lock.release)
         try:
             git = run_repository(runtime.home, launch)
             for worktree in find_worktrees(git, launch):

@@ -3,10 +3,9 @@
 Each is a process of its own that works on a home as it would in a terminal, so that none of them can do what the
 terminal cannot.
 
-What begins a run from outside (a due time, a request of an MCP client) is a record with the run's id, and a process of
-its own that brings it to its end (`start_worker`). That process holds the record's life lock (`claimed`). If it dies,
-another one takes the record up and finds the run by its id, or the command that still launches it (`begin_run`): a
-record begins one run.
+What begins a run from outside (a due time, a request of an MCP client) is a record with the run's id, and a process
+that holds the record's life lock (`start_worker`). If that dies, another one takes the record up, and finds the run by
+its id or the command that still launches it (`begin_run`): a record begins one run.
 """
 
 from __future__ import annotations
@@ -14,11 +13,9 @@ from __future__ import annotations
 import json
 import os
 import sys
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from garrison.launch.claim import is_being_launched
-from garrison.records.life_lock import LifeLock
 from garrison.records.run import RunFiles
 from garrison.system.command import Done, run, start_detached
 from garrison.system.machine import garrison_argv
@@ -26,7 +23,7 @@ from garrison.system.terminal_text import clean
 from garrison.values import Value
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
 LONGEST = 500
@@ -93,17 +90,6 @@ def begin_run(home: Path, run_id: str, words: Sequence[str], seconds: float, *, 
 def start_worker(module: str, log: Path, *arguments: str) -> None:
     """Start the process of a module that brings a record to its end; it outlives us."""
     start_detached([sys.executable, "-P", "-m", module, *arguments], log)
-
-
-@contextmanager
-def claimed(life: Path) -> Iterator[bool]:
-    """Hold a record's life lock; False if another process does, which is at it."""
-    lock = LifeLock.try_acquire(life)
-    try:
-        yield lock is not None
-    finally:
-        if lock is not None:
-            lock.release()
 
 
 def last_message(err: str, out: str = "") -> str:

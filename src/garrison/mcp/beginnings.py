@@ -14,9 +14,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from garrison.launch.own_command import begin_run, claimed, failure_of, run_command, start_worker
+from garrison.launch.own_command import begin_run, failure_of, run_command, start_worker
 from garrison.records import atomic, record
-from garrison.records.life_lock import is_held
+from garrison.records.life_lock import hold, is_held
 from garrison.records.names import to_run_stem
 from garrison.records.record import Record
 from garrison.records.run import RunFiles
@@ -104,8 +104,8 @@ def cancel(home: Path, run: str) -> bool:
 
 def perform(home: Path, path: Path) -> None:
     """Run the command of a beginning; record why it began nothing, if so."""
-    with claimed(path.with_suffix(".life")) as is_ours:
-        data = atomic.read(path) if is_ours else None
+    with hold(path.with_suffix(".life")) as lock:
+        data = atomic.read(path) if lock is not None else None
         if data is None:
             return
         begun = record.decode(RequestedRun, data, path)

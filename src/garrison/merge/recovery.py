@@ -30,7 +30,7 @@ from garrison.merge.records import EntriesRecord, EntryEnqueued, EntryLanded, La
 from garrison.merge.state import QueueState, move_entry, moves_entries, snapshot
 from garrison.records import atomic, earlier, journal
 from garrison.records.events import FactRecorded, read_attempt
-from garrison.records.life_lock import LifeLock
+from garrison.records.life_lock import hold
 from garrison.records.record import from_data
 from garrison.records.run import RunFiles, Task, load
 from garrison.system import failpoint
@@ -275,10 +275,9 @@ def find_damage(queue: MergeQueue) -> str:
 
 def rebuild(queue: MergeQueue) -> list[str]:
     """Replace a damaged journal, and return notes on what could not be known. Refused while a processor runs."""
-    processor_lock = LifeLock.try_acquire(queue.git.make_lock(queue.processor_lock))
-    if processor_lock is None:
-        raise Refused("a processor still works this queue from its memory; stop it, then run doctor again")
-    try:
+    with hold(queue.git.make_lock(queue.processor_lock)) as processor_lock:
+        if processor_lock is None:
+            raise Refused("a processor still works this queue from its memory; stop it, then run doctor again")
         with queue.lock():
             stored, unreadable = journal.salvage(queue.path)
             traces = _traces(queue)
@@ -286,8 +285,6 @@ def rebuild(queue: MergeQueue) -> list[str]:
             failpoint.here("rebuild")
             _write(queue, salvaged, stored, traces)
             failpoint.here("rebuilt")
-    finally:
-        processor_lock.release()
     more = f" and {len(unreadable) - _MAX_NAMED} more" if len(unreadable) > _MAX_NAMED else ""
     notes = [f"could not be read: {', '.join(unreadable[:_MAX_NAMED])}{more}"] if unreadable else []
     return [*notes, *salvaged.notes]

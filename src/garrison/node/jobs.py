@@ -31,7 +31,7 @@ from garrison.agents.reports import ValidatorReports
 from garrison.ends import End, EndKind
 from garrison.errors import GarrisonError, Shortage
 from garrison.node.agents_in_turn import AgentsInTurn
-from garrison.node.places import git_variables, is_there, node_place, open_network
+from garrison.node.places import git_variables, node_place, open_network
 from garrison.node.worktree import remove_validator_worktree, validator_worktree
 from garrison.processes.loop import log_line
 from garrison.processes.spawn import worktree_environment
@@ -185,7 +185,7 @@ class RunnerJobs:
         self._network = open_network(self.runtime, self.task, _ROLES[name], self.folder, env, place=place)
         command, begins = self.command(name), self.worktree
         if name in (ACCEPTANCE, JUDGE) and self.task.subfolder:
-            if is_there(self.worktree, self.task.subfolder):
+            if untrusted.is_folder(self.worktree, self.task.subfolder):
                 begins /= self.task.subfolder
             else:
                 place = None if place is None else replace(place, subfolder="")

@@ -29,7 +29,7 @@ from garrison.merge.target import describe_moved
 from garrison.node.agents_in_turn import AgentsInTurn
 from garrison.node.briefing import Briefer
 from garrison.node.commit_hooks import HookJob, find_hooks
-from garrison.node.places import git_variables, is_there, node_place, open_network, read_hooks_mode
+from garrison.node.places import git_variables, node_place, open_network, read_hooks_mode
 from garrison.node.unfinished import WorkInspector, describe
 from garrison.node.worktree import (
     adopt_commits,
@@ -63,7 +63,7 @@ from garrison.sandbox.probe import explain_missing_file
 from garrison.sandbox.rights import read_rights
 from garrison.supervise.death_classes import FAILOVER, MEMORY, SHORTAGE
 from garrison.supervise.incarnation import require_unfenced
-from garrison.system import failpoint, machine, process_control
+from garrison.system import failpoint, machine, process_control, untrusted
 from garrison.system.command import read_tail
 from garrison.system.environment import explain_missing_command
 from garrison.system.exit_info import cgroup_of, describe_end, oom_counter, oom_kills
@@ -325,7 +325,7 @@ class Orchestrator:
     def _start(self, now: float) -> Work:
         """Start the agent; GarrisonError if that is impossible."""
         chosen = agent(self.task.agent, self.runtime.home, attributes=self.task.attributes)
-        if not is_there(self.worktree, self.task.subfolder):
+        if not untrusted.is_folder(self.worktree, self.task.subfolder):
             raise Refused(f"its path {self.task.subfolder} is not a folder of the branch that it begins with: correct "
                           "path=, or make that folder before it starts")
         self._open_network()

@@ -54,15 +54,6 @@ def read_hooks_mode(home: Path) -> GuardHooks:
         return GuardHooks.AGENT
 
 
-def is_there(worktree: Path, subfolder: str) -> bool:
-    """Return whether a folder is in a worktree, and no link leads to it: outside the sandbox it would be followed."""
-    try:
-        with untrusted.open_directory(worktree, subfolder) as directory:
-            return directory is not None
-    except untrusted.UnsafeFile:
-        return False
-
-
 def node_place(runtime: Runtime, launch: Launch, task: Task, worktree: Path, role: Role, *, agent: str = "",
                mounts: Iterable[Mount] = (), turn: int = 0, home_of: int = 0) -> Place | None:
     """Return the place of a process in a node's worktree; None where nothing is confined.

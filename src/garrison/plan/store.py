@@ -12,7 +12,7 @@ from garrison.errors import AlreadyAlive, NotFound, Refused
 from garrison.records import atomic, record
 from garrison.records.costs import PLANS, total, usage_files
 from garrison.records.costs import read_usage as read_usage_file
-from garrison.records.life_lock import LifeLock
+from garrison.records.life_lock import hold
 from garrison.records.names import check_run, to_run_stem
 from garrison.records.record import Record, stated
 from garrison.run.request import LaunchRequest
@@ -132,13 +132,10 @@ class Plans:
     @contextmanager
     def held(self, name: str) -> Iterator[None]:
         """Work on a plan alone; AlreadyAlive if another process does."""
-        lock = LifeLock.try_acquire(self.folder(name) / LOCK)
-        if lock is None:
-            raise AlreadyAlive(f"another process works on it: plan {name}; wait until that has ended")
-        try:
+        with hold(self.folder(name) / LOCK) as lock:
+            if lock is None:
+                raise AlreadyAlive(f"another process works on it: plan {name}; wait until that has ended")
             yield
-        finally:
-            lock.release()
 
     def read_graph(self, name: str) -> str:
         """Return a plan's DOT; Refused if it has none yet."""

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import msgspec
 
-from garrison.errors import NotFound, UsageError
+from garrison.errors import NotFound
 from garrison.records import atomic, record
-from garrison.records.hosts import HostState, check_host, check_label
+from garrison.records.hosts import HostState, check_host, check_label, check_registration
 from garrison.values import Value
 
 FOLDER = "host"
@@ -34,12 +34,7 @@ class HostSettings(Value):
     state: str = HostState.READY
 
     def __post_init__(self) -> None:
-        check_host(self.name)
-        for label in self.labels:
-            check_label(label)
-        HostState(self.state)
-        if self.slots < 1:
-            raise UsageError(f"not a number of slots: {self.slots}; a host has at least one")
+        check_registration(self.name, self.labels, self.slots, self.state)
 
     def queues(self, sets: list[str]) -> list[str]:
         return [host_queue(self.name), *(label_queue(label) for label in self.labels), ANY_QUEUE, *sets]

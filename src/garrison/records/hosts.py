@@ -10,6 +10,7 @@ import re
 import uuid
 from enum import StrEnum
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -17,6 +18,9 @@ from garrison.errors import NotFound, RecordCorrupt, RecordError, UsageError
 from garrison.records import atomic, record
 from garrison.records.names import quote
 from garrison.values import Value
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 FOLDER = "hosts"
 _HOST = re.compile(r"[a-z0-9][a-z0-9-]{0,62}\Z")
@@ -55,12 +59,7 @@ class Host(Value):
     added_at: str = ""
 
     def __post_init__(self) -> None:
-        check_host(self.name)
-        for label in self.labels:
-            check_label(label)
-        if self.slots < 1:
-            raise UsageError(f"not a number of slots: {self.slots}; a host has at least one")
-        HostState(self.state)
+        check_registration(self.name, self.labels, self.slots, self.state)
 
     @property
     def is_set_up(self) -> bool:
@@ -80,6 +79,16 @@ def check_label(label: str) -> str:
     if not _LABEL.match(label):
         raise UsageError(f"not a label of a host: {quote(label)}; use 1 to 63 of a-z 0-9 . _ -")
     return label
+
+
+def check_registration(name: str, labels: Iterable[str], slots: int, state: str) -> None:
+    """Raise an error for what no host can be registered with: UsageError, or ValueError for the state."""
+    check_host(name)
+    for label in labels:
+        check_label(label)
+    if slots < 1:
+        raise UsageError(f"not a number of slots: {slots}; a host has at least one")
+    HostState(state)
 
 
 def read_crew(home: Path) -> str:

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import fcntl
 import os
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from garrison.errors import LockLost
 from garrison.records import atomic
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 
@@ -60,6 +62,17 @@ class LifeLock:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
+
+
+@contextmanager
+def hold(path: Path) -> Iterator[LifeLock | None]:
+    """Hold the lock on `path` for a block; yield None if another process holds it."""
+    lock = LifeLock.try_acquire(path)
+    try:
+        yield lock
+    finally:
+        if lock is not None:
+            lock.release()
 
 
 def read_heartbeat(path: Path) -> tuple[float, float] | None:

@@ -44,7 +44,7 @@ from garrison.records.events import (
 )
 from garrison.records.identity import Identity
 from garrison.records.journal import Reader, Writer
-from garrison.records.life_lock import LifeLock
+from garrison.records.life_lock import hold
 from garrison.records.names import Key
 from garrison.records.signals import Escalation, ResumeRun, StopRun, parse, resume_id
 from garrison.run import launcher_policy as policy
@@ -405,17 +405,14 @@ class Launcher:
     def _write_status(self, event: RunChanged) -> None:
         """Journal the run's status in place of a guardian, under the guardian's life lock."""
         # Its holder is the only writer: a living guardian has it, and one that starts now waits for it.
-        lock = LifeLock.try_acquire(self.runtime.store.life_path(self.guardian_key))
-        if lock is None:
-            return
-        try:
+        with hold(self.runtime.store.life_path(self.guardian_key)) as lock:
+            if lock is None:
+                return
             journal = Writer(self.files.journal, self.incarnation.token)
             # Not `self.state.status`: it may count on a resume that no guardian has applied.
             if event.status in RUN_TRANSITIONS[replay_run(journal.entries).status]:
                 journal.append(event.kind, encode(event), self.runtime.clock.utc(), sync=True)
             journal.close()
-        finally:
-            lock.release()
 
     def _end(self, action: Action, view: LauncherView) -> None:
         status = action.target

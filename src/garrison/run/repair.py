@@ -64,7 +64,7 @@ from garrison.records.events import (
 )
 from garrison.records.hook import Hook
 from garrison.records.identity import Identity
-from garrison.records.life_lock import LifeLock, is_held
+from garrison.records.life_lock import hold, is_held
 from garrison.records.names import INTEGRATION, Key, launcher_key
 from garrison.records.run import LAND_PR, LAND_RUN, Launch, Task
 from garrison.records.signals import InputResponse, NodeComplete, RunnerExited
@@ -152,10 +152,7 @@ def repair_own(runtime: Runtime, key: Key, error: RecordCorrupt) -> bool:
 def _try_lock(runtime: Runtime, stack: ExitStack, key: Key) -> bool:
     """Hold a name's life lock until the stack is closed, so that it cannot start; False if it lives."""
     atomic.make_directory(runtime.home / "identities")
-    lock = LifeLock.try_acquire(runtime.store.life_path(key))
-    if lock is not None:
-        stack.callback(lock.release)
-    return lock is not None
+    return stack.enter_context(hold(runtime.store.life_path(key))) is not None
 
 
 # ---- launch.json and the graph ---------------------------------------------------------------------------------------

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from garrison.errors import GarrisonError, NotFound, RecordError, Refused, UsageError
-from garrison.launch.own_command import begin_run, claimed, run_command, start_worker
+from garrison.launch.own_command import begin_run, run_command, start_worker
 from garrison.processes.runtime import Runtime
 from garrison.records import atomic, costs, record
-from garrison.records.life_lock import is_held
+from garrison.records.life_lock import hold, is_held
 from garrison.records.run import RunFiles
 from garrison.run.status import Status, run_statuses
 from garrison.schedules import policy
@@ -256,8 +256,8 @@ def perform(home: Path, name: str, stem: str) -> None:
     start = schedules.find_start(name, stem)
     if start is None:
         return
-    with suppress(NotFound), claimed(schedules.life(name, start)) as is_ours:  # it may be removed meanwhile
-        start = schedules.find_start(name, stem) if is_ours else None
+    with suppress(NotFound), hold(schedules.life(name, start)) as lock:  # it may be removed meanwhile
+        start = schedules.find_start(name, stem) if lock is not None else None
         if start is None or start.stage not in OPEN:
             return
         if (pause := start.begin_at - time.time()) > 0:

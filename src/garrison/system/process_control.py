@@ -31,7 +31,7 @@ from garrison.system.processes import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from garrison.system.processes import Child, PidScope, ProcessId, ProcessInfo
@@ -72,20 +72,25 @@ def select_targets(root: ProcessId | None, marker: str, rows: Iterable[ProcessRo
 
 def _with_descendants(first: list[ProcessRow], by_pid: Mapping[int, ProcessRow], marker: str) -> list[ProcessRow]:
     """Return `first` and everything below, cut at other incarnations and at tmux servers."""
+    return list(walk_down(first, by_pid.values(), lambda row: row.marker in (None, marker)))
+
+
+def walk_down(first: Iterable[ProcessRow], rows: Iterable[ProcessRow],
+              belongs: Callable[[ProcessRow], bool]) -> Iterator[ProcessRow]:
+    """Yield `first`, and below each what belongs to it, the nearest first; nothing below a tmux server, whose panes are
+    not its own."""
     children: dict[int, list[ProcessRow]] = {}
-    for row in by_pid.values():
+    for row in rows:
         children.setdefault(row.ppid, []).append(row)
-    queue, seen, tree = deque(first), {row.pid for row in first}, []
+    queue = deque(first)
+    seen = {row.pid for row in queue}
     while queue:
         row = queue.popleft()
-        tree.append(row)
-        if is_tmux(row.comm):
-            continue  # the panes of a server are not its own
-        for child in children.get(row.pid, ()):
-            if child.pid not in seen and child.marker in (None, marker):
+        yield row
+        for child in children.get(row.pid, ()) if not is_tmux(row.comm) else ():
+            if child.pid not in seen and belongs(child):
                 seen.add(child.pid)
                 queue.append(child)
-    return tree
 
 
 def _ancestors(pid: int, by_pid: Mapping[int, ProcessRow]) -> set[int]:

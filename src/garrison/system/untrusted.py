@@ -68,6 +68,15 @@ def open_directory(folder: Path, name: str = "") -> Iterator[int | None]:
             os.close(descriptor)
 
 
+def is_folder(folder: Path, name: str) -> bool:
+    """Return whether the directory `name` is below `folder`, and no link leads to it: a link would be followed."""
+    try:
+        with open_directory(folder, name) as directory:
+            return directory is not None
+    except (UnsafeFile, OSError):
+        return False
+
+
 def _parts(folder: Path, name: str) -> list[str]:
     parts = [part for part in name.split("/") if part]
     if ".." in parts or "\0" in name:

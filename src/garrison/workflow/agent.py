@@ -20,7 +20,7 @@ from garrison.directories import find_home
 from garrison.errors import AlreadyAlive, GarrisonError, Refused
 from garrison.records import atomic, log_retention
 from garrison.records.json_io import extract_object
-from garrison.records.life_lock import LifeLock
+from garrison.records.life_lock import hold
 from garrison.workflow.errors import UnknownSession, WorkflowExecutionError, WorkflowValidationError
 from garrison.workflow.executor import Progress, Tool, WorkflowExecutor
 from garrison.workflow.models import Workflow, WorkflowResult, WorkflowState, check_types
@@ -217,15 +217,14 @@ class WorkflowAgent:
         """Lock the session for this process; AlreadyAlive if another process has it."""
         path = self.state_manager.path(session_id).with_suffix(".lock")
         atomic.make_directory(path.parent)
-        lock = LifeLock.try_acquire(path)
-        if lock is None:
-            raise AlreadyAlive(f"session {session_id} is running in another process; wait for it")
-        try:
-            yield
-        finally:
-            if not self.state_manager.path(session_id).exists():
-                path.unlink(missing_ok=True)
-            lock.release()
+        with hold(path) as lock:
+            if lock is None:
+                raise AlreadyAlive(f"session {session_id} is running in another process; wait for it")
+            try:
+                yield
+            finally:
+                if not self.state_manager.path(session_id).exists():
+                    path.unlink(missing_ok=True)
 
     @contextmanager
     def _logger(self, session_id: str) -> Iterator[logging.Logger]:

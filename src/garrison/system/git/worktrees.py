@@ -474,7 +474,7 @@ class Worktrees(Commits):
         so run the programs that whoever works there has named. It would refuse one without a commit, and all the rest.
         """
         known = self.links(path, extra)
-        there = [name for name in known if name not in (links or {}) and _is_folder(path, name)]
+        there = [name for name in known if name not in (links or {}) and untrusted.is_folder(path, name)]
         heads = self._heads(path, there)
         values = {**{name: oid for name in there if (oid := heads.get(name) or known[name])}, **(links or {})}
         if gone := [name for name in known if name not in values]:
@@ -599,14 +599,6 @@ def remove_pipes(tree: Path, *, everywhere: bool = False) -> None:
                     Path(path).chmod(stat.S_IMODE(mode) | stat.S_IRUSR)  # nobody can swap it any more
                 if kind == stat.S_IFIFO or (name in _SETTINGS and kind not in (stat.S_IFREG, stat.S_IFLNK)):
                     os.unlink(path)  # noqa: PTH108  # path is relative to the walk
-
-
-def _is_folder(tree: Path, name: str) -> bool:
-    try:
-        with untrusted.open_directory(tree, name) as directory:
-            return directory is not None
-    except (untrusted.UnsafeFile, OSError):
-        return False
 
 
 # ---- Repositories inside a worktree: which of them garrison's git may work in, and what is read of all others.

@@ -10,7 +10,6 @@ Shell completion and cron call this module, so what only the merge queue needs i
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -22,6 +21,7 @@ from garrison.records.identity import Identity
 from garrison.records.names import Key, check_name, check_node, check_role, check_run, is_run_branch
 from garrison.records.run import Launch, RunFiles, list_runs, load
 from garrison.records.store import Store
+from garrison.system.clock import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -271,11 +271,8 @@ def nodes_of(home: Path, run: str) -> list[str]:
 
 def await_nodes(store: Store, run: str | None, seconds: float) -> None:
     """Wait until a run that is being started has its nodes."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end and any(
-            not nodes_of(store.home, each) and is_run_supervised(store, each)
-            for each in list_runs(store.home) if run in (None, each)):
-        time.sleep(_POLL)
+    wait_until(lambda: all(nodes_of(store.home, each) or not is_run_supervised(store, each)
+                           for each in list_runs(store.home) if run in (None, each)), seconds, _POLL)
 
 
 def run_of_node(store: Store, node: str, run: str | None) -> str:

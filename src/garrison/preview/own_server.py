@@ -26,6 +26,7 @@ from garrison.sandbox.confine import confine
 from garrison.sandbox.place import Role
 from garrison.sandbox.rights import read_rights
 from garrison.system import processes, untrusted
+from garrison.system.clock import wait_until
 from garrison.system.command import Job, read_tail
 from garrison.system.exit_info import describe_failure, quote_command
 from garrison.system.git import Git
@@ -125,11 +126,9 @@ class OwnServer(PreviewSource):
 
     def close(self) -> None:
         """End it, and remove its worktree."""
-        until = time.monotonic() + _STOP_SECONDS
-        if self._job is not None:
-            self._job.kill()
-            while self._job.poll(now := time.monotonic()) is None and now < until:
-                time.sleep(0.05)
+        if (job := self._job) is not None:
+            job.kill()
+            wait_until(lambda: job.poll(time.monotonic()) is not None, _STOP_SECONDS)
         if self._network is not None:
             self._network.close()
         with suppress(GarrisonError):  # `garrison clean` removes it

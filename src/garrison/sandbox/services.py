@@ -35,6 +35,7 @@ from garrison.sandbox.proxy.allowed_hosts import RefusedHost, write_refused
 from garrison.sandbox.proxy.forwards import Forward
 from garrison.sandbox.rights import read_rights
 from garrison.system import processes, untrusted
+from garrison.system.clock import wait_until
 from garrison.system.environment import child_environment
 from garrison.system.machine import module_argv
 from garrison.system.process_control import kill_tree
@@ -42,7 +43,7 @@ from garrison.system.processes import ProcessId
 from garrison.values import Value
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
 FOLDER = "services"
 """Folder with a folder for each service, of a node's sandbox, of a run, or of a gate's slot."""
@@ -199,7 +200,7 @@ def _start(folder: Path, settings: ServiceSettings, user: ServiceUser, until: fl
         state = read_state(folder)
         if not processes.is_running(state.pid, state.ticks):
             _start_keeper(folder, settings, user)
-            _await(lambda: processes.is_running(*_keeper_of(folder)), min(until, time.monotonic() + 3.0))
+            wait_until(lambda: processes.is_running(*_keeper_of(folder)), min(until - time.monotonic(), 3.0), LOOK)
             state = read_state(folder)
         else:
             _record_users(folder, settings, user)
@@ -207,11 +208,6 @@ def _start(folder: Path, settings: ServiceSettings, user: ServiceUser, until: fl
             return state
         if time.monotonic() > until:
             raise Shortage(f"the service {settings.name} is not ready yet ({folder / LOG}); it is waited for")
-        time.sleep(LOOK)
-
-
-def _await(condition: Callable[[], bool], until: float) -> None:
-    while not condition() and time.monotonic() < until:
         time.sleep(LOOK)
 
 
@@ -244,7 +240,7 @@ def stop(folder: Path) -> None:
     for state in keepers:
         with suppress(GarrisonError):
             processes.send(state.pid, state.ticks, signal.SIGTERM)
-    _await(lambda: not any(processes.is_running(state.pid, state.ticks) for state in keepers), time.monotonic() + 10)
+    wait_until(lambda: not any(processes.is_running(state.pid, state.ticks) for state in keepers), 10.0, LOOK)
     for settings, each in left:
         end_left(settings, each)
     if folder.is_dir():

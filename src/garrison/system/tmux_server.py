@@ -19,13 +19,13 @@ import shutil
 import signal
 import stat
 import tempfile
-import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from garrison.errors import GarrisonError
 from garrison.system import processes, systemd
+from garrison.system.clock import wait_until
 from garrison.system.command import run
 from garrison.system.processes import ProcessId
 
@@ -130,9 +130,7 @@ class TmuxServer:
     def kill_unresponsive(self) -> None:
         """Kill our servers: an unresponsive one blocks the output of its sessions' agents."""
         self._signal(signal.SIGKILL)
-        until = time.monotonic() + REPAIR_TIMEOUT
-        while self.processes() and time.monotonic() < until:
-            time.sleep(0.01)
+        wait_until(lambda: not self.processes(), REPAIR_TIMEOUT, 0.01)
 
     def restore_socket(self) -> bool:
         """Let a living server create its removed socket again; False without a server.
@@ -247,9 +245,6 @@ def _restore_socket(run: Path) -> Path | None:
         os.makedirs(socket.parent, mode=0o700, exist_ok=True)  # noqa: PTH103
         if not socket.exists():
             processes.send(server.pid, server.ticks, signal.SIGUSR1)
-        until = time.monotonic() + REPAIR_TIMEOUT
-        while not socket.exists() and time.monotonic() < until:
-            time.sleep(0.01)
-        if socket.exists():
+        if wait_until(socket.exists, REPAIR_TIMEOUT, 0.01):
             return socket
     return None

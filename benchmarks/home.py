@@ -21,6 +21,10 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "browser")]
 
 from garrison.records import run as run_records  # noqa: E402
+from garrison.records.hook import Hook  # noqa: E402
+from garrison.records.identity import Identity  # noqa: E402
+from garrison.records.names import Key  # noqa: E402
+from garrison.records.record import encode  # noqa: E402
 from garrison.records.run import Launch  # noqa: E402
 from garrison.system.clock import iso  # noqa: E402
 from garrison.values import asdict  # noqa: E402
@@ -28,8 +32,8 @@ from garrison.views.page_view import HomeObserver  # noqa: E402
 from timeline_support import BEGIN, GRAPH, Story, TimedHome, story  # noqa: E402
 
 
-def build(home: Path, runs: int) -> None:
-    """Write that many runs, one of which waits for a person."""
+def build(home: Path, runs: int, *, processes: bool = False) -> None:
+    """Write that many runs, one of which waits for a person; with the records of their ended `processes`, if wanted."""
     for number in range(runs - 1):
         builder = TimedHome(home, begin=BEGIN - 60 * (runs - number))
         told = Story(builder, f"run-{number:04d}")
@@ -45,7 +49,25 @@ def build(home: Path, runs: int) -> None:
         told.guardian(9, "run", status="done")
         for writer in told.writers.values():
             writer.close()
+        if processes:
+            record_processes(builder, told.run)
     story(TimedHome(home))
+
+
+def record_processes(builder: TimedHome, run: str) -> None:
+    """Write what the processes of a run of five nodes leave: an identity and a hook each, without waiting for the disk.
+    """
+    names = [("launch", "launch"), ("guardian", "nightly"),
+             *((role, f"n{node}") for role in ("runner", "orchestrator") for node in range(5))]
+    now = iso(builder.begin)
+    for role, name in names:
+        key = Key(role, name, run)
+        identity = Identity(f"{run}-{role}-{name}", role, name, run, now, status="terminated", terminated_at=now,
+                            metadata={"reason": "done", "departure": "done"})
+        for each in (identity, Hook(f"h-{run}-{role}-{name}", role, name, run, now, now)):
+            path = builder.store.path(type(each), key)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(encode(each))
 
 
 def read(home: Path) -> tuple[float, float, int]:

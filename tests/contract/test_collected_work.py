@@ -21,7 +21,8 @@ from garrison.node.worktree import (
 )
 from garrison.records.run import Task
 from garrison.sandbox.collect import _Collection, enter
-from garrison.sandbox.git_view import REPOSITORY, GitView, sandbox_folder
+from garrison.sandbox.git_view import REPOSITORY, GitView
+from garrison.sandbox.place import sandbox_folder
 from garrison.system.git import Git
 from garrison.values import replace
 from sandbox_support import missing, run_inside

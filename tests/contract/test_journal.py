@@ -17,7 +17,17 @@ import pytest
 
 from garrison.errors import Fenced, NewerSchema, RecordCorrupt, RecordUnreadable
 from garrison.records import atomic
-from garrison.records.journal import BLOB_BYTES, Entry, Reader, Verifier, Writer, append_shared, encode_line, read_all
+from garrison.records.journal import (
+    BLOB_BYTES,
+    Entry,
+    Reader,
+    Verifier,
+    Writer,
+    append_shared,
+    encode_line,
+    read_all,
+    read_last,
+)
 from support import DEADLINE
 
 AT = "2026-01-31T12:00:00.000000Z"
@@ -106,6 +116,19 @@ def test_a_tail_that_is_no_records_is_kept_and_named(path: Path, tail: bytes) ->
                 use()
             assert str(path) in str(refused.value)
         assert path.read_bytes() == before + tail
+
+
+def test_the_last_record_is_read_by_itself_or_not_at_all(path: Path) -> None:
+    assert read_last(path) is None
+    whole = filled(path, 3)
+    assert read_last(path) == read_all(path)[-1]
+    last = len(whole.splitlines(keepends=True)[-1])
+    for size in range(len(whole) - last + 1, len(whole)):
+        path.write_bytes(whole[:size])
+        assert read_last(path) is None
+    for damaged in (whole[:-20] + b"x" + whole[-19:], whole + b"\0" * 64, whole + b"{}\n"):
+        path.write_bytes(damaged)
+        assert read_last(path) is None
 
 
 def test_a_newer_garrisons_journal_is_left_alone(path: Path) -> None:

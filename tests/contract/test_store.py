@@ -205,6 +205,7 @@ def test_listing_passes_over_foreign_names(store: Store) -> None:
         (folder / name).write_text("foreign")
     (folder / "sub").mkdir()
     assert store.keys(Identity) == [Key("guardian", "p"), KEY]
+    assert store.keys(Identity, (KEY.run,)) == [KEY] and store.keys(Identity, ("",)) == [Key("guardian", "p")]
     records, errors = store.list(Identity)
     assert [found.key for found in records] == [Key("guardian", "p"), KEY] and errors == []
 

@@ -11,7 +11,8 @@ from garrison.run.state import RunState
 from garrison.values import asdict
 from garrison.views.event_log import GUARDIAN, StoredRecord
 from garrison.views.page_view import PageModel
-from garrison.views.run_model import DrawnFlow, RunModel
+from garrison.views.run_model import RunModel
+from garrison.web.run_stream import DrawnFlow
 from top_support import apply_patch
 
 GRAPH = """digraph {

@@ -89,6 +89,17 @@ def test_the_table_of_commands_loads_no_records(words: tuple[str, ...], tmp_path
     assert not {*OF_FEW, "garrison.records.record", "garrison.cli.resolve"} & loaded
 
 
+def test_a_status_without_a_run_at_work_loads_no_graph_no_sandbox_and_no_event_loop(tmp_path: Path) -> None:
+    """The regular expressions of the dialect alone take 10 ms to compile."""
+    unneeded = {"garrison.pipeline.parser", "garrison.pipeline.plan", "garrison.pipeline.lint",
+                "garrison.pipeline.flow", "garrison.sandbox.network", "garrison.sandbox.rights",
+                "garrison.system.event_loop"}
+    assert [name for name in unneeded if importlib.util.find_spec(name) is None] == [], "moved: name it anew"
+    loaded = loaded_by(("cli.py", "status"), tmp_path)
+    assert "garrison.views.run_view" in loaded
+    assert not {*unneeded, "ctypes", "difflib"} & loaded
+
+
 OF_FEW = {"asyncio", "dataclasses", "hashlib", "importlib.metadata", "shutil", "subprocess", "tomllib",
           "garrison.cli.original_calls", "garrison.config", "garrison.tables", "garrison.spelling"}
 """What few commands use."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -10,11 +12,13 @@ import pytest
 
 from garrison.cli import status as render
 from garrison.cli import why
+from garrison.cli.main import main
 from garrison.cli.render import StyledText, table, text, width
 from garrison.cli.terminal import frame, terminal_of
 from garrison.config import Timing
 from garrison.ends import WaitKind
 from garrison.pipeline.questions import OpenWait, Question
+from garrison.records import run as run_records
 from garrison.records.run import Launch
 from garrison.run.state import NodeState
 from garrison.run.status import Status
@@ -27,6 +31,7 @@ from garrison.views.process_view import ProcessView
 from garrison.views.run_view import RunInFull, RunReader, RunView
 from garrison.views.usage import RunCosts
 from garrison.views.waits import PersonWait, show_question
+from timeline_support import Story, TimedHome
 
 EVIL = "\x1b]0;owned\x07\x1b[2Jred 日本語\x07"
 
@@ -213,6 +218,43 @@ def test_a_node_that_asks_is_in_one_place_of_the_list_of_runs() -> None:
     line = run_line(view(counts={"landed": 1, "working": 3, "landing": 1}, asking={"working": 2, "landing": 1}),
                     RunCosts({}, {}, 0.0))
     assert line.counts == {"landed": 1, "working": 1, "asking": 3}
+
+
+def test_runs_that_are_done_are_read_only_if_they_are_shown(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    home = TimedHome(tmp_path / "home")
+    for number in range(12):
+        told = Story(home, f"r{number}")
+        repo = "/other" if number == 11 else str(tmp_path)
+        run_records.save(told.files.launch, Launch(told.run, "p", repo, "main", home.now(), "/trees"))
+        os.utime(told.files.launch, (number, number))
+        told.guardian(0, "run", status="running")
+        told.node(1, "a", "active")
+        told.guardian(2, "run", status="failed" if number == 1 else "done")
+        if number == 2:
+            told.guardian(3, "run", status="running")
+    read: list[str] = []
+    reading = RunReader.read
+    monkeypatch.setattr(RunReader, "read", lambda *arguments, **named: read.append(arguments[1]) or reading(
+        *arguments, **named))
+    monkeypatch.setenv("GARRISON_HOME", str(home.home))
+    monkeypatch.chdir(tmp_path)
+
+    def shown(*words: str) -> str:
+        read.clear()
+        assert main(["status", *words]) == 0
+        return capsys.readouterr().out
+
+    said = shown()
+    assert set(read) == {"r1", "r2", "r6", "r7", "r8", "r9", "r10"}  # one failed, one began again, the last five
+    assert [line.split()[0] for line in said.splitlines()[:6]] == ["r1", "r6", "r7", "r8", "r9", "r10"]
+    assert "5 more: `garrison status --all`" in said
+    assert len(json.loads(shown("--json"))) == len(read) == 12
+    shown("--all")
+    assert set(read) == {f"r{number}" for number in range(12)}
+    monkeypatch.chdir("/")
+    assert "r11" in shown()
+    assert set(read) == {"r1", "r2", "r7", "r8", "r9", "r10", "r11"}  # the last five of all
 
 
 def test_a_repository_with_many_runs_lists_what_is_unfinished_and_the_last_five(

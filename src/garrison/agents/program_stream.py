@@ -21,7 +21,7 @@ from garrison.records import atomic
 from garrison.records.costs import STREAM, UsageRecord, append_usage, call_record, now, token_count
 from garrison.records.json_io import encode, read_json
 from garrison.records.log_retention import find_data
-from garrison.sandbox.network import FOLDER as NETWORK
+from garrison.sandbox.place import NETWORK_FOLDER
 from garrison.system.terminal_text import clean_lines
 
 if TYPE_CHECKING:
@@ -257,7 +257,7 @@ class ProgramStream:
         while self.read():
             pass
         self.read(is_whole=True)
-        by_proxy = self.files.attempt / NETWORK / self.files.usage.name
+        by_proxy = self.files.attempt / NETWORK_FOLDER / self.files.usage.name
         if self._late and not (by_proxy.exists() and by_proxy.stat().st_size):
             for record in self._late:
                 append_usage(self.files.usage, record)

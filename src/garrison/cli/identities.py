@@ -83,7 +83,7 @@ def create_identity(role: str, name: str, session_id: str = "", worktree: str | 
 def _tell_guardian(store: Store, identity: Identity, payload: Payload) -> None:
     """Send the guardian of the identity's run a signal, if there is one that is another: one that has not ended first.
     """
-    guardians = [key for key in store.keys(Identity) if (key.role, key.run) == ("guardian", identity.run_id)]
+    guardians = [key for key in store.keys(Identity, (identity.run_id,)) if key.role == "guardian"]
     guardian = min(guardians, key=lambda key: store.get(Identity, key).status not in ALIVE, default=None)
     if guardian is None or identity.role in ("guardian", "launch"):
         return

@@ -27,9 +27,8 @@ from garrison.records import atomic
 from garrison.records.names import to_run_stem
 from garrison.sandbox.checkout import REPOSITORY, WORKTREES, CheckoutCommands
 from garrison.sandbox.collect import git_mounts
-from garrison.sandbox.git_view import sandbox_folder
 from garrison.sandbox.network import connect_for
-from garrison.sandbox.place import Mode, Role
+from garrison.sandbox.place import Mode, Role, sandbox_folder
 from garrison.sandbox.probe import mode_here
 from garrison.sandbox.rights import read_rights
 from garrison.system.git import Git, commits, open_repository

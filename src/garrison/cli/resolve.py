@@ -322,8 +322,7 @@ def is_launched(home: Path, run: str) -> bool:
 
 
 def is_run_supervised(store: Store, run: str) -> bool:
-    return any(key.run == run and key.role in ("launch", "guardian") and is_living(store, key)
-               for key in store.keys(Identity))
+    return any(key.role in ("launch", "guardian") and is_living(store, key) for key in store.keys(Identity, (run,)))
 
 
 def only_node(store: Store, run: str | None) -> tuple[str, str]:

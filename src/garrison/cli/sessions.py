@@ -210,7 +210,7 @@ def check_runs(home: Path) -> dict[str, str]:
     from garrison.views.run_view import RunReader
 
     reader = RunReader(home)
-    views = [reader.read(run, details=False) for run in reader.runs()[-CHECKED_RUNS:]]
+    views = reader.read_each(reader.runs()[-CHECKED_RUNS:])
     return {f"run {view.run_id}": "; ".join([
         str(view.status), *([view.reason] if view.reason else []),
         *([f"waits for your answer: {', '.join(view.questions)}"] if view.questions else [])]) for view in views}

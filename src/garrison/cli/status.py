@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 
 import click
 
@@ -138,18 +139,34 @@ class _Status:
     def __init__(self, reader: RunReader, run: str | None, verbose: bool, *, everything: bool) -> None:
         self.reader, self.run, self.verbose, self.everything = reader, run, verbose, everything
         self.last: dict[str, RunView] = {}
+        self.total = 1
+        """Number of runs, when they were last read."""
         self.watched: dict[str, int | None] = {}
         """Run that is or was shown in full → its exit code, None while it continues."""
 
     def read(self, *, details: bool = False) -> list[RunView]:
-        """Read the named run, or all of them: unfinished ones (else the last) with details; with `details` all."""
+        """Read the named run, or those that may be shown: unfinished ones (else the last) with details.
+
+        With `details`, or if everything is asked for, all are read, the former in full.
+        """
         if self.run is not None:
             return [self.reader.read(self.run)]
-        views = [self.reader.read(run, details=details) for run in self.reader.runs()]
+        runs = self.reader.runs()
+        self.total = len(runs)
+        views = self.reader.read_each(runs if details or self.everything else self._shown(runs), details=details)
         if details:
             return views
         in_full = shown_in_full(views if self.everything else of_this_folder(views), self.watched)
         return [self.reader.read(view.run_id) if view.run_id in in_full else view for view in views]
+
+    def _shown(self, runs: Sequence[str]) -> list[str]:
+        """Return the runs that may be shown: the last ones of this repository, and all but those that are done."""
+        def is_here(run: str) -> bool:
+            launch = self.reader.launch(run)
+            return launch is not None and is_of_this_folder(launch.repo)
+
+        recent = set(islice(filter(is_here, reversed(runs)), RECENT)) or set(runs[-RECENT:])
+        return [run for run in runs if run in recent or run in self.watched or not self.reader.is_done(run)]
 
     def picture(self, views: Sequence[RunView], columns: int | None) -> list[Line]:
         """Render the views."""
@@ -164,7 +181,7 @@ class _Status:
             return lines
         if columns is not None and not self.verbose:
             others = shorten_recent(others, SCREEN - 2 - len(lines))
-        recent = render_recent(others, len(views) - len(full) - len(others), columns)
+        recent = render_recent(others, self.total - len(full) - len(others), columns)
         return [*recent, *([[]] if recent and lines else []), *lines]
 
     def show_empty_home(self) -> None:

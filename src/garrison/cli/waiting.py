@@ -38,8 +38,8 @@ def show_waiting(home: Path, run: str | None, *, approvals: bool, as_json: bool 
     """Print the work to approve, or the open questions, of one run or of all, oldest first."""
     reader, runtime = RunReader(home, os.environ), Runtime.real(home)
     runs = [existing_run(home, run)] if run is not None else list_runs(home)
-    found = [ListedWait(each, wait, _outcome(runtime, each, wait.node) if approvals else None) for each in runs
-             for wait in reader.read(each, details=False).waits if is_meant(wait, approvals=approvals)]
+    found = [ListedWait(view.run_id, wait, _outcome(runtime, view.run_id, wait.node) if approvals else None)
+             for view in reader.read_each(runs) for wait in view.waits if is_meant(wait, approvals=approvals)]
     found.sort(key=lambda each: each.wait.since)
     if as_json:
         print_json([{"run_id": each.run, **asdict(project(ShownWait, each.wait)),

@@ -20,8 +20,8 @@ from garrison.cli.resolve import latest_run, nodes_of, open_store, run_of_node, 
 from garrison.cli.terminal import show, stdout_terminal
 from garrison.errors import NotFound, Refused
 from garrison.merge.queue import find_unrecorded
+from garrison.pipeline.graph import NAME_SEPARATOR
 from garrison.pipeline.node_status import LandingWord
-from garrison.pipeline.subpipelines import NAME_SEPARATOR
 from garrison.processes.runtime import Runtime
 from garrison.records import run as run_records
 from garrison.records.identity import Identity
@@ -113,7 +113,7 @@ def _resolve(store: Store, name: str | None, run: str | None) -> tuple[str, list
         nodes = [name, *(node for node in nodes_of(store.home, chosen) if node.startswith(f"{name}{NAME_SEPARATOR}"))]
         return chosen, nodes, frozenset(Key(each, node, chosen).full for node in nodes for each in NODE_ROLES)
     chosen = latest_run(store, run)
-    agents = [key for key in store.keys(Identity) if key.run == chosen]
+    agents = store.keys(Identity, (chosen,))
     matches = [key for key in agents if key.role == role and agent in ("", key.name)]
     if not matches:
         near = suggestion(name, [f"{key.role}-{key.name}" for key in agents])

@@ -40,7 +40,7 @@ from garrison.records.names import Key, integration_branch, launcher_key
 from garrison.run import agent_places
 from garrison.sandbox import container
 from garrison.sandbox.checkout import REPOSITORY, WORKTREES
-from garrison.sandbox.git_view import sandbox_folder
+from garrison.sandbox.place import sandbox_folder
 from garrison.system import untrusted
 from garrison.system.git import Git
 from garrison.system.git.rescues import ARCHIVE, RESCUES, RUNS, rescue_stem

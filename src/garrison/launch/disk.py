@@ -20,7 +20,7 @@ from garrison.records.life_lock import hold
 from garrison.records.names import Key, launcher_key
 from garrison.run.status import run_statuses
 from garrison.sandbox import setups
-from garrison.sandbox.git_view import sandbox_folder
+from garrison.sandbox.place import sandbox_folder
 from garrison.system.clock import from_iso
 from garrison.system.terminal_text import format_size
 from garrison.values import Value

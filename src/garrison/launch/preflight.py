@@ -54,7 +54,7 @@ from garrison.records.run import LAND_NODE, LAND_NONE, LAND_PR, LAND_RUN, LANDS,
 from garrison.run import branch as run_branch
 from garrison.run import git_record
 from garrison.run.follower import find_base
-from garrison.run.plan import check_journal_present, read_plan, replay_with_plan, stronger_agent
+from garrison.run.plan import read_plan, replay_with_plan, stronger_agent
 from garrison.run.request import (
     COMMAND,
     LaunchRequest,
@@ -65,7 +65,7 @@ from garrison.run.request import (
     report_sources,
 )
 from garrison.run.state import EXIT, LANDED, NO_CHANGE, NOT_LANDED
-from garrison.run.status import FINAL, read_run_state
+from garrison.run.status import FINAL, check_journal_present, read_run_state
 from garrison.sandbox import devcontainer, private_files, services, setups
 from garrison.sandbox.place import MODE_VARIABLE, Mode, Role
 from garrison.sandbox.probe import NAMES, missing_path_notes, summarize_sandbox

@@ -31,7 +31,7 @@ from garrison.sandbox.confine import confine
 from garrison.sandbox.devcontainer import image_key, with_devcontainer
 from garrison.sandbox.file_system import show_named_programs
 from garrison.sandbox.network import NetworkPlace, NetworkUser
-from garrison.sandbox.place import Mode, Place, Rights, Role
+from garrison.sandbox.place import NETWORK_FOLDER, Mode, Place, Rights, Role
 from garrison.sandbox.probe import explain_missing_file, held_mode
 from garrison.sandbox.proxy.allowed_hosts import (
     REFUSED,
@@ -211,7 +211,7 @@ class GateRun(msgspec.Struct):
         self.tree = tree
         remove_folder(self.folder)  # else a verdict of an earlier run would be read as this one's
         for name in (REFUSED, REFUSED_PORTS, REFUSED_SERVICES):
-            (self._costs / network.FOLDER / name).unlink(missing_ok=True)
+            (self._costs / NETWORK_FOLDER / name).unlink(missing_ok=True)
         atomic.make_directory(self.log.parent)
         try:
             self.slot.prepare(commit, self.config.clean, self.config.keep)
@@ -331,7 +331,7 @@ class GateRun(msgspec.Struct):
         folder = self._costs
         shared = self._service_user(run) if place is not None else None
         forwards = () if shared is None else services.provide(self.home, shared, env,
-                                                              self._costs / network.FOLDER / REFUSED_SERVICES)
+                                                              self._costs / NETWORK_FOLDER / REFUSED_SERVICES)
         user = NetworkUser(self.home, run, name, 1, folder, network.lowest_limits(self.home), forwards=forwards,
                            run_directory=None if run else self.folder.parent)
         opened = network.prepare(self._rights(stage, env), held_mode(place), env, user)
@@ -538,7 +538,7 @@ class GateRun(msgspec.Struct):
     @property
     def refused_hosts(self) -> list[RefusedHost]:
         return [host for name in (REFUSED, REFUSED_PORTS, REFUSED_SERVICES)
-                for host in read_refused(self._costs / network.FOLDER / name)]
+                for host in read_refused(self._costs / NETWORK_FOLDER / name)]
 
     def _describe_refused_hosts(self) -> str:
         """Return which hosts set-up and gate were refused: a failed download is not the branch's fault."""

@@ -26,9 +26,10 @@ from garrison.merge.config import CLEANING
 from garrison.records import atomic
 from garrison.records.life_lock import LifeLock
 from garrison.sandbox import setups
-from garrison.sandbox.git_view import restore_link, sandbox_folder
+from garrison.sandbox.git_view import restore_link
 from garrison.sandbox.layers import forget_written
 from garrison.sandbox.network import connect_for
+from garrison.sandbox.place import sandbox_folder
 from garrison.system import untrusted, worktree_files
 from garrison.system.git import Git, GitError
 from garrison.system.git.commits import literal_pattern

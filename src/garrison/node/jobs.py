@@ -42,8 +42,7 @@ from garrison.sandbox import setups
 from garrison.sandbox.collect import find_checkout
 from garrison.sandbox.confine import confine
 from garrison.sandbox.devcontainer import image_key
-from garrison.sandbox.git_view import sandbox_folder
-from garrison.sandbox.place import Mount, Role
+from garrison.sandbox.place import Mount, Role, sandbox_folder
 from garrison.sandbox.probe import explain_missing_file, mode_here
 from garrison.sandbox.rights import read_rights
 from garrison.sandbox.setups import SetupLayer

@@ -22,9 +22,8 @@ from garrison.sandbox.collect import find_checkout, git_mounts
 from garrison.sandbox.devcontainer import with_devcontainer
 from garrison.sandbox.file_system import show_named_programs
 from garrison.sandbox.git_config import NO_PUSH
-from garrison.sandbox.git_view import sandbox_folder
 from garrison.sandbox.network import NetworkUser
-from garrison.sandbox.place import Mode, Mount, Network, Place, Role
+from garrison.sandbox.place import NETWORK_FOLDER, Mode, Mount, Network, Place, Role, sandbox_folder
 from garrison.sandbox.probe import held_mode, mode_here
 from garrison.sandbox.proxy.allowed_hosts import REFUSED_SERVICES
 from garrison.sandbox.proxy.apis import ApiName
@@ -136,7 +135,7 @@ def open_network(runtime: Runtime, task: Task, role: Role, folder: Path, env: Ma
     rights, log_in = read_rights(runtime.home, role, agent, runtime.environ), None
     shared = _service_user(runtime, task) if place is not None and task.run_id and not account else None
     forwards = () if shared is None else services.provide(runtime.home, shared, env,
-                                                          folder / network.FOLDER / REFUSED_SERVICES)
+                                                          folder / NETWORK_FOLDER / REFUSED_SERVICES)
     user = NetworkUser(runtime.home, task.run_id, task.node, task.attempt, folder, account=account, forwards=forwards)
     if not agent:  # what works alongside the node's agent counts as the agent
         limits = registry.limits_of(task.agent, task.node, task.attributes, runtime.home) if task.agent else \
@@ -165,7 +164,7 @@ def _service_user(runtime: Runtime, task: Task) -> ServiceUser | None:
     worktree = worktree_path(runtime.launch(task.run_id), task.node)
     store, run = runtime.store, task.run_id
     own = tuple(store.path(Identity, Key(role, task.node, run)) for role in ("runner", "orchestrator"))
-    of_run = tuple(store.path(Identity, key) for key in store.keys(Identity) if key.run == run)
+    of_run = tuple(store.path(Identity, key) for key in store.keys(Identity, (run,)))
     return ServiceUser(run, sandbox_folder(worktree) / services.FOLDER, runtime.files(run).root / services.FOLDER,
                        worktree.parent.parent / services.TEMPLATES, own, of_run)
 

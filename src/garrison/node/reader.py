@@ -20,8 +20,7 @@ from garrison.node.instructions import read_instructions
 from garrison.node.places import open_network
 from garrison.records import atomic
 from garrison.sandbox.file_system import show_named_programs
-from garrison.sandbox.git_view import sandbox_folder
-from garrison.sandbox.place import EXCHANGE, Mode, Place, Role
+from garrison.sandbox.place import EXCHANGE, Mode, Place, Role, sandbox_folder
 from garrison.sandbox.rights import read_rights
 from garrison.system import untrusted
 from garrison.system.clock import wait_until

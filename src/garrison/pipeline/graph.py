@@ -39,6 +39,9 @@ SHAPES: Mapping[str, str] = {
 HANDLERS = frozenset({*SHAPES.values(), "wait.signal", "subgraph"})
 """Handlers of the dialect, in addition to `session.*`."""
 
+NAME_SEPARATOR = "__"
+"""Between the name of a node with a pipeline within it and that of a node of that pipeline."""
+
 _START_IDS = frozenset({"start", "Start"})
 _EXIT_IDS = frozenset({"exit", "Exit", "end", "End"})
 

@@ -25,7 +25,18 @@ from garrison.errors import Refused, UsageError
 from garrison.pipeline.best_of import BestOf, agents_of, best_of
 from garrison.pipeline.fidelity import next_steps
 from garrison.pipeline.flow.program import AUTOMATIC, Program, compile_graph, statuses_in
-from garrison.pipeline.graph import Graph, Located, Node, find_cycle, flag, is_known_handler, seconds, subfolder, text
+from garrison.pipeline.graph import (
+    NAME_SEPARATOR,
+    Graph,
+    Located,
+    Node,
+    find_cycle,
+    flag,
+    is_known_handler,
+    seconds,
+    subfolder,
+    text,
+)
 from garrison.pipeline.lint import command_of, errors, flow_of, lint
 from garrison.pipeline.lint.attributes import nearest_type
 from garrison.pipeline.node_status import FAILED, PENDING, VALIDATED
@@ -34,7 +45,6 @@ from garrison.pipeline.questions import WAIT_KINDS, PlannedWait, waits_of
 from garrison.pipeline.subpipelines import (
     MANAGER,
     MAX_DEPTH,
-    NAME_SEPARATOR,
     SUBGRAPH,
     Loader,
     ManagerSettings,

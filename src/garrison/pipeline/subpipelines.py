@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from garrison.errors import GarrisonError, Refused, UsageError
 from garrison.pipeline.condition import Condition, holds, parse_condition
-from garrison.pipeline.graph import Graph, Node, flag, number, seconds, text
+from garrison.pipeline.graph import NAME_SEPARATOR, Graph, Node, flag, number, seconds, text
 from garrison.pipeline.outcome import ENGINE_KEYS, FAIL, SUCCESS, Outcome
 from garrison.values import Value
 
@@ -36,7 +36,6 @@ FILE_ATTRIBUTES = ("graph_ref", "subgraph", "dotfile", *CHILD_FILES)
 
 MAX_DEPTH = 4
 """Levels of pipelines within pipelines in a garrison run, whose node names grow with each."""
-NAME_SEPARATOR = "__"
 
 Loader: TypeAlias = "Callable[[str, Graph, str], tuple[str, str]]"
 """(name of the node in the run, its graph, the file it names) → (text, source) of that file."""

@@ -22,7 +22,7 @@ import zlib
 from json.encoder import encode_basestring as _quote
 from typing import TYPE_CHECKING, Any
 
-from garrison.errors import Fenced, NewerSchema, RecordCorrupt
+from garrison.errors import Fenced, NewerSchema, RecordCorrupt, RecordError
 from garrison.records import atomic
 from garrison.records.record import SCHEMA
 from garrison.values import Value, replace
@@ -35,6 +35,8 @@ SNAPSHOT_EVERY = 10_000
 """Records between two snapshots, about."""
 _LONG = 1 << 16
 """Bytes from which on an unread part is decoded once instead of being searched again and again."""
+_END = 1 << 12
+"""Bytes of a journal's end in which its last record is looked for."""
 _START = b'{"seq":'
 """Beginning of every record, and so of every torn one; a file system may return zeros for bytes that a power cut
 lost."""
@@ -196,6 +198,22 @@ class Verifier:
 def read_all(path: Path) -> list[Entry]:
     """Return every whole record of a journal ([] if absent)."""
     return Reader(path).read()
+
+
+def read_last(path: Path) -> Entry | None:
+    """Return the last record of a journal by itself; None if only reading all of it can tell: it is absent, torn or
+    damaged at its end, or has no other record nearby."""
+    try:
+        with path.open("rb", buffering=0) as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - _END))
+            lines = file.read(_END).splitlines(keepends=True)
+        if len(lines) < 2:
+            return None
+        entry = decode_line(lines[-1], path)
+        return replace(entry, data=load_blobs(path.parent, entry.data))
+    except (OSError, ValueError, RecordError):
+        return None
 
 
 def archived_parts(path: Path) -> list[Path]:

@@ -387,14 +387,18 @@ class RunFiles:
 def list_runs(home: Path) -> list[str]:
     """Return the ids of all launched runs in a home, oldest first; without those being removed."""
     folder = home / "runs"
-    began = []
-    for name in atomic.list_names(folder):
-        # A run that lost its launch.json is listed: it is damaged, not absent.
-        marks = [folder / name / "launch.json", folder / name / "journal.jsonl", folder / name / "layers"]
-        mark = next((path for path in marks if path.exists()), None) if not name.startswith(".") else None
-        if mark is not None:
-            began.append((mark.stat().st_mtime, name))
+    began = [(at, name) for name in atomic.list_names(folder) if not name.startswith(".")
+             and (at := _began_at(f"{folder}/{name}")) is not None]
     return [name for _, name in sorted(began)]
+
+
+def _began_at(folder: str) -> float | None:
+    """Return when a run began, by the time of a file; None if it has none. One that lost its launch.json is damaged,
+    not absent."""
+    for mark in ("launch.json", "journal.jsonl", "layers"):
+        with suppress(FileNotFoundError, NotADirectoryError):
+            return os.stat(f"{folder}/{mark}").st_mtime  # noqa: PTH116  # a Path for each would double the cost
+    return None
 
 
 def save(path: Path, value: object) -> None:

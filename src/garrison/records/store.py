@@ -17,7 +17,7 @@ from garrison.records.identity import Identity
 from garrison.records.names import Key
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator
     from pathlib import Path
     from typing import TypeVar
 
@@ -116,11 +116,12 @@ class Store:
                 atomic.write(path, record.encode(new))
         return True
 
-    def keys(self, kind: type[R]) -> list[Key]:
-        """Return the keys of all records of a kind, sorted; foreign file names are ignored."""
+    def keys(self, kind: type[R], runs: Collection[str] | None = None) -> list[Key]:
+        """Return the keys of the records of a kind, all or those of some runs, sorted; foreign names are ignored."""
         keys = []
         for name in atomic.list_names(self.home / _FOLDERS[kind]):
-            if name.endswith(".json") and not name.startswith("."):
+            is_wanted = runs is None or name[:-5].partition("@")[2] in runs
+            if is_wanted and name.endswith(".json") and not name.startswith("."):
                 try:
                     keys.append(Key.parse(name[:-5]))
                 except UsageError:

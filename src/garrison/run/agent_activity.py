@@ -13,9 +13,7 @@ from garrison.agents.base import NOTES, WAITING
 from garrison.agents.conversation.files import AttemptFiles
 from garrison.agents.conversation.stream import tool_in_flight
 from garrison.records.life_lock import is_held
-from garrison.sandbox.git_view import sandbox_folder
-from garrison.sandbox.network import FOLDER as NETWORK
-from garrison.sandbox.place import EXCHANGE
+from garrison.sandbox.place import EXCHANGE, NETWORK_FOLDER, sandbox_folder
 from garrison.system import untrusted
 from garrison.system.stamps import newest_entry
 
@@ -66,7 +64,7 @@ class AgentActivity:
 
 def read_waiting(folder: Path) -> str:
     """Return what the agent of an attempt, or its session, waits for; '' if it works."""
-    return next((text for place in (WAITING, f"claude/{WAITING}", f"{NETWORK}/{WAITING}")
+    return next((text for place in (WAITING, f"claude/{WAITING}", f"{NETWORK_FOLDER}/{WAITING}")
                  if (text := untrusted.read_text(folder, place).strip())), "")
 
 

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING
 
 from garrison.errors import GarrisonError
 from garrison.pipeline.dot_writer import to_dot
-from garrison.pipeline.graph import Edge, Node, text
+from garrison.pipeline.graph import NAME_SEPARATOR, Edge, Node, text
 from garrison.pipeline.outcome import PARTIAL, SUCCESS
 from garrison.pipeline.parser import parse
-from garrison.pipeline.subpipelines import NAME_SEPARATOR
 from garrison.records.events import NodeChanged
 from garrison.records.signals import AddNode
 from garrison.run.plan import replan

@@ -175,8 +175,8 @@ class Launcher:
         return entries
 
     def _others_living(self) -> bool:
-        return any(self.supervisor.is_alive(key) for key in self.runtime.store.keys(Identity)
-                   if key.run == self.run and key.role in ("runner", "orchestrator", "processor"))
+        return any(self.supervisor.is_alive(key) for key in self.runtime.store.keys(Identity, (self.run,))
+                   if key.role in ("runner", "orchestrator", "processor"))
 
     def _check_machine(self) -> None:
         """Report a full disk, and a lack of processes or memory, at the terminal: the other processes cannot write the

@@ -12,29 +12,25 @@ import json
 from typing import TYPE_CHECKING
 
 from garrison.ends import KEPT, RefusedBy
-from garrison.errors import RecordError, Refused
+from garrison.errors import Refused
 from garrison.pipeline.graph import flag, text
 from garrison.pipeline.parser import parse, parse_file
 from garrison.pipeline.plan import plan_run
 from garrison.pipeline.subpipelines import load_from_run
 from garrison.pipeline.transforms import expand_context
 from garrison.records.events import NodeChanged
-from garrison.records.hook import Hook
-from garrison.records.names import Key
 from garrison.records.run import CONTINUE, Task
 from garrison.run.state import replay_run
 from garrison.values import replace
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-    from pathlib import Path
 
     from garrison.pipeline.fidelity import Carryover
     from garrison.pipeline.graph import Graph
     from garrison.pipeline.plan import PlannedTask, RunPlan
     from garrison.records.journal import Entry
     from garrison.records.run import Launch, RunFiles
-    from garrison.records.store import Store
     from garrison.run.state import NodeState, RunState
 
 
@@ -190,17 +186,6 @@ def is_behind(state: RunState, latest: Mapping[str, int]) -> bool:
     return any(name not in state.nodes or attempt > state.nodes[name].attempt
                or (state.nodes[name].status == "pending" and attempt == state.nodes[name].attempt)
                for name, attempt in latest.items())
-
-
-def check_journal_present(store: Store, launch: Launch, state: RunState, journal: Path) -> None:
-    """Raise RecordError, naming the journal, if it is empty although the guardian's hook says that the run has
-    started."""
-    if launch.adhoc or state.status != "new":
-        return
-    hook = store.read(Hook, Key("guardian", launch.pipeline_id, launch.run_id))
-    if hook is not None and hook.phase != "planning":
-        raise RecordError(f"the journal {journal} is empty, but run {launch.run_id} has begun ({hook.phase}); "
-                          f"`garrison resume {launch.run_id}` rebuilds it")
 
 
 # ---- after a failed attempt ------------------------------------------------------------------------------------------

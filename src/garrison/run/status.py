@@ -17,16 +17,21 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from garrison.ends import SETTLED, Departure
 from garrison.errors import GarrisonError, RecordError
 from garrison.merge.queue import QueueReader
+from garrison.records.hook import Hook
 from garrison.records.identity import Identity
 from garrison.records.journal import read_all
 from garrison.records.life_lock import is_held
+from garrison.records.names import Key
 from garrison.records.run import list_runs
 from garrison.run.state import ENDED, RunState, replay_run
 from garrison.values import Value
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from garrison.processes.runtime import Runtime
     from garrison.records.run import Launch
+    from garrison.records.store import Store
 
 
 class Status(StrEnum):
@@ -168,6 +173,17 @@ def _status_of_adhoc(processes: Sequence[ProcessFacts], failure: str) -> StatusR
 
 def read_run_state(runtime: Runtime, run: str) -> RunState:
     return replay_run(read_all(runtime.files(run).journal))
+
+
+def check_journal_present(store: Store, launch: Launch, state: RunState, journal: Path) -> None:
+    """Raise RecordError, naming the journal, if it is empty although the guardian's hook says that the run has
+    started."""
+    if launch.adhoc or state.status != "new":
+        return
+    hook = store.read(Hook, Key("guardian", launch.pipeline_id, launch.run_id))
+    if hook is not None and hook.phase != "planning":
+        raise RecordError(f"the journal {journal} is empty, but run {launch.run_id} has begun ({hook.phase}); "
+                          f"`garrison resume {launch.run_id}` rebuilds it")
 
 
 class RunStatus(Value):

@@ -24,9 +24,9 @@ from garrison.sandbox import network
 from garrison.sandbox.confine import confine
 from garrison.sandbox.devcontainer import with_devcontainer
 from garrison.sandbox.file_system import is_within, show_named_programs
-from garrison.sandbox.git_view import GitView, find_git_dir, sandbox_folder
+from garrison.sandbox.git_view import GitView, find_git_dir
 from garrison.sandbox.network import NetworkUser
-from garrison.sandbox.place import EXCHANGE, Mode, Mount, Place, Role
+from garrison.sandbox.place import EXCHANGE, Mode, Mount, Place, Role, sandbox_folder
 from garrison.sandbox.probe import held_mode, mode_here
 from garrison.sandbox.rights import read_rights
 from garrison.system import untrusted

@@ -34,7 +34,7 @@ from garrison.errors import GarrisonError
 from garrison.records import atomic
 from garrison.sandbox import git_config
 from garrison.sandbox.file_system import SYSTEM, home_inside, is_within
-from garrison.sandbox.place import Mount
+from garrison.sandbox.place import Mount, sandbox_folder
 from garrison.system import untrusted
 from garrison.system.git import bounds, commits
 from garrison.system.git.commits import OID
@@ -113,11 +113,6 @@ def checkout_path(root: Path, key: str, user_home: Path) -> Path:
     is_free = root.is_absolute() and not any(is_within(folder, root) for folder in needed)
     below_own = any(is_within(root, Path(folder)) for folder in ("/run", "/dev", "/proc"))
     return root if is_free and not below_own else home / "checkout" / key
-
-
-def sandbox_folder(worktree: Path) -> Path:
-    """Return the private folder of a worktree's processes, alongside it; no node's name has a dot."""
-    return worktree.with_name(f".{worktree.name}.sandbox")
 
 
 class GitView:

@@ -37,7 +37,7 @@ from garrison.config import read_config
 from garrison.errors import GarrisonError, Refused, Shortage
 from garrison.records import costs
 from garrison.records.budget import NO_LIMITS, Limits
-from garrison.sandbox.place import Mode, Network, Place, Rights, Role
+from garrison.sandbox.place import NETWORK_FOLDER, Mode, Network, Place, Rights, Role
 from garrison.sandbox.proxy.allowed_hosts import (
     DEFAULT_PORTS,
     REFUSED_PORTS,
@@ -75,8 +75,6 @@ if TYPE_CHECKING:
     from garrison.system.git.submodules import Connect
     from garrison.system.processes import ProcessId
 
-FOLDER = "network"
-"""Folder of an attempt for the proxy's records."""
 _KEYS_INTERVAL = 2.0
 """Seconds between two looks at keys that change, as a log-in's token does when it is renewed."""
 _NO_PROXY = ("no_proxy", "NO_PROXY")
@@ -258,7 +256,7 @@ def prepare(rights: Rights, mode: Mode, env: Mapping[str, str], user: NetworkUse
     listener = namespace.listener if namespace is not None else _listen()
     secret = "" if namespace is not None else os.urandom(16).hex()
     port = listener.getsockname()[1]
-    given = Registration(user.run, user.node, user.attempt, str(user.folder / FOLDER), hosts,
+    given = Registration(user.run, user.node, user.attempt, str(user.folder / NETWORK_FOLDER), hosts,
                          tuple(access_of(api, key, value, env) for api, key, value in find_keys(env)), user.limits,
                          user.reported_by, secret, user.account, forwards if namespace is not None else ())
     more = namespace.forwards if namespace is not None else ()

@@ -53,6 +53,8 @@ class Network(StrEnum):
 
 EXCHANGE = "agent"
 """Folder of an attempt that its command may write; nothing else of garrison's may."""
+NETWORK_FOLDER = "network"
+"""Folder of an attempt for the proxy's records."""
 DEFAULT_MODE = Mode.AUTO
 MODE_VARIABLE = "GARRISON_SANDBOX"
 """Variable that states the mode of every tree."""
@@ -179,3 +181,8 @@ class Abilities(Value):
     """Landlock's ABI, 0 without Landlock."""
     is_installed: bool = True
     """False if there is no bubblewrap at all."""
+
+
+def sandbox_folder(worktree: Path) -> Path:
+    """Return the private folder of a worktree's processes, alongside it; no node's name has a dot."""
+    return worktree.with_name(f".{worktree.name}.sandbox")

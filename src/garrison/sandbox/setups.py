@@ -40,8 +40,8 @@ from garrison.records.record import from_data
 from garrison.sandbox.confine import MOUNT_POINTS
 from garrison.sandbox.file_system import named_programs, words_of
 from garrison.sandbox.git_config import NAME as GIT_CONFIG
-from garrison.sandbox.git_view import sandbox_folder
 from garrison.sandbox.layers import CACHE_LAYERS, copy_tree, forget_written, is_removed
+from garrison.sandbox.place import sandbox_folder
 from garrison.system import failpoint, untrusted
 from garrison.system.git import Git
 from garrison.system.git.commits import literal_pattern

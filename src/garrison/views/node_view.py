@@ -16,7 +16,6 @@ import msgspec
 
 from garrison.agents.base import NO_REPORT
 from garrison.agents.conversation.files import AttemptFiles
-from garrison.agents.conversation.trouble import current_trouble
 from garrison.agents.outages import Outage, read_outage
 from garrison.config import config_path
 from garrison.ends import Effect, with_effect
@@ -24,8 +23,6 @@ from garrison.errors import GarrisonError
 from garrison.merge.explanation import describe_changes
 from garrison.merge.turns import describe_wait
 from garrison.pipeline.node_status import LandingWord, lands_nothing
-from garrison.pipeline.plan import blocked_by
-from garrison.processes.loop import read_hindrance
 from garrison.records import run as run_records
 from garrison.records.events import Kept
 from garrison.records.failover import Failover, read_failovers
@@ -40,7 +37,6 @@ from garrison.run.state import NodeState
 from garrison.run.status import UNFINISHED
 from garrison.sandbox.place import Role
 from garrison.sandbox.proxy.allowed_hosts import HostRights, RefusedHost, describe_permission, refused_in_attempt
-from garrison.sandbox.rights import read_rights
 from garrison.system import machine
 from garrison.system.clock import from_iso
 from garrison.system.stamps import file_stamp
@@ -227,6 +223,8 @@ class NodeReader:
     @cached_property
     def _host_settings(self) -> HostRights | None:
         """Return the hosts that all agents may reach now; None if the settings cannot be read."""
+        from garrison.sandbox.rights import read_rights  # late: few nodes were refused a host
+
         home = self.observer.store.home
         rights = self.records.attempt(lambda: read_rights(home, Role.AGENT, "", os.environ))
         return HostRights(config_path(home), rights.hosts, rights.host_ports) if rights is not None else None
@@ -253,10 +251,10 @@ class NodeReader:
                    if entry.run == self.model.run and entry.status == "landing_blocked" and entry.reason]
         for entry in blocked:  # the user's own changes are in its way
             found.setdefault(first_line(entry.reason), entry.node)
-        if self.status in UNFINISHED and self.guardian_alive and (why := read_hindrance(self.files.root)):
+        if self.status in UNFINISHED and self.guardian_alive and (why := _hindrance(self.files.root)):
             found.setdefault(first_line(why), "")
         for name, node in self.state.nodes.items() if self.status in UNFINISHED else ():
-            if node.status == "active" and (why := read_hindrance(self.files.attempt(name, node.attempt))):
+            if node.status == "active" and (why := _hindrance(self.files.attempt(name, node.attempt))):
                 found.setdefault(first_line(why), name)
         return found
 
@@ -341,8 +339,8 @@ class NodeReader:
             agent_status=agent.status if agent else "", agent_incarnation=agent.incarnation if agent else 0,
             question=question.text if question else "", session_waits=self._session_waits(name, node),
             taken_over=node.status == "active" and is_taken_over(self.files.attempt(name, node.attempt)),
-            hindered=read_hindrance(self.files.attempt(name, node.attempt)) if runner_alive else "",
-            session_trouble=current_trouble(self.files.attempt(name, node.attempt)) if node.status == "active" else "",
+            hindered=_hindrance(self.files.attempt(name, node.attempt)) if runner_alive else "",
+            session_trouble=_session_trouble(self.files.attempt(name, node.attempt)) if node.status == "active" else "",
             remote=self._remote(name, node), quiet=self._quiet(name, node) if agent and agent.living else 0.0,
             job=self.model.job(name, node.attempt) if runner_alive else "",
             is_over=self.model.is_over(name, node.attempt), full_disk=self._full_disk,
@@ -370,6 +368,9 @@ class NodeReader:
         plan = self.records.attempt(self.plan)
         if plan is None or plan.flow != "dag":
             return {}
+
+        from garrison.pipeline.plan import blocked_by  # the plan has loaded it
+
         blocked = blocked_by(plan, statuses)
         return {name: (unfinished_before(plan, self.state, name), blocked.get(name, ()))
                 for name, status in statuses.items() if status == "pending"}
@@ -477,6 +478,18 @@ def permission_hint(nodes: Sequence[NodeView]) -> str:
     """Return how the user allows all hosts that agents were refused, '' if none was or no setting would."""
     settings = next((node.host_settings for node in nodes if node.host_settings), HostRights())
     return describe_permission((host for node in nodes for host in node.refused_hosts), settings)
+
+
+def _hindrance(folder: Path) -> str:
+    from garrison.processes.loop import read_hindrance  # late: only a process at work is kept from anything
+
+    return read_hindrance(folder)
+
+
+def _session_trouble(folder: Path) -> str:
+    from garrison.agents.conversation.trouble import current_trouble  # late: only a node at work has a session
+
+    return current_trouble(folder)
 
 
 def unfinished_before(plan: RunPlan, state: RunState, name: str) -> list[str]:

@@ -6,9 +6,9 @@ display. Records of one journal are applied in order; those of several may come 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ParamSpec
+from typing import Any
 
 import msgspec
 
@@ -26,14 +26,12 @@ from garrison.records.events import (
     RunnerSignal,
 )
 from garrison.records.names import INTEGRATION, Key, integration_branch
-from garrison.run.flow import RunFlow
 from garrison.run.state import RunState
 from garrison.supervise.restart import Death
 from garrison.system.clock import from_iso
 from garrison.values import Value
 from garrison.views.event_log import GUARDIAN, NODE_ROLES, QUEUE, RUNNER, StoredRecord
 
-P = ParamSpec("P")
 LATEST = 50
 """Lifecycle events that `RunModel.latest` returns at most."""
 CANNOT_REPLAY = (GarrisonError, LookupError, TypeError, ValueError)
@@ -50,31 +48,6 @@ class Lifecycle(Value):
     """Full name."""
     incarnation: int = msgspec.field(name="life")
     why: str
-
-
-class DrawnFlow(RunFlow):
-    """Flow whose edges are drawn. One that cannot be replayed (a graph or journal of another version) marks no edge
-    from then on, and the rest of a view stays as it is.
-    """
-
-    is_known = True
-
-    def apply(self, data: Mapping[str, Any]) -> None:
-        self._try(super().apply, data)
-
-    def change(self, text: str) -> None:
-        self._try(super().change, text)
-
-    def restore(self, data: object, text: str = "") -> None:
-        self._try(super().restore, data, text)
-
-    def _try(self, replay: Callable[P, None], *arguments: P.args, **named: P.kwargs) -> None:
-        try:
-            if self.is_known:
-                replay(*arguments, **named)
-        except CANNOT_REPLAY:
-            self.is_known = False
-            self.followed.clear()
 
 
 @dataclass

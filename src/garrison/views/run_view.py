@@ -19,13 +19,13 @@ from garrison.pipeline.questions import SIGNAL, OpenWait
 from garrison.processes.runtime import Runtime
 from garrison.records import run as run_records
 from garrison.records.costs import UsageCache
-from garrison.records.events import GitChanges
+from garrison.records.events import GitChanges, RunChanged
 from garrison.records.hook import Hook
 from garrison.records.identity import Identity
+from garrison.records.journal import read_last
 from garrison.records.names import ROLES, Key
 from garrison.records.run import LAND_NODE, Launch, RunFiles, RunSandbox
 from garrison.run.guardian_view import find_parked
-from garrison.run.plan import change_plan, check_journal_present, read_plan
 from garrison.run.state import (
     DECLINED,
     LANDED,
@@ -37,7 +37,7 @@ from garrison.run.state import (
     describe_landed,
     describe_next,
 )
-from garrison.run.status import FINAL, UNFINISHED, Status, decide_status
+from garrison.run.status import FINAL, UNFINISHED, Status, check_journal_present, decide_status
 from garrison.system.clock import from_iso
 from garrison.system.machine import find_lack
 from garrison.values import Value, fields_of, project
@@ -304,6 +304,8 @@ class _FollowedRun:
     @property
     def plan(self) -> RunPlan:
         """Return the run's plan; the options of its launch do not matter here."""
+        from garrison.run.plan import change_plan, read_plan  # late: a run that is over is shown without its graph
+
         text = self.model.state.graph
         if self._plan is None or self._plan[0] != text:
             self._plan = text, change_plan(read_plan(self.files, as_launched=True), text)
@@ -336,21 +338,36 @@ class RunReader:
         """
         names = self.runs()
         self._final = {run: final for run, final in self._final.items() if run in set(names)}
-        return [self._read_unless_final(run, details=run in in_full) for run in names]
+        processes = self._list_processes(names)
+        return [self._read_unless_final(run, processes.get(run, ()), details=run in in_full) for run in names]
 
-    def _read_unless_final(self, run: str, *, details: bool) -> RunView:
+    def read_each(self, runs: Collection[str], *, details: bool = False) -> list[RunView]:
+        """Return the current state of some runs; the names of the home's processes are listed once for all of them."""
+        processes = self._list_processes(runs)
+        return [self.read(run, details=details, processes=processes.get(run, ())) for run in runs]
+
+    def is_done(self, run: str) -> bool:
+        """Return whether a run ended well and nothing has happened since, by the last record of its journal alone."""
+        last = read_last(RunFiles(self.home, run).journal)
+        return last is not None and last.kind == RunChanged.kind and last.data.get("status") == Status.DONE
+
+    def _read_unless_final(self, run: str, processes: Sequence[Key], *, details: bool) -> RunView:
         files = RunFiles(self.home, run)
         stamp = (_changed_at(files.journal), _changed_at(files.launch))
         final = self._final.get(run)
         if final is not None and final[0] == stamp:
             return final[1]
-        view = self.read(run, details=details)
+        view = self.read(run, details=details, processes=processes)
         if view.status in FINAL and not view.details and not view.adhoc and not view.living and not view.waits:
             self._final[run] = (stamp, view)
         return view
 
-    def read(self, run: str, *, details: bool = True) -> RunView:
-        """Return the current state of a run; without `details` only what its line shows."""
+    def read(self, run: str, *, details: bool = True, processes: Sequence[Key] | None = None) -> RunView:
+        """Return the current state of a run; without `details` only what its line shows.
+
+        Args:
+            processes: the names of its processes, where the caller has listed them.
+        """
         records = self._records
         records.problems = []
         files = RunFiles(self.home, run)
@@ -364,15 +381,16 @@ class RunReader:
             f"{files.launch} is damaged or gone; `garrison resume {run}` restores it")
         for problem in ([corrupt] if corrupt else []) + sorted(followed.log.problems) + model.problems[-PROBLEMS:]:
             records.report(problem)
-        processes = self._processes(run)
+        keys = self._list_processes([run]).get(run, ()) if processes is None else processes
+        observed = [process for key in keys if (process := self._process(key))]
         waits = list(model.state.waits.values())
         counts = dict.fromkeys(PLACES, 0)
         for name in model.state.nodes:
             place = place_of(model, name)
             counts[place] = counts.get(place, 0) + 1
-        nodes = NodeReader(records, self.observer, model, launch, processes, counts["working"], lambda: followed.plan)
+        nodes = NodeReader(records, self.observer, model, launch, observed, counts["working"], lambda: followed.plan)
         asking, reviews = nodes.open_questions(), [entry.node for entry in entries_to_approve(model)]
-        status, reason = decide_status(model.state, processes, adhoc=launch.adhoc,
+        status, reason = decide_status(model.state, observed, adhoc=launch.adhoc,
                                        failure="; ".join(model.failures.values()), corrupt=corrupt,
                                        waits_for=waits_for(model, asking))
         nodes.status = status
@@ -382,7 +400,7 @@ class RunReader:
         resumable = status == Status.FAILED and not launch.adhoc and not model.state.over
         branch = adhoc_branch(model) if launch.adhoc else ""
         held = launch.resumed_in(resumed) if resumed is not None else launch
-        step = _step(run, status, processes, resumable=resumable, branch=branch) or _shortage_hint(status)
+        step = _step(run, status, observed, resumable=resumable, branch=branch) or _shortage_hint(status)
         line = RunView(
             run_id=run, status=status, reason=reason, corrupt=corrupt, gates=waits,
             questions=[*asking, *reviews, *(wait.place for wait in waits if wait.kind != SIGNAL)],
@@ -394,7 +412,7 @@ class RunReader:
             step=step,
             waits=waits_of(model, status, asking=asking, hint=_advice(status, step), corrupt=corrupt,
                            retriable=nodes.can_retry(), hindrances=nodes.hindrances()),
-            ended_at=followed.ended_at, processes=processes, branch=branch,
+            ended_at=followed.ended_at, processes=observed, branch=branch,
             deaths=sum(len(deaths) for deaths in model.state.deaths.values()), folder=str(files.root),
             sandbox=held.sandbox, sandbox_gaps=held.has_sandbox_gaps,
             problems=records.problems)
@@ -448,10 +466,13 @@ class RunReader:
             queue=ListedPause(pause.reason, pause.explain()) if pause else None, landing=nodes.landing(self._age),
             events=nodes.model.latest(), limits=limits(launch, self.timing, nodes.used()), usd=rounded(usd), cost=cost)
 
-    def _processes(self, run: str) -> list[ProcessView]:
-        keys = sorted((key for key in self.store.keys(Identity) if key.run == run),
-                      key=lambda key: (ROLES.index(key.role), key.name))
-        return [process for key in keys if (process := self._process(key))]
+    def _list_processes(self, runs: Collection[str]) -> dict[str, list[Key]]:
+        """Return run → the names of its processes, from the top down."""
+        processes: dict[str, list[Key]] = {}
+        keys = self.store.keys(Identity, frozenset(runs))
+        for key in sorted(keys, key=lambda key: (ROLES.index(key.role), key.name)):
+            processes.setdefault(key.run, []).append(key)
+        return processes
 
     def _process(self, key: Key) -> ProcessView | None:
         identity = self._records.load(self.store.path(Identity, key), lambda: self.store.read(Identity, key))

@@ -178,10 +178,10 @@ class CostReader:
 def read_limits(folder: Path) -> budget.Limits | None:
     """Return the limits in a folder with a usage file; None if it is not a session's and the proxy had none."""
     from garrison.agents.session_options import ORDER  # runs without costs need none of these
-    from garrison.sandbox.network import FOLDER as NETWORK
+    from garrison.sandbox.place import NETWORK_FOLDER
     from garrison.sandbox.proxy.ledger import LIMITS
 
-    if folder.name == NETWORK:
+    if folder.name == NETWORK_FOLDER:
         saved = read_json(folder / LIMITS)
         return budget.Limits(**saved) if isinstance(saved, dict) else None
     if folder.name == costs.STREAM:

@@ -15,8 +15,8 @@ import msgspec
 from garrison.ends import Effect, WaitKind, with_effect
 from garrison.merge.entry import MergeEntry
 from garrison.merge.explanation import describe_changes
+from garrison.pipeline.graph import NAME_SEPARATOR
 from garrison.pipeline.questions import FREE_TEXT, SIGNAL, OpenWait
-from garrison.pipeline.subpipelines import NAME_SEPARATOR
 from garrison.run.guardian_view import find_parked
 from garrison.run.state import TESTED
 from garrison.run.status import FINAL, Status

@@ -34,7 +34,7 @@ class _HomeCollector(Collector):
 
     def collect(self) -> Iterable[Metric]:
         reader = RunReader(self.home)
-        yield from run_metrics([reader.read(run) for run in reader.runs()])
+        yield from run_metrics(reader.read_each(reader.runs(), details=True))
         yield from cost_metrics(cost_rows(self.home, None, "node"))
         yield from self._queues()
         free = GaugeMetricFamily("garrison_disk_free_bytes", "Free space on the disk of the home")

@@ -15,10 +15,11 @@ from __future__ import annotations
 import re
 import zlib
 from collections import deque
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, ParamSpec
 
 from msgspec import UNSET, UnsetType
 
@@ -31,6 +32,7 @@ from garrison.pipeline.plan import RunPlan
 from garrison.records import run as run_records
 from garrison.records.names import check_run
 from garrison.records.run import Launch, RunFiles
+from garrison.run.flow import RunFlow
 from garrison.run.plan import read_plan
 from garrison.run.state import RunState
 from garrison.system.stamps import file_stamp
@@ -38,8 +40,10 @@ from garrison.values import Value, fields_of, replace
 from garrison.views.event_log import GUARDIAN, LAUNCHER, QUEUE, RUNNER, EventLog, StoredRecord
 from garrison.views.explain import describe
 from garrison.views.page_view import NOTHING, GraphNode, LiveState, PageModel, Parts
-from garrison.views.run_model import CANNOT_REPLAY, DrawnFlow, RunModel
+from garrison.views.run_model import CANNOT_REPLAY, RunModel
 from garrison.web.sse import Client, encode_event
+
+P = ParamSpec("P")
 
 KEPT_EVENTS = 1000
 """Events kept in memory for clients that reconnect soon."""
@@ -51,6 +55,31 @@ def _notify_on(home: Path) -> tuple[str, ...]:
         return read_config(home).notify().on
     except UsageError:
         return NotifyConfig().on
+
+
+class DrawnFlow(RunFlow):
+    """Flow whose edges are drawn. One that cannot be replayed (a graph or journal of another version) marks no edge
+    from then on, and the rest of a view stays as it is.
+    """
+
+    is_known = True
+
+    def apply(self, data: Mapping[str, Any]) -> None:
+        self._try(super().apply, data)
+
+    def change(self, text: str) -> None:
+        self._try(super().change, text)
+
+    def restore(self, data: object, text: str = "") -> None:
+        self._try(super().restore, data, text)
+
+    def _try(self, replay: Callable[P, None], *arguments: P.args, **named: P.kwargs) -> None:
+        try:
+            if self.is_known:
+                replay(*arguments, **named)
+        except CANNOT_REPLAY:
+            self.is_known = False
+            self.followed.clear()
 
 
 class StreamChange(Value):

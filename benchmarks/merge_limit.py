@@ -1,7 +1,7 @@
 """How near the merge queue is to the limit of information, beside the strategies of its peers, in simulated time.
 
     .venv/bin/python benchmarks/merge_limit.py [--draws 400] [--gates 1,2,4,8,16] [--rates 0.5,…,30] [--flaky 0,1,5]
-        [--tables limit,peers,small,correlated,cost] [--processes 2] [--bits 60]
+        [--tables limit,peers,small,nested,correlated,cost] [--processes 2] [--bits 60]
 
 Which of n entries are bad, each with probability p, is H(p) = -p log2 p - (1-p) log2 (1-p) bits an entry, and a gate
 run tells one at most: so n entries take n H(p) / k runs of time on k gates. A gate that is red on a good tree with
@@ -9,9 +9,11 @@ probability f tells only C(f) = log2(1 + (1-f) f^(f/(1-f))) bits (the capacity o
 n H(p) / (C(f) k). A draw is a queue with as many entries as hold `--bits` bits, all of which wait at the start.
 
 Tables: `limit` (share of the limit that the real decision reaches, `merge_odds.Drain`), `peers` (the same for other
-strategies, `merge_strategies`), `small` (queues of four, beside the best of all plans, `merge_best`), `correlated`
-(entries that break each other, and beliefs that are wrong) and `cost` (milliseconds a decision). The decision knows p
-and f, as it does after some hundred judgements, and nothing else of the entries, except in `correlated`.
+strategies, `merge_strategies`), `small` (queues of four, beside the best of all plans, `merge_best`), `nested` (queues
+of twelve on one gate, beside the best nested plan for the same draws, which knows p and repeats red runs as the queue
+does; the queue knows p, or 24 entries that were judged before, or nothing), `correlated` (entries that break each
+other, and beliefs that are wrong) and `cost` (milliseconds a decision). The decision knows p and f, as it does after
+some hundred judgements, and nothing else of the entries, except in `nested` and `correlated`.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ from merge_strategies import STRATEGIES
 
 from garrison.merge.decision import Beliefs, FinishedRun, WaitingTree, decide, entropy
 
-TABLES = ("limit", "peers", "small", "correlated", "cost")
+TABLES = ("limit", "peers", "small", "nested", "correlated", "cost")
 RATES, FLAKY, GATES = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3), (0.0, 0.01, 0.05), (1, 2, 4, 8, 16)
 
 
@@ -122,6 +124,44 @@ def print_small(rates: Sequence[float]) -> None:
                 ours += weight * drain.drain().now
             best = merge_best.least_time(entries, rate, gates)
             print(f"{gates:5} {rate:6.1%} {ours:6.2f} {best:10.2f} {best / ours:6.0%}", flush=True)
+
+
+# -------------------------------------------------------------------------------------------------------- nested plan
+
+NESTED_RATES = (0.0, 0.05, 0.1, 0.2, 0.3, 0.5)
+NESTED_SHARE = 0.97
+"""Share of the best nested plan that a queue reaches which knows how bad its entries are."""
+JUDGED_BEFORE = 24
+
+
+def print_nested(draws: int, processes: int) -> None:
+    """Print how many times as long one by one takes, and which share of the best nested plan the queue reaches."""
+    print(f"{'bad':>6} {'best plan':>10} {'rate known':>11} {'share':>6} {f'{JUDGED_BEFORE} judged':>10} {'share':>6} "
+          f"{'nothing known':>14} {'share':>6}")
+    with multiprocessing.Pool(processes) as pool:
+        for rate, loop, best, *taken in pool.imap(nested, [(rate, draws) for rate in NESTED_RATES]):
+            ways = " ".join(f"{loop / runs:{width}.2f} x {best / runs:6.1%}"
+                            for width, runs in zip((9, 8, 12), taken, strict=True))
+            verdict = "ok" if best / taken[0] >= NESTED_SHARE else "MISSED"
+            print(f"{rate:6.1%} {loop / best:8.2f} x {ways} (bar {NESTED_SHARE:.0%}: {verdict})", flush=True)
+
+
+def nested(cell: tuple[float, int]) -> tuple[float, ...]:
+    """Return the rate, and the runs of all draws: one by one, of the best plan, and of the queue, by what it knows."""
+    rate, draws = cell
+    entries = 12
+    plan = merge_best.NestedPlan(entries, rate)
+    loop = best = known = told = fresh = 0
+    for number in range(draws):
+        world = draw(entries, rate, number)
+        before = draw(JUDGED_BEFORE, rate, f"before {number}").bad
+        history = [place in before for place in range(JUDGED_BEFORE)]
+        loop += entries + len(world.bad)
+        best += plan.count_runs(world.bad)
+        known += Drain(world, beliefs=[rate] * entries).drain().runs
+        told += Drain(world, judged=history).drain().runs
+        fresh += Drain(world).drain().runs
+    return rate, loop, best, known, told, fresh
 
 
 # -------------------------------------------------------------------------------------------------------- correlated
@@ -235,6 +275,8 @@ def main() -> None:
             print_peers(rates, gates, chosen.draws, chosen.bits)
         elif table == "small":
             print_small([rate for rate in rates if rate >= min(0.05, max(rates))])
+        elif table == "nested":
+            print_nested(chosen.draws, chosen.processes)
         elif table == "correlated":
             print_correlated(chosen.draws)
         else:

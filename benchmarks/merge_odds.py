@@ -78,6 +78,8 @@ class Drain:
     """What is believed of each entry; the share of those judged lately, if None."""
     has_history: bool = False
     """Set if the queue has known its gate for long: whether it is flaky."""
+    judged: list[bool] = field(default_factory=list)
+    """For each entry judged before, and then in this drain, whether it was rejected."""
     landed: list[int] = field(default_factory=list)
     rejected: set[int] = field(default_factory=set)
     runs: int = 0
@@ -87,7 +89,7 @@ class Drain:
         """Judge all entries."""
         self.waiting = {str(number): number for number in range(self.world.entries)}
         self.facts = {name: WaitingTree(name) for name in self.waiting}
-        self.tip, self.judged, self.finished = 0, list[bool](), list[GateRun]()
+        self.tip, self.finished = 0, list[GateRun]()
         self.running, self.reds, self.greens = list[GateRun](), Counter[int](), list[int]()
         while self.waiting:
             self._step()
@@ -139,7 +141,8 @@ class Drain:
 
     def _tell(self, waiting: int) -> Iterator[FinishedRun]:
         """Yield what the finished runs say of the waiting entries."""
-        self.finished = [each for each in self.finished[-REMEMBERED:] if each.tree & waiting]
+        # a green run of what has landed still says that others, red with it, had no other suspect
+        self.finished = [each for each in self.finished[-REMEMBERED:] if each.green or each.tree & waiting]
         green = {each.tree for each in self.finished if each.green}
         is_flaky = self._count_flakes() > 0 or (self.has_history and self.world.flake > 0)
         earlier: list[Trial] = []
@@ -186,7 +189,14 @@ def drained(world: World, gates: int, run: float = 1.0, land: float = 0.06) -> f
     return drain.now
 
 
-def ratio(entries: int, rate: float, gates: int, draws: int, run: float = 1.0, merge: float = 0.03) -> float:
-    """Return how many times as long the one-by-one loop takes for the same draws; `merge`: its own seconds an entry."""
-    ours = sum(drained(draw(entries, rate, number), gates, run) for number in range(draws))
-    return draws * entries * (run + merge) / ours
+def ratio(entries: int, rate: float, gates: int, draws: int, run: float = 1.0, merge: float = 0.03, *,
+          confirms: bool = False) -> float:
+    """Return how many times as long the one-by-one loop takes for the same draws.
+
+    Args:
+        merge: seconds of an entry in the loop beside its gate run.
+        confirms: the loop repeats each red run before it rejects, as the queue does.
+    """
+    worlds = [draw(entries, rate, number) for number in range(draws)]
+    loop = sum(entries + confirms * len(world.bad) for world in worlds) * (run + merge)
+    return loop / sum(drained(world, gates, run) for world in worlds)

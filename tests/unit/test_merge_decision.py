@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
+import sys
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 from hypothesis import example, given, settings
@@ -24,6 +27,11 @@ from garrison.merge.decision import (
     decide,
     entropy,
 )
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+import merge_best
+import merge_odds
 
 
 @dataclass
@@ -235,6 +243,35 @@ def test_a_drain_is_near_the_limit_of_information(rate, width, least):
         needed += 1.5 * 40 * (entropy(rate) + rate) / width  # a run takes one and a half on the average
         taken += Drain(40, bad, gates=width, rate=rate, seed=seed).run().now
     assert needed / taken >= least
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.05, 0.1, 0.2, 0.3, 0.5])
+def test_one_gate_takes_hardly_more_runs_than_the_best_nested_plan(rate):
+    """The plan repeats red runs before it rejects, as the queue does; both know the rate, and test the same draws."""
+    plan, best, taken = merge_best.NestedPlan(12, rate), 0, 0
+    for seed in range(40):
+        dice = random.Random(f"{rate} {seed}")
+        bad = frozenset(number for number in range(12) if dice.random() < rate)
+        best += plan.count_runs(bad)
+        taken += len(Drain(12, frozenset(f"e{number:02}" for number in bad), rate=rate).run().runs)
+    assert best / taken >= 0.97
+
+
+def test_the_best_nested_plan_takes_the_runs_that_it_expects_and_no_fewer_than_the_best_of_all():
+    for rate in (0.05, 0.2, 0.5):
+        plan, mean = merge_best.NestedPlan(4, rate), 0.0
+        for bad in itertools.product((False, True), repeat=4):
+            numbers = frozenset(number for number, is_bad in enumerate(bad) if is_bad)
+            mean += rate ** len(numbers) * (1 - rate) ** (4 - len(numbers)) * plan.count_runs(numbers)
+        assert plan.mean == pytest.approx(mean)
+        assert plan.mean >= merge_best.least_time(4, rate, 1)
+    assert [merge_best.NestedPlan(12, rate).mean for rate in (0.0, 1.0)] == pytest.approx([1, 24], abs=1e-4)
+
+
+def test_a_simulated_drain_rejects_the_last_suspect_of_a_red_run_by_one_more():
+    """The other suspect has landed by then; its run still says that nothing else was red."""
+    drain = merge_odds.Drain(merge_odds.World(3, frozenset({2})), beliefs=[0.01, 0.3, 0.3]).drain()
+    assert (drain.rejected, drain.runs) == ({2}, 3)
 
 
 def test_a_decision_on_64_entries_and_4_gates_takes_milliseconds():

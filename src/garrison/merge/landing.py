@@ -74,6 +74,7 @@ class Lander:
                 return self._block(chain, landing, blocked)
             if self._swap(landing, recorded=False):
                 return StepResult("swap refused", landing.first)
+            self.queue.note_own_landing(landing)
             stale = self._move_checkouts(landing, locks)
         return self._record_landed(landing, stale)
 

@@ -397,6 +397,12 @@ class MergeQueue:
                 self.append(record, sync=True)
         self._seen = seen
 
+    def note_own_landing(self, landing: records.LandingStarted) -> None:
+        """Note that the target moved by this landing: all that had landed on the tip before is on the one after it."""
+        if self._seen[0] == landing.old and \
+                not any(entry.status == "undone" for entry in self.state.entries.values()):
+            self._seen = (landing.new, landing.new)
+
     def remove_idle_slots(self, trees: Path) -> None:
         """Remove the gate slots of this repository, unless a processor or an entry of this queue may need one soon."""
         from garrison.merge import slots  # an enqueue starts quicker without it

@@ -12,11 +12,12 @@ link `number-<n>` to its worktree; the claim is void once the worktree is gone, 
 from __future__ import annotations
 
 import json
+import os
 import stat
 import tempfile
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -38,7 +39,7 @@ from garrison.system.processes import is_running, same_boot
 from garrison.values import asdict
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from garrison.sandbox.setups import SetupLayer
 
@@ -75,6 +76,10 @@ class Slot:
         """Folder of what its processes have of their own."""
         self.memory = _read_memory(self._memory_path)
         self._altered: str | None = None
+        self._tracked: frozenset[str] | None = None
+        """Paths of the commit that it shows; None: not known."""
+        self._is_clean = False
+        """Set if nothing but these was there when the last job had ended."""
         self.notes: list[str] = []
         """Notes for people about the commit that it shows."""
 
@@ -128,22 +133,20 @@ class Slot:
         return self._altered
 
     def _list_altered(self) -> str:
+        self._is_clean = False
         try:
             if (mode := untrusted.mend_folder(self.path)) < 0:
                 return ""
             if mode & stat.S_IRWXU != stat.S_IRWXU:
                 return f"its worktree with mode {mode:03o}"
-            files = split(self.git.run("ls-files", "-z", cwd=self.path).out)
+            found = _survey(self.path, self._list_tracked() if self._tracked is None else self._tracked)
         except (GitError, OSError):
             return ""
-        folders = {str(parent) for name in files for parent in Path(name).parents} - {"."}
-        for needed, names in ((stat.S_IRWXU, sorted(folders)), (stat.S_IRUSR | stat.S_IWUSR, files)):
-            for name in names:
-                with suppress(OSError):
-                    mode = (self.path / name).lstat().st_mode
-                    if mode & needed != needed and not stat.S_ISLNK(mode):
-                        return f"{name} with mode {stat.S_IMODE(mode):03o}"
-        return ""
+        self._is_clean = found.is_clean
+        return found.altered
+
+    def _list_tracked(self) -> frozenset[str]:
+        return frozenset(split(self.git.run("ls-files", "-z", cwd=self.path).out))
 
     def empty(self) -> None:
         """Remove all that the slot takes on its disk; its next use checks everything out again."""
@@ -153,6 +156,7 @@ class Slot:
 
     def _remove_files(self) -> None:
         """Remove the worktree's files, and forget what was set up in it."""
+        self._tracked, self._is_clean = None, False
         with suppress(OSError, RecursionError):
             untrusted.remove_tree(self.path)
         self.memory = SlotMemory(job=self.memory.job, clean=self.memory.clean)
@@ -164,23 +168,35 @@ class Slot:
         self._restore_link()
         self.git.clear_locks(self.path)
         before, self.memory.tree = self.memory.tree, ""
+        tracked, self._tracked = self._tracked, None
+        is_clean, self._is_clean = self._is_clean, False
         self._save()
         if (layer := setups.layer_of(self.path)) is not None:
             forget_written(self.path, layer.made)
         if self.memory.clean != "none":
             if before != self.git.tree_of(commit):
                 self._restore_setup_output()
-            keep = [part for name in self.memory.kept for part in ("-e", "/" + literal_pattern(name))]
-            keep += [part for pattern in patterns for part in ("-e", pattern)]
-            self.git.run("clean", "-ffdxq" if self.memory.clean == "ignored" else "-ffdq", *keep, cwd=self.path)
+            if not is_clean or layer is not None or self.memory.made:
+                self._clean(patterns)
         self.git.check_out(self.path, commit)
         self.notes = worktree_files.complete_worktree(self.git, self.path, force=True,
                                                      connect=connect_for(self.git))
         tree = self.git.tree_of(commit)
+        if before and tracked is not None:
+            changes = self.git.changes(before, tree) if before != tree else ()
+            self._tracked = tracked.difference(each.name for each in changes if each.status == "D").union(
+                each.name for each in changes if each.status == "A")
+        else:
+            self._tracked = self._list_tracked()
         if before != tree:
-            self._forget_compiled(before, tree)
+            self._forget_compiled(self.git.changed_paths(before, tree) if before else self._tracked)
         self.memory.tree = tree
         self._save()
+
+    def _clean(self, patterns: tuple[str, ...]) -> None:
+        keep = [part for name in self.memory.kept for part in ("-e", "/" + literal_pattern(name))]
+        keep += [part for pattern in patterns for part in ("-e", pattern)]
+        self.git.run("clean", "-ffdxq" if self.memory.clean == "ignored" else "-ffdq", *keep, cwd=self.path)
 
     def _restore_link(self) -> None:
         """Undo what a set-up or gate did to the `.git` file: git would change the checkout that it names."""
@@ -198,10 +214,12 @@ class Slot:
         if not changes:
             return []
         before, self.memory.tree = self.memory.tree, ""  # not quite a tree of the repository any more
+        self._tracked = None
         self._save()
         self._remove_added([name for status, name in changes if status == "A"])
         self._check_out_from(target, [name for status, name in changes if status != "A"])
-        self._forget_compiled(before, self.git.tree_of(target))
+        self._forget_compiled(self.git.changed_paths(before, self.git.tree_of(target)) if before
+                              else self._list_tracked())
         return [name for _, name in changes]
 
     def restore_after_setup(self, target: str, patterns: tuple[str, ...], layer: SetupLayer | None) -> list[str]:
@@ -210,6 +228,7 @@ class Slot:
         What the target's own set-up left may stay. Return what differed; GitError if anything still does.
         """
         specs = [f":(top,glob){pattern}" for pattern in patterns]
+        self._tracked = None
 
         def ask(*arguments: str, cwd: Path = self.path, extra: Mapping[str, str] | None = None) -> list[str]:
             return split(self.git.run(*arguments, "--", *specs, cwd=cwd, extra=extra, exact=True).out)
@@ -250,11 +269,7 @@ class Slot:
                          cwd=self.path, text="".join(f"{name}\0" for name in names),
                          extra={"GIT_LITERAL_PATHSPECS": "1"})
 
-    def _forget_compiled(self, before: str, tree: str) -> None:
-        if before:
-            changed = self.git.changed_paths(before, tree)
-        else:
-            changed = self.git.run("ls-files", "-z", cwd=self.path).out.split("\0")
+    def _forget_compiled(self, changed: Iterable[str]) -> None:
         for name in changed:
             if name.endswith(".py"):
                 folder, _, source = name.rpartition("/")
@@ -346,6 +361,48 @@ class Slot:
 
     def _save(self) -> None:
         atomic.write(self._memory_path, json.dumps(asdict(self.memory)).encode(), durable=False)
+
+
+class _Survey(NamedTuple):
+    altered: str
+    """A tracked file or folder that its owner may not use, with its mode; '' if there is none."""
+    is_clean: bool
+    """Whether there is nothing but tracked files and their folders."""
+
+
+def _survey(root: Path, tracked: Collection[str]) -> _Survey:
+    """Look at the tracked files and folders of a worktree, and at nothing below other folders."""
+    folders = _folders_of(tracked)
+    altered: tuple[bool, str, int] | None = None
+    is_clean, todo = True, [""]
+    while todo:
+        folder = todo.pop()
+        with suppress(FileNotFoundError, PermissionError), os.scandir(root / folder) as entries:
+            for entry in entries:
+                name = f"{folder}{entry.name}"
+                is_file = name in tracked
+                if not is_file and name not in folders:
+                    is_clean &= name == ".git"
+                    continue
+                mode = entry.stat(follow_symlinks=False).st_mode
+                if stat.S_ISDIR(mode) and not is_file:
+                    todo.append(f"{name}/")
+                is_clean &= stat.S_ISDIR(mode) != is_file
+                needed = stat.S_IRUSR | stat.S_IWUSR if is_file else stat.S_IRWXU
+                if mode & needed != needed and not stat.S_ISLNK(mode):
+                    altered = min(altered or (is_file, name, mode), (is_file, name, mode))
+    return _Survey(f"{altered[1]} with mode {stat.S_IMODE(altered[2]):03o}" if altered else "", is_clean)
+
+
+def _folders_of(names: Iterable[str]) -> set[str]:
+    """Return the folders that files with these names are in. Pure."""
+    folders: set[str] = set()
+    for name in names:
+        folder = name.rpartition("/")[0]
+        while folder and folder not in folders:
+            folders.add(folder)
+            folder = folder.rpartition("/")[0]
+    return folders
 
 
 def acquire_slot(git: Git, folder: Path, number: int | None = None) -> Slot:

@@ -30,9 +30,9 @@ from garrison.sandbox.collect import find_checkout, git_mounts
 from garrison.sandbox.confine import confine
 from garrison.sandbox.devcontainer import image_key, with_devcontainer
 from garrison.sandbox.file_system import show_named_programs
-from garrison.sandbox.network import NetworkPlace, NetworkUser
+from garrison.sandbox.network import NamespaceInMaking, NetworkPlace, NetworkUser
 from garrison.sandbox.place import NETWORK_FOLDER, Mode, Place, Rights, Role
-from garrison.sandbox.probe import explain_missing_file, held_mode
+from garrison.sandbox.probe import explain_missing_file, held_mode, mode_here
 from garrison.sandbox.proxy.allowed_hosts import (
     REFUSED,
     REFUSED_PORTS,
@@ -176,8 +176,12 @@ class GateRun(msgspec.Struct):
     """What its commands left in the slot that no other branch's gate may find (`Slot.find_altered`)."""
     network: NetworkPlace | None = None
     """Network of the running stage; None for one that an earlier processor started, whose proxy serves it alone."""
+    _begun: NamespaceInMaking | None = None
+    """Namespace for the stage that is about to start."""
     is_cut: bool = False
     """Set if the network of a stage of an earlier processor ended before the stage: its failure proves nothing."""
+    _is_closed: bool = False
+    """Set if this process has started the stage in a namespace of processes, which nothing leaves."""
     _serve_at: float = 0.0
     _is_served: bool = False
 
@@ -213,6 +217,16 @@ class GateRun(msgspec.Struct):
         for name in (REFUSED, REFUSED_PORTS, REFUSED_SERVICES):
             (self._costs / NETWORK_FOLDER / name).unlink(missing_ok=True)
         atomic.make_directory(self.log.parent)
+        rights = self._rights("gate", self.environment)
+        self._begun = network.begin_ahead(rights, mode_here(rights.mode))  # made while git checks the commit out
+        try:
+            self._prepare(commit)
+        finally:
+            if self._begun is not None:
+                self._begun.close()
+                self._begun = None
+
+    def _prepare(self, commit: str) -> None:
         try:
             self.slot.prepare(commit, self.config.clean, self.config.keep)
         except Refused as error:  # a submodule that cannot be fetched: a fault of the commit, since the target passed
@@ -315,6 +329,7 @@ class GateRun(msgspec.Struct):
         argv = ["/bin/sh", "-c", WRAPPER, "garrison-gate", str(folder), f"{self._limit(stage):g}", attestations,
                 self.tree, ",".join(self.gates), *confined.argv]
         self.detach()
+        self._is_closed = confined.mode is Mode.BUBBLEWRAP
         self.is_cut, self._is_served, self._serve_at = False, False, time.monotonic() + PROXY_AFTER
         self._lost_time = None
         if self.network.client is not None:
@@ -334,7 +349,7 @@ class GateRun(msgspec.Struct):
                                                               self._costs / NETWORK_FOLDER / REFUSED_SERVICES)
         user = NetworkUser(self.home, run, name, 1, folder, network.lowest_limits(self.home), forwards=forwards,
                            run_directory=None if run else self.folder.parent)
-        opened = network.prepare(self._rights(stage, env), held_mode(place), env, user)
+        opened = network.prepare(self._rights(stage, env), held_mode(place), env, user, begun=self._begun)
         opened.tend = partial(services.tend, self.home, shared, env) if shared is not None else None
         return opened
 
@@ -438,7 +453,7 @@ class GateRun(msgspec.Struct):
                 return self._end_hung(stage, hang)
             return None if running else self._judge(stage, End(None), now)
         if stage == "setup" and end.code == 0:
-            self.abandon()
+            self.abandon(has_verdict=True)
             try:
                 self._record_setup()
                 self._restore_after_setup()
@@ -508,7 +523,8 @@ class GateRun(msgspec.Struct):
 
     def _judge(self, stage: str, end: End, now: float) -> GateVerdict:
         lost_time = self._describe_lost_time(end, now)
-        self.abandon()  # before the log is read: what the stage left running may still write there
+        # before the log is read: what the stage left running may still write there
+        self.abandon(has_verdict=end.code is not None)
         is_disk_full = end.code != 0 and machine.is_full(self.slot.path)
         if is_disk_full:
             self.slot.empty()  # it may have filled the disk itself, and without room nothing can be recorded
@@ -556,11 +572,11 @@ class GateRun(msgspec.Struct):
 
     # --- ending -----------------------------------------------------------------------------------------------------
 
-    def abandon(self) -> None:
+    def abandon(self, *, has_verdict: bool = False) -> None:
         """End all processes of the stage: those that it left running, or it, if its verdict is no longer wanted."""
         child = self.child
         process_control.kill_tree(processes.ProcessId(child.pid, child.ticks) if child else None, self.marker,
-                            grace=KILL_GRACE)
+                                  grace=KILL_GRACE, is_closed=has_verdict and self._is_closed)
         if child:
             processes.exit_code(child.pid)
         self.altered = self.slot.find_altered() or self.altered

@@ -98,11 +98,18 @@ class GateRuns:
         tip = self.writer.tip() or ""
         if self._book is None or self._book[0] != tip or self._book[1].config != config:
             files = list_targets_files(self.git, tip, config.gate_from_target)
-            # A run's own branch has the gate of its nodes alone: what its paths select is tested where it lands.
-            has_rules = bool(config.gate) and tip and not is_run_branch(self.queue.target)
-            rules = parse_rules(self._read_blob(tip, PROJECT_FILE) or b"") if has_rules else GateRules()
-            self._book = (tip, GateBook(config, rules, self.environment, files))
+            self._book = (tip, GateBook(config, self._read_rules(config, tip), self.environment, files))
         return self._book[1]
+
+    def _read_rules(self, config: QueueConfig, tip: str) -> GateRules:
+        # A run's own branch has the gate of its nodes alone: what its paths select is tested where it lands.
+        if not (config.gate and tip) or is_run_branch(self.queue.target):
+            return GateRules()
+        if self._book is not None and self._book[1].config == config and self._book[0]:
+            changes = self.git.known_changes(self._book[0], tip)  # known of a landing of our own
+            if changes is not None and all(change.name != PROJECT_FILE for change in changes):
+                return self._book[1].rules
+        return parse_rules(self._read_blob(tip, PROJECT_FILE) or b"")
 
     def choose(self, state: QueueState, entries: Sequence[MergeEntry], base: str, tree: str) -> ChosenGate:
         """Return the gate to run on the tree of these entries, merged onto `base`: the whole one whenever it is due."""

@@ -158,6 +158,7 @@ class MergeProcessor:
     def close(self, *, end_gate: bool = False) -> None:
         """Release locks and slots; the next processor adopts running gates, unless they are ended now (`end_gate`)."""
         self.gates.close(end=end_gate)
+        self.git.release_scratch()
         if self._lock:
             self._lock.release()
             self._lock = None
@@ -176,6 +177,8 @@ class MergeProcessor:
     def _recover(self) -> None:
         state = self.writer.state()
         self.git.clear_scratch()
+        self.git.release_scratch()
+        self.git.hold_scratch()
         atomic.clear_temporaries(self.queue.folder, self.clock.time() - TEMPORARY_SECONDS)
         for path in checkouts.find_checkouts(self.git, self.queue.target)[0]:
             checkouts.Checkout(self.git, path).recover()

@@ -24,8 +24,8 @@ SHELL = "/bin/sh"
 RUN = (SHELL, "-c", 'exec "$0" "$@"')
 """Starts a command inside, so that a program that is missing ends with 127, as outside."""
 _CALLS = "9"
-_WITH_CALLS = (SHELL, "-c", f'exec {_CALLS}<"$0" && exec "$@"')
-
+_WITH_CALLS = f'exec {_CALLS}<"$0" && exec "$@"'
+"""Opens the filter for bubblewrap."""
 _LIMIT_FILES = "[ $(ulimit -Sn) -le {0} ] || ulimit -Sn {0}; ulimit -Hn {0}; "
 _LIMIT_PROCESSES = "ulimit -u {0} 2>/dev/null || ulimit -p {0} 2>/dev/null; "
 """Shells disagree on the letter."""
@@ -46,7 +46,10 @@ def command_line(argv: Iterable[str], steps: Iterable[FileSystemStep], machine: 
         user: user and group inside; None: those outside.
         calls: file with a filter of system calls (`system.seccomp.program`), in force from the first program inside on.
     """
-    words = [*((*_WITH_CALLS, str(calls)) if calls is not None else ()), machine.bubblewrap,
+    # By the shell that opens the filter: another one inside would cost every gate and agent its start.
+    limit_files = _LIMIT_FILES.format(files) if files else ""
+    limit_inside = limit_files if calls is None else ""
+    words = [*((SHELL, "-c", limit_files + _WITH_CALLS, str(calls)) if calls is not None else ()), machine.bubblewrap,
              *(("--seccomp", _CALLS) if calls is not None else ()), *NAMESPACES,
              *(("--unshare-net",) if makes_network else ()),
              *(("--uid", str(user), "--gid", str(user)) if user is not None else ()),
@@ -59,7 +62,7 @@ def command_line(argv: Iterable[str], steps: Iterable[FileSystemStep], machine: 
     program, *arguments = argv
     if directory is not None:
         words += ["--chdir", str(directory)]
-    limits = (_LIMIT_FILES.format(files) if files else "") + (_LIMIT_PROCESSES.format(processes) if processes else "")
+    limits = limit_inside + (_LIMIT_PROCESSES.format(processes) if processes else "")
     run = (SHELL, "-c", f'{limits}exec "$0" "$@"') if limits else () if program == SHELL else RUN
     return [*words, "--remount-ro", "/", "--", *run, program, *arguments]
 

@@ -226,8 +226,18 @@ def needs_proxy(rights: Rights, mode: Mode, env: Mapping[str, str], *, has_forwa
     return rights.network is Network.OPEN and mode is not Mode.NONE and bool(find_keys(env))
 
 
+def begin_ahead(rights: Rights, mode: Mode) -> NamespaceInMaking | None:
+    """Begin to make the namespace that a tree with these rights will need; None if none can be begun now."""
+    if rights.network is not Network.ALLOW or not mode.mounts:
+        return None
+    try:
+        return begin()
+    except (Refused, Shortage):  # the tree's start says why
+        return None
+
+
 def prepare(rights: Rights, mode: Mode, env: Mapping[str, str], user: NetworkUser, *,
-            is_lazy: bool = True) -> NetworkPlace:
+            is_lazy: bool = True, begun: NamespaceInMaking | None = None) -> NetworkPlace:
     """Prepare the network of one confined tree; Refused or UsageError with one line if that is impossible.
 
     Args:
@@ -235,6 +245,7 @@ def prepare(rights: Rights, mode: Mode, env: Mapping[str, str], user: NetworkUse
         env: the variables that the tree would have without a sandbox.
         is_lazy: whether the proxy is started at the first connection; a tree that outlives its starter needs it at
             once.
+        begun: a namespace that was begun ahead, to be used unless forwards need another.
     """
     forwards = (*forwards_of(rights.host_ports), *user.forwards) if rights.network is not Network.OPEN else ()
     if not needs_proxy(rights, mode, env, has_forwards=bool(forwards)):
@@ -252,7 +263,7 @@ def prepare(rights: Rights, mode: Mode, env: Mapping[str, str], user: NetworkUse
     withheld = withheld_of(env)
     if rights.network is Network.NONE:  # its forwards alone
         env = {name: value for name, value in env.items() if name not in withheld}
-    namespace = _namespace(mode, forwards) if rights.network is not Network.OPEN else None
+    namespace = _namespace(mode, forwards, begun) if rights.network is not Network.OPEN else None
     listener = namespace.listener if namespace is not None else _listen()
     secret = "" if namespace is not None else os.urandom(16).hex()
     port = listener.getsockname()[1]
@@ -340,10 +351,13 @@ def lowest_limits(home: Path) -> Limits:
     return Limits(None, run, day)
 
 
-def _namespace(mode: Mode, forwards: Sequence[Forward] = ()) -> NetNamespace | None:
+def _namespace(mode: Mode, forwards: Sequence[Forward] = (), begun: NamespaceInMaking | None = None,
+               ) -> NetNamespace | None:
     """Return a namespace for a confined tree; None for one that is not, or if Landlock has to do without."""
     try:
-        return None if mode is Mode.NONE else create(forwards)
+        if mode is Mode.NONE:
+            return None
+        return create(forwards) if begun is None or forwards else begun.finish()
     except Refused:
         if mode.mounts:
             raise
@@ -463,6 +477,50 @@ def create(forwards: Sequence[Forward] = ()) -> NetNamespace:
 
     Refused with the reason where the machine does not allow it, Shortage where it has no room for one now.
     """
+    return begin(forwards).finish()
+
+
+class NamespaceInMaking:
+    """A network namespace that a child makes: for Linux it takes milliseconds, in which other things can be done."""
+
+    def __init__(self, program: str, channel: socket.socket, pid: int, forwards: int) -> None:
+        self._program, self._channel, self._pid, self._forwards = program, channel, pid, forwards
+
+    def finish(self) -> NetNamespace:
+        """Wait for it and return it; errors as of `create`."""
+        message, descriptors = self._receive()
+        if not message.startswith(b"ready"):
+            for descriptor in descriptors:
+                os.close(descriptor)
+            number, _, told = message.decode(errors="replace").partition(" ")
+            if int(number or 0) in ERRNOS or (int(number or 0) == errno.ENOSPC and _is_used_up()):
+                raise Shortage(f"no room for a network namespace ({told}); it is tried again")
+            raise Refused(f"network namespaces are not allowed here ({told or 'no reason'}); set network = \"none\" or "
+                          "\"open\"")
+        listener, *rest = descriptors
+        made = tuple(socket.socket(fileno=each) for each in rest[:self._forwards])
+        network, *rest = rest[self._forwards:]
+        resets = socket.socket(fileno=rest.pop()) if message == b"ready watched" else None
+        return NetNamespace(socket.socket(fileno=listener), self._program, network, rest[0] if rest else None, made,
+                            resets)
+
+    def close(self) -> None:
+        """Let go of it, unless it was finished."""
+        if self._channel.fileno() >= 0:
+            for descriptor in self._receive()[1]:
+                os.close(descriptor)
+
+    def _receive(self) -> tuple[bytes, list[int]]:
+        with self._channel:
+            message, descriptors, _, _ = socket.recv_fds(self._channel, 256, 4 + self._forwards,
+                                                         socket.MSG_CMSG_CLOEXEC)
+            with contextlib.suppress(ChildProcessError):  # the process collects all children
+                os.waitpid(self._pid, 0)
+        return message, descriptors
+
+
+def begin(forwards: Sequence[Forward] = ()) -> NamespaceInMaking:
+    """Begin what `create` does."""
     program = shutil.which("nsenter") or shutil.which("nsenter", path="/usr/bin:/bin")
     if program is None:
         raise Refused("network = \"allow\" needs the program nsenter (util-linux); install it, or set network = "
@@ -474,30 +532,15 @@ def create(forwards: Sequence[Forward] = ()) -> NetNamespace:
         if error.errno not in ERRNOS:
             raise
         raise Shortage(f"no room for a network namespace ({error.strerror}); it is tried again") from error
-    with parent, child:
+    with child:
         try:
             pid = os.fork()
         except OSError as error:
+            parent.close()
             raise Shortage(f"no room for a network namespace ({error.strerror}); it is tried again") from error
         if pid == 0:
             _make_in_child(unshare, child, forwards)
-        child.close()
-        message, descriptors, _, _ = socket.recv_fds(parent, 256, 4 + len(forwards), socket.MSG_CMSG_CLOEXEC)
-        with contextlib.suppress(ChildProcessError):  # the process collects all children
-            os.waitpid(pid, 0)
-    if not message.startswith(b"ready"):
-        for descriptor in descriptors:
-            os.close(descriptor)
-        number, _, told = message.decode(errors="replace").partition(" ")
-        if int(number or 0) in ERRNOS or (int(number or 0) == errno.ENOSPC and _is_used_up()):
-            raise Shortage(f"no room for a network namespace ({told}); it is tried again")
-        raise Refused(f"network namespaces are not allowed here ({told or 'no reason'}); set network = \"none\" or "
-                      "\"open\"")
-    listener, *rest = descriptors
-    made = tuple(socket.socket(fileno=each) for each in rest[:len(forwards)])
-    network, *rest = rest[len(forwards):]
-    resets = socket.socket(fileno=rest.pop()) if message == b"ready watched" else None
-    return NetNamespace(socket.socket(fileno=listener), program, network, rest[0] if rest else None, made, resets)
+    return NamespaceInMaking(program, parent, pid, len(forwards))
 
 
 def _is_used_up() -> bool:

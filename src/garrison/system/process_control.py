@@ -103,7 +103,7 @@ def _ancestors(pid: int, by_pid: Mapping[int, ProcessRow]) -> set[int]:
 
 
 def kill_tree(root: ProcessId | None, marker: str, *, grace: float = 5.0, limit: float = 10.0,
-              only_below: bool = False) -> list[ProcessId]:
+              only_below: bool = False, is_closed: bool = False) -> list[ProcessId]:
     """Kill an incarnation's processes: TERM, `grace` seconds, KILL, rescanning until nothing is left.
 
     Stopped processes are continued so that they receive the TERM. Zombies count as dead; their parents reap them.
@@ -111,6 +111,8 @@ def kill_tree(root: ProcessId | None, marker: str, *, grace: float = 5.0, limit:
     Args:
         limit: seconds after the grace in which all must have died.
         only_below: as for `select_targets`.
+        is_closed: the root starts nothing more that matters, and nothing below it can leave it, as it is a subreaper
+            above a namespace of processes. Then these are all, and the machine's other processes are not read.
 
     Returns:
         The processes that were signalled.
@@ -121,7 +123,8 @@ def kill_tree(root: ProcessId | None, marker: str, *, grace: float = 5.0, limit:
     kill_from = time.monotonic() + grace
     give_up = kill_from + limit
     signalled: set[ProcessId] = set()
-    while left := _find_until_sure(root, marker, signalled, only_below=only_below):
+    while left := (_find_below(root, marker, signalled) if root is not None and is_closed
+                   else _find_until_sure(root, marker, signalled, only_below=only_below)):
         now = time.monotonic()
         if now >= give_up:
             pids = ", ".join(str(process.pid) for process in left)
@@ -147,6 +150,17 @@ def _find_until_sure(root: ProcessId | None, marker: str, earlier: Iterable[Proc
     if left or -1 != before == last_pid():
         return left
     return find_remaining(root, marker, earlier, only_below=only_below, seen=seen)
+
+
+def _find_below(root: ProcessId, marker: str, earlier: Iterable[ProcessId]) -> list[ProcessId]:
+    rows = [row for pid in {process.pid for process in earlier} if (row := processes.read_row(pid)) is not None]
+    todo = deque([root.pid] if processes.is_running(root.pid, root.ticks) else ())
+    while todo:
+        pid = todo.popleft()
+        if (row := processes.read_row(pid)) is not None:
+            rows.append(row)
+            todo.extend(processes.child_pids(pid))
+    return select_targets(root, marker, rows, caller=os.getpid(), earlier=earlier, only_below=True)
 
 
 def find_remaining(root: ProcessId | None, marker: str, earlier: Iterable[ProcessId], *, only_below: bool = False,

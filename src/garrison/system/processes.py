@@ -210,11 +210,18 @@ def list_processes(seen: set[int] | None = None) -> Iterator[ProcessRow]:
         new = [pid for pid in list_pids() if pid not in seen]
         seen.update(new)
         for pid in new:
-            process = probe(pid)
-            if process is not None and not process.zombie:
-                yield ProcessRow(pid, process.ticks, process.ppid, process.comm, life_marker(pid), process.session)
+            if (row := read_row(pid)) is not None:
+                yield row
         if not new or -1 != before == last_pid():
             return
+
+
+def read_row(pid: int) -> ProcessRow | None:
+    """Return a living process with its marker; None if there is none."""
+    process = probe(pid)
+    if process is None or process.zombie:
+        return None
+    return ProcessRow(pid, process.ticks, process.ppid, process.comm, life_marker(pid), process.session)
 
 
 def list_pids() -> list[int]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import resource
+import shutil
 import subprocess
 import tempfile
 import threading
@@ -34,6 +35,8 @@ MAX_FILES, MAX_CHECKOUT, MAX_LEVELS = 500_000, 8 << 30, 200
 million files."""
 MAX_OBJECT = {"commit": 1 << 20, "tag": 1 << 20, "tree": 64 << 20}
 """Bytes of an object that git reads as a whole, wherever it looks at it."""
+MAX_KEPT = 2000
+"""Changed files that are kept for those who ask what a commit changes."""
 _LIMITS = tuple(part for setting in (
     "pack.threads=1", "core.bigFileThreshold=32m", "gc.auto=0", "core.fsync=committed,loose-object,reference",
     "core.fsmonitor=false", f"core.hooksPath={os.devnull}") for part in ("-c", setting))
@@ -58,16 +61,27 @@ def explain_excess(git: Commits, base: str, commit: str) -> str:
 
 
 def _measure(git: Commits, base: str, commit: str) -> str:
-    with git.open_scratch() as scratch:
-        folder = Path(scratch, "git")
-        make_git_directory(folder, [git.common / "objects"], is_sha256=len(commit) == 64)
+    with git.reuse_scratch() as scratch:
+        folder = scratch / "measured"
+        if not folder.is_dir():
+            new = folder.with_name("new")
+            shutil.rmtree(new, ignore_errors=True)
+            make_git_directory(new, [git.common / "objects"], is_sha256=len(commit) == 64)
+            new.rename(folder)
         try:
-            listing = run_git(folder, "rev-list", "--objects", "--no-object-names", "--filter=blob:none", commit,
-                              *(["--not", base] if base else []))
-            check_objects(folder, listing.decode().split())
-            check_checkout(folder, base, commit)
+            objects = run_git(folder, "rev-list", "--objects", "--no-object-names", "--filter=blob:none", commit,
+                              *(["--not", base] if base else [])).decode().split()
+            _count_files(folder, base, commit)
+            lines = _compare(folder, base, commit)
+            blobs = _count_blobs(lines)
+            sizes = _sizes_of(folder, [*objects, *blobs])
+            _check_sizes(objects, sizes)
+            _check_content(commit, blobs, sizes[len(objects):])
         except Excess as error:
             return error.what
+    if len(lines) <= MAX_KEPT:  # who looks at the commit next asks what it changes
+        git.note_changes(base, commit, [(about.decode(), name.decode(errors="backslashreplace"))
+                                        for about, name in lines])
     return ""
 
 
@@ -92,17 +106,18 @@ def quote_in_list(path: Path) -> str:
 
 def check_objects(folder: Path, names: Sequence[str]) -> None:
     """Refuse an object of which git makes more in memory than any honest one needs."""
-    listing = run_git(folder, "cat-file", "--batch-check=%(objecttype) %(objectsize)",
-                   text="".join(f"{name}\n" for name in names).encode()) if names else b""
-    for name, line in zip(names, listing.decode().splitlines(), strict=True):
-        kind, _, size = line.partition(" ")
-        if kind in MAX_OBJECT and int(size) > MAX_OBJECT[kind]:
-            raise Excess(f"the {kind} {name[:10]} has {int(size) / (1 << 20):.1f} MiB, more than "
-                         f"{MAX_OBJECT[kind] >> 20} MiB")
+    _check_sizes(names, _sizes_of(folder, names))
 
 
 def check_checkout(folder: Path, base: str, commit: str) -> None:
     """Refuse a commit whose checkout has more files, levels or content than a repository may gain at once."""
+    _count_files(folder, base, commit)
+    blobs = _count_blobs(_compare(folder, base, commit))
+    _check_content(commit, blobs, _sizes_of(folder, list(blobs)))
+
+
+def _count_files(folder: Path, base: str, commit: str) -> None:
+    """Refuse a commit with too many files, or levels: before git compares it, which holds all differences in memory."""
     tree = _Tally(MAX_FILES)
     try:
         run_git(folder, "ls-tree", "-r", "-z", "--name-only", commit, output=tree)
@@ -114,21 +129,43 @@ def check_checkout(folder: Path, base: str, commit: str) -> None:
         tree = _Tally(before.files + MAX_FILES)
         with suppress(_TooManyFiles):
             run_git(folder, "ls-tree", "-r", "-z", "--name-only", commit, output=tree)
-    content = _content_of(folder, base, commit) if tree.files <= tree.most else 0
-    for what, found, most in (("files", tree.files, tree.most), ("levels of folders", tree.levels, MAX_LEVELS),
-                              ("MiB of new content", content >> 20, MAX_CHECKOUT >> 20)):
+    for what, found, most in (("files", tree.files, tree.most), ("levels of folders", tree.levels, MAX_LEVELS)):
         if found > most:
             raise Excess(f"{commit[:10]} has more than {most:,} {what}")
 
 
-def _content_of(folder: Path, base: str, commit: str) -> int:
-    """Return the bytes of the files that a commit adds or changes, each counted where it is checked out."""
+def _compare(folder: Path, base: str, commit: str) -> list[tuple[bytes, bytes]]:
+    """Return git's raw lines on the files that a commit changes, each with its path."""
     base = base or run_git(folder, "mktree").decode().strip()
     fields = run_git(folder, "diff-tree", "-r", "-z", "--raw", "--no-renames", "--no-abbrev", base, commit).split(b"\0")
-    blobs = Counter(about.split(b" ")[3] for about in fields[:-1:2] if not about.endswith(b" D"))
-    sizes = run_git(folder, "cat-file", "--batch-check=%(objectsize)", text=b"".join(oid + b"\n" for oid in blobs))
-    return sum(int(size) * times for size, times in zip(sizes.split(b"\n"), blobs.values(), strict=False)
-               if size.isdigit())  # a submodule's commit is not there
+    return list(zip(fields[:-1:2], fields[1::2], strict=True))
+
+
+def _count_blobs(lines: Sequence[tuple[bytes, bytes]]) -> dict[str, int]:
+    """Return the blobs of the files that are added or changed, each with how often it is checked out. Pure."""
+    blobs = Counter(about.split(b" ")[3] for about, _ in lines if not about.endswith(b" D"))
+    return {blob.decode(): times for blob, times in blobs.items()}
+
+
+def _sizes_of(folder: Path, names: Sequence[str]) -> list[tuple[str, int]]:
+    """Return kind and bytes of these objects; 0 of one that is not there, as a submodule's commit."""
+    listing = run_git(folder, "cat-file", "--batch-check=%(objecttype) %(objectsize)",
+                      text="".join(f"{name}\n" for name in names).encode()) if names else b""
+    fields = (line.partition(" ") for line in listing.decode().splitlines())
+    return [(kind, int(size) if size.isdigit() else 0) for kind, _, size in fields]
+
+
+def _check_sizes(names: Sequence[str], sizes: Sequence[tuple[str, int]]) -> None:
+    for name, (kind, size) in zip(names, sizes, strict=False):
+        if size > MAX_OBJECT.get(kind, size):
+            raise Excess(f"the {kind} {name[:10]} has {size / (1 << 20):.1f} MiB, more than "
+                         f"{MAX_OBJECT[kind] >> 20} MiB")
+
+
+def _check_content(commit: str, blobs: Mapping[str, int], sizes: Sequence[tuple[str, int]]) -> None:
+    content = sum(size * times for (_, size), times in zip(sizes, blobs.values(), strict=True))
+    if content >> 20 > MAX_CHECKOUT >> 20:
+        raise Excess(f"{commit[:10]} has more than {MAX_CHECKOUT >> 20:,} MiB of new content")
 
 
 class _TooManyFiles(Exception):

@@ -10,7 +10,7 @@ import tempfile
 import threading
 import zlib
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
 from functools import cached_property, partial
 from pathlib import Path
@@ -24,7 +24,7 @@ from garrison.system.git.repository import GitError, GitResult, Repository, atte
 from garrison.system.git.signing import parse_ident, with_signature
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from garrison.system.git import Git
 
@@ -86,6 +86,8 @@ class Commit(NamedTuple):
 
 class Commits(Repository):
     """Branches, commits, trees and refs of a repository."""
+
+    _held_scratch: tempfile.TemporaryDirectory[str] | None = None
 
     # --- branches and commits -----------------------------------------------------------------------------------------
 
@@ -265,19 +267,29 @@ class Commits(Repository):
 
     def changes(self, old: str, new: str) -> list[ChangedPath]:
         """Return what differs between two tree-ishes; the last few answers are cached by their trees."""
+        if (known := self.known_changes(old, new)) is not None:
+            return known
         key = (self._trees.get(old, old), self._trees.get(new, new))
-        if key not in self._changes:
-            parts = self.run("diff-tree", "-r", "-z", "--no-renames", *key).out.split("\0")
-            changes = []
-            for meta, name in zip(parts[::2], parts[1::2], strict=False):
-                old_mode, mode, old_blob, blob, status = meta.split(" ")
-                changes.append(ChangedPath(name, mode, blob, status, old_mode.removeprefix(":"), old_blob))
-            if not all(map(OID.fullmatch, key)):
-                return changes
+        parts = self.run("diff-tree", "-r", "-z", "--no-renames", *key).out.split("\0")
+        return self.note_changes(*key, list(zip(parts[::2], parts[1::2], strict=False)))
+
+    def known_changes(self, old: str, new: str) -> list[ChangedPath] | None:
+        """Return what differs between two tree-ishes if that is cached, else None."""
+        return self._changes.get((self._trees.get(old, old), self._trees.get(new, new)))
+
+    def note_changes(self, old: str, new: str, lines: Sequence[tuple[str, str]]) -> list[ChangedPath]:
+        """Cache what differs between two tree-ishes, by git's raw lines and the paths that they are about; return it.
+        """
+        changes = []
+        for meta, name in lines:
+            old_mode, mode, old_blob, blob, status = meta.split(" ")
+            changes.append(ChangedPath(name, mode, blob, status, old_mode.removeprefix(":"), old_blob))
+        key = (self._trees.get(old, old), self._trees.get(new, new))
+        if all(map(OID.fullmatch, key)):
             if len(self._changes) >= _CACHED_DIFFS:
                 self._changes.clear()
             self._changes[key] = changes
-        return self._changes[key]
+        return changes
 
     @cached_property
     def _changes(self) -> dict[tuple[str, str], list[ChangedPath]]:
@@ -534,6 +546,24 @@ class Commits(Repository):
         """Make a folder in `scratch` for as long as its context lasts."""
         self.make_folder(self.scratch)
         return tempfile.TemporaryDirectory(prefix=f"objects-{os.getpid()}-", dir=self.scratch)
+
+    def hold_scratch(self) -> None:
+        """Have `reuse_scratch` give one folder until `release_scratch`: for a process that asks again and again."""
+        self._held_scratch = self.open_scratch()
+
+    def release_scratch(self) -> None:
+        if self._held_scratch is not None:
+            self._held_scratch.cleanup()
+            self._held_scratch = None
+
+    @contextmanager
+    def reuse_scratch(self) -> Iterator[Path]:
+        """Give a folder in `scratch`; it may hold what its last user left, if this object holds one."""
+        if self._held_scratch is not None and (held := Path(self._held_scratch.name)).is_dir():
+            yield held
+            return
+        with self.open_scratch() as folder:
+            yield Path(folder)
 
     def clear_scratch(self) -> None:
         """Remove what killed processes left in `scratch`."""

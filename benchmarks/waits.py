@@ -1,17 +1,20 @@
 """Waits: what a user waits for, each row with its goal, and how it grows, in one run of at most ten minutes.
 
-    .venv/bin/python benchmarks/waits.py [--rows script,first,memory,turn,status,landing,kill,git,setup] [--rounds N]
-                                         [--beside CHECKOUT] [--json]
+    .venv/bin/python benchmarks/waits.py [--rows script,first,memory,turn,status,node,growth,landing,kill,git,setup]
+                                         [--rounds N] [--nodes 10,100] [--beside CHECKOUT] [--json]
 
 Rows: `script` (CPU of a script command, and of Python with the two libraries that every command needs), `first` (from
 `garrison run` in a warm home to the first byte of its command agent, and the CPU of all processes until then), `memory`
 (proportional memory of a chain with one waiting agent, and of each further node), `turn` (CPU that a guardian of 10,
 100 and 1,000 nodes needs for a signal, two of them at work), `status` (CPU of `garrison status` in a home of 5, 50 and
-500 runs, all but one of them ended). The other rows are those of the programs that have them: `landing`
-(`merge_queue.py`), `kill` (`supervision.py`), `git` (`sandbox.py`), `setup` (`setups.py`).
+500 runs, all but one of them ended), `node` (CPU a node, of all that a run of 10 and 100 trivial nodes starts, or of as
+many as `--nodes` says: 1,000 take ten minutes), `growth` (CPU of a landing with an empty gate by entries that wait,
+entries that have landed, and files of the repository). The other rows are those of the programs that have them:
+`landing` (`merge_queue.py`), `kill` (`supervision.py`), `git` (`sandbox.py`), `setup` (`setups.py`).
 
 `exponent` is the k of n ** k between the two largest sizes; above 1 it grows faster than what it is for. With
-`--beside`, another checkout with its `.venv` is measured as well, by turns, for `script`, `first` and `status`.
+`--beside`, another checkout with its `.venv` is measured as well, by turns, for `script`, `first`, `status`, `node` and
+`growth`.
 """
 
 from __future__ import annotations
@@ -43,6 +46,7 @@ from support import git, make_repository, processes  # noqa: E402
 
 SIZES = (10, 100, 1000)
 RUNS = (5, 50, 500)
+GROWTH = {"waiting": (10, 100, 1000), "landed": (10, 100, 1000), "files": (100, 1000, 10_000)}
 POKES = 20
 PATIENCE = 120.0
 
@@ -61,8 +65,9 @@ def clean_environment(home: Path) -> dict[str, str]:
 class Waits:
     """The rows; `checkouts` is name → folder, this one first."""
 
-    def __init__(self, root: Path, rounds: int, checkouts: dict[str, Path], table: Table) -> None:
-        self.root, self.rounds, self.checkouts, self.table = root, rounds, checkouts, table
+    def __init__(self, root: Path, rounds: int, nodes: tuple[int, ...], checkouts: dict[str, Path],
+                 table: Table) -> None:
+        self.root, self.rounds, self.nodes, self.checkouts, self.table = root, rounds, nodes, checkouts, table
 
     def add(self, row: str, what: str, value: str, goal: str, **figures: float) -> None:
         self.table.add(row, what, f"{value:30} goal {goal}", goal=goal, **figures)
@@ -181,6 +186,52 @@ class Waits:
                      f"{', '.join(f'{each:.0f}' for each in values)} ms CPU, exponent {exponent(RUNS, values):.2f}",
                      "≤ 200 ms", cpu_ms=values[-1], exponent=exponent(RUNS, values))
 
+    def node(self) -> None:
+        """Run graphs of nodes that are all free, eight at a time, each a sleep and a file."""
+        found: dict[str, list[float]] = {name: [] for name in self.checkouts}
+        for size in self.nodes:
+            for name, folder in self.checkouts.items():
+                found[name].append(self._cost_of_nodes(folder, size, f"node-{len(found[name])}-{name}"))
+        for name, values in found.items():
+            grows = f", exponent {1 + exponent(self.nodes, values):.2f}" if len(values) > 1 else ""
+            self.add("node", f"a node of {', '.join(map(str, self.nodes))}, {name}",
+                     f"{', '.join(f'{each:.0f}' for each in values)} ms CPU{grows}", "≤ 60 ms, exponent 1",
+                     **{f"n{size}": each for size, each in zip(self.nodes, values, strict=True)})
+
+    def _cost_of_nodes(self, checkout: Path, size: int, place: str) -> float:
+        """Return the milliseconds of CPU a node, of all that a run starts, without what its launch costs alone."""
+        home, project = self._user(place)
+        names = [f"n{number}" for number in range(size)]
+        graph = home / "nodes.dot"
+        graph.write_text("digraph nodes { flow=dag; goal=\"cost\"; start [shape=Mdiamond]; exit [shape=Msquare];\n"
+                         + "\n".join(f'{name} [shape=box, command="sleep 0.2; echo {name} > {name}.txt"]; '
+                                     f"start -> {name}; {name} -> exit;" for name in names) + "\n}\n")
+        done = subprocess.run(
+            [sys.executable, HERE / "reaped.py", checkout / ".venv/bin/garrison", "launch", graph, "--target-dir",
+             project, "--run", "r", "--gate", "true", "--setup", "", "--max-agents", "8", "--max-steps",
+             str(10 * size + 100)], env=clean_environment(home), capture_output=True, text=True, check=False)
+        landed = sum((project / f"{name}.txt").exists() for name in names)
+        if done.returncode or landed != size:
+            raise SystemExit(f"{landed} of {size} nodes landed:\n{done.stderr[-2000:]}")
+        return 1000 * float(done.stdout) / size
+
+    def growth(self) -> None:
+        """Land five entries, each in a queue of its own process, of each size."""
+        for what, sizes in GROWTH.items():
+            found: dict[str, list[float]] = {name: [] for name in self.checkouts}
+            for size in sizes:
+                for name, folder in self.checkouts.items():
+                    done = subprocess.run([folder / ".venv/bin/python", HERE / "merge_growth.py", what, str(size)],
+                                          capture_output=True, text=True, check=False)
+                    if done.returncode:
+                        raise SystemExit(f"merge_growth.py failed:\n{done.stderr}")
+                    found[name].append(float(done.stdout))
+            for name, values in found.items():
+                self.add("growth", f"a landing, {', '.join(f'{size:,}' for size in sizes)} {what}, {name}",
+                         f"{', '.join(f'{each:.0f}' for each in values)} ms CPU, exponent "
+                         f"{exponent(sizes, values):.2f}", "flat", exponent=exponent(sizes, values),
+                         **{f"n{size}": each for size, each in zip(sizes, values, strict=True)})
+
     def _of_another(self, row: str, goals: dict[str, str], program: str, *words: str) -> None:
         """Run another program, and repeat its lines that begin with a word of `goals`."""
         done = subprocess.run([sys.executable, HERE / program, *words, "--json"], capture_output=True, text=True,
@@ -233,19 +284,21 @@ def poke(crew: Crew) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--rows", default="script,first,memory,turn,status,landing,kill,git,setup")
+    parser.add_argument("--rows", default="script,first,memory,turn,status,node,growth,landing,kill,git,setup")
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--nodes", default="10,100", help="sizes of the row `node` (%(default)s)")
     parser.add_argument("--beside", type=Path)
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     checkouts = {"this": ROOT} | ({"beside": given.beside.resolve()} if given.beside else {})
     table = Table(given.json, (8, 58))
     with tempfile.TemporaryDirectory(prefix="garrison-bench-", ignore_cleanup_errors=True) as folder, table.machine():
-        waits = Waits(Path(folder), given.rounds, checkouts, table)
+        nodes = tuple(int(size) for size in given.nodes.split(","))
+        waits = Waits(Path(folder), given.rounds, nodes, checkouts, table)
         rows: dict[str, Callable[[], None]] = {
             "script": waits.script, "first": waits.first, "memory": waits.memory, "turn": waits.turn,
-            "status": waits.status, "landing": waits.landing, "kill": waits.kill, "git": waits.git,
-            "setup": waits.setup}
+            "status": waits.status, "node": waits.node, "growth": waits.growth, "landing": waits.landing,
+            "kill": waits.kill, "git": waits.git, "setup": waits.setup}
         for row in given.rows.split(","):
             rows[row]()
 

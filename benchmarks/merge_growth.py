@@ -2,8 +2,8 @@
 
     python benchmarks/merge_growth.py waiting|landed|files SIZE
 
-`waiting`: entries that wait behind it. `landed`: entries that landed before it. `files`: of the repository. The median of
-five landings, of this process and all that it starts. It measures the garrison of the Python that runs it.
+`waiting`: entries that wait behind it. `landed`: entries that landed before it. `files`: of the repository. The median
+of five landings, of this process and all that it starts. It measures the garrison of the Python that runs it.
 """
 
 from __future__ import annotations

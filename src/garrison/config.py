@@ -147,7 +147,7 @@ class AgentsConfig(Value):
 AGENTS_KEYS = tuple(readers_of(AgentsConfig))
 
 
-class AgentConfig(Value):
+class AgentTable(Value):
     """A profile `[agents.NAME]`; its table has the keys that depend on its kind as well."""
 
     name: str
@@ -516,7 +516,7 @@ class ConfigFile(Value):
     table: Table
     """The whole file."""
 
-    def agents(self) -> list[AgentConfig]:
+    def agents(self) -> list[AgentTable]:
         """Return the agent profiles; UsageError if they are malformed."""
         agents = self.table.below("agents")
         return [parse_agent(agents.below(name)) for name, table in agents.require(("NAME = {…}",)).items()
@@ -574,7 +574,7 @@ def read_config(home: Path) -> ConfigFile:
         raise RecordUnreadable(path, str(error.strerror).lower()) from error
 
 
-def parse_agent(table: Table) -> AgentConfig:
+def parse_agent(table: Table) -> AgentTable:
     """Parse a table `[agents.NAME]`; UsageError if it is not a table, or of no known kind."""
     name = table.keys[-1]
     if not isinstance(table.values, dict) and (near := nearest(name, AGENTS_KEYS)):
@@ -582,7 +582,7 @@ def parse_agent(table: Table) -> AgentConfig:
     kind = kind_of(name, table.require(("kind", "argv", "env", "success")))
     if kind not in AGENT_KINDS and kind not in (kinds := offered(PluginGroup.AGENTS)):
         kind = table.value("kind", one_of(*AGENT_KINDS, *kinds), kind)
-    return AgentConfig(name, str(kind), table, table.value("env", as_strings, ()), table.values.get("failover"))
+    return AgentTable(name, str(kind), table, table.value("env", as_strings, ()), table.values.get("failover"))
 
 
 def kind_of(name: str, table: Mapping[str, object]) -> object:

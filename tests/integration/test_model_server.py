@@ -19,7 +19,7 @@ import yaml
 
 from garrison.testing.model_apis import MESSAGES
 from garrison.testing.model_server import ModelServer
-from garrison.testing.request import Message, Request
+from garrison.testing.request import Request, RequestMessage
 from garrison.testing.script import Player, load_script, parse_script
 from garrison.testing.turn import Fault, ScriptError, Turn, Usage, result, say, thinking, use
 from garrison.testing.turn import text as words_of
@@ -357,7 +357,7 @@ def test_a_request_is_read_as_the_cli_sends_it() -> None:
     assert (asked.system, asked.prompts, asked.step, asked.results) == ("be kind\nand brief", ("first",), 2, ())
     earlier = replace(asked, messages=asked.messages[:4])
     assert earlier.results == (result("t", "no such file", is_error=True),)
-    assert replace(asked, messages=(Message("user", (words_of("a"),)),)).step == 0
+    assert replace(asked, messages=(RequestMessage("user", (words_of("a"),)),)).step == 0
 
 
 @pytest.mark.traced

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from garrison.agents.profile import OutsideKey
     from garrison.agents.program_stream import StreamFormat
     from garrison.agents.session_options import SessionOptions
-    from garrison.config import AgentConfig
+    from garrison.config import AgentTable
 
 RULES = ("exit_zero", "result_file")
 PROMPT = "prompt"
@@ -108,7 +108,7 @@ class CommandProfile(Value, Profile):
     """Seconds without output or use of a processor after which it counts as hung; None: its timeout bounds it."""
 
     @classmethod
-    def read(cls, config: AgentConfig) -> CommandProfile:
+    def read(cls, config: AgentTable) -> CommandProfile:
         """Return the profile of a table, whose other keys `agents.config_check` tells; UsageError for an invalid one.
         """
         own, table = config.table, config.table

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from garrison.agents.base import Agent, Assignment
-    from garrison.config import AgentConfig
+    from garrison.config import AgentTable
 
 
 class PluginProfile(Value, Profile):
@@ -45,7 +45,7 @@ class PluginProfile(Value, Profile):
     fills_variables: ClassVar[bool] = False
 
     @classmethod
-    def read(cls, config: AgentConfig) -> PluginProfile:
+    def read(cls, config: AgentTable) -> PluginProfile:
         settings = {name: value for name, value in config.settings.items() if name not in LIMITS}
         return cls(config.name, config.kind, config.where, settings, config.env, read_limits(config.table))
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from garrison.agents.base import Agent, Assignment
     from garrison.agents.session_options import SessionOptions
-    from garrison.config import AgentConfig
+    from garrison.config import AgentTable
 
 BUDGETS = ("budget", "budget_run", "budget_day")
 """Settings that limit what an agent may cost: its node, its run, the home in a day."""
@@ -86,7 +86,7 @@ class Profile:
     # ---- config.toml
 
     @classmethod
-    def read(cls, config: AgentConfig) -> Profile:
+    def read(cls, config: AgentTable) -> Profile:
         """Read the profile of a table; UsageError for an invalid one."""
         raise NotImplementedError
 

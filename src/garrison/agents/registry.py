@@ -55,7 +55,7 @@ from garrison.values import Value, replace
 if TYPE_CHECKING:
     from garrison.agents.base import Agent
     from garrison.agents.profile import OutsideKey
-    from garrison.config import AgentConfig, ConfigFile
+    from garrison.config import AgentTable, ConfigFile
     from garrison.records.budget import Limits
     from garrison.sandbox.place import Rights
 
@@ -72,7 +72,7 @@ class SessionProfile(Value, Profile):
     options: SessionOptions
 
     @classmethod
-    def read(cls, config: AgentConfig) -> SessionProfile:
+    def read(cls, config: AgentTable) -> SessionProfile:
         """Read the options and the agent that it runs; UsageError if that is itself."""
         table = config.table
         options = table.read(SessionOptions, others=(OF, *PROFILE_KEYS, *PROFILE_RIGHTS))
@@ -471,7 +471,7 @@ def _read_preset(preset: Preset, defaults: Mapping[str, object]) -> Profile:
     return _read_profile(parse_agent(file.below("agents", preset.name)), defaults)
 
 
-def _read_profile(config: AgentConfig, defaults: Mapping[str, object]) -> Profile:
+def _read_profile(config: AgentTable, defaults: Mapping[str, object]) -> Profile:
     """Read a profile by its kind, with what `[agents]` says of every agent; a plug-in's is checked by who uses it."""
     kind = kind_of_profile(config.kind)
     stated = {"turns": AgentsConfig().turns, **defaults}

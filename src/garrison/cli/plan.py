@@ -35,6 +35,7 @@ from garrison.plan.proposal import CHECK, NO_PAST, Past, PlanRules
 from garrison.plan.store import PlanAnswer, PlanRecord, Plans, PlanStage
 from garrison.processes.runtime import Runtime
 from garrison.records import atomic
+from garrison.records.costs import spent_by
 from garrison.records.identity import Identity
 from garrison.records.names import launcher_key
 from garrison.records.run import LAND_NODE
@@ -563,7 +564,7 @@ class PlanSession:
         """Return the US dollars that are left of the first approval; None for no limit."""
         if self.plan.approved is None:
             return None
-        spent = sum(history.spent_by(self.runtime.home, run) for run in self.plan.runs)
+        spent = sum(spent_by(self.runtime.home, run) for run in self.plan.runs)
         return self.plan.approved - spent - max(0.0, self.plans.spent(self.plan.id) - self.plan.planned)
 
     def _within(self, graph: Graph) -> Graph:

@@ -231,7 +231,7 @@ def _read_budget(option: str, usd: float | None) -> float | None:
 
 def _when_of(schedules: Schedules, name: str, now: float) -> str:
     found = schedules.read(name)
-    return _when(policy.next_due(found, schedules.handled(name), now, zone_of(found)), found)
+    return _when(schedules.next_due(found, now), found)
 
 
 def _when(due: float | None, schedule: Schedule) -> str:

@@ -16,7 +16,6 @@ from garrison.values import Value, median
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
     from garrison.processes.runtime import Runtime
 
@@ -43,9 +42,9 @@ def read_history(runtime: Runtime, repo: str) -> Mapping[str, AgentHistory]:
             launch = load_launch(files)
             if launch is None or launch.adhoc or launch.repo != repo:
                 continue
-            spent = {node: sum(costs.total(costs.read_usage(path)).usd for _, found, path in
-                               costs.usage_files(runtime.home, run) if found == node)
-                     for node in {node for _, node, _ in costs.usage_files(runtime.home, run)}}
+            spent = dict[str, float]()
+            for _, node, path in costs.usage_files(runtime.home, run):
+                spent[node] = spent.get(node, 0.0) + costs.total(costs.read_usage(path)).usd
             for node, took in _durations(files).items():
                 task = read_json(files.attempt(node, 1) / "task.json")
                 agent = str(task.get("agent", "")) if isinstance(task, dict) else ""
@@ -56,11 +55,6 @@ def read_history(runtime: Runtime, repo: str) -> Mapping[str, AgentHistory]:
         if looked == RUNS:
             break
     return {agent: AgentHistory(_money(usd.get(agent, ())), _age(took), len(took)) for agent, took in seconds.items()}
-
-
-def spent_by(home: Path, run: str) -> float:
-    """Return the US dollars that a run has cost so far."""
-    return sum(costs.total(costs.read_usage(path)).usd for _, _, path in costs.usage_files(home, run))
 
 
 def _durations(files: RunFiles) -> dict[str, float]:

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 from garrison.errors import AlreadyAlive, NotFound, Refused
 from garrison.records import atomic, record
-from garrison.records.costs import PLANS, total, usage_files
-from garrison.records.costs import read_usage as read_usage_file
+from garrison.records.costs import PLANS, spent_by
 from garrison.records.life_lock import hold
 from garrison.records.names import check_run, to_run_stem
 from garrison.records.record import Record, stated
@@ -150,4 +149,4 @@ class Plans:
 
     def spent(self, name: str) -> float:
         """Return the US dollars that planning has cost so far, as far as that is known."""
-        return sum(total(read_usage_file(path)).usd for _, _, path in usage_files(self.home, f"{PLANS}/{name}"))
+        return spent_by(self.home, f"{PLANS}/{name}")

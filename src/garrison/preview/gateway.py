@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 MAX_HEAD = 64 << 10
 """Bytes of a request's or a response's head: development servers set many cookies."""
 MAX_CONNECTIONS = 256
+"""Connections of browsers at once; a page opens some dozen."""
 WAITS = ClientWaits()
 """An answer is waited for as long as the browser waits: it may be a stream of events."""
 TUNNEL_SECONDS = 12 * 3600.0

@@ -9,7 +9,7 @@ their sockets where only their user reaches them, and no port is opened on eithe
 | what ends | then |
 |---|---|
 | the preview here, also by a kill | the far end's standard input does, and the far end with it |
-| the far end, the host, or the way to it | the preview stays, and another far end is started where the node is then |
+| the far end, the host, or the way to it | the preview waits, and another far end is started where the node is then |
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING
 
 from garrison.backoff import Backoff
 from garrison.errors import GarrisonError, RecordCorrupt
+from garrison.preview.gateway import TUNNEL_SECONDS
 from garrison.preview.listeners import Tree
 from garrison.preview.service import FOLDER, LOOK_SECONDS, SIGNALS, NodeAtWork
 from garrison.preview.ways import NodeWay
@@ -55,7 +56,6 @@ if TYPE_CHECKING:
 
 RETRY = Backoff(1.0, 15.0)
 """Before another far end is started in place of one that has ended."""
-IDLE_SECONDS = 12 * 3600.0
 _PREFIX = "garrison-preview-"
 """Begins the names of sockets that lie in /tmp, since the home's path is too long for them."""
 _JUST_BOUND = 1.0
@@ -68,6 +68,7 @@ SSH_FAILED = 255
 """Exit code of ssh itself."""
 _CHUNK, _MAX_LINE = 64 << 10, 1 << 20
 _PORT_LINE = 8
+"""Bytes of the line that names a port: a longer one does not come from garrison."""
 
 
 class HostView(Value):
@@ -321,7 +322,7 @@ class FarEnd:
             if len(line) <= _PORT_LINE and line.strip().isdigit():
                 port = int(line)
                 way = self._ways.setdefault(port, NodeWay(self._subject.look, port))
-                await join_to(client, way.open(), IDLE_SECONDS)
+                await join_to(client, way.open(), TUNNEL_SECONDS)
 
     async def _close(self) -> None:
         await self._clients.end()

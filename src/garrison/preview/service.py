@@ -7,6 +7,7 @@ process: what a killed one left is not a preview.
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import secrets
 import signal
@@ -288,14 +289,10 @@ def _listen(listen: str, port: int) -> list[socket.socket]:
     try:
         return [first, _bind(socket.AF_INET6, "::1", first.getsockname()[1])]
     except OSError as error:
-        if error.errno in _NO_V6:
+        if error.errno in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):  # a machine without IPv6
             return [first]
         first.close()  # another program has the port there, which a browser would reach
         raise
-
-
-_NO_V6 = (97, 99)
-"""EAFNOSUPPORT and EADDRNOTAVAIL: a machine without IPv6."""
 
 
 def _bind(family: socket.AddressFamily, address: str, port: int) -> socket.socket:

@@ -254,6 +254,11 @@ def usage_files(home: Path, run: str | None = None, node: str | None = None) -> 
         yield from _files_of_runs(home / "usage", run or f"{PIPELINES}/*", node)
 
 
+def spent_by(home: Path, run: str) -> float:
+    """Return the US dollars that a run, or what stands for one (`usage_files`), has cost so far, as far as is known."""
+    return sum(total(read_usage(path)).usd for _, _, path in usage_files(home, run))
+
+
 def _files_of_runs(root: Path, nodes: str, node: str | None) -> Iterator[tuple[str, str, Path]]:
     """Yield what `usage_files` does for the folders of nodes below those that match `nodes`."""
     # Not `**`: an attempt's folder may contain a home with all that its programs have installed.

@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING
 from garrison.errors import GarrisonError, NotFound, RecordError, Refused, UsageError
 from garrison.launch.own_command import begin_run, run_command, start_worker
 from garrison.processes.runtime import Runtime
-from garrison.records import atomic, costs, record
+from garrison.records import atomic, record
+from garrison.records.costs import spent_by
 from garrison.records.life_lock import hold, is_held
 from garrison.records.run import RunFiles
 from garrison.run.status import Status, run_statuses
@@ -113,6 +114,10 @@ class Schedules:
                  if _STEM.match(each)]
         return datetime.strptime(max(stems), STAMP).replace(tzinfo=UTC).timestamp() if stems else 0.0
 
+    def next_due(self, schedule: Schedule, now: float) -> float | None:
+        """Return when a schedule is due next, in seconds since 1970; None if it never is."""
+        return policy.next_due(schedule, self.handled(schedule.name), now, zone_of(schedule))
+
     def find_start(self, name: str, stem: str) -> ScheduledStart | None:
         """Return the start with a file's stem that is not over, None if there is none."""
         path = self._start_path(name, stem)
@@ -124,6 +129,7 @@ class Schedules:
         if not start.is_over:
             atomic.write(path, record.encode(start))
             return
+        # The history first: a start in both is over, one in neither would be due and begun once more.
         history = atomic.make_directory(self.folder / name / HISTORY)
         atomic.write(history / path.name, record.encode(start))
         for each in (path, path.with_suffix(".life")):
@@ -335,8 +341,7 @@ def spent_in_week(schedules: Schedules, name: str, now: float) -> float:
 
 
 def _spent(schedules: Schedules, starts: Iterable[ScheduledStart]) -> float:
-    return sum(costs.total(costs.read_usage(path)).usd for start in starts for run in start.runs
-               for _, _, path in costs.usage_files(schedules.home, run))
+    return sum(spent_by(schedules.home, run) for start in starts for run in start.runs)
 
 
 # ---------------------------------------------------------------------------------------------------------------- views
@@ -367,7 +372,7 @@ def show_all(schedules: Schedules, now: float) -> list[ShownSchedule]:
 
 def _show(schedules: Schedules, name: str, now: float) -> ShownSchedule:
     found, starts = schedules.read(name), schedules.starts(name)
-    due = policy.next_due(found, schedules.handled(name), now, zone_of(found))
+    due = schedules.next_due(found, now)
     return ShownSchedule(name, found.times, found.zone, found.words, found.repo, iso(due) if due else "", found.paused,
                          word_of(starts[-1]) if starts else "", next((run for start in reversed(starts)
                                                                       for run in start.runs), ""),
@@ -392,8 +397,7 @@ def arm(schedules: Schedules, now: float) -> bool:
     manager = systemd.find_manager(os.environ)
     if manager is None:
         return False
-    due = [at for name in schedules.names() if (at := policy.next_due(
-        schedule := schedules.read(name), schedules.handled(name), now, zone_of(schedule))) is not None]
+    due = [at for name in schedules.names() if (at := schedules.next_due(schedules.read(name), now)) is not None]
     if not due:
         return False
     systemd.call(manager, [manager.systemctl, "--user", "stop", f"{systemd.alarm_unit(schedules.home)}.timer"])

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import msgspec
 
 from garrison.records.record import read_foreign
-from garrison.testing.request import Message, Request
+from garrison.testing.request import Request, RequestMessage
 from garrison.testing.turn import Block, ScriptError, Turn, Usage, result, text, thinking, use
 from garrison.values import Value, replace
 
@@ -73,12 +73,12 @@ class _Named(Value):
     name: str = ""
 
 
-def _in_messages(said: Iterable[tuple[str, Block]]) -> tuple[Message, ...]:
+def _in_messages(said: Iterable[tuple[str, Block]]) -> tuple[RequestMessage, ...]:
     """Return blocks and who said them as messages.
 
     What the model answers at once is one message here, also in an API that has an item for each part; so are results.
     """
-    found: list[Message] = []
+    found: list[RequestMessage] = []
     for role, block in said:
         last = found[-1] if found else None
         results = role == "user" and last is not None and {block.type, *(each.type for each in last.content)} == {
@@ -86,7 +86,7 @@ def _in_messages(said: Iterable[tuple[str, Block]]) -> tuple[Message, ...]:
         if last is not None and role == last.role and (role == "assistant" or results):
             found[-1] = replace(last, content=(*last.content, block))
         else:
-            found.append(Message(role, (block,)))
+            found.append(RequestMessage(role, (block,)))
     return tuple(found)
 
 
@@ -155,8 +155,8 @@ class _MessageOfMessages(Value):
     content: str | tuple[_Part, ...] = ()
 
     @property
-    def message(self) -> Message:
-        return Message(self.role, (text(self.content),) if isinstance(self.content, str) else
+    def message(self) -> RequestMessage:
+        return RequestMessage(self.role, (text(self.content),) if isinstance(self.content, str) else
                        tuple(part.block for part in self.content))
 
 

@@ -16,7 +16,7 @@ _CLI_TEXTS = ("<system-reminder>", "[Request interrupted by user", "[Your previo
 """Beginnings of the texts that the CLIs of agents themselves add to user messages."""
 
 
-class Message(Value):
+class RequestMessage(Value):
     """What somebody said at once."""
 
     role: str
@@ -41,7 +41,7 @@ class Request(Value):
     tools: tuple[str, ...] = ()
     told: str = ""
     """The text for the system that stands apart from the messages."""
-    messages: tuple[Message, ...] = ()
+    messages: tuple[RequestMessage, ...] = ()
     number: int = 0
     """Number of the request on this server, from 1."""
     body: object = None

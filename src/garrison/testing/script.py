@@ -39,7 +39,7 @@ class Answer(Value):
     step: int = 0
 
 
-class Conversation(Value):
+class ScriptedConversation(Value):
     """Turns for the requests that match `when`: field of `FIELDS` → regular expression."""
 
     name: str
@@ -71,7 +71,7 @@ class Conversation(Value):
 class Script:
     """A script being played: a callable, or conversations, with the faults that have occurred."""
 
-    def __init__(self, player: Player | None = None, conversations: tuple[Conversation, ...] = (),
+    def __init__(self, player: Player | None = None, conversations: tuple[ScriptedConversation, ...] = (),
                  key: str = "") -> None:
         self._player, self._conversations, self._key = player, conversations, key
         self._fault_counts: Counter[tuple[str, str, int, int]] = Counter()
@@ -179,7 +179,7 @@ def parse_script(given: object, where: str = "script") -> Script:
     return Script(None, parsed, _expression(table.get("key", ""), f"{where}, key"))
 
 
-def _conversation(given: object, index: int, where: str) -> Conversation:
+def _conversation(given: object, index: int, where: str) -> ScriptedConversation:
     where = f"{where}, conversation {index}"
     table = check_keys(given, {"name", "when", "turns", "repeat", "misbehaves"}, where)
     misbehaves = str(table.get("misbehaves", ""))
@@ -191,7 +191,8 @@ def _conversation(given: object, index: int, where: str) -> Conversation:
     when = check_keys(table.get("when", {}), set(FIELDS), f"{where}, when")
     turns = tuple(_turn(turn, f"{where}, turn {number}") for number, turn in enumerate(said, 1))
     expressions = {name: _expression(pattern, f"{where}, when") for name, pattern in when.items()}
-    return Conversation(str(table.get("name", index)), expressions, turns, bool(table.get("repeat")), misbehaves)
+    name = str(table.get("name", index))
+    return ScriptedConversation(name, expressions, turns, bool(table.get("repeat")), misbehaves)
 
 
 def _turn(given: object, where: str) -> Turn:

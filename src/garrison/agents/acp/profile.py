@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from garrison.agents.acp.attempt import AcpAgent
     from garrison.agents.base import Assignment
     from garrison.agents.profile import OutsideKey
-    from garrison.config import AgentConfig
+    from garrison.config import AgentTable
 
 
 class AcpProfile(Value, Profile):
@@ -38,7 +38,7 @@ class AcpProfile(Value, Profile):
     """On what its calls of model APIs may cost, where the run's proxy makes them."""
 
     @classmethod
-    def read(cls, config: AgentConfig) -> AcpProfile:
+    def read(cls, config: AgentTable) -> AcpProfile:
         return cls(config.name, from_profile(config.table), config.env, read_limits(config.table))
 
     @classmethod

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from garrison.agents.claude.attempt import ClaudeAgent
     from garrison.agents.claude.log_in import OutsideLogIn
     from garrison.agents.session_options import SessionOptions
-    from garrison.config import AgentConfig
+    from garrison.config import AgentTable
     from garrison.records.budget import Limits
 
 _OF_CLOUDS = "CLAUDE_CODE_USE_"
@@ -56,7 +56,7 @@ class ClaudeProfile(Value, Profile):
     env: tuple[str, ...] = ENVIRONMENT
 
     @classmethod
-    def read(cls, config: AgentConfig) -> ClaudeProfile:
+    def read(cls, config: AgentTable) -> ClaudeProfile:
         return cls(config.name, from_profile(config.table), (*ENVIRONMENT, *config.env))
 
     @classmethod

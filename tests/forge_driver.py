@@ -92,20 +92,20 @@ class Driver:
         self.told: list[str] = []
         self.record(NodeChanged("work", "pending"))
         self.record(RunChanged("running"))
-        self._begin()
+        self.begin()
 
-    def _begin(self) -> None:
+    def begin(self) -> None:
         self.state: RunState = replay_run(self.entries, PLAN.program, RUN)
-        self.worker = ForgeWorker(self._open, self.options.poll, self.options.settle)
+        self.worker = ForgeWorker(self.open, self.options.poll, self.options.settle)
 
-    def _open(self) -> PullRequestClient:
+    def open(self) -> PullRequestClient:
         forge: Any = MemoryForge(self.world, self.fault, self.login)
         return PullRequestClient(forge, Git(self.repo), self.launch, self.options, lambda *_: "work")
 
     def kill(self) -> None:
         """Kill the guardian: its journal, the repository and the forge stay."""
         self.kills += 1
-        self._begin()
+        self.begin()
 
     def record(self, event: Any) -> None:
         entry = Entry(len(self.entries) + 1, 1, "t", iso(self.now), event.kind, encode(event))
@@ -174,13 +174,10 @@ class Driver:
         worker = self.worker
         worker.facts = None
         try:
-            if worker._client is None:
-                worker._client = self._open()
-            answer = worker._do(step, self.state.pull_request, "Title")
+            worker.work(step, self.state.pull_request, "Title")
         except Killed:
             self.kill()
             return
-        worker._answers.put(answer)
         worker.is_busy = True
 
     def _act(self, action: Action) -> None:

@@ -102,7 +102,7 @@ class Story:
                 self.people()
                 self._settle()
         with mock.patch.object(self, "fault", lambda _: ""), mock.patch.object(self.driver, "fault", lambda _: ""):
-            self.driver._begin()
+            self.driver.begin()
             self._finish()
         return self.check()
 

@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from tests.simulator.mutations import _at, _bug
+from tests.simulator.mutations import at, bug
 
 if TYPE_CHECKING:
     from garrison.node.worktree import AttemptWorktree
@@ -33,27 +33,27 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 HOUR = 3600.0
 PLANTED = (
-    _bug("trouble: adopted", "a branch that another home or a person made is taken for the run's own",
-         _at("node/worktree.py", "AttemptWorktree.prepare", "condition", "False", "BEGUN")),
-    _bug("trouble: same id", "a new home takes the id of another one's run",
-         _at("system/git/rescues.py", "Rescues.find_refs_of_runs", "return", "{}"),
-         _at("launch/launch.py", "_hold_id", "return", "''", nth=2)),
-    _bug("trouble: foreign clean", "a clean-up touches what another home's run of that id made",
-         _at("doctor/cleanup.py", "plan_cleanup", "condition", "False", "holds_id")),
-    _bug("trouble: no room", "a full disk is no reason to wait",
-         _at("system/machine.py", "find_hindrance", "return", "None")),
-    _bug("trouble: registration", "a damaged registration of a worktree is left as it is",
-         _at("system/git/repository.py", "Repository._mend", "condition", "True", "REPAIR")),
-    _bug("trouble: gc", "nobody looks whether a gc took what was written before it had a ref",
-         _at("system/git/damage.py", "GcWatch.has_seen_gc", "return", "False")),
-    _bug("trouble: clock", "a paused queue waits for a time that was skipped when the clock was set back",
-         _at("merge/state.py", "Pause.is_retry_due", "comparison", "0 <= x1 - from_iso(p1.at)", "retry_after", 2)),
-    _bug("trouble: target gone", "a target that is gone is no reason to wait",
-         _at("merge/processor.py", "MergeProcessor._find_tip", "condition", "False", nth=1)),
-    _bug("trouble: undone", "landings that a person took back stay landed",
-         _at("merge/queue.py", "find_undone", "return", "[]", "LandingsUndone")),
-    _bug("trouble: leftovers", "what a clean-up archives stays, whatever was asked for",
-         _at("doctor/cleanup.py", "plan_cleanup", "value", "[]", "dropped")),
+    bug("trouble: adopted", "a branch that another home or a person made is taken for the run's own",
+        at("node/worktree.py", "AttemptWorktree.prepare", "condition", "False", "BEGUN")),
+    bug("trouble: same id", "a new home takes the id of another one's run",
+        at("system/git/rescues.py", "Rescues.find_refs_of_runs", "return", "{}"),
+        at("launch/launch.py", "_hold_id", "return", "''", nth=2)),
+    bug("trouble: foreign clean", "a clean-up touches what another home's run of that id made",
+        at("doctor/cleanup.py", "plan_cleanup", "condition", "False", "holds_id")),
+    bug("trouble: no room", "a full disk is no reason to wait",
+        at("system/machine.py", "find_hindrance", "return", "None")),
+    bug("trouble: registration", "a damaged registration of a worktree is left as it is",
+        at("system/git/repository.py", "Repository._mend", "condition", "True", "REPAIR")),
+    bug("trouble: gc", "nobody looks whether a gc took what was written before it had a ref",
+        at("system/git/damage.py", "GcWatch.has_seen_gc", "return", "False")),
+    bug("trouble: clock", "a paused queue waits for a time that was skipped when the clock was set back",
+        at("merge/state.py", "Pause.is_retry_due", "comparison", "0 <= x1 - from_iso(p1.at)", "retry_after", 2)),
+    bug("trouble: target gone", "a target that is gone is no reason to wait",
+        at("merge/processor.py", "MergeProcessor._find_tip", "condition", "False", nth=1)),
+    bug("trouble: undone", "landings that a person took back stay landed",
+        at("merge/queue.py", "find_undone", "return", "[]", "LandingsUndone")),
+    bug("trouble: leftovers", "what a clean-up archives stays, whatever was asked for",
+        at("doctor/cleanup.py", "plan_cleanup", "value", "[]", "dropped")),
 )
 """Rows of trouble that happened, as bugs."""
 
@@ -158,12 +158,12 @@ exec {real} "$@"
 
     def _begin(self) -> tuple[Launch, int, AttemptWorktree, str]:
         """Launch a run, and let its one agent commit; return the run, the work, its worktree and its commit."""
-        from garrison.launch.launch import _claim_run
+        from garrison.launch.launch import claim_run
         from garrison.node.worktree import AttemptWorktree
         from garrison.records.run import Launch, Task
 
         tip, number = self.ask("rev-parse", "main"), next(self.numbers)
-        launch, _ = self.patiently(lambda: _claim_run(self.runtime, Launch(
+        launch, _ = self.patiently(lambda: claim_run(self.runtime, Launch(
             "", "crew", str(self.repo), "main", self.clock.utc(), str(self.trees), base_oid=tip), self.told.append))
         branch, run = f"garrison/{launch.run_id}/node", launch.run_id
         if self._surprise:
@@ -259,7 +259,7 @@ exec {real} "$@"
         options = cleanup.CleanupOptions(archives=everything, rescues=everything, include_unlanded=everything)
         status = RunStatus(launch.run_id, "failed", launch)
         plan = self.patiently(lambda: cleanup.plan_cleanup(self.runtime, status, options))
-        self.patiently(lambda: cleanup._clean_repository(self.runtime, self.git, plan))
+        self.patiently(lambda: cleanup.clean_repository(self.runtime, self.git, plan))
         if everything:
             for each in {number, self.found.pop(launch.run_id, number)} & self.refused.keys():
                 self.refused[each] = ""
@@ -285,7 +285,7 @@ exec {real} "$@"
             options = cleanup.CleanupOptions(archives=True, rescues=True, include_unlanded=True)
             plan = cleanup.plan_cleanup(self.runtime, status, options)
             if not plan.note:
-                cleanup._clean_repository(self.runtime, self.git, plan)
+                cleanup.clean_repository(self.runtime, self.git, plan)
         if self.ask("for-each-ref") != before:
             raise Broken("a clean-up touched what another home's run made")
 

@@ -15,6 +15,8 @@ from garrison.system.git.repository import GitError
 from support import git, make_repository
 
 OLD = damage.LOCK_SECONDS + 5
+AT_ONCE = -1.0
+"""Age at which even a lock that was just made may be abandoned."""
 
 
 @pytest.fixture
@@ -64,39 +66,35 @@ def test_garrisons_own_refs_wait_less_long(repo: Path) -> None:
 
 
 def test_a_lock_stays_while_a_git_lives_that_was_there_before_it(
-        repo: Path, reader: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(damage, "LOCK_SECONDS", -1.0)
+        repo: Path, reader: subprocess.Popen[bytes]) -> None:
     lock = leave(repo, "packed-refs", 0)
-    assert damage.find_locks(repo / ".git") == []
-    assert damage.remove_locks([lock], repo / ".git") == []
+    assert damage.find_locks(repo / ".git", AT_ONCE) == []
+    assert damage.remove_locks([lock], repo / ".git", AT_ONCE) == []
     reader.communicate()
-    assert damage.find_locks(repo / ".git") == [lock]
+    assert damage.find_locks(repo / ".git", AT_ONCE) == [lock]
 
 
 def test_a_git_that_came_later_or_works_elsewhere_did_not_make_it(
-        repo: Path, reader: subprocess.Popen[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        repo: Path, reader: subprocess.Popen[bytes], tmp_path: Path) -> None:
     assert damage.find_locks(repo / ".git") == []
     lock = leave(repo, "packed-refs")
     assert damage.find_locks(repo / ".git") == [lock], "the reader is younger"
-    monkeypatch.setattr(damage, "LOCK_SECONDS", -1.0)
     make_repository(tmp_path / "other")
     lock = leave(tmp_path / "other", "packed-refs", 0)
     assert reader.poll() is None
-    assert damage.find_locks(tmp_path / "other/.git") == [lock]
+    assert damage.find_locks(tmp_path / "other/.git", AT_ONCE) == [lock]
 
 
-def test_a_git_in_a_worktree_is_one_of_the_repository(repo: Path, tmp_path: Path,
-                                                      monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_git_in_a_worktree_is_one_of_the_repository(repo: Path, tmp_path: Path) -> None:
     git(repo, "worktree", "add", "-q", str(tmp_path / "tree"), "topic")
     (tmp_path / "tree/below").mkdir()
     child = start_reader(tmp_path / "tree/below")
-    monkeypatch.setattr(damage, "LOCK_SECONDS", -1.0)
     lock = leave(repo, "packed-refs", 0)
     try:
-        assert not damage.is_abandoned(lock, repo / ".git")
+        assert not damage.is_abandoned(lock, repo / ".git", AT_ONCE)
     finally:
         child.communicate()
-    assert damage.is_abandoned(lock, repo / ".git")
+    assert damage.is_abandoned(lock, repo / ".git", AT_ONCE)
 
 
 def test_git_s_messages_name_what_is_removed_and_other_files_stay(repo: Path, tmp_path: Path) -> None:
@@ -129,10 +127,10 @@ def test_what_would_fail_at_an_abandoned_lock_goes_on(repo: Path, tmp_path: Path
     git(repo, "gc", "-q", "--prune=now")
 
 
-def test_a_lock_that_is_not_abandoned_is_not_taken_away(repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("garrison.system.git.repository._RETRY_SECONDS", 0.2)
-    lock = leave(repo, "refs/heads/topic", 0)
-    assert not Git(repo).update_ref("refs/heads/topic", git(repo, "rev-parse", "main"), message="m")
+def test_a_lock_that_is_not_abandoned_is_not_taken_away(repo: Path) -> None:
+    ours, lock = Git(repo), leave(repo, "refs/heads/topic", 0)
+    ours.retry_seconds = 0.2
+    assert not ours.update_ref("refs/heads/topic", git(repo, "rev-parse", "main"), message="m")
     with pytest.raises(GitError, match="cannot lock ref"):
-        Git(repo).delete_refs(["refs/heads/topic"])
+        ours.delete_refs(["refs/heads/topic"])
     assert lock.exists()

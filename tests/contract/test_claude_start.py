@@ -14,7 +14,6 @@ import pytest
 pytest.importorskip("claude_agent_sdk")
 
 from garrison.agents.claude.client import ClaudeClient, ClaudeSilence, ProcessError, build_options
-from garrison.agents.conversation import start_watch
 from garrison.agents.conversation.start_watch import StartWatch
 
 
@@ -50,11 +49,9 @@ def test_a_cli_that_ends_at_its_start_is_noticed_at_once(script: str, code: int,
     assert error.exit_code == code
 
 
-def test_a_cli_that_hangs_at_its_start_is_shown_within_seconds_and_then_given_up(
-        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(start_watch, "_HUNG", 4.0)
+def test_a_cli_that_hangs_at_its_start_is_shown_within_seconds_and_then_given_up(tmp_path: Path) -> None:
     shown: list[str] = []
-    error = start("exec sleep 300", tmp_path, StartWatch(shown.append))
+    error = start("exec sleep 300", tmp_path, StartWatch(shown.append, hung=4.0))
     assert isinstance(error, ClaudeSilence)
     assert str(error).startswith("since its start the CLI has neither answered nor done anything for ")
     assert shown[0].endswith("s ago, has not answered and does nothing")
@@ -65,12 +62,11 @@ def test_a_cli_that_hangs_at_its_start_is_shown_within_seconds_and_then_given_up
 @pytest.mark.parametrize("program", [
     "while True: pass", "import socket, time; held = socket.create_connection(('127.0.0.1', {port})); time.sleep(60)",
     "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)"])
-def test_a_start_that_works_or_waits_for_others_is_no_hang(program: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(start_watch, "_HUNG", 1.0)
+def test_a_start_that_works_or_waits_for_others_is_no_hang(program: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         child = subprocess.Popen([sys.executable, "-c", program.format(port=server.getsockname()[1])])
         try:
-            watch = StartWatch()
+            watch = StartWatch(hung=1.0)
             for _ in range(12):
                 time.sleep(0.3)
                 assert not watch.look()

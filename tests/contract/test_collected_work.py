@@ -20,9 +20,10 @@ from garrison.node.worktree import (
     undo_foreign_move,
 )
 from garrison.records.run import Task
-from garrison.sandbox.collect import _Collection, enter
+from garrison.sandbox.collect import enter
 from garrison.sandbox.git_view import REPOSITORY, GitView
 from garrison.sandbox.place import sandbox_folder
+from garrison.system import failpoint
 from garrison.system.git import Git
 from garrison.values import replace
 from sandbox_support import missing, run_inside
@@ -260,9 +261,9 @@ def test_objects_of_git_lfs_come_out_if_they_are_what_their_names_say(repo, node
     assert not (repo / ".git/lfs/objects/00/00" / forged).exists()
 
 
-def test_a_lock_that_a_killed_git_left_on_the_branch_keeps_no_worktree_from_being_made(repo, node, monkeypatch):
+def test_a_lock_that_a_killed_git_left_on_the_branch_keeps_no_worktree_from_being_made(repo, node):
     """Seen in a soak: the runner was killed while git made the worktree, and no successor could make it."""
-    monkeypatch.setattr("garrison.system.git.repository._RETRY_SECONDS", 0.2)
+    node.git.retry_seconds = 0.2
     lock = repo / f".git/refs/heads/{BRANCH}.lock"
     lock.parent.mkdir(parents=True, exist_ok=True)
     lock.touch()
@@ -276,12 +277,12 @@ def test_what_a_gc_takes_before_its_ref_is_there_is_brought_over_again(repo, nod
     """The agent's git directory has all; a ref without its objects would break the person's own `git gc` for ever."""
     node.prepare(tip_of_main(repo), is_new_attempt=False, agent_alive=False)
     work(node, "echo a > a; git add a; git commit -qm a; echo b > b; git add b; git commit -qm b")
-    bring, calls = _Collection._move_branch, []
+    calls = []
 
-    def collected(self):
-        calls.append(git(repo, "gc", "--quiet", "--force", "--prune=now"))
-        (repo / ".git/gc.pid").write_text(f"{os.getpid()} host" if again else "0")
-        return bring(self)
+    def collected(point):
+        if point == "collect:imported":
+            calls.append(git(repo, "gc", "--quiet", "--force", "--prune=now"))
+            (repo / ".git/gc.pid").write_text(f"{os.getpid()} host" if again else "0")
 
     def ended(self, *words, **more):
         (repo / ".git/gc.pid").unlink()
@@ -289,7 +290,7 @@ def test_what_a_gc_takes_before_its_ref_is_there_is_brought_over_again(repo, nod
 
     snapshot = Git.create_snapshot
     monkeypatch.setattr(Git, "create_snapshot", ended)
-    monkeypatch.setattr(_Collection, "_move_branch", collected)
+    monkeypatch.setattr(failpoint, "here", collected)
     assert node.save("left when it failed") and len(calls) == 2
     assert git(repo, "log", "--format=%s", BRANCH).split()[:2] == ["b", "a"]
     assert git(repo, "fsck", "--no-dangling") == "" and not list((repo / ".git/objects/pack").glob("*.keep"))

@@ -103,10 +103,10 @@ def test_the_program_dies_with_the_owner_of_its_terminal(tmp_path: Path) -> None
 
 def test_a_program_that_does_not_read_stops_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is typed is kept up to a limit; what the screen does not take is left out there, not in the log."""
-    monkeypatch.setattr(pseudo_terminal, "_MAX_SHOWN", 1 << 12)
+    monkeypatch.setattr(pseudo_terminal, "MAX_SHOWN", 1 << 12)
     keyboard, screen = pty.openpty()
     fcntl.fcntl(keyboard, fcntl.F_SETFL, os.O_NONBLOCK)
-    monkeypatch.setattr(pseudo_terminal, "_open_own_terminal",
+    monkeypatch.setattr(pseudo_terminal, "open_own_terminal",
                         lambda: os.open(os.ttyname(screen), os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK))
     before = termios.tcgetattr(screen)
     stage = Stage(tmp_path)
@@ -131,6 +131,6 @@ def test_a_program_that_does_not_read_stops_nobody(tmp_path: Path, monkeypatch: 
 def test_the_terminal_of_a_process_that_has_other_work_stays_its_own(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`garrison pipeline run` is a person's command: Ctrl-C is for it, and several agents may work at one time."""
-    monkeypatch.setattr(pseudo_terminal, "_open_own_terminal", lambda: pytest.fail("it was opened"))
+    monkeypatch.setattr(pseudo_terminal, "open_own_terminal", lambda: pytest.fail("it was opened"))
     outcome, _ = play(tmp_path, Mode.NONE, "/bin/sh", "-c", "test -t 0")
     assert outcome.status == "success"

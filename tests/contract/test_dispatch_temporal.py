@@ -142,16 +142,16 @@ def test_a_worker_of_several_queues_polls_no_more_of_them_than_it_has_slots(lab:
         got: list[str] = []
         while len(got) < 3:
             claim = worker.claim_from(queues, 1, 0.2)
-            assert len(worker._polls) <= 2  # that of an attempt, and that of its inbox
+            assert len(worker.polls) <= 2  # that of an attempt, and that of its inbox
             if claim is not None:
                 got.append(claim.token.id.node)
                 worker.complete(claim.token, DONE)
         assert sorted(got) == ["n0", "n1", "n2"]
         lab.dispatcher.submit(replace(attempt(lab, "late"), queue="any"))
         wait_for("the polls that were under way are over", lambda: (
-            worker.claim_from(queues, 0, 0.2) is None and len(worker._polls) <= 1))
+            worker.claim_from(queues, 0, 0.2) is None and len(worker.polls) <= 1))
         assert worker.claim_from(queues, 0, 0.2) is None
-        assert len(worker._polls) <= 1
+        assert len(worker.polls) <= 1
     finally:
         worker.close()
 

@@ -120,7 +120,7 @@ def test_a_history_beyond_all_bounds_is_refused_before_it_is_looked_into(scene: 
     launch = SimpleNamespace(onto="main", run_id="run", base_oid="")
     task = Task("run", "node", 1, allow_empty=False)
     briefer = Briefer(runtime, launch, task, scene.git, scene.node.path)  # type: ignore[arg-type]
-    assert briefer._files_of(task) == (), "nor is it for the agents beside it"
+    assert briefer.files_of(task) == (), "nor is it for the agents beside it"
     assert briefer.progress().commits == ()
 
 
@@ -190,7 +190,7 @@ def test_what_an_agent_puts_in_place_of_its_git_directory_is_not_followed(tmp_pa
     assert [each.ref for each in find_side_work(scene.git, scene.node.path, BRANCH)] == ["refs/heads/other"]
     shutil.rmtree(common)
     common.symlink_to("/etc")
-    assert scene.inspector._open_operation([]) is None
+    assert scene.inspector.open_operation([]) is None
 
 
 def test_the_beginning_of_an_attempt_is_kept_and_a_refusal_survives_its_record(scene: Scene) -> None:

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -221,14 +222,14 @@ def test_only_reap_waits_for_a_child_without_naming_it() -> None:
 def test_a_thread_that_ends_meanwhile_hides_no_children_of_the_others(
         monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: type[OSError]) -> None:
     child = processes.spawn(["sleep", "60"], cwd=tmp_path, log=tmp_path / "log", env={"PATH": os.environ["PATH"]})
-    real, listed = processes._read, os.listdir
+    real, listed = open, os.listdir
 
-    def read(path: str) -> bytes:
+    def open_file(path: str, *more: Any, **options: Any) -> Any:
         if path.endswith("/999999999/children"):
             raise error
-        return real(path)
+        return real(path, *more, **options)
 
-    monkeypatch.setattr(processes, "_read", read)
+    monkeypatch.setattr("builtins.open", open_file)
     monkeypatch.setattr(os, "listdir", lambda path: [*listed(path), "999999999"])
     try:
         assert child.pid in processes.child_pids(os.getpid())

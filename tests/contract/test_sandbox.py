@@ -23,7 +23,7 @@ from garrison.errors import Refused, Shortage
 from garrison.sandbox import bubblewrap, file_system, landlock
 from garrison.sandbox.checkout import checkout_place
 from garrison.sandbox.collect import collect, git_mounts
-from garrison.sandbox.confine import _processes_inside, confine, leave_session_keyring
+from garrison.sandbox.confine import confine, leave_session_keyring, processes_inside
 from garrison.sandbox.file_system import BuildStep, FileSystemStep
 from garrison.sandbox.git_view import GitView, give_back
 from garrison.sandbox.place import Mode, Mount, Network, Place, Rights, Role
@@ -147,7 +147,7 @@ def test_a_home_below_a_folder_that_is_shown_is_not(mode: Mode, home_mode: int, 
     (shown / "tool").write_text("usable")
     link.symlink_to(home)
     monkeypatch.setattr(file_system, "SYSTEM", (*file_system.SYSTEM, str(shown)))
-    monkeypatch.setattr(file_system, "_BELOW_SYSTEM", (*file_system._BELOW_SYSTEM, f"{shown}/"))
+    monkeypatch.setattr(file_system, "BELOW_SYSTEM", (*file_system.BELOW_SYSTEM, f"{shown}/"))
     held = with_mode(place, mode)
     look = f"cat {shown}/tool; cat {home}/secret {link}/secret"
     assert "key" in run(place, look, HOME=str(home))[1]
@@ -610,7 +610,7 @@ def _start_beside_an_agent() -> int:
     steps = [FileSystemStep(BuildStep.READ, Path(name), name) for name in ("/usr", "/bin", "/lib", "/lib64", "/etc")]
     bomb = "i=0; while [ $i -lt 90 ]; do sleep 60 & i=$((i+1)); done; echo all of them"
     words = bubblewrap.command_line(["/bin/sh", "-c", bomb], steps, able, makes_network=True, directory=Path("/usr"),
-                                    processes=_processes_inside())
+                                    processes=processes_inside())
     agent = subprocess.run(["timeout", "-s", "KILL", "20", *words], capture_output=True, text=True, check=False)
     if "fork" not in agent.stderr or "all of them" in agent.stdout:
         return 2

@@ -105,7 +105,9 @@ def test_what_a_failed_set_up_left_does_not_stay(slot: Slot) -> None:
     assert not (slot.path / ".venv").exists(), "the set-up of other lock files"
     (slot.path / ".venv").mkdir()
     (slot.path / ".venv/evil").touch()
-    again = Slot(slot.git, slot.path, slot.number, slot._lock)
+    slot.release()
+    again = acquire_slot(slot.git, slot.path.parent)
+    assert again.path == slot.path
     again.prepare("other")
     assert state(again) == ("", [])
 

@@ -131,14 +131,14 @@ def test_the_merge_of_what_people_pushed_onto_a_pull_request_is_signed_as_what_l
         tips[name] = git(repo, "rev-parse", "HEAD")
     launch = SimpleNamespace(onto="garrison/r/integration", committer=committer, signer=asdict(signer))
     client = PullRequestClient(None, Git(repo), launch, PullRequestOptions(), lambda *_: "")
-    client._take_in(tips["theirs"])
+    client.take_in(tips["theirs"])
     made = git(repo, "rev-parse", launch.onto)
     assert git(repo, "log", "-1", "--format=%P|%cn <%ce>", made) == f"{' '.join(tips.values())}|{USER}"
     assert verifies(repo, made, environ) and client.git.signer is None
     git(repo, "update-ref", f"refs/heads/{launch.onto}", tips[launch.onto])
     launch.signer["key"] = str(keys / "gone")
     with pytest.raises(GarrisonError, match=r"the merge of what people pushed cannot be signed: .*gone"):
-        client._take_in(tips["theirs"])
+        client.take_in(tips["theirs"])
     assert git(repo, "rev-parse", launch.onto) == tips[launch.onto]
 
 

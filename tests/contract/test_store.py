@@ -47,9 +47,9 @@ def test_what_another_user_owns_is_refused_with_its_name(tmp_path: Path, monkeyp
     assert f"x: permission denied ({tmp_path}/theirs belongs to {pwd.getpwuid(mine).pw_name}); it was left" in told
 
 
-def test_a_process_never_creates_its_home_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_never_creates_its_home_again(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """What a layer was about to write when its home was removed must not bring the home back as a ruin."""
-    monkeypatch.setattr(atomic, "_protected", [])
+    request.addfinalizer(atomic.PROTECTED.clear)
     home = tmp_path / "home"
     home.mkdir()
     atomic.forbid_recreating(home)
@@ -214,7 +214,7 @@ def test_leftovers_of_a_killed_writer_are_harmless(store: Store) -> None:
     """A pid comes again (always, in a container): the new process meets the names its dead namesake used."""
     made(store)
     path = store.path(Identity, KEY)
-    now = int(repr(atomic._serial).strip("count()"))
+    now = int(repr(atomic.SERIAL).strip("count()"))
     left = [path.with_name(f".{path.name}.{os.getpid()}-{number}.tmp") for number in range(now, now + 3)]
     for one in left:
         one.write_text('{"half')

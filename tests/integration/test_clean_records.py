@@ -119,7 +119,7 @@ def test_a_cleaned_run_leaves_no_pin_of_its_queue_and_its_only_work_is_saved(tmp
     for entry in (entries["kept"], entries["lost"], other):
         commands.cancel(queue, entry, "a test")
     plan = cleanup.CleanupPlan(RunStatus("over", "failed"))
-    cleanup._drop_pins(Runtime.real(home), Git(repo), plan)
+    cleanup.drop_pins(Runtime.real(home), Git(repo), plan)
     refs = git(repo, "for-each-ref", "--format=%(refname)", "refs/garrison").splitlines()
     assert refs == sorted([f"refs/garrison/mq/{entries['waits']}/head", f"refs/garrison/mq/{other}/head",
                            "refs/garrison/rescue/over/lost/1-queued"])
@@ -145,7 +145,7 @@ def test_branches_that_a_clean_up_archives_follow_its_options_too(tmp_path: Path
     slot.prepare(git(repo, "rev-parse", "main"))
     slot.release()
     plan = cleanup.plan_cleanup(Runtime.real(home), RunStatus("r", "failed", launch), options)
-    cleanup._clean_repository(Runtime.real(home), Git(repo), plan)
+    cleanup.clean_repository(Runtime.real(home), Git(repo), plan)
     refs = git(repo, "for-each-ref", "--format=%(refname)", "refs/garrison", "refs/heads/garrison").splitlines()
     assert [ref.removeprefix("refs/garrison/") for ref in refs] == left
     assert not (tmp_path / "trees").exists() or not list((tmp_path / "trees").rglob("slot-*"))

@@ -78,13 +78,13 @@ def test_a_command_amid_a_step_takes_effect_at_the_next(world, monkeypatch):
     one = world.enqueue("one")
     world.open.touch()
     processor = world.processor()
-    swap = processor.lander._swap
+    swap = processor.lander.swap
 
     def late(landing, *, recorded):
         commands.hold(world.queue, one.id)
         return swap(landing, recorded=recorded)
 
-    monkeypatch.setattr(processor.lander, "_swap", late)
+    monkeypatch.setattr(processor.lander, "swap", late)
     finish(processor)
     assert states(world) == {"one": "held"}
     assert world.tip() == world.start

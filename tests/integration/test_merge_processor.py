@@ -493,7 +493,7 @@ def test_a_rebuilt_candidate_is_the_same_commit(world):
     processor = world.processor()
     processor.step()
     built = world.entry("one").commit
-    trailers = processor.builder._trailers(entry, (entry.id,), 1, world.start)
+    trailers = processor.builder.trailers_of(entry, (entry.id,), 1, world.start)
     again = candidates.build_candidate(processor.builder.git, entry, world.start, trailers)
     assert again.commit == built
     processor.close()

@@ -150,7 +150,7 @@ def test_commits_that_people_push_are_kept_and_a_rewritten_branch_is_left_alone(
 
 @pytest.mark.slow
 def test_no_push_replaces_a_commit_that_it_lacks(driver: Driver) -> None:
-    client, old = driver._open(), git(driver.repo, "rev-parse", BRANCH)
+    client, old = driver.open(), git(driver.repo, "rev-parse", BRANCH)
     client.take(ForgeStep(StepKind.PUSH, old), PullRequest(), "")
     people = commit(driver.repo, "eve.txt", "of people\n", BRANCH)
     git(driver.repo, "push", "-q", "origin", f"{people}:refs/heads/{BRANCH}")
@@ -232,7 +232,7 @@ def test_the_storm_finds_answers_that_are_not_looked_for(tmp_path: Path, monkeyp
 
 def test_what_people_do_between_a_look_and_a_step_is_not_overwritten_or_merged(driver: Driver) -> None:
     """They write into the text, give it another base, move the base, and delete the comment that is to be answered."""
-    world, client = driver.world, driver._open()
+    world, client = driver.world, driver.open()
     known = driver.state.pull_request
     old = client.look(known)
     world.change(1, body=f"Mine.\n{world.pulls[0].body}")
@@ -254,7 +254,7 @@ def test_what_people_do_between_a_look_and_a_step_is_not_overwritten_or_merged(d
 
 
 def test_an_answer_that_is_not_listed_yet_is_not_given_again(driver: Driver) -> None:
-    world, client = driver.world, driver._open()
+    world, client = driver.world, driver.open()
     known, listed = driver.state.pull_request, model.LineComment("c1", "t1", "eve", "why?", "work.txt", 1)
     world.lines.append(listed)
     reply = ForgeStep(StepKind.REPLY, head(driver), text="Addressed.", comment=RequestComment("c1", "eve", "why?").key)
@@ -291,7 +291,7 @@ def test_a_look_outlives_requests_without_an_answer_and_keeps_what_it_read(drive
     """At 20 % failures; then so many that a look fails, and the next one reads only what is lacking."""
     dice = Random(1)
     reads = ("pull", "rules", "checks", "reviews", "lines", "comments", "permission", "login", "find")
-    client, asked = driver._open(), list[str]()
+    client, asked = driver.open(), list[str]()
 
     def fault(name: str) -> str:
         asked.append(name)

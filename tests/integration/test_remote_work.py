@@ -229,8 +229,8 @@ def test_a_server_that_forgets_an_offer_for_a_moment_ends_nothing(bench: Bench) 
     claim = bench.claim()
     bench.until("it works", lambda: bench.work.state.phase == RemotePhase.WORKING)
     entry = bench.lab.engine.entries.pop(claim.attempt.id)
-    bench.until("home hears of it", lambda: bench.work._view is not None
-                and bench.work._view.state is AttemptState.UNKNOWN)
+    bench.until("home hears of it", lambda: bench.work.view is not None
+                and bench.work.view.state is AttemptState.UNKNOWN)
     bench.lab.engine.entries[claim.attempt.id] = entry
     bench.complete(claim, JobResult("box2", JobStatus.SUCCESS, head=bench.commit("a.txt")))
     assert bench.end().status == "success"
@@ -279,7 +279,7 @@ def test_progress_that_is_none_or_made_up_disturbs_nothing(bench: Bench) -> None
     claim = bench.claim()
     for text in ("nonsense", '{"head": "--upload-pack=x"}', json.dumps({"head": "2" * 40, "line": "\x1b[2Jx"})):
         bench.worker.heartbeat(claim.token, text)
-        bench.until("it was seen", lambda text=text: bench.work._view is not None and bench.work._view.progress == text)
+        bench.until("it was seen", lambda text=text: bench.work.view is not None and bench.work.view.progress == text)
     bench.until("the fetch has failed", lambda: bench.work.state.trouble)
     bench.complete(claim, JobResult("box2", JobStatus.SUCCESS, head=bench.commit("a.txt")))
     assert bench.end().status == "success"

@@ -62,19 +62,18 @@ def test_each_kind_of_work_changes_its_sign(signs: AgentActivity, kind: str,
     assert "worktree" not in signs.stamps()
 
 
-def test_without_files_there_are_no_signs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_files_there_are_no_signs(tmp_path: Path) -> None:
     signs = AgentActivity(tmp_path / "none", tmp_path / "tree")
     assert set(signs.stamps(deep=True).values()) == {None}
     assert (signs.silence, signs.tool(), signs.waiting()) == (None, None, "")
     for name in "abc":
         (tmp_path / name).touch()
-    monkeypatch.setattr("garrison.system.stamps.MAX_ENTRIES", 2)
-    found = newest_entry(tmp_path)
+    found = newest_entry(tmp_path, max_entries=2)
     assert found is not None
     assert found[1] == 2, "a tree of any size costs no more"
 
 
-def test_only_new_content_of_sources_is_a_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_new_content_of_sources_is_a_change(tmp_path: Path) -> None:
     source = tmp_path / "src/calc.py"
     source.parent.mkdir()
     source.write_text("a - b")
@@ -96,9 +95,8 @@ def test_only_new_content_of_sources_is_a_change(tmp_path: Path, monkeypatch: py
     source.unlink()
     assert len({before, changed, with_link, watch.state()}) == 4
     assert back != changed
-    monkeypatch.setattr("garrison.system.stamps._MAX_FILES", 1)
     (tmp_path / "another").touch()
-    assert watch.state() is None
+    assert ContentWatch(tmp_path, max_files=1).state() is None
 
 
 def test_a_tool_under_way_is_read_from_the_stream(signs: AgentActivity) -> None:

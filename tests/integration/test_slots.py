@@ -187,7 +187,8 @@ def test_a_slot_serves_the_next_branch_whatever_rights_the_last_one_took(
 def test_the_folder_of_a_run_is_removed_whatever_rights_a_command_took(shared: Path) -> None:
     """Its exchange folder is what a command may write; as root nothing would show."""
     def deed() -> None:
-        for remove, name in ((cleanup._remove_folder, "r"), (lambda path: remove_folder(path).apply(None), ".r.1.tmp")):
+        for remove, name in ((cleanup.remove_run_folder, "r"),
+                             (lambda path: remove_folder(path).apply(None), ".r.1.tmp")):
             (shared / name / "agent/d/e").mkdir(parents=True)
             subprocess.run(["sh", "-c", "chmod 000 agent/d/e agent/d agent"], cwd=shared / name, check=True)
             remove(shared / name)

@@ -46,10 +46,10 @@ def validation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Runn
                             role=VALIDATOR, argv=[sys.executable, "-c", PROGRAM])
     monkeypatch.setattr(jobs, "remove_validator_worktree", lambda *_, **__: None)
     job = ValidatorJob.__new__(ValidatorJob)
-    job._work, job.log, job._started, job.reason = attempt, tmp_path / "output.log", time.monotonic(), ""
-    job.channel, job._is_stopping, job.handed_over, job.agent = None, False, "", "claude"
-    job._agents = SimpleNamespace(wake_at=lambda: None, choose=lambda _: None)  # type: ignore[assignment]
-    job._git = job._node_worktree = job._task = None  # type: ignore[assignment]
+    job.work, job.log, job.started, job.reason = attempt, tmp_path / "output.log", time.monotonic(), ""
+    job.channel, job.is_stopping, job.handed_over, job.agent = None, False, "", "claude"
+    job.agents = SimpleNamespace(wake_at=lambda: None, choose=lambda _: None)  # type: ignore[assignment]
+    job.git = job.node_worktree = job.task = None  # type: ignore[assignment]
     files = SimpleNamespace(attempt=lambda *_: tmp_path)
     runtime = SimpleNamespace(timing=SimpleNamespace(beat_timeout=2.0), files=lambda _: files)
     under_way = RunnerJobs(runtime, SimpleNamespace(marker=MARKER), SimpleNamespace(run_id="r1"), task,

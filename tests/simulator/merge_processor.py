@@ -24,7 +24,7 @@ from garrison.merge.entry import to_signal
 from garrison.merge.gate import GateRun, GateVerdict
 from garrison.merge.gate_runs import GateRuns
 from garrison.merge.landing import Lander
-from garrison.merge.processor import MergeProcessor, _Outlook
+from garrison.merge.processor import MergeProcessor, Outlook
 from garrison.merge.queue import QueueWriter, StepResult
 from garrison.merge.records import (
     EntryLanded,
@@ -391,7 +391,7 @@ class SimulatedMergeProcessor(MergeProcessor):
         self.pairs = cast("PairConflicts", queue)
         self.touched, self.turn_clock = cast("TouchedFiles", queue), TurnClock()
         self._setback, self._one_by_one, self._worked, self._lacks_target = Setback(), False, False, False
-        self._outlook, self._building = _Outlook(), ()
+        self._outlook, self._building = Outlook(), ()
         self._unpinned: set[str] = set()
 
     def _beliefs(self, state: QueueState, entries: Sequence[MergeEntry], tip: str) -> Beliefs:

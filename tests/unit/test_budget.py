@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,6 @@ from garrison.records.budget import (
 )
 from garrison.records.costs import UsageRecord
 from garrison.records.life_lock import LifeLock
-from garrison.sandbox.proxy import ledger
 from garrison.sandbox.proxy.demand import Demand
 from garrison.sandbox.proxy.ledger import Ledger
 from garrison.sandbox.proxy.registration import Registration
@@ -141,7 +141,7 @@ def test_command_agents_of_a_run_do_not_exceed_a_budget_together(tmp_path: Path,
             if program.calls:
                 program.end()
     assert [program.call() for program in programs] == [False] * 4
-    assert 0.99 < max(programs[0].ledger._meter.spent()) <= 1.0, "the last calls had shorter answers"
+    assert 0.99 < max(Meter(tmp_path, "r", "a", limits).spent()) <= 1.0, "the last calls had shorter answers"
     for program in programs:
         program.ledger.close()
     assert not list(tmp_path.glob("runs/r/nodes/*/1/network/reserved.json"))
@@ -172,18 +172,16 @@ def test_what_is_not_counted_costs_what_was_reserved(tmp_path: Path) -> None:
     only = Program(tmp_path, "a", Limits(node=1.0))
     assert only.call()
     only.end(CallCounts("haiku", "m", {"output_tokens": 1}, estimated=True))
-    assert only.ledger._meter.spent()[0] == pytest.approx(0.16)
+    assert Meter(tmp_path, "r", "a", Limits(node=1.0)).spent()[0] == pytest.approx(0.16)
 
 
 def test_what_a_proxy_that_died_had_reserved_may_have_been_spent(tmp_path: Path) -> None:
     limits = Limits(node=0.17)
-    first = Program(tmp_path, "a", limits)
-    assert first.call()
-    assert first.ledger._account.lock is not None
-    first.ledger._account.lock.release()
-    ledger._ACCOUNTS.clear()  # as in its successor
+    if (proxy := os.fork()) == 0:
+        os._exit(0 if Program(tmp_path, "a", limits).call() else 1)
+    assert os.waitpid(proxy, 0)[1] == 0
     assert Program(tmp_path, "a", limits).call() is True
-    assert first.ledger._meter.spent()[0] == pytest.approx(0.16)
+    assert Meter(tmp_path, "r", "a", limits).spent()[0] == pytest.approx(0.16)
 
 
 def test_a_session_and_the_proxy_reserve_the_same_call_once_for_others(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def test_deaths_without_fault_count_neither_in_the_window_nor_in_the_total(kind:
 
 def test_a_session_takes_its_classes_from_the_same_table() -> None:
     assert {"authentication", "billing", "budget"} == claude.NEEDS_PERSON
-    assert {"overloaded", "server", "network", "hang", "too_long"} == claude._COUNTED
+    assert {"overloaded", "server", "network", "hang", "too_long"} == claude.COUNTED
     assert ruling(TroubleKind.CONTEXT).follows == "at once" and not ruling(TroubleKind.CONTEXT).counts
     assert set(trouble.CLASSES.values()) <= set(CLASSES)
 

@@ -23,7 +23,7 @@ def test_a_failed_run_that_can_continue_is_left_and_named(tmp_path: Path, monkey
                                                           capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(clean, "run_statuses", lambda runtime: {run.run: run for run in RUNS})
     runtime = Runtime.real(tmp_path, {})
-    assert [run.run for run in clean._select_runs(runtime, None, 0.0, force=False)] == ["over"]
+    assert [run.run for run in clean.select_runs(runtime, None, 0.0, force=False)] == ["over"]
     said = capsys.readouterr().err.splitlines()
     assert len(said) == 1
     assert "run unlanded stays" in said[0] and "--run unlanded --force" in said[0]

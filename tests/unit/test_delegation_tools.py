@@ -104,7 +104,6 @@ def test_preferences_have_bounds_and_a_damaged_file_is_left(tmp_path: Path) -> N
     for key, value, confidence in (("", "v", 1), ("k", "v" * 501, 1), ("k", "v", 2)):
         with pytest.raises(UsageError):
             kept.remember(key, value, confidence)
-    kept._write([])
     for number in range(MAX_KEPT):
         if number in (0, MAX_KEPT - 1):
             kept.remember(f"k{number}", "v")

@@ -66,7 +66,7 @@ def test_garrison_finds_its_own_programs_in_no_folder_of_where_it_works(path: st
                                                                        monkeypatch: pytest.MonkeyPatch) -> None:
     """Seen: with `node_modules/.bin` in PATH, garrison's git was the one that an agent had put into its worktree."""
     assert absolute_path(path) == repository.environment({"PATH": path})["PATH"] == own
-    monkeypatch.setattr(environment, "_TYPED", {})
+    monkeypatch.setattr(environment, "TYPED", {})
     monkeypatch.setenv("PATH", path)
     environment.seal_path()
     environment.seal_path()

@@ -20,8 +20,9 @@ NOW = 1_800_000_000.0
 class Canned:
     """A transport with one answer."""
 
-    def __init__(self, status: int, headers: dict[str, str]) -> None:
-        self.answer = Response(status, headers, b'{"message": "rate limit exceeded"}')
+    def __init__(self, status: int, headers: dict[str, str],
+                 body: bytes = b'{"message": "rate limit exceeded"}') -> None:
+        self.answer = Response(status, headers, body)
 
     def send(self, request: ForgeRequest, timeout: float) -> Response:
         return self.answer
@@ -104,8 +105,7 @@ class _Pull(Value):
     (b'{"number": null}', "missing required field"),
     (b"[]", "Expected `object`, got `array`"), (b"{", "not JSON"), (b"", "not JSON")])
 def test_an_answer_that_is_not_as_documented_is_no_answer(body: bytes, found: _Pull | str) -> None:
-    asked = session(200)
-    asked._connections.answer = Response(200, {}, body)
+    asked = ForgeSession(Canned(200, {}, body), Token("t" * 20), clock=lambda: NOW)
     if isinstance(found, _Pull):
         assert asked.get(_Pull, "/x") == found
     else:

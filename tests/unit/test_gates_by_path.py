@@ -62,7 +62,7 @@ def test_a_change_selects_the_gates_of_its_paths_and_their_dependants_and_else_t
     ("näh/**", "näh/x", True), ("a/b*c", "a/b\nc", True)])
 def test_the_queue_and_the_checker_match_the_same_files(pattern, file, is_match):
     assert GateRule("g", (pattern,), "true").matches(file) is is_match
-    assert checker._is_match(pattern, file) is is_match
+    assert checker.is_match(pattern, file) is is_match
 
 
 def test_no_pattern_takes_long_for_a_path_that_is_meant_to_confuse_it():

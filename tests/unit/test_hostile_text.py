@@ -18,7 +18,7 @@ from garrison.agents.trouble import find_witness, read_reset, read_told
 from garrison.delegation.prompts import entities
 from garrison.ends import End
 from garrison.errors import GarrisonError
-from garrison.forge.transport import _NEXT
+from garrison.forge.transport import NEXT_LINK
 from garrison.merge.failing_tests import find_failures, parse_report
 from garrison.merge.suspects import suspect
 from garrison.merge.union import unite_lines
@@ -56,7 +56,7 @@ READERS: dict[str, Callable[[str], object]] = {
     "the end of a limit": lambda text: read_reset(text, 0.0),
     "a missing file": lambda text: explain_missing_file(Rights(), "sandbox.gate", End(127), text, "/bin"),
     "no space": reports_no_space, "no room": reports_shortage, "a list": lambda text: unite_lines([text], [text]),
-    "a forge's links": _NEXT.search, "what a message names": entities, "a pipeline": _parse,
+    "a forge's links": NEXT_LINK.search, "what a message names": entities, "a pipeline": _parse,
 }
 UNITS = (
     "\x9d", "\x90", "\x9b", "\x1b]", "\x1b[", "\x1b[0;", "\x1b[?1 ", "\x1b ", " ", "\n", "\t", "\r",

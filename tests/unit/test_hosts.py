@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from garrison.cli.host import _default_name
+from garrison.cli.host import default_name
 from garrison.config import HostsConfig
 from garrison.errors import UsageError
 from garrison.hosts import setup, unpack
@@ -94,7 +94,7 @@ def test_an_unknown_failure_of_ssh_shows_its_last_line() -> None:
     ("build@box2", "box2"), ("box2.lan.example", "box2"), ("ssh://me@Box_2.x:2222", "box-2"),
     ("me@10.0.0.7", "10-0-0-7"), ("gpu", "gpu")])
 def test_a_host_is_named_after_its_destination(destination: str, name: str) -> None:
-    assert _default_name(destination) == name
+    assert default_name(destination) == name
 
 
 @pytest.mark.parametrize(("found", "chosen"), [
@@ -145,7 +145,7 @@ def test_an_installed_distribution_is_packed_as_the_wheel_it_was(tmp_path: Path)
 
 def test_a_wheel_keeps_its_tags() -> None:
     text = "Wheel-Version: 1.0\nTag: cp311-cp311-manylinux_2_17_x86_64\nTag: cp311-cp311-manylinux2014_x86_64\n"
-    assert setup._tag(text) == "cp311-cp311-manylinux_2_17_x86_64.manylinux2014_x86_64"
+    assert setup.wheel_tag(text) == "cp311-cp311-manylinux_2_17_x86_64.manylinux2014_x86_64"
 
 
 def test_what_a_host_needs_is_all_that_is_installed_of_it() -> None:

@@ -50,13 +50,13 @@ def reached_exit(plan: RunPlan = LINE, *after: LandingChanged) -> RunState:
         state.apply_event(NodeChanged(name, "active", step=f"{name}#1:1"), AT)
         state.apply_event(NodeChanged(name, "impl_complete"), AT)
         state.apply_event(NodeChanged(name, "validated"), AT)
-        _record(state, flow_policy.reconcile(plan, state, GuardianView(RUN, NOW, BOOT))[0])
+        store_action(state, flow_policy.reconcile(plan, state, GuardianView(RUN, NOW, BOOT))[0])
     for event in after:
         state.apply_event(event, AT)
     return state
 
 
-def _record(state: RunState, action: Action) -> None:
+def store_action(state: RunState, action: Action) -> None:
     assert action.payload is not None
     state.apply(Entry(1, 1, "t", AT, action.payload.kind, encode(action.payload)))  # type: ignore[union-attr, arg-type]
 
@@ -78,12 +78,12 @@ def test_a_run_requests_its_landing_enqueues_that_commit_and_is_done_once_it_lan
     state = reached_exit()
     [requested] = decide(state)
     assert requested.payload == REQUESTED
-    _record(state, requested)
+    store_action(state, requested)
     assert ("enqueue", "integration") not in shown(decide(state, MergeStatus(1, "queued")))
     assert shown(guardian_policy.request_landing(state, RUN, LandingView("moved on"))) == [("enqueue", "integration")]
     [landed] = decide(state, MergeStatus(1, "landed", commit="beef"))
     assert landed.payload == LandingChanged("landed", 1, commit="beef")
-    _record(state, landed)
+    store_action(state, landed)
     assert shown(decide(state, MergeStatus(1, "landed", commit="beef"))) == [("run", "done")]
     words = describe_landed(state, "run", "main", "garrison/r1/integration", 2)
     assert words == "2 of 2 landed, together as beef on main"
@@ -99,7 +99,7 @@ def test_a_run_whose_branch_somebody_merged_has_landed_as_no_commit_of_its_own()
 def test_a_run_that_changed_nothing_lands_nothing() -> None:
     state = reached_exit()
     [change] = decide(state, is_new=False)
-    _record(state, change)
+    store_action(state, change)
     [end] = decide(state, is_new=False)
     assert (end.target, end.why) == ("done", guardian_policy.NOTHING_TO_LAND)
 
@@ -111,11 +111,11 @@ def test_a_gate_that_leads_to_the_exit_by_the_answer_no_lands_nothing(label: str
     plan = plan_run(parse(f'digraph {{ {ENDS} ask [shape=hexagon] start -> a -> ask; ask -> exit [label="{label}"] '
                           f'ask -> a [label="Again"] }}'))
     state = reached_exit(plan)
-    _record(state, decide(state, plan=plan)[0])
-    _record(state, decide(state, plan=plan, auto_approve=True)[0])
+    store_action(state, decide(state, plan=plan)[0])
+    store_action(state, decide(state, plan=plan, auto_approve=True)[0])
     [request] = decide(state, plan=plan)
     assert isinstance(request.payload, LandingChanged) and request.payload.status == decided
-    _record(state, request)
+    store_action(state, request)
     if decided == "declined":
         [end] = decide(state, plan=plan)
         assert (end.target, end.why.partition(",")[0]) == ("done", "ask was answered with No")
@@ -128,7 +128,7 @@ def test_a_gate_that_leads_to_the_exit_by_the_answer_no_lands_nothing(label: str
 def test_a_refused_landing_sends_the_run_back_with_the_reason(merge: MergeStatus, told: str) -> None:
     state = reached_exit(LINE, REQUESTED)
     [refused] = decide(state, merge)
-    _record(state, refused)
+    store_action(state, refused)
     assert state.flow is not None and not state.flow.over
     [again] = decide(state, merge)
     assert again.kind == "node" and again.target == "b" and told in str(again.payload.reason)  # type: ignore[union-attr]
@@ -139,7 +139,7 @@ def test_the_landing_is_refused_as_often_as_rework_is_allowed_then_the_run_fails
     state = reached_exit(LINE, REQUESTED)
     [failed] = decide(state, MergeStatus(1, "rejected", "red"), max_rework=0)
     assert failed.payload.status == "failed"  # type: ignore[union-attr]
-    _record(state, failed)
+    store_action(state, failed)
     [end] = decide(state)
     assert end.target == "failed" and "its branch garrison/r1/integration is kept" in end.why
     state.apply_event(RunChanged("failed", end.why), AT)

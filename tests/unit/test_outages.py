@@ -123,6 +123,6 @@ def test_a_session_s_own_retries_end_at_once_while_the_outage_is_known(tmp_path:
         outages=(str(known),)))
     connection.files.make()
     event = {"kind": "retry", "attempt": 1, "status": status, "error": error, "delay": 0.5}
-    assert connection._retry(event) is None
+    assert connection.record(event) is None
     known.write_text("{}")
-    assert connection._retry(event) is not None
+    assert connection.record(event) is not None

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from garrison.agents.base import PendingQuestion, WorkResult
-from garrison.cli.pipeline_agent import _wait_or_stop
+from garrison.cli.pipeline_agent import wait_or_stop
 from garrison.sandbox.network import NetworkPlace
 
 
@@ -51,14 +51,14 @@ def test_a_question_is_passed_to_the_answerer_once() -> None:
         asked.append(question.text)
         return "green"
 
-    outcome = asyncio.run(_wait_or_stop(work, call_with(SimpleNamespace(ask=ask)),
+    outcome = asyncio.run(wait_or_stop(work, call_with(SimpleNamespace(ask=ask)),
                                         NetworkPlace()))  # type: ignore[arg-type]
     assert (outcome.status, work.answers, asked) == ("success", [("q1", "green")], ["Which colour?"])
 
 
 def test_without_an_answerer_the_work_is_stopped_and_fails_with_the_question() -> None:
     work = AskingWork()
-    outcome = asyncio.run(_wait_or_stop(work, call_with(None), NetworkPlace()))  # type: ignore[arg-type]
+    outcome = asyncio.run(wait_or_stop(work, call_with(None), NetworkPlace()))  # type: ignore[arg-type]
     assert work.stopped
     assert (outcome.status, outcome.report) == ("fail", {})
     assert outcome.reason == "its agent asks: Which colour?; answer on a terminal, or with --answer paint=TEXT"

@@ -368,12 +368,10 @@ def test_a_quotation_is_bounded_and_keeps_the_end() -> None:
     assert [path_name(name) for name in ("src/a-b.py", "a b", "x\ny", "`")] == ["src/a-b.py", "`a b`", "`x y`", "`'`"]
 
 
-def test_a_paragraph_about_something_unknown_leaves_its_template(tmp_path: Path,
-                                                                  monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(template, "_FOLDER", tmp_path)
+def test_a_paragraph_about_something_unknown_leaves_its_template(tmp_path: Path) -> None:
     (tmp_path / "unit.md").write_text("# T $a\n\n$b\n\n## One\n\nsays $c.\n\n## Two\n\nlist:\n$d\n$b\n\n$$x $other\n")
-    assert template.fill("unit.md", a="1", b="", c="", d="") == "# T 1\n\n## Two\n\n$x $other\n"
-    assert template.fill("unit.md", a="1", b="# B", c="$a", d="") == (
+    assert template.fill("unit.md", tmp_path, a="1", b="", c="", d="") == "# T 1\n\n## Two\n\n$x $other\n"
+    assert template.fill("unit.md", tmp_path, a="1", b="# B", c="$a", d="") == (
         "# T 1\n\n# B\n\n## One\n\nsays $a.\n\n## Two\n\nlist:\n# B\n\n$x $other\n")
 
 

@@ -43,7 +43,7 @@ from garrison.run.merge_client import MergeStatus
 from garrison.run.state import RunState, from_snapshot, to_snapshot
 from garrison.values import replace
 from policy_support import AT, BOOT, NOW, POLICY, RUN
-from unit.test_landing_policy import LINE, _record, reached_exit
+from unit.test_landing_policy import LINE, reached_exit, store_action
 
 TIP, BASE, MERGE = "c0ffee", "ba5e", "7e57ed"
 TESTED = (LandingChanged("requested", 1, oid=TIP, base=BASE), LandingChanged("tested", 1, commit=MERGE))
@@ -83,7 +83,7 @@ def settle(state: RunState, facts: Facts, **more: Any) -> list[Action]:
         actions = decide(state, facts, **more)
         if not actions or actions[0].kind is not ActionKind.CHANGE_PULL_REQUEST or actions[0].payload.flow:  # type: ignore[union-attr]
             return actions
-        _record(state, actions[0])
+        store_action(state, actions[0])
     raise AssertionError(f"it does not settle: {actions}")
 
 
@@ -169,7 +169,7 @@ def test_own_status_is_published_for_the_tested_merge_alone() -> None:
     assert step(settle(state, published, options=options)) == ForgeStep(StepKind.MERGE, TIP, BASE)
     [request] = settle(state, replace(GREEN, published="success", base="ba5e2", approvals=0), options=options)
     assert request.payload == LandingChanged("requested", 2, oid=TIP, base="ba5e2")
-    _record(state, request)
+    store_action(state, request)
     moved = replace(GREEN, published="success", base="ba5e2")
     assert step(settle(state, moved, options=options)) == ForgeStep(StepKind.STATUS, TIP, text="pending")
 
@@ -184,7 +184,7 @@ def test_a_red_check_and_comments_go_to_the_node_that_owns_the_lines_once() -> N
     assert event.flow is not None and event.flow.body["to"] == "a"
     told = event.flow.body["reason"]
     assert "E   assert 1 == 2" in told and "`eve` comments at calc.py:3" in told and "use a dict" in told
-    _record(state, back)
+    store_action(state, back)
     assert state.landing.status == "refused" and state.pull_request.returns == {"a": 1}
     known = state.pull_request
     assert known.may_stay("a", 1) and not known.may_stay("b", 1) and not known.may_stay("a", 2)
@@ -262,7 +262,7 @@ def test_a_merge_onto_a_moved_base_is_tested_before_it_counts() -> None:
     [request] = settle(state, merged)
     assert request.payload == LandingChanged("requested", 2, oid=TIP, base="ba5e2")
     assert state.pull_request.state == "merged"
-    _record(state, request)
+    store_action(state, request)
     assert settle(state, merged) == [], "its gate runs"
     assert settle(state, GREEN) == [], "an answer from before the merge undoes nothing"
 
@@ -275,7 +275,7 @@ def test_a_merge_with_commits_of_people_on_top_is_tested_before_it_counts() -> N
     taken = replace(merged, merge=replace(merge, ahead=""), tip="1dea")
     [request] = settle(state, taken, tip="1dea")
     assert request.payload == LandingChanged("requested", 2, oid="1dea", base=BASE)
-    _record(state, request)
+    store_action(state, request)
     state.apply_event(LandingChanged("tested", 2, commit=MERGE), AT)
     assert settle(state, taken, tip="1dea") == [] and state.pull_request.state == "held up", "another tree still"
 
@@ -284,7 +284,7 @@ def test_one_that_a_person_closed_fails_the_run_which_can_be_resumed() -> None:
     state = at(READY)
     [failed] = settle(state, replace(GREEN, is_open=False))
     assert failed.expect(LandingChanged).status == "failed" and "reopen it" in failed.why
-    _record(state, failed)
+    store_action(state, failed)
     assert state.pull_request.state == "closed" and not state.over
 
 
@@ -429,10 +429,10 @@ def test_the_guardian_tests_the_branch_and_leaves_the_rest_to_the_forge() -> Non
     state = reached_exit()
     [requested] = actions(state)
     assert requested.payload == LandingChanged("requested", 1, oid=TIP, base=BASE)
-    _record(state, requested)
+    store_action(state, requested)
     [tested] = actions(state, MergeStatus(1, "landed", commit=MERGE))
     assert tested.payload == LandingChanged("tested", 1, commit=MERGE)
-    _record(state, tested)
+    store_action(state, tested)
     assert (state.landing.base, state.landing.commit) == (BASE, MERGE)
     assert actions(state, MergeStatus(1, "landed", commit=MERGE)) == [], "the run waits, and is not over"
     assert AT
@@ -514,7 +514,7 @@ def test_an_edited_comment_is_another_one_and_only_its_last_text_is_answered() -
     [back] = settle(state, replace(GREEN, comments=(edited,)))
     event = back.expect(PullRequestChanged)
     assert event.taken == [edited.key] and event.flow is not None and "has edited it" in event.flow.body["reason"]
-    _record(state, back)
+    store_action(state, back)
     again = (LandingChanged("requested", 2, oid="f1x", base=BASE), LandingChanged("tested", 2, commit=MERGE))
     for change in (*again, replace(READY, head="f1x", ready="f1x")):
         state.apply_event(change, AT)
@@ -537,7 +537,7 @@ def test_a_run_that_fails_tells_it_once_however_the_forge_answers() -> None:
     for end in ({"done": told}, {"refused": told}, {"gives_up": True}):
         [kept] = replace(seen, **end).take_leave(state, RUN, "its node failed") or []  # type: ignore[arg-type]
         assert kept.expect(PullRequestChanged).told == told.comment
-    _record(state, kept)
+    store_action(state, kept)
     assert seen.take_leave(state, RUN, "its node failed") is None and state.pull_request.ready == "none"
     assert seen.take_leave(state, RUN, "another reason") is not None
     assert seen.take_leave(at(), RUN, "it failed") is None

@@ -12,7 +12,7 @@ import pytest
 from garrison import config
 from garrison.agents.registry import kind_of_profile
 from garrison.cli.output import INTERRUPTED
-from garrison.cli.pipeline_run import _EXIT_CODES
+from garrison.cli.pipeline_run import EXIT_CODES
 from garrison.cli.wait import TIMED_OUT
 from garrison.config import Timing
 from garrison.merge.entry import GREEN_SIGNAL, STATUS_SIGNALS, MergeEntry, make_outcome
@@ -118,4 +118,4 @@ def test_the_complete_configuration_has_every_table_and_key() -> None:
 
 def test_exit_codes() -> None:
     codes = {int(code) for cells in rows(section("## Exit codes")) for code in re.findall(r"\d+", cells[0])}
-    assert codes == {0, 1, 2, *_EXIT_CODES.values(), FENCED_EXIT, TIMED_OUT, 126, 127, INTERRUPTED}
+    assert codes == {0, 1, 2, *EXIT_CODES.values(), FENCED_EXIT, TIMED_OUT, 126, 127, INTERRUPTED}

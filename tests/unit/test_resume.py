@@ -84,7 +84,7 @@ def test_a_former_command_still_works_and_says_where_it_went(former, kind, home,
 
 def test_the_parameters_of_each_kind_are_those_of_the_command():
     names = {parameter.name for parameter in resume.resume.params if parameter.expose_value}
-    assert set().union(*resume._OPTIONS.values()) == names - {"run", "home", "as_json"}
+    assert set().union(*resume.OPTIONS.values()) == names - {"run", "home", "as_json"}
 
 
 def test_one_visible_command_resumes():

@@ -13,6 +13,7 @@ from garrison.cli.render import text, width
 from garrison.cli.timeline import BARS, COLOURS, render, to_svg
 from garrison.records.costs import UsageRecord
 from garrison.values import replace
+from garrison.views.event_log import EventLog
 from garrison.views.run_timeline import (
     Lane,
     RestEstimate,
@@ -86,8 +87,10 @@ def test_what_lasts_has_no_end_and_counts_up_to_now(tmp_path: Path) -> None:
     told_run.agent("release", 53)
     reader = TimelineReader(tmp_path, "story-1")
     reader.read()
-    now = BEGIN + 60 * 60
-    made = reader._model.timeline(now, "running", alive=True, predecessors={}, agents=1)
+    model, now = TimelineModel("story-1"), BEGIN + 60 * 60
+    for record in EventLog(tmp_path, "story-1").records():
+        model.apply(record)
+    made = model.timeline(now, "running", alive=True, predecessors={}, agents=1)
     release = next(lane for lane in made.lanes if lane.node == "release")
     ask = next(lane for lane in made.lanes if lane.node == "ask")
     assert [(span.kind, span.end) for span in release.spans] == [(SpanKind.STARTING, BEGIN + 53 * 60),

@@ -14,7 +14,7 @@ from garrison.run.status import ProcessFact, Status, decide_status
 from garrison.values import replace
 from garrison.views.process_view import ProcessView
 from garrison.views.run_model import RunModel
-from garrison.views.run_view import _step, waits_for
+from garrison.views.run_view import next_step, waits_for
 
 
 def layer(role: str, status: str = "active", *, living: bool = True) -> ProcessView:
@@ -136,14 +136,14 @@ def test_a_run_waits_if_only_a_person_or_a_signal_can_make_it_continue(found: Ru
     ("stopped", False, "resume r1"), ("done", False, ""), ("failed", False, ""),
 ])
 def test_the_step_says_how_to_continue_a_run(status: str, launcher: bool, word: str) -> None:
-    hint = _step("r1", status, [layer("launch", living=launcher)], resumable=False)
+    hint = next_step("r1", status, [layer("launch", living=launcher)], resumable=False)
     assert bool(hint) == bool(word)
     assert word in hint
 
 
 def test_steps_of_runs_without_a_launcher() -> None:
-    assert _step("r1", "running", [layer("runner")], resumable=False) == "", "it was started ad hoc"
-    assert "garrison up" in _step("r1", "running", [], resumable=False), "its launcher died before it was registered"
-    assert "parked nodes" in _step("r1", "failed", [], resumable=True)
-    assert "merge-queue process" in _step("r1", "done", [layer("runner")], resumable=False, branch="queued")
-    assert _step("r1", "done", [layer("runner")], resumable=False, branch="landed") == ""
+    assert next_step("r1", "running", [layer("runner")], resumable=False) == "", "it was started ad hoc"
+    assert "garrison up" in next_step("r1", "running", [], resumable=False), "its launcher died too early"
+    assert "parked nodes" in next_step("r1", "failed", [], resumable=True)
+    assert "merge-queue process" in next_step("r1", "done", [layer("runner")], resumable=False, branch="queued")
+    assert next_step("r1", "done", [layer("runner")], resumable=False, branch="landed") == ""

@@ -147,7 +147,7 @@ def test_an_answer_for_a_validator_never_reaches_the_orchestrator(asked: str, ex
                          parent=SimpleNamespace(), orchestrator_key="orchestrator")
     said = posted("INPUT_RESPONSE", target={"role": "runner", "name": "a"}, payload={"question_id": asked}).signal
     assert said is not None
-    Runner._forward(of, said, "down")  # type: ignore[arg-type]
+    Runner.forward(of, said, "down")  # type: ignore[arg-type]
     assert told == expected
 
 

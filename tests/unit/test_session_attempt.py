@@ -18,7 +18,7 @@ from garrison.agents.conversation import policy, prompts, questions
 from garrison.agents.conversation.files import AttemptFiles
 from garrison.agents.conversation.policy import NextStep
 from garrison.agents.graph.model import AgentFailure
-from garrison.agents.session_agent import SessionAttempt, _read_graph
+from garrison.agents.session_agent import SessionAttempt, read_graph
 from garrison.agents.session_options import ORDER
 from garrison.agents.trouble import WHAT_TO_DO, TroubleKind
 from garrison.errors import UsageError
@@ -325,4 +325,4 @@ def test_a_sessions_graph_in_the_worktree_that_leads_elsewhere_is_refused(tmp_pa
     (tmp_path / "tree").mkdir()
     (tmp_path / "tree/turn.dot").symlink_to(tmp_path / "secret")
     with pytest.raises(UsageError, match="symbolic link"):
-        _read_graph(tmp_path / "tree", "turn.dot")
+        read_graph(tmp_path / "tree", "turn.dot")

@@ -105,6 +105,6 @@ def test_what_can_be_begun_where_folders_are_gone(tmp_path: Path, monkeypatch: p
     gone.mkdir()
     monkeypatch.chdir(gone)
     gone.rmdir()
-    assert Page(tmp_path, Rules(frozenset(), {}), capacity_of(1000))._read_offer().places == ()
+    assert Page(tmp_path, Rules(frozenset(), {}), capacity_of(1000)).read_offer().places == ()
     with pytest.raises(Refused, match=r"the repository .*/gone is gone"):
         begin.Beginnings(tmp_path).start(begin.CommandLine(("run",), str(gone)))

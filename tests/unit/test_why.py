@@ -9,7 +9,7 @@ import pytest
 from garrison.cli import resolve
 from garrison.cli.agents import parse_name
 from garrison.cli.resolve import run_of_node
-from garrison.cli.why import _resolve, state_words
+from garrison.cli.why import resolve_work, state_words
 from garrison.errors import NotFound, Refused, UsageError
 from garrison.records.identity import Identity
 from garrison.records.journal import Writer
@@ -20,7 +20,7 @@ from garrison.supervise.decisions import ChildState, DecisionInputs
 from garrison.supervise.restart import Death, Policy
 from garrison.supervise.verdict import Observation, judge
 from garrison.views.event_log import LoggedEvent
-from garrison.views.explain import _deaths_counted, describe, observation
+from garrison.views.explain import describe, describe_deaths, observation
 
 AT = "2026-01-31T12:00:00.000000Z"
 
@@ -44,13 +44,13 @@ def test_a_runs_name_means_the_whole_run(tmp_path: Path) -> None:
     files.graphs.mkdir()
     (files.graphs / "boss.dot").write_text("the pipeline that boss runs")
     store = Store(tmp_path)
-    assert _resolve(store, "one", None) == ("one", [], frozenset())
-    assert _resolve(store, "two", None)[1] == ["two"]
-    run, nodes, names = _resolve(store, "boss", None)
+    assert resolve_work(store, "one", None) == ("one", [], frozenset())
+    assert resolve_work(store, "two", None)[1] == ["two"]
+    run, nodes, names = resolve_work(store, "boss", None)
     assert (run, nodes) == ("one", ["boss", "boss__in"])
     assert {"runner-boss__in@one", "orchestrator-boss__in@one"} <= names
     with pytest.raises(NotFound):
-        _resolve(store, "three", None)
+        resolve_work(store, "three", None)
 
 
 @pytest.mark.parametrize(("words", "meant"), [
@@ -91,9 +91,9 @@ def test_a_parked_node_is_resolved_to_the_run_under_way(tmp_path: Path, monkeypa
 
 def test_only_deaths_that_count_are_counted() -> None:
     deaths = [Death(1, 10.0, "b", kind="order"), Death(2, 20.0, "b"), Death(3, 30.0, "other")]
-    counted = _deaths_counted(DecisionInputs("next_step", ChildState(), deaths, 40.0, "b", Policy()))
+    counted = describe_deaths(DecisionInputs("next_step", ChildState(), deaths, 40.0, "b", Policy()))
     assert counted.startswith("deaths counted 1 in 600 s")
-    assert _deaths_counted(DecisionInputs("next_step", ChildState(), deaths, 40.0, "b")) == "deaths counted 2"
+    assert describe_deaths(DecisionInputs("next_step", ChildState(), deaths, 40.0, "b")) == "deaths counted 2"
 
 
 @pytest.mark.parametrize(("effect", "text"), [

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 from test_page_view import Tale
 
+from garrison.records.identity import Identity
 from garrison.records.run import Launch
+from garrison.records.store import Store
 from garrison.views import work_in_progress
 from garrison.views.run_model import RunModel
 from garrison.views.work_in_progress import (
@@ -67,9 +69,10 @@ def test_git_is_asked_about_one_node_at_a_time_and_again_only_after_a_while(
         return ChangedSoFar(len(asked), 0, 0, 0)
 
     monkeypatch.setattr(work_in_progress, "measure_changes", measured)
-    monkeypatch.setattr(ProgressReader, "_identity",
-                        lambda self, launch, node: SimpleNamespace(worktree=str(tmp_path / node.node)))
-    monkeypatch.setattr(work_in_progress, "_base", lambda launch, worktree: "base")
+    for name in "abcd":
+        identity = Identity(name, "orchestrator", name, "r1", "2026-01-31T12:00:00.000000Z",
+                            worktree=str(tmp_path / name))
+        Store(tmp_path).update(Identity, identity.key, lambda _, identity=identity: identity)  # type: ignore[misc]
     nodes: list[Any] = [SimpleNamespace(node=name, state="working" if name != "d" else "landed", signs=None,
                                         attempt=1) for name in "abcd"]
     reader, launch = ProgressReader(tmp_path), Launch("r1", "crew", "/repo", "main", "", "/trees")

@@ -88,8 +88,8 @@ class SessionAgent(CommandAgent):
         order = SessionOrder(
             environment["GARRISON_HOME"], task.run_id, task.node, task.attempt, assignment.incarnation,
             str(assignment.tree), task.label, options.tier, options.initiative, str(assignment.notes),
-            _read_graph(assignment.worktree, options.turn_graph),
-            _read_graph(assignment.worktree, options.heartbeat_graph), settings,
+            read_graph(assignment.worktree, options.turn_graph),
+            read_graph(assignment.worktree, options.heartbeat_graph), settings,
             session_config(assignment.place, environment, files) if settings is not None else "",
             system_prompt(assignment, settings, SESSION) if settings is not None else "")
         write_json(assignment.folder / ORDER, asdict(order))
@@ -120,7 +120,8 @@ class SessionAttempt(SuspendableAttempt):
         return ended if ended.killed or not recorded else None
 
 
-def _read_graph(worktree: Path, name: str | None) -> str | None:
+def read_graph(worktree: Path, name: str | None) -> str | None:
+    """Return the text of a session's graph, None without a name."""
     if name is None:
         return None
     try:

@@ -16,14 +16,14 @@ from functools import cache
 from pathlib import Path
 from string import Template
 
-_FOLDER = Path(__file__).with_name("prompts")
+FOLDER = Path(__file__).with_name("prompts")
 _ALONE = re.compile(r"\s*\$\{?(\w+)\}?\s*")
 
 
-def fill(name: str, **values: str) -> str:
+def fill(name: str, folder: Path = FOLDER, /, **values: str) -> str:
     """Return a template with its values, without what is not known; it ends with one line feed."""
     kept: list[tuple[str, int]] = []
-    for paragraph in _paragraphs(name):
+    for paragraph in _paragraphs(folder / name):
         text, level = _fill_paragraph(paragraph, values), _heading_level(paragraph)
         while level and kept and kept[-1][1] >= level:
             kept.pop()
@@ -35,8 +35,8 @@ def fill(name: str, **values: str) -> str:
 
 
 @cache
-def _paragraphs(name: str) -> tuple[str, ...]:
-    return tuple(part.strip("\n") for part in re.split(r"\n{2,}", (_FOLDER / name).read_text().strip("\n")))
+def _paragraphs(path: Path) -> tuple[str, ...]:
+    return tuple(part.strip("\n") for part in re.split(r"\n{2,}", path.read_text().strip("\n")))
 
 
 def _fill_paragraph(paragraph: str, values: dict[str, str]) -> str:

@@ -77,7 +77,7 @@ def clean(run: str | None, all_done: bool, older_than: float, force: bool, archi
         found = old_records(runtime, older_than) if repo is None else forgotten_refs(runtime, repo, options, older_than)
         remove_found(found, dry_run=dry_run, yes=yes, as_json=as_json)
     else:
-        statuses = _select_runs(runtime, run, older_than, force=force)
+        statuses = select_runs(runtime, run, older_than, force=force)
         _clean_runs(runtime, statuses, options, dry_run=dry_run, yes=yes, as_json=as_json)
 
 
@@ -100,7 +100,8 @@ def _clean_runs(runtime: Runtime, statuses: list[RunStatus], options: CleanupOpt
         raise GarrisonError(f"{len(failures)} of {len(plans)} runs could not be removed: {failures[0]}")
 
 
-def _select_runs(runtime: Runtime, run: str | None, older_than: float, *, force: bool) -> list[RunStatus]:
+def select_runs(runtime: Runtime, run: str | None, older_than: float, *, force: bool) -> list[RunStatus]:
+    """Return the runs to remove; name those that stay, Refused for a chosen one that must."""
     statuses = run_statuses(runtime)
     if run is None:
         for status in statuses.values():

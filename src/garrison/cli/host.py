@@ -65,7 +65,7 @@ def add_command(destination: str, name: str | None, slots: int | None, labels: t
     extras.require("hosts", "`garrison host add`")
     where = find_home(home)
     ssh = "" if destination == "local" else check_destination(destination)
-    called = check_host(name or _default_name(destination))
+    called = check_host(name or default_name(destination))
     if address is not None and not re.fullmatch(r"[^\s:/]+:[0-9]{1,5}", address):
         raise UsageError(f"not an address: {address!r}; use HOST:PORT")
     known = _find(where, called)
@@ -79,7 +79,8 @@ def add_command(destination: str, name: str | None, slots: int | None, labels: t
                "uses it")
 
 
-def _default_name(destination: str) -> str:
+def default_name(destination: str) -> str:
+    """Return the name of a host that was given none, by its address."""
     if destination == "local":
         return check_host(re.sub(r"[^a-z0-9-]+", "-", socket.gethostname().lower()).strip("-") or "local")
     name = destination.removeprefix("ssh://").rpartition("@")[2].partition("/")[0]

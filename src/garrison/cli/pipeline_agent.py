@@ -113,7 +113,7 @@ class HomeAgent:
         except GarrisonError as error:
             return failed(str(error))
         try:
-            ended = await _wait_or_stop(work, call, network)
+            ended = await wait_or_stop(work, call, network)
         finally:
             remove_private_folder(folder)
         call.session = work.session or call.session
@@ -137,7 +137,7 @@ class _NoAnswererError(Exception):
     """Raised when an agent asks a question and the run has no answerer."""
 
 
-async def _wait_or_stop(work: Work, call: Call, network: NetworkPlace) -> base.WorkResult:
+async def wait_or_stop(work: Work, call: Call, network: NetworkPlace) -> base.WorkResult:
     """Return the work's outcome; stop the work first if this task is cancelled or a question cannot be answered."""
     try:
         return await _wait(work, call, network)

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 FOLDER = "pipelines"
 """Folder of the home that contains these runs; runs of `garrison launch` are in `runs`."""
-_EXIT_CODES = {"success": 0, "fail": 1, "waiting": 3}
+EXIT_CODES = {"success": 0, "fail": 1, "waiting": 3}
 _EXIT_HELP = "Exit code: 0 success, 1 failed, 2 wrong usage, 3 waiting for the user or a signal (resumable)."
 
 # ------------------------------------------------------------------------------------------------------------ commands
@@ -397,7 +397,7 @@ def _print_result_and_exit(result: RunResult, directory: Path, *, as_json: bool,
     if as_json:
         print_json({**result.to_data(), "run_dir": str(RunDirectory(directory).root),
                     **({"branch": place.branch} if place.worktree is not None else {})})
-        sys.exit(_EXIT_CODES[result.status])
+        sys.exit(EXIT_CODES[result.status])
     words = {"success": "success", "fail": f"failed: {result.reason}", "waiting": f"waiting: {result.reason}"}
     click.echo(f"{words[result.status]} after {result.steps} steps")
     resume_command = f"garrison resume {directory}"
@@ -413,7 +413,7 @@ def _print_result_and_exit(result: RunResult, directory: Path, *, as_json: bool,
         print_message(hints.get(result.resumable, f"its files: {directory}"))
     if place.branch and result.status != "waiting":
         print_message(f"what it changed is on a branch; to merge it: git merge {place.branch}")
-    sys.exit(_EXIT_CODES[result.status])
+    sys.exit(EXIT_CODES[result.status])
 
 
 # ---------------------------------------------------------------------------------------------------- run directories

@@ -1,7 +1,7 @@
 """`garrison resume`: continue whatever can be continued, by its name.
 
 Three kinds of work can: a launched run, a run of `garrison pipeline run`, and a workflow session. `_kind_of` finds out
-which one a name means, `_OPTIONS` which options each kind has; the modules of the commands that start them resume them.
+which one a name means, `OPTIONS` which options each kind has; the modules of the commands that start them resume them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class WorkKind(Enum):
 _OF_LAUNCHED = ("retry_nodes", "budget_run", "target_dir", "accept_rewritten_target", "detach", "serve")
 _OF_PIPELINE = ("changed_graph", "answers", "auto_approve", "stay", "agent", "quiet")
 _OF_BOTH = ("retry_failed", "original_graph", "max_steps")
-_OPTIONS: dict[WorkKind, frozenset[str]] = {
+OPTIONS: dict[WorkKind, frozenset[str]] = {
     WorkKind.LAUNCHED: frozenset((*_OF_LAUNCHED, *_OF_BOTH)),
     WorkKind.PIPELINE: frozenset((*_OF_PIPELINE, *_OF_BOTH)),
     WorkKind.WORKFLOW: frozenset({"keep"}),
@@ -91,7 +91,7 @@ def resume(ctx: click.Context, /, run: str | None, home: str | None, **options: 
     kind = _kind_of(run, home)
     given = [name for name in options if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE]
     _check_options(run, kind, given)
-    chosen = {name: options[name] for name in _OPTIONS[kind]}
+    chosen = {name: options[name] for name in OPTIONS[kind]}
     match kind:
         case WorkKind.LAUNCHED:
             from garrison.cli.launch import resume_run
@@ -112,10 +112,10 @@ def resume(ctx: click.Context, /, run: str | None, home: str | None, **options: 
 def _check_options(run: str, kind: WorkKind, given: list[str]) -> None:
     """Raise UsageError for an option that this kind of work does not have."""
     for name in given:
-        if name not in _OPTIONS[kind] and name != "as_json":
+        if name not in OPTIONS[kind] and name != "as_json":
             named = {"stay": "--wait", "answers": "--answer", "retry_nodes": "--retry"}
             option = named.get(name, f"--{name.replace('_', '-')}")
-            others = " or ".join(other.value for other, names in _OPTIONS.items() if name in names)
+            others = " or ".join(other.value for other, names in OPTIONS.items() if name in names)
             raise UsageError(f"{run} is {kind.value}; {option} is for {others}")
 
 

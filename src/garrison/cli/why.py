@@ -65,7 +65,7 @@ def why(name: str | None, run: str | None, last: int | None, home: str | None, *
     otherwise, a line says so.
     """
     store = open_store(home)
-    chosen, nodes, names = _resolve(store, name, run)
+    chosen, nodes, names = resolve_work(store, name, run)
     unrecorded = find_unrecorded(store.home)
     log = EventLog(store.home, chosen, unrecorded)
     events = log.read()
@@ -99,7 +99,7 @@ def why(name: str | None, run: str | None, last: int | None, home: str | None, *
     return 0
 
 
-def _resolve(store: Store, name: str | None, run: str | None) -> tuple[str, list[str], frozenset[str]]:
+def resolve_work(store: Store, name: str | None, run: str | None) -> tuple[str, list[str], frozenset[str]]:
     """Return the run, the node with those of the pipeline that it runs, and the agents asked about (none: all)."""
     if name is None or (run is None and _is_run(store, name)):
         return latest_run(store, run or name), [], frozenset()

@@ -166,10 +166,10 @@ def remove_run(runtime: Runtime, plan: CleanupPlan) -> None:
         container.remove_left(each for each in container.list_left()
                               if each.run == plan.run and os.path.realpath(each.home) == home)
         if not plan.note and status.launch is not None:
-            _clean_repository(runtime, run_repository(runtime.home, status.launch), plan)
+            clean_repository(runtime, run_repository(runtime.home, status.launch), plan)
         for path in _files_of_run(runtime, plan.run):
             if path.is_dir() and not path.is_symlink():
-                _remove_folder(path)
+                remove_run_folder(path)
             else:
                 path.unlink(missing_ok=True)
     plan.done = True
@@ -184,16 +184,17 @@ def _close_sessions(runtime: Runtime, run: str) -> None:
                 terminal.shutdown()
 
 
-def _clean_repository(runtime: Runtime, git: Git, plan: CleanupPlan) -> None:
+def clean_repository(runtime: Runtime, git: Git, plan: CleanupPlan) -> None:
+    """Remove what a run left in its repository, as planned."""
     for worktree in plan.worktrees:
         ref = save_and_remove(git, worktree, runtime.files(plan.run).latest_attempt(worktree.node) or 1)
         if ref:
             plan.rescued.append(ref)
     archived = {branch: archive_branch(git, branch) for branch in plan.branches}
-    _drop_pins(runtime, git, plan)
+    drop_pins(runtime, git, plan)
     locks = git.common / "garrison" / quote(integration_branch(plan.run), safe="")
     if locks.is_dir():
-        _remove_folder(locks)
+        remove_run_folder(locks)
     kept = {ref for branch, ref in archived.items() if branch not in plan.dropped}
     dropped = {ref for branch, ref in archived.items() if ref and branch in plan.dropped}
     git.delete_rescues(sorted(dropped.union(plan.refs) - kept))
@@ -203,7 +204,7 @@ def _clean_repository(runtime: Runtime, git: Git, plan: CleanupPlan) -> None:
             git.delete_refs([f"{RUNS}/{plan.run}"])
 
 
-def _drop_pins(runtime: Runtime, git: Git, plan: CleanupPlan) -> None:
+def drop_pins(runtime: Runtime, git: Git, plan: CleanupPlan) -> None:
     """Drop the merge queue's pins of the run's final entries; work that no other ref has is saved first.
 
     One after another, so that of two pins that alone contain a commit one is saved.
@@ -231,7 +232,7 @@ def archive_branch(git: Git, branch: str) -> str:
     return ref
 
 
-def _remove_folder(path: Path) -> None:
+def remove_run_folder(path: Path) -> None:
     """Rename a folder before it is removed: a run with half of its records would be unknown to every command, or would
     look like one that never started and start again. `temp_files` removes what is left under the temporary name."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")

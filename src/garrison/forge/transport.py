@@ -65,7 +65,7 @@ _RATE = re.compile(r"rate limit|abuse detection|too many requests|retry later", 
 _SCOPE = re.compile(r"scope|not accessible by|permission|must have|forbidden|not allowed to access", re.IGNORECASE)
 _SCOPE_HEADERS = ("x-accepted-github-permissions", "x-accepted-oauth-scopes")
 _REFUSALS = {400, 405, 406, 409, 412, 422, 423}
-_NEXT = re.compile(r'<([^<>]*)>\s*;[^,<]*\brel="?next\b')
+NEXT_LINK = re.compile(r'<([^<>]*)>\s*;[^,<]*\brel="?next\b')
 
 
 class ForgeRequest(Value):
@@ -234,7 +234,7 @@ class ForgeSession:
             if not isinstance(rows, list):
                 raise ForgeUnreachable(f"the forge sent {type(rows).__name__} instead of a list")
             found += [_as(kind, each) for each in rows]
-            onward = _NEXT.search(link)
+            onward = NEXT_LINK.search(link)
             if onward is None:
                 break
             # only the query is taken over: a link to another host would carry the token there

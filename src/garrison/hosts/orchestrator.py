@@ -168,7 +168,7 @@ class RemoteWork(Work):
         self.client = RelayClient(socket_path(runtime.home))
         self.calls = Calls(self._note_failure)
         self._following: Following | None = None
-        self._view: AttemptView | None = None
+        self.view: AttemptView | None = None
         self._progress = JobProgress()
         self._stopping_since: float | None = None
         self._result_since: float | None = None
@@ -245,8 +245,8 @@ class RemoteWork(Work):
         self.calls.poll(now)
         if self._outcome is None:
             self._follow(now)
-        if self._outcome is None and self._view is not None:
-            self._apply(self._view, now)
+        if self._outcome is None and self.view is not None:
+            self._apply(self.view, now)
         if self._outcome is None and (self._stopping_since is not None or self._overspent):
             self._cancel(now)
         return self._outcome
@@ -270,7 +270,7 @@ class RemoteWork(Work):
 
     def forget(self) -> None:
         """Give the offer up: a successor makes another one."""
-        is_over = self._view is not None and self._view.state in OVER
+        is_over = self.view is not None and self.view.state in OVER
         if not self._has_left:
             give_up(self.runtime, self.launch, self.task, "" if is_over else "its run gave it up")
         self._change(phase=RemotePhase.ENDED)
@@ -319,7 +319,7 @@ class RemoteWork(Work):
             self._submit(now, RETRY_SECONDS)
             return
         if view is not None:
-            self._view, self._unknown_since = view, None
+            self.view, self._unknown_since = view, None
             self._note_trouble("")
 
     def _submit(self, now: float, after: float) -> None:

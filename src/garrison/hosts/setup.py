@@ -524,7 +524,7 @@ def pack(distribution: metadata.Distribution, folder: Path) -> Path:
     wheel = distribution.read_text("WHEEL")
     if files is None or wheel is None:
         raise GarrisonError(f"{distribution.metadata['Name']} was not installed from a wheel, so it cannot be copied")
-    path = folder / f"{stem}-{_tag(wheel)}.whl"
+    path = folder / f"{stem}-{wheel_tag(wheel)}.whl"
     if path.is_file():
         return path
     record: list[str] = []
@@ -549,7 +549,7 @@ def pack(distribution: metadata.Distribution, folder: Path) -> Path:
     return path
 
 
-def _tag(wheel: str) -> str:
+def wheel_tag(wheel: str) -> str:
     """Return the compressed tag of a WHEEL file: the sets of its pythons, ABIs and platforms."""
     tags = [line.partition(":")[2].strip().split("-") for line in wheel.splitlines() if line.startswith("Tag:")]
     return "-".join(".".join(dict.fromkeys(tag[place] for tag in tags)) for place in range(3))

@@ -116,7 +116,7 @@ class TemporalDispatcher:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="temporal", daemon=True)
         self._thread.start()
-        self._polls: dict[str, asyncio.Task[PollActivityTaskQueueResponse]] = {}
+        self.polls: dict[str, asyncio.Task[PollActivityTaskQueueResponse]] = {}
         self._turn: dict[str, int] = {}
         """Queue → when it was polled last, counted in polls."""
         self._held: dict[tuple[AttemptId, int], _Held] = {}
@@ -269,7 +269,7 @@ class TemporalDispatcher:
     async def _claim(self, queues: Sequence[str], free: int, timeout: float) -> Claim | None:
         if self._listener is None:
             self._listener = asyncio.create_task(self._listen())
-        under_way = [name for name in self._polls if name != self._inbox]
+        under_way = [name for name in self.polls if name != self._inbox]
         names = [name for name in map(self._offers, queues) if name not in under_way]
         names.sort(key=lambda name: self._turn.get(name, 0))
         for name in names[:max(0, free - len(under_way))]:
@@ -279,9 +279,9 @@ class TemporalDispatcher:
         if not under_way:
             await asyncio.sleep(timeout)
             return None
-        await asyncio.wait([self._polls[name] for name in under_way], timeout=timeout,
+        await asyncio.wait([self.polls[name] for name in under_way], timeout=timeout,
                            return_when=asyncio.FIRST_COMPLETED)
-        answered = next((name for name in under_way if self._polls[name].done()), None)
+        answered = next((name for name in under_way if self.polls[name].done()), None)
         task = self._end_poll(answered) if answered is not None else None
         if task is None:
             return None
@@ -292,12 +292,12 @@ class TemporalDispatcher:
         return Claim(ClaimToken(attempt.id, task.attempt, task.task_token.hex()), attempt)
 
     def _begin_poll(self, queue: str, seconds: float) -> None:
-        self._polls[queue] = asyncio.create_task(self._client.workflow_service.poll_activity_task_queue(
+        self.polls[queue] = asyncio.create_task(self._client.workflow_service.poll_activity_task_queue(
             PollActivityTaskQueueRequest(namespace=self.namespace, task_queue=TaskQueue(name=queue),
                                          identity=self.worker), timeout=timedelta(seconds=seconds)))
 
     def _end_poll(self, queue: str) -> PollActivityTaskQueueResponse | None:
-        task = self._polls.pop(queue).result()
+        task = self.polls.pop(queue).result()
         return task if task.task_token else None
 
     async def _listen(self) -> None:
@@ -305,7 +305,7 @@ class TemporalDispatcher:
         while True:
             try:
                 self._begin_poll(self._inbox, POLL_SECONDS)
-                await asyncio.wait([self._polls[self._inbox]])
+                await asyncio.wait([self.polls[self._inbox]])
                 task = self._end_poll(self._inbox)
                 if task is None:
                     continue

@@ -73,7 +73,7 @@ INSPECTION_PAUSE = 2.0
 
 def create_run(runtime: Runtime, prepared: PreparedLaunch, report: Callable[[str], None]) -> Launch:
     """Claim a run id and make launch.json and graph.dot durable; return the launch with its id."""
-    launch, root = _claim_run(runtime, prepared.launch, report)
+    launch, root = claim_run(runtime, prepared.launch, report)
     write_readme(runtime.home)
     run, launch = launch.run_id, replace(launch, graph_hash=graph_hash(prepared.text, prepared.plan))
     files = runtime.files(run)
@@ -109,7 +109,7 @@ def create_adhoc_run(runtime: Runtime, node: str, prd: str, target: Path,
     launch = replace(launch, sandbox=held.line, sandbox_modes=held.modes, sandbox_gaps=held.gaps)
     if launch.is_held_by_landlock and launch.terminal in ("auto", "tmux"):
         launch = replace(launch, terminal="process")
-    launch, root = _claim_run(runtime, launch, log_line)
+    launch, root = claim_run(runtime, launch, log_line)
     run = root.name
     allow_empty = launch.agent == "command" and not task.get("prompt")
     created = run_records.Task(run_id=run, node=node, attempt=1, prd_ref=prd,
@@ -120,7 +120,7 @@ def create_adhoc_run(runtime: Runtime, node: str, prd: str, target: Path,
     return launch, created
 
 
-def _claim_run(runtime: Runtime, launch: Launch, report: Callable[[str], None]) -> tuple[Launch, Path]:
+def claim_run(runtime: Runtime, launch: Launch, report: Callable[[str], None]) -> tuple[Launch, Path]:
     """Claim the requested run id, else the pipeline's name with the next free number, in the home and, by a ref, in the
     repository; return the launch with it, and its folder. A host's run has the id that its home has chosen."""
     folder, git = atomic.make_directory(runtime.home / "runs"), Git(Path(launch.repo), home=runtime.home)

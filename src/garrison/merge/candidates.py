@@ -191,7 +191,7 @@ class CandidateBuilder:
             try:
                 if excess := self._explain_excess(entry, target=tip):
                     return Candidate("", None, (), excess)
-                candidate = build_candidate(self.git, entry, parent, self._trailers(entry, names, position, tip),
+                candidate = build_candidate(self.git, entry, parent, self.trailers_of(entry, names, position, tip),
                                             target=tip)
                 why = self._explain_refusal(parent, candidate, foreign=candidate.commit == entry.oid)
                 return Candidate("", None, (), why) if why else candidate
@@ -330,7 +330,7 @@ class CandidateBuilder:
         if names != chain.exact or self.git.signer is not None:
             rebuilt = [chain.base]
             for position, entry in enumerate(chain.entries[:count], 1):
-                candidate = build_candidate(self.git, entry, rebuilt[-1], self._trailers(
+                candidate = build_candidate(self.git, entry, rebuilt[-1], self.trailers_of(
                     entry, names, position, chain.base), chain.trees[position], chain.base)
                 if candidate.commit is None or candidate.tree != chain.trees[position]:
                     self._forget()
@@ -358,7 +358,7 @@ class CandidateBuilder:
         """Return the commit that merges a batch whose last commit is `top` into the target, with the tested tree."""
         count = len(names)
         entries, tree = chain.entries[:count], chain.trees[count]
-        common = [line for line in self._trailers(entries[-1], tuple(names), count, chain.base)(tree)
+        common = [line for line in self.trailers_of(entries[-1], tuple(names), count, chain.base)(tree)
                   if line.startswith(_OF_BATCH)]
         message = "\n".join([f"Merge {count} branches into {self.queue.target}", "",
                              *(f"* {entry.branch}" for entry in entries)])
@@ -393,7 +393,7 @@ class CandidateBuilder:
                         each.trees[:count + 1] == chain.trees[:count + 1] and len(each.entries) > count and
                         [entry.id for entry in each.entries[:count]] == [entry.id for entry in names]]
 
-    def _trailers(self, entry: MergeEntry, names: tuple[str, ...], position: int, tip: str,
+    def trailers_of(self, entry: MergeEntry, names: tuple[str, ...], position: int, tip: str,
                   ) -> Callable[[str], list[str]]:
         """Return the trailers of the entry's commit, by its tree: the history alone can tell what was tested."""
         config = self.queue.state.config

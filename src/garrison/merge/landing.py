@@ -72,7 +72,7 @@ class Lander:
             blocked = locks.blocked or self._find_stale_blocker(self.queue.state, paths)
             if blocked:  # before anything is recorded: nothing of it has to be settled later
                 return self._block(chain, landing, blocked)
-            if self._swap(landing, recorded=False):
+            if self.swap(landing, recorded=False):
                 return StepResult("swap refused", landing.first)
             self.queue.note_own_landing(landing)
             stale = self._move_checkouts(landing, locks)
@@ -100,7 +100,7 @@ class Lander:
                 self.writer.append(LandingBlocked(landing.entries, landing.old, locks.blocked.why,
                                                   locks.blocked.files), sync=True)
                 return StepResult("landing_blocked", landing.first)
-            refused = self._swap(landing, recorded=True)
+            refused = self.swap(landing, recorded=True)
             if refused:
                 return Wait(WaitKind.REF_LOCKED, refused, seconds=self.writer.branch.retry_seconds)
             stale = self._move_checkouts(landing, locks)
@@ -120,7 +120,7 @@ class Lander:
         heads = [self.queue.entry(name).oid for name in landing.entries]
         return bool(self.git.drop_damaged_objects(landing.new, [landing.old, *heads]))
 
-    def _swap(self, landing: LandingStarted, *, recorded: bool) -> str:
+    def swap(self, landing: LandingStarted, *, recorded: bool) -> str:
         """Swap the target after recording the intent (unless `recorded`); return empty, or why git refuses.
 
         The epoch is compared under `queue.lock`, which is held during a local swap, as that takes milliseconds. It is

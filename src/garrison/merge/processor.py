@@ -101,7 +101,7 @@ class MergeProcessor:
         self.builder.select_gate = self.gates.select
         self.history = TrackRecord(queue.folder, touched)
         self.pairs = PairConflicts(self.git, touched)
-        self._outlook = _Outlook()
+        self._outlook = Outlook()
         self._building: tuple[str, ...] = ()
         """Entries of the set that this step builds."""
         self.conflict_check = ConflictCheck(self.writer, self.builder)
@@ -413,7 +413,7 @@ class MergeProcessor:
         return StepResult("requeued", names[0])
 
     def _look(self, state: QueueState, tip: str, under_test: Sequence[MergeEntry], waiting: Sequence[MergeEntry],
-              ) -> _Outlook:
+              ) -> Outlook:
         """Return which entries may be tested now, in their order, and what is believed of them.
 
         Those under test come first. An entry that conflicts with one before it waits until that is judged.
@@ -444,7 +444,7 @@ class MergeProcessor:
         unmet = {place.id: place.needs for place in places}
         may_begin = tuple(decision.WaitingTree(name, unmet[name], self.builder.lands_alone(entries[name]), name in due)
                           for name in free)
-        self._outlook = _Outlook(tip, known_by, may_begin, beliefs, parked, unfit)
+        self._outlook = Outlook(tip, known_by, may_begin, beliefs, parked, unfit)
         return self._outlook
 
     def _beliefs(self, state: QueueState, entries: Sequence[MergeEntry], tip: str) -> decision.Beliefs:
@@ -637,7 +637,7 @@ class MergeProcessor:
         return StepResult("paused", names[0] if names else "")
 
 
-class _Outlook(Value):
+class Outlook(Value):
     """Entries that may be tested on a tip, computed once as long as all it is computed from (`known_by`) is the same.
     """
 
@@ -663,10 +663,10 @@ class _Outlook(Value):
     def unparked(self) -> list[decision.WaitingTree]:
         return list(self.waiting[:1])
 
-    def park(self, names: Collection[str]) -> _Outlook:
+    def park(self, names: Collection[str]) -> Outlook:
         return replace(self, parked=self.parked | set(names))
 
-    def refuse(self, names: tuple[str, ...]) -> _Outlook:
+    def refuse(self, names: tuple[str, ...]) -> Outlook:
         return replace(self, unfit=self.unfit | {names})
 
 

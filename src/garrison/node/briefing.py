@@ -205,10 +205,10 @@ class Briefer:
             if node != self.task.node and not (path / "result.json").exists():
                 with suppress(GarrisonError):
                     found += filter(None, [run_records.load(Task, path / "task.json")])
-        return (tuple(Sibling(task.node, _title(task), self._files_of(task)) for task in found[:MAX_SIBLINGS]),
+        return (tuple(Sibling(task.node, _title(task), self.files_of(task)) for task in found[:MAX_SIBLINGS]),
                 max(0, len(found) - MAX_SIBLINGS))
 
-    def _files_of(self, task: Task) -> tuple[str, ...]:
+    def files_of(self, task: Task) -> tuple[str, ...]:
         """Return the files that another node has committed on its branch, and those that it may change."""
         tip = self.git.branch_tip(branch_name(task.run_id, task.node))
         base = self._base_of(tip)

@@ -503,18 +503,18 @@ class ValidatorJob:
 
     def __init__(self, runtime: Runtime, incarnation: Incarnation, launch: Launch, task: Task, git: Git,
                  node_worktree: Path, branch: str, now: float) -> None:
-        self._started, self.reason, self._is_stopping = now, "", False
+        self.started, self.reason, self.is_stopping = now, "", False
         self.handed_over = ""
         """How another agent continues, once this one has ended for that; '' if none does."""
-        self._git, self._node_worktree, self._task = git, node_worktree, task
+        self.git, self.node_worktree, self.task = git, node_worktree, task
         folder = atomic.make_directory(runtime.files(launch.run_id).attempt(task.node, task.attempt) / VALIDATOR)
         self.folder = folder
         # The validator does not get the context of the agent that did the work.
         validator = Undecided.read(folder).agent or registry.validator_agent(task.attributes)
         judged = replace(task, agent=validator, preamble="", continues="", ways=[])
-        self._agents = AgentsInTurn(runtime, incarnation, judged, folder,
+        self.agents = AgentsInTurn(runtime, incarnation, judged, folder,
                                     lambda name: registry.can_validate(name, runtime.home))
-        judged = self._agents.begin(is_first=not (folder / "prompt.md").exists())
+        judged = self.agents.begin(is_first=not (folder / "prompt.md").exists())
         self.agent = agent = judged.agent
         worktree = validator_worktree(node_worktree)
         head = git.branch_tip(branch) or launch.base_oid
@@ -535,7 +535,7 @@ class ValidatorJob:
         judgement = read_judgement(runtime, launch, task, git, head, assignment.diff_file, can_run=can_run)
         assignment.write_prompt(prompt.validation(judged, judgement))
         socket = (Mount(self.channel.path, Path(INSIDE)),) if self.channel is not None else ()
-        place = node_place(runtime, launch, task, worktree, Role.VALIDATOR, agent=agent, turn=self._agents.turn,
+        place = node_place(runtime, launch, task, worktree, Role.VALIDATOR, agent=agent, turn=self.agents.turn,
                            mounts=(*assignment.mounts(), *socket))
         self.network = open_network(runtime, task, Role.VALIDATOR, folder, environment, agent=agent, place=place)
         assignment = replace(assignment, environment=self.network.apply(environment),
@@ -543,9 +543,9 @@ class ValidatorJob:
                              account=self.network.account)
         self.log = assignment.output
         try:
-            self._work: Work = registry.agent(agent, runtime.home, VALIDATOR).start(assignment, now)
+            self.work: Work = registry.agent(agent, runtime.home, VALIDATOR).start(assignment, now)
         except GarrisonError as error:
-            self._work = Unstarted(str(error))
+            self.work = Unstarted(str(error))
             if machine.is_shortage(error):
                 self._close()
                 raise  # the loop tries again
@@ -570,10 +570,6 @@ class ValidatorJob:
     def has_verdict(self) -> bool:
         return (self.folder / "claude" / "report.json").exists()
 
-    @property
-    def is_stopping(self) -> bool:
-        return self._is_stopping
-
     def set_session_aside(self, number: int) -> None:
         """Let the next validation begin its own session; what ended this one stays for who looks for it."""
         files = AttemptFiles(self.folder)
@@ -584,51 +580,51 @@ class ValidatorJob:
 
     def _hand_over(self, outcome: WorkResult | None) -> bool:
         """Record that the next agent judges if this one cannot and nothing of it runs; return whether one does."""
-        trouble = self._work.trouble
-        if trouble is None or self._is_stopping or (outcome is not None and outcome.status == "success"):
+        trouble = self.work.trouble
+        if trouble is None or self.is_stopping or (outcome is not None and outcome.status == "success"):
             return False
-        failover = self._agents.choose(trouble)
+        failover = self.agents.choose(trouble)
         if failover is None:
             return False
-        self._agents.record(failover)
+        self.agents.record(failover)
         self.handed_over = f"the validator {failover.describe()}"
         return True
 
     @property
     def pid(self) -> int:
         """Return the process to watch, 0 if the session waits without one."""
-        return (self._work.process() or (0, 0))[0]
+        return (self.work.process() or (0, 0))[0]
 
     @property
     def ticks(self) -> int:
         """Return the process's start ticks."""
-        return (self._work.process() or (0, 0))[1]
+        return (self.work.process() or (0, 0))[1]
 
     @property
     def wake_at(self) -> float | None:
         """Return when `poll` is due, in monotonic seconds."""
-        due = (self._work.wake_at(), self._agents.wake_at(),
+        due = (self.work.wake_at(), self.agents.wake_at(),
                self.channel.wake_at() if self.channel is not None else None)
         return min((at for at in due if at is not None), default=None)
 
     @property
     def question(self) -> PendingQuestion | None:
-        return self._work.question
+        return self.work.question
 
     def answer(self, question_id: str, text: str) -> None:
         """Pass the user's answer on."""
-        self._work.answer(question_id, text)
+        self.work.answer(question_id, text)
 
     def kill(self, now: float | None = None) -> None:
         """End the session; the next validation continues it."""
-        self._is_stopping = True
-        self._work.stop(self._started if now is None else now)
+        self.is_stopping = True
+        self.work.stop(self.started if now is None else now)
 
     def poll(self, now: float) -> End | None:
         """Return the result once there is a verdict, or there cannot be one."""
         if self.channel is not None:
             self.channel.poll(now)
-        outcome = self._work.poll(now)
+        outcome = self.work.poll(now)
         is_handed_over = self._hand_over(outcome)
         if outcome is None and not is_handed_over:
             return None
@@ -636,11 +632,11 @@ class ValidatorJob:
             self.channel.close()
         if outcome is None:
             outcome = WorkResult("fail", self.handed_over)
-        remove_validator_worktree(self._git, self._node_worktree, self._task,
-                                  keeps_home=outcome.killed or self._is_stopping or is_handed_over)
+        remove_validator_worktree(self.git, self.node_worktree, self.task,
+                                  keeps_home=outcome.killed or self.is_stopping or is_handed_over)
         self.reason = outcome.reason
         code = 0 if outcome.status == "success" else -signal.SIGKILL if outcome.killed else 1
-        return End(code, False, now - self._started)
+        return End(code, False, now - self.started)
 
 
 class HeldValidation:

@@ -514,7 +514,7 @@ class Orchestrator:
         if not self.git.is_dirty(self.worktree):
             return False
         self._hooks = HookJob(self.runtime, self.launch, self.task, self.worktree, self._make_environment(),
-                              self.assignment.folder, _commit_message(self.task), outcome,
+                              self.assignment.folder, commit_message(self.task), outcome,
                               self.runtime.clock.monotonic())
         return True
 
@@ -617,7 +617,7 @@ class Orchestrator:
         if refusal := inspector.inspect_worktree():
             return "", refusal
         try:
-            self.git.commit_all(self.worktree, _commit_message(self.task))
+            self.git.commit_all(self.worktree, commit_message(self.task))
         except Refused as error:
             return str(error), None
         failpoint.here(":committed")
@@ -737,7 +737,7 @@ class Mailbox:
             event_loop.watch_directory(folder)
 
 
-def _commit_message(task: Task) -> str:
+def commit_message(task: Task) -> str:
     """Return the commit message for changes that an agent left uncommitted: the node's label, then their origin."""
     subject = next((line.strip() for line in task.label.splitlines() if line.strip()), task.node)
     subject = subject if len(subject) <= MAX_SUBJECT else subject[:MAX_SUBJECT - 1].rstrip() + "…"

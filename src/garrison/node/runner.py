@@ -315,12 +315,12 @@ class Runner:
         applied = action.expect(ApplySignal)
         signal, event = applied.posted.signal, applied.event
         if signal is not None and isinstance(event, RunnerSignal) and signal.id not in self.facts.applied:
-            self._forward(signal, event.forward)
+            self.forward(signal, event.forward)
             self._record(event, sync=True)
         failpoint.here(":signal-applied")
         signals.acknowledge(applied.posted.path)
 
-    def _forward(self, signal: Signal, where: str) -> None:
+    def forward(self, signal: Signal, where: str) -> None:
         """Forward a question up or an answer down, before it counts as applied: a repeated one is recognised, and after
         a crash a missing one would never be sent."""
         question_id = str(signal.payload.get("question_id", ""))

@@ -64,14 +64,15 @@ class WorkInspector:
         begun_with = _lines(self.folder / CONFLICTS)
         if marked := [name for name in begun_with if b"\n<<<<<<< " in b"\n" + self._content(name)]:
             return _refuse(RefusalKind.MARKERS, marked)
-        return self._open_operation(begun_with) or self._uncommitted()
+        return self.open_operation(begun_with) or self._uncommitted()
 
     def _excess(self) -> str:
         begun = "".join(_lines(self.folder / BEGUN)[:1])
         head = self.git.head(self.worktree)
         return bounds.explain_excess(self.git, begun if self.git.has_object(begun) else "", head) if head else ""
 
-    def _open_operation(self, begun_with: Sequence[str]) -> Refusal | None:
+    def open_operation(self, begun_with: Sequence[str]) -> Refusal | None:
+        """Return the refusal for an operation of git that was left open."""
         try:
             found = read_open_work(self.git, self.worktree)
         except untrusted.UnsafeFile:

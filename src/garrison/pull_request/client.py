@@ -393,7 +393,7 @@ class PullRequestClient:
             case StepKind.READY:
                 forge.mark_ready(number)
             case StepKind.TAKE_IN:
-                self._take_in(step.head)
+                self.take_in(step.head)
             case StepKind.REPLY:
                 self._reply(number, step)
             case StepKind.STATUS:
@@ -443,7 +443,7 @@ class PullRequestClient:
             is_answered = any(line.startswith("!\t") for line in answer.out.splitlines())
             raise GitError(arguments[:1], REJECTED if is_answered else UNANSWERED, answer.err)
 
-    def _take_in(self, head: str) -> None:
+    def take_in(self, head: str) -> None:
         """Move the run's branch to people's commits, merged with those that it has besides."""
         git, ref, tip = self.git, f"refs/heads/{self.launch.onto}", self.git.branch_tip(self.launch.onto)
         new = head

@@ -220,14 +220,18 @@ class ForgeWorker:
     def _work(self) -> None:
         while True:
             step, known, title, is_anew = self._jobs.get()
-            try:
-                answer = self._do(step, known, title, is_anew=is_anew)
-            except Exception as error:  # a client's library may raise anything, and the loop must learn of it
-                answer = ForgeJobResult(step=step, problem=f"asking the forge failed: {type(error).__name__}: {error}")
-            sent, not_modified = self._requests()
-            self._answers.put(replace(answer, sent=sent, not_modified=not_modified))
-            with suppress(OSError):
-                os.write(self._write_end, b"x")
+            self.work(step, known, title, is_anew=is_anew)
+
+    def work(self, step: ForgeStep | None, known: PullRequest, title: str = "", *, is_anew: bool = False) -> None:
+        """Do one job in the caller's thread, and leave its result for `receive`."""
+        try:
+            answer = self._do(step, known, title, is_anew=is_anew)
+        except Exception as error:  # a client's library may raise anything, and the loop must learn of it
+            answer = ForgeJobResult(step=step, problem=f"asking the forge failed: {type(error).__name__}: {error}")
+        sent, not_modified = self._requests()
+        self._answers.put(replace(answer, sent=sent, not_modified=not_modified))
+        with suppress(OSError):
+            os.write(self._write_end, b"x")
 
     def _requests(self) -> tuple[int, int]:
         """Return the requests sent so far, and those answered with 304."""

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-_serial = count()
+SERIAL = count()
+"""Numbers in the names of temporary files."""
 _POLL = 0.002
 """Seconds between two tries for a lock with a timeout."""
 _CHUNK = 1 << 16
@@ -99,13 +100,13 @@ def _describe_owner(path: Path) -> str:
     return ""
 
 
-_protected: list[str] = []
+PROTECTED: list[str] = []
 """The home that this process must not create again, with a final slash; empty in a command."""
 
 
 def forbid_recreating(home: Path) -> None:
     """Forbid this process to create anything in `home` once that is gone, which would leave half a home."""
-    _protected[:] = [os.path.join(home, "")]  # noqa: PTH118
+    PROTECTED[:] = [os.path.join(home, "")]  # noqa: PTH118
 
 
 def make_directory(path: Path) -> Path:
@@ -114,8 +115,8 @@ def make_directory(path: Path) -> Path:
     try:
         if os.path.isdir(path):  # noqa: PTH112
             return path
-        if _protected and str(path).startswith(_protected[0]):
-            _make_within(_protected[0], str(path))
+        if PROTECTED and str(path).startswith(PROTECTED[0]):
+            _make_within(PROTECTED[0], str(path))
         else:
             _make_with_parents(str(path))
     except OSError as error:
@@ -213,7 +214,7 @@ def _temporary(path: str, flags: int) -> tuple[str, int]:
     """Create a new file alongside `path`; skip names that a killed writer of the same pid left."""
     at = path.rfind("/") + 1
     while True:
-        temporary = f"{path[:at]}.{path[at:]}.{os.getpid()}-{next(_serial)}.tmp"
+        temporary = f"{path[:at]}.{path[at:]}.{os.getpid()}-{next(SERIAL)}.tmp"
         try:
             return temporary, os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | flags, 0o600)
         except FileExistsError:

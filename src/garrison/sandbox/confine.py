@@ -90,7 +90,7 @@ def confine(argv: Sequence[str], env: Mapping[str, str], place: Place | None) ->
         return Confined((*place.entry, *overlay_words(layers, place.private, as_root=True), *words), outside, mode)
     makes_network = place.rights.network is not Network.OPEN and not place.entry
     words = bubblewrap.command_line(argv, steps, able, makes_network=makes_network, directory=place.start,
-                                    files=_files_inside(), processes=_processes_inside(), user=place.user,
+                                    files=_files_inside(), processes=processes_inside(), user=place.user,
                                     calls=_write_calls(place, refuses_namespaces=not able.can_forbid_namespaces))
     return Confined((*place.entry, *overlay_words(layers, place.private), *words), seen, mode)
 
@@ -122,7 +122,7 @@ def _files_inside() -> int:
     return 0 if hard == resource.RLIM_INFINITY else hard // 2
 
 
-def _processes_inside() -> int:
+def processes_inside() -> int:
     """Return how many processes there may be inside: half of what the user may have.
 
     The kernel counts them by user namespace, since Linux 5.14; before, all of the user's would count. None binds root.

@@ -46,7 +46,7 @@ NOT_FOR_ALL = ("/etc/shadow", "/etc/shadow-", "/etc/gshadow", "/etc/gshadow-", "
 RESOLVER = "/etc/resolv.conf"
 AGENT_HOME = Path("/home/agent")
 """Home folder inside for a user whose home is a shared folder, such as `/`."""
-_BELOW_SYSTEM = tuple(f"{folder}/" for folder in SYSTEM)
+BELOW_SYSTEM = tuple(f"{folder}/" for folder in SYSTEM)
 _MODULES = "node_modules"
 _PREFIX_SIGNS = ("lib", "libexec")
 """Folders alongside a `bin` that show that it is part of an installation."""
@@ -327,7 +327,7 @@ def _shows_secrets(path: Path, around: Surroundings) -> bool:
 
 
 def _is_system(path: Path) -> bool:
-    return str(path) in SYSTEM or str(path).startswith(_BELOW_SYSTEM)
+    return str(path) in SYSTEM or str(path).startswith(BELOW_SYSTEM)
 
 
 def _hidden(paths: Iterable[Path], machine: MachinePaths) -> Iterator[FileSystemStep]:

@@ -63,7 +63,7 @@ def absolute_path(path: str) -> str:
     return ":".join(part for part in path.split(":") if part.startswith("/")) or os.defpath
 
 
-_TYPED: dict[str, str] = {}
+TYPED: dict[str, str] = {}
 """PATH as the user has it, if it is another than this process has."""
 
 
@@ -71,13 +71,13 @@ def seal_path() -> None:
     """Let this process find what it starts in folders alone that mean the same everywhere (`absolute_path`)."""
     path = os.environ.get("PATH", "")
     if path != absolute_path(path):
-        _TYPED["PATH"] = path
+        TYPED["PATH"] = path
         os.environ["PATH"] = absolute_path(path)
 
 
 def typed_environment() -> dict[str, str]:
     """Return this process's variables, with the PATH that the user typed for what is started for agents and gates."""
-    return {**os.environ, **_TYPED}
+    return {**os.environ, **TYPED}
 
 
 def list_withheld(source: Mapping[str, str], extra: Iterable[str] = ()) -> list[str]:

@@ -27,7 +27,7 @@ CGROUPS = Path("/sys/fs/cgroup")
 VMSTAT = Path("/proc/vmstat")
 _REAPED_MS = 50
 """Milliseconds for the parent to collect an ended process; before that the kernel does not give its status."""
-_MAX_WATCHED = 128
+MAX_WATCHED = 128
 """Watched processes beyond which those that have ended are forgotten."""
 _GET_INFO = 0xC040FF0B
 """_IOWR(0xFF, 11, struct pidfd_info) of 64 bytes."""
@@ -38,8 +38,8 @@ _INFO = struct.Struct("=QQ11Ii")
 class ExitMonitor:
     """Watches running processes, to tell how they ended."""
 
-    def __init__(self, cgroups: Path = CGROUPS, vmstat: Path = VMSTAT) -> None:
-        self._cgroups, self._vmstat = cgroups, vmstat
+    def __init__(self, cgroups: Path = CGROUPS, vmstat: Path = VMSTAT, max_watched: int = MAX_WATCHED) -> None:
+        self._cgroups, self._vmstat, self._max_watched = cgroups, vmstat, max_watched
         self._pidfds: dict[tuple[int, int], int] = {}
         self._counts: dict[tuple[int, int], tuple[Path | None, int | None]] = {}
 
@@ -55,7 +55,7 @@ class ExitMonitor:
                 self._watch(process, counters)
 
     def _watch(self, process: tuple[int, int], counters: dict[str, tuple[Path | None, int | None]]) -> None:
-        if len(self._pidfds) >= _MAX_WATCHED:
+        if len(self._pidfds) >= self._max_watched:
             for other in [other for other, pidfd in self._pidfds.items() if processes.has_ended(pidfd)]:
                 self.forget(*other)
         pidfd = processes.open_verified(*process)

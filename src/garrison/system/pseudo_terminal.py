@@ -28,7 +28,7 @@ SIZE = (24, 80)
 _BLOCK = 1 << 16
 _MAX_TYPED = 1 << 16
 """Bytes typed to a program that does not read, beyond which they are dropped."""
-_MAX_SHOWN = 1 << 20
+MAX_SHOWN = 1 << 20
 """Bytes for a terminal that takes none, beyond which they are dropped; the log has them."""
 _DRAIN = 2.0
 """Seconds to wait for the last output of a program that has ended."""
@@ -42,7 +42,7 @@ class PseudoTerminal:
     def __init__(self, log: Path, *, is_lent: bool) -> None:
         """Open it; with `is_lent` the terminal of this process is the program's from now on."""
         self._log = log
-        self._screen = _open_own_terminal() if is_lent else None
+        self._screen = open_own_terminal() if is_lent else None
         """The terminal of this process: the user types there, and looks at it."""
         self._socket, passed = socket.socketpair()
         with passed:  # above the descriptors of one digit, which a sandbox's own lines of shell use
@@ -176,7 +176,7 @@ class PseudoTerminal:
         """Write to the screen what it takes now; a terminal that stands still may not stop the program."""
         if self._screen is None:
             return
-        self._unshown = (self._unshown + block)[-_MAX_SHOWN:]
+        self._unshown = (self._unshown + block)[-MAX_SHOWN:]
         try:
             self._unshown = self._unshown[os.write(self._screen, self._unshown):]
         except BlockingIOError:
@@ -198,7 +198,7 @@ class PseudoTerminal:
             os.close(screen)
 
 
-def _open_own_terminal() -> int | None:
+def open_own_terminal() -> int | None:
     """Open the terminal of this process a second time, so that not to block there is a matter of this one only."""
     if not (sys.stdin is not None and os.isatty(0) and os.isatty(1)):
         return None

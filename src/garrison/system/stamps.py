@@ -27,12 +27,12 @@ def file_stamp(path: str | Path) -> tuple[int, ...] | None:
     return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
-def newest_entry(folder: Path) -> Stamp:
-    """Return (newest modification time in ns, entries) below `folder`, up to `MAX_ENTRIES`; None if it is empty."""
+def newest_entry(folder: Path, max_entries: int = MAX_ENTRIES) -> Stamp:
+    """Return (newest modification time in ns, entries) below `folder`, up to `max_entries`; None if it is empty."""
     newest, count = 0, 0
     for modified in _walk(folder):
         newest, count = max(newest, modified), count + 1
-        if count >= MAX_ENTRIES:
+        if count >= max_entries:
             break
     return (newest, count) if count else None
 
@@ -62,7 +62,7 @@ _COMMENT = re.compile(rb"(?:^|[ \t])(?:#|//|--)[ \t].*")
 """Comment up to the end of its line."""
 _PROSE = (".md", ".rst", ".txt", ".adoc", ".tex")
 """Ends of the names of files in which that is none."""
-_MAX_FILES = 50_000
+MAX_FILES = 50_000
 """Files of a folder whose content is watched."""
 
 
@@ -73,8 +73,8 @@ class ContentWatch:
     was changed before is another one only if it differs in more than comments and empty lines.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, max_files: int = MAX_FILES) -> None:
+        self._folder, self._max_files = folder, max_files
         self._first = self._list()
         self._known: dict[str, tuple[tuple[int, int], str]] = {}
 
@@ -124,6 +124,6 @@ class ContentWatch:
                         found[name] = stat.st_size, stat.st_mtime_ns
             except OSError:  # removed during the walk
                 continue
-            if len(found) > _MAX_FILES:
+            if len(found) > self._max_files:
                 return None
         return found

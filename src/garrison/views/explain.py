@@ -224,11 +224,11 @@ def observation(basis: DecisionInputs) -> str:
     if verdict is not None and verdict.state != "ended":  # which only repeats the record
         parts.append(f"verdict {verdict.state}: {verdict.why}")
     if basis.rule == "next_step" and basis.deaths:
-        parts.append(_deaths_counted(basis))
+        parts.append(describe_deaths(basis))
     return "; ".join(parts)
 
 
-def _deaths_counted(basis: DecisionInputs) -> str:
+def describe_deaths(basis: DecisionInputs) -> str:
     """Return the number of deaths that count: not those on request, by a reboot, of a used-up context, or before the
     window.
     """

@@ -400,7 +400,7 @@ class RunReader:
         resumable = status == Status.FAILED and not launch.adhoc and not model.state.over
         branch = adhoc_branch(model) if launch.adhoc else ""
         held = launch.resumed_in(resumed) if resumed is not None else launch
-        step = _step(run, status, observed, resumable=resumable, branch=branch) or _shortage_hint(status)
+        step = next_step(run, status, observed, resumable=resumable, branch=branch) or _shortage_hint(status)
         line = RunView(
             run_id=run, status=status, reason=reason, corrupt=corrupt, gates=waits,
             questions=[*asking, *reviews, *(wait.place for wait in waits if wait.kind != SIGNAL)],
@@ -590,7 +590,7 @@ def _advice(status: str, step: str) -> str:
     return f"{status}; {step}" if status == Status.STOPPED and step else step
 
 
-def _step(run: str, status: str, processes: Sequence[ProcessView], *, resumable: bool, branch: str = "") -> str:
+def next_step(run: str, status: str, processes: Sequence[ProcessView], *, resumable: bool, branch: str = "") -> str:
     """Return what to do about a run that does not continue by itself, '' for nothing."""
     if branch == "queued" and status == Status.DONE:
         return "its branch is queued; `garrison merge-queue process` lands it"

@@ -165,7 +165,7 @@ def node_detail(home: Path, run: str, node: str) -> NodeDetail:
     return NodeDetail(
         node, task.label if task else "", task.prompt if task else "", (task.command or "") if task else "",
         (task.acceptance or "") if task else "", (task.agent or "") if task else "",
-        [_attempt(files, node, own, number) for number in range(1, last + 1)],
+        [read_attempt(files, node, own, number) for number in range(1, last + 1)],
         _hook(Store(home), Key("runner", node, run)), lines,
         [Transcript(number) for number in range(1, last + 1)
          if AttemptFiles(files.attempt(node, number)).stream.exists()],
@@ -189,7 +189,8 @@ def _review(home: Path, run: str, node: str) -> Approval | None:
     return Approval(entry.attempt, entry.oid, entry.id) if entry.awaits_approval else None
 
 
-def _attempt(files: RunFiles, node: str, events: list[LoggedEvent], number: int) -> ShownAttempt:
+def read_attempt(files: RunFiles, node: str, events: list[LoggedEvent], number: int) -> ShownAttempt:
+    """Return an attempt as the page shows it."""
     folder = files.attempt(node, number)
     result = _read(Result, folder / "result.json")
     task = _read(Task, folder / "task.json")

@@ -256,9 +256,10 @@ class Page:
 
     async def offer(self, _request: Request) -> Response:
         """Say what can be started, and with which values a terminal would begin it."""
-        return json_answer(await asyncio.to_thread(self._read_offer))
+        return json_answer(await asyncio.to_thread(self.read_offer))
 
-    def _read_offer(self) -> StartOffer:
+    def read_offer(self) -> StartOffer:
+        """Return what can be started here."""
         here: Path | None
         try:
             here = Path.cwd()
@@ -268,7 +269,7 @@ class Page:
 
     async def begin(self, request: Request) -> Response:
         """Begin a task, a list of tasks or an issue in the background."""
-        body, offer = await body_of(request), await asyncio.to_thread(self._read_offer)
+        body, offer = await body_of(request), await asyncio.to_thread(self.read_offer)
         if body.get("kind") == "plan":  # it may be the first of its repository
             plans = (await actions.read_plans(self.home)).plans
             offer = replace(offer, places=(*offer.places, *(RunDefaults(plan.repo) for plan in plans)))
@@ -363,7 +364,7 @@ class Page:
 
     async def _repo(self, named: str) -> str:
         """Return a repository that a request names; NotFound for one without runs here."""
-        if named not in {place.repo for place in (await asyncio.to_thread(self._read_offer)).places}:
+        if named not in {place.repo for place in (await asyncio.to_thread(self.read_offer)).places}:
             raise NotFound(f"{named!r:.200} is not a repository with runs here")
         return named
 

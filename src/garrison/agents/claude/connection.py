@@ -159,7 +159,7 @@ class ClaudeConnection(SessionConnection[ConnectionJob]):
                 async for event in events:
                     self._started.set()
                     self._confirm()
-                    if ending := self._record(event):
+                    if ending := self.record(event):
                         return ending
         except Interrupted:
             return self._ending(policy.STOPPED)
@@ -167,7 +167,7 @@ class ClaudeConnection(SessionConnection[ConnectionJob]):
             return self._ending(TroubleKind.CRASH, str(error))
         raise AssertionError("a turn ends with its result")
 
-    def _record(self, event: Event) -> ConnectionEnd | None:
+    def record(self, event: Event) -> ConnectionEnd | None:
         """Write an event to the stream or the usage file; return the ending if it is one."""
         handler = _HANDLERS.get(event["kind"])
         if handler is None:

@@ -110,7 +110,7 @@ __all__ = [
     "find_trouble",
 ]
 
-_COUNTED = frozenset(kind for kind in TRANSIENT if ruling(kind).counts)
+COUNTED = frozenset(kind for kind in TRANSIENT if ruling(kind).counts)
 """Failures that lengthen each other's pauses."""
 NEEDS_PERSON = frozenset(kind for kind in CLASSES if ruling(kind).follows == "person")
 """Failures that only the user can resolve."""
@@ -303,7 +303,7 @@ def _after_transient(endings: Sequence[ConnectionEnd]) -> NextStep:
 def _pause(endings: Sequence[ConnectionEnd]) -> NextStep:
     """Return the wait after a failure that passes: until its limit is reset, else longer each time."""
     last = endings[-1]
-    failures_in_row = consecutive(endings, _COUNTED if last.kind in _COUNTED else {last.kind})
+    failures_in_row = consecutive(endings, COUNTED if last.kind in COUNTED else {last.kind})
     until = last.at + TRANSIENT[last.kind].delay(failures_in_row)
     if last.resets_at and last.resets_at > last.at:  # a reset in the past would make this a busy loop
         until = min(last.resets_at, last.at + MAX_WAIT)

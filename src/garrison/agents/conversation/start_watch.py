@@ -28,7 +28,7 @@ _SHOWN = 2.0
 """Seconds without anything done after which that is shown."""
 _SLOW = 10.0
 """Seconds after which it is shown of a program that works as well."""
-_HUNG = 10.0
+HUNG = 10.0
 """Seconds without anything done, as seen in as many looks, after which the program counts as hung."""
 _ASLEEP = frozenset("SIt")
 _PROTOCOLS = ("tcp", "tcp6", "udp", "udp6")
@@ -41,10 +41,12 @@ class StartWatch:
         show: shows what is wrong, '' for nothing.
         waits_for_helpers: whether the program may wait for something that the user has it start, such as an MCP server;
             how long that takes is not known.
+        hung: seconds without a sign of life after which the program hangs.
     """
 
-    def __init__(self, show: Callable[[str], None] = lambda _text: None, *, waits_for_helpers: bool = False) -> None:
-        self._show, self._waits_for_helpers = show, waits_for_helpers
+    def __init__(self, show: Callable[[str], None] = lambda _text: None, *, waits_for_helpers: bool = False,
+                 hung: float = HUNG) -> None:
+        self._show, self._waits_for_helpers, self._hung = show, waits_for_helpers, hung
         self._began, self._marker = time.monotonic(), os.environ.get(processes.MARKER, "")
         self._seen: object = None
         self._looks, self._is_shown = 0, False
@@ -66,7 +68,7 @@ class StartWatch:
             does = "has not answered and does nothing" if idle >= _SHOWN else "has not answered yet"
             self._show(f"its program, started {self.seconds:.0f} s ago, {does}")
             self._is_shown = True
-        return idle >= _HUNG and not self._waits_for_helpers and not _has_peer(tree)
+        return idle >= self._hung and not self._waits_for_helpers and not _has_peer(tree)
 
     def end(self) -> None:
         """Show nothing any more."""

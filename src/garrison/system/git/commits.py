@@ -447,7 +447,7 @@ class Commits(Repository):
 
     def delete_refs(self, refs: Sequence[str]) -> None:
         """Delete those of `refs` that exist. GitError if one of them is still there."""
-        for last in attempts() if refs else ():
+        for last in attempts(self.retry_seconds) if refs else ():
             answer = self.run("update-ref", "--stdin", text="".join(f"delete {ref}\n" for ref in refs), check=False)
             if answer.code == 0:
                 return

@@ -46,11 +46,11 @@ def remove_named(errors: str, root: Path, common: Path) -> bool:
     return bool(left and remove_locks(left, common))
 
 
-def find_locks(common: Path) -> list[Path]:
-    return [lock for lock in _locks(common) if is_abandoned(lock, common)]
+def find_locks(common: Path, at: float = LOCK_SECONDS) -> list[Path]:
+    return [lock for lock in _locks(common) if is_abandoned(lock, common, at)]
 
 
-def remove_locks(locks: Iterable[Path], common: Path) -> list[Path]:
+def remove_locks(locks: Iterable[Path], common: Path, at: float = LOCK_SECONDS) -> list[Path]:
     """Remove the abandoned ones of these locks, and return them."""
     removed: list[Path] = []
     directory = os.open(common, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -58,7 +58,7 @@ def remove_locks(locks: Iterable[Path], common: Path) -> list[Path]:
         # one process at a time: another one may have removed this lock since, and a later git may have made it again
         fcntl.flock(directory, fcntl.LOCK_EX)
         for lock in locks:
-            if is_abandoned(lock, common):
+            if is_abandoned(lock, common, at):
                 with suppress(FileNotFoundError):
                     lock.unlink()
                     removed.append(lock)
@@ -67,14 +67,14 @@ def remove_locks(locks: Iterable[Path], common: Path) -> list[Path]:
     return removed
 
 
-def is_abandoned(lock: Path, common: Path) -> bool:
-    """Return whether a lock is old, and no git works in the repository that may have made it."""
+def is_abandoned(lock: Path, common: Path, at: float = LOCK_SECONDS) -> bool:
+    """Return whether a lock is older than `at` seconds, and no git works in the repository that may have made it."""
     try:
         age = time.time() - lock.stat().st_mtime
     except OSError:
         return False
     is_own = any(lock.is_relative_to(common / place) for place in _OWN)
-    if age <= (OWN_LOCK_SECONDS if is_own else LOCK_SECONDS):
+    if age <= (OWN_LOCK_SECONDS if is_own else at):
         return False
     booted = time.clock_gettime(time.CLOCK_BOOTTIME)
     return not any(booted - row.ticks / TICKS_PER_SECOND >= age - _MARGIN and _works_in(row.pid, common)

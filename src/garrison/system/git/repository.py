@@ -56,7 +56,7 @@ OPERATIONS = {"MERGE_HEAD": "a merge", "CHERRY_PICK_HEAD": "a cherry-pick", "REV
               "rebase-merge": "a rebase", "rebase-apply": "a rebase", "sequencer": "a cherry-pick or revert"}
 """Files in a worktree's git directory during an operation that the user must finish."""
 _TRUST = re.compile(r"git config --global --add safe\.directory .+")
-_RETRY_SECONDS, _PAUSES = 10.0, Backoff(0.01, 0.2)
+RETRY_SECONDS, _PAUSES = 10.0, Backoff(0.01, 0.2)
 TIMED_OUT, TOO_MUCH = 124, 125
 """Codes of a GitError for a call that took too long, or wrote too much."""
 MAX_MEMORY, MAX_SECONDS = 2 << 30, 300.0
@@ -102,6 +102,8 @@ class Repository:
         self.committer = (NAME, EMAIL)
         """Name and address of who commits what lands, and is the author of merges."""
         self.signer: Signer | None = None
+        self.retry_seconds = RETRY_SECONDS
+        """How long a call is repeated that another git's lock refuses."""
         """Signs what is committed for a landing; None: nothing is signed."""
         self.outer: Path | None = None
         """Common directory of the repository in whose worktree this one is, if it is in one."""
@@ -343,9 +345,9 @@ def pair(line: str) -> tuple[str, str]:
     return name, value
 
 
-def attempts() -> Iterator[bool]:
+def attempts(seconds: float) -> Iterator[bool]:
     """Yield once for each attempt under lock contention, after a growing pause; True marks the last attempt."""
-    deadline = time.monotonic() + _RETRY_SECONDS
+    deadline = time.monotonic() + seconds
     yield False
     for failure in itertools.count(1):
         if time.monotonic() >= deadline:

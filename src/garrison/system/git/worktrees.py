@@ -120,7 +120,7 @@ class Worktrees(Commits):
     def _list_worktrees(self) -> str:
         """List the worktrees; retry where git trips over one that is being created or removed."""
         arguments = ("worktree", "list", "--porcelain", "-z")
-        for last in attempts():
+        for last in attempts(self.retry_seconds):
             answer = self.run(*arguments, check=False)
             if answer.code and (last or not self.is_contention(answer.err)):
                 raise GitError(arguments, answer.code, answer.err)
@@ -139,7 +139,7 @@ class Worktrees(Commits):
             return
         rule = self._sparse_rule()
         path.parent.mkdir(parents=True, exist_ok=True)
-        for last in attempts():
+        for last in attempts(self.retry_seconds):
             arguments = (["--detach", str(path), start] if branch is None else
                          [str(path), branch] if self.branch_exists(branch) else
                          ["--no-track", "-b", branch, str(path), start])
@@ -245,7 +245,7 @@ class Worktrees(Commits):
         """Remove a registered worktree with its directory, whatever state it is in. Idempotent."""
         real = path.parent.resolve() / path.name
         damage.mend_registration(self.common, real)
-        for last in attempts():
+        for last in attempts(self.retry_seconds):
             if all(tree.path != real for tree in self.worktrees()):
                 return
             answer = self.run("worktree", "remove", "--force", "--force", str(real), check=False)

@@ -26,7 +26,7 @@ def selected(repository: CheckedRepository, old: str, new: str) -> frozenset[str
     chosen: set[str] = set()
     for file in repository.changed(old, new):
         own = {name for name, gate in gates.items()
-               if any(_is_match(pattern, file) for pattern in gate.get("paths", ()))}
+               if any(is_match(pattern, file) for pattern in gate.get("paths", ()))}
         if not own or file == "garrison.toml" or file.endswith("/garrison.toml"):
             return None
         chosen |= own
@@ -67,7 +67,8 @@ def _declared(repository: CheckedRepository, commit: str) -> Mapping[str, Any]:
         return {}
 
 
-def _is_match(pattern: str, file: str) -> bool:
+def is_match(pattern: str, file: str) -> bool:
+    """Return whether a file lies below a gate's pattern."""
     parts = [part for part in pattern.split("/") if part]
     if pattern.endswith("/") or not any(char in pattern for char in "*?["):
         parts.append("**")

@@ -1,6 +1,6 @@
 """Tables of docs/security.md, from the data of the cases: `python -m tests.hostile --tables` writes them.
 
-`tests/unit/test_security_page.py` fails when page and data differ; that the data is true, the cases themselves show.
+`tests/unit/test_docs_pages.py` fails when page and data differ; that the data is true, the cases themselves show.
 """
 
 from __future__ import annotations

@@ -133,7 +133,7 @@ def test_nothing_is_left_of_a_gate_s_network_after_the_deaths_of_both(world, tmp
     proxies = world.home / "proxies"
 
     def is_served(processor):
-        known = [run.network.process for run in processor.gates.runs.values() if run.network and run.network.process]
+        known = [run.network.process for run in processor.gates.active.values() if run.network and run.network.process]
         if known and tried.exists():
             proxies.write_text(f"{known[0].pid} {known[0].ticks}")
             return True
@@ -148,7 +148,7 @@ def test_nothing_is_left_of_a_gate_s_network_after_the_deaths_of_both(world, tmp
         os.kill(int(wrapper.read_text().split()[0]), signal.SIGKILL)
     processor = world.processor()
     if victim == "proxy":
-        adopted = next(iter(processor.gates.runs.values()))
+        adopted = next(iter(processor.gates.active.values()))
         until(lambda: adopted.is_cut or not processor.step(), "the successor's notice")
     go.touch()
     finish(processor)

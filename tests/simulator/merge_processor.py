@@ -259,7 +259,7 @@ class Run:
 class Gates(GateRuns):
     """Starts simulated gate runs; which are wanted, and what their verdicts are worth, the real class decides."""
 
-    _runs: dict[str, GateRun]
+    active: dict[str, GateRun]
 
     def __init__(self, writer: Writer) -> None:
         super().__init__(writer, Path("trees"), {}, ())
@@ -268,14 +268,14 @@ class Gates(GateRuns):
     @property
     def runs(self) -> list[Run]:
         """The gate runs in progress."""
-        return cast("list[Run]", list(self._runs.values()))
+        return cast("list[Run]", list(self.active.values()))
 
     def start(self, entries: Sequence[MergeEntry], commit: str, tree: str, subject: Subject, gate: ChosenGate, *,
               base: str = "", why: str = "") -> StepResult | Wait:
         """Start a gate run on a commit, for these entries."""
         first, number = entries[0], entries[0].tests + 1
         job, key = f"{first.id}.{number}", gate.key
-        self._runs[job] = cast("GateRun", Run(self.effects, job))
+        self.active[job] = cast("GateRun", Run(self.effects, job))
         self.writer.append(GateStarted(tuple(entry.id for entry in entries), subject, number, job, commit, tree, 0,
                                        key, "", base, why))
         self.effects.add(lambda: self._spawn(job, entries, subject, base))
@@ -290,7 +290,7 @@ class Gates(GateRuns):
         world.spawn("gate", process.key, process.me.incarnation, gate(job, result), gate_marker(job))
         yield None
         if world.queue.epoch != self.writer.epoch:  # the one that took over had looked for running gates already
-            cast("Run", self._runs[job]).kill()
+            cast("Run", self.active[job]).kill()
             yield None
             raise Fenced("another processor took the queue over")
 
@@ -300,7 +300,7 @@ class Gates(GateRuns):
         for job in list(world.gates):
             run = Run(self.effects, job)
             if job in state.gates:
-                self._runs[job] = cast("GateRun", run)
+                self.active[job] = cast("GateRun", run)
             elif job.rpartition(".")[0] in state.entries:
                 run.kill()
 
@@ -319,9 +319,9 @@ class Gates(GateRuns):
 
     def close(self, *, end: bool) -> None:
         """Let go of all; `end` kills them."""
-        for run in self._runs.values() if end else ():
+        for run in self.active.values() if end else ():
             cast("Run", run).kill()
-        self._runs = {}
+        self.active = {}
 
 
 class Landings(Lander):

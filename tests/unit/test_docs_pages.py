@@ -16,6 +16,8 @@ from garrison.config import PROJECT_TABLES, read_config
 from garrison.delegation.specialists import FILE as CREW
 from garrison.delegation.specialists import read_crew
 from garrison.run.request import read_guard, read_project
+from hostile.cases import CASES
+from hostile.tables import PAGE, fill
 from markdown_blocks import blocks
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -161,3 +163,16 @@ def _without_docstring(tree: ast.AST) -> Iterator[str]:
 def test_each_public_class_and_function_of_more_than_three_lines_has_a_docstring() -> None:
     assert not {f"{path.relative_to(ROOT)}: {name}" for top in ("src", "scripts") for path in (ROOT / top).rglob("*.py")
                 for name in _without_docstring(ast.parse(path.read_text(encoding="utf-8")))}
+
+
+# ---- docs/security.md says how many attacks succeed in each mode; the data of the cases says it, too
+
+
+def test_the_tables_are_those_of_the_cases() -> None:
+    text = PAGE.read_text()
+    assert text == fill(text), "run: .venv/bin/python -m tests.hostile --tables"
+
+
+def test_each_case_has_a_name_of_its_own() -> None:
+    names = [case.name for case in CASES]
+    assert len(set(names)) == len(names) >= 60

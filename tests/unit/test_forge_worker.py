@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from garrison.forge.errors import ForgeRefused
-from garrison.forge.session import RequestCount
+from garrison.forge.transport import RequestCount
 from garrison.pull_request.facts import CheckResult, CommitCheck, Facts, ForgeStep, Relation, StepKind
 from garrison.pull_request.worker import ForgeWorker
 from garrison.records.pull_request import PullRequest

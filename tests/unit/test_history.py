@@ -12,12 +12,23 @@ import pytest
 from garrison.errors import NotFound, UsageError
 from garrison.records import run as run_records
 from garrison.records.journal import Writer
-from garrison.records.run import Launch, RunFiles
+from garrison.records.run import Launch, RunFiles, Task, save
 from garrison.values import replace
+from garrison.views.changes import read_evidence
+from garrison.views.event_log import GUARDIAN, LoggedEvent
 from garrison.views.page_view import TimelineEntry
 from garrison.web import node
 from garrison.web.history import Histories, Wanted, cursor_of, cut_page, text_of
-from garrison.web.node import BLOCKS, LOG_BYTES, TextMatch, find_text, read_log, read_transcript, search_file
+from garrison.web.node import (
+    BLOCKS,
+    LOG_BYTES,
+    TextMatch,
+    find_text,
+    read_attempt,
+    read_log,
+    read_transcript,
+    search_file,
+)
 
 ENTRIES = [TimelineEntry(f"guardian:{number}", f"2026-01-01T00:00:{number // 3:02}Z", "", "",
                       "even" if number % 2 == 0 else "Odd one") for number in range(20)]
@@ -133,3 +144,20 @@ def test_a_text_is_found_forwards_and_back(tmp_path: Path, attempt: Path, monkey
     for bad in (("log", ""), ("../launch.json", "x")):
         with pytest.raises((UsageError, NotFound)):
             find_text(tmp_path, "r1", "a", 1, *bad, 0)
+
+
+# ---- details of a node: its attempts in the words of every view, and the evidence for its work
+
+
+def test_an_attempt_without_a_change_did_not_land(tmp_path: Path) -> None:
+    def status_of(**data: str) -> str:
+        event = LoggedEvent("2026-01-01T00:00:00Z", "r1", GUARDIAN, "", 1, "node", "a", "",
+                            {"node": "a", "status": "validated", "attempt": 1, **data})
+        return read_attempt(RunFiles(tmp_path, "r1"), "a", [event], 1).status
+
+    assert (status_of(), status_of(landing="no change")) == ("landed", "no change")
+
+
+def test_a_blank_reason_for_rework_is_no_evidence(tmp_path: Path) -> None:
+    save(tmp_path / "task.json", Task("r1", "a", 2, rework_reason=" \n"))
+    assert read_evidence(tmp_path, "r1", "a", 2) == []

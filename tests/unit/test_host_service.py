@@ -31,7 +31,6 @@ from garrison.records.host_service import (
     queues_path,
     read_sets,
     read_status,
-    set_queue,
     settings_path,
 )
 from garrison.records.hosts import Host, HostState
@@ -173,7 +172,7 @@ def test_a_host_that_drains_finishes_and_takes_nothing(place: Place) -> None:
 
 
 def test_it_serves_the_sets_of_hosts_that_a_launch_names(place: Place) -> None:
-    mine, others = set_queue(["box3", "box2"]), set_queue(["box3", "box4"])
+    mine, others = "set:box2+box3", "set:box3+box4"
     assert mine == "set:box2+box3"
     queues_path(place.home).write_text(f"{mine}\n{others}\nset:../box2\n\n{mine}\nany\n")
     assert read_sets(place.home, "box2") == [mine]

@@ -14,13 +14,19 @@ import pytest
 
 from garrison.cli.host import default_name
 from garrison.config import HostsConfig
+from garrison.doctor.findings import ExaminedState
+from garrison.doctor.processes import examine_hosts
 from garrison.errors import UsageError
 from garrison.hosts import setup, unpack
-from garrison.hosts.access import TROUBLES, HostAccess, HostUnreachable, check_destination, for_any_shell
+from garrison.hosts.access import TROUBLES, HostAccess, HostUnreachable, check_destination, for_any_shell, incoming_ref
+from garrison.hosts.attempts import AttemptId, ClaimToken
 from garrison.hosts.host_run import configure, locked_clone, prepare_clone
-from garrison.hosts.keeper import host_settings, needs_keeper
+from garrison.hosts.keeper import KeeperState, host_settings, lock_path, needs_keeper, write_state
 from garrison.hosts.setup import TREES, choose_python
-from garrison.records.hosts import Host, read_crew, write_host
+from garrison.processes.runtime import Runtime
+from garrison.records import atomic
+from garrison.records.hosts import Host, check_host, read_crew, write_host
+from garrison.records.life_lock import LifeLock
 from garrison.system.git import Git
 from garrison.tables import Table
 
@@ -199,3 +205,53 @@ def test_a_removed_host_has_no_worktrees_of_its_clones_left(tmp_path: Path, othe
                    check=True)
     assert [each.name for each in trees.parent.glob("garrison*/*")] == (["theirs"] if others else [])
     assert trees.exists() == others
+
+
+# ---- incoming refs: each claim has one
+
+
+MINE = "refs/garrison/incoming/box2/r1/work/2-3"
+
+
+def test_the_ref_names_the_claim() -> None:
+    assert incoming_ref("box2", ClaimToken(AttemptId("r1", "work", 2), 3)) == MINE
+
+
+@pytest.mark.parametrize("host", ["", "../x", "Box", "-x", "a.lock", "a/b", "x\n", "a" * 64])
+def test_a_hosts_name_fits_into_a_ref(host: str) -> None:
+    with pytest.raises(UsageError, match="not a host's name"):
+        check_host(host)
+
+
+@pytest.mark.parametrize("text", ["", "r1", "r1/work", "r1/work/x", "r1/work/0", "r1/work/1/2", "R/work/1", "r1/../1"])
+def test_malformed_attempts_are_refused(text: str) -> None:
+    with pytest.raises(UsageError):
+        AttemptId.parse(text)
+    assert AttemptId.parse("r1/work/2") == AttemptId("r1", "work", 2)
+
+
+# ---- doctor's look at hosts: what their records say, without asking any of them
+
+
+def texts(home: Path) -> list[str]:
+    return [finding.text for finding in examine_hosts(ExaminedState(Runtime.real(home), {}))]
+
+
+def test_a_home_without_hosts_is_not_mentioned(tmp_path: Path) -> None:
+    assert texts(tmp_path) == []
+
+
+def test_what_is_wrong_with_hosts_is_found(tmp_path: Path) -> None:
+    write_host(tmp_path, Host("box2", "me@box2", command="/x/bin/garrison", port=7))
+    write_host(tmp_path, Host("box3", "me@box3", port=7))
+    assert texts(tmp_path) == ["the keeper of the hosts is not running", "the set-up of box3 was not finished"]
+    lock = LifeLock.try_acquire(lock_path(tmp_path))
+    assert lock is not None
+    write_state(tmp_path, KeeperState(server="it starts", troubles={"box2": "no route"}))
+    assert texts(tmp_path) == ["the Temporal server does not answer: it starts", "box2 is not connected: no route",
+                               "the set-up of box3 was not finished"]
+    write_state(tmp_path, KeeperState(tunnels={"box2": "2026-01-31T12:00:00.000000Z"}))
+    assert texts(tmp_path) == ["the set-up of box3 was not finished"]
+    lock.release()
+    atomic.write(tmp_path / "hosts/box3.json", b"{")
+    assert "box3.json" in texts(tmp_path)[0]

@@ -1,9 +1,13 @@
-"""What programs are told of their network: keys that are worth nothing, and the way to the proxy."""
+"""What programs and users are told of networks: keys that are worth nothing, the way to the proxy, notes."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from garrison.node.places import network_notes
+from garrison.processes.runtime import Runtime
 from garrison.sandbox.network import access_of, environment_of, find_keys, needs_proxy, withheld_of
 from garrison.sandbox.place import Mode, Network, Rights
 from garrison.sandbox.proxy.registration import ApiAccess, Registration
@@ -58,3 +62,26 @@ def test_an_open_network_keeps_the_user_s_own_proxy_away_from_ours() -> None:
     assert found["no_proxy"] == found["NO_PROXY"] == "corp,localhost,127.0.0.1,::1"
     assert "HTTPS_PROXY" not in found
     assert found["OPENAI_API_KEY"] == "sk-garrison-s"
+
+
+# ---- what a launch says of networks and keys that are not held
+
+
+@pytest.mark.parametrize(("config", "environ", "notes"), [
+    ("", {}, []),
+    ('[sandbox]\nmode = "none"\nnetwork = "allow"', {}, ["agent claude has network = \"allow\" but no sandbox"]),
+    ('[sandbox]\nmode = "bubblewrap"\n[agents.claude]\nlogin = "file"', {},
+     ["agent claude works with a copy of its CLI's log-in"]),
+    ('[sandbox]\nmode = "bubblewrap"', {}, []),
+    ('[sandbox]\nmode = "bubblewrap"', {"ANTHROPIC_API_KEY": "k"}, []),
+    ('[sandbox]\nmode = "bubblewrap"\nnetwork = "none"', {"ANTHROPIC_API_KEY": "k"},
+     ["agent claude has network = \"none\": it cannot reach its model"]),
+    ('[sandbox]\nmode = "bubblewrap"\nnetwork = "allow"', {"CLAUDE_CODE_OAUTH_TOKEN": "k"}, []),
+])
+def test_a_launch_names_what_is_not_held(
+        tmp_path: Path, config: str, environ: dict[str, str], notes: list[str]) -> None:
+    (tmp_path / "config.toml").write_text(config)
+    told = list(network_notes(Runtime.real(tmp_path, {"GARRISON_SANDBOX": "none"} if not config else environ),
+                              ["claude", "command"] if "log-in" in str(notes) else ["claude"]))
+    assert len(told) == len(notes), told
+    assert all(text.startswith(start) for text, start in zip(told, notes, strict=True))

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from garrison.cli.workflows import ProgressPrinter
 from garrison.processes.loop import log_line
 from garrison.records.events import (
     MACHINE,
@@ -25,6 +26,8 @@ from garrison.records.events import (
 from garrison.records.journal import Entry
 from garrison.run.progress import RunProgress, describe_event
 from garrison.run.state import NodeState, RunState
+from garrison.workflow import StepStatus
+from garrison.workflow.executor import Progress
 
 AT = "2026-01-31T12:34:56.000000Z"
 
@@ -141,3 +144,39 @@ def test_a_line_of_the_log_passes_no_escape_sequence_to_the_terminal(capsys) -> 
     ("target", "target waits for you: it is gone"), (MACHINE, "it is gone"), (REPAIR, "it is gone")])
 def test_only_a_note_that_needs_a_person_says_so(who: str, line: str) -> None:
     assert describe_event(NoteWritten(who, "it is gone")) == line
+
+
+# ---- how progress is told: a bar with lines above it on a terminal, else JSON lines
+
+
+STEPS = [Progress("[red]a", StepStatus.RUNNING, 0.0, 0, 2), Progress("[red]a", StepStatus.RUNNING, 1.0, 0, 2, "boom"),
+         Progress("[red]a", StepStatus.COMPLETED, 1.5, 1, 2)]
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def told(monkeypatch: pytest.MonkeyPatch, to: io.StringIO, *, as_json: bool = False) -> str:
+    monkeypatch.setattr(sys, "stderr", to)
+    monkeypatch.setenv("TERM", "xterm")
+    with ProgressPrinter(as_json=as_json) as printer:
+        for one in STEPS:
+            printer(one)
+    return to.getvalue()
+
+
+def test_ac_005_progress_is_json_lines_for_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = [json.loads(line) for line in told(monkeypatch, io.StringIO()).splitlines()]
+    assert lines == [one.to_data() for one in STEPS]
+    assert {"step", "status", "elapsed", "done", "total", "error"} == lines[0].keys()
+    assert told(monkeypatch, Terminal(), as_json=True) == told(monkeypatch, io.StringIO())
+
+
+def test_ac_005_progress_is_a_bar_with_lines_above_it_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = told(monkeypatch, Terminal())
+    assert "[0/2] [red]a is retried after 1.0 s: boom" in shown
+    assert "[1/2] [red]a completed in 1.5 s" in shown
+    assert "1/2" in shown.replace("[1/2]", "")
+    assert "━" in shown

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from garrison.errors import ForbiddenTransition
+from garrison.pipeline.node_status import TRANSITIONS, check_transition
+from garrison.pipeline.parser import parse
+from garrison.pipeline.plan import RunPlan, blocked_by, first_status, plan_run
 from garrison.records.journal import Entry
 from garrison.run.state import from_snapshot, replay_run, to_snapshot
 from policy_support import (
@@ -44,3 +49,57 @@ def test_a_snapshot_holds_everything() -> None:
     assert replay_run([Entry(1, 1, "t", AT, "snapshot", to_snapshot(state))]) == state
 
 
+
+
+# ---- Transitions of a task's status, and the tasks that failures block
+
+
+ALLOWED = {("pending", "active"), ("active", "impl_complete"), ("active", "failed"), ("impl_complete", "validated"),
+           ("impl_complete", "failed"), ("impl_complete", "active"), ("failed", "active"),
+           ("pending", "skipped"), ("pending", "failed"), ("validated", "pending"), ("failed", "pending"),
+           ("skipped", "pending")}
+
+
+def plan_of(edges: str, nodes: str = "") -> RunPlan:
+    return plan_run(parse(f"digraph {{ flow=dag start [shape=Mdiamond] end [shape=Msquare] {nodes} {edges} }}"))
+
+
+DIAMOND = plan_of("start -> a -> {b c} -> d -> end")
+
+
+@pytest.mark.parametrize(("old", "new"), list(itertools.product(TRANSITIONS, TRANSITIONS)))
+def test_allowed_transitions(old: str, new: str) -> None:
+    if (old, new) in ALLOWED:
+        assert check_transition(old, new) == new
+    else:
+        with pytest.raises(ForbiddenTransition, match=f"node x cannot go from {old} to {new}"):
+            check_transition(old, new, "node x")
+
+
+def test_an_unknown_status_has_no_transitions() -> None:
+    with pytest.raises(ForbiddenTransition):
+        check_transition("lost", "active")
+
+
+def test_tasks_blocked_by_a_failure() -> None:
+    assert blocked_by(DIAMOND, {"a": "failed"}) == {"b": ("a",), "c": ("a",), "d": ("a",)}
+    assert blocked_by(DIAMOND, {"a": "validated", "c": "failed", "b": "failed"}) == {"d": ("b", "c")}
+    assert blocked_by(DIAMOND, {"a": "active"}) == {}
+
+
+def test_first_statuses() -> None:
+    nodes = "a [status=pending] b [status=impl_complete] c [status=active] d [status=validated] e [status=failed]"
+    plan = plan_of("start -> {a b c d e} -> end", nodes)
+    status = first_status(plan)
+    assert status == {"a": "pending", "b": "pending", "c": "pending", "d": "validated", "e": "failed"}
+
+
+def test_a_failure_with_its_own_edge_blocks_nothing() -> None:
+    plan = plan_of("start -> a; a -> b; a -> c [condition=\"outcome=fail\"]; {b c} -> end; d [on_error=continue]; "
+                   "start -> d -> e -> end")
+    assert blocked_by(plan, {"a": "failed", "d": "failed"}) == {"b": ("a",)}
+
+
+def test_a_walk_has_no_blocked_tasks() -> None:
+    plan = plan_run(parse("digraph { start [shape=Mdiamond] end [shape=Msquare] start -> a -> b -> end b -> a }"))
+    assert blocked_by(plan, {"a": "failed"}) == {}

@@ -165,7 +165,7 @@ def test_twelve_nodes_fit_a_small_terminal_and_what_waits_comes_last(waits: int,
     earlier = [view(run_id=f"old-{number}", status=Status.DONE, reason="red " * 40, in_full=False, repo=str(tmp_path))
                for number in range(8)]
     runs = [*earlier, view(*long, *failed, waits=asked)]
-    command = render.StatusCommand(RunReader(tmp_path), None, verbose=False, everything=False)
+    command = render.StatusTable(RunReader(tmp_path), None, verbose=False, everything=False)
     lines = command.picture(runs, 80)
     assert len(lines) <= render.SCREEN and all(width(line) <= 80 for line in lines)
     said = text(lines, colours=False)

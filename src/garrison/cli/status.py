@@ -91,8 +91,7 @@ def status(run: str | None, every: str | None, home: str | None, *, verbose: boo
             print_engine_status(engine_run, as_json=as_json)
             return 0
     reader = RunReader(place, unrecorded=find_unrecorded(place), with_costs=True)
-    chosen = existing_run(place, run) if run is not None else None
-    command = StatusCommand(reader, chosen, verbose, everything=everything)
+    command = StatusTable(reader, existing_run(place, run) if run is not None else None, verbose, everything=everything)
     if seconds is not None:
         return command.watch(seconds, as_json=as_json)
     views = command.read(details=as_json)
@@ -134,7 +133,7 @@ def _interval(every: str | None, run: str | None) -> tuple[float | None, str | N
     return seconds, run
 
 
-class StatusCommand:
+class StatusTable:
     """One call of the command; while watching, with the last views."""
 
     def __init__(self, reader: RunReader, run: str | None, verbose: bool, *, everything: bool) -> None:

@@ -63,7 +63,8 @@ def uninstall(home: str | None, *, saved_work: bool, dry_run: bool, yes: bool) -
     runtime = Runtime.real(find_home(home))
     statuses = run_statuses(runtime) if runtime.home.is_dir() else {}
     _refuse_what_is_in_use(runtime.home, list(statuses.values()))
-    repositories = [each.git for each in find_repositories(runtime.home, None, None, _leave)] if statuses else []
+    found = find_repositories(runtime.home, None, None, lambda why: print_message(f"note: {why}")) if statuses else []
+    repositories = [each.git for each in found]
     parts = [*_units(), *_guards(repositories), *_runs(runtime, list(statuses.values())),
              *_trees(runtime, repositories), *_refs(runtime.home, repositories, wanted=saved_work),
              *_home(runtime.home)]
@@ -80,10 +81,6 @@ def uninstall(home: str | None, *, saved_work: bool, dry_run: bool, yes: bool) -
         assert part.remove is not None
         part.remove()
     print_message(f"removed; to remove the program: {removal_line()}")
-
-
-def _leave(message: str) -> None:
-    print_message(f"note: {message}")
 
 
 def _refuse_what_is_in_use(home: Path, statuses: list[RunStatus]) -> None:

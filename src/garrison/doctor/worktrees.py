@@ -76,7 +76,9 @@ def _examine_run(runtime: Runtime, git: Git, status: RunStatus, launch: Launch) 
             yield Finding("worktrees", Severity.WARNING,
                           f"{worktree.path} is left over from run {status.run}, {contents}",
                           remove_worktree(git, worktree))
-        elif worktree.what == "tree" and not _is_worked_on(status, worktree.node):
+        elif worktree.what == "tree" and not any(
+                full.partition("@")[0] in (f"runner-{worktree.node}", f"orchestrator-{worktree.node}")
+                for full in status.living):
             git_dir = git.git_dir(worktree.path)
             stale = [name for name in ("index.lock", "HEAD.lock") if _is_stale(git_dir / name, runtime.clock.time())]
             if stale and git_dir != git.common:
@@ -98,10 +100,6 @@ def _may_have_work(git: Git, worktree: OrphanedWorktree) -> bool:
         return orphan_has_work(git, worktree)
     except (GarrisonError, OSError):
         return True
-
-
-def _is_worked_on(status: RunStatus, node: str) -> bool:
-    return any(full.partition("@")[0] in (f"runner-{node}", f"orchestrator-{node}") for full in status.living)
 
 
 def _is_stale(path: Path, now: float) -> bool:

@@ -74,7 +74,7 @@ class GateRuns:
         self.writer, self.queue, self.git = writer, writer.queue, writer.git
         self.folder, self.environment, self.held_back = folder, environment, held_back
         self.touched = touched or TouchedFiles(self.git)
-        self.runs: dict[str, GateRun] = {}
+        self.active: dict[str, GateRun] = {}
         """Runs in progress, by job."""
         self._idle: list[Slot] = []
         self._stopped: dict[str, int] = {}
@@ -88,10 +88,10 @@ class GateRuns:
     @property
     def folders(self) -> list[Path]:
         """Return the folders in which set-ups and gates will write their verdicts."""
-        return [folder for run in self.runs.values() if (folder := run.stage_folder) is not None]
+        return [folder for run in self.active.values() if (folder := run.stage_folder) is not None]
 
     def in_progress(self, state: QueueState) -> dict[str, RunningGate]:
-        return {job: state.gates[job] for job in self.runs if job in state.gates}
+        return {job: state.gates[job] for job in self.active if job in state.gates}
 
     def book(self, config: QueueConfig) -> GateBook:
         """Return the gates in this environment, on the target as it is now."""
@@ -144,9 +144,9 @@ class GateRuns:
         slot = self._idle.pop() if self._idle else acquire_slot(self.git, self.folder)
         run = self._gate_run(gate, slot, f"{first.id}.{number}", entries, number, base)
         job, key = run.folder.name, gate.key
-        self.runs[job] = run
+        self.active[job] = run
         log_retention.remove_old_logs(run.log.parent,
-                                      [log for each in self.runs.values() for log in (each.log, each.setup_log)])
+                                      [log for each in self.active.values() for log in (each.log, each.setup_log)])
         self.writer.append(GateStarted(tuple(entry.id for entry in entries), subject, number, job, commit, tree,
                                        slot.number, key, str(run.log), base, why, gate.config.gate or "",
                                        gate.names))
@@ -233,7 +233,7 @@ class GateRuns:
                              gate.base)
         run.tree = gate.tree
         if run.adopt(self.writer.clock.monotonic()):
-            self.runs[gate.job] = run
+            self.active[gate.job] = run
         else:
             self._idle.append(slot)
 
@@ -241,7 +241,7 @@ class GateRuns:
         """End runs of superseded entries, and those that could not be adopted."""
         for folder in (self.queue.folder / "tests").glob("*.*"):
             name, _, number = folder.name.rpartition(".")
-            if name in state.entries and folder.name not in self.runs:
+            if name in state.entries and folder.name not in self.active:
                 marker = gate_marker(self.queue.home, state.entries[name].run, name, int(number))
                 if processes.find_marked(marker):
                     process_control.kill_tree(None, marker, grace=KILL_GRACE)
@@ -249,7 +249,7 @@ class GateRuns:
 
     def keep(self, jobs: Collection[str]) -> None:
         """End all other runs: their verdicts are no longer needed."""
-        for job, run in list(self.runs.items()):
+        for job, run in list(self.active.items()):
             if job not in jobs:
                 run.abandon()
                 self._finish(job, run)
@@ -258,11 +258,11 @@ class GateRuns:
         """Record the verdict of a run that has ended, before anything acts on it; None if all are in progress."""
         if self._changes is not None:
             self._changes.read()  # before the look: what is written after it wakes the processor again
-        for job, run in list(self.runs.items()):
+        for job, run in list(self.active.items()):
             gate = state.gates.get(job)
             verdict = run.poll(self.writer.clock.monotonic()) if gate else None
             if gate and verdict:
-                del self.runs[job]
+                del self.active[job]
                 self._idle.append(run.slot)
                 is_repeated = self._record(gate, verdict, run, state)
                 self._tell_refused_hosts(run, [state.entries[name] for name in gate.entries if name in state.entries])
@@ -314,8 +314,8 @@ class GateRuns:
 
     def wait(self, state: QueueState) -> Wait:
         """Return a wait for the runs in progress."""
-        first = next((state.gates[job].first for job in self.runs if job in state.gates), "")
-        fds = [run.pidfd for run in self.runs.values() if run.pidfd >= 0]
+        first = next((state.gates[job].first for job in self.active if job in state.gates), "")
+        fds = [run.pidfd for run in self.active.values() if run.pidfd >= 0]
         if folders := self.folders:
             self._changes = self._changes or FolderChanges()
             for folder in self._watched - set(folders):
@@ -324,7 +324,7 @@ class GateRuns:
                 self._changes.watch(folder)
             self._watched = set(folders)
             fds += [fd] if (fd := self._changes.fileno()) is not None else []
-        seconds = min((due for run in self.runs.values() if (due := run.serves_in) is not None), default=RETRY_SECONDS)
+        seconds = min((due for run in self.active.values() if (due := run.serves_in) is not None), default=RETRY_SECONDS)
         return Wait(WaitKind.GATE, f"the gate runs for {first}", fd=self._any_of(fds),
                     seconds=min(seconds, RETRY_SECONDS))
 
@@ -339,13 +339,13 @@ class GateRuns:
         return fds[0]
 
     def _finish(self, job: str, run: GateRun) -> None:
-        del self.runs[job]
+        del self.active[job]
         run.remove()
         self._idle.append(run.slot)
 
     def close(self, *, end: bool) -> None:
         """Release all slots; the next processor adopts running gates, unless they are ended now (`end`)."""
-        for run in self.runs.values():
+        for run in self.active.values():
             if end:
                 run.abandon()
             else:
@@ -353,7 +353,7 @@ class GateRuns:
             run.slot.release()
         for slot in self._idle:
             slot.release()
-        self.runs, self._idle = {}, []
+        self.active, self._idle = {}, []
         if self._changes is not None:
             self._changes.close()
 

@@ -325,10 +325,6 @@ class ForgeClient:
         return PullRequestClient(forge, git, self.launch, self.options,
                                  OwnerFinder(self.runtime, self.launch, git).find, credentials, self._wishes.given_up)
 
-    def _follow_wishes(self) -> None:
-        """Take the base that the user has named since the launch."""
-        self.launch = replace(self._given, base=self._wishes.base or self._given.base)
-
     def _stamp(self) -> int:
         try:
             return self.wake_file.stat().st_mtime_ns
@@ -375,8 +371,7 @@ class ForgeClient:
         """Follow what the user wants of the request since the last time."""
         with suppress(GarrisonError):  # a damaged file says nothing
             if (wishes := read_wishes(self.root)) != self._wishes:
-                self._wishes = wishes
-                self._follow_wishes()
+                self._wishes, self.launch = wishes, replace(self._given, base=wishes.base or self._given.base)
                 self.worker.reopen()
 
     def _read_replies(self, state: RunState) -> dict[str, str]:

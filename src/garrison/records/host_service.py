@@ -71,10 +71,6 @@ def label_queue(label: str) -> str:
     return f"label:{check_label(label)}"
 
 
-def set_queue(names: list[str]) -> str:
-    return SET + "+".join(sorted({check_host(name) for name in names}))
-
-
 def settings_path(home: Path) -> Path:
     return home / FOLDER / "settings.json"
 

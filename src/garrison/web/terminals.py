@@ -221,12 +221,10 @@ class Terminals:
         async with self._opening:  # so that the limit holds
             if len(self._open) >= TERMINALS:
                 raise Overloaded(f"{TERMINALS} terminals are open, which is the limit; close one of them")
-            terminal = await asyncio.to_thread(self._begin, Key("orchestrator", node, run))
+            key = Key("orchestrator", node, run)
+            terminal = await asyncio.to_thread(lambda: PageTerminal(self.home, open_session(Store(self.home), key)))
             self._open[terminal.id] = terminal
         return terminal
-
-    def _begin(self, key: Key) -> PageTerminal:
-        return PageTerminal(self.home, open_session(Store(self.home), key))
 
     def get(self, id_: str) -> PageTerminal:
         """Return an open terminal by its id; NotFound if there is none."""

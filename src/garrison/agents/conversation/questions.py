@@ -158,8 +158,6 @@ _COULD_NOT = re.compile(r"\b(?:could(?:n['’]t| not)|can(?:['’]t|not| not)|un
 _MAX_AFTER = 500
 """Characters that may follow the last question of a message, such as its options."""
 _MAX_SHOWN = 1500
-MAX_LAST = 400
-"""Characters of an agent's last words that are kept where it made no report."""
 
 
 def loop_ending(files: AttemptFiles, role: str, reason: str) -> tuple[str, str]:

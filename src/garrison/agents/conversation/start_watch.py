@@ -41,7 +41,6 @@ class StartWatch:
         show: shows what is wrong, '' for nothing.
         waits_for_helpers: whether the program may wait for something that the user has it start, such as an MCP server;
             how long that takes is not known.
-        hung: seconds without a sign of life after which the program hangs.
     """
 
     def __init__(self, show: Callable[[str], None] = lambda _text: None, *, waits_for_helpers: bool = False,

@@ -103,7 +103,6 @@ class Repository:
         """Name and address of who commits what lands, and is the author of merges."""
         self.signer: Signer | None = None
         self.retry_seconds = RETRY_SECONDS
-        """How long a call is repeated that another git's lock refuses."""
         """Signs what is committed for a landing; None: nothing is signed."""
         self.outer: Path | None = None
         """Common directory of the repository in whose worktree this one is, if it is in one."""
@@ -349,10 +348,9 @@ def attempts(seconds: float) -> Iterator[bool]:
     """Yield once for each attempt under lock contention, after a growing pause; True marks the last attempt."""
     deadline = time.monotonic() + seconds
     yield False
-    for failure in itertools.count(1):
-        if time.monotonic() >= deadline:
-            break
-        time.sleep(_PAUSES.delay(failure))
+    failures = itertools.count(1)
+    while time.monotonic() < deadline:
+        time.sleep(_PAUSES.delay(next(failures)))
         yield False
     yield True
 

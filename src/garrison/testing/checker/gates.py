@@ -7,7 +7,7 @@ or garrison.toml itself, takes the whole gate.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -79,9 +79,5 @@ def _match(parts: list[str], names: list[str]) -> bool:
     if not parts:
         return not names
     if parts[0] == "**":
-        return any(_match(parts[1:], rest) for rest in _tails(names))
+        return any(_match(parts[1:], names[index:]) for index in range(len(names) + 1))
     return bool(names) and fnmatchcase(names[0], parts[0]) and _match(parts[1:], names[1:])
-
-
-def _tails(names: list[str]) -> Iterable[list[str]]:
-    return (names[index:] for index in range(len(names) + 1))

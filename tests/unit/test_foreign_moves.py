@@ -1,4 +1,4 @@
-"""Moves of a run's target that no merge queue made."""
+"""Moves of branches that others made: of a worktree's branch, and of a run's target."""
 
 from __future__ import annotations
 
@@ -10,8 +10,37 @@ from garrison.records.events import ForeignMove
 from garrison.records.journal import Entry
 from garrison.run.state import RunState, from_snapshot, to_snapshot
 from garrison.run.target_watch import find_foreign_move
+from garrison.system.git.worktrees import ReflogLine, find_last_own_commit
 from garrison.views.page_view import PageModel
 from garrison.views.run_model import RunModel
+
+
+def log(*commits: str) -> list[ReflogLine]:
+    names = [name * 40 for name in commits]
+    return [ReflogLine(old, new) for old, new in zip(["0" * 40, *names], names, strict=False)]
+
+
+@pytest.mark.parametrize(("head", "branch", "own"), [
+    ("ab", "ab", None),
+    ("abc", "abc", None),
+    ("ab", "abf", "b"),  # moved to f, after the last own commit
+    ("a", "af", "a"),
+    ("abc", "ab", None),  # detached, on a commit that the branch does not have
+    ("abde", "abe", None),  # a rebase: its steps are in the log of HEAD alone
+    ("xab", "qwexab", None),  # what the branch was before this worktree began
+    ("a", "", None),
+    ("", "ab", None)])
+def test_the_last_own_commit_before_a_move_from_elsewhere(head: str, branch: str, own: str | None) -> None:
+    assert find_last_own_commit(log(*head), log(*branch)) == (own and own * 40)
+
+
+def test_a_commit_on_top_of_a_foreign_one_is_not_ones_own() -> None:
+    head = [*log("a", "b"), ReflogLine("f" * 40, "c" * 40)]
+    assert find_last_own_commit(head, log("a", "b", "f", "c")) == "b" * 40
+
+
+# ---- moves of a run's target that no merge queue made
+
 
 LANDED = {"b": "a", "c": "b", "e": "d"}
 """Landings a → b → c and d → e."""

@@ -1,10 +1,11 @@
-"""Pace of work that an agent causes."""
+"""An orchestrator's parts: the pace of retries, and the commit message for what an agent left uncommitted."""
 
 from __future__ import annotations
 
 import pytest
 
-from garrison.node.orchestrator import LONGEST_PAUSE, SHARE, RetryPace
+from garrison.node.orchestrator import LONGEST_PAUSE, MAX_SUBJECT, SHARE, RetryPace, commit_message
+from garrison.records.run import Task
 
 
 @pytest.mark.parametrize("takes", [0.01, 0.4, 5.0])
@@ -30,3 +31,16 @@ def test_what_takes_long_is_still_done_again() -> None:
     assert pace.wake_at() == 300.0 + LONGEST_PAUSE
     assert pace.allows(300.0 + LONGEST_PAUSE)
     assert pace.wake_at() is None
+
+
+# ---- the commit message for what an agent left uncommitted
+
+
+@pytest.mark.parametrize(("label", "subject"), [
+    ("Say hello", "Say hello"), ("", "greet"), (" \n\n Say hello \nand more", "Say hello"),
+    ("x" * 72, "x" * 72), ("y" * 73, "y" * 71 + "…"), ("# no comment", "# no comment")])
+def test_the_subject_is_the_nodes_label(label: str, subject: str) -> None:
+    first, blank, body = commit_message(Task("r1", "greet", 2, label=label)).split("\n")
+    assert (first, blank) == (subject, "")
+    assert len(first) <= MAX_SUBJECT
+    assert body == "What greet left uncommitted (run r1, attempt 2)."

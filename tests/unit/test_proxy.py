@@ -1,9 +1,11 @@
-"""Token counts of the three APIs, streamed and not, in any pieces."""
+"""What the proxy reads: token counts of the three APIs, demands of a call, and a TLS client's first message."""
 
 from __future__ import annotations
 
 import gzip
 import json
+import ssl
+import time
 import tracemalloc
 from collections.abc import Mapping
 from typing import Any
@@ -11,6 +13,8 @@ from typing import Any
 import pytest
 
 from garrison.sandbox.proxy.apis import ApiName
+from garrison.sandbox.proxy.demand import DEFAULT_OUTPUT, OVERHEAD, WINDOW, limited_body, read_demand
+from garrison.sandbox.proxy.target import is_complete, server_name
 from garrison.sandbox.proxy.token_counts import MAX_BODY, CallCounts, ResponseReader
 
 WHOLE: Mapping[str, tuple[ApiName, Any, CallCounts]] = {
@@ -150,3 +154,144 @@ def test_a_stream_whose_event_does_not_end_is_held_up_to_a_limit() -> None:
     finally:
         tracemalloc.stop()
     assert reader.finish(4).estimated
+
+
+# ---- what a call may cost at most, and its request with a shorter answer, in every API
+
+
+MESSAGES, CHAT, RESPONSES = (ApiName.ANTHROPIC, "/v1/messages"), (ApiName.OPENAI, "/chat/completions"), (
+    ApiName.OPENAI, "/responses")
+GEMINI = (ApiName.GOOGLE, "/v1beta/models/gemini-x:generateContent?alt=sse")
+CALLED = {"role": "assistant", "content": [{"type": "tool_use", "name": "read", "input": {"type": "document"}}]}
+
+
+@pytest.mark.parametrize(("call", "request_", "output", "answers", "limited"), [
+    (MESSAGES, {"max_tokens": 9000}, 9000, 1, {"max_tokens": 1024}),
+    (MESSAGES, {}, DEFAULT_OUTPUT, 1, {"max_tokens": 1024}),
+    (MESSAGES, {"max_tokens": 9000, "thinking": {"type": "enabled", "budget_tokens": 8000}}, 9000, 1,
+     {"max_tokens": 1024, "thinking": {"type": "disabled"}}),
+    (CHAT, {"n": 3}, DEFAULT_OUTPUT, 3, {"n": 3, "max_completion_tokens": 1024}),
+    (CHAT, {"max_tokens": 5000}, 5000, 1, {"max_tokens": 1024}),
+    (CHAT, {"max_tokens": 10, "max_completion_tokens": 9000}, 9000, 1, {"max_completion_tokens": 1024}),
+    ((ApiName.OPENAI, "/completions"), {"best_of": 5}, DEFAULT_OUTPUT, 5, {"best_of": 5, "max_tokens": 1024}),
+    (RESPONSES, {"max_output_tokens": 7000}, 7000, 1, {"max_output_tokens": 1024}),
+    (GEMINI, {"generation_config": {"max_output_tokens": "7000", "candidate_count": 2}}, 7000, 2,
+     {"generationConfig": {"max_output_tokens": 1024, "candidate_count": 2}}),
+    ((ApiName.OPENAI, "/embeddings"), {"input": "x"}, 0, 1, {"input": "x"}),
+    (MESSAGES, {"max_tokens": 9, "speed": "fast", "inference_geo": "us"}, 9, 1, {"max_tokens": 1024}),
+    (CHAT, {"max_tokens": 9, "service_tier": "priority"}, 9, 1, {"max_tokens": 1024})])
+def test_an_answer_has_a_limit_and_it_can_be_lowered(call: tuple[ApiName, str], request_: dict[str, Any], output: int,
+                                                     answers: int, limited: dict[str, Any]) -> None:
+    demand = read_demand(*call, json.dumps(request_).encode())
+    assert (demand.output, demand.answers) == (output, answers)
+    assert json.loads(limited_body(*call, demand, 1024)) == limited
+
+
+@pytest.mark.parametrize(("call", "request_", "whole"), [
+    (MESSAGES, {"messages": [CALLED]}, False),
+    (MESSAGES, {"messages": [{"content": [{"type": "document", "source": {"type": "url"}}]}]}, True),
+    (MESSAGES, {"tools": [{"name": "web_search", "input_schema": {}}]}, False),
+    (MESSAGES, {"tools": [{"type": "web_search_20250305", "name": "s"}]}, True),
+    (MESSAGES, {"tools": [{"type": "custom", "name": "read"}]}, False),
+    (CHAT, {"web_search_options": {"x": 1}}, True), (RESPONSES, {"conversation": "c"}, True),
+    (RESPONSES, {"input": [{"content": [{"type": "input_file", "file_id": "f"}]}]}, True),
+    (GEMINI, {"tools": [{"googleSearch": {}}]}, True), (GEMINI, {"cachedContent": "c"}, True),
+    (GEMINI, {"contents": [{"parts": [{"inlineData": {"mimeType": "image/png", "data": ""}}]}]}, False),
+    (GEMINI, {"contents": [{"parts": [{"inlineData": {"mimeType": "video/mp4", "data": ""}}]}]}, True)])
+def test_what_a_request_names_and_does_not_hold_may_fill_the_context(call: tuple[ApiName, str], request_: Any,
+                                                                     whole: bool) -> None:
+    demand = read_demand(*call, json.dumps(request_).encode())
+    assert (demand.input >= WINDOW) is whole
+    assert whole or demand.input < 20_000
+
+
+def test_a_request_has_at_most_a_token_a_byte_and_its_cache_is_paid_for() -> None:
+    text = json.dumps({"model": "claude-opus-4", "system": "x" * 5000}).encode()
+    plain = read_demand(*MESSAGES, text)
+    assert plain.input == len(text) + OVERHEAD
+    assert read_demand(*MESSAGES, gzip.compress(text), "gzip") == plain
+    kept = {"type": "ephemeral", "ttl": "1h"}
+    cached = json.dumps({"system": [{"text": "x" * 5000, "cache_control": kept}]}).encode()
+    assert read_demand(*MESSAGES, cached).input == 2 * (len(cached) + OVERHEAD)
+    escaped = cached.replace(b"cache_control", b"cache\\u005fcontrol").replace(b"1h", b"1\\u0068")
+    assert read_demand(*MESSAGES, escaped).input == 2 * (len(escaped) + OVERHEAD)
+
+
+@pytest.mark.parametrize(("body", "encoding"), [
+    (b"", ""), (b"[]", ""), (b'{"max_tokens": -1}', ""), (b'{"max_tokens": []}', ""), (b'{"n": 1e9}', ""),
+    (b"{}", "zstd"), (b"{}", "gzip"), (gzip.compress(b"{}", mtime=0)[:-4], "gzip"), (b"[" * 100_000, ""),
+    (gzip.compress(b'{"x": [' + b"{}," * 4_000_000 + b"0]}"), "gzip"), (b'{"x": [' + b"[]," * 600_000 + b"0]}", "")])
+def test_a_request_that_cannot_be_told_is_refused(body: bytes, encoding: str) -> None:
+    began = time.process_time()
+    with pytest.raises(ValueError, match="the request"):
+        read_demand(*CHAT, body, encoding)
+    assert time.process_time() - began < 1.0, "the proxy has other agents to serve"
+
+
+# ---- the name in a TLS client's first message, from the real thing and from nonsense
+
+
+def hello(name: str | None) -> bytes:
+    """Return the first message of Python's own TLS client."""
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    with pytest.raises(ssl.SSLWantReadError):
+        context.wrap_bio(incoming, outgoing, server_hostname=name).do_handshake()
+    return outgoing.read()
+
+
+def split(data: bytes, size: int) -> bytes:
+    """Return the same message in several records."""
+    body = data[5:]
+    return b"".join(data[:3] + len(part).to_bytes(2, "big") + part
+                    for part in (body[at:at + size] for at in range(0, len(body), size)))
+
+
+@pytest.mark.parametrize("name", ["pypi.org", "a" * 60 + ".example.org"])
+def test_reads_the_name(name: str) -> None:
+    data = hello(name)
+    assert server_name(data) == name
+    assert server_name(split(data, 50)) == name
+    assert server_name(data + b"more") == name
+
+
+def test_a_hello_without_a_name_has_none() -> None:
+    assert server_name(hello(None)) == ""
+
+
+def test_a_hello_with_two_names_is_none() -> None:
+    """A server may take either."""
+    data = hello("pypi.org")
+    name = b"\0\0\x08pypi.org"
+    at = data.index(name) - 6  # kind and length of the extension, length of its list
+    extension = data[at:at + 6] + name
+    for first, second in ((b"pypi.org", b"evil.org"), (b"pypi.org", b"pypi.org")):
+        more = data[:at] + extension.replace(b"pypi.org", first) + extension.replace(b"pypi.org", second) \
+            + data[at + len(extension):]
+        grown = len(extension)
+        extensions = 5 + 4 + 2 + 32
+        extensions += 1 + more[extensions]
+        extensions += 2 + int.from_bytes(more[extensions:extensions + 2], "big")
+        extensions += 1 + more[extensions]
+        size = int.from_bytes(more[extensions:extensions + 2], "big") + grown
+        more = more[:extensions] + size.to_bytes(2, "big") + more[extensions + 2:]
+        more = more[:3] + (len(more) - 5).to_bytes(2, "big") + more[5:6] + (len(more) - 9).to_bytes(3, "big") + more[9:]
+        assert server_name(more) == (None if first != second else "pypi.org")
+
+
+def test_waits_for_the_whole_message() -> None:
+    data = hello("pypi.org")
+    for size in range(len(data)):
+        assert not is_complete(data[:size])
+        assert server_name(data[:size]) is None
+    assert is_complete(data)
+
+
+@pytest.mark.parametrize("data", [b"SSH-2.0-x\r\n", b"GET / HTTP/1.1\r\n\r\n",
+                                  b"\x16\x02\x00\x00\x05aaaaa", b"\x17\x03\x03\x00\x01a",
+                                  b"\x16\x03\x01\x00\x00", b"\x16\x03\x01\x00\x04\x02\x00\x00\x00",
+                                  b"\x16\x03\x01\x00\x06\x01\x00\x00\x02\x03\x03"])
+def test_anything_else_is_no_hello(data: bytes) -> None:
+    assert is_complete(data)
+    assert server_name(data) is None

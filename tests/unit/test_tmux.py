@@ -1,4 +1,4 @@
-"""Which keys a person is told to press to leave a session."""
+"""Keys: what a terminal emulator gives to a pane's program, and what a person presses to leave a session."""
 
 from __future__ import annotations
 
@@ -6,6 +6,25 @@ import pytest
 
 from garrison.system.terminal import TerminalSession
 from garrison.system.tmux import attach_argv, bound, detach_keys, status_format
+from garrison.system.tmux_viewer import TypedKeys, read_keys
+
+
+@pytest.mark.parametrize(("typed", "keys"), [
+    ("", []),
+    ("hé;\x03", [TypedKeys("hé;\x03")]),
+    ("a\x1bOA\x1b[Db", [TypedKeys("a"), TypedKeys(name="Up"), TypedKeys(name="Left"), TypedKeys("b")]),
+    ("\x1b", [TypedKeys("\x1b")]),
+    ("\x1b[3~", [TypedKeys("\x1b[3~")]),
+    ("x\0", [TypedKeys("x"), TypedKeys(name="C-Space")]),
+    ("1\x1b[200~a\n\x1b[A\x1b[201~\r", [TypedKeys("1"), TypedKeys(pasted="a\n\x1b[A"), TypedKeys("\r")]),
+    ("\x1b[200~open", [TypedKeys("\x1b[200~open")]),
+])
+def test_cursor_keys_have_names_and_a_paste_stays_whole(typed: str, keys: list[TypedKeys]) -> None:
+    assert list(read_keys(typed)) == keys
+
+
+# ---- which keys a person is told to press to leave a session
+
 
 OURS = ["bind-key    -T prefix C-b     send-prefix", "bind-key    -T prefix d       detach-client",
         "bind-key    -T prefix D       choose-client -Z"]

@@ -1,0 +1,215 @@
+"""Rules of the source: the deputy rule, who may signal a process, and that tests use the public door."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import garrison
+from garrison.sandbox import container_launcher
+from garrison.system import process_control, processes, tmux
+
+SOURCE = Path(__file__).resolve().parents[2] / "src/garrison"
+ACTS = {"read_text", "read_bytes", "write_text", "write_bytes", "open", "touch", "mkdir", "unlink", "rename", "replace",
+        "chmod", "symlink_to", "rmdir", "rmtree", "copy", "copy2", "copyfile", "copytree", "move", "glob", "rglob",
+        "iterdir", "walk", "scandir", "listdir", "utime", "link"}
+SHAPED = re.compile(r"\b(worktree|tree|exchange|common|slot|result_file)\b")
+"""Names of what an agent can shape."""
+ALLOWED = {
+    "cli/pipeline_worktree": "names alone, in a folder of the person's; a walk follows no link",
+    "cli/spawn": "the folder above a worktree that does not exist yet",
+    "doctor/confinement": "folders of the trial, before it begins",
+    "doctor/worktrees": "the repository's own git directory",
+    "merge/setup_output": "names and times alone; what they lead to goes through the door",
+    "pipeline/handlers/installed": "runs inside, as the agent",
+    "run/git_record": "the repository's own git directory",
+    "launch/launch": "the repository's own git directory",
+    "hosts/host_run": "the host's own repository",
+    "node/worktree": "the folder above a worktree",
+    "sandbox/git_view": "a view that is made and not yet shown to anybody; the repository's own HEAD",
+    "system/git/commits": "the repository's own git directory",
+    "system/git/damage": "the repository's own git directory",
+    "system/git/repository": "the repository's own git directory",
+    "system/git/rescues": "the repository's own git directory",
+    "system/git/submodules": "mirrors of garrison's own",
+    "system/git/worktrees": "the repository's own git directory; a walk follows no link, and names alone decide there",
+}
+"""Module → what it touches that no agent can shape."""
+
+
+def test_what_an_agent_shapes_is_touched_through_one_door() -> None:
+    found: dict[str, list[str]] = {}
+    for path in sorted(SOURCE.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ACTS):
+                continue
+            owner = ast.unparse(node.func.value)
+            words = f"{owner} {ast.unparse(node.args[0])}" if owner in ("os", "shutil") and node.args else owner
+            if SHAPED.search(words) and owner != "untrusted":
+                module = str(path.relative_to(SOURCE).with_suffix(""))
+                found.setdefault(module, []).append(f"{node.lineno}: {ast.unparse(node)[:80]}")
+    assert found.keys() == ALLOWED.keys(), found
+
+
+# ---- only what is ours is touched: a process is signalled through the homes below, or as a child object of one's own
+#
+# `processes.send` and the sweep of `kill_tree` verify by pidfd and start ticks that the process is still the one that
+# was meant, and `processes.signal_group` that a child has not been collected. Anywhere else no number is signalled but
+# one's own or one's parent's; `Popen` knows by itself whether its child is gone. Calls are told by what they call, not
+# by where they stand.
+
+
+ROOTS = (Path(garrison.__file__).parent, Path(__file__).parents[2] / "examples" / "demo" / "garrison_demo")
+HOMES = {inspect.getsourcefile(home) for home in (processes, process_control, container_launcher)}
+"""Where numbers are signalled, once each is verified; a launcher signals a child that only it can collect."""
+RAW = frozenset({"os.kill", "os.killpg", "signal.pidfd_send_signal", "signal.pthread_kill",
+                 *(f"psutil.Process.{act}" for act in ("kill", "terminate", "send_signal", "suspend", "resume"))})
+MENTIONED = re.compile("kill|psutil|pidfd_send_signal")
+"""A part of each of them."""
+OWN = frozenset({"os.getpid", "os.getppid"})
+PROGRAMS = ("kill-server", "kill-session", "kill-pane", "kill-window", "pkill", "killall")
+TMUX = inspect.getsourcefile(tmux)
+"""The one that may end sessions: by our own socket, by id, on the very server that made them."""
+
+
+def imported(tree: ast.AST) -> dict[str, str]:
+    """Return what each imported name of a module stands for."""
+    names = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names.update({each.asname or each.name: each.name for each in node.names})
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names.update({each.asname or each.name: f"{node.module}.{each.name}" for each in node.names})
+    return names
+
+
+def qualified(node: ast.AST, names: dict[str, str]) -> str:
+    """Return the qualified name of what an expression refers to, '' for none that an import gives."""
+    if isinstance(node, ast.Name):
+        return names.get(node.id, "")
+    if isinstance(node, ast.Call):
+        return qualified(node.func, names)
+    return f"{qualified(node.value, names)}.{node.attr}" if isinstance(node, ast.Attribute) else ""
+
+
+def signals(text: str, *, programs: bool = True) -> Iterator[str]:
+    """Yield each place of a source that signals a process by a number that is not its own, or by a program."""
+    if not MENTIONED.search(text):
+        return  # most modules
+    tree = ast.parse(text)
+    names = imported(tree)
+    called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and qualified(node.func, names) in RAW and not _is_harmless(node, names):
+            yield f"{node.lineno}: {ast.unparse(node)}"
+        elif isinstance(node, ast.Name | ast.Attribute) and id(node) not in called and qualified(node, names) in RAW:
+            yield f"{getattr(node, 'lineno', 0)}: {ast.unparse(node)} is passed on"
+        elif programs and isinstance(node, ast.Constant) and isinstance(node.value, str) and any(
+                node.value.startswith(program) or f" {program} " in node.value for program in PROGRAMS):
+            yield f"{node.lineno}: {node.value[:80]!r}"
+
+
+def _is_harmless(call: ast.Call, names: dict[str, str]) -> bool:
+    """Return whether a call signals its own process or its parent, or sends nothing."""
+    target, number = [*call.args, None, None][:2]
+    asked = [target.body, target.orelse] if isinstance(target, ast.IfExp) else [target]
+    is_own = all(isinstance(each, ast.Call) and qualified(each, names) in OWN for each in asked)
+    return is_own or (isinstance(number, ast.Constant) and number.value == 0)
+
+
+def test_no_process_is_signalled_by_a_number_that_nobody_verified() -> None:
+    found = [f"{path.name}:{place}" for root in ROOTS for path in sorted(root.rglob("*.py")) if str(path) not in HOMES
+             for place in signals(path.read_text(encoding="utf-8"), programs=str(path) != TMUX)]
+    assert found == []
+
+
+@pytest.mark.parametrize("text", [
+    "import os\nos.kill(pid, 9)", "import os as system\nsystem.killpg(group, 15)", "from os import kill\nkill(1, 9)",
+    "def f():\n    from signal import pidfd_send_signal as send\n    send(fd, 9)",
+    "import psutil\npsutil.Process(7).kill()", "import os\nmap(os.kill, pids)",
+    "import subprocess\nsubprocess.run(['pkill', name])", "x = 'tmux kill-server now'",
+    "import os\nos.kill(os.getpid() if own else pid, 9)",
+])
+def test_a_signal_to_a_number_is_found_however_it_is_written(text: str) -> None:
+    assert len(list(signals(text))) == 1
+
+
+@pytest.mark.parametrize("text", [
+    "import os\nos.kill(os.getpid(), 9)", "import os\nos.kill(os.getppid() if up else os.getpid(), 9)",
+    "import os\nos.kill(pid, 0)", "child.kill()", "self.process.send_signal(2)", "def kill(): ...\nkill()",
+])
+def test_what_reaches_nobody_else_is_no_signal_to_others(text: str) -> None:
+    assert list(signals(text)) == []
+
+
+# ---- tests use the public door: no private name is imported, read or replaced by them
+#
+# A private name begins with an underscore and is defined in src/garrison. An object may use what is its own
+# (`self._x`), and a module what it defines itself.
+
+
+TESTS = Path(__file__).resolve().parents[1]
+GARRISON = TESTS.parent / "src" / "garrison"
+PRIVATE = re.compile(r"(.*\.)?_[a-zA-Z]\w*")
+ITSELF = frozenset({"self", "cls", "super()"})
+PUBLIC = frozenset({"_replace", "_asdict", "_fields", "_make"})
+"""Names of a NamedTuple, which begin so lest they are fields."""
+REPLACERS = frozenset({"setattr", "delattr", "getattr", "object", "patch"})
+
+
+def is_private(name: str) -> bool:
+    return PRIVATE.fullmatch(name) is not None
+
+
+def defined(tree: ast.AST) -> Iterator[str]:
+    """Yield the private names that a module defines: functions, classes, constants and fields."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name) \
+                    | ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()):
+                yield from [name] if is_private(name) else []
+
+
+@cache
+def names_of_source() -> frozenset[str]:
+    return frozenset(name for path in GARRISON.rglob("*.py") for name in defined(ast.parse(path.read_bytes())))
+
+
+def accesses(text: str) -> Iterator[str]:
+    """Yield the lines of a test module that use a private name of another module."""
+    tree = ast.parse(text)
+    theirs = names_of_source() - set(defined(tree)) - PUBLIC
+    foreign = {each.asname or each.name for node in ast.walk(tree) if isinstance(node, ast.Import)
+               for each in node.names if not each.name.startswith("garrison")}
+    for node in ast.walk(tree):
+        match node:
+            case ast.ImportFrom(names=names) if any(is_private(each.name) for each in names):
+                yield f"{node.lineno}: {ast.unparse(node)}"
+            case ast.Attribute(value=value, attr=name) if name in theirs and ast.unparse(value) not in ITSELF | foreign:
+                yield f"{node.lineno}: {ast.unparse(node)}"
+            case ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name), args=args) if name in REPLACERS:
+                yield from (f"{node.lineno}: {ast.unparse(node)}" for each in args if isinstance(each, ast.Constant)
+                            and is_private(str(each.value)) and str(each.value).rpartition(".")[2] in theirs)
+
+
+def test_no_test_uses_a_private_name() -> None:
+    found = [f"{path.relative_to(TESTS)}:{each}" for path in sorted(TESTS.rglob("*.py"))
+             for each in accesses(path.read_text(encoding="utf-8"))]
+    assert found == [], "test it by the public door, or give it a public name if it is a concept of its own"
+
+
+@pytest.mark.parametrize(("text", "count"), [
+    ("from garrison.records.atomic import _POLL", 1), ("from forge_driver import _anything", 1),
+    ("atomic._POLL", 1), ("made()._home", 1), ("self.work._home", 1), ("self._home; cls._home; super()._home", 0),
+    ("import os; os._exit(1)", 0), ("app.screen._compositor", 0), ("made._replace(a=1)", 0),
+    ("monkeypatch.setattr(atomic, '_POLL', 1)", 1), ("monkeypatch.setattr('garrison.records.atomic._POLL', 1)", 1),
+    ("mock.patch.object(made, '_home')", 1), ("monkeypatch.setattr(atomic, 'POLL', 1)", 0),
+    ("def _home(): ...\nmodule._home", 0)])
+def test_an_access_to_a_private_name_is_found(text: str, count: int) -> None:
+    assert len(list(accesses(text))) == count

@@ -324,7 +324,8 @@ class GateRuns:
                 self._changes.watch(folder)
             self._watched = set(folders)
             fds += [fd] if (fd := self._changes.fileno()) is not None else []
-        seconds = min((due for run in self.active.values() if (due := run.serves_in) is not None), default=RETRY_SECONDS)
+        dues = [due for run in self.active.values() if (due := run.serves_in) is not None]
+        seconds = min(dues, default=RETRY_SECONDS)
         return Wait(WaitKind.GATE, f"the gate runs for {first}", fd=self._any_of(fds),
                     seconds=min(seconds, RETRY_SECONDS))
 

@@ -24,7 +24,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from garrison.errors import GarrisonError
-from garrison.system import processes, systemd
+from garrison.system import processes, systemd, untrusted
 from garrison.system.clock import wait_until
 from garrison.system.command import run
 from garrison.system.processes import ProcessId
@@ -104,7 +104,7 @@ class TmuxServer:
         GarrisonError if tmux cannot be started.
         """
         configuration = self.run / "tmux.conf"
-        _replace(configuration, CONFIGURATION)
+        untrusted.write(self.run, configuration.name, CONFIGURATION.encode())
         program = shutil.which("tmux") or "tmux"
         command = [program, "-u", "-S", str(self.socket), "-f", str(configuration), "start-server"]
         errors = ""
@@ -173,7 +173,7 @@ def socket_path(run: Path) -> Path:
         if (restored := _restore_socket(run)) is not None:
             return restored  # the runtime directory was emptied under a living server
     folder = _short_folder(hashlib.sha256(os.fsencode(run)).hexdigest()[:16])
-    _replace(_note(run), f"{folder / 'tmux.sock'}\n")
+    untrusted.write(run, _note(run).name, f"{folder / 'tmux.sock'}\n".encode())
     return folder / "tmux.sock"
 
 
@@ -204,12 +204,6 @@ def _check_private(folder: Path) -> None:
     info = folder.lstat()
     if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.getuid() or info.st_mode & 0o077:
         raise GarrisonError(f"{folder} is not a directory of yours with mode 0700; remove it, then try again")
-
-
-def _replace(path: Path, text: str) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    temporary.write_text(text)
-    temporary.replace(path)
 
 
 def _empty_environment(source: Mapping[str, str]) -> list[str]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import threading
 from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -171,7 +172,7 @@ def write(folder: Path, name: str, data: bytes, *, as_edit: bool = False) -> Non
     with open_directory(folder, "/".join(parents)) as directory:
         if directory is None:
             raise UnsafeFile(folder, name, "has no directory to be in")
-        new = f".{last}.{os.getpid()}"
+        new = f".{last}.{threading.get_native_id()}"
         with suppress(FileNotFoundError):
             os.unlink(new, dir_fd=directory)
         descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666, dir_fd=directory)

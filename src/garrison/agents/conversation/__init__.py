@@ -9,6 +9,10 @@ An attempt's session is a row of connections: processes, each of which runs the 
    report `report.json`, a question `question.json`, and the end of the turn `endings.jsonl` (`files` lists them all).
 3. The process exits, and `attempt` reads how it ended.
 
+Whether a failed call is tried again, and after how long, `policy` decides for each of them, by the classes of
+`agents.trouble`: `decide` for a session of an attempt, `decide_program` for a program without one, `decide_message` for
+a message in an agent graph (`agents.graph.session_manager`), for whose answer a caller waits.
+
 `agents.claude` and `agents.acp` add what is theirs: the program, its protocol, its settings, and how a lost session is
 continued. `session_agent` (turns of a graph) and `command_attempt` (a program without a session) share `attempt`.
 """

@@ -13,13 +13,13 @@ import fcntl
 import os
 import re
 import socket
-import threading
 import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from garrison.errors import GarrisonError, Hindered
+from garrison.system import untrusted
 from garrison.system.git.neutral import find_git_dirs
 from garrison.system.processes import TICKS_PER_SECOND, list_processes
 
@@ -158,7 +158,7 @@ def mend_registration(common: Path, path: Path | None, told: str = "") -> list[s
         elif entry == own and path is not None and name == "HEAD":
             content = _head_of(common, entry, path)
         if content:
-            _replace(entry / name, content)
+            untrusted.write(entry, name, content)
         elif entry == own and name == "index":
             (entry / name).unlink(missing_ok=True)
         else:
@@ -197,12 +197,6 @@ def _common_of(entry: Path) -> Path | None:
     with suppress(OSError, ValueError):
         return (entry / os.fsdecode(_read(entry / "commondir").rstrip(b"\n"))).resolve()
     return None
-
-
-def _replace(path: Path, content: bytes) -> None:
-    temporary = path.with_name(f"{path.name}.{threading.get_native_id()}.tmp")
-    temporary.write_bytes(content)
-    temporary.replace(path)
 
 
 def _read(path: Path, size: int = 1 << 16) -> bytes:

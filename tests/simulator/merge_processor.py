@@ -102,6 +102,9 @@ class Queue:
         """Return a commit's tree."""
         return f"tree of {commit}"
 
+    def known_changes(self, _old: str, _new: str) -> None:
+        """Return that no difference of two trees is cached."""
+
     def refs(self, _prefix: str) -> dict[str, str]:
         """Return no refs: nothing is pinned."""
         return {}

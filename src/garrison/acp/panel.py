@@ -29,6 +29,7 @@ from acp.schema import ToolCallStart
 from garrison.acp import commands, rail
 from garrison.delegation import confirmations
 from garrison.delegation.confirmations import Confirmations
+from garrison.delegation.conversation import HeldButler
 from garrison.delegation.models import BUTLER, ChatEntry, Proposal
 from garrison.ends import WaitKind
 from garrison.errors import GarrisonError, NotFound, Refused
@@ -78,9 +79,7 @@ class Panel:
                  open_butler: Callable[[], AgentOrchestrator] | None) -> None:
         self.session, self._sessions, self._screen, self._crew, self._by = session, sessions, screen, crew, by
         self._open_butler = open_butler
-        self._butler: AgentOrchestrator | None = None
-        self._size = 0
-        """Size of the conversation's file as the open butler knows it."""
+        self._held = HeldButler(sessions.conversation_path(session))
         self._confirm = Confirmations(self._carry_out_one)
         self._turn, self._looking = asyncio.Lock(), asyncio.Lock()
         self._work: asyncio.Task[None] | None = None
@@ -127,11 +126,11 @@ class Panel:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self._close_butler()
+        await self._held.close()
 
     async def cancel(self) -> None:
         """End the turn; a run that it has begun continues."""
-        if self._work is not None and not (self._butler is not None and await self._butler.cancel()):
+        if self._work is not None and not await self._held.cancel():
             self._work.cancel()
 
     # ---- a message
@@ -211,15 +210,15 @@ class Panel:
         return entries[-1].proposals if entries else ()
 
     def _conversation(self) -> Conversation:
-        if self._butler is not None and self._size == self._sessions.size(self.session):
-            return self._butler.conversation
+        if self._held.butler is not None and self._held.knows_all:
+            return self._held.butler.conversation
         return self._sessions.conversation(self.session)
 
     def _add(self, entry: ChatEntry) -> None:
         conversation = self._conversation()
         conversation.add(entry)
-        if self._butler is not None and conversation is self._butler.conversation:
-            self._size = self._sessions.size(self.session)
+        if self._held.butler is not None and conversation is self._held.butler.conversation:
+            self._held.note()
 
     async def _say(self, text: str) -> None:
         """Show a text, and keep it if a message is being answered."""
@@ -356,7 +355,8 @@ class Panel:
 
     async def _ask_butler(self, text: str) -> None:
         """Have the butler answer a message; ask for permission to run what it proposes."""
-        butler = await self._current_butler()
+        assert self._open_butler is not None
+        butler = await self._held.open(self._open_butler)
         said, turn = defaultdict[str | None, list[str]](list), f"{self.session.id}/{len(butler.conversation.entries)}"
         async for event in butler.stream(text):
             if event.type == "text" and event.agent == BUTLER:
@@ -365,7 +365,7 @@ class Panel:
                 said[event.agent].append(event.content or "")
             elif (call := rail.specialist_call(event, "".join(said[event.agent]), turn)) is not None:
                 await self._screen.show(call)
-        self._size = self._sessions.size(self.session)
+        self._held.note()
         if proposals := butler.proposals:
             call = start_tool_call(f"{turn}/proposals", "; ".join(map(str, proposals)), kind="execute",
                                    status="pending")
@@ -379,21 +379,6 @@ class Panel:
                                 agent="user"))
                 self._add(ChatEntry(role="assistant", content="\n\n".join(said_now), at=datetime.now(UTC)))
             await self._screen.show(update_tool_call(call.tool_call_id, status="completed"))
-
-    async def _current_butler(self) -> AgentOrchestrator:
-        """Return the butler; a new one if the conversation was continued elsewhere."""
-        if self._butler is not None and self._size != self._sessions.size(self.session):
-            await self._close_butler()
-        if self._butler is None:
-            assert self._open_butler is not None
-            self._butler = await asyncio.to_thread(self._open_butler)
-            self._size = self._sessions.size(self.session)
-        return self._butler
-
-    async def _close_butler(self) -> None:
-        if self._butler is not None:
-            butler, self._butler = self._butler, None
-            await butler.__aexit__(None, None, None)
 
     # ---- slash commands
 

@@ -95,11 +95,6 @@ class PanelSessions:
         """Read the conversation of a session."""
         return Conversation(self._home / "conversations", session.id)
 
-    def size(self, session: PanelSession) -> int:
-        """Return the bytes of a session's conversation, which tell whether it was continued elsewhere."""
-        path = self.conversation_path(session)
-        return path.stat().st_size if path.exists() else 0
-
     def runs(self, session: PanelSession) -> builtins.list[str]:
         """Return the runs that were begun in a session, oldest first."""
         return [begun.run for begun in beginnings.begun_by(self._home, session.prefix)]

@@ -34,6 +34,7 @@ from garrison.records.api_answers import NETWORK
 from garrison.records.json_io import read_json, write_json
 from garrison.records.life_lock import LifeLock
 from garrison.records.record import from_data
+from garrison.system.stamps import modified_at
 from garrison.system.terminal_text import shorten
 from garrison.values import Value, asdict, replace
 
@@ -212,9 +213,9 @@ class SharedOutages:
         if not self.is_trying:
             return
         refused = attempt / NETWORK / ANSWER
-        if max(_changed(refused), _changed(attempt / "claude" / "trouble")) >= self._tried_at:
+        if max(modified_at(refused), modified_at(attempt / "claude" / "trouble")) >= self._tried_at:
             return
-        answered = max(_changed(attempt / name / "usage.jsonl") for name in (NETWORK, "claude"))
+        answered = max(modified_at(attempt / name / "usage.jsonl") for name in (NETWORK, "claude"))
         if answered >= self._tried_at or self._wall() - self._tried_at > PROVEN_AFTER:
             self.end()
 
@@ -242,11 +243,3 @@ def read_outage(path: Path) -> Outage | None:
         return from_data(Outage, body) if (body := read_json(path)) else None
     except ValueError:
         return None
-
-
-def _changed(path: Path) -> float:
-    """Return when a file was last changed, 0 if there is none."""
-    try:
-        return path.stat().st_mtime
-    except OSError:
-        return 0.0

@@ -6,15 +6,21 @@ A line is written and synced before the next one; a torn last line (a crash duri
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
 from garrison.delegation.models import ChatEntry, ChatTurn
 from garrison.errors import RecordCorrupt, UsageError
 from garrison.records import atomic
+
+if TYPE_CHECKING:
+    from garrison.delegation.butler import AgentOrchestrator
 
 _ID = re.compile(r"[a-z0-9][a-z0-9-]{0,47}\Z")
 
@@ -43,6 +49,46 @@ class Conversation:
     def turns(self) -> tuple[ChatTurn, ...]:
         return tuple(ChatTurn(role=entry.role, content=with_place(entry.content, entry.about or ""))
                      for entry in self.entries)
+
+
+class HeldButler:
+    """The butler of a conversation, opened by its first message, and anew once the conversation was continued
+    elsewhere, as by `garrison chat`."""
+
+    def __init__(self, file: Path) -> None:
+        self._file, self._size = file, -1
+        self.butler: AgentOrchestrator | None = None
+
+    @property
+    def knows_all(self) -> bool:
+        """Return whether a butler is open that knows the whole conversation."""
+        return self.butler is not None and self._size == _size(self._file)
+
+    def note(self) -> None:
+        """Take what the conversation's file holds now for what the butler knows."""
+        self._size = _size(self._file)
+
+    async def open(self, make: Callable[[], AgentOrchestrator]) -> AgentOrchestrator:
+        """Return the butler, made in a thread if none is open that knows the whole conversation."""
+        if self.butler is None or not self.knows_all:
+            await self.close()
+            self.butler = await asyncio.to_thread(make)
+            self.note()
+        return self.butler
+
+    async def cancel(self) -> bool:
+        """Cancel the current answer; return whether there was one."""
+        return self.butler is not None and await self.butler.cancel()
+
+    async def close(self) -> None:
+        """End its sessions."""
+        butler, self.butler = self.butler, None
+        if butler is not None:
+            await butler.__aexit__(None, None, None)
+
+
+def _size(file: Path) -> int:
+    return file.stat().st_size if file.exists() else 0
 
 
 def with_place(message: str, place: str) -> str:

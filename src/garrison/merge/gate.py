@@ -50,6 +50,7 @@ from garrison.system import machine, process_control, processes, untrusted, work
 from garrison.system.command import read_tail
 from garrison.system.environment import child_environment, explain_missing_command
 from garrison.system.exit_info import quote_command
+from garrison.system.stamps import modified_at
 from garrison.values import Value, replace
 
 if TYPE_CHECKING:
@@ -199,10 +200,7 @@ class GateRun(msgspec.Struct):
     @property
     def started_at(self) -> float:
         """Return when its gate started, in seconds since 1970; 0 if that is not known."""
-        try:
-            return (self.folder / "gate" / "pid").stat().st_mtime
-        except OSError:
-            return 0.0
+        return modified_at(self.folder / "gate" / "pid")
 
     @property
     def setup_log(self) -> Path:

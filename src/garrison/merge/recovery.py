@@ -36,6 +36,7 @@ from garrison.records.run import RunFiles, Task, load
 from garrison.system import failpoint
 from garrison.system.clock import iso
 from garrison.system.environment import child_environment
+from garrison.system.stamps import modified_at
 from garrison.values import Value, replace
 
 if TYPE_CHECKING:
@@ -355,17 +356,10 @@ def _pin_traces(queue: MergeQueue, before: str = "") -> Iterator[Trace]:
     for ref, oid in queue.git.refs(f"{PINS}/").items():
         name, _, what = ref.removeprefix(f"{PINS}/").partition("/")
         if what == "head":
-            traces.append((_modified(queue.git.common / ref), Trace(name, oid, "", branches.get(oid, ""))))
+            traces.append((modified_at(queue.git.common / ref), Trace(name, oid, "", branches.get(oid, ""))))
     for at, trace in sorted(traces):
         if not before or iso(at) < before:
             yield trace._replace(at=iso(at or queue.clock.time()))
-
-
-def _modified(ref: Path) -> float:
-    """Return the time at which a pin was written, 0 if git has packed it since."""
-    with suppress(OSError):
-        return ref.stat().st_mtime
-    return 0.0
 
 
 def _landed_traces(queue: MergeQueue, tip: str) -> Iterator[Trace]:

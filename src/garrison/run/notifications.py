@@ -24,7 +24,6 @@ shows the same as notifications of the desktop.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import os
@@ -40,6 +39,7 @@ from garrison.records import atomic, log_retention, record
 from garrison.system.clock import from_iso
 from garrison.system.command import Job
 from garrison.system.environment import NOTIFY_URLS
+from garrison.system.stamps import modified_at
 from garrison.system.terminal_text import clean
 from garrison.values import Value, asdict
 
@@ -188,7 +188,7 @@ def find_waits(state: RunState, attempt_folder: Callable[[str, int], Path], conf
         hindered = next((path for each in HINDERED.values()
                          if (path := attempt_folder(name, node.attempt) / each).exists()), None)
         if node.status == "active" and hindered is not None:
-            what, since = read_hindrance(hindered.parent), _changed_at(hindered)
+            what, since = read_hindrance(hindered.parent), modified_at(hindered, math.inf)
             held_up.setdefault(what, AgentWait(name, node.attempt, what, since))
         elif wait is not None and max(now, wait.until or 0.0) - wait.since > LONG_WAIT and not (
                 wait.shared and any(each.shared == wait.shared for each in found)):
@@ -198,13 +198,6 @@ def find_waits(state: RunState, attempt_folder: Callable[[str, int], Path], conf
         held_up.setdefault(queue.hindrance, AgentWait(landing, state.nodes[landing].attempt, queue.hindrance,
                                                       from_iso(queue.hindered_at)))
     return found + [wait for wait in held_up.values() if now - wait.since > HINDRANCE_WAIT]
-
-
-def _changed_at(path: Path) -> float:
-    """Return when a file was last changed, in seconds since 1970; never, as far as anyone waits, if it is gone."""
-    with contextlib.suppress(OSError):
-        return path.stat().st_mtime
-    return math.inf
 
 
 def plain(text: str) -> str:

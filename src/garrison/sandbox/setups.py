@@ -45,6 +45,7 @@ from garrison.sandbox.place import sandbox_folder
 from garrison.system import failpoint, untrusted
 from garrison.system.git import Git
 from garrison.system.git.commits import literal_pattern
+from garrison.system.stamps import modified_at
 from garrison.values import Value, asdict, replace
 
 STORE = "setups"
@@ -168,10 +169,7 @@ def list_kept(store: Path) -> list[SetupLayer]:
 
 def last_use(layer: SetupLayer) -> float:
     """Return when a layer was last laid under a worktree, in seconds since 1970."""
-    try:
-        return (Path(layer.folder) / _RECORD).stat().st_mtime
-    except OSError:
-        return layer.created
+    return modified_at(Path(layer.folder) / _RECORD, layer.created)
 
 
 def make_anew(store: Path) -> None:

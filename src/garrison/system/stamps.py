@@ -27,6 +27,14 @@ def file_stamp(path: str | Path) -> tuple[int, ...] | None:
     return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
+def modified_at(path: Path, absent: float = 0.0) -> float:
+    """Return when a file was last changed, in seconds since 1970; `absent` if it cannot be looked at."""
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return absent
+
+
 def newest_entry(folder: Path, max_entries: int = MAX_ENTRIES) -> Stamp:
     """Return (newest modification time in ns, entries) below `folder`, up to `max_entries`; None if it is empty."""
     newest, count = 0, 0

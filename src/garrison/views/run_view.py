@@ -40,6 +40,7 @@ from garrison.run.state import (
 from garrison.run.status import FINAL, UNFINISHED, Status, check_journal_present, decide_status
 from garrison.system.clock import from_iso
 from garrison.system.machine import find_lack
+from garrison.system.stamps import modified_at
 from garrison.values import Value, fields_of, project
 from garrison.views.event_log import GUARDIAN, EventLog, StoredRecord
 from garrison.views.limits import Limit, Used, limits
@@ -353,7 +354,7 @@ class RunReader:
 
     def _read_unless_final(self, run: str, processes: Sequence[Key], *, details: bool) -> RunView:
         files = RunFiles(self.home, run)
-        stamp = (_changed_at(files.journal), _changed_at(files.launch))
+        stamp = (modified_at(files.journal), modified_at(files.launch))
         final = self._final.get(run)
         if final is not None and final[0] == stamp:
             return final[1]
@@ -485,13 +486,6 @@ class RunReader:
 
     def _age(self, since: str) -> float | None:
         return max(0.0, self.observer.clock.time() - from_iso(since)) if since else None
-
-
-def _changed_at(path: Path) -> float:
-    try:
-        return path.stat().st_mtime
-    except OSError:
-        return 0.0
 
 
 # ---- deciding

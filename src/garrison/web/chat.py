@@ -11,10 +11,11 @@ import builtins
 import secrets
 from collections import deque
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from garrison.delegation.conversation import check_id
+from garrison.delegation.conversation import HeldButler, check_id
 from garrison.delegation.models import BUTLER, Proposal
 from garrison.delegation.specialists import read_crew
 from garrison.errors import GarrisonError, NotFound, Refused, UsageError
@@ -79,11 +80,10 @@ class ServedConversation:
         self._listeners: set[Client] = set()
         self._askers: set[Client] = set()
         """Listeners whose streams end with the answer."""
-        self._butler: AgentOrchestrator | None = None
+        self._held = HeldButler(self._path)
         self._run = ""
         """The run whose repository the butler searches, '' for the latest one's."""
         self._turn: asyncio.Task[None] | None = None
-        self._size = -1
 
     @property
     def busy(self) -> bool:
@@ -120,40 +120,27 @@ class ServedConversation:
 
     async def _answer(self, message: str, place: PageOrigin) -> None:
         try:
-            butler = await self._current_butler(place.run or self._run)
+            if (run := place.run or self._run) != self._run:  # the page of another run
+                await self._held.close()
+            self._run = run
+            butler = await self._held.open(partial(self._open_butler, self.home, self.name, run))
             async for event in butler.stream(message, place.words):
                 self._put(event.model_dump_json(by_alias=True, exclude_none=True))
         except Exception as error:  # listeners must learn of any failure
-            await self._close_butler()
+            await self._held.close()
             message = str(error) if isinstance(error, GarrisonError) else f"the answer failed: {error}"
             self._put(as_json({"type": "error", "message": message}))
             self._put(as_json({"type": "done"}))
         finally:
-            self._size = _size(self._path)
+            self._held.note()
             self._turn = None
             for client in self._askers:
                 client.finish()
             self._askers.clear()
 
-    async def _current_butler(self, run: str) -> AgentOrchestrator:
-        """Return the butler; a new one if the conversation was continued elsewhere (`garrison chat`), or on the page of
-        another run.
-        """
-        if self._butler is not None and (_size(self._path) != self._size or run != self._run):
-            await self._close_butler()
-        if self._butler is None:
-            self._run = run
-            self._butler = await asyncio.to_thread(self._open_butler, self.home, self.name, run)
-        return self._butler
-
     async def cancel(self) -> bool:
         """Cancel the current answer; return whether there was one."""
-        return self._butler is not None and await self._butler.cancel()
-
-    async def _close_butler(self) -> None:
-        if self._butler is not None:
-            butler, self._butler = self._butler, None
-            await butler.__aexit__(None, None, None)
+        return await self._held.cancel()
 
     async def close(self) -> None:
         """End the conversation: listeners first, then the current answer."""
@@ -161,7 +148,7 @@ class ServedConversation:
         if self._turn is not None:
             self._turn.cancel()
             await asyncio.gather(self._turn, return_exceptions=True)
-        await self._close_butler()
+        await self._held.close()
 
     # ---- listeners
 
@@ -308,10 +295,6 @@ def _read_entries(path: Path) -> list[ConversationEntry]:
     """Return the entries, oldest first, without a last line that is still being written."""
     lines = (line for line in read_lines(path) if isinstance(line, dict))
     return [_entry_of(line, number) for number, line in enumerate(lines)]
-
-
-def _size(path: Path) -> int:
-    return path.stat().st_size if path.exists() else 0
 
 
 class Delegated(Value):

@@ -52,8 +52,8 @@ class Conversation:
 
 
 class HeldButler:
-    """The butler of a conversation, opened by its first message, and anew once the conversation was continued
-    elsewhere, as by `garrison chat`."""
+    """Butler of a conversation, opened by its first message, and again once the conversation was continued elsewhere,
+    as by `garrison chat`."""
 
     def __init__(self, file: Path) -> None:
         self._file, self._size = file, -1

@@ -9,6 +9,7 @@ the first had stopped before the second began, by the agents' own journals on th
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
 import shutil
@@ -327,21 +328,20 @@ def _command(pid: int) -> str:
 
 def main() -> int:
     """Run the schedules; return 1 if one of them found something."""
-    parser = make_parser("python tests/hosts_storm.py", __doc__, "1..5")
+    parser = make_parser("python tests/hosts_storm.py", __doc__, "1..5", minutes=math.inf)
     parser.add_argument("--long", action="store_true", help="A stopped server stays so for a minute.")
-    parser.add_argument("--minutes", type=float, default=1e6, help="Begin no further schedule after that time.")
     parser.add_argument("--lease", type=float, default=5.0, help="Longer on a machine that others keep busy.")
     options = parser.parse_args()
     if why := find_hindrance():
         print(f"not here: {why}")
         return 2
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # which removes the laboratory
-    folder, end = Path(tempfile.mkdtemp(prefix="hosts-storm-")), time.monotonic() + options.minutes * 60
+    folder = Path(tempfile.mkdtemp(prefix="hosts-storm-"))
     with HostsLab(folder, disk="1g") as lab:
         storm = Storm(lab, lambda text: print(text, flush=True))
         storm.set_up(lease=options.lease)
         code = play_all("python tests/hosts_storm.py", options.seeds,
-                        lambda seed, _: Schedule(storm, seed, options.long), enough=lambda _: time.monotonic() > end)
+                        lambda seed, _: Schedule(storm, seed, options.long), minutes=options.minutes)
     if not (options.keep and code):
         shutil.rmtree(folder)
     return code

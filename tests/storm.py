@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import itertools
+import math
 import os
 import random
 import shutil
@@ -50,20 +51,27 @@ def parse_seeds(text: str) -> Iterable[int]:
     return range(int(first), int(last or first) + 1) if last or not dots else itertools.count(int(first))
 
 
-def make_parser(prog: str, about: str | None, seeds: str = "1") -> argparse.ArgumentParser:
-    """Return a parser with the options of every storm."""
+def make_parser(prog: str, about: str | None, seeds: str = "1", minutes: float | None = None,
+                ) -> argparse.ArgumentParser:
+    """Return a parser with the options of every storm; `minutes`: the default of one that may go on for long."""
     parser = argparse.ArgumentParser(prog=prog, description=(about or "").partition("\n")[0])
     parser.add_argument("--seeds", "--seed", type=parse_seeds, default=seeds, metavar="N|A..B|A..",
                         help=f"which trials to play ({seeds})")
+    if minutes is not None:
+        parser.add_argument("--minutes", type=float, default=minutes,
+                            help=f"begin no trial after that time ({minutes:g})")
     parser.add_argument("--keep", action="store_true", help="keep the folder of a trial that went well, too")
     return parser
 
 
 def play_all(again: str, seeds: Iterable[int], begin: Callable[[int, Path], Trial], *, keep: bool = False,
-             enough: Callable[[Counter[str]], bool] = lambda _: False, jobs: int = 1) -> int:
-    """Play the trial of each seed until `enough` has been done, print how each went and how to play it `again`; return
-    1 if anything was wrong. The folder of a trial with which something was wrong stays."""
+             enough: Callable[[Counter[str]], bool] = lambda _: False, minutes: float = math.inf, jobs: int = 1) -> int:
+    """Play the trial of each seed until `enough` has been done or the time is over, print how each went and how to play
+    it `again`; return 1 if anything was wrong. The folder of a trial with which something was wrong stays."""
     began, total, played, failed = time.monotonic(), Counter[str](), list[int](), list[int]()
+
+    def is_over() -> bool:
+        return enough(total) or time.monotonic() > began + 60 * minutes
 
     def play(seed: int) -> None:
         folder, begun = Path(tempfile.mkdtemp(prefix=f"garrison-storm-{seed}-")), time.monotonic()
@@ -86,7 +94,7 @@ def play_all(again: str, seeds: Iterable[int], begin: Callable[[int, Path], Tria
             shutil.rmtree(folder, ignore_errors=True)
 
     if jobs == 1:
-        for seed in itertools.takewhile(lambda _: not enough(total), seeds):
+        for seed in itertools.takewhile(lambda _: not is_over(), seeds):
             play(seed)
     else:
         with ThreadPoolExecutor(jobs) as pool:

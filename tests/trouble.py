@@ -4,21 +4,20 @@ by hand, full disks, damaged worktrees and clock steps, in random order, against
 `Story` does with the engine's own functions what runs do to a repository, in one process and one repository; its books
 say what became of each piece of work, which is a file of its own. After each step `Story.check` compares them with git:
 the target has what was accepted and nothing else that an agent or a stranger made, no work is lost, no ref points to
-what is gone, nothing is left of what was cleaned. `python -m tests.trouble [--seconds N] [--seed N]` plays stories
+what is gone, nothing is left of what was cleaned. `python -m tests.trouble [--minutes N] [--seeds N..]` plays stories
 until the time is over, `tests/integration/test_trouble.py` one that does everything and a random one. `PLANTED` are
 bugs that those find: `python -m tests.proof --only trouble`, which reads them here and so loads nothing of garrison.
 """
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import os
 import random
 import shutil
 import sys
-import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -63,16 +62,18 @@ class Broken(AssertionError):
 
 
 class Story:
-    """One repository and its homes; `step` does something at random and checks. `seed` decides what."""
+    """One repository and its homes: does `steps`, or `count` at random by the seed, and checks after each."""
 
-    def __init__(self, folder: Path, seed: int) -> None:
+    def __init__(self, seed: int, folder: Path, steps: Sequence[str] = (), count: int = 12) -> None:
         from merge_support import World
 
         self.random, self.folder = random.Random(seed), folder
         (folder / "world").mkdir()
         self.world = World(folder / "world")
         self.repo, self.trees = self.world.repo, self.world.trees
-        self.told: list[str] = [f"seed {seed}"]
+        self.steps = steps or [""] * count
+        self.did: Counter[str] = Counter()
+        self.told: list[str] = []
         self.clock = _Clock()
         self.git = self._make_git()
         self.numbers, self.homes = itertools.count(1), itertools.count(1)
@@ -146,10 +147,19 @@ exec {real} "$@"
 
     # ---- what is done
 
-    def step(self, name: str = "") -> None:
-        """Do what `name` says, or anything, and check."""
-        name = name or self.random.choice(STEPS)
+    def play(self) -> list[str]:
+        """Play the story; return what was done and how it broke, [] if the repository is as it has to be."""
+        try:
+            for name in self.steps:
+                self.step(name or self.random.choice(STEPS))
+        except Exception as error:
+            return [f"{type(error).__name__}: {error}", " → ".join(self.told)]
+        return []
+
+    def step(self, name: str) -> None:
+        """Do what `name` says, and check."""
         self.told.append(name)
+        self.did[name] += 1
         getattr(self, f"do_{name}")()
         self.fault.unlink(missing_ok=True)
         self.gc.unlink(missing_ok=True)
@@ -418,35 +428,13 @@ EVERYTHING = ("run", "fail", "reject", "new_home", "run", "by_hand", "damage", "
 """A story in which everything happens."""
 
 
-def play(seed: int, steps: Sequence[str] = (), count: int = 12) -> None:
-    """Play a story; Broken with what was done if something is not as it has to be."""
-    with tempfile.TemporaryDirectory(prefix="trouble-") as folder:
-        story = Story(Path(folder), seed)
-        try:
-            for name in steps or [""] * count:
-                story.step(name)
-        except Exception as error:
-            raise Broken(f"{type(error).__name__}: {error}\n{' → '.join(story.told)}") from error
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Play stories until the time is over; return 1 at the first that breaks."""
-    parser = argparse.ArgumentParser(prog="python -m tests.trouble", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=20 * 60.0, help="how long to play (20 minutes)")
-    parser.add_argument("--seed", type=int, default=0, help="first seed (0)")
-    options = parser.parse_args(arguments)
+def main() -> int:
+    """Play stories until the time is over; return 1 if one breaks."""
     sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent / "integration")]
-    end = time.monotonic() + options.seconds
-    for seed in itertools.count(options.seed):
-        if time.monotonic() > end:
-            print(f"{seed - options.seed} stories, nothing broken")
-            return 0
-        try:
-            play(seed)
-        except Broken as error:
-            print(f"seed {seed}: {error}")
-            return 1
-    raise AssertionError
+    from storm import make_parser, play_all
+
+    options = make_parser("python -m tests.trouble", __doc__, "0..", minutes=20.0).parse_args()
+    return play_all("python -m tests.trouble", options.seeds, Story, keep=options.keep, minutes=options.minutes)
 
 
 if __name__ == "__main__":

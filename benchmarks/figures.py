@@ -217,6 +217,10 @@ MERGE_QUEUE = Block("merge queue", "docs/appendix.md",
           "{}, {}, {} times as fast (two gates: {}, {}, {})", "one by one: 1"),
          tuple(_queue("drain", f"^{rate}% bad on the average of 400 draws{gates}", "ratio", tenth)
                for gates in ("$", " with") for rate in (1, 5, 20))),
+    Line(("the same with failed runs repeated on both sides",
+          "{}, {}, {} times as fast (two gates: {}, {}, {})", "one by one: 1"),
+         tuple(_queue("drain", f"^{rate}% bad on the average, both repeat red runs{gates}", "confirmed_ratio", tenth)
+               for gates in ("$", " with") for rate in (1, 5, 20))),
     Line(("good entries rejected by a gate that fails wrongly in 5 % of runs", "{} to {} %", "one by one: 5 %"),
          tuple(_queue("flaky", f"flaky, {rate}% bad", "share", lambda value: f"{value * 100:.3f}") for rate in (0, 5))),
     Line(("enqueue: 50 at once in process", "{}, {} ms", ""), _both("enqueue", "50 at once while a test runs, in")),

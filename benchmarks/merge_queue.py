@@ -257,7 +257,7 @@ def drain(root: Path, entries: int, seconds: float, rates: tuple[float, ...], ro
             table.add("drain", f"{rate:.0%} bad on the average of {DRAWS} draws{cores}",
                       f"{average:8.2f} x{bar}", rate=rate, width=width, ratio=average)
             confirms = merge_odds.ratio(entries, rate, width, DRAWS, seconds, confirms=True)
-            table.add("drain", f"the same beside a loop that repeats each red run{cores}", f"{confirms:8.2f} x",
+            table.add("drain", f"{rate:.0%} bad on the average, both repeat red runs{cores}", f"{confirms:8.2f} x",
                       rate=rate, width=width, confirmed_ratio=confirms)
 
 

@@ -6,7 +6,8 @@ Rows: `start` (a program's start to its end: naked, plain bubblewrap, each mode;
 CPU time, which a busy machine changes less: of the process that makes the command line and of all that it starts, on
 average; Landlock by Python, too, as where there is no Perl), `prepare` (the private git directory of an attempt, once),
 `memory` (private memory of what stays beside the program; bar: 3 MiB), `work` (git status, a commit and a build of
-1,000 files, inside and outside, alternating), `container` (a start in a container of the image for tests, beside
+1,000 files by a shell that runs already, as an agent's does: outside, inside, and inside with 1,000 files of a kept
+set-up under the worktree, alternating), `container` (a start in a container of the image for tests, beside
 bubblewrap; bar: 500 ms more by the median; not among the default rows). The repository has 1,000 files. Times of the
 other rows are medians, with the least in brackets: that is what a busy machine would need if it were idle, and what the
 bar is for.
@@ -50,6 +51,8 @@ CONTAINER_MS = 500.0
 MEMORY_MIB = 3.0
 """Private memory of what confinement keeps beside a program."""
 FILES = 1000
+CALLS = 10
+"""Calls of git by which the time of one is measured."""
 PLAIN = ("bwrap", "--unshare-all", "--die-with-parent", "--new-session", "--bind", "/", "/", "--dev", "/dev", "--proc",
          "/proc", "--")
 RIGHTS = Rights(mode=Mode.BUBBLEWRAP, network=Network.NONE)
@@ -81,7 +84,7 @@ class Bench:
         rules = "\n".join(f"out/{number}: src/part{number // 50}/file{number}.txt\n\t@cp $< $@"
                           for number in range(FILES))
         (self.repo / "Makefile").write_text(f"all: {names}\n{rules}\n")
-        (self.repo / ".gitignore").write_text("out/\n")
+        (self.repo / ".gitignore").write_text("out/\nnode_modules/\n")
         git(self.repo, "add", "-A")
         git(self.repo, "commit", "-qm", "Add files")
         self.inside, self.outside = root / "trees/inside", root / "trees/outside"
@@ -204,17 +207,42 @@ class Bench:
 
     def work(self) -> None:
         rounds = max(3, self.rounds // 10)
+        layered = replace(self.places[Mode.BUBBLEWRAP], under_worktree=(self._setup_output(),))
         commit = "date +%N >> notes.txt; git commit -qam Change"
-        build = "rm -rf out; mkdir out; exec make -j2"
-        for name, script in (("git status", "exec git status --short"), ("commit", commit), ("build", build)):
-            words = ("sh", "-c", script)
-            found = self.measure({"outside": lambda words=words: self.time(words, self.outside),  # type: ignore[misc]
-                                  "plain": lambda words=words: self.time(  # type: ignore[misc]
-                                      [*PLAIN, *words], self.outside),
-                                  "inside": lambda words=words: self.confined(*words)}, rounds)  # type: ignore[misc]
+        build = "rm -rf out; mkdir out; make -j2"
+        for name, script, calls in (("git status", "git status --short", CALLS), ("commit", commit, CALLS),
+                                    ("build", build, 1)):
+            words = ("sh", "-c", repeated(script, calls))
+            found = self.measure({"outside": partial(self.timed_within, words, None),
+                                  "inside": partial(self.timed_within, words, self.places[Mode.BUBBLEWRAP]),
+                                  "inside, on a set-up": partial(self.timed_within, words, layered)}, rounds)
             for way, taken in found.items():
-                times = f": {taken.least / found['outside'].least:.2f} times" if way == "inside" else ""
-                self.table.add("work", f"{name}, {way}", f"{taken}{times}", **asdict(taken))
+                times = taken.least / found["outside"].least
+                self.table.add("work", f"{name}, {way}",
+                               f"{taken}{f': {times:.2f} times' if way != 'outside' else ''}", **asdict(taken))
+
+    def _setup_output(self) -> Path:
+        """Return a folder of files such as a set-up leaves, to lie under the worktree."""
+        folder = self.root / "set-up"
+        for number in range(FILES):
+            path = folder / f"node_modules/part{number // 50}/file{number}.js"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(f"file {number}\n" * 20)
+        return folder
+
+    def timed_within(self, words: Sequence[str], place: Place | None) -> float:
+        """Return the milliseconds that a script prints, run in that place or, with None, outside: without its start.
+        """
+        confined = confine(words, self.env, place)
+        done = subprocess.run(confined.argv, cwd=self.inside if place else self.outside, env=dict(confined.env),
+                              stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True)
+        return float(done.stdout.split()[-1]) / 1e6
+
+
+def repeated(script: str, calls: int) -> str:
+    """Return a script that does it so many times and prints the nanoseconds of one."""
+    return (f"begin=$(date +%s%N); for call in $(seq {calls}); do {{ {script}; }} > /dev/null || exit; done; "
+            f"echo $((($(date +%s%N) - begin) / {calls}))")
 
 
 def cpu_ms(whose: int) -> float:

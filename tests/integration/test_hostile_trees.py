@@ -51,14 +51,19 @@ def commit(world: World, content: str, head: bytes = b"author A <a@x> 1700000000
     return oid
 
 
-def file(name: str, data: bytes, mode: str = "100644") -> Callable[[World], object]:
-    return lambda world: commit(world, tree(world, (mode, name, blob(world, data))))
+def file(name: str, data: bytes, mode: str = "100644", times: int = 1) -> Callable[[World], object]:
+    return lambda world: commit(world, tree(world, (mode, name, blob(world, data * times))))
 
 
-def modules(text: str, mode: str = "100644") -> Callable[[World], object]:
+def huge_line(world: World) -> None:
+    file(".gitattributes", b"* " + b"a" * 5_000_000 + b"\n")(world)
+
+
+def modules(text: str, mode: str = "100644", more: int = 0) -> Callable[[World], object]:
     def make(world: World) -> None:
         link = ("160000", "sub", git(world.repo, "rev-parse", "main"))
-        commit(world, tree(world, link, (mode, ".gitmodules", blob(world, text.encode()))))
+        whole = text + "".join(f"[submodule \"s{n}\"]\n\tpath = p{n}\n" for n in range(more))
+        commit(world, tree(world, link, (mode, ".gitmodules", blob(world, whole.encode()))))
     return make
 
 
@@ -108,7 +113,7 @@ HOSTILE: dict[str, Callable[[World], object]] = {
     "gitmodules is a submodule": lambda world: commit(world, tree(world, (
         "160000", ".gitmodules", git(world.repo, "rev-parse", "main")))),
     "gitmodules is not configuration": modules("[submodule \"sub\n\tpath"),
-    "gitmodules is huge": modules(LINE + "".join(f"[submodule \"s{n}\"]\n\tpath = p{n}\n" for n in range(200_000))),
+    "gitmodules is huge": modules(LINE, more=200_000),
     "gitmodules has one name twice": modules(LINE + LINE.replace("path = sub", "path = other")),
     "gitmodules has an unknown value": modules(LINE + "\tfetchRecurseSubmodules = perhaps\n\tignore = never\n"),
     "gitmodules has an option for a path": modules(LINE.replace("path = sub", "path = -u./evil")),
@@ -117,8 +122,8 @@ HOSTILE: dict[str, Callable[[World], object]] = {
     "gitmodules in capitals": entry(".GITMODULES", "120000"),
     "gitattributes is a link": file(".gitattributes", b"/etc/passwd", "120000"),
     "gitattributes names no driver": file(".gitattributes", b"* merge=nothing filter=nothing diff=nothing\n"),
-    "gitattributes has a huge line": file(".gitattributes", b"* " + b"a" * 5_000_000 + b"\n"),
-    "gitattributes is huge": file(".gitattributes", b"*.txt text\n" * 10_000_000),
+    "gitattributes has a huge line": huge_line,
+    "gitattributes is huge": file(".gitattributes", b"*.txt text\n", times=10_000_000),
     "gitattributes has an unknown encoding": file(".gitattributes", b"*.txt working-tree-encoding=UTF-99\n"),
     "gitignore is a link": file(".gitignore", b"/etc/passwd", "120000"),
     "git folder": inner(".git"),

@@ -3,6 +3,7 @@ with a real pytest that is killed, signals that its caller ignores, and its list
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -76,6 +77,29 @@ def outcomes(*failed: str, skipped: tuple[str, ...] = ()) -> str:
     return f'pathlib.Path(words[words.index("--outcomes") + 1]).write_text({text!r})'
 
 
+LARGE = 500_000
+
+
+def executed_at_import(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield the nodes of a syntax tree but for the bodies of functions."""
+    yield node
+    later = {"body"} if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) else set()
+    for name, value in ast.iter_fields(node):
+        for child in value if isinstance(value, list) else [value]:
+            if name not in later and isinstance(child, ast.AST):
+                yield from executed_at_import(child)
+
+
+def factor(node: ast.AST) -> int:
+    """Return how often an expression repeats a literal or calls a generator, as far as it is a number."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+        repeated = [side for side in (node.left, node.right) if isinstance(side, ast.Constant | ast.List | ast.Tuple)]
+        numbers = [side.value for side in repeated if isinstance(side, ast.Constant) and isinstance(side.value, int)]
+        return max(numbers, default=0) if len(numbers) < len(repeated) else 0
+    is_range = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "range"
+    return max((each.value for each in node.args if isinstance(each, ast.Constant)), default=0) if is_range else 0
+
+
 class TestTiers:
     def test_the_first_tier_runs_unit_contract_and_smoke_tests_without_coverage(self, checkout: Path) -> None:
         (checkout / "tests/e2e").mkdir()
@@ -135,6 +159,12 @@ for word in words:
         assert sum(path.startswith("tests/integration/") for path in files) >= 20
         assert "smoke" in FAST.claude_markers
         assert any("mark.smoke" in path.read_text() for path in (ROOT / "tests/claude").glob("*.py"))
+
+    def test_no_module_of_tests_makes_large_data_when_it_is_imported(self) -> None:
+        """Each process of the suite would hold it to the end, and copy its pages whenever a test forks."""
+        found = [f"{path.relative_to(ROOT)}:{node.lineno}" for path in (ROOT / "tests").rglob("*.py")
+                 for node in executed_at_import(ast.parse(path.read_bytes())) if factor(node) >= LARGE]
+        assert not found, "make it within the test, or by a lambda that the test calls"
 
 
 class TestChecks:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -248,8 +249,8 @@ def test_a_list_that_cannot_be_a_run_says_what_to_do(text: str, message: str) ->
     (b"\x00\x01", "is not text: it has zero bytes; save it as UTF-8, or name"),
     ("\ufeff- fix it\r\n".encode("utf-16-le"), "is not text in UTF-8; save it as UTF-8"),
     ("- l\u00f6se es".encode("latin-1"), "is not text in UTF-8; save it as UTF-8"),
-    (b"-" * (MAX_BYTES + 1), "is larger than 4 MiB; split it, or name the file"),
-    (b"".join(b"- task %d\n" % number for number in range(100_000)),
+    (lambda: b"-" * (MAX_BYTES + 1), "is larger than 4 MiB; split it, or name the file"),
+    (lambda: b"".join(b"- task %d\n" % number for number in range(100_000)),
      "lists 100,000 tasks; one run takes 500 at most: split the list, or take a part with --section"),
     (b"task\n" * 600, "lists 600 tasks; one run takes 500 at most: split"),
     (b"-\tfix it\r\n- [ ]\tFix  it\r\n", "lines 1 and 2 are the same task; remove one of them"),
@@ -258,7 +259,8 @@ def test_a_list_that_cannot_be_a_run_says_what_to_do(text: str, message: str) ->
     (None, "No such file or directory; did you mean {0}/TODO.md?"),
 ])
 def test_a_file_that_is_no_list_is_refused_in_one_line_before_anything_is_looked_at(
-        data: bytes | None, said: str, tmp_path: Path) -> None:
+        data: bytes | Callable[[], bytes] | None, said: str, tmp_path: Path) -> None:
+    data = data() if callable(data) else data
     path = tmp_path / ("TODO.md" if data is not None else "todo.md")
     (tmp_path / "TODO.md").write_bytes(data or b"")
     told = CliRunner().invoke(garrison, ["run", "--tasks", str(path), "--yes", "--home", str(tmp_path / "home"),

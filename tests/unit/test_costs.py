@@ -30,15 +30,14 @@ def call(home: Path, run: str, node: str, tokens: int, attempt: int = 1) -> Atte
     return files
 
 
-def test_dollars_tokens_and_limits_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(usage, "COST_INTERVAL", 0.0)
+def test_dollars_tokens_and_limits_of_a_run(tmp_path: Path) -> None:
     call(tmp_path, "r1", "a", 1_000_000).order.write_text(json.dumps({"settings": {"budget": 2.0, "budget_run": 9.0}}))
     again = call(tmp_path, "r1", "a", 100, attempt=2)
     again.order.write_text(json.dumps({"settings": {"budget": 3.0, "budget_day": 20, "budget_run": None}}))
     spoken = call(tmp_path, "r1", "b", 200)
     (spoken.folder.parent / ORDER).write_text(json.dumps({"settings": {"budget_run": 5.0}}))
     call(tmp_path, "r2", "a", 1_000_000)
-    reader = usage.CostReader(tmp_path)
+    reader = usage.CostReader(tmp_path, interval=0.0)
     found = reader.read(DAY).of_run("r1").shown()
     assert found.tokens == Tokens((1_000_300, 30), {"a": (1_000_100, 20), "b": (200, 10)})
     assert found.limits == ShownLimits(5.0, 20, {"a": 3.0})
@@ -50,9 +49,7 @@ def test_dollars_tokens_and_limits_of_a_run(tmp_path: Path, monkeypatch: pytest.
         None, {}, Tokens((0, 0), {}), ShownLimits(None, None, {}), None, "")
 
 
-def test_what_the_proxy_counts_has_its_own_limits_and_takes_none_of_a_session_s(
-        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(usage, "COST_INTERVAL", 0.0)
+def test_what_the_proxy_counts_has_its_own_limits_and_takes_none_of_a_session_s(tmp_path: Path) -> None:
     call(tmp_path, "r1", "a", 100).order.write_text(json.dumps({"settings": {"budget": 2.0}}))
     for node, limits, reporter in (("a", Limits(node=2.0), "claude-cli/"), ("b", Limits(node=3.0), "")):
         folder = RunFiles(tmp_path, "r1").attempt(node, 1) / "network"

@@ -17,7 +17,6 @@ from garrison.values import replace
 from garrison.views.changes import read_evidence
 from garrison.views.event_log import GUARDIAN, LoggedEvent
 from garrison.views.page_view import TimelineEntry
-from garrison.web import node
 from garrison.web.history import Histories, Wanted, cursor_of, cut_page, text_of
 from garrison.web.node import (
     BLOCKS,
@@ -126,20 +125,18 @@ def test_a_transcript_is_read_back_to_its_beginning(tmp_path: Path, attempt: Pat
     assert [int(block.text.split()[0]) for block in blocks] == list(range(3000))
 
 
-def test_a_text_is_found_forwards_and_back(tmp_path: Path, attempt: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node, "CHUNK", 1000)
+def test_a_text_is_found_forwards_and_back(tmp_path: Path, attempt: Path) -> None:
     path = attempt / "output.log"
     path.write_text("x" * 995 + "\nfirst Needle here\n" + "y" * 5000 + "\nsecond nEEdle\n")
     data = path.read_bytes().lower()
     first, second = data.find(b"needle"), data.rfind(b"needle")
     found = find_text(tmp_path, "r1", "a", 1, "log", "needle", 0)
     assert (found.found, found.line, found.next) == (first, first - 6, None)
-    assert search_file(path, b"needle", first + 1).found == second
-    assert search_file(path, b"needle", second + 1) == TextMatch(None, None, None, len(data))
-    assert search_file(path, b"needle", -1, backwards=True).found == second
-    assert search_file(path, b"needle", second, backwards=True).found == first
-    monkeypatch.setattr(node, "SCAN_BYTES", 2000)
-    rest = search_file(path, b"needle", first + 1)
+    assert search_file(path, b"needle", first + 1, chunk=1000).found == second
+    assert search_file(path, b"needle", second + 1, chunk=1000) == TextMatch(None, None, None, len(data))
+    assert search_file(path, b"needle", -1, backwards=True, chunk=1000).found == second
+    assert search_file(path, b"needle", second, backwards=True, chunk=1000).found == first
+    rest = search_file(path, b"needle", first + 1, chunk=1000, scan=2000)
     assert rest.found is None and rest.next == first + 2001
     for bad in (("log", ""), ("../launch.json", "x")):
         with pytest.raises((UsageError, NotFound)):

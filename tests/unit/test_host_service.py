@@ -260,14 +260,14 @@ def test_a_claim_that_cannot_be_begun_stops_nothing(place: Place, capsys: pytest
     assert not place.service.working
 
 
-def test_a_host_whose_disk_is_full_takes_nothing(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_whose_disk_is_full_takes_nothing(place: Place) -> None:
     place.submit("first")
-    monkeypatch.setattr("garrison.hosts.service.MIN_FREE_BYTES", 1 << 60)
+    place.service.min_free_bytes = 1 << 60
     place.service.turn()
     status = read_status(place.home)
     assert status is not None and status.connected and "too little to begin work" in status.why
     assert (place.dispatcher.asked[-1][1], place.works) == (0, [])
-    monkeypatch.undo()
+    place.service.min_free_bytes = 0
     place.turn_until("it takes work", lambda: place.works)
     place.finish()
     status = read_status(place.home)

@@ -213,3 +213,29 @@ def test_no_test_uses_a_private_name() -> None:
     ("def _home(): ...\nmodule._home", 0)])
 def test_an_access_to_a_private_name_is_found(text: str, count: int) -> None:
     assert len(list(accesses(text))) == count
+
+
+REPLACED = 70
+"""Constants of the source that tests replace, rather than give a parameter: only ever lowered."""
+
+
+def replaced_constants(text: str) -> Iterator[str]:
+    """Yield the lines of a test module that replace a constant of a module."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "setattr":
+            names = [str(each.value) for each in node.args[:2] if isinstance(each, ast.Constant)]
+            if names and re.fullmatch(r"(.*\.)?[A-Z][A-Z_]+", names[0]) and ast.unparse(node.args[0]) != "support":
+                yield f"{node.lineno}: {ast.unparse(node)}"
+
+
+def test_no_more_constants_are_replaced_than_before() -> None:
+    found = [f"{path.relative_to(TESTS)}:{each}" for path in sorted(TESTS.rglob("*.py"))
+             for each in replaced_constants(path.read_text(encoding="utf-8"))]
+    assert len(found) <= REPLACED, f"give it to the test as a parameter: {found}"
+
+
+@pytest.mark.parametrize(("text", "count"), [
+    ("monkeypatch.setattr(gate, 'PROXY_AFTER', 0.0)", 1), ("monkeypatch.setattr('garrison.gate.PROXY_AFTER', 0.0)", 1),
+    ("monkeypatch.setattr(os, 'fdatasync', f)", 0), ("monkeypatch.setattr(gate, 'read', f)", 0)])
+def test_a_replaced_constant_is_found(text: str, count: int) -> None:
+    assert len(list(replaced_constants(text))) == count

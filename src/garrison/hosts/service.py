@@ -181,6 +181,7 @@ class HostService:
         self.lock = threading.Lock()
         self.stopping = threading.Event()
         self.status = HostStatus(0, clock.utc(), __version__)
+        self.min_free_bytes = MIN_FREE_BYTES
         self._stamps: object = None
         self._written: HostStatus | None = None
         self._written_at = 0.0
@@ -314,7 +315,7 @@ class HostService:
             free = shutil.disk_usage(self.home).free
         except OSError as error:
             return f"its home cannot be read: {error.strerror}"
-        return f"its disk has {free / 1e6:.0f} MB free, too little to begin work" if free < MIN_FREE_BYTES else ""
+        return f"its disk has {free / 1e6:.0f} MB free, too little to begin work" if free < self.min_free_bytes else ""
 
     def _lose_contact(self, error: GarrisonError) -> None:
         self._retry_at = self.clock.monotonic() + RETRY_SECONDS

@@ -137,16 +137,16 @@ class Costs(Value):
 
 
 class CostReader:
-    """Reads the costs of a home's sessions, every few seconds at most."""
+    """Reads the costs of a home's sessions, once in `interval` seconds at most."""
 
-    def __init__(self, home: Path) -> None:
-        self.home, self._usage, self._due, self._costs = home, costs.UsageCache(), 0.0, Costs()
+    def __init__(self, home: Path, interval: float = COST_INTERVAL) -> None:
+        self.home, self.interval, self._usage, self._due, self._costs = home, interval, costs.UsageCache(), 0.0, Costs()
         self._limits: dict[Path, tuple[int, budget.Limits | None]] = {}
 
     def read(self, day: str) -> Costs:
         """Return the costs so far; `day` (2026-01-31, UTC) is today."""
         if time.monotonic() >= self._due:
-            self._due = time.monotonic() + COST_INTERVAL
+            self._due = time.monotonic() + self.interval
             nodes: dict[str, dict[str, costs.Spent]] = {}
             limits: dict[str, dict[str, budget.Limits]] = {}
             today, windowed = 0.0, set()

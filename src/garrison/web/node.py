@@ -437,8 +437,9 @@ def find_text(home: Path, run: str, node: str, attempt: int | None, file: str, t
     return search_file(paths[file], text.encode(errors="replace").lower(), begin, backwards=backwards)
 
 
-def search_file(path: Path, wanted: bytes, begin: int, *, backwards: bool = False) -> TextMatch:
-    """Return as `find_text` for bytes in lower case."""
+def search_file(path: Path, wanted: bytes, begin: int, *, backwards: bool = False, chunk: int = CHUNK,
+                scan: int = SCAN_BYTES) -> TextMatch:
+    """Return as `find_text` for bytes in lower case: at most `scan` bytes are searched, `chunk` at a time."""
     try:
         file = path.open("rb")
     except OSError:
@@ -446,11 +447,11 @@ def search_file(path: Path, wanted: bytes, begin: int, *, backwards: bool = Fals
     with file:
         size = file.seek(0, 2)
         place = max(0, min(size, begin if begin >= 0 else size))
-        last = max(0, place - SCAN_BYTES) if backwards else min(size, place + SCAN_BYTES)
+        last = max(0, place - scan) if backwards else min(size, place + scan)
         overlap = len(wanted) - 1
         while place > last if backwards else place < last:
-            start = max(last, place - CHUNK) if backwards else place
-            length = place - start if backwards else min(CHUNK, last - place)
+            start = max(last, place - chunk) if backwards else place
+            length = place - start if backwards else min(chunk, last - place)
             file.seek(start)
             data = file.read(length + overlap).lower()
             at = data.rfind(wanted) if backwards else data.find(wanted)

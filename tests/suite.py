@@ -63,24 +63,23 @@ CALLERS = re.compile(r"(GARRISON|GIT|PYTEST|COVERAGE|CLAUDE|ANTHROPIC)_|(CDPATH|
 
 @dataclass(frozen=True)
 class Tier:
-    """Which tests are run, and how; `claude` are those with the real Claude CLI."""
+    """Which tests are run, and how; `parts` are unit and contract tests."""
 
     markers: str
-    claude_markers: str
+    parts_markers: str
     coverage: bool
-    processes: int = 4
 
 
-FAST = Tier("not slow and (unit or contract or smoke)", "not slow and smoke", coverage=False)
+FAST = Tier("not slow and smoke", "not slow", coverage=False)
 FULL = Tier("not slow", "not slow", coverage=True)
 ALL = Tier("", "", coverage=True)
+PARTS = ("tests/unit", "tests/contract")
 
 
 def smoke_files(root: Path) -> list[str]:
     """Return the test files outside of unit and contract that have smoke tests, so that no others are collected."""
-    found = [str(path.relative_to(root)) for path in sorted((root / "tests").glob("*/test_*.py"))
-             if path.parent.name not in ("unit", "contract", "claude") and "mark.smoke" in path.read_text()]
-    return ["tests/unit", "tests/contract", *found]
+    return [str(path.relative_to(root)) for path in sorted((root / "tests").glob("*/test_*.py"))
+            if path.parent.name not in ("unit", "contract", "claude") and "mark.smoke" in path.read_text()]
 
 
 # ------------------------------------------------------------------------------------------------- unsteady tests
@@ -206,13 +205,20 @@ class Suite:
         """Run all checks; whether all passed."""
         try:
             mypy = self.check("mypy", str(self.bin / "mypy"), beside=True).start(self.root)
-            claude = None if self.arguments else self.claude(self.tier.claude_markers, "-n", "2").start(self.root)
+            parts = claude = None
+            if not self.arguments:
+                claude = self.claude(self.tier.markers, "-n", "2").start(self.root)
+                self.rewrite_assertions()
+                parts = self.parts().start(self.root)
             self.run_one(self.check("ruff check", str(self.bin / "ruff"), "check"))
             self.check_page()
             self.run_one(self.check("import-linter", str(self.bin / "lint-imports")))
             self.run_main()
             print("\n== mypy", flush=True)
             mypy.wait()
+            if parts is not None:
+                print("\n== pytest unit and contract", flush=True)
+                self.retry(parts.wait(), self.again("pytest unit and contract, once more", "parts-again.json"))
             if claude is not None:
                 print("\n== pytest claude", flush=True)
                 self.retry(claude.wait(), lambda *tests: self.claude("", *tests, again=True))
@@ -241,31 +247,46 @@ class Suite:
                 "--basetemp", str(self.scratch / name.partition(".")[0]), "-o", f"cache_dir={self.scratch}/cache",
                 *measured, *words]
 
+    def rewrite_assertions(self) -> None:
+        """Let pytest rewrite the assertions of all test modules in a fresh checkout: once, and not in each process."""
+        if not (self.root / "tests/unit/__pycache__").is_dir():
+            where = [*PARTS, *smoke_files(self.root)] if self.tier is FAST else ["--ignore=tests/claude"]
+            subprocess.run([str(self.bin / "python"), "-m", "pytest", "--collect-only", "-q", *where], cwd=self.root,
+                           env=self.environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+
     def run_main(self) -> None:
-        """Run all tests but those with the real Claude CLI."""
+        """Run all tests but unit and contract tests and those with the real Claude CLI."""
         if self.arguments:
             words = self.pytest(self.tier.markers, "main.json", *self.arguments, coverage=False)
             self.run_one(self.check("pytest", *words))
             return
-        where = smoke_files(self.root) if self.tier is FAST else ["--ignore=tests/claude"]
-        if not (self.root / "tests/unit/__pycache__").is_dir():
-            # pytest rewrites the assertions of each test module and keeps the result: once, and not in each process.
-            subprocess.run([str(self.bin / "python"), "-m", "pytest", "--collect-only", "-q", *where], cwd=self.root,
-                           env=self.environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
-        spread = ["-n", str(self.tier.processes), "--dist", "worksteal"]
-        check = self.check("pytest", *self.pytest(self.tier.markers, "main.json", *spread, *where,
-                                                  coverage=self.tier.coverage))
-        self.retry(self.run_one(check), lambda *tests: self.check(
-            "pytest, once more", *self.pytest("", "again.json", *tests, coverage=False)))
+        where = smoke_files(self.root) if self.tier is FAST else [f"--ignore={each}" for each in (
+            "tests/claude", *PARTS)]
+        check = self.check("pytest", *self.pytest(self.tier.markers, "main.json", "-n", "4", "--dist", "worksteal",
+                                                  *where, coverage=self.tier.coverage))
+        self.retry(self.run_one(check), self.again("pytest, once more", "again.json"))
+
+    def parts(self) -> Check:
+        """Make the check of unit and contract tests, in processes of its own: those of whole runs fork often, and the
+        thousands of small tests, held by the same process, would make each fork three times as expensive."""
+        check = self.check("pytest unit and contract", *self.pytest(
+            self.tier.parts_markers, "parts.json", "-n", "2", "--dist", "worksteal", *PARTS,
+            coverage=self.tier.coverage), beside=True)
+        check.environment = {**self.environment, "COVERAGE_FILE": f"{self.scratch}/coverage-parts"}
+        return check
+
+    def again(self, name: str, outcomes: str) -> Callable[..., Check]:
+        """Return what makes the check that runs tests once more, alone."""
+        return lambda *tests: self.check(name, *self.pytest("", outcomes, *tests, coverage=False))
 
     def claude(self, markers: str, *words: str, again: bool = False) -> Check:
         """Make the check of tests with the real Claude CLI, where there is no network but loopback."""
         coverage = self.tier.coverage and not again
         name = "claude-again.json" if again else "claude.json"
         inner = self.pytest(markers, name, *words, *([] if again else ["tests/claude"]), coverage=coverage)
-        # Its coverage has a file of its own: it runs while the other tests write theirs.
+        # What is measured beside other tests has a file of its own.
         isolated = [str(self.bin / "python"), "-P", "-m", "garrison.testing.isolation", "--env",
-                    f"COVERAGE_FILE={self.scratch}/coverage", "--", *inner]
+                    f"COVERAGE_FILE={self.scratch}/coverage-claude", "--", *inner]
         return self.check("pytest claude, once more" if again else "pytest claude", *isolated, beside=not again)
 
     def check_page(self) -> None:
@@ -282,9 +303,9 @@ class Suite:
 
     def coverage(self) -> Check:
         """Make the check that the coverage of all tests together is enough."""
-        if (self.scratch / "coverage").exists():
-            subprocess.run([str(self.bin / "coverage"), "combine", "--quiet", "--append",
-                            str(self.scratch / "coverage")], cwd=self.root, env=self.environment, check=False)
+        if found := [str(path) for path in sorted(self.scratch.glob("coverage-*")) if path.is_file()]:
+            subprocess.run([str(self.bin / "coverage"), "combine", "--quiet", "--append", *found], cwd=self.root,
+                           env=self.environment, check=False)
         return self.check("coverage", str(self.bin / "coverage"), "report")
 
     def retry(self, check: Check, again: Callable[..., Check]) -> None:

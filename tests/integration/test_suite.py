@@ -108,36 +108,43 @@ class TestTiers:
         done = run(checkout)
         assert done.returncode == 0, done.stdout + done.stderr
         [main] = calls(checkout, "main.json")
-        assert main[main.index("-m", 3) + 1] == "not slow and (unit or contract or smoke)"
-        assert main[-3:] == ["tests/unit", "tests/contract", "tests/e2e/test_a.py"]
+        assert main[main.index("-m", 3) + 1] == "not slow and smoke"
+        assert main[-2:] == ["worksteal", "tests/e2e/test_a.py"]
+        [parts] = calls(checkout, "parts.json")
+        assert parts[parts.index("-m", 3) + 1] == "not slow"
+        assert parts[-3:] == ["worksteal", "tests/unit", "tests/contract"]
         [claude] = calls(checkout, "garrison.testing.isolation")
         assert "not slow and smoke" in claude
         assert not calls(checkout, "--cov")
         assert [line[3:] for line in done.stdout.splitlines() if line.startswith("== ")] == [
-            "ruff check", "page", "import-linter", "pytest", "mypy", "pytest claude"]
+            "ruff check", "page", "import-linter", "pytest", "mypy", "pytest unit and contract", "pytest claude"]
         assert done.stdout.endswith("scripts/test: all checks passed\n")
 
     def test_full_runs_all_but_the_slow_ones_with_coverage(self, checkout: Path) -> None:
         assert run(checkout, "--full").returncode == 0
         [main] = calls(checkout, "main.json")
         assert main[main.index("-m", 3) + 1] == "not slow"
-        assert {"--cov", "--ignore=tests/claude"} <= set(main)
+        assert {"--cov", *(f"--ignore=tests/{each}" for each in ("claude", "unit", "contract"))} <= set(main)
+        [parts] = calls(checkout, "parts.json")
+        assert parts[parts.index("-m", 3) + 1] == "not slow" and "--cov" in parts
         assert calls(checkout, "coverage", "report")
 
     def test_all_runs_the_slow_ones_too(self, checkout: Path) -> None:
         assert run(checkout, "--all").returncode == 0
         [main] = calls(checkout, "main.json")
-        assert main[main.index("-m", 3) + 1] == ""
+        [parts] = calls(checkout, "parts.json")
+        assert main[main.index("-m", 3) + 1] == parts[parts.index("-m", 3) + 1] == ""
         assert "--cov" in main
 
     def test_the_coverage_of_what_runs_beside_the_others_is_added(self, checkout: Path) -> None:
         stand_in(checkout, "python", """
-for word in words:
-    if word.startswith("COVERAGE_FILE="):
+for word in [*words, f"COVERAGE_FILE={os.environ.get('COVERAGE_FILE', '')}"]:
+    if word.startswith("COVERAGE_FILE=/"):
         pathlib.Path(word.partition("=")[2]).touch()""")
         assert run(checkout, "--full").returncode == 0
         combined, report = calls(checkout, "coverage")[-2:]
         assert combined[:4] == ["coverage", "combine", "--quiet", "--append"]
+        assert [Path(word).name for word in combined[4:]] == ["coverage-claude", "coverage-parts"]
         assert report == ["coverage", "report"]
 
     def test_arguments_are_pytests_in_one_process_and_measure_nothing(self, checkout: Path) -> None:
@@ -155,9 +162,9 @@ for word in words:
 
     def test_this_checkout_has_its_smoke_tests(self) -> None:
         files = smoke_files(ROOT)
-        assert {"tests/unit", "tests/contract", "tests/e2e/test_promise.py", "tests/browser/test_page.py"} <= set(files)
+        assert {"tests/e2e/test_promise.py", "tests/browser/test_page.py"} <= set(files)
         assert sum(path.startswith("tests/integration/") for path in files) >= 20
-        assert "smoke" in FAST.claude_markers
+        assert "smoke" in FAST.markers
         assert any("mark.smoke" in path.read_text() for path in (ROOT / "tests/claude").glob("*.py"))
 
     def test_no_module_of_tests_makes_large_data_when_it_is_imported(self) -> None:
@@ -168,14 +175,14 @@ for word in words:
 
 
 class TestChecks:
-    @pytest.mark.parametrize(("program", "failures"), [("ruff", 1), ("mypy", 1), ("lint-imports", 1), ("python", 2),
+    @pytest.mark.parametrize(("program", "failures"), [("ruff", 1), ("mypy", 1), ("lint-imports", 1), ("python", 3),
                                                        ("coverage", 1)])
     def test_one_red_check_is_red_and_the_others_run(self, checkout: Path, program: str, failures: int) -> None:
         done = run(checkout, "--full", FAILING=program)
         assert done.returncode == 1
         assert done.stdout.count("FAILED (1)") == failures
         assert done.stdout.endswith("scripts/test: failed\n")
-        assert len(calls(checkout)) == 6
+        assert len(calls(checkout)) == 7
 
     def test_the_output_of_a_parallel_check_is_printed_whole(self, checkout: Path) -> None:
         stand_in(checkout, "mypy", "print('a type is wrong'); print('and another', file=sys.stderr); sys.exit(3)")
@@ -202,7 +209,7 @@ class TestChecks:
         stand_in(checkout, "python", outcomes(skipped=("no browser", "no browser", "not root")))
         done = run(checkout)
         assert done.returncode == 0
-        assert "skipped 6 tests:\n     4  no browser\n     2  not root\n" in done.stdout, "of main and claude"
+        assert "skipped 9 tests:\n     6  no browser\n     3  not root\n" in done.stdout, "of all three"
 
     def test_nothing_of_the_caller_is_passed_on(self, checkout: Path) -> None:
         run(checkout, GARRISON_HOME="/mine", GIT_DIR="/mine/.git", PYTEST_ADDOPTS="-x", PYTHONPATH="/mine",
@@ -220,17 +227,18 @@ class TestUnsteady:
     """Tests that fail beside the others and pass alone."""
 
     @staticmethod
-    def failing(root: Path, *tests: str, alone: int = 0) -> None:
+    def failing(root: Path, *tests: str, alone: int = 0, where: str = "main") -> None:
         """Let these tests fail beside the others, and end with `alone` once more."""
         stand_in(root, "python", f"""
-if any(word.endswith("main.json") for word in words):
+if any(word.endswith("{where}.json") for word in words):
     {outcomes(*tests)}
     sys.exit(1)
 if any(word.endswith("again.json") for word in words):
     sys.exit({alone})""")
 
-    def test_one_that_passes_alone_fails_the_run(self, checkout: Path) -> None:
-        self.failing(checkout, "tests/test_a.py::test_b[1]")
+    @pytest.mark.parametrize("where", ["main", "parts"])
+    def test_one_that_passes_alone_fails_the_run(self, checkout: Path, where: str) -> None:
+        self.failing(checkout, "tests/test_a.py::test_b[1]", where=where)
         done = run(checkout)
         assert done.returncode == 1, done.stdout
         [again] = calls(checkout, "again.json")

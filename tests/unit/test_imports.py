@@ -62,6 +62,8 @@ def test_a_process_of_a_run_starts_without_an_async_loop_or_a_command_line_parse
     ("agents.scripted", "yaml"),
     ("cli.launch", "asyncio garrison.run.guardian garrison.run.repair"),
     ("cli.status", "asyncio lark ssl"),
+    ("cli.answer", "garrison.pipeline.parser garrison.pipeline.lint garrison.run.plan"),
+    ("cli.why", "garrison.pipeline.parser garrison.pipeline.lint garrison.run.plan"),
 ])
 def test_a_start_loads_only_what_it_works_with(module: str, unneeded: str) -> None:
     """Modules of records are most of what a start costs: the flow machine, whole, takes a runner 25 ms."""

@@ -20,6 +20,7 @@ from garrison.ends import WaitKind
 from garrison.pipeline.questions import OpenWait, Question
 from garrison.records import run as run_records
 from garrison.records.run import Launch
+from garrison.records.store import Store
 from garrison.run.state import NodeState
 from garrison.run.status import Status
 from garrison.sandbox.proxy.allowed_hosts import HostRights, RefusedHost
@@ -233,27 +234,34 @@ def test_runs_that_are_done_are_read_only_if_they_are_shown(
         told.guardian(2, "run", status="failed" if number == 1 else "done")
         if number == 2:
             told.guardian(3, "run", status="running")
-    read: list[str] = []
-    reading = RunReader.read
+    read, listed = list[str](), list[object]()
+    reading, listing = RunReader.read, Store.keys
     monkeypatch.setattr(RunReader, "read", lambda *arguments, **named: read.append(arguments[1]) or reading(
         *arguments, **named))
+    monkeypatch.setattr(Store, "keys", lambda *arguments: listed.append(arguments) or listing(*arguments))
     monkeypatch.setenv("GARRISON_HOME", str(home.home))
     monkeypatch.chdir(tmp_path)
 
     def shown(*words: str) -> str:
         read.clear()
-        assert main(["status", *words]) == 0
+        listed.clear()
+        assert main([*words]) == 0
         return capsys.readouterr().out
 
-    said = shown()
+    said = shown("status")
     assert set(read) == {"r1", "r2", "r6", "r7", "r8", "r9", "r10"}  # one failed, one began again, the last five
     assert [line.split()[0] for line in said.splitlines()[:6]] == ["r1", "r6", "r7", "r8", "r9", "r10"]
     assert "5 more: `garrison status --all`" in said
-    assert len(json.loads(shown("--json"))) == len(read) == 12
-    shown("--all")
+    assert len(json.loads(shown("status", "--json"))) == len(read) == 12
+    shown("status", "--all")
     assert set(read) == {f"r{number}" for number in range(12)}
+    assert len(listed) == 2  # for all, and for the run that is shown in full
+    shown("answer")
+    assert set(read) == {"r1", "r2"}
+    shown("why", "a")
+    assert read == ["r10"] and len(listed) < 5
     monkeypatch.chdir("/")
-    assert "r11" in shown()
+    assert "r11" in shown("status")
     assert set(read) == {"r1", "r2", "r7", "r8", "r9", "r10", "r11"}  # the last five of all
 
 

@@ -296,7 +296,8 @@ def run_of_node(store: Store, node: str, run: str | None) -> str:
     worked_on = [key for key in candidates if is_node_worked_on(store, key)] if len(candidates) > 1 else []
     own = current_run()
     if len(candidates) > 1 and not worked_on and own not in [key.run for key in candidates]:
-        worked_on = [key for key in candidates if is_run_supervised(store, key.run)] or candidates[-1:]
+        supervised = supervised_runs(store, [key.run for key in candidates])
+        worked_on = [key for key in candidates if key.run in supervised] or candidates[-1:]
     return choose(candidates, own, worked_on.__contains__,
                   f"{missing}; {suggestion(node, all_nodes)}`garrison status{f' {run}' if run else ''}` shows "
                   f"{'its nodes' if run else 'the runs'}").run
@@ -322,7 +323,13 @@ def is_launched(home: Path, run: str) -> bool:
 
 
 def is_run_supervised(store: Store, run: str) -> bool:
-    return any(key.role in ("launch", "guardian") and is_living(store, key) for key in store.keys(Identity, (run,)))
+    return run in supervised_runs(store, (run,))
+
+
+def supervised_runs(store: Store, runs: Iterable[str]) -> set[str]:
+    """Return those of some runs whose launcher or guardian is alive."""
+    return {key.run for key in store.keys(Identity, frozenset(runs))
+            if key.role in ("launch", "guardian") and is_living(store, key)}
 
 
 def only_node(store: Store, run: str | None) -> tuple[str, str]:

@@ -37,7 +37,8 @@ class ListedWait(Value):
 def show_waiting(home: Path, run: str | None, *, approvals: bool, as_json: bool = False) -> None:
     """Print the work to approve, or the open questions, of one run or of all, oldest first."""
     reader, runtime = RunReader(home, os.environ), Runtime.real(home)
-    runs = [existing_run(home, run)] if run is not None else list_runs(home)
+    runs = [existing_run(home, run)] if run is not None else [
+        each for each in list_runs(home) if not reader.is_done(each)]
     found = [ListedWait(view.run_id, wait, _outcome(runtime, view.run_id, wait.node) if approvals else None)
              for view in reader.read_each(runs) for wait in view.waits if is_meant(wait, approvals=approvals)]
     found.sort(key=lambda each: each.wait.since)

@@ -17,7 +17,6 @@ from garrison.merge.explanation import describe_change
 from garrison.pipeline.node_status import shown
 from garrison.records import journal
 from garrison.run.branch import node_queue
-from garrison.run.plan import read_plan
 from garrison.run.state import replay_run
 from garrison.system.terminal_text import spell_hidden
 from garrison.values import Value
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
 
     from garrison.merge.entry import MergeEntry
     from garrison.merge.queue import MergeQueue
+    from garrison.pipeline.plan import RunPlan
     from garrison.processes.runtime import Runtime
     from garrison.records.run import Task
     from garrison.run.state import NodeState
@@ -101,7 +101,7 @@ def read_decision(runtime: Runtime, run: str, question: str, node: str = "") -> 
     names = [node] if node else []
     if not node:
         with suppress(GarrisonError):
-            plan = read_plan(runtime.files(run), launch)
+            plan = _read_plan(runtime, run)
             task = plan.tasks.get(question)
             names = [*task.best_of.names] if task is not None and task.best_of is not None else \
                 plan.nearest_before(question, plan.tasks.__contains__)
@@ -116,11 +116,17 @@ def read_decision(runtime: Runtime, run: str, question: str, node: str = "") -> 
 
 def read_candidates(runtime: Runtime, run: str, node: str) -> list[ShownOutcome]:
     """Return the candidates of a node none of which is in the merge queue yet; [] for any other node."""
-    task = read_plan(runtime.files(run), runtime.launch(run)).tasks.get(node)
+    task = _read_plan(runtime, run).tasks.get(node)
     if task is None or task.best_of is None \
             or node_queue(runtime, runtime.launch(run), "review").state.entries_of(run, node):
         return []
     return read_decision(runtime, run, node).outcomes
+
+
+def _read_plan(runtime: Runtime, run: str) -> RunPlan:
+    from garrison.run.plan import read_plan  # late: only a choice between nodes needs the graph
+
+    return read_plan(runtime.files(run), runtime.launch(run))
 
 
 def _outcome(runtime: Runtime, queue: MergeQueue, run: str, name: str, node: NodeState,

@@ -5,8 +5,7 @@ The attribute determines its type. `known_attributes` lists the attributes that 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from difflib import get_close_matches
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 
 from garrison.pipeline import node_status
@@ -126,7 +125,7 @@ def type_known(view: View) -> Iterator[Problem]:
             yield Problem(f"{node.id} has the unknown type {handler!r:.40}, so a run would be refused",
                           f"did you mean {near}?" if near else "`garrison pipeline handlers` lists the types", node)
         elif handler.startswith("session.") and handler[8:] not in SESSION_TYPES and handler not in handlers:
-            near = next(iter(get_close_matches(handler[8:], SESSION_TYPES, 1, 0.75)), None)
+            near = _closest(handler[8:], SESSION_TYPES, 0.75)
             if near:
                 yield Problem(f"{node.id} has the type {handler!r:.40}, which is not a type of sessions",
                               f"did you mean session.{near}?", node)
@@ -135,7 +134,13 @@ def type_known(view: View) -> Iterator[Problem]:
 @lru_cache(maxsize=256)
 def nearest_type(handler: str, handlers: tuple[str, ...]) -> str | None:
     """Return the type that an unknown one was probably meant to be."""
-    return OTHER_ENGINES.get(handler) or next(iter(get_close_matches(handler, handlers, 1, 0.6)), None)
+    return OTHER_ENGINES.get(handler) or _closest(handler, handlers, 0.6)
+
+
+def _closest(word: str, known: Iterable[str], likeness: float) -> str | None:
+    from difflib import get_close_matches  # late: few graphs have a misspelt type
+
+    return next(iter(get_close_matches(word, list(known), 1, likeness)), None)
 
 
 def shape_misspelt(view: View) -> Iterator[Problem]:

@@ -13,7 +13,6 @@ import os
 import resource
 import shutil
 import subprocess
-import tempfile
 import threading
 from collections import Counter
 from contextlib import suppress
@@ -192,6 +191,8 @@ def run_git(folder: Path, *arguments: str, text: bytes | None = None, source: IO
 
     GitError if it fails, Excess if it takes too long or writes too much.
     """
+    import tempfile
+
     env = {**environment(), "GIT_DIR": str(folder), "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": os.devnull,
            "GIT_NO_LAZY_FETCH": "1", "GIT_ALLOW_PROTOCOL": "", **(extra or {})}
     excess: list[str] = []

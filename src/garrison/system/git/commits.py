@@ -6,7 +6,6 @@ import hashlib
 import os
 import re
 import shutil
-import tempfile
 import threading
 import zlib
 from collections.abc import Mapping, Sequence
@@ -24,6 +23,7 @@ from garrison.system.git.repository import GitError, GitResult, Repository, atte
 from garrison.system.git.signing import parse_ident, with_signature
 
 if TYPE_CHECKING:
+    import tempfile
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from garrison.system.git import Git
@@ -544,6 +544,8 @@ class Commits(Repository):
 
     def open_scratch(self) -> tempfile.TemporaryDirectory[str]:
         """Make a folder in `scratch` for as long as its context lasts."""
+        import tempfile  # with `random` and what that needs 2 ms, in every process that merely asks git
+
         self.make_folder(self.scratch)
         return tempfile.TemporaryDirectory(prefix=f"objects-{os.getpid()}-", dir=self.scratch)
 

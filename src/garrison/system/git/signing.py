@@ -11,7 +11,6 @@ import os
 import re
 import shlex
 import shutil
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -76,6 +75,8 @@ class Signer(Value):
         return f"gpg does not sign with its key, which may be revoked or disabled: {print_of}"
 
     def _sign_by_ssh(self, payload: bytes, limit: float) -> str:
+        import tempfile
+
         with tempfile.TemporaryDirectory(prefix="garrison-sign-") as folder:
             content, key, more = Path(folder, "commit"), self.key, []
             content.write_bytes(payload)

@@ -9,7 +9,6 @@ import os
 import re
 import shutil
 import stat
-import tempfile
 import threading
 from contextlib import ExitStack, suppress
 from itertools import count
@@ -406,6 +405,8 @@ class Worktrees(Commits):
         with ExitStack() as stack:
             folder = git_dir
             if git_dir.is_relative_to(path.resolve()):  # an agent in `path` could link what is written there
+                import tempfile
+
                 folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="garrison-index-")))
             index = folder / _index_name()
             self._remove_orphaned_indexes(git_dir)

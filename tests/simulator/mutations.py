@@ -115,7 +115,7 @@ RESTARTS = (
     bug("blocked_is_silent", "a process that waits for the disk is called hung",
         at(HANGS, "_silent", "condition", "x1.state in ('R', 'T', '') or _own_silence(x1, 'beat', 'cpu') < x2", "beat")),
     bug("graceful_guardian_end", "a guardian that ended without its run gets no successor",
-        at(LAUNCHER, "_count_as_crashed", "return", "x1", "status")),
+        at(LAUNCHER, "_supervise", "call", "x1.guardian", "counted_as_crashed")),
     bug("orphan_not_restarted", "a runner that ended as an orphan gets no successor",
         at(VIEW, "may_start_again", "return", "False", "FINISHED")),
     bug("resumed_stays_stopped", "a runner that was stopped gets no successor once its run is resumed",

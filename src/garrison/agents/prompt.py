@@ -19,7 +19,7 @@ from garrison.system.terminal_text import clean_lines
 from garrison.values import replace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from garrison.agents.briefing import (
         Criterion,
@@ -70,11 +70,7 @@ def build(task: Task, briefing: Briefing) -> str:
     parts = [_task(task, briefing), decided(briefing.decided), briefing.lessons, run_so_far(task)]
     if briefing.reporting is not Reporting.TOOLS:
         parts += [_next_step(task, briefing), _rules(briefing)]
-    if briefing.refusal is not None:
-        parts.append(rework(task, briefing.refusal, briefing.reporting))
-    if briefing.interruption is not None:
-        parts += [resumption(briefing.interruption), fill("resume_advice.md")]
-    return join(parts)
+    return join([*parts, *_what_happened(task, briefing)])
 
 
 def for_host(task: Task, briefing: Briefing) -> str:
@@ -88,11 +84,14 @@ def for_host(task: Task, briefing: Briefing) -> str:
     ways = "\n".join(["Your report decides how the run continues:", "", *(f"- {way}" for way in task.ways)])
     parts = [task.prompt or task.label, decided(briefing.decided), briefing.lessons,
              landed if briefing.landed else "", gate, ways if task.ways else "", run_so_far(task)]
+    return join([*parts, *_what_happened(task, briefing)])
+
+
+def _what_happened(task: Task, briefing: Briefing) -> Iterator[str]:
     if briefing.refusal is not None:
-        parts.append(rework(task, briefing.refusal, briefing.reporting))
+        yield rework(task, briefing.refusal, briefing.reporting)
     if briefing.interruption is not None:
-        parts += [resumption(briefing.interruption), fill("resume_advice.md")]
-    return join(parts)
+        yield from (resumption(briefing.interruption), fill("resume_advice.md"))
 
 
 def join(parts: Iterable[str]) -> str:

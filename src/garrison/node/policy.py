@@ -454,7 +454,7 @@ def _orchestrate(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Decisi
     if _is_of_earlier_attempt(view):
         return Decision([Action(ActionKind.START, why=_explain_new_attempt(view))])
     was_stopped = _was_stopped(facts, view.orchestrator)
-    orchestrator = view.orchestrator if was_stopped else _count_as_crashed(view.orchestrator)
+    orchestrator = view.orchestrator if was_stopped else view.orchestrator.counted_as_crashed()
     decision = _decide_restart(facts, view, orchestrator, policy)
     if was_stopped:
         decision = replace(decision, kind="start", why=f"{describe_graceful_end(Departure.STOPPED)}; the run continues")
@@ -507,14 +507,6 @@ def _was_stopped(facts: RunnerFacts, orchestrator: ChildState) -> bool:
     identity = orchestrator.identity
     return (identity is not None and identity.departure is Departure.STOPPED
             and facts.stop_requested >= identity.incarnation)
-
-
-def _count_as_crashed(orchestrator: ChildState) -> ChildState:
-    """Count an orchestrator that ended gracefully without a result or a request as one that crashed."""
-    identity = orchestrator.identity
-    if identity is None or identity.status != "terminated":
-        return orchestrator
-    return replace(orchestrator, identity=replace(identity, status="crashed"))
 
 
 def _is_of_earlier_attempt(view: RunnerView) -> bool:

@@ -173,7 +173,7 @@ def _supervise(view: LauncherView, policy: Policy) -> Decision:
         return Decision(_await_end(view.guardian))
     identity = view.guardian.identity
     has_ended_with_run = identity is not None and identity.departure in SETTLED
-    guardian = view.guardian if has_ended_with_run else _count_as_crashed(view.guardian)
+    guardian = view.guardian if has_ended_with_run else view.guardian.counted_as_crashed()
     decision = decide_restart(guardian, view.deaths, view.now, view.boot_id, policy, view.circuit)
     if has_ended_with_run:  # the run was resumed since, or this would not be reached
         decision = replace(decision, kind="start", why=f"{describe_graceful_end(decision.why)}; the run continues")
@@ -184,14 +184,6 @@ def _supervise(view: LauncherView, policy: Policy) -> Decision:
     if decision.kind == "park":
         return Decision([_act(decision), *_end_parked(decision.why)])
     return Decision([_act(decision)])
-
-
-def _count_as_crashed(guardian: ChildState) -> ChildState:
-    """Count a guardian that ended gracefully without being stopped as one that crashed."""
-    identity = guardian.identity
-    if identity is None or identity.status != "terminated":
-        return guardian
-    return replace(guardian, identity=replace(identity, status="crashed"))
 
 
 def _end_parked(why: str) -> list[Action]:

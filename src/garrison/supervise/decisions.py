@@ -58,6 +58,12 @@ class ChildState(Value):
         """Return the attempt that the incarnation belongs to, 0 without one."""
         return self.identity.attempt if self.identity is not None else 0
 
+    def counted_as_crashed(self) -> ChildState:
+        """Return it with an incarnation that ended gracefully as one that crashed: nobody had asked it to end."""
+        if self.identity is None or self.identity.status != "terminated":
+            return self
+        return replace(self, identity=replace(self.identity, status="crashed"))
+
     def precedes(self, attempt: int) -> bool:
         return self.identity is not None and self.attempt < attempt
 

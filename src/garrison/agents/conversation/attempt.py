@@ -280,19 +280,13 @@ class ConnectedAttempt(SuspendableAttempt):
         return None
 
 
-class SessionSettings(Protocol):
-    """Settings of a kind of agent whose attempts are sessions."""
+class _Settings(Protocol):
+    def for_node(self, node: str, attributes: Mapping[str, object], /) -> Self: ...
 
-    def for_node(self, node: str, attributes: Mapping[str, object], /) -> Self:
-        """Return them with a node's attributes over them; UsageError for an invalid one."""
-        ...
-
-    def read_only(self, *, can_run: bool) -> Self:
-        """Return them for a validator."""
-        ...
+    def read_only(self, *, can_run: bool) -> Self: ...
 
 
-SettingsT = TypeVar("SettingsT", bound=SessionSettings)
+SettingsT = TypeVar("SettingsT", bound=_Settings)
 
 
 class ConnectedAgent(Generic[SettingsT]):

@@ -363,6 +363,10 @@ class Slot:
         atomic.write(self._memory_path, json.dumps(asdict(self.memory)).encode(), durable=False)
 
 
+_USUAL = stat.S_IFREG | stat.S_IRUSR | stat.S_IWUSR
+"""Bits of the mode of a file, or link, that its owner may read and write. A folder has not all of them."""
+
+
 class _Survey(NamedTuple):
     altered: str
     """A tracked file or folder that its owner may not use, with its mode; '' if there is none."""
@@ -379,16 +383,23 @@ def _survey(root: Path, tracked: Collection[str]) -> _Survey:
         folder = todo.pop()
         with suppress(FileNotFoundError, PermissionError), os.scandir(root / folder) as entries:
             for entry in entries:
-                name = f"{folder}{entry.name}"
-                is_file = name in tracked
-                if not is_file and name not in folders:
+                name = folder + entry.name
+                if name in tracked:
+                    mode = entry.stat(follow_symlinks=False).st_mode
+                    if mode & _USUAL == _USUAL:
+                        continue
+                    is_file, needed = True, stat.S_IRUSR | stat.S_IWUSR
+                    is_clean &= not stat.S_ISDIR(mode)
+                elif name in folders:
+                    mode = entry.stat(follow_symlinks=False).st_mode
+                    is_file, needed = False, stat.S_IRWXU
+                    if stat.S_ISDIR(mode):
+                        todo.append(f"{name}/")
+                    else:
+                        is_clean = False
+                else:
                     is_clean &= name == ".git"
                     continue
-                mode = entry.stat(follow_symlinks=False).st_mode
-                if stat.S_ISDIR(mode) and not is_file:
-                    todo.append(f"{name}/")
-                is_clean &= stat.S_ISDIR(mode) != is_file
-                needed = stat.S_IRUSR | stat.S_IWUSR if is_file else stat.S_IRWXU
                 if mode & needed != needed and not stat.S_ISLNK(mode):
                     altered = min(altered or (is_file, name, mode), (is_file, name, mode))
     return _Survey(f"{altered[1]} with mode {stat.S_IMODE(altered[2]):03o}" if altered else "", is_clean)

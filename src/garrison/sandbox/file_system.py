@@ -206,7 +206,8 @@ def _without(path: str, hidden: Iterable[str], machine: MachinePaths) -> Iterato
 
 def is_within(path: Path, folder: Path) -> bool:
     """Return whether a path is a folder or lies in it. The method of `Path` takes ten times as long."""
-    return path == folder or str(path).startswith(_below(folder))
+    text, base = str(path), str(folder)
+    return text == base or text.startswith(_below(folder))
 
 
 def _denied(around: Surroundings, machine: MachinePaths) -> list[Path]:
@@ -219,7 +220,8 @@ def _denied(around: Surroundings, machine: MachinePaths) -> list[Path]:
 
 
 def _below(folder: Path) -> str:
-    return f"{folder}/" if folder.name else "/"
+    text = str(folder)
+    return "/" if text in ("/", ".") else f"{text}/"
 
 
 def _system(machine: MachinePaths, denied: Sequence[Path]) -> Iterator[FileSystemStep]:

@@ -14,6 +14,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from garrison.system.command import run
+from garrison.system.git.neutral import INCLUDE
+from garrison.system.stamps import file_stamp
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -226,10 +228,27 @@ def copy_settings(env: Mapping[str, str], user_home: Path, home: Path) -> None:
     """Write what the user's own settings say into a home inside, without secrets; leave a file that is there alone."""
     if os.path.lexists(home / NAME) or not any(os.path.lexists(path) for path in _files(env, user_home)):
         return
-    text = render(select(parse(_list(env, user_home)), ("global",)))
+    text = _render_own(env, user_home)
     # The home may be the agent's from an earlier command: no link in the file's place is followed.
     with suppress(FileExistsError), (home / NAME).open("xb") as file:
         file.write(text)
+
+
+_rendered: dict[tuple[str, str], tuple[object, bytes]] = {}
+"""Files of a user → their stamps, and what they say."""
+
+
+def _render_own(env: Mapping[str, str], user_home: Path) -> bytes:
+    """Return what the user's own settings say; from memory while their files are as they were."""
+    files = _files(env, user_home)
+    stamps = [*map(file_stamp, files)]  # before they are read: a change meanwhile makes the next stamp another one
+    if (known := _rendered.get(files)) is not None and known[0] == stamps:
+        return known[1]
+    entries = parse(_list(env, user_home))
+    text = render(select(entries, ("global",)))
+    if not any(INCLUDE.fullmatch(entry.key) for entry in entries):
+        _rendered[files] = stamps, text
+    return text
 
 
 def _files(env: Mapping[str, str], user_home: Path) -> tuple[str, str]:

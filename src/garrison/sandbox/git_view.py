@@ -247,8 +247,7 @@ class GitView:
     def _write_shared(self, common: Path, git_dir: Path, inside: Path, *, push: bool,
                       hooks: bool) -> list[git_config.ConfigEntry]:
         """Write what all worktrees of a repository share: settings, refs, hooks, patterns; return the real settings."""
-        listing = self.git.run("config", "--list", "-z", "--show-scope", "--includes", cwd=self.worktree)
-        entries = [entry for entry in git_config.parse(listing.out) if entry.scope != "command"]
+        entries = [entry for entry in self._list_settings() if entry.scope != "command"]
         # that of Path fails where there is no such user
         paths = {entry.key: os.path.expanduser(entry.value or "") for entry in entries}  # noqa: PTH111
         shared = [*git_config.select(entries, ("system", "global", "local"), push=push),
@@ -274,6 +273,13 @@ class GitView:
             with (common / "info" / "exclude").open("ab") as file:
                 file.write(b"\n" + excluded.read_bytes())
         return entries
+
+    def _list_settings(self) -> list[git_config.ConfigEntry]:
+        if known := self.git.settings(self.worktree):
+            return [git_config.ConfigEntry(each.scope, each.key, each.value if each.has_value else None)
+                    for each in known]
+        listing = self.git.run("config", "--list", "-z", "--show-scope", "--includes", cwd=self.worktree)
+        return git_config.parse(listing.out)
 
     def _copy_patterns(self, common: Path, paths: Mapping[str, str]) -> list[git_config.ConfigEntry]:
         """Copy the user's own lists of ignored files and attributes; return the settings that name the copies."""

@@ -74,6 +74,8 @@ class Setting(NamedTuple):
     origin: str
     key: str
     value: str
+    has_value: bool = True
+    """False for a key alone, which git takes for true."""
 
 
 REPOSITORY_SCOPES = frozenset({"local", "worktree"})
@@ -423,9 +425,9 @@ def _list(options: Sequence[str], cwd: Path, environ: Mapping[str, str]) -> str:
 
 
 def _setting(scope: str, origin: str, line: str, cwd: Path) -> Setting:
-    key, _, value = line.partition("\n")
+    key, separator, value = line.partition("\n")
     name = origin.removeprefix("file:")
-    return Setting(scope, str(cwd / name) if origin.startswith("file:") else "", key, value)
+    return Setting(scope, str(cwd / name) if origin.startswith("file:") else "", key, value, bool(separator))
 
 
 def _included_file(setting: Setting) -> Path | None:

@@ -375,10 +375,27 @@ def instead(tmp_path, script):
     return {**os.environ, "PATH": f"{path.parent}:{os.environ['PATH']}"}
 
 
+def test_a_ref_that_lies_nowhere_needs_no_git_and_a_packed_one_is_found(repo, tmp_path):
+    git(repo, "branch", "loose")
+    git(repo, "branch", "packed")
+    git(repo, "update-ref", "refs/garrison/archive/r/n", "HEAD")
+    git(repo, "pack-refs", "--all")
+    git(repo, "branch", "deep/packed")
+    ours, tip = Git(repo), git(repo, "rev-parse", "HEAD")
+    assert [ours.branch_exists(name) for name in ("loose", "packed", "deep/packed")] == [True] * 3
+    assert [ours.rev(f"refs/{name}") for name in ("heads/packed", "garrison/archive/r/n")] == [tip, tip]
+    never = Git(repo, instead(tmp_path, "exit 99"))
+    assert not any(never.branch_exists(name) for name in ("none", "deep", "packed/deeper"))
+    assert never.rev("refs/heads/none") is None
+    assert never.rev("refs/garrison/archive/r/none") is None
+
+
 def test_a_git_that_a_signal_ended_answers_nothing(repo, tmp_path):
     """Seen to be taken for "there is no such commit": the queue withdrew an entry, a runner failed its node."""
+    git(repo, "branch", "packed")
+    git(repo, "pack-refs", "--all")  # of a ref that lies nowhere git need not be asked
     ours = Git(repo, instead(tmp_path, "kill -TERM $$"))
-    for ask in (lambda: ours.rev("HEAD"), lambda: ours.branch_exists("none"),
+    for ask in (lambda: ours.rev("HEAD"), lambda: ours.branch_exists("packed"),
                 lambda: ours.update_ref("refs/x", "HEAD"), lambda: ours.is_ancestor("HEAD", "HEAD")):
         with pytest.raises(GitError, match="a signal ended it"):
             ask()
@@ -513,6 +530,15 @@ def test_a_merge_does_not_depend_on_a_gitmodules_that_git_refuses(ours, repo, tw
     result = ours.merge_tree(first, second) if merge == "one" else ours.merge_trees(first, [second])[0]
     assert (result.tree, result.conflicts) == (None, ["sub"])
     assert [change.name for change in ours.changes(first, second)] == ["sub"]
+
+
+def test_repositories_of_an_index_are_listed_again_once_it_changed(ours, repo, two_pointers, tmp_path):
+    tree = tmp_path / "linked"
+    git(repo, "worktree", "add", "-q", "--detach", str(tree), "first")
+    before = ours.links(tree)
+    assert ours.links(tree) == before == {"sub": git(repo, "rev-parse", "first:sub")}
+    git(tree, "read-tree", "second")
+    assert ours.links(tree) == {"sub": git(repo, "rev-parse", "second:sub")}
 
 
 def test_changes_of_a_submodule_are_seen_whatever_gitmodules_says(ours, repo, two_pointers):

@@ -68,6 +68,59 @@ def test_idle_slots_are_removed_and_used_ones_stay(tmp_path: Path) -> None:
     assert [tree.path for tree in git.worktrees()] == [tmp_path / "repo"]
 
 
+def count_calls(git: Git, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    calls: list[str] = []
+    real = git.run
+    monkeypatch.setattr(git, "run", lambda *words, **more: (calls.append(words[0]), real(*words, **more))[1])
+    return calls
+
+
+@pytest.mark.parametrize("left", ["", "new.txt", "folder/sub/new.txt", "a.txt/in/its/place", "empty"])
+def test_git_cleans_a_slot_in_which_a_gate_left_anything(tmp_path: Path, left: str,
+                                                         monkeypatch: pytest.MonkeyPatch) -> None:
+    git = repository(tmp_path / "repo", "text\n")
+    slot = acquire_slot(git, tmp_path / "trees")
+    slot.prepare("main")
+    if left == "a.txt/in/its/place":
+        (slot.path / "a.txt").unlink()
+    if left == "empty":
+        (slot.path / left).mkdir()
+    elif left:
+        (slot.path / left).parent.mkdir(parents=True, exist_ok=True)
+        (slot.path / left).write_text("left\n")
+    assert slot.find_altered() == ""
+    calls = count_calls(git, monkeypatch)
+    slot.prepare("main")
+    assert ("clean" in calls) is bool(left)
+    assert sorted(path.name for path in slot.path.iterdir()) == [".git", "a.txt"]
+    assert (slot.path / "a.txt").read_text() == "text\n"
+    slot.release()
+
+
+def test_a_slot_knows_what_it_shows_from_the_difference_of_its_commits(tmp_path: Path,
+                                                                       monkeypatch: pytest.MonkeyPatch) -> None:
+    git = repository(tmp_path / "repo", "text\n")
+    slot = acquire_slot(git, tmp_path / "trees")
+    slot.prepare("main")
+    root = tmp_path / "repo"
+    (root / "deep").mkdir()
+    (root / "deep/b.txt").write_text("b\n")
+    (root / "a.txt").unlink()
+    for words in (["add", "-A"], ["-c", "user.name=t", "-c", "user.email=t@localhost", "commit", "-qm", "two"]):
+        subprocess.run(["git", *words], cwd=root, check=True)
+    slot.prepare(subprocess.run(["git", "rev-parse", "main"], cwd=root, check=True, capture_output=True,
+                                text=True).stdout.strip())
+    calls = count_calls(git, monkeypatch)
+    (slot.path / "deep/b.txt").chmod(0o200)
+    assert slot.find_altered() == "deep/b.txt with mode 200"
+    (slot.path / "deep").chmod(0o500)
+    assert slot.find_altered() == "deep with mode 500"
+    (slot.path / "deep").chmod(0o700)
+    (slot.path / "deep/b.txt").chmod(0o600)
+    assert (slot.find_altered(), calls) == ("", [])
+    slot.release()
+
+
 DEEDS = {
     "edited": "echo more >> lines.txt",
     "same size and time": "touch -r lines.txt ../mark; printf 'X' | dd of=lines.txt conv=notrunc status=none; "

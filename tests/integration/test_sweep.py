@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from garrison.errors import GarrisonError
-from garrison.system import processes
+from garrison.system import process_control, processes
 from garrison.system.process_control import kill_tree
 from garrison.system.processes import Child, ProcessId
 from support import DEADLINE, is_gone, until
@@ -77,6 +77,20 @@ def test_the_whole_tree_goes_even_what_has_its_own_session_or_lost_its_parent(tm
         sleep 60""")
     found = [said(tmp_path, name) for name in "abc"]
     kill_tree(child.id, life, grace=5)
+    assert all(is_gone(pid) for pid in [child.pid, *found])
+
+
+def test_of_a_closed_tree_no_other_process_is_read(tmp_path: Path, life: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A gate in a namespace of processes: what lost its parent is below its wrapper, which is a subreaper."""
+    child = processes.spawn(["/bin/sh", "-c", """
+        sh -c 'setsid sh -c "trap : TERM; echo \\$\\$ > a; while :; do sleep 0.1; done" & exit 0'
+        sh -c 'echo $$ > b; sleep 60; :' &
+        sleep 60"""], cwd=tmp_path, log=tmp_path / "log", env={"PATH": os.environ["PATH"], "GARRISON_LIFE": life},
+                            subreaper=True)
+    child.close()
+    found = [said(tmp_path, name) for name in "ab"]
+    monkeypatch.setattr(process_control, "list_processes", None)
+    kill_tree(child.id, life, grace=0.2, is_closed=True)
     assert all(is_gone(pid) for pid in [child.pid, *found])
 
 

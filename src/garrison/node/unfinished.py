@@ -157,7 +157,7 @@ class WorkInspector:
         base = self.git.merge_base(target, tip)
         if base is None:
             return None  # the merge queue says so
-        if self.git.tree_of(base) != self.git.tree_of(tip):
+        if not self.git.has_same_tree(base, tip):
             return self._committed_markers(base, tip)
         return self._side_work(tip) or (None if self.task.allow_empty else self._ignored())
 

@@ -395,7 +395,7 @@ class AttemptWorktree:
         if target is None or tip is None:
             return True  # the merge queue tells which of them is missing
         base = self.git.merge_base(target, tip)
-        return base is None or self.git.tree_of(base) != self.git.tree_of(tip)
+        return base is None or not self.git.has_same_tree(base, tip)
 
     def restore_branch(self, head: str, *, allow_more: bool = False) -> list[str]:
         """Put the branch back on `head`, with which the attempt ended, if somebody moved it since; return notes.
@@ -515,7 +515,7 @@ def archive_landed_branch(git: Git, task: Task, branch: str, tip: str) -> None:
     before = git.rev(ref)
     if before not in (None, tip) and not git.tips_containing(before, but=ref):
         git.save_commit(before, rescue_stem(task.run_id, task.node, task.attempt - 1, "archive"))
-    if not git.update_ref(ref, tip):
+    if not git.make_ref(ref, tip):
         raise GarrisonError(f"could not archive {branch} as {ref}")
     git.delete_refs([f"refs/heads/{branch}"])
 

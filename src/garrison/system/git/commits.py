@@ -99,8 +99,11 @@ class Commits(Repository):
 
     def branch_exists(self, branch: str) -> bool:
         ref = f"refs/heads/{branch}"
-        return self._read_loose(ref) is not None or \
-            self.run("show-ref", "--verify", "--quiet", ref, check=False).code == 0
+        return self._read_loose(ref) is not None or (not self._is_absent(ref) and self.run(
+            "show-ref", "--verify", "--quiet", ref, check=False).code == 0)
+
+    def rev(self, name: str, path: Path | None = None) -> str | None:
+        return None if path is None and self._is_absent(name) else super().rev(name, path)
 
     def find_committer(self, environ: Mapping[str, str]) -> str:
         """Return who the user is to git in this checkout, `Name <address>`; '' if nothing says so.
@@ -252,6 +255,13 @@ class Commits(Repository):
                 return tree  # a ref: it may name another commit the next time
             self._trees[commit] = tree
         return self._trees[commit]
+
+    def has_same_tree(self, one: str, other: str) -> bool:
+        """Return whether two commits have the same tree."""
+        if unknown := [commit for commit in (one, other) if commit not in self._trees and OID.fullmatch(commit)]:
+            found = self.run("rev-parse", *(f"{commit}^{{tree}}" for commit in unknown)).out.split()
+            self._trees.update(zip(unknown, found, strict=True))
+        return self.tree_of(one) == self.tree_of(other)
 
     @cached_property
     def excesses(self) -> dict[str, str]:
@@ -514,6 +524,22 @@ class Commits(Repository):
         except OSError:
             return None
         return text if OID.fullmatch(text) and self.has_object(text) else None
+
+    def _is_absent(self, ref: str) -> bool:
+        """Return whether there is certainly no such ref; False means that git must be asked.
+
+        Every node begins with a branch, and ends with an archive, that is not there yet.
+        """
+        if not ref.startswith(("refs/heads/", "refs/garrison/")) or _INVALID_NAME.search(ref) \
+                or self.pinned or not self._keeps_refs_in_files:
+            return False
+        path = f"{self.common}/{ref}"
+        if os.path.lexists(path) and not os.path.isdir(path):  # noqa: PTH112
+            return False
+        try:  # last, since git packs a ref before it removes its file
+            return f" {ref}\n".encode() not in (self.common / "packed-refs").read_bytes()
+        except FileNotFoundError:
+            return True
 
     def _read_head(self, path: Path) -> str | None:
         """Read the commit checked out in a worktree of this repository from its files; None if git must be asked."""

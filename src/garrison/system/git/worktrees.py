@@ -11,6 +11,7 @@ import shutil
 import stat
 import threading
 from contextlib import ExitStack, suppress
+from functools import cached_property
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -25,6 +26,7 @@ from garrison.system.git.damage import write_held
 from garrison.system.git.landable import MODULES, explain_modules
 from garrison.system.git.neutral import REPOSITORY_SCOPES, GitDirs, find_git_dirs, read_configuration
 from garrison.system.git.repository import EMAIL, NAME, TIMED_OUT, GitError, attempts, pair, split
+from garrison.system.stamps import file_stamp
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -495,6 +497,21 @@ class Worktrees(Commits):
 
     def links(self, path: Path, extra: Mapping[str, str] | None = None, *, check: bool = True) -> dict[str, str]:
         """Return the repositories that the index has, with the commit of each, '' where a merge is not concluded."""
+        own = self.registered(path) if extra is None and path != self.root else None
+        stamp = file_stamp(own / "index") if own is not None else None
+        if stamp is not None and self._links.get(path, (None,))[0] == stamp:  # git replaces the file at each change
+            return dict(self._links[path][1])
+        found = self._list_links(path, extra, check=check)
+        if stamp is not None and check:
+            self._links[path] = stamp, found
+        return dict(found)
+
+    @cached_property
+    def _links(self) -> dict[Path, tuple[tuple[int, ...], dict[str, str]]]:
+        """Worktree → stamp of its index, and what `links` found there."""
+        return {}
+
+    def _list_links(self, path: Path, extra: Mapping[str, str] | None, *, check: bool) -> dict[str, str]:
         lines = split(self.run("ls-files", "-s", "-z", cwd=path, extra=extra, exact=True, check=check).out)
         fields = ((line.split(" ", 2), line.partition("\t")[2]) for line in lines if line.startswith("160000 "))
         return {name: oid if stage.startswith("0\t") else "" for (_, oid, stage), name in fields}

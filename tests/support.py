@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from explanations import check_explanations, check_promises
 from garrison.records import atomic
 from garrison.sandbox import private_files
-from garrison.sandbox.file_system import PREFIX_PARTS
+from garrison.sandbox.file_system import PREFIX_PARTS, PRIVATE_IN
 from garrison.values import asdict
 from installed import FOLDER, install
 
@@ -198,11 +198,11 @@ def checkout_in(folder: Path) -> Path:
 
 @cache
 def _private_files() -> str:
-    """Return what walks of the tests' Pythons find: each user would walk some 100,000 files."""
-    parts = [Path(prefix, part) for prefix in (sys.prefix, sys.base_prefix, FOLDER) for part in PREFIX_PARTS]
+    """Return what walks of the tests' Pythons and of the system find: each user would walk some 100,000 files."""
+    parts = [(Path(prefix, part), False) for prefix in (sys.prefix, sys.base_prefix, FOLDER) for part in PREFIX_PARTS]
     return json.dumps({str(part): asdict(private_files.Found(
-        part.stat().st_mtime_ns, time.time(), tuple(private_files.find_private(str(part)))))
-        for part in parts if part.is_dir()})
+        part.stat().st_mtime_ns, time.time(), tuple(private_files.find_private(str(part), is_system=is_system))))
+        for part, is_system in [*parts, *((Path(folder), True) for folder in PRIVATE_IN)] if part.is_dir()})
 
 
 @dataclass

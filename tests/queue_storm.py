@@ -30,7 +30,6 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from garrison.ends import Wait
 from garrison.errors import Fenced, GarrisonError, LockLost
-from garrison.merge import decision
 from garrison.merge import processor as merge_processor
 from garrison.merge.config import QueueConfig
 from garrison.merge.entry import EntryOptions
@@ -94,8 +93,7 @@ class World:
         """Whether the target is checked out."""
         self.together = dice.random() < 0.7
         """Whether its short gates run in batches."""
-        decision.SHORT_GATE = -1.0 if self.together else 99.0
-        merge_processor.SNAPSHOT_EVERY = dice.choice((10, 40, 2000))
+        self.bounds = {"short_gate": -1.0 if self.together else 99.0, "snapshot_every": dice.choice((10, 40, 2000))}
         cores = len(os.sched_getaffinity(0)) if dice.random() < 0.5 else 1
         if not self.open:
             git(self.repo, "checkout", "-q", "-b", "work")
@@ -196,7 +194,7 @@ def work(world: World, point: str = "", until: str = "empty") -> None:
     if point:
         os.environ["GARRISON_FAILPOINT"] = point
     processor = MergeProcessor(_queue(world), trees=world.trees,
-                               environment=child_environment({**os.environ, **world.user.variables()}))
+                               environment=child_environment({**os.environ, **world.user.variables()}), **world.bounds)
     try:
         while not processor.acquire():
             time.sleep(0.005)

@@ -7,6 +7,7 @@ import select
 import subprocess
 import time
 from pathlib import Path
+from typing import Any, ClassVar
 
 from garrison.ends import Wait
 from garrison.merge.config import QueueConfig
@@ -29,6 +30,9 @@ def git(path: Path, *arguments: str, check: bool = True) -> str:
 
 class World:
     """A repository on main with `lines.txt` (10 lines), a home, a directory of trees, a queue with a gate."""
+
+    bounds: ClassVar[dict[str, Any]] = {}
+    """Bounds of its processors, other than the usual ones."""
 
     def __init__(self, tmp: Path, *, gate: str | None = "test ! -e bad", setup: str | None = None,
                  timeout: float = 30.0) -> None:
@@ -65,7 +69,7 @@ class World:
 
     def processor(self, queue: MergeQueue | None = None) -> MergeProcessor:
         made = MergeProcessor(queue or MergeQueue(self.home, self.repo, token="test"), trees=self.trees,
-                              environment=self.environment)
+                              environment=self.environment, **self.bounds)
         assert made.acquire()
         made.recover()
         return made

@@ -19,7 +19,7 @@ from garrison.values import replace
 
 @pytest.fixture(autouse=True)
 def quick_gates_are_worth_a_batch(monkeypatch):
-    monkeypatch.setattr(decision, "SHORT_GATE", 0.0)
+    monkeypatch.setattr(World, "bounds", {"short_gate": 0.0})
 
 
 def enqueue_all(world: World, *nodes: str, **changes: dict[str, str | None]) -> None:

@@ -9,7 +9,7 @@ import signal
 import pytest
 from merge_support import World, check, drive, finish, git
 
-from garrison.merge import commands, decision, recovery
+from garrison.merge import commands, recovery
 from garrison.merge import processor as merge_processor
 from garrison.merge import queue as queue_module
 from garrison.merge.processor import MergeProcessor
@@ -23,13 +23,13 @@ FORK = multiprocessing.get_context("fork")
 @pytest.fixture(autouse=True)
 def compact_often(monkeypatch):
     """Compact the journal while a handful of entries is worked."""
-    monkeypatch.setattr(merge_processor, "SNAPSHOT_EVERY", 5)
+    monkeypatch.setattr(World, "bounds", {"snapshot_every": 5})
 
 
 def _process(world: World, point: str, until: str) -> None:
     os.environ["GARRISON_FAILPOINT"] = point
     processor = MergeProcessor(MergeQueue(world.home, world.repo, token="victim"), trees=world.trees,
-                               environment={**world.environment, "GARRISON_FAILPOINT": point})
+                               environment={**world.environment, "GARRISON_FAILPOINT": point}, **world.bounds)
     assert processor.acquire()
     processor.recover()
     drive(processor, until)
@@ -65,10 +65,10 @@ def test_killed_at_every_step_twice(tmp_path, point):
 
 @pytest.mark.parametrize("point", [pytest.param(point, marks=() if point == "landed_first" else pytest.mark.slow)
                                    for point in merge_processor.FAILPOINTS])
-def test_killed_at_every_step_of_batches_twice(tmp_path, point, monkeypatch):
+def test_killed_at_every_step_of_batches_twice(tmp_path, point):
     """Kill amid halving a batch with a bad entry in its middle, amid a landing of several, and after it."""
-    monkeypatch.setattr(decision, "SHORT_GATE", 0.0)
     world = World(tmp_path)
+    world.bounds = {**world.bounds, "short_gate": 0.0}
     world.add("first", {"first": "1\n"})
     world.drain()
     for node in ("one", "two", "bad", "three"):

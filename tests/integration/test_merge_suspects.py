@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from merge_support import World, check
 
-from garrison.merge import decision
 from garrison.merge.failing_tests import find_failures, read_reports
 from garrison.merge.suspects import NAMED, UNRELATED, suspect
 from garrison.records import journal
@@ -42,9 +41,9 @@ def test_real_runners_point_at_the_entry_at_fault(tmp_path: Path, words: tuple[s
     assert ratios["net"] > ratios["sum"] == ratios["docs"] == UNRELATED
 
 
-def test_the_verdict_of_a_red_batch_says_who_is_suspect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decision, "SHORT_GATE", 0.0)
+def test_the_verdict_of_a_red_batch_says_who_is_suspect(tmp_path: Path) -> None:
     world = World(tmp_path, gate=f"{sys.executable} -B -m unittest -q")
+    world.bounds = {"short_gate": 0.0}
     sound = {**PROJECT, "pkg/net.py": "def port(text):\n    return int(text)\n"}
     world.branch("first", sound)
     world.enqueue("first")

@@ -8,7 +8,7 @@ import pytest
 from merge_support import World, check, drive, finish, until, wait
 from test_merge_kill import victim
 
-from garrison.merge import commands, decision
+from garrison.merge import commands
 from garrison.merge.processor import CONFLICT_FAILPOINTS, FAILPOINTS, StepResult
 from garrison.merge.records import TurnEnded, TurnSuspended
 from garrison.merge.turns import TurnEnd
@@ -32,9 +32,8 @@ def statuses(world):
 
 @pytest.mark.smoke
 @pytest.mark.parametrize("short", [True, False])
-def test_nodes_that_append_to_one_file_lose_once_each_and_all_land(world, monkeypatch, short):
-    if not short:
-        monkeypatch.setattr(decision, "SHORT_GATE", 0.0)
+def test_nodes_that_append_to_one_file_lose_once_each_and_all_land(world, short):
+    world.bounds = {} if short else {"short_gate": 0.0}
     nodes = [f"n{number}" for number in range(6)]
     for node in nodes:
         append(world, node)

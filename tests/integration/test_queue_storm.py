@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from merge_support import World, check, finish, git, until
 
-from garrison.merge import decision, processor
 from garrison.merge import entry as order
+from garrison.merge import processor
 from garrison.merge.entry import EntryOptions
 from garrison.merge.processor import StepResult
 from garrison.system import failpoint
@@ -26,9 +26,7 @@ STOPS = ("candidate", "verdict_before", "swapped")
 
 @pytest.mark.parametrize(("kills", "seed"), [(5, 5), pytest.param(150, 6, marks=pytest.mark.slow)])
 @pytest.mark.timeout(900)
-def test_kills_in_series_and_inside_recovery(tmp_path, kills, seed, monkeypatch):
-    monkeypatch.setattr(decision, "SHORT_GATE", decision.SHORT_GATE)  # a storm sets these for each of its worlds
-    monkeypatch.setattr(processor, "SNAPSHOT_EVERY", processor.SNAPSHOT_EVERY)
+def test_kills_in_series_and_inside_recovery(tmp_path, kills, seed):
     for number in range(0, kills, 40):
         storm = Storm(tmp_path / str(number), seed + number, min(kills, 40))
         assert storm.play() == []

@@ -24,7 +24,7 @@ from garrison.merge.entry import to_signal
 from garrison.merge.gate import GateRun, GateVerdict
 from garrison.merge.gate_runs import GateRuns
 from garrison.merge.landing import Lander
-from garrison.merge.processor import MergeProcessor, Outlook
+from garrison.merge.processor import SNAPSHOT_EVERY, MergeProcessor, Outlook
 from garrison.merge.queue import QueueWriter, StepResult
 from garrison.merge.records import (
     EntryLanded,
@@ -388,6 +388,7 @@ class SimulatedMergeProcessor(MergeProcessor):
 
     def __init__(self, queue: Queue, effects: Effects) -> None:
         self.queue, self.git, self.clock, self.max_batch = cast("MergeQueue", queue), queue, queue, decision.MAX_BATCH
+        self.short_gate, self.snapshot_every = decision.SHORT_GATE, SNAPSHOT_EVERY
         self.writer = writer = Writer(queue, effects)
         self.builder, self.lander, self.gates = Builder(writer), Landings(writer), Gates(writer)
         self.conflict_check = ConflictCheck(writer, self.builder)

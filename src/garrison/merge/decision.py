@@ -637,7 +637,8 @@ _ASSUMED_ENTRIES, _ASSUMED_BAD = 8.0, 0.4
 """Prior of the failure rate: as if 0.4 of 8 earlier entries had been bad."""
 
 
-def choose_max_set(backlog: int, durations: Sequence[float], *, max_batch: int = MAX_BATCH) -> int:
+def choose_max_set(backlog: int, durations: Sequence[float], *, max_batch: int = MAX_BATCH,
+                   short_gate: float = SHORT_GATE) -> int:
     """Return how many entries may be tested together, 1 or more.
 
     Args:
@@ -645,7 +646,7 @@ def choose_max_set(backlog: int, durations: Sequence[float], *, max_batch: int =
         durations: seconds that the last gate runs took.
         max_batch: the queue's own bound.
     """
-    if backlog <= SHORT_QUEUE or not durations or min(durations) < SHORT_GATE:
+    if backlog <= SHORT_QUEUE or not durations or min(durations) < short_gate:
         return 1
     return max(1, min(MAX_BATCH, max_batch))
 

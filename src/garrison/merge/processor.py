@@ -90,8 +90,10 @@ class MergeProcessor:
     """
 
     def __init__(self, queue: MergeQueue, *, trees: Path, environment: Mapping[str, str],
-                 held_back: Sequence[str] = (), max_batch: int = decision.MAX_BATCH, turn: float = turns.TURN) -> None:
+                 held_back: Sequence[str] = (), max_batch: int = decision.MAX_BATCH, turn: float = turns.TURN,
+                 short_gate: float = decision.SHORT_GATE, snapshot_every: int = SNAPSHOT_EVERY) -> None:
         self.queue, self.git, self.clock, self.max_batch = queue, queue.git, queue.clock, max_batch
+        self.short_gate, self.snapshot_every = short_gate, snapshot_every
         self.writer = QueueWriter(queue)
         self.builder, self.lander = CandidateBuilder(self.writer, turn), Lander(self.writer)
         touched = TouchedFiles(self.git)
@@ -200,7 +202,7 @@ class MergeProcessor:
         """Do one step. A command that is recorded meanwhile takes effect at the next."""
         state = self.writer.state()
         before, self._building = state.seq, ()
-        if before - state.snapshot_seq >= SNAPSHOT_EVERY:
+        if before - state.snapshot_seq >= self.snapshot_every:
             with suppress(OSError):  # the disk is full: the journal grows on
                 self.writer.compact()
         if pause := self._setback.tries and self._setback.pause(next(iter(self._at_work(state)), ""),
@@ -456,7 +458,7 @@ class MergeProcessor:
         if self._one_by_one:
             return 1
         own = min(self.max_batch, require_config(state).max_batch or self.max_batch)
-        return decision.choose_max_set(backlog, state.verdicts.durations, max_batch=own)
+        return decision.choose_max_set(backlog, state.verdicts.durations, max_batch=own, short_gate=self.short_gate)
 
     def _gate_width(self, state: QueueState) -> int:
         return decision.choose_gate_width(len(os.sched_getaffinity(0)), require_config(state).gate_cores)

@@ -270,7 +270,7 @@ class Suite:
         """Make the check of unit and contract tests, in processes of its own: those of whole runs fork often, and the
         thousands of small tests, held by the same process, would make each fork three times as expensive."""
         check = self.check("pytest unit and contract", *self.pytest(
-            self.tier.parts_markers, "parts.json", "-n", "2", "--dist", "worksteal", *PARTS,
+            self.tier.parts_markers, "parts.json", "-n", "3", "--dist", "worksteal", *PARTS,
             coverage=self.tier.coverage), beside=True)
         check.environment = {**self.environment, "COVERAGE_FILE": f"{self.scratch}/coverage-parts"}
         return check

@@ -113,6 +113,8 @@ class MemoryProcesses:
             self.on_spawn(child, list(argv), dict(env))
         return child
 
+    start = spawn
+
     def reap(self) -> dict[int, int]:
         """Collect children of ours that ended."""
         collected = {pid: code for pid, (_, code) in self._zombies.items()}

@@ -23,7 +23,7 @@ from garrison.supervise.incarnation import (
     replace_incarnation,
     start_incarnation,
 )
-from garrison.system import machine
+from garrison.system import forks, machine
 from garrison.system.machine import module_argv
 from garrison.system.processes import ProcessId
 from garrison.system.terminal import Terminal, TerminalSession
@@ -35,6 +35,11 @@ if TYPE_CHECKING:
 
     from garrison.processes.runtime import Runtime
     from garrison.records.run import Launch, Task
+
+
+PROGRAMS = {"guardian": "garrison.run.guardian", "runner": "garrison.node.runner",
+            "orchestrator": "garrison.node.orchestrator", "processor": "garrison.run.merge_processor"}
+"""Role → the module of its process, which `main.py` imports; a name, since that imports this module."""
 
 
 def process_argv(key: Key, home: Path, incarnation: int, options: list[str] | None = None) -> list[str]:
@@ -60,7 +65,8 @@ def spawn_process(runtime: Runtime, launch: Launch, request: SpawnRequest,
         log_retention.shorten_log(log)
         env = {**runtime.environment(launch, {"GARRISON_LIFE": marker,
                                               "GARRISON_INCARNATION": str(identity.incarnation)}), **(variables or {})}
-        child = runtime.processes.spawn(argv, env=env, cwd=str(runtime.home), log=log)
+        forks.load(PROGRAMS[key.role])
+        child = runtime.processes.start(argv, env=env, cwd=str(runtime.home), log=log)
         child.close()
         return child.id
 
@@ -131,6 +137,8 @@ def spawn_orchestrator(runtime: Runtime, launch: Launch, task: Task, worktree: P
         log = runtime.files(launch.run_id).process_log(f"orchestrator-{task.node}")
         atomic.make_directory(log.parent)
         log_retention.shorten_log(log)
+        if terminal.kind == "process":
+            forks.load(PROGRAMS[key.role])
         session = terminal.open(key.full, argv, env=env, cwd=worktree, log=log)
         _record_session(runtime, leased, session)
         return ProcessId(session.pid, session.ticks) if session.ticks else None

@@ -21,7 +21,7 @@ from garrison.errors import GarrisonError, Hindered, Shortage
 from garrison.values import Value, replace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Sequence
     from typing import TypeVar
 
     T = TypeVar("T")
@@ -430,6 +430,12 @@ def module_argv(module: str, patience: float = PATIENCE) -> tuple[str, ...]:
     """
     # -P: a module in the working directory must not shadow one of ours.
     return (sys.executable, "-P", "-c", FIRST_LINES, f"{patience:g}", module)
+
+
+def program_of(argv: Sequence[str]) -> tuple[str, Sequence[str]]:
+    """Return the module that `module_argv` runs, and its arguments."""
+    ours = len(module_argv(""))
+    return argv[ours - 1], argv[ours:]
 
 
 def garrison_argv(*words: str, home: Path | None = None) -> list[str]:

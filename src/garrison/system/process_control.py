@@ -15,7 +15,7 @@ from collections import deque
 from typing import TYPE_CHECKING, NoReturn, Protocol
 
 from garrison.errors import GarrisonError
-from garrison.system import processes
+from garrison.system import forks, processes
 from garrison.system.machine import is_shortage
 from garrison.system.processes import (
     TICKS_PER_SECOND,
@@ -324,6 +324,10 @@ class Processes(Protocol):
         """Start a child in its own session with exactly `env`, its output appended to `log`."""
         ...
 
+    def start(self, argv: Sequence[str], *, env: Mapping[str, str], cwd: str | Path, log: Path) -> Child:
+        """Start a child as `spawn` does; a program of garrison's need not load again what this process has loaded."""
+        ...
+
     def reap(self) -> dict[int, int]:
         """Collect children that ended: pid → exit code, negative for a signal."""
         ...
@@ -341,4 +345,5 @@ class RealProcesses:
     send = staticmethod(processes.send)
     kill_tree = staticmethod(kill_tree)
     spawn = staticmethod(processes.spawn)
+    start = staticmethod(forks.start)
     reap = staticmethod(processes.reap)

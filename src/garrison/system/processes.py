@@ -412,11 +412,24 @@ def spawn(argv: Sequence[str], *, env: Mapping[str, str], cwd: str | Path, log: 
         for output in outputs:
             os.close(output)
     process.returncode = 0  # it is collected here; Popen need not wait for it
-    child = probe(process.pid)  # not reaped yet, so the pid is its own
+    return adopt_child(process.pid)
+
+
+def adopt_child(pid: int) -> Child:
+    """Return a child that this process has just started, and collect it as those of `spawn`."""
+    child = probe(pid)  # not reaped yet, so the pid is its own
     assert child is not None
-    _codes.pop(process.pid, None)
-    _spawned[process.pid] = child.ticks
-    return Child(process.pid, child.ticks, os.pidfd_open(process.pid))
+    _codes.pop(pid, None)
+    _spawned[pid] = child.ticks
+    return Child(pid, child.ticks, os.pidfd_open(pid))
+
+
+def forget_children() -> None:
+    """Forget the children of the process that this one is a copy of."""
+    global _adopting  # noqa: PLW0603  # as in `become_subreaper`
+    _codes.clear()
+    _spawned.clear()
+    _adopting = False
 
 
 def send_descriptors(channel: socket.socket, data: bytes, descriptors: Sequence[int]) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Protocol
 
 from garrison.errors import RecordCorrupt, Refused
-from garrison.system import command, process_control, processes
+from garrison.system import command, forks, process_control, processes
 from garrison.system.processes import MARKER, ProcessId
 from garrison.values import asdict
 
@@ -118,7 +118,7 @@ class ProcessTerminal:
             old = self.find(name)
             if old is not None and self.is_alive(old):
                 raise Refused(f"session {name} still runs (pid {old.pid}); close it first")
-            child = processes.spawn(argv, env=env, cwd=cwd, log=log)
+            child = forks.start(argv, env=env, cwd=cwd, log=log)
             child.close()
             session = TerminalSession("process", "", f"{child.pid}:{child.ticks}", "", child.pid, name, child.ticks,
                                       processes.boot_id(), str(log))

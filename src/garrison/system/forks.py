@@ -1,0 +1,240 @@
+"""Forks: start a program of garrison's as a copy of this process, which has loaded most of what that one needs.
+
+A new interpreter takes 130 ms of CPU until it has loaded the modules of a process of a run, and 15 MiB of its own for
+them; a copy takes 5 ms, and shares with its parent what neither changes. It becomes a process as `processes.spawn`
+would have started it:
+
+- its own session, working directory and descriptors: none of its parent's stays open, no lock and no journal;
+- its own command line and environment in /proc, where `ps` and `processes.life_marker` read them: the kernel learns
+  where they are now (`PR_SET_MM_MAP`, which needs no privilege), and `start` returns only after that;
+- no signal handler, no child, no thread of its parent's. What is left of the parent's objects is never freed, since
+  that might close a descriptor that is another's by now: the copy runs on the parent's stack and ends by `os._exit`.
+
+Wherever such a copy might differ from a new interpreter, `start` starts a new one: also after an upgrade, since a
+successor has to be of the new version.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import gc
+import importlib
+import os
+import signal
+import sys
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, NoReturn
+
+from garrison.errors import Shortage
+from garrison.system import processes
+from garrison.system.machine import is_shortage, module_argv, program_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from garrison.system.processes import Child
+
+_PR_SET_MM, _PR_SET_MM_MAP, _PR_SET_MM_MAP_SIZE = 35, 14, 15
+_MAP_BYTES = 104
+"""Size of `struct prctl_mm_map`: eleven addresses, that of the auxiliary vector, its size, a descriptor."""
+_UNCHANGED = 0xFFFFFFFF << 32
+"""Last word of that structure: no auxiliary vector, no other program file."""
+_STAT_FIELDS = (26, 27, 45, 46, 47, 0, 28)
+"""Fields of /proc/PID/stat in the order of that structure: code, data, start of the heap, its end (in none), stack."""
+_AT_START = ("PYTHON", "LD_", "LC_", "LANG", "TZ", "MALLOC_", "GLIBC_")
+"""Beginnings of the names of variables that a program reads when it starts, and never again."""
+_OURS = 4
+"""Words that the command lines of all programs of garrison's begin with (`machine.module_argv`)."""
+_loaded_since = time.time()
+"""When this process, or the one that it is a copy of, began to load modules."""
+_of_parent: list[object] = []
+"""Objects of the parent's that must not be freed."""
+
+
+def start(argv: Sequence[str], *, env: Mapping[str, str], cwd: str | Path, log: Path) -> Child:
+    """Start a program as `processes.spawn` does, one of garrison's as a copy of this process if that can be."""
+    is_ours = tuple(argv[:_OURS]) == module_argv("")[:_OURS]
+    copy = _fork(argv, env, cwd, log) if is_ours and is_possible() and _at_start(os.environ) == _at_start(env) else None
+    return copy or processes.spawn(argv, env=env, cwd=cwd, log=log)
+
+
+def load(module: str) -> None:
+    """Load a module that copies of this process work with, so that they share it; one that cannot be loaded is left to
+    them, and they say why."""
+    if module in sys.modules or not is_possible():
+        return
+    gc.disable()  # as in `machine.FIRST_LINES`
+    with suppress(ImportError, SyntaxError, AttributeError, OSError):
+        importlib.import_module(module)
+    gc.freeze()
+    gc.enable()
+
+
+def is_possible() -> bool:
+    """Return whether a copy of this process would be what a new interpreter is."""
+    has_threads = len(os.listdir("/proc/self/task")) > 1  # noqa: PTH208  # names only
+    return bool(sys.flags.safe_path) and not has_threads and _can_show() and not _is_upgraded()
+
+
+def _at_start(environ: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in environ.items() if name.startswith(_AT_START)}
+
+
+def _is_upgraded() -> bool:
+    """Return whether a loaded module of garrison's is no longer the one on the disk."""
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] == "garrison" and (path := getattr(module, "__file__", None)):
+            try:
+                changed = os.stat(path).st_ctime  # noqa: PTH116  # 200 of them
+            except OSError:
+                return True
+            if changed > _loaded_since - 1:
+                return True
+    return False
+
+
+def _fork(argv: Sequence[str], env: Mapping[str, str], cwd: str | Path, log: Path) -> Child | None:
+    """Start the copy; None if it could not become the program. Shortage if there is no room for another process."""
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    try:
+        told, tell = os.pipe2(os.O_CLOEXEC)
+    except OSError:  # no descriptor is left, which `spawn` reports
+        os.close(output)
+        return None
+    # A signal for the parent must not reach its handlers in the copy.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        pid = os.fork()
+        if not pid:
+            _become(argv, env, cwd, output, tell, mask)
+    except OSError as error:
+        os.close(told)
+        if is_shortage(error):
+            raise Shortage(f"no room to start {argv[0]}: {error.strerror}; it is tried again") from error
+        return None
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        os.close(tell)
+        os.close(output)
+    is_begun = os.read(told, 1)
+    os.close(told)
+    if not is_begun:
+        os.waitpid(pid, 0)
+        return None
+    return processes.adopt_child(pid)
+
+
+# ---- in the copy
+
+
+def _become(argv: Sequence[str], env: Mapping[str, str], cwd: str | Path, output: int, tell: int,
+            mask: set[int | signal.Signals]) -> NoReturn:
+    """Become the program; end with its exit code, or before it begins if that fails."""
+    try:
+        gc.disable()
+        os.setsid()
+        os.chdir(cwd)
+        tell = _take_descriptors(output, tell)
+        _reset_signals()
+        processes.forget_children()
+        _show(argv, env)
+        os.environ.clear()
+        os.environ.update(env)
+        module, words = program_of(argv)
+        sys.argv, sys.orig_argv = ["-c", *words], list(argv)
+        sys.missing_since = time.monotonic()  # type: ignore[attr-defined]
+        gc.freeze()
+        gc.enable()
+        with suppress(BrokenPipeError):  # the parent was killed: its successor adopts what it has started
+            os.write(tell, b".")
+        os.close(tell)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    except BaseException:  # nothing has begun: the parent spawns it
+        os._exit(1)
+    code: object = 1
+    try:
+        code = importlib.import_module(module).main()
+    except SystemExit as error:
+        code = error.code
+    except BaseException:  # nothing may reach the parent's frames
+        import traceback
+
+        traceback.print_exc()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code if isinstance(code, int) else int(code is not None))
+
+
+def _take_descriptors(output: int, tell: int) -> int:
+    """Read nothing, write into the log, and close every descriptor of the parent's but `tell`; return its number now.
+    """
+    empty = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    empty, output, tell = (fcntl.fcntl(each, fcntl.F_DUPFD_CLOEXEC, 10) for each in (empty, output, tell))
+    for number, source in enumerate((empty, output, output)):
+        os.dup2(source, number)
+    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208  # names only
+        if int(name) not in (0, 1, 2, tell):
+            with suppress(OSError):  # that of the listing itself
+                os.close(int(name))
+    _of_parent.extend((sys.stdin, sys.stdout, sys.stderr))
+    # New ones: the parent's may have lines that are not written yet.
+    sys.stdin = open(0, encoding="utf-8", errors="surrogateescape", closefd=False)  # noqa: SIM115
+    sys.stdout = open(1, "w", encoding="utf-8", errors="surrogateescape", closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", 1, encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
+    return tell
+
+
+def _reset_signals() -> None:
+    signal.set_wakeup_fd(-1)
+    for number in signal.valid_signals():
+        if callable(signal.getsignal(number)) and number != signal.SIGINT:
+            signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+# ---- what /proc shows
+
+
+def _prctl(operation: int, address: int, size: int) -> bool:
+    import ctypes  # commands that load this module for others start nothing
+
+    call = ctypes.CDLL(None, use_errno=True).prctl
+    return bool(call(_PR_SET_MM, operation, ctypes.c_ulong(address), ctypes.c_ulong(size), ctypes.c_ulong(0)) == 0)
+
+
+def _can_show() -> bool:
+    """Return whether the kernel lets a process say where its command line and its environment are."""
+    import ctypes
+
+    size = ctypes.c_uint()
+    return _prctl(_PR_SET_MM_MAP_SIZE, ctypes.addressof(size), 0) and size.value == _MAP_BYTES
+
+
+def _show(argv: Sequence[str], env: Mapping[str, str]) -> None:
+    """Let /proc show this command line and this environment; OSError if the kernel refuses."""
+    import ctypes
+
+    words = b"".join(os.fsencode(word) + b"\0" for word in argv)
+    block = words + b"".join(os.fsencode(f"{name}={value}") + b"\0" for name, value in env.items())
+    shown = ctypes.create_string_buffer(block, len(block))
+    _of_parent.append(shown)
+    with open("/proc/self/stat", "rb") as file:  # noqa: PTH123  # of /proc
+        fields = file.read().rpartition(b")")[2].split()
+    begin = ctypes.addressof(shown)
+    middle, end = begin + len(words), begin + len(block)
+    areas = [int(fields[number - 3]) if number else 1 for number in _STAT_FIELDS]
+    if not all(areas):
+        raise OSError("the kernel does not say where this process has what")
+    table = (ctypes.c_uint64 * 13)(*areas, begin, middle, middle, end, 0, _UNCHANGED)
+    library = ctypes.CDLL(None, use_errno=True)
+    prctl, heap_end = library.prctl, library.sbrk
+    heap_end.restype = ctypes.c_void_p
+    address, size = ctypes.c_ulong(ctypes.addressof(table)), ctypes.c_ulong(_MAP_BYTES)
+    operation, nothing = ctypes.c_ulong(_PR_SET_MM_MAP), ctypes.c_ulong(0)
+    # The kernel takes the end of the heap from the table as well, so the heap must not have grown since it was asked.
+    table[5] = heap_end(0)
+    if prctl(_PR_SET_MM, operation, address, size, nothing) or heap_end(0) != table[5]:
+        raise OSError(ctypes.get_errno(), "the kernel does not show another command line")

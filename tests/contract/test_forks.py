@@ -1,0 +1,123 @@
+"""A program of garrison's that is started as a copy of its parent is what a new interpreter would have become."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PROGRAM = '''
+import json, os, signal, sys, time
+
+def main():
+    while not os.path.exists(os.path.join(os.path.dirname(sys.argv[1]), "marked")):
+        time.sleep(0.01)
+    if "fail" in sys.argv:
+        raise ValueError("as told")
+    if "leave" in sys.argv:
+        sys.exit(7)
+    names = [name for name in signal.Signals if callable(signal.getsignal(name)) and name != signal.SIGINT]
+    seen = {
+        "cmdline": open("/proc/self/cmdline").read().split("\\0")[:-1], "argv": sys.argv, "cwd": os.getcwd(),
+        "environ": dict(line.split("=", 1) for line in open("/proc/self/environ").read().split("\\0")[:-1]),
+        "own": dict(os.environ), "session": os.getsid(0) == os.getpid(), "handlers": names,
+        "fds": {name: os.readlink(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd")
+                if os.path.exists(f"/proc/self/fd/{name}")},
+        "blocked": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ())),
+        "parent": getattr(sys, "parent_of_copies", None), "orig": sys.orig_argv}
+    with open(sys.argv[1], "w") as file:
+        json.dump(seen, file)
+    print("said")
+    return 3
+'''
+PARENT = '''
+import fcntl, json, os, signal, sys, threading, time
+from pathlib import Path
+from garrison.system import forks, processes
+from garrison.system.machine import module_argv
+
+folder = Path(sys.argv[1])
+words = json.loads(sys.argv[2])
+sys.parent_of_copies = os.getpid()
+signal.signal(signal.SIGTERM, lambda *_: None)
+signal.set_wakeup_fd(os.pipe2(os.O_NONBLOCK)[1])
+lock = open(folder / "lock", "w")
+fcntl.flock(lock, fcntl.LOCK_EX)
+print("not written by the copy", end="")
+exec(words.get("before", ""))
+env = {name: value for name, value in os.environ.items() if name != "OF_PARENT"} | words.get("env", {})
+child = forks.start([*module_argv("program"), str(folder / "seen"), *words.get("more", ())], env=env, cwd=folder,
+                    log=folder / "log")
+marked = processes.life_marker(child.pid)
+(folder / "marked").touch()
+while (code := processes.exit_code(child.pid, child.ticks)) is None:
+    time.sleep(0.01)
+again = open(folder / "lock")
+lock.close()
+fcntl.flock(again, fcntl.LOCK_EX | fcntl.LOCK_NB)
+print(json.dumps({"code": code, "marked": marked, "pid": child.pid}), file=sys.stderr)
+'''
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    return tmp_path
+
+
+def start(folder: Path, **words: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Start the program from a process of garrison's; return what that saw of it, and what it saw."""
+    env = {**os.environ, "PYTHONPATH": str(folder), "OF_PARENT": "1"}
+    done = subprocess.run([sys.executable, *words.pop("flags", ["-P"]), "-c", PARENT, folder, json.dumps(words)],
+                          env=env, cwd="/", capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    seen = json.loads((folder / "seen").read_text()) if (folder / "seen").exists() else {}
+    return json.loads(done.stderr.splitlines()[-1]), seen
+
+
+def test_a_copy_is_seen_and_sees_itself_as_a_new_interpreter_would(folder: Path) -> None:
+    long = {"GARRISON_LIFE": "home:r1:runner-a#1", "LONG": "ü" * 9000}
+    told, seen = start(folder, env=long)
+    assert seen["parent"] is not None  # else it was no copy
+    assert told["marked"] == "home:r1:runner-a#1"
+    assert told["code"] == 3
+    assert seen["environ"] == seen["own"]
+    assert long.items() <= seen["environ"].items()
+    assert "OF_PARENT" not in seen["environ"]
+    assert seen["cmdline"] == seen["orig"]
+    assert seen["cmdline"][-2:] == ["program", str(folder / "seen")]
+    assert seen["argv"] == ["-c", str(folder / "seen")]
+    assert seen["cwd"] == str(folder)
+    assert seen["session"]
+    assert seen["handlers"] == []
+    assert seen["blocked"] == []
+    log = str(folder / "log")
+    assert seen["fds"] == {"0": "/dev/null", "1": log, "2": log}
+    assert (folder / "log").read_text() == "said\n"
+
+
+def test_a_copy_ends_as_its_program_does(folder: Path) -> None:
+    assert start(folder, more=["fail"])[0]["code"] == 1
+    assert (folder / "log").read_text().endswith("ValueError: as told\n")
+    assert start(folder, more=["leave"])[0]["code"] == 7
+
+
+@pytest.mark.parametrize("words", [
+    {"before": "threading.Thread(target=time.sleep, args=(3,), daemon=True).start()"},
+    {"env": {"LANG": "de_DE.UTF-8"}},
+    {"env": {"PYTHONHASHSEED": "7"}},
+    {"before": "Path('program.py').resolve(); forks._loaded_since = os.stat(forks.__file__).st_ctime"},
+    {"before": "forks._PR_SET_MM_MAP_SIZE = 0"},
+    {"before": "forks._PR_SET_MM_MAP = 0"},
+    {"flags": ["-B"]},
+], ids=["threads", "locale", "python", "upgrade", "old kernel", "refused", "unsafe path"])
+def test_what_would_differ_from_a_new_interpreter_is_started_in_one(folder: Path, words: dict[str, Any]) -> None:
+    told, seen = start(folder, **words)
+    assert seen["parent"] is None
+    assert told["code"] == 3
+    assert seen["fds"].keys() == {"0", "1", "2"}

@@ -17,11 +17,11 @@ from garrison.cli.options import home_option, output_options
 from garrison.cli.output import align_columns, confirm, print_json, print_message
 from garrison.directories import find_home
 from garrison.errors import GarrisonError, NotFound, Refused, UsageError
-from garrison.records.host_service import HostSettings, read_settings
+from garrison.records.host_service import HostProbe, HostSettings, read_settings
 from garrison.records.hosts import Host, HostState, check_host, list_hosts, read_host, write_host
 from garrison.system.clock import SystemClock, age_of
 from garrison.system.terminal_text import clean
-from garrison.values import Value, replace
+from garrison.values import Value, asdict, replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -112,17 +112,16 @@ def remove_command(name: str, *, yes: bool, here: bool, home: str | None) -> Non
     found = read_host(where, name)
     if not here:
         seen = _look(where, found)
-        working = _listed(seen.data, "working")
-        if working and not yes:
-            _ask(name, working)
+        if seen.probe is not None and seen.probe.working and not yes:
+            _ask(name, seen.probe.working)
         if not seen.why and found.is_set_up:
             push_settings(where, replace(found, state=HostState.DRAINING))
     remove(where, found, print_message, reach=not here)
     click.echo(f"{name} is no longer a host")
 
 
-def _ask(name: str, working: list[object]) -> None:
-    what = ", ".join(clean(str(each)) for each in working[:5])
+def _ask(name: str, working: list[str]) -> None:
+    what = ", ".join(map(clean, working[:5]))
     confirm(f"{name} is working on {what}; end it?", f"{name} stays a host",
             f"it works on {what}; `garrison host drain {name}` lets it finish, --yes ends that work")
 
@@ -155,9 +154,10 @@ class SeenHost(Value):
     """What was seen of a host now."""
 
     host: Host
-    data: Mapping[str, object]
+    probe: HostProbe | None = None
+    """None where it cannot be reached."""
     why: str = ""
-    """Why it cannot be seen, '' if it was."""
+    """Why it cannot be reached, '' if it was."""
     last_seen: str = ""
     tunnel_since: str = ""
 
@@ -170,13 +170,13 @@ def _look(home: Path, found: Host) -> SeenHost:
     state = read_state(home)
     last, since = state.seen.get(found.name, ""), state.tunnels.get(found.name, "")
     if not found.is_set_up:
-        return SeenHost(found, {}, f"its set-up was not finished: `garrison host add {found.ssh or 'local'}` continues "
-                                   "it", last)
+        return SeenHost(found, None, f"its set-up was not finished: `garrison host add {found.ssh or 'local'}` "
+                                     "continues it", last)
     try:
-        data = probe(HostAccess.of(home, found), found, PROBE_SECONDS)
+        seen = probe(HostAccess.of(home, found), found, PROBE_SECONDS)
     except GarrisonError as error:
-        return SeenHost(found, {}, str(error), last, since)
-    return SeenHost(found, data, "", last, since)
+        return SeenHost(found, None, str(error), last, since)
+    return SeenHost(found, seen, "", last, since)
 
 
 def _look_at_all(home: Path, hosts: list[Host]) -> list[SeenHost]:
@@ -223,59 +223,45 @@ def show_command(name: str, as_json: bool, home: str | None) -> None:
 
 
 def _state(seen: SeenHost) -> str:
-    if seen.why:
+    probe = seen.probe
+    if probe is None:
         age = age_of(seen.last_seen)
         return f"unreachable{f', seen {age} ago' if age else ''}"
-    if not seen.data.get("running"):
+    if not probe.running:
         return "its service is not running"
-    if not seen.data.get("connected"):
+    if not probe.connected:
         return "not connected"
-    if seen.data.get("why"):
-        return f"takes no work: {clean(str(seen.data['why']))[:100]}"
+    if probe.why:
+        return f"takes no work: {clean(probe.why)[:100]}"
     return "draining" if seen.host.state == HostState.DRAINING else "ready"
 
 
 def _row(seen: SeenHost) -> list[str]:
-    labels = ",".join(seen.host.labels)
-    if seen.why:
+    labels, probe = ",".join(seen.host.labels), seen.probe
+    if probe is None:
         return [seen.host.name, _state(seen), f"-/{seen.host.slots}", "", clean(seen.why)[:100], "", "", labels]
-    return [seen.host.name, _state(seen), _slots(seen), _load(seen.data), _agents(seen.data),
-            clean(str(seen.data.get("version", ""))), f"{_number(seen.data, 'clock_offset'):+.1f}s", labels]
+    agents = [clean(each.program) + ("" if each.ready else " (no log-in)") for each in probe.agents]
+    return [seen.host.name, _state(seen), _slots(seen.host, probe), _load(probe), ", ".join(agents) or "none found",
+            clean(probe.version), f"{probe.clock_offset:+.1f}s", labels]
 
 
-def _slots(seen: SeenHost) -> str:
-    return f"{len(_listed(seen.data, 'working'))}/{seen.host.slots}"
+def _slots(found: Host, probe: HostProbe) -> str:
+    return f"{len(probe.working)}/{found.slots}"
 
 
-def _listed(data: Mapping[str, object], key: str) -> list[object]:
-    value = data.get(key)
-    return value if isinstance(value, list) else []
-
-
-def _number(data: Mapping[str, object], key: str) -> float:
-    value = data.get(key)
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else 0.0
-
-
-def _load(data: Mapping[str, object]) -> str:
-    return f"{_number(data, 'load'):.1f}/{_number(data, 'cores'):.0f}"
-
-
-def _agents(data: Mapping[str, object]) -> str:
-    named = [(clean(str(each.get("program", ""))), bool(each.get("ready"))) for each in _listed(data, "agents")
-             if isinstance(each, dict)]
-    return ", ".join(name if ready else f"{name} (no log-in)" for name, ready in named) or "none found"
+def _load(probe: HostProbe) -> str:
+    return f"{probe.load:.1f}/{probe.cores}"
 
 
 def _details(seen: SeenHost) -> Iterator[tuple[str, str]]:
-    found, data = seen.host, seen.data
+    found, probe = seen.host, seen.probe
     yield "host", found.name
     yield "ssh", found.ssh or "none: this machine"
     yield "state", _state(seen)
     if seen.why:
         yield "why", clean(seen.why)
-    elif data.get("why"):
-        yield "why", clean(str(data["why"]))
+    elif probe is not None and probe.why:
+        yield "why", clean(probe.why)
     yield "labels", ", ".join(found.labels) or "none"
     yield "home there", found.home
     yield "engine", f"{found.address}{f', through a tunnel to port {found.port} there' if found.port else ''}"
@@ -283,17 +269,16 @@ def _details(seen: SeenHost) -> Iterator[tuple[str, str]]:
         yield "tunnel", f"open for {age_of(seen.tunnel_since)}" if seen.tunnel_since else "not open"
     if seen.last_seen:
         yield "last seen", seen.last_seen
-    if seen.why:
+    if probe is None:
         return
-    yield "slots", f"{_slots(seen)} in use"
-    yield "works on", ", ".join(clean(str(each)) for each in _listed(data, "working")) or "nothing"
-    yield "version", clean(str(data.get("version", "")))
-    yield "kept by", clean(str(data.get("kept_by", "")))
-    yield "load", f"{_load(data)} cores, {_number(data, 'disk_free') / 1e9:.1f} GB free"
-    yield "clock", f"{_number(data, 'clock_offset'):+.2f} s from here"
-    for agent in _listed(data, "agents"):
-        if isinstance(agent, dict):
-            yield "agent", f"{clean(str(agent.get('program', '')))}: {clean(str(agent.get('access', '')))}"
+    yield "slots", f"{_slots(found, probe)} in use"
+    yield "works on", ", ".join(map(clean, probe.working)) or "nothing"
+    yield "version", clean(probe.version)
+    yield "kept by", clean(probe.kept_by)
+    yield "load", f"{_load(probe)} cores, {probe.disk_free / 1e9:.1f} GB free"
+    yield "clock", f"{probe.clock_offset:+.2f} s from here"
+    for agent in probe.agents:
+        yield "agent", f"{clean(agent.program)}: {clean(agent.access)}"
 
 
 class ShownHost(Value):
@@ -311,12 +296,13 @@ class ShownHost(Value):
     last_seen: str
     tunnel_since: str
     seen: Mapping[str, object]
+    """What it says of itself; empty where it cannot be reached."""
 
     @classmethod
     def of(cls, seen: SeenHost) -> ShownHost:
         found = seen.host
         return cls(found.name, found.ssh, found.slots, found.labels, _state(seen), seen.why, found.home, found.address,
-                   found.port, seen.last_seen, seen.tunnel_since, seen.data)
+                   found.port, seen.last_seen, seen.tunnel_since, asdict(seen.probe) if seen.probe is not None else {})
 
 
 # ---------------------------------------------------------------------------------------------------------- on the host

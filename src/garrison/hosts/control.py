@@ -16,12 +16,19 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from garrison import __version__
 from garrison.errors import GarrisonError
 from garrison.records import atomic
-from garrison.records.host_service import FOLDER, life_path, read_settings, read_status
+from garrison.records.host_service import (
+    FOLDER,
+    AgentOnHost,
+    HostProbe,
+    life_path,
+    read_settings,
+    read_status,
+)
 from garrison.records.identity import Identity
 from garrison.records.life_lock import is_held
 from garrison.records.names import parse_marker
@@ -30,6 +37,7 @@ from garrison.system import command, processes, systemd
 from garrison.system.clock import wait_until
 from garrison.system.command import start_detached
 from garrison.system.process_control import walk_down
+from garrison.values import replace, to_builtins
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -117,24 +125,23 @@ def stop(home: Path, environ: Mapping[str, str]) -> str:
     return "stopped"
 
 
-def probe(home: Path, environ: Mapping[str, str]) -> dict[str, Any]:
+def probe(home: Path, environ: Mapping[str, str]) -> HostProbe:
     """Return what home shows of this host."""
     from garrison.agents.presets import PRESETS
 
     status = read_status(home)
     search = {**environ, "PATH": login_path(environ)}
-    agents: list[dict[str, Any]] = []
+    agents: list[AgentOnHost] = []
     for preset in PRESETS:
-        if preset.find(search["PATH"]) and all(preset.program != known["program"] for known in agents):
-            agents.append({"program": preset.program, "ready": preset.has_access(search),
-                           "access": preset.access(search)})
-    disk = shutil.disk_usage(home)
-    return {"version": __version__, "running": is_held(life_path(home)),
-            "connected": bool(status and status.connected), "why": status.why if status else "",
-            "contact_at": status.contact_at if status else "", "state": status.state if status else "",
-            "slots": status.slots if status else 0, "working": list(status.working) if status else [],
-            "load": os.getloadavg()[0], "cores": os.cpu_count() or 1, "disk_free": disk.free, "time": time.time(),
-            "agents": agents, "kept_by": "systemd" if _unit_is_active(home, environ) else "shell"}
+        if preset.find(search["PATH"]) and all(preset.program != known.program for known in agents):
+            agents.append(AgentOnHost(preset.program, preset.has_access(search), preset.access(search)))
+    found = HostProbe(
+        time.time(), __version__, is_held(life_path(home)), load=os.getloadavg()[0], cores=os.cpu_count() or 1,
+        disk_free=shutil.disk_usage(home).free, agents=agents,
+        kept_by="systemd" if _unit_is_active(home, environ) else "shell")
+    return found if status is None else replace(
+        found, connected=status.connected, why=status.why, contact_at=status.contact_at, state=status.state,
+        slots=status.slots, working=list(status.working))
 
 
 def login_path(environ: Mapping[str, str]) -> str:
@@ -339,7 +346,7 @@ def main(argv: Sequence[str]) -> int:
             case [home, "stop"]:
                 print(stop(Path(home), os.environ))
             case [home, "probe"]:
-                print(json.dumps(probe(Path(home), os.environ)))
+                print(json.dumps(to_builtins(probe(Path(home), os.environ))))
             case [home, "guard"]:
                 return guard(Path(home))
             case _:

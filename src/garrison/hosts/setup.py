@@ -18,7 +18,7 @@ import time
 import zipfile
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from garrison import __version__, extras
 from garrison.config import read_config
@@ -28,7 +28,7 @@ from garrison.hosts import unpack
 from garrison.hosts.access import CONTROL, Completed, HostAccess, HostUnreachable, host_python
 from garrison.hosts.keeper import ensure_keeper, find_engine, find_program, host_settings, read_state
 from garrison.records import atomic, record
-from garrison.records.host_service import settings_path
+from garrison.records.host_service import HostProbe, settings_path
 from garrison.records.hosts import FOLDER as HOSTS
 from garrison.records.hosts import Host, host_path, list_hosts, read_crew, read_host, write_host
 from garrison.system import command
@@ -367,9 +367,9 @@ class HostSetup:
             except GarrisonError as error:
                 why = str(error)
             else:
-                if seen.get("connected") and seen.get("running"):
+                if seen.connected and seen.running:
                     return
-                why = str(seen.get("why") or "its service has not begun")
+                why = seen.why or "its service has not begun"
             time.sleep(0.3)
         own = read_config(self.home).hosts()
         needed = f"put the keys tls_… of [hosts] into {host.home}/config.toml there; " \
@@ -427,7 +427,7 @@ def control(access: HostAccess, host: Host, verb: str, *, timeout: float) -> Com
     return access.run([host_python(host), "-P", "-c", CONTROL, host.home, verb], timeout=timeout)
 
 
-def probe(access: HostAccess, host: Host, timeout: float = CHECK_SECONDS) -> dict[str, Any]:
+def probe(access: HostAccess, host: Host, timeout: float = CHECK_SECONDS) -> HostProbe:
     """Return what a host says of itself, with the offset of its clock; GarrisonError if it says nothing usable."""
     before = time.time()
     done = control(access, host, "probe", timeout=timeout)
@@ -436,11 +436,10 @@ def probe(access: HostAccess, host: Host, timeout: float = CHECK_SECONDS) -> dic
         why = done.message or "its garrison does not run"
         raise GarrisonError(f"{access.place}: {why}")
     try:
-        seen = json.loads(done.out)
-        seen["clock_offset"] = float(seen["time"]) - (before + after) / 2
-    except (ValueError, KeyError, TypeError):
+        seen = record.from_data(HostProbe, json.loads(done.out))
+    except ValueError:
         raise GarrisonError(f"{access.place}: its garrison gave no usable answer") from None
-    return dict(seen)
+    return replace(seen, clock_offset=seen.time - (before + after) / 2)
 
 
 def _stop_service(access: HostAccess, host: Host) -> None:

@@ -59,6 +59,40 @@ class HostStatus(Value):
     """Attempts in work, as run/node/number."""
 
 
+class AgentOnHost(Value):
+    """An agent's program that a host has."""
+
+    program: str
+    ready: bool = False
+    """True if it has a key or a log-in."""
+    access: str = ""
+    """That, in words."""
+
+
+class HostProbe(Value):
+    """What a host says of itself when it is asked (`hosts/control.py probe`)."""
+
+    time: float
+    """Its clock, in seconds since 1970."""
+    version: str = ""
+    running: bool = False
+    """True if its service runs."""
+    connected: bool = False
+    why: str = ""
+    contact_at: str = ""
+    state: str = ""
+    slots: int = 0
+    working: list[str] = msgspec.field(default_factory=list)
+    load: float = 0.0
+    cores: int = 1
+    disk_free: int = 0
+    agents: list[AgentOnHost] = msgspec.field(default_factory=list)
+    kept_by: str = ""
+    """`systemd`, or `shell`."""
+    clock_offset: float = 0.0
+    """Seconds that its clock is ahead, as whoever asks finds out."""
+
+
 ANY_QUEUE = "any"
 """Queue that every host serves."""
 

@@ -295,7 +295,7 @@ def remove_old_record(path: Path) -> None:
     if _is_used(path):
         raise Refused(f"{path} is used by a process; it was not removed")
     if path.is_dir() and not path.is_symlink():
-        if path.parent.name == WORKTREES:
+        if path.parent.name == WORKTREES:  # before the record, which alone says that there is a worktree
             _remove_worktree(path.name)
         untrusted.remove_tree(path)
     else:

@@ -65,6 +65,7 @@ def begin(home: Path, request: str, words: Sequence[str], text: str, repo: str, 
             return record.decode(RequestedRun, data, path)
         begun = RequestedRun(request, f"{to_run_stem(name)}-{digest[:6]}", list(words), repo, text)
         atomic.write(path, record.encode(begun))
+    # A kill here leaves a request that begins nothing: `find` calls it lost after a minute, and never begins it twice.
     start_worker("garrison.mcp.beginnings", path.with_suffix(".log"), str(home), str(path))
     return begun
 
@@ -111,7 +112,7 @@ def perform(home: Path, path: Path) -> None:
         begun = record.decode(RequestedRun, data, path)
         problem, said = ("", "") if begun.said else _run(home, begun)
         with atomic.locked(home / FOLDER / "lock"):
-            begun = record.decode(RequestedRun, atomic.read(path) or data, path)
+            begun = record.decode(RequestedRun, atomic.read(path) or data, path)  # `cancel` may have written meanwhile
             if problem or said:
                 atomic.write(path, record.encode(replace(begun, problem=problem, said=said)))
         if begun.is_cancelled and not problem:

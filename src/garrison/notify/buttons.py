@@ -57,7 +57,7 @@ def press(home: Path, token: str, now: float) -> tuple[Buttons, str]:
                   None) if found is not None else None
     if match is None or found is None or answer is None:
         raise NotFound("this button was pressed already, or its question is over; open the page to see it")
-    try:
+    try:  # of two presses at once one removes the file; a kill after that costs the button, and answers nothing
         _path(home, match[1]).unlink()  # the other answers of the question go with it
     except FileNotFoundError:
         raise NotFound("this button was pressed already, or its question is over; open the page to see it") from None

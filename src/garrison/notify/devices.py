@@ -224,7 +224,7 @@ def revoke(home: Path, name: str) -> Device:
         if device is None:
             raise NotFound(f"no device is called {name!r:.60}; `garrison serve --devices` lists them")
         (_folder(home) / f"{device.id}.json").unlink()
-        atomic.sync_directory(_folder(home))
+        atomic.sync_directory(_folder(home))  # a power cut must not bring a revoked device back
     return device
 
 
@@ -241,6 +241,7 @@ def forget_endpoint(home: Path, id: str, endpoint: str) -> None:
     """Forget where messages to a device went, since its push service says that this is over."""
     with _locked(home):
         device = read_device(home, id)
+        # Read under the lock: the device may have subscribed again while the message was on its way.
         if device is not None and device.push is not None and device.push.endpoint == endpoint:
             _write(home, replace(device, push=None))
 

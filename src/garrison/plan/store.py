@@ -100,7 +100,7 @@ class Plans:
             name = f"{to_run_stem(made.goal)}-{secrets.token_hex(2)}"
             folder = self.folder(name)
             atomic.make_directory(folder.parent)
-            try:
+            try:  # the folder claims the id: two plans of one goal at once get two
                 folder.mkdir(mode=0o700)
             except FileExistsError:
                 continue

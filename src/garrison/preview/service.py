@@ -231,6 +231,7 @@ class Preview:
         await self._gateway.listen(sockets, _tls_context(address.tls) if address.tls is not None else None)
         url = f"{rules.origin}/" if rules is not None else f"{address.shown}:{port}"
         own = processes.probe(os.getpid())
+        # Recorded once it listens: whoever reads the record may connect.
         self._record = record_path(self._home, wanted, listener.port, address)
         atomic.make_directory(self._record.parent)
         atomic.write(self._record, record.encode(OpenPreview(
@@ -244,7 +245,7 @@ class Preview:
             self._tell(f"it was opened; for another browser: {address}")
 
     async def _close(self) -> None:
-        if self._record is not None:
+        if self._record is not None:  # before the connections end, so that nobody is led to a preview that closes
             self._record.unlink(missing_ok=True)
         if self._gateway is not None:
             await self._gateway.close()

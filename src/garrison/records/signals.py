@@ -150,6 +150,7 @@ def post(home: Path, signal: Signal, number: int | None = None) -> Path:
     """
     folder = atomic.make_directory(inbox_path(home, signal.recipient))
     name = file_name(signal, next(_counter) if number is None else number)
+    # A sender that was killed sends again under the same number: what was taken meanwhile must not be applied twice.
     if number is not None and (folder / "taken" / name).exists():
         return folder / "taken" / name
     atomic.write(folder / name, record.encode(signal))
@@ -191,6 +192,7 @@ def acknowledge(path: Path) -> None:
 
 def refuse(path: Path, reason: str) -> None:
     """Move a signal to `refused/`, with the reason in a file alongside it."""
+    # The reason first: a kill leaves the signal in the inbox, and it is refused again, never without a reason.
     folder = atomic.make_directory(path.parent / "refused")
     atomic.write(folder / f"{path.name}.reason", (reason + "\n").encode(), durable=False)
     _move(path, "refused")
@@ -198,7 +200,7 @@ def refuse(path: Path, reason: str) -> None:
 
 def _move(path: Path, where: str) -> None:
     folder = atomic.make_directory(path.parent / where)
-    try:
+    try:  # not synced: after a power cut it is pending again, and whoever applies signals knows those it has applied
         path.rename(folder / path.name)
     except FileNotFoundError:
         return

@@ -146,5 +146,5 @@ def test_what_is_not_on_the_disk_is_told_and_not_printed(
     printer = LogPrinter()
     assert printer.print_from(log, 0) == printer.print_from(log, 1 << 41) == 1 << 41
     shown = capsysbinary.readouterr().out
-    assert shown.startswith(b"begin\n[") and b"here]\none\ntwo\n[" in shown and len(shown) < 200
+    assert shown.startswith(b"begin\n[") and b"omitted]\none\ntwo\n[" in shown and len(shown) < 200
     assert tail_offset(log, 3) > (1 << 41) - (100 << 20)

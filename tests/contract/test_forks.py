@@ -114,8 +114,9 @@ def test_a_copy_ends_as_its_program_does(folder: Path) -> None:
     {"before": "Path('program.py').resolve(); forks._loaded_since = os.stat(forks.__file__).st_ctime"},
     {"before": "forks._PR_SET_MM_MAP_SIZE = 0"},
     {"before": "forks._PR_SET_MM_MAP = 0"},
+    {"before": "sys.settrace(lambda *_: None)"},
     {"flags": ["-B"]},
-], ids=["threads", "locale", "python", "upgrade", "old kernel", "refused", "unsafe path"])
+], ids=["threads", "locale", "python", "upgrade", "old kernel", "refused", "traced", "unsafe path"])
 def test_what_would_differ_from_a_new_interpreter_is_started_in_one(folder: Path, words: dict[str, Any]) -> None:
     told, seen = start(folder, **words)
     assert seen["parent"] is None

@@ -179,9 +179,10 @@ def announce_detached(run: str, pid: int, *, as_json: bool) -> None:
         click.echo(f"run {run} works in the background\n{how_to_follow(run)}")
 
 
-def start_detached(runtime: Runtime, launch_: Launch, options: list[str], steps: int | None = None) -> int:
+def start_detached(runtime: Runtime, launch_: Launch, options: list[str], steps: int | None = None, *,
+                   is_followed: bool = False) -> int:
     """Start the run's launcher in the background, wait until it is active, and return its pid."""
-    pid = launching.spawn_launcher(runtime, launch_, options, steps)
+    pid = launching.spawn_launcher(runtime, launch_, options, steps, is_followed=is_followed)
     key = launcher_key(launch_.run_id)
     wait_until(lambda: _status(runtime, key) != "starting", runtime.timing.spawn_deadline)
     return pid

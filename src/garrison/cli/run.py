@@ -120,7 +120,7 @@ def run(words: tuple[str, ...], file: Path | None, tasks: Path | None, section: 
         return None
     if serve:
         serve_page(runtime, created.run_id)
-    pid = start_detached(runtime, created, ["--json"] if as_json else [])
+    pid = start_detached(runtime, created, ["--json"] if as_json else [], is_followed=not detach)
     if detach:
         announce_detached(created.run_id, pid, as_json=as_json)
         return None

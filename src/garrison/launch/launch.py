@@ -235,10 +235,13 @@ def move_run(runtime: Runtime, run: str, git: Git) -> None:
         run_records.save(files.launch, replace(saved, repo=str(git.root)))
 
 
-def spawn_launcher(runtime: Runtime, launch: Launch, options: list[str], steps: int | None = None) -> int:
+def spawn_launcher(runtime: Runtime, launch: Launch, options: list[str], steps: int | None = None, *,
+                   is_followed: bool = False) -> int:
     """Start the launcher in its own session, with its output in the run's launch.log; return its pid.
 
-    `steps`: visits of nodes that the flow of a resumed run may make from now on.
+    Args:
+        steps: visits of nodes that the flow of a resumed run may make from now on.
+        is_followed: this process stays to follow the run, so a copy of it costs less than a new interpreter.
     """
     prefix = systemd_scope(runtime)
     identity = _lease_with_requests(runtime, launch, options, steps)
@@ -246,7 +249,8 @@ def spawn_launcher(runtime: Runtime, launch: Launch, options: list[str], steps: 
     log = runtime.files(launch.run_id).process_log("launch")
     atomic.make_directory(log.parent)
     log_retention.shorten_log(log)
-    child = runtime.processes.spawn([*prefix, *argv], env=env, cwd=str(runtime.home), log=log)
+    start = runtime.processes.start if is_followed else runtime.processes.spawn
+    child = start([*prefix, *argv], env=env, cwd=str(runtime.home), log=log)
     child.close()
     return child.pid
 

@@ -43,14 +43,37 @@ _UNCHANGED = 0xFFFFFFFF << 32
 """Last word of that structure: no auxiliary vector, no other program file."""
 _STAT_FIELDS = (26, 27, 45, 46, 47, 0, 28)
 """Fields of /proc/PID/stat in the order of that structure: code, data, start of the heap, its end (in none), stack."""
+_START_FIELD = 22
+"""Field with the time of its start."""
 _AT_START = ("PYTHON", "LD_", "LC_", "LANG", "TZ", "MALLOC_", "GLIBC_")
 """Beginnings of the names of variables that a program reads when it starts, and never again."""
 _OURS = 4
 """Words that the command lines of all programs of garrison's begin with (`machine.module_argv`)."""
-_loaded_since = time.time()
-"""When this process, or the one that it is a copy of, began to load modules."""
+
+
+def _begun() -> float:
+    """Return when this process was started, in seconds since 1970."""
+    with open("/proc/self/stat", "rb") as file:  # noqa: PTH123  # of /proc
+        ticks = int(file.read().rpartition(b")")[2].split()[_START_FIELD - 3])
+    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + ticks / os.sysconf("SC_CLK_TCK")
+
+
+_loaded_since = _begun()
+"""When this process, or the one that it is a copy of, was started: it has loaded its modules since then."""
+
+
+def _starts_with_scripts() -> bool:
+    """Return whether modules are looked for in the folder of Python's own scripts first, as in the command `garrison`.
+    """
+    return sys.path[:1] == [os.path.dirname(sys.executable)]  # noqa: PTH120  # as Python writes it
+
+
+_has_safe_path = bool(sys.flags.safe_path) or _starts_with_scripts()
+"""True if no module of ours is looked for in the working directory, nor in the folder of a script that is not ours."""
 _of_parent: list[object] = []
 """Objects of the parent's that must not be freed."""
+_THRESHOLDS = (700, 10, 10)
+"""Python's own, for `gc.set_threshold`; a command of garrison's has others."""
 
 
 def start(argv: Sequence[str], *, env: Mapping[str, str], cwd: str | Path, log: Path) -> Child:
@@ -75,7 +98,8 @@ def load(module: str) -> None:
 def is_possible() -> bool:
     """Return whether a copy of this process would be what a new interpreter is."""
     has_threads = len(os.listdir("/proc/self/task")) > 1  # noqa: PTH208  # names only
-    return bool(sys.flags.safe_path) and not has_threads and _can_show() and not _is_upgraded()
+    is_traced = sys.gettrace() is not None or sys.getprofile() is not None  # a tracer saves nothing at `os._exit`
+    return _has_safe_path and not (has_threads or is_traced) and _can_show() and not _is_upgraded()
 
 
 def _at_start(environ: Mapping[str, str]) -> dict[str, str]:
@@ -142,9 +166,12 @@ def _become(argv: Sequence[str], env: Mapping[str, str], cwd: str | Path, output
         _show(argv, env)
         os.environ.clear()
         os.environ.update(env)
+        if _starts_with_scripts():
+            del sys.path[0]
         module, words = program_of(argv)
         sys.argv, sys.orig_argv = ["-c", *words], list(argv)
         sys.missing_since = time.monotonic()  # type: ignore[attr-defined]
+        gc.set_threshold(*_THRESHOLDS)
         gc.freeze()
         gc.enable()
         with suppress(BrokenPipeError):  # the parent was killed: its successor adopts what it has started

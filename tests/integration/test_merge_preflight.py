@@ -10,8 +10,9 @@ from merge_support import World, check, git, leave_daemon
 
 from garrison.errors import PreflightRed, Refused
 from garrison.merge.config import QueueConfig
-from garrison.merge.preflight import foreign_imports, preflight, pythons
+from garrison.merge.preflight import FOREIGN, foreign_imports, preflight, pythons
 from garrison.merge.queue import MergeQueue
+from garrison.merge.records import VerdictGiven
 from garrison.system import processes
 from garrison.system.environment import child_environment
 
@@ -42,6 +43,32 @@ def test_a_green_preflight_is_reused_for_the_identical_tree(tmp_path):
     assert world.entry("two").status == "landed"
     assert world.gates() == 1
     check(world)
+
+
+def test_the_gate_that_a_landing_has_passed_is_not_repeated_by_a_launch(tmp_path):
+    """But after one that tested less, and after a pre-flight that allowed what another launch must not rely on."""
+    world = World(tmp_path)
+
+    def launch(**options):
+        lines = []
+        preflight(world.queue, world.config, trees=world.trees, environment=world.environment, recent=3600.0,
+                  progress=lines.append, **options)
+        return world.gates(), "not repeated" in lines[-1]
+
+    assert launch() == (1, False)
+    git(world.repo, "checkout", "-q", "--detach")
+    world.branch("one", {"one.txt": "1\n"})
+    world.enqueue("one")
+    world.drain()
+    assert (world.entry("one").status, world.gates()) == ("landed", 2)
+    assert launch() == (2, True)
+
+    tree, key = world.queue.git.tree_of("main"), world.config.verdict_key(world.environment)
+    partial = VerdictGiven(("one",), "entry", tree, key, "green", "", "", gates=("python",))
+    world.queue.append(partial, sync=True)
+    assert launch() == (3, False)
+    world.queue.record_green(tree, key, FOREIGN)
+    assert launch() == (4, False)
 
 
 def test_a_preflight_runs_outside_every_checkout_and_reports_its_stages(world):

@@ -75,7 +75,7 @@ def preflight(queue: MergeQueue, config: QueueConfig, *, trees: Path, environmen
     Args:
         trees: folder of the gate slots.
         environment: environment of the gate, without the variables named in `held_back`.
-        recent: seconds for which a green pre-flight of the same tree, gate, set-up and environment counts.
+        recent: seconds for which a green pre-flight or landing of the same tree, gate, set-up and environment counts.
         limit_option: option of the command that set the time limits, to name in a reason.
         progress: called with a line for each stage.
     """
@@ -92,7 +92,7 @@ def preflight(queue: MergeQueue, config: QueueConfig, *, trees: Path, environmen
     has_gate = bool(config.gate) and not config.no_gate
     tree = queue.git.tree_of(commit)
     files = "" if config.no_gate else list_targets_files(queue.git, commit, config.gate_from_target)
-    age = queue.seconds_since_preflight(tree, config.verdict_key(environment, files)) if has_gate and recent else None
+    age = queue.seconds_since_passed(tree, config.verdict_key(environment, files)) if has_gate and recent else None
     if age is not None and 0 <= age <= recent:
         report(f"pre-flight: gate on {queue.target} ({commit[:10]}) passed {format_age(age)} ago; not repeated")
         queue.resume_own_pause("pre-flight passed")

@@ -369,17 +369,19 @@ class MergeQueue:
         with self.locked():
             self.append(records.VerdictGiven((), "preflight", tree, key, "green", note, ""), sync=True)
 
-    def seconds_since_preflight(self, tree: str, key: str) -> float | None:
-        """Return how long ago a tree passed a pre-flight; None if its last verdict is another one, or has a note."""
+    def seconds_since_passed(self, tree: str, key: str) -> float | None:
+        """Return how long ago a tree passed a pre-flight, or the whole gate as it landed; None if its last verdict is
+        another one, or if the last pre-flight with this key allowed what a launch must not rely on."""
         if (tree, key) not in self.state.green:
             return None
-        of_tree = (entry for entry in reversed(journal.read_all(self.path)) if entry.kind == records.VerdictGiven.kind
-                   and (entry.data.get("tree"), entry.data.get("command")) == (tree, key))
-        last = next(of_tree, None)
-        if last is None or last.data.get("reason"):
+        of_key = [entry for entry in journal.read_all(self.path)
+                  if entry.kind == records.VerdictGiven.kind and entry.data.get("command") == key]
+        before = next((entry for entry in reversed(of_key) if entry.data.get("of") == "preflight"), None)
+        last = next((entry for entry in reversed(of_key) if entry.data.get("tree") == tree), None)
+        if last is None or before is None or before.data.get("reason"):
             return None
-        is_preflight = (last.data.get("of"), last.data.get("result")) == ("preflight", "green")
-        return self.clock.time() - from_iso(last.at) if is_preflight else None
+        is_green = last.data.get("result") == "green" and not last.data.get("gates")
+        return self.clock.time() - from_iso(last.at) if is_green else None
 
     def notice_undone(self) -> None:
         """Record the landings that a target which somebody has moved no longer has, and those that it has again.

@@ -162,7 +162,8 @@ class Slot:
         self.memory = SlotMemory(job=self.memory.job, clean=self.memory.clean)
 
     def _check_out(self, commit: str, patterns: tuple[str, ...]) -> None:
-        if not (self.path / ".git").exists():
+        is_new = not (self.path / ".git").exists()
+        if is_new:
             self._remove_files()  # `add_worktree` would keep what a killed removal left, under another name
             self.git.add_worktree(self.path, None, commit)
         self._restore_link()
@@ -176,7 +177,7 @@ class Slot:
         if self.memory.clean != "none":
             if before != self.git.tree_of(commit):
                 self._restore_setup_output()
-            if not is_clean or layer is not None or self.memory.made:
+            if not (is_new or is_clean) or layer is not None or self.memory.made:
                 self._clean(patterns)
         self.git.check_out(self.path, commit)
         self.notes = worktree_files.complete_worktree(self.git, self.path, force=True,

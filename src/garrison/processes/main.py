@@ -13,7 +13,6 @@ import os
 import signal
 import sys
 import time
-import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -283,6 +282,8 @@ def describe_fault(error: Exception) -> str:
     """Return an unexpected error in one line: the machine's error, or the line of garrison's code."""
     if isinstance(error, OSError) and error.filename:
         return f"{error.strerror}: {error.filename}; fix that, then try again"
+    import traceback
+
     frames = traceback.extract_tb(error.__traceback__)
     where = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "an unknown place"
     return f"internal error ({type(error).__name__}: {error}, {where}); GARRISON_DEBUG=1 shows the traceback"

@@ -39,6 +39,8 @@ def test_a_death_during_a_tool_call_is_resumed_with_its_history(scene, who):
     wait_for("the tool runs", lambda: sleepers(place))
     wait_for("its call is in the transcript, which the CLI writes in its own time", lambda: any(
         "I write a." in path.read_text() for path in place.folder.rglob("projects/**/*.jsonl")))
+    wait_for("it is in the stream, which the connection writes once the CLI has told it", lambda: any(
+        "sleep 987" in path.read_text() for path in place.home.rglob("claude/stream.jsonl")))
     old = sleepers(place)
     if who == "orchestrator":
         place.kill("orchestrator-a")

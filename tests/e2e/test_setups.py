@@ -34,6 +34,9 @@ def test_a_set_up_runs_once_for_all_worktrees_and_again_when_asked(place: Place)
     both, one = place.graph(commit("a", take), commit("b", take)), place.graph(commit("a", take), name="one")
     gate = "test -s node_modules/stamp && rm -r node_modules && mkdir ~/.cache/baz"
     for run, graph, more in (("r1", both, ()), ("r2", one, ()), ("r3", one, ("--fresh-setup",))):
+        (place.repo / "of-the-user").write_text(run)  # the gate has not passed on this tree yet
+        git(place.repo, "add", "of-the-user")
+        git(place.repo, "commit", "-qm", "of the user")
         child = place.launch(graph, run, "--setup", setup, *more, gate=gate)
         assert place.finish(child, run) == 0, place.logs()
     assert len(stamps(place, "r1")) == 1

@@ -61,13 +61,13 @@ def run_command(home: Path, words: Sequence[str], seconds: float, *, cwd: str, t
 
 
 class RunBegun(Value):
-    """What a command that was to begin a run has come to."""
+    """Result of a command that should begin a run."""
 
     runs: tuple[str, ...] = ()
     problem: str = ""
     """Why it began none, '' if it did, or had nothing to begin."""
     is_launching: bool = False
-    """Whether the command of a predecessor, which died, is launching the run."""
+    """True if the command of a predecessor, which died, is launching the run."""
 
 
 def begin_run(home: Path, run_id: str, words: Sequence[str], seconds: float, *, cwd: str, text: str | None = None,

@@ -372,7 +372,7 @@ class _Survey(NamedTuple):
     altered: str
     """A tracked file or folder that its owner may not use, with its mode; '' if there is none."""
     is_clean: bool
-    """Whether there is nothing but tracked files and their folders."""
+    """True if there is nothing but tracked files and their folders."""
 
 
 def _survey(root: Path, tracked: Collection[str]) -> _Survey:

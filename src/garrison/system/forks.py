@@ -43,8 +43,6 @@ _UNCHANGED = 0xFFFFFFFF << 32
 """Last word of that structure: no auxiliary vector, no other program file."""
 _STAT_FIELDS = (26, 27, 45, 46, 47, 0, 28)
 """Fields of /proc/PID/stat in the order of that structure: code, data, start of the heap, its end (in none), stack."""
-_START_FIELD = 22
-"""Field with the time of its start."""
 _AT_START = ("PYTHON", "LD_", "LC_", "LANG", "TZ", "MALLOC_", "GLIBC_")
 """Beginnings of the names of variables that a program reads when it starts, and never again."""
 _OURS = 4
@@ -53,9 +51,9 @@ _OURS = 4
 
 def _begun() -> float:
     """Return when this process was started, in seconds since 1970."""
-    with open("/proc/self/stat", "rb") as file:  # noqa: PTH123  # of /proc
-        ticks = int(file.read().rpartition(b")")[2].split()[_START_FIELD - 3])
-    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + ticks / os.sysconf("SC_CLK_TCK")
+    me = processes.probe(os.getpid())
+    assert me is not None
+    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + me.ticks / processes.TICKS_PER_SECOND
 
 
 _loaded_since = _begun()

@@ -70,12 +70,8 @@ def _measure(git: Commits, base: str, commit: str) -> str:
         try:
             objects = run_git(folder, "rev-list", "--objects", "--no-object-names", "--filter=blob:none", commit,
                               *(["--not", base] if base else [])).decode().split()
-            _count_files(folder, base, commit)
-            lines = _compare(folder, base, commit)
-            blobs = _count_blobs(lines)
-            sizes = _sizes_of(folder, [*objects, *blobs])
-            _check_sizes(objects, sizes)
-            _check_content(commit, blobs, sizes[len(objects):])
+            check_objects(folder, objects)
+            lines = check_checkout(folder, base, commit)
         except Excess as error:
             return error.what
     if len(lines) <= MAX_KEPT:  # who looks at the commit next asks what it changes
@@ -105,14 +101,22 @@ def quote_in_list(path: Path) -> str:
 
 def check_objects(folder: Path, names: Sequence[str]) -> None:
     """Refuse an object of which git makes more in memory than any honest one needs."""
-    _check_sizes(names, _sizes_of(folder, names))
+    for name, (kind, size) in zip(names, _sizes_of(folder, names), strict=True):
+        if size > MAX_OBJECT.get(kind, size):
+            raise Excess(f"the {kind} {name[:10]} has {size / (1 << 20):.1f} MiB, more than "
+                         f"{MAX_OBJECT[kind] >> 20} MiB")
 
 
-def check_checkout(folder: Path, base: str, commit: str) -> None:
-    """Refuse a commit whose checkout has more files, levels or content than a repository may gain at once."""
+def check_checkout(folder: Path, base: str, commit: str) -> list[tuple[bytes, bytes]]:
+    """Refuse a commit whose checkout has more files, levels or content than a repository may gain at once; return git's
+    raw lines on the files that it changes, each with its path."""
     _count_files(folder, base, commit)
-    blobs = _count_blobs(_compare(folder, base, commit))
-    _check_content(commit, blobs, _sizes_of(folder, list(blobs)))
+    lines = _compare(folder, base, commit)
+    blobs = _count_blobs(lines)
+    content = sum(size * times for (_, size), times in zip(_sizes_of(folder, list(blobs)), blobs.values(), strict=True))
+    if content >> 20 > MAX_CHECKOUT >> 20:
+        raise Excess(f"{commit[:10]} has more than {MAX_CHECKOUT >> 20:,} MiB of new content")
+    return lines
 
 
 def _count_files(folder: Path, base: str, commit: str) -> None:
@@ -152,19 +156,6 @@ def _sizes_of(folder: Path, names: Sequence[str]) -> list[tuple[str, int]]:
                       text="".join(f"{name}\n" for name in names).encode()) if names else b""
     fields = (line.partition(" ") for line in listing.decode().splitlines())
     return [(kind, int(size) if size.isdigit() else 0) for kind, _, size in fields]
-
-
-def _check_sizes(names: Sequence[str], sizes: Sequence[tuple[str, int]]) -> None:
-    for name, (kind, size) in zip(names, sizes, strict=False):
-        if size > MAX_OBJECT.get(kind, size):
-            raise Excess(f"the {kind} {name[:10]} has {size / (1 << 20):.1f} MiB, more than "
-                         f"{MAX_OBJECT[kind] >> 20} MiB")
-
-
-def _check_content(commit: str, blobs: Mapping[str, int], sizes: Sequence[tuple[str, int]]) -> None:
-    content = sum(size * times for (_, size), times in zip(sizes, blobs.values(), strict=True))
-    if content >> 20 > MAX_CHECKOUT >> 20:
-        raise Excess(f"{commit[:10]} has more than {MAX_CHECKOUT >> 20:,} MiB of new content")
 
 
 class _TooManyFiles(Exception):

@@ -40,6 +40,8 @@ class Backoff(Value):
     def delay(self, failure: int, fraction: float = 0.0) -> float:
         """Return the seconds to wait after the n-th consecutive failure; `fraction` (0 to 1) chooses the jitter."""
         low, high = self.jitter
+        # 64 doublings are longer than anything waits; 2.0 ** 1024, which a snapshot that fails for days would reach,
+        # raises OverflowError.
         grown = self.first * self.factor ** min(max(failure, 1) - 1, 64)
         return float(min(self.cap, grown * (low + (high - low) * fraction)))
 

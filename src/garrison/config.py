@@ -125,6 +125,7 @@ def _seconds(name: str, text: str) -> float:
         value = float(text)
     except ValueError:
         value = -1.0
+    # Also refuses nan and infinity, which float() reads: every comparison with nan is false.
     if not 0 < value < 1e7:
         raise UsageError(f"GARRISON_{name.upper()}={text!r} should be a number of seconds above 0")
     return value
@@ -366,7 +367,7 @@ class PullRequestOptions(Value):
         """Return whether what somebody writes reaches an agent: a stranger's words would steer it."""
         if isinstance(self.trust, str):
             return can_write or self.trust == "all"
-        return author.casefold() in map(str.casefold, self.trust)
+        return author.casefold() in map(str.casefold, self.trust)  # no forge tells log-ins apart by case
 
 
 class LaunchConfig(Value):
@@ -520,6 +521,7 @@ class ConfigFile(Value):
         """Return the agent profiles; UsageError if they are malformed."""
         agents = self.table.below("agents")
         return [parse_agent(agents.below(name)) for name, table in agents.require(("NAME = {…}",)).items()
+                # `turns = 3` is a setting of all agents; `[agents.turns]` is a profile that somebody called so.
                 if name not in AGENTS_KEYS or isinstance(table, dict)]
 
     def services(self) -> dict[str, ServiceConfig]:

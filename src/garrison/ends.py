@@ -52,6 +52,8 @@ class End(Value):
         """Return the number of the signal that ended it, Ctrl-C's included, or its shell's command; 0 for none."""
         if self.timed_out or self.code is None:
             return 0
+        # A shell reports a command's signal as 128 + its number. Real-time signals (160 and up) are left out: so high a
+        # code is more likely the program's own, such as the 255 of ssh.
         return -self.code if self.code < 0 else self.code - 128 if 128 < self.code < 128 + 32 else 0
 
     @property

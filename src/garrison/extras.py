@@ -31,6 +31,7 @@ class Extra(Value):
 
     @property
     def is_installed(self) -> bool:
+        # find_spec imports nothing: importing the Claude SDK takes a second.
         return find_spec(self.libraries[0]) is not None
 
 
@@ -63,6 +64,7 @@ def explain(error: ImportError) -> MissingExtra | None:
     """Return the refusal for an import that failed because an extra is not installed; None for any other."""
     package = (error.name or "").partition(".")[0]
     names = [name for name, extra in EXTRAS.items() if package in extra.libraries]
+    # A package that is there and still fails to import is broken or too old: installing its extra would not help.
     if not names or not isinstance(error, ModuleNotFoundError) or find_spec(package) is not None:
         return None
     name = next((name for name in names if not EXTRAS[name].is_installed), names[0])
@@ -144,6 +146,8 @@ def _read_source() -> Mapping[str, Any]:
 
 def _requirement(extras: str, source: Mapping[str, Any]) -> tuple[str, bool]:
     """Return garrison with these extras as installers take it, from where it came, and whether it is editable."""
+    # PEP 610: `dir_info` for a folder, `vcs_info` for a repository, neither for a wheel; from an index there is no
+    # file.
     url = str(source.get("url", ""))
     if "dir_info" in source:
         return f"{unquote(urlsplit(url).path)}[{extras}]", bool(source["dir_info"].get("editable"))

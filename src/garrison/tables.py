@@ -85,6 +85,7 @@ def settings_by_key(keys: Iterable[Word], read: Reader[T]) -> Mapping[Word, T]:
 def _settings_of(record: type[Any]) -> Iterator[tuple[str, _Setting]]:
     """Yield the fields of a record that a table sets, in their order."""
     defaults = record.__struct_defaults__
+    # As with a function's parameters, the defaults are those of the last fields.
     for name, default in zip(record.__struct_fields__[-len(defaults):] if defaults else (), defaults, strict=True):
         if isinstance(made := getattr(default, "factory", None), _Setting):
             yield name, made
@@ -200,6 +201,7 @@ class Table(Value):
         """Return the whole file with a key set to a text, and all else as it is; None if its form does not allow it."""
         *above, key = keys
         line, lines = f'{key} = "{value}"', self.text.splitlines()
+        # TOML allows blanks and either kind of quotes in the keys of a header.
         name = r"\s*\.\s*".join(rf"(?:{each}|\"{each}\"|'{each}')" for each in map(re.escape, above))
         header = next((number for number, each in enumerate(lines)
                        if re.fullmatch(rf"\s*\[\s*{name}\s*\]\s*(#.*)?", each)), None)
@@ -211,6 +213,8 @@ class Table(Value):
             lines += [*([""] if lines else []), f"[{'.'.join(above)}]", line]
         text, wanted = "\n".join([*lines, ""]), deepcopy(self.values)
         try:
+            # The edit was made by lines, which know no multi-line strings, inline tables or dotted keys. The new text
+            # counts only if it means exactly the old table with this one key.
             reduce(lambda table, each: table.setdefault(each, {}), above, wanted)[key] = value
             return text if Table.parse(self.file, text.encode()).values == wanted else None
         except (UsageError, AttributeError, TypeError):
@@ -229,6 +233,7 @@ def _lines(text: str) -> Mapping[tuple[str, ...], int]:
     import tomllib
 
     lines, found, begin = text.splitlines(keepends=True), dict[tuple[str, ...], int](), 1
+    # Every prefix is parsed, not every line: only the parser knows where a multi-line string or array ends.
     for end in range(1, min(len(lines), MAX_LINES) + 1):
         try:
             table = tomllib.loads("".join(lines[:end]))
@@ -333,6 +338,7 @@ def number(what: str, low: float, high: float = 1e9, *, above: bool = False) -> 
 
 
 def whole(low: int, high: int = 10**9, what: str = "a whole number") -> Reader[int]:
+    # `from 1` is said as `above 0`.
     return lambda value: int(_bounded(value, (int,), what, low - (low == 1), high, low == 1))
 
 
@@ -355,6 +361,7 @@ def as_amount(value: object) -> float:
 
 
 def _bounded(value: object, kinds: tuple[type[float], ...], what: str, low: float, high: float, above: bool) -> float:
+    # To Python, true is the number 1.
     if isinstance(value, bool) or not isinstance(value, kinds) or not low <= value <= high or (above and value == low):
         most = (" and at most" if above else " to") + f" {high:.0f}" if high < 1e9 else ""
         raise ValueError(f"{what} {'above' if above else 'from'} {low:g}{most}")
@@ -364,6 +371,7 @@ def _bounded(value: object, kinds: tuple[type[float], ...], what: str, low: floa
 def or_none(read: Reader[T]) -> Reader[T | None]:
     """Return the reader of a limit that can be switched off."""
     def read_limit(value: object) -> T | None:
+        # TOML has no null.
         if value is False or (isinstance(value, str) and value.strip().lower() == "none"):
             return None
         try:

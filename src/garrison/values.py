@@ -53,6 +53,8 @@ def _plain(value: object) -> str | dict[object, object]:
     if isinstance(value, Path):
         return str(value)
     if isinstance(value, str):
+        # msgspec takes exact strings alone, no message that knows its place in a file; str() might call a method of its
+        # class.
         return str.__str__(value)
     if isinstance(value, Mapping):
         return dict(value)

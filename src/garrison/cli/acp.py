@@ -67,6 +67,7 @@ def acp(context: click.Context, home: str | None, *, plain: bool) -> None:
     extras.require("acp", "`garrison acp`")
     if sys.stdin.isatty():
         raise UsageError("an editor starts this; `garrison acp install --client zed` prints its settings")
+    # asyncio's pipe transports refuse regular files with a ValueError, since epoll cannot watch them.
     if any(stat.S_ISREG(os.fstat(descriptor).st_mode) for descriptor in (0, 1)):
         raise UsageError("standard input and output are pipes to an editor here, and not files")
     from garrison.acp.server import serve  # the protocol's library takes half a second

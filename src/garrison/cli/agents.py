@@ -172,6 +172,7 @@ def unpark(name: str, run: str | None, home: str | None) -> None:
     store = resolve.open_store(home)
     target, chosen = _resolve_parkable(store, name, run)
     state = resolve.state_of(store, chosen)
+    # A park that no guardian has read yet counts: both signals are read in the order in which they were posted.
     if target not in state.held and not find_parked(state, target) and not _has_pending_park(store, chosen, target):
         raise Refused(f"{target} of run {chosen} is not parked; `garrison status {chosen}` shows what it does")
     has_guardian = _signal_guardian(store, chosen, UnparkNode(target))
@@ -273,6 +274,7 @@ def retry(node: str, run: str | None, home: str | None) -> None:
     if objection := objection_to_retry(state, chosen, node):
         raise Refused(f"{node} of run {chosen} cannot be retried: {objection}")
     attempt = state.nodes[node].attempt
+    # The id names the attempt that failed: typed twice, the command gives one new attempt.
     posted = signals.post(runtime.home, signal_by_person(
         guardian, RetryNode(node), node=node, attempt=attempt,
         id=f"{chosen}-{node}-{attempt}-retried-by-hand"))

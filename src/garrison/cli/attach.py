@@ -58,6 +58,7 @@ def attach(node: str, run: str | None, write: bool, home: str | None) -> None:
         _attach_on_host(remote, node, write=write, has_terminal=has_terminal)
     if has_terminal:
         _await_session(store, key, write=write)
+    # Before the refusal below: that a node has no session is said without a terminal as well.
     argv = attach_command(store, key, write=write)
     if not has_terminal:
         raise Refused(f"attach needs a terminal; `garrison logs {node} -f` follows the agent's output")

@@ -117,6 +117,7 @@ class Caller(Value):
 
 def authority_of(command: str, given: Mapping[str, object]) -> Authority:
     """Return whose a command is; `given` are its parameters by name."""
+    # click gives every parameter; those that nobody typed have one of these values.
     if any(given.get(name) not in (None, False, (), "") for name in CONTROL_OPTIONS.get(command, ())):
         return Authority.CONTROL
     return COMMANDS.get(command, Authority.CONTROL)
@@ -129,6 +130,7 @@ def find_caller(pid: int | None = None) -> Caller | None:
         parsed = parse_marker(life_marker(each) or "")
         if parsed is not None and parsed[2].partition("-")[0] not in _OUTSIDE:
             return Caller(*parsed[:3])
+        # The tmux server has an empty environment, so no marker above a window says whose it is.
         if home := _terminal_home(each):
             return Caller(home, "", _TERMINAL)
     return None

@@ -143,6 +143,8 @@ def read_task(words: tuple[str, ...], file: Path | None, what: str = "task") -> 
     if len(task) < 2:
         raise UsageError(f"the {what} is {f'one character: {task}' if task else 'empty'}; say in words what is to be "
                          "done")
+    # Bytes of the command line that are not UTF-8 come as lone surrogates, which no record can hold as JSON in UTF-8.
+    # isprintable() settles most tasks, and faster than the search.
     if not task.isprintable() and any("\ud800" <= character <= "\udfff" for character in task):
         raise UsageError(f"the {what} is not text in UTF-8; write it with --file FILE, saved as UTF-8")
     if len(words) == 1 and task.endswith(".dot"):

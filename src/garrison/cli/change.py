@@ -122,6 +122,7 @@ def _request(runtime: Runtime, run: str, change: AddNode | EditNode) -> None:
         registry.find_profile(agent, runtime.home)
     if not (task.agent or task.command) and launch.agent == COMMAND:
         raise Refused(f"which agent is to do {change.who}? Pass --agent NAME (`garrison agents presets` lists them)")
+    # What a host has installed is not known here.
     if not launch.hosts:
         check_agents(replace(after, tasks={change.who: task}), runtime.home, launch.agent,
                      runtime.environment(launch, {}), passed=launch.env)

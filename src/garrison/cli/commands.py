@@ -69,6 +69,7 @@ class Command(click.Command):
         return super().invoke(ctx)
 
     def _with_current_names(self, args: list[str]) -> list[str]:
+        # Behind `--` a word is text, whatever it looks like.
         end = args.index("--") if "--" in args else len(args)
         current = list(args)
         for position, word in enumerate(args[:end]):
@@ -110,6 +111,7 @@ def former(command: click.Command, name: str, moved_to: str, renamed: Mapping[st
 
 def _show_all_help(ctx: click.Context, _param: click.Parameter, is_given: bool) -> None:
     """Print the whole help of a command and exit, if its option is given."""
+    # Completion parses the line as well, and must print nothing.
     if is_given and not ctx.resilient_parsing:
         ctx.meta[SHOW_ALL] = True
         click.echo(ctx.get_help(), color=ctx.color)

@@ -63,6 +63,7 @@ def _complete(names_in: Callable[[Path], list[str]], ctx: click.Context, incompl
     from garrison.directories import find_home
     from garrison.errors import GarrisonError
 
+    # Completion calls no command, so the root's own --home has not become a variable.
     home = ctx.params.get("home") or ctx.find_root().params.get("home")
     try:
         return [name for name in dict.fromkeys(names_in(find_home(home))) if name.startswith(incomplete)]

@@ -77,5 +77,6 @@ def write_setting(home: Path, keys: Sequence[str], value: str, then: str = "") -
     if text is None:
         raise Refused(f'write {keys[-1]} = "{value}" into [{".".join(keys[:-1])}] of {path}{then}')
     atomic.make_directory(home)
+    # The file is replaced by a rename: a link to a user's dotfiles must stay one.
     atomic.write(path.resolve(), text.encode())
     return path

@@ -161,6 +161,7 @@ class _NotesCommand(Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the arguments; a word that starts with a dash and contains a space is text, not an option."""
         taking_value = {name for param in self.params if isinstance(param, click.Option) for name in param.opts}
+        # Blanks before an `=` are text; behind it they may be an option's value (--last-committed-node='a b').
         is_text = [word.startswith("-") and before not in taking_value and any(map(str.isspace, word.partition("=")[0]))
                    for before, word in zip(["", *args], args, strict=False)]
         if any(is_text) and "--" not in args:

@@ -115,6 +115,7 @@ def remove_command(name: str, *, yes: bool, here: bool, home: str | None) -> Non
         if seen.probe is not None and seen.probe.working and not yes:
             _ask(name, seen.probe.working)
         if not seen.why and found.is_set_up:
+            # Drained first: it must not take work while what does the work is being removed.
             push_settings(where, replace(found, state=HostState.DRAINING))
     remove(where, found, print_message, reach=not here)
     click.echo(f"{name} is no longer a host")
@@ -183,6 +184,7 @@ def _look_at_all(home: Path, hosts: list[Host]) -> list[SeenHost]:
     from garrison.hosts.keeper import ensure_keeper
 
     ensure_keeper(home, 0)
+    # All at once: each one that is out of reach takes PROBE_SECONDS.
     with ThreadPoolExecutor(min(16, len(hosts) or 1), "probe") as executor:
         return list(executor.map(lambda each: _look(home, each), hosts))
 

@@ -237,6 +237,7 @@ def _mark(status: str, role: str, name: str, run: str | None, incarnation: int |
     identity = before
     if writer is not None:
         check_incarnation(identity, key, writer)
+    # Killed before its end is recorded, which `with_status` refuses for a living process.
     _end_process(observer, identity, reason)
     try:
         return observer.with_heartbeat(store.update(Identity, key, with_status, incarnation=identity.incarnation))

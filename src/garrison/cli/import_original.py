@@ -97,6 +97,7 @@ def _signals(store: Store, folder: Path) -> Iterator[Imported]:
             signal = to_signal(path.name, body, only)
             recipient = signal.recipient  # which refuses a name that could not be a folder
             file = signals.inbox_path(store.home, recipient) / signals.file_name(signal, 0)
+            # The name follows from the original's file, so a repeated import finds what was taken since.
             known = file.exists() or (file.parent / "taken" / file.name).exists()
             if not known:
                 signals.post(store.home, signal, 0)
@@ -129,6 +130,7 @@ def _enqueue(home: Path, folder: Path, entry: QueuedBranch) -> str:
         return "left: it is over"
     place = entry.repo or folder
     try:
+        # Enqueueing the same commit again returns the entry that is there.
         before = {each.id for each in resolve.open_queue(place, None, home).entries()}
         made = enqueue(entry.node, entry.branch, place, home=home).entry
     except GarrisonError as error:

@@ -60,6 +60,7 @@ MAX_PATHS, MAX_MANIFESTS, MAX_TEXTS = 50_000, 300, 60
 TEXT_LIMIT = 1 << 18
 MAX_OTHERS = 4
 NEWER_PYTHONS = range(9, 20)
+# -I: neither PYTHON variables nor a module in the current folder may answer.
 _VERSION = ("-I", "-c", "import sys; print(*sys.version_info[:2])")
 TOTAL = 2
 """Time for all trials, in limits of one part of a trial."""
@@ -235,6 +236,7 @@ def _write(repo: Path, git: Git, choice: Choice, found: Survey, result: TrialRes
 
 def read_files(repo: Path, git: Git) -> ProjectFiles:
     """Return the tracked files and the texts that tell how they are tested; agents may have written them."""
+    # Tracked files alone: a worktree will have no others.
     paths = [path for path in git.run("ls-files", "-z").out.split("\0") if path][:MAX_PATHS]
     paths.sort(key=lambda path: (path.count("/"), path))
     named = [path for path in paths if is_manifest(path)][:MAX_MANIFESTS]
@@ -379,6 +381,7 @@ class _Trials:
             for project in plan.tested:
                 attempt = self._search(project)
                 result = attempt.result
+                # Several ecosystems at the top are one project, of which the first must pass; in folders each must.
                 if not result.passed and chosen and not project.folder:
                     self._tell(f"{project.title} is left out of the gate: {result.summary}")
                     continue
@@ -394,6 +397,7 @@ class _Trials:
     def _end_failed(self, plan: Survey, failed: Project, chosen: Sequence[CommandPair],
                     result: TrialResult) -> tuple[CommandPair, TrialResult]:
         """Tell why the trial failed, and how to leave out one project of several."""
+        # Printed already, with the way that failed, unless no way could be tried.
         if not any(result.summary in line for line in self.told):
             print_message(f"trial: {result.summary}")
         for line in result.tail:
@@ -445,6 +449,7 @@ def write_project(repo: Path, choice: Choice) -> None:
              "[launch]", *(f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in settings)]
     if choice.gate is None:
         lines.append('# gate = "the command that tests this project"')
+    # Removed, never written to: an agent may have landed it as a link to a file of the user's.
     (repo / PROJECT_FILE).unlink(missing_ok=True)
     write_new(repo / PROJECT_FILE, "\n".join([*lines, ""]))
 

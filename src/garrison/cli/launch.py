@@ -119,6 +119,7 @@ def resume_run(run: str, home: str | None, *, detach: bool, serve: bool, retry_f
     resumed = preflight.check_resume(runtime, run, accept_rewritten_target=accept_rewritten_target,
                                      retry_failed=again, retry_nodes=retry_nodes)
     if budget_run is not None:
+        # Only once nothing refuses the resume: a budget that is raised stays raised.
         limit_run(runtime.home, run, budget_run)
     if resumed.sandbox:
         print_message(resumed.sandbox)
@@ -166,6 +167,7 @@ def _start(runtime: Runtime, launch_: Launch, options: list[str], *, detach: boo
     if not detach:
         sys.stdout.flush()
         sys.stderr.flush()
+        # exec throws away what Python has buffered, hence the flushes.
         launching.exec_launcher(runtime, launch_, options, steps)
     pid = start_detached(runtime, launch_, options, steps)
     announce_detached(launch_.run_id, pid, as_json="--json" in options)
@@ -240,6 +242,7 @@ def follow_run(runtime: Runtime, launch: Launch, *, as_json: bool = False) -> in
                 told = _show_log(closing, told)
             if not has_launcher:
                 break
+            # The launcher is alive until the list is ticked, which may take as long as the gate.
             if launch.tick and state.status in FINAL and not is_ticking:
                 is_ticking = True
                 print_message(f"ticking {Path(launch.tick).name}, by a commit that the gate tests if git tracks it")
@@ -373,6 +376,7 @@ class _GracefulStop:
     def is_over(self) -> bool:
         """Return whether every process of the run has ended."""
         living = _living(self.runtime, self.launch.run_id)
+        # The one that was signalled has died before the others ended, so nobody passes the stop on any more.
         if living and self.target not in {identity.agent_id for identity in living}:
             if self.launchers >= MAX_STOP_LAUNCHERS:
                 names = ", ".join(f"{identity.key.full} (pid {identity.pid} on {identity.host})" for identity in living)

@@ -110,6 +110,7 @@ def keep(lesson: str, to: str | None, text: str | None, home: str | None, *, pri
     words, by = here.words_of(proposal)
     line = own or words
     place = "" if private else here.instructions_file(to)
+    # The commit first: killed in between, the same command finds the line landed and only records it.
     if place:
         here.land(proposal.id, place, lambda old: add_line(old, line), f"Keep a lesson in {place}", line)
     with here.lessons.locked():
@@ -235,6 +236,7 @@ class _Repository:
         if entry.status == "landed":
             return
         if entry.status in WITHDRAWABLE:
+            # Left in the queue it would land with the next run's work, after the user was told that it did not land.
             commands.cancel(queue, entry.id, "its command does not wait")
         raise GarrisonError(f"{name} is not changed: {entry.reason or entry.status}; the same command tries again")
 

@@ -66,6 +66,7 @@ def exec_cli(home: Path, settings: ClaudeSettings, names: Sequence[str], argumen
     sys.stdout.flush()
     sys.stderr.flush()
     try:
+        # exec: the CLI's own log-in needs the terminal and its signals to itself.
         os.execvpe(argv[0], argv, cli_process.log_in_environment(home, settings, names, os.environ))
     except OSError as error:
         raise Refused(f"cannot start {argv[0]}: {error.strerror}; install claude-agent-sdk, or name the CLI in "

@@ -303,6 +303,7 @@ def _print_there(printer: LogPrinter, home: Path, node: str, state: RemoteWorkSt
 def _follow_there(printer: LogPrinter, home: Path, node: str, state: RemoteWorkState, folder: Path,
                   is_over: Callable[[], bool]) -> None:
     """Print what is added on the host until the offer is over."""
+    # -F waits for a file that is not there yet, and follows one that was replaced.
     access, argv = _tail_argv(home, node, state, "-n", "+1", "-F")
     child = access.popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     assert child.stdout is not None

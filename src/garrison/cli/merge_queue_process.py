@@ -256,6 +256,8 @@ class ManualProcessing:
                 return result
         self._processor = processor
         processor.recover()
+        # The user may have repaired target or gate; a queue that paused itself would notice at the end of its backoff
+        # alone. A pause by the user stays.
         self.queue.resume_own_pause("asked for by hand")
         return None
 
@@ -280,6 +282,8 @@ class ManualProcessing:
         while True:
             step = processor.step()
             for outcome in processor.outcomes_since(self._signalled):
+                # Posted before the verdict is returned, with which the caller may end: a later call signals only what
+                # is newer than its own start.
                 _signal_runner(self.queue.home, outcome)
                 self._signalled = max(self._signalled, outcome.seq)
             if new := self._new_outcome():
@@ -364,6 +368,8 @@ def clean_up_landed(queue: MergeQueue) -> None:
     for entry in queue.entries():
         ref = f"refs/heads/{entry.branch}"
         if entry.status == "landed" and branches.get(ref) == entry.oid and _is_finished_adhoc(queue.home, entry):
+            # The hook first, since the next call knows the entry by its branch: archived first and killed in between,
+            # the hook would stay open for good.
             _close_hook(queue.home, entry)
             _archive_branch(queue, entry, ref)
 
@@ -396,6 +402,7 @@ def _close_hook(home: Path, entry: MergeEntry) -> None:
 def _archive_branch(queue: MergeQueue, entry: MergeEntry, ref: str) -> None:
     if any(worktree.branch == entry.branch for worktree in queue.git.worktrees()):
         return
+    # Archived before it is deleted: killed in between, the commit has two refs, and never none.
     if queue.git.update_ref(f"refs/garrison/archive/{entry.run}/{entry.node}", entry.oid):
         queue.git.delete_refs([ref])
 

@@ -56,6 +56,7 @@ def test(home: str | None) -> None:
 def _is_sent(config: NotifyConfig, delivery: Delivery, environ: Mapping[str, str], home: Path) -> bool:
     """Run the program of a delivery, and print what it says."""
     body = {"run": RUN, "event": TEST.event, "text": TEST.text, "node": "", "key": TEST.key}
+    # On standard input: every user of the machine can read a command line.
     text = (f"{delivery.secret}\n" if delivery.secret else "") + json.dumps(body)
     told = {"GARRISON_NOTIFY_TEXT": TEST.text, "GARRISON_NOTIFY_RUN": RUN, "GARRISON_NOTIFY_EVENT": TEST.event,
             "GARRISON_NOTIFY_NODE": ""}

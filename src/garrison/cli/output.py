@@ -131,6 +131,8 @@ def trusted_stdout() -> TextIO:
     return sys.stdout.trusted if isinstance(sys.stdout, TerminalStream) else sys.stdout
 
 
+# Lone surrogates, of file names that are not UTF-8, cannot be written at all. The others a reader does not see and a
+# terminal or a model may obey: C1 controls, direction marks, zero-width characters, tags (U+E0000).
 _ESCAPED_IN_JSON = re.compile("[\ud800-\udfff\x7f-\x9f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff"
                               "\U000e0000-\U000e0fff]")
 
@@ -252,6 +254,7 @@ def run_guarded(work: Callable[[], int | None], report: Callable[[GarrisonError]
         return INTERRUPTED
     except BrokenPipeError:
         # The reader of stdout has gone, which is not a failure; what is still buffered goes to /dev/null.
+        # Python flushes stdout once more at its exit, which would print the error after all.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 0
     except Exception as error:  # a bug: one line instead of a traceback
@@ -307,6 +310,7 @@ def _elsewhere() -> str:
 @contextmanager
 def interruptible() -> Iterator[None]:
     """Let TERM and HUP end what runs here as Ctrl-C does, so that it ends what it started and removes its files."""
+    # Under nohup, HUP stays ignored.
     numbers = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) is not signal.SIG_IGN]
     previous = {number: signal.signal(number, signal.default_int_handler) for number in numbers}
     try:

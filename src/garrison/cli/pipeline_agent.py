@@ -142,6 +142,7 @@ async def wait_or_stop(work: Work, call: Call, network: NetworkPlace) -> base.Wo
     try:
         return await _wait(work, call, network)
     except asyncio.CancelledError:
+        # Waited for here, since the loop closes after us: nothing else would end what the agent has started.
         work.stop(time.monotonic())
         await _wait(work)
         raise

@@ -90,6 +90,7 @@ class PipelineWorktree(Value):
                           "let the run work in the folder itself: --in-place")
         commits.write_excludes(self.git, self.path, excluded)
         atomic.make_directory(sandbox_folder(self.path))
+        # By this `garrison clean` finds the repository, once nothing else of the run is left.
         atomic.write(sandbox_folder(self.path) / REPOSITORY, os.fsencode(self.git.root))
         rights = read_rights(home, Role.AGENT, environ=environ)
         if mode_here(rights.mode) is not Mode.NONE:
@@ -101,6 +102,7 @@ class PipelineWorktree(Value):
         """Bring all work to the branch and remove the worktree; return notes. Delete the branch if nothing changed."""
         if not self.path.is_dir():
             return []
+        # Each step brings what the one before did not onto a ref; the worktree goes once all of it is on one.
         notes = [collect_what_can_be(self.git, self.path, self.name, NODE, 1)]
         self.git.commit_all(self.path, f"garrison: what the run {self.name} left uncommitted")
         why, elsewhere = adopt_commits(self.git, self.path, self.branch)
@@ -127,6 +129,7 @@ def worktree_for(tree: Path, directory: Path, home: Path, environ: Mapping[str, 
         directory: the run's.
     """
     tree = Path(os.path.realpath(tree))
+    # lexists: a broken .git is an error of git's to be told, not the absence of a repository.
     if not any(os.path.lexists(folder / ".git") for folder in (tree, *tree.parents)):
         return None
     git = open_repository(tree, home)
@@ -203,4 +206,5 @@ def _stamp(path: Path) -> int:
         state = path.lstat()
     except OSError:
         return 0
+    # Every command of git changes the time of .git itself, by index.lock; what git obeys in it is stamped by name.
     return state.st_ino if path.name == ".git" and path.is_dir() else state.st_ino ^ state.st_mtime_ns ^ state.st_mode

@@ -122,6 +122,7 @@ def plan(words: tuple[str, ...], file: Path | None, issue: int | None, answer: t
             runtime, validate_repository(here), issue, options["base"])
         made = plans.begin(_new(runtime, here, goal, planner, command, check, agent,
                                 base=options["base"]))
+    # A dry run asks nobody: it starts nothing.
     session = PlanSession(runtime, plans, made, answer, yes=yes or dry_run, edit=edit, as_json=as_json,
                           options=options, no_check=no_check)
     with plans.held(made.id), interruptible():
@@ -435,6 +436,8 @@ class PlanSession:
         """Create the run of an approved graph; None where that is only checked."""
         from garrison.cli import launch as launching  # a plan that is only shown needs nothing of a launch
 
+        # Recorded before it is made: killed in between, --continue finds the id of a run that is not there, and makes
+        # it. The other way round it would make a second run of the same tasks.
         run = self.options.get("run") or self._next_run()
         if not dry_run:
             self.plans.write_graph(self.plan.id, text)
@@ -537,6 +540,8 @@ class PlanSession:
         if self.plan.mended == run:  # it waits for approval already
             mended = parse(self.plans.read_graph(self.plan.id), self.plan.id)
         else:
+            # The graph before the mark: killed in between, the planner is asked once more. The other way round, the
+            # graph that failed would be shown as its own successor.
             mended = self._propose_instead(graph, past, state)
             self.plans.write_graph(self.plan.id, to_dot(mended))
             self._write(mended=run)

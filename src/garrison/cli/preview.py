@@ -158,6 +158,7 @@ def _open_in_background(home: Path, wanted: PreviewTarget, address: Address, wor
         return known.url
     argv = [*garrison_argv(), *(word for word in words if word != "--background")]
     with tempfile.TemporaryFile() as said:  # a pipe would end it with the first line after us
+        # In a new session: the preview outlives this terminal, and Ctrl-C here does not reach it.
         child = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=said,
                                  start_new_session=True)
         until = time.monotonic() + _BACKGROUND_SECONDS

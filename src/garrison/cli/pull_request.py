@@ -133,6 +133,7 @@ def open_(run: str, base: str | None, home: str | None, *, again: bool) -> None:
                       "another one")
     if facts.relation in (Relation.REWRITTEN, Relation.AHEAD, Relation.DIVERGED):
         raise Refused(f"{remote} has a branch {launch.onto} with other commits ({facts.head[:10]}); remove it there")
+    # Each step is taken only where a look at the forge shows that it is missing, so that the command can be repeated.
     if facts.relation is not Relation.SAME:
         client.take(ForgeStep(StepKind.PUSH, tip, facts.head), PullRequest(), "")
     if not facts.number:

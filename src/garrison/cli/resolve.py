@@ -136,6 +136,7 @@ def writer_incarnation(store: Store, key: Key, given: int | None,
     """
     environ = os.environ if environ is None else environ
     text = environ.get("GARRISON_INCARNATION", "")
+    # isdigit() alone is true for ², which int() refuses.
     if given is not None or not text.isascii() or not text.isdigit():
         return given
     home, run, stem = _own_marker(environ)

@@ -126,6 +126,7 @@ def run_now(name: str, home: str | None) -> None:
     schedules = Schedules(find_home(home))
     schedules.read(name)
     start = ScheduledStart(time.time(), Stage.BEGUN, time.time(), by_hand=True)
+    # Recorded first: if this is killed now, the next `garrison up` starts what is recorded as begun.
     schedules.write_start(name, start)
     spawn_start(schedules.home, name, start)
     print_message(f"schedule {name} starts; `garrison schedule history {name}` shows what comes of it")

@@ -106,6 +106,7 @@ def serve(port: int, run: str | None, address: str, hostnames: tuple[str, ...], 
         pair_with(state, running.origin, str(may))
         return
     notify = read_config(state).notify()
+    # In a thread: a service that does not answer must not delay the page.
     Thread(target=send_held, args=(state, notify, dict(os.environ), time.time()), daemon=True).start()
     tokens = load_tokens(state, new=new_tokens)
     token = tokens[READ if read_only else WRITE]

@@ -86,6 +86,7 @@ def find_program() -> Path:
 def stated_home(home: str | None, environ: Mapping[str, str]) -> Path | None:
     """Return the home that a unit has to name, None for the one that it finds by itself. Pure."""
     found = find_home(home, environ)
+    # systemd and cron have neither of these, whatever this shell has.
     by_itself = find_home(None, {name: value for name, value in environ.items() if name not in (
         "GARRISON_HOME", "XDG_STATE_HOME")})
     return None if found == by_itself else found
@@ -115,6 +116,7 @@ def _word(text: str) -> str:
 def cron_lines(program: Path, home: Path | None) -> list[str]:
     """Return the lines for a crontab, in which `%` ends a command. Pure."""
     stated = f"GARRISON_HOME={shlex.quote(str(home))} " if home is not None else ""
+    # cron mails whatever a command prints, and this one runs every minute.
     command = f"{stated}{shlex.quote(str(program))} up >/dev/null 2>&1".replace("%", "\\%")
     return [f"@reboot    {command}", f"* * * * *  {command}"]
 

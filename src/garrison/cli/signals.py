@@ -113,6 +113,7 @@ def _write_into(folder: Path, source: str, target: str, type: str, payload: Mapp
         while True:
             stamp = f"{datetime.now(UTC):%Y%m%dT%H%M%S%fZ}"
             path = folder / f"{stamp}-{source}-{target}-{type}.json"
+            # Two within one microsecond, or a clock that was set back, must not write the same file.
             if not os.path.lexists(path):
                 break
         atomic.write(path, json.dumps({"source": source, "target": target, "signal_type": type, "timestamp": stamp,
@@ -154,6 +155,7 @@ def _take_oldest(store: Store, recipient: Key, types: Sequence[str] | None) -> S
     with atomic.locked(folder / ".waiting.lock"):  # two waiting callers must not get the same signal
         for posted in signal_records.list_pending(store.home, recipient):
             if posted.signal is not None and (types is None or posted.signal.signal_type in types):
+                # What a living process has to act on is shown and stays: taken here, it would be lost.
                 if not _is_read_by_other_process(store, recipient):
                     signal_records.acknowledge(posted.path)
                 return posted.signal
@@ -278,6 +280,7 @@ def await_decision(store: Store, run: str, posted: Path) -> bool:
     deadline = time.monotonic() + DECIDED_WITHIN
     while posted.exists():
         is_alone = not resolve.is_run_supervised(store, run)
+        # Nobody will read it in a run that is over; one that is resumed much later must not obey it.
         if is_alone and resolve.state_of(store, run).over:
             signal_records.refuse(posted, f"run {run} is over")
             break

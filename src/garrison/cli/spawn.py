@@ -74,6 +74,7 @@ def spawn_runner(node: str, prd: str, target_dir: Path, run: str | None, attempt
     launch, task = _launch_and_task(runtime, node, prd, target_dir, run, attempt, options)
     key = Key("runner", node, launch.run_id)
     spawn.replace_dead(runtime, key)
+    # What the dead one left has ended by now: two runners of a node would work in one worktree.
     leased = spawn.spawn_runner(runtime, launch, task, parent=_parent(launch))
     identity = _wait_active(runtime, leased)
     click.echo(json.dumps({
@@ -118,6 +119,7 @@ def spawn_orchestrator(node: str, prd: str, repo_root: Path, session_name: str |
     if previous is not None:
         _check_respawns(previous, launch)
         close_sessions(terminal, previous, runtime.home)
+        # Only now: its processes have ended, so a lock file has no owner any more.
         git.clear_locks(worktree, branch)
     leased = spawn.spawn_orchestrator(runtime, launch, task, worktree, terminal, parent=_parent(launch))
     identity = _wait_active(runtime, leased)

@@ -156,6 +156,7 @@ class StatusTable:
         views = self.reader.read_each(runs if details or self.everything else self._shown(runs), details=details)
         if details:
             return views
+        # Twice for these few: a run in full costs several times a listed one, and which are shown follows from all.
         in_full = shown_in_full(views if self.everything else of_this_folder(views), self.watched)
         return [self.reader.read(view.run_id) if view.run_id in in_full else view for view in views]
 

@@ -115,6 +115,8 @@ def take(number: int | None, label: str | None, at_most: int, home: str | None, 
                                    base=f"{remote}:{branch}", issue=issue.number,
                                    issue_label=label or "",
                                    issue_text=hash_words(f"{issue.title}\n\n{issue.text}"), **{**options, "new": True})
+            # The run before the comment: killed in between, the same call finds the run and only links it; the other
+            # way round an issue could name a run that never was.
             created = create(runtime, request, dry_run=dry_run, as_json=as_json)
             if created is None:
                 continue
@@ -170,6 +172,7 @@ def _taken(runtime: Runtime) -> tuple[set[str], int]:
         with suppress(GarrisonError):
             if runtime.launch(name).issue:
                 taken.add(name)
+                # A run that was stopped counts: resumed, it would be one more.
                 busy += read_run_state(runtime, name).status not in ("done", "failed")
     return taken, busy
 

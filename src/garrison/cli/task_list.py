@@ -105,6 +105,7 @@ def tick_tasks(data: bytes, landed: Collection[str], source: str) -> tuple[bytes
     Everything else stays as it is, to the byte. UsageError if the list is not text.
     """
     text = decode_text(data, source)
+    # Split as read_list counts lines: splitlines() breaks at form feeds and U+2028 as well.
     lines, titles = text.splitlines(keepends=True), []
     for task in read_list(text):
         if not task.ticked and words_of(task.text) in landed:
@@ -112,6 +113,7 @@ def tick_tasks(data: bytes, landed: Collection[str], source: str) -> tuple[bytes
             before = _BEFORE_TICK.match(line)
             lines[task.line - 1] = f"{before['item']}[x] {line[before.end():]}" if before else line
             titles.append(task.title)
+    # What decoding dropped, a byte order mark, is put back.
     return (data[:len(data) - len(text.encode())] + "".join(lines).encode() if titles else data), titles
 
 
@@ -133,6 +135,7 @@ def _read_items(text: str) -> list[ListedTask]:
         inside = item is not None and (indent >= item.indent + _NESTED or not line)
         opened = _FENCE.match(line)
         if fence or opened:
+            # A fence ends only with its own mark: ~~~ within ``` is text.
             fence = "" if fence and opened and opened[1] == fence else fence or (opened[1] if opened else "")
             if item is not None:
                 item.lines.append(line)

@@ -23,7 +23,7 @@ from garrison.cli.render import Line, fit, raw, text
 from garrison.system.terminal_text import spell_obeyed
 from garrison.values import Value
 
-ENTER = "\x1b[?1049h\x1b[?25l"
+ENTER = "\x1b[?1049h\x1b[?25l"  # alternate screen, no cursor
 LEAVE = "\x1b[?25h\x1b[?1049l"
 
 
@@ -80,6 +80,8 @@ class Sleeper:
 
     def __init__(self) -> None:
         self.suspended = False
+        # select() continues after a signal whose handler raises nothing (PEP 475): only a byte in this pipe ends the
+        # sleep. It is there as well if the signal came just before select().
         self._read, self._write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._old_fd = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
         self._old = {number: signal.signal(number, self._handle) for number in (
@@ -132,6 +134,7 @@ def frame(lines: list[Line], terminal: OutputTerminal) -> str:
     if len(lines) > rows:
         lines = [*lines[: rows - 1], raw(f"… {len(lines) - rows + 1} more lines; `garrison status` prints all", "dim")]
     body = spell_obeyed(text([fit(line, terminal.columns) for line in lines], colours=terminal.colours))
+    # Drawn over the last picture, line by line: a screen that is cleared first flickers.
     return "\x1b[H" + body.replace("\n", "\x1b[K\n") + "\x1b[J"
 
 
@@ -151,6 +154,7 @@ def _suspend(sleeper: Sleeper) -> None:
     """Handle Ctrl-Z: leave the screen to the shell, and enter it again when the process continues."""
     sleeper.suspended = False
     _control(LEAVE)
+    # Not SIGTSTP: its handler is ours.
     os.kill(os.getpid(), signal.SIGSTOP)
     _control(ENTER)
 

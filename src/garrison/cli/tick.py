@@ -135,6 +135,7 @@ def tick_landed(runtime: Runtime, launch: Launch, path: Path) -> str:
             commands.cancel(queue, entry.id, "its list was changed meanwhile")
             if not _is_edited(queue, rest):
                 raise GarrisonError(f"{name} is not ticked: {entry.reason or 'its commit waits'}; {again}")
+        # A conflict is a commit of others to the list: the next round ticks that.
         elif entry.status != "conflict":
             raise GarrisonError(f"{name} is not ticked: {entry.reason or entry.status}; {again}")
     raise GarrisonError(f"{name} is not ticked, since others keep changing it; {again}")
@@ -189,11 +190,13 @@ def _tick_in_place(path: Path, words: Collection[str]) -> list[str]:
                 return titles
             with atomic.replacing(path) as descriptor:
                 atomic.write_all(descriptor, data)
+                # The new file takes the name of the old one, with its rights as well.
                 os.fchmod(descriptor, before.st_mode & 0o777)
                 with contextlib.suppress(PermissionError):
                     os.fchown(descriptor, before.st_uid, before.st_gid)
                 os.fsync(descriptor)
                 os.close(descriptor)
+                # The last look before the rename: editors take no lock, and what one of them wrote would be lost.
                 if path.read_bytes() != read:
                     raise _ChangedError
         except _ChangedError:

@@ -101,11 +101,13 @@ class Rows(DataTable[Text]):
         """Show these lines, by the ids of their rows; only those that changed are drawn again."""
         cells = {row: _text(line) for row, line in lines.items()}
         columns = self.app.size.width
+        # Refilling loses the cursor and draws everything: only where rows came or went, or the width changed.
         if [key.value for key in self.rows] == [*cells] and self.ordered_columns[0].width == columns:
             for row, cell in cells.items():
                 if self.get_cell(row, "line") != cell:
                     self.update_cell(row, "line", cell)
             return
+        # clear() moves the cursor to the first row, which is no choice of the user's.
         with self.prevent(DataTable.RowHighlighted):
             self.clear(columns=True).add_column("", key="line", width=columns)
             for row, cell in cells.items():

@@ -79,6 +79,8 @@ def enqueue_revert(queue: MergeQueue, landed: Sequence[MergeEntry], name: str) -
     tree = git.tree_of(tip)
     date = int(from_iso(landed[-1].landed_at or landed[-1].updated_at))
     for entry in sorted(landed, key=lambda each: each.landed_at, reverse=True):
+        # A merge of three: the landing is the base, its inverse one side, what the branch is now the other. Unlike `git
+        # revert` it needs no checkout, and says which files conflict.
         commit, before = find_landing(git, entry, tip)
         inverse = git.commit_tree(git.tree_of(before), [commit], "inverse of a landing\n", date=date, signed=False)
         present = git.commit_tree(tree, [tip], "what is undone so far\n", date=date, signed=False)

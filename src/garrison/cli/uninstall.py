@@ -65,6 +65,8 @@ def uninstall(home: str | None, *, saved_work: bool, dry_run: bool, yes: bool) -
     _refuse_what_is_in_use(runtime.home, list(statuses.values()))
     found = find_repositories(runtime.home, None, None, lambda why: print_message(f"note: {why}")) if statuses else []
     repositories = [each.git for each in found]
+    # In the order of removal: timers first, which would start a run again; the home last, whose records say what is in
+    # the worktrees and where.
     parts = [*_units(), *_guards(repositories), *_runs(runtime, list(statuses.values())),
              *_trees(runtime, repositories), *_refs(runtime.home, repositories, wanted=saved_work),
              *_home(runtime.home)]

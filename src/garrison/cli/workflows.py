@@ -68,6 +68,7 @@ def run(file: Path, values: tuple[str, ...], session: str | None, workdir: Path,
 
     inputs = {key: json_or_text(value) for key, value in parse_pairs(values, "--set").items()}
     flow, servers = read_workflow(file, inputs)
+    # In the session's record: resumed from elsewhere, it works in the same folder.
     flow.metadata = {**flow.metadata, "tree": str(workdir.resolve())}
     _carry_out(find_home(home), workdir, servers, flow, lambda agent: agent.execute_workflow(flow, session), keep=keep,
                as_json=as_json)
@@ -113,6 +114,7 @@ def _read_session(home: Path, session: str) -> tuple[WorkflowState, Workflow]:
 def stdout_for_results() -> Iterator[None]:
     """Send what tools and their programs write on stdout to stderr: stdout is for the results."""
     sys.stdout.flush()
+    # The descriptor as well, not only sys.stdout: programs that tools start inherit that.
     saved = os.dup(1)
     os.dup2(2, 1)
     try:

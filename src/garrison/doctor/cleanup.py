@@ -142,6 +142,7 @@ def _files_of_run(runtime: Runtime, run: str) -> list[Path]:
     files += sorted((runtime.home / "merge-queue").glob(f"*/{queue}"))
     files += [path for path in [runtime.home / "usage" / GATES / run, agent_places.record_of(runtime.home, run)]
               if path.exists()]
+    # The run's folder is last: as long as it is there, every command knows the run, and a removal can be repeated.
     return [*sorted(files), *history.gate_logs_of_run(runtime.home, run), runtime.files(run).root]
 
 
@@ -167,6 +168,7 @@ def remove_run(runtime: Runtime, plan: CleanupPlan) -> None:
                               if each.run == plan.run and os.path.realpath(each.home) == home)
         if not plan.note and status.launch is not None:
             clean_repository(runtime, run_repository(runtime.home, status.launch), plan)
+        # Not the plan's list: what was written since goes too.
         for path in _files_of_run(runtime, plan.run):
             if path.is_dir() and not path.is_symlink():
                 remove_run_folder(path)
@@ -190,6 +192,7 @@ def clean_repository(runtime: Runtime, git: Git, plan: CleanupPlan) -> None:
         ref = save_and_remove(git, worktree, runtime.files(plan.run).latest_attempt(worktree.node) or 1)
         if ref:
             plan.rescued.append(ref)
+    # Worktrees went first, since a branch that is checked out cannot be archived.
     archived = {branch: archive_branch(git, branch) for branch in plan.branches}
     drop_pins(runtime, git, plan)
     locks = git.common / "garrison" / quote(integration_branch(plan.run), safe="")
@@ -197,6 +200,7 @@ def clean_repository(runtime: Runtime, git: Git, plan: CleanupPlan) -> None:
         remove_run_folder(locks)
     kept = {ref for branch, ref in archived.items() if branch not in plan.dropped}
     dropped = {ref for branch, ref in archived.items() if ref and branch in plan.dropped}
+    # An archive may have the name of one that was to go (save_commit keeps a ref that has the commit): it stays then.
     git.delete_rescues(sorted(dropped.union(plan.refs) - kept))
     if (launch := plan.status.launch) is not None:
         MergeQueue(runtime.home, git.root, launch.base, git=git).remove_idle_slots(Path(launch.trees))

@@ -105,6 +105,7 @@ def _try_all(rights: Rights, environ: Mapping[str, str], tmux: str) -> dict[str,
         done = subprocess.run(confined.argv, env=dict(confined.env), cwd=worktree, stdin=_pipe(stack),
                               capture_output=True, text=True, errors="replace", timeout=_DEADLINE, check=False,
                               start_new_session=True)
+        # What an attack in a broken sandbox wrote into the system, if this is root.
         Path("/usr/local/escaped").unlink(missing_ok=True)
         if done.returncode or not done.stdout.strip():
             raise GarrisonError(f"the sandbox could not be tried: exit {done.returncode}: {done.stderr.strip()[-300:]}")
@@ -163,6 +164,7 @@ class _AttackedRepository:
         after = self._files()
         found = {key: any(after[name] != self._before[name] for name in names) for key, names in GIT_FILES.items()}
         with suppress(GarrisonError, untrusted.UnsafeFile, OSError):
+            # Each step may refuse what it finds, which is right: all that counts is what the attack could make happen.
             collect(GitView(self.git, self.worktree))
         with suppress(GarrisonError, untrusted.UnsafeFile, OSError):
             self.git.populate_submodules(self.worktree, connect=connect_for(self.git))
@@ -170,6 +172,7 @@ class _AttackedRepository:
             self.git.commit_all(self.worktree, "what it left")
         is_ours = self.git.branch_tip("main") == self._tip and self.git.current_branch(self.worktree) == "node"
         found["git_obeyed"] = not is_ours or (self.worktree / OBEYED).exists()
+        # A connection waits in the backlog: garrison's own git has called the address that the attack planted.
         found["git_submodule"] = bool(select.select([self._server], [], [], 0)[0])
         return found
 
@@ -246,6 +249,7 @@ def _is_left(mark: str) -> bool:
     def left() -> list[processes.ProcessRow]:
         return [row for row in processes.list_processes() if mark.encode() in _command_line(row.pid)]
 
+    # What was killed with its sandbox stays in /proc until it has been reaped.
     if wait_until(lambda: not left(), 2.0):
         return False
     remaining = left()

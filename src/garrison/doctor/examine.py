@@ -67,6 +67,7 @@ def examine(runtime: Runtime, repo: Path | None = None, wait: Callable[[float], 
     findings: list[Finding] = []
     examined = set()
     for check in CHECKS:
+        # One examination makes the findings of several rows, which are sorted into theirs below.
         if check.examine not in examined:
             examined.add(check.examine)
             findings += _examine_guarded(scope, check)

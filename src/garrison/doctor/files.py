@@ -111,6 +111,7 @@ def _examine_run(runtime: Runtime, run: str, *, is_launched: bool) -> Iterator[F
         try:
             held = is_held(runtime.store.life_path(Key.parse(f"{path.stem}@{run}")))
         except UsageError:
+            # A name that no process can have: nobody can tell whose it is, so it is not moved.
             held = True
         yield from _try_reading(path, partial(read_all, path), held=held, fix=repair)
 

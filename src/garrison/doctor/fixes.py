@@ -169,6 +169,7 @@ def restore_git_configuration(_runtime: Runtime, git: Git, folder: Path, planted
 def quarantine_file(runtime: Runtime, path: Path) -> None:
     """Move it, never over another one there; a record's locks are held meanwhile."""
     if path.parent.name in ("identities", "hooks") and path.suffix == ".json":
+        # A hook has no life lock: the identity of the same name is its owner.
         with hold(runtime.home / "identities" / f"{path.stem}.life") as life:
             if life is None:
                 raise GarrisonError(f"{path} has a living owner again; it was left in place")

@@ -44,6 +44,7 @@ def examine_machine(scope: ExaminedState) -> Iterator[Finding]:
         existing = _nearest_existing(path)
         if not os.access(existing, os.W_OK):
             yield judge_writable(path, existing, is_read_only=bool(os.statvfs(existing).f_flag & os.ST_RDONLY))
+        # Home and worktrees mostly share a disk, which is reported once.
         device = existing.stat().st_dev
         if device in seen:
             continue
@@ -110,8 +111,10 @@ def file_system(path: Path, table: str | None = None) -> str:
         fields = before.split(" ")
         if len(fields) < 5 or not after:
             continue
+        # The kernel writes a blank in a path as \040.
         mount_point = re.sub(r"\\(\d{3})", lambda match: chr(int(match[1], 8)), fields[4])
         is_inside = real == mount_point or real.startswith(mount_point.rstrip("/") + "/")
+        # Of several mounts on one folder the last covers the others.
         if is_inside and len(mount_point) >= len(best):
             best, kind = mount_point, after.split(" ")[0]
     return kind
@@ -127,6 +130,7 @@ def _flock_error(home: Path) -> str:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
+        # Somebody has it locked, so locks work.
         return ""
     except OSError as error:
         return os.strerror(error.errno or 0)
@@ -150,6 +154,7 @@ def _has_inotify() -> bool:
     from inotify_simple import INotify
 
     try:
+        # A user has fs.inotify.max_user_instances of them, 128 by default; editors and build tools take many.
         INotify(nonblocking=True).close()
     except OSError:
         return False

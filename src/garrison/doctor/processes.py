@@ -93,6 +93,7 @@ def _find_orphans(scope: ExaminedState) -> Iterator[Finding]:
     runtime = scope.runtime
     home = os.path.realpath(runtime.home)
     table = processes.list_processes()
+    # The doctor may be typed where an agent that is over once worked: it must not end itself or its shell.
     own = processes.ancestors(os.getpid()) | {os.getpid()}
     identities = _identities(runtime)
     for process in table:
@@ -103,6 +104,7 @@ def _find_orphans(scope: ExaminedState) -> Iterator[Finding]:
         try:
             key = Key.parse(f"{name}@{run}")
             identity = identities.get(key)
+            # A record that cannot be read may be that of a living process: repairing it comes first.
             unreadable = identity is None and runtime.store.path(Identity, key).exists()
         except UsageError:
             identity, unreadable = None, False

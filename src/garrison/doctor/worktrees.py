@@ -81,6 +81,7 @@ def _examine_run(runtime: Runtime, git: Git, status: RunStatus, launch: Launch) 
                 for full in status.living):
             git_dir = git.git_dir(worktree.path)
             stale = [name for name in ("index.lock", "HEAD.lock") if _is_stale(git_dir / name, runtime.clock.time())]
+            # In the main worktree a lock may be that of the user's own git.
             if stale and git_dir != git.common:
                 yield Finding("locks", Severity.WARNING,
                               f"{', '.join(stale)} of {worktree.path}, in which no process works",
@@ -112,6 +113,7 @@ def _is_stale(path: Path, now: float) -> bool:
 def _examine_slots(folder: Path, git: Git, runs: Mapping[str, RunStatus]) -> Iterator[Finding]:
     needed = any(not status.over for status in runs.values() if status.launch is not None
                  and Path(status.launch.trees) / git.key == folder)
+    # A processor that was started by hand belongs to no run.
     if needed or any(is_held(path) for path in (git.common / "garrison").glob("*/processor.lock")):
         return
     idle = [path for path in sorted(folder.glob("slot-*.lock"))

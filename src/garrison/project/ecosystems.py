@@ -101,6 +101,7 @@ ECOSYSTEMS: tuple[Ecosystem, ...] = (
               "composer install --no-interaction", ("vendor",)),
     Ecosystem("PHP", ("composer.json~\"test\" *:",), "composer test", "composer install --no-interaction", ("vendor",)),
     Ecosystem(".NET", ("*.sln|*.slnx|*.csproj|*.fsproj",), "dotnet test", "dotnet restore", ("bin", "obj")),
+    # Where the project tracks a build/ of its own, ours is _build.
     Ecosystem("CMake", ("CMakeLists.txt", _TESTED, "!build/*"),
               "cmake --build build && ctest --test-dir build --output-on-failure", "cmake -S . -B build", ("build",)),
     Ecosystem("CMake", ("CMakeLists.txt", _TESTED),

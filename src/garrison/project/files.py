@@ -112,6 +112,7 @@ def strings(value: object) -> tuple[str, ...]:
 def python_literals(text: str, names: Sequence[str]) -> Mapping[str, object]:
     """Return keyword arguments and assigned names of a Python source that are literals, among `names`."""
     try:
+        # Parsed and never run: a stranger or an agent may have written this set-up script.
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return {}

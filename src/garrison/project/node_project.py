@@ -14,6 +14,7 @@ from garrison.project.ecosystems import NODE, CommandPair
 from garrison.project.files import ProjectFiles, read_json, strings, table
 from garrison.values import Value
 
+# What `npm init` writes for want of tests, and its like.
 _NO_TEST = re.compile(r"no tests? (specified|yet|available)|^\s*(exit 0|true|:|echo [^&|;]*)\s*$", re.IGNORECASE)
 _TEST_SCRIPTS = ("tests-only", "test-only", "test:only", "tests:only", "test:unit", "test-unit", "unit", "unit-test",
                  "test:node", "test:js", "test:ci", "test-ci", "test:run", "mocha", "jest", "vitest", "ava", "tap",
@@ -73,6 +74,7 @@ def _gates(scripts: Mapping[str, str], package: Mapping[str, object], files: Pro
     """Yield commands in npm's words, with why; `MANAGER` stands for the manager's program."""
     test = scripts.get("test", "")
     is_real = bool(test) and not _NO_TEST.search(test)
+    # Without CI, these start a watcher that waits for changes of files, and a gate would never end.
     quiet = "CI=true " if any(map(_WATCHES.search, scripts.values())) else ""
     if is_real:
         yield f"{quiet}@test", "its test script"
@@ -122,6 +124,7 @@ def _managers(files: ProjectFiles, package: Mapping[str, object]) -> Iterator[tu
         yield _Manager("pnpm", f"pnpm install{frozen_lock}", "pnpm run", "pnpm test", "pnpm -r --if-present test",
                        f"pnpm@{version or _pnpm_for(files.text('pnpm-lock.yaml'))}"), "pnpm-lock.yaml"
     elif files.has("yarn.lock") or stated.startswith("yarn@"):
+        # Yarn from 2 on is another program: it has --immutable for --frozen-lockfile, and foreach for its workspaces.
         if files.has(".yarnrc.yml") or re.match(r"[2-9]", version):
             frozen_lock = " --immutable" if files.has("yarn.lock") else ""
             yield _Manager("yarn", f"yarn install{frozen_lock}", "yarn run", "yarn test",
@@ -135,6 +138,7 @@ def _managers(files: ProjectFiles, package: Mapping[str, object]) -> Iterator[tu
                        "bun"), "bun.lock"
     if files.has("package-lock.json", "npm-shrinkwrap.json"):
         yield _npm("npm ci"), "package-lock.json"
+    # A lock file that npm wrote would be in the worktree as if it were the agent's work.
     yield _npm("npm install --no-package-lock"), "package.json"
 
 
@@ -144,6 +148,7 @@ def _npm(install: str) -> _Manager:
 
 def _pnpm_for(lock: str) -> str:
     found = re.search(r"^lockfileVersion:\s*'?(\d+)", lock, re.MULTILINE)
+    # Format 5 is what pnpm up to 7 writes, 6 what 8 writes, 9 what 9 and 10 write: a frozen lock wants its own version.
     return {"5": "7", "6": "8", "9": "10"}.get(found[1], "latest") if found else "10"
 
 
@@ -156,6 +161,7 @@ def _install(files: ProjectFiles, package: Mapping[str, object], gate: str, why:
             fetched = manager.install.replace(manager.program, f"npx --yes {manager.by_npx}", 1)
             yield _candidate(gate, f"{lock} with {manager.program} fetched by npx, {why}", _npm(fetched), fetched)
         elif _has_own_scripts(package):
+            # A package's own install script may need a compiler or the network, and its tests none of what it makes.
             yield _candidate(gate, f"{lock} without the scripts of packages, {why}", manager,
                              f"{manager.install} --ignore-scripts")
     if unneeded := [name for name in table(package, "devDependencies") if _NO_TEST_TOOL.search(name)]:
@@ -170,6 +176,7 @@ def _without(names: Iterable[str], any_version: Iterable[str] = ()) -> str:
     removed = " ".join(shlex.quote(f"devDependencies[{name}]") for name in names)
     relaxed = " ".join(shlex.quote(f"devDependencies[{name}]=*") for name in any_version)
     changes = "".join(f"npm pkg {verb} {words} && " for verb, words in (("delete", removed), ("set", relaxed)) if words)
+    # package.json is put back however npm ends: the gate must test the committed one.
     return (f"(cp package.json .package.json.orig && {changes}npm install --no-package-lock --ignore-scripts; code=$?; "
             "mv -f .package.json.orig package.json; exit $code)")
 

@@ -21,6 +21,7 @@ VENV = "python3 -m venv .venv && echo '*' > .venv/.gitignore && "
 PIP = ".venv/bin/pip install -q"
 _ACTIVATE = "PATH=$PWD/.venv/bin:$PATH "
 """Before a command of the .venv: tests may start the programs that are installed there."""
+# By default both keep environments below the HOME, while of a set-up only what is in the worktree is kept.
 POETRY = "POETRY_VIRTUALENVS_IN_PROJECT=1 poetry"
 PIPENV = "PIPENV_VENV_IN_PROJECT=1 pipenv"
 MAX_VENVS = 7
@@ -277,6 +278,7 @@ def _uv_options(project: _Project) -> Iterator[tuple[str, str]]:
     yield f"uv.lock{f' with{named}' if named else ''}", f" --locked{chosen}"
     if groups or project.extras:
         yield "uv.lock with all groups and extras", " --locked --all-groups --all-extras"
+    # --locked refuses a lock file that pyproject.toml has outgrown; --frozen takes it as it is.
     yield f"uv.lock as it is{f' with{named}' if named else ''}", f" --frozen{chosen}"
 
 
@@ -326,6 +328,7 @@ def _expand(text: str) -> list[str]:
         numbers = re.fullmatch(r"\s*(\d+)-(\d+)\s*", part)
         choices += [str(number) for number in range(int(numbers[1]), min(int(numbers[2]), int(numbers[1]) + 50) + 1)] \
             if numbers else [part.strip()]
+    # Bounded here and above, since anybody may have written {1-999999999}.
     return [name for choice in choices[:50] for name in _expand(text[:found.start()] + choice + text[found.end():])]
 
 
@@ -428,6 +431,7 @@ def _group(project: _Project) -> str:
 
 def _venv(project: _Project, why: str, arguments: str, *, is_installed: bool = True,
           with_pytest: bool = False) -> CommandPair:
+    # pip has --group since 25.1; that of a new .venv is as old as its Python.
     newer = f"{PIP} -U 'pip>=25.1' && " if " --group " in arguments else ""
     runner = "python -m pytest -q" if project.uses_pytest or with_pytest else _unittest(project, "python")
     path = "" if is_installed and project.is_installable else _path(project)

@@ -118,6 +118,7 @@ def _nested(files: ProjectFiles) -> list[str]:
             continue
         if ecosystem in members or (name == "requirements.txt" and ecosystem in top) or not _is_project(files, path):
             continue
+        # The paths come by depth, so the outermost folder wins.
         if not any(folder == other or folder.startswith(f"{other}/") for other in found):
             found[folder] = ecosystem
     return list(found)[:MAX_NESTED]

@@ -107,6 +107,7 @@ def find_passing(candidates: Sequence[CommandPair], means: TrialMeans, *, limit:
             absent.update(dict.fromkeys(missing))
             continue
         left = end - means.seconds()
+        # The first one is tried in any case: without a trial there would be nothing to tell.
         if attempts and left <= 0:
             means.report(f"the time for trials is up; {len(waiting) + 1} more ways were not tried; --timeout sets it")
             break
@@ -120,6 +121,7 @@ def find_passing(candidates: Sequence[CommandPair], means: TrialMeans, *, limit:
             break
         if additions < MAX_ADDITIONS and (extended := means.extend(candidate, result.log)) is not None:
             additions += 1
+            # Next, since its log says what exactly was missing.
             waiting.insert(0, extended)
     if not attempts:
         return Attempt(candidates[0], TrialResult(False, explain_absent(list(absent)), failed=SETUP,
@@ -226,6 +228,7 @@ def try_gate(queue: MergeQueue, *, gate: str | None, setup: str | None, setup_ke
     """Run set-up and gate once, in a fresh slot; Refused if the repository is not fit for that."""
     config = QueueConfig(gate, setup, no_gate=gate is None, timeout=limit, lock_files=tuple(setup_key))
     log = queue.folder / "logs" / "preflight-hand.log"
+    # Slots go before and after: what the set-up of an earlier way left there would hide what this one's lacks.
     queue.remove_idle_slots(trees)
     try:
         result = preflight(queue, config, trees=trees, environment=environment, limit_option="--timeout",

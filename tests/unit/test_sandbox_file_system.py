@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -386,12 +389,40 @@ def test_a_folder_is_walked_once_a_launch_and_when_its_top_has_changed(tmp_path:
     assert private_files.private_below(tmp_path / "tools") == [first]
     second = add(deep / ".netrc")
     assert private_files.private_below(tmp_path / "tools") == [first], "as it was found"
-    private_files.forget()
-    assert private_files.private_below(tmp_path / "tools") == [second, first]
+    with private_files.walk_again():
+        assert private_files.private_below(tmp_path / "tools") == [second, first], "who asks meanwhile, waits"
     third = add(tmp_path / "tools/.env")
     assert private_files.private_below(tmp_path / "tools") == [third, second, first]
     for number in range(private_files.MANY):
         add(deep / f".env.{number}")
-    private_files.forget()
-    assert private_files.private_below(tmp_path / "tools") == [third, deep], "each would be a mount"
+    with private_files.walk_again():
+        pass
+    monkeypatch.setattr(private_files, "find_private", None)
+    assert private_files.private_below(tmp_path / "tools") == [third, deep], "each would be a mount; walked already"
     assert private_files.private_below(tmp_path / "nowhere") == private_files.private_below(third) == []
+
+
+@pytest.mark.parametrize("end", ["late", "refused", "threads"])
+def test_a_walk_that_a_launch_cannot_wait_for_is_left_to_the_sandboxes(
+        end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    (tmp_path / "tools").mkdir()
+    secret = tmp_path / "tools/.npmrc"
+    assert private_files.private_below(tmp_path / "tools") == []
+    changed = (tmp_path / "tools").stat()
+    secret.touch()
+    os.utime(tmp_path / "tools", ns=(changed.st_atime_ns, changed.st_mtime_ns))
+    assert private_files.private_below(tmp_path / "tools") == [], "the folder looks as before"
+    done = threading.Event()
+    beside = threading.Thread(target=done.wait)
+    if end == "threads":
+        beside.start()
+    try:
+        with suppress(Refused), private_files.walk_again(60 if end == "threads" else 0):
+            if end == "refused":
+                raise Refused("no")
+    finally:
+        done.set()
+    assert private_files.private_below(tmp_path / "tools") == [secret]
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)

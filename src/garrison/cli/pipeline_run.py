@@ -349,8 +349,8 @@ def _print_sandbox(graph: Graph, home: Path, agent: str, *, quiet: bool) -> None
     if not (agents or roles):
         return
     settle_mode(home)
-    private_files.forget()
-    line = summarize_sandbox(home, agents, os.environ, roles).line
+    with private_files.walk_again():
+        line = summarize_sandbox(home, agents, os.environ, roles).line
     if not quiet:
         print_message(line)
         for note in missing_path_notes(home, agents, os.environ, roles):

@@ -113,6 +113,7 @@ def _report_findings(graph: Graph, report: Callable[[str], None]) -> None:
         report(f"note: {message}")
 
 
+@private_files.walk_again()
 def prepare_launch(runtime: Runtime, request: LaunchRequest, report: Callable[[str], None],
                    claim: LaunchClaim | None = None) -> PreparedLaunch:
     """Check everything and run the gate once; return what `create_run` writes. Refused or UsageError otherwise.
@@ -179,7 +180,6 @@ def prepare_launch(runtime: Runtime, request: LaunchRequest, report: Callable[[s
         task.agent or (COMMAND if task.command else agent), runtime.home, task.command)}
     words |= {word for name in agents for word in registry.programs_of(name, runtime.home, None)}
     launch = replace(launch, programs=find_programs(words, runtime.environ))
-    private_files.forget()
     launch = _with_places(runtime, launch, git, agents, report)
     report(launch.sandbox)
     launch = replace(launch, terminal=_terminal_beside_landlock(runtime, launch, git))

@@ -5,19 +5,23 @@ is private if it lacks a read bit that the folder's programs have, or has a know
 one below a home of mode 0700, or installed with a umask of 077, is shown as any other. A folder of the system has
 programs for all.
 
-The walk takes some 2 microseconds a file. A launch has it made again (`forget`), the sandboxes after it read what it
-found; they walk by themselves what has changed at its top since, or was walked more than an hour ago.
+The walk takes some 2 microseconds a file. A launch has it made again (`walk_again`), in a child process while it checks
+other things; the sandboxes after it read what that found. They walk by themselves what has changed at its top since, or
+was walked more than an hour ago.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import select
+import signal
 import stat
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
 
@@ -50,8 +54,12 @@ LOCKS = frozenset({".lock", "lock", "config.lock", "volta.lock", "juliaup.lock",
 file could hold it, and the person's own tools would wait."""
 MANY = 40
 """Private files of one folder beyond which the folder is hidden instead: each hidden path is a mount."""
+PATIENCE = 1.0
+"""Seconds for which a launch waits for the walk, once all else is checked: in larger folders the agents walk."""
 _PROGRAM_FOLDERS = frozenset({"bin", "sbin", "shims", "libexec"})
 _ALL = 0o444
+_walking: list[tuple[int, int]] = []
+"""The child that walks for this process, and its pipe."""
 
 
 class Found(Value):
@@ -61,6 +69,7 @@ class Found(Value):
     """Time at which the folder itself had changed, in nanoseconds."""
     at: float
     private: tuple[str, ...]
+    is_system: bool = False
 
 
 class _Walk(msgspec.Struct):
@@ -90,18 +99,89 @@ def private_below(root: Path, kept: Path | None = None, *, is_system: bool = Fal
     if not stat.S_ISDIR(state.st_mode):
         return []
     kept, key = kept or file_of_walks(), str(root)
-    seen = _found(kept).get(key)
+    if (seen := _found(kept).get(key)) is None and _walking:
+        _collect(kept, PATIENCE)
+        seen = _found(kept).get(key)
     if seen is None or seen.changed != state.st_mtime_ns or not 0 <= time.time() - seen.at < FRESH:
-        seen = Found(state.st_mtime_ns, time.time(), tuple(find_private(key, is_system=is_system)))
+        seen = _look(key, state.st_mtime_ns, is_system=is_system)
         _change(kept, lambda found: {**found, key: seen})
     return [Path(path) for path in seen.private]
 
 
-def forget() -> None:
-    """Have folders walked again, but those of garrison's own Python, in which nobody keeps tokens: a launch begins."""
+@contextmanager
+def walk_again(patience: float = PATIENCE) -> Iterator[None]:
+    """Have folders walked again, but those of garrison's own Python, in which nobody keeps tokens: a launch begins.
+
+    What earlier launches needed is walked in a child process while the caller does other things; who asks for one of
+    these folders meanwhile waits for it, and so does the end.
+
+    Args:
+        patience: seconds to wait at most; then the walk is given up, and left to the sandboxes.
+    """
     own = tuple(f"{prefix}/" for prefix in {sys.prefix, sys.base_prefix} - {"/usr"})
-    _change(file_of_walks(),
-            lambda found: {path: each for path, each in found.items() if path.startswith(own)})
+    kept = file_of_walks()
+    gone = {path: each for path, each in _found(kept).items() if not path.startswith(own)}
+    _change(kept, lambda found: {path: each for path, each in found.items() if path.startswith(own)})
+    if gone and (child := _fork(gone)):
+        _walking.append(child)
+    try:
+        yield
+    except BaseException:
+        patience = 0  # what is refused needs no walk
+        raise
+    finally:
+        _collect(kept, patience)
+
+
+def _fork(gone: dict[str, Found]) -> tuple[int, int] | None:
+    """Start the child that walks; return its pid and the pipe that it writes to, None where it cannot be."""
+    # Of a process with threads a child has only the one that forks, and locks that the others held are never released.
+    if threading.active_count() > 1:
+        return None
+    told, tell = os.pipe()
+    try:
+        child = os.fork()
+    except OSError:  # no room for a process: the sandboxes walk
+        os.close(told)
+        os.close(tell)
+        return None
+    if child:
+        os.close(tell)
+        return child, told
+    try:
+        sys.settrace(None)
+        # The caller's locks last as long as any copy of their descriptors, and who reads its output until the end
+        # would wait for this process.
+        os.dup2(tell, 0)
+        os.closerange(1, os.sysconf("SC_OPEN_MAX"))
+        walked = {path: _look(path, Path(path).stat().st_mtime_ns, is_system=each.is_system)
+                  for path, each in gone.items() if Path(path).is_dir()}
+        with open(0, "wb") as pipe:
+            pipe.write(_to_json(walked))
+    finally:
+        os._exit(0)  # nothing of the caller's may run here, whatever is raised
+
+
+def _collect(kept: Path, patience: float) -> None:
+    """Keep what the child found, if there is one and it ends in time; end it in any case."""
+    if not _walking:
+        return
+    child, told = _walking.pop()
+    end, read = time.monotonic() + patience, bytearray()
+    while select.select([told], [], [], max(0.0, end - time.monotonic()))[0] and (part := os.read(told, 1 << 16)):
+        read += part
+    os.close(told)
+    with suppress(ChildProcessError):  # whoever collects all children has collected it, and its number may be another's
+        if os.waitpid(child, os.WNOHANG) == (0, 0):
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+    with suppress(ValueError):  # it did not get to the end
+        walked = _from_json(bytes(read))
+        _change(kept, lambda found: walked | found)
+
+
+def _look(folder: str, changed: int, *, is_system: bool) -> Found:
+    return Found(changed, time.time(), tuple(find_private(folder, is_system=is_system)), is_system)
 
 
 def _change(kept: Path, change: Callable[[dict[str, Found]], dict[str, Found]]) -> None:
@@ -110,7 +190,7 @@ def _change(kept: Path, change: Callable[[dict[str, Found]], dict[str, Found]]) 
         with atomic.locked(kept.with_name(f"{FILE}.lock")):
             known = change(_found(kept))
             latest = sorted(known, key=lambda path: known[path].at)[-MAX_FOLDERS:]
-            atomic.write(kept, json.dumps({path: asdict(known[path]) for path in latest}).encode(), durable=False)
+            atomic.write(kept, _to_json({path: known[path] for path in latest}), durable=False)
 
 
 def find_private(root: str, *, is_system: bool = False) -> list[str]:
@@ -189,5 +269,13 @@ def _found(kept: Path) -> dict[str, Found]:
 
 @lru_cache(maxsize=1)
 def _parse(kept: Path, _changed: int) -> dict[str, Found]:
-    return {path: Found(body["changed"], body["at"], tuple(body["private"]))
-            for path, body in json.loads(kept.read_bytes()).items()}
+    return _from_json(kept.read_bytes())
+
+
+def _to_json(found: dict[str, Found]) -> bytes:
+    return json.dumps({path: asdict(each) for path, each in found.items()}).encode()
+
+
+def _from_json(text: bytes) -> dict[str, Found]:
+    return {path: Found(body["changed"], body["at"], tuple(body["private"]), body.get("is_system", False))
+            for path, body in json.loads(text).items()}

@@ -230,6 +230,7 @@ class Panel:
 
     async def _begin(self, given: Mapping[str, str]) -> None:
         """Begin a run, and wait until it has started."""
+        # A cancelled turn must not lose the id of a run whose command is under way: it would be followed by nobody.
         run = await asyncio.shield(self._begin_run(given))
         await self._say(f"Run `{run}` begins: its target is tested first.")
         while (seen := await self._look(run)).status in _STARTING and not seen.waits:
@@ -243,6 +244,7 @@ class Panel:
         if self.session.repo is None:
             raise Refused(f"{self.session.cwd} is in no git repository; open a folder of one in the editor")
         self._begun += 1
+        # By its prefix `PanelSessions.runs` finds the run again, even after a crash right behind this line.
         request = f"{self.session.prefix}{len(self._conversation().entries)}-{self._begun}"
         run = await asyncio.to_thread(self._crew.begin, given, request)
         self._runs.append(run)
@@ -262,12 +264,14 @@ class Panel:
                         self._runs.remove(run)
                         await self._say(f"{run} is no longer followed: {error}")
                 now = {run: seen.since for run, seen in self._seen.items()}
+                # Each look reads the run's records: a panel left open overnight must not cost what a watched one does.
                 pause = POLL if now != before or self._work is not None else min(pause * 1.2, LONGEST_POLL)
                 before = now
                 await asyncio.sleep(pause)
 
     async def _look(self, run: str, *, asks: bool = True) -> SeenRun:
         """Look at a run: show what has changed, and ask what needs somebody."""
+        # The follower and a command may look at once: each change would be shown, and asked about, twice.
         async with self._looking:
             new = await asyncio.to_thread(self._crew.look, run)
             old, self._seen[run] = self._seen.get(run), new
@@ -334,6 +338,8 @@ class Panel:
             "answer", f"--run={run}", f"--by={self._by}", "--yes", "--", wait.node, label]
         proposals = (Proposal(words=tuple(words)),)
         text = f"{label} for {wait.node} counts once you say so.{confirmations.request(proposals)}"
+        # Within a message the turn's lock is held, and asyncio's is not reentrant. From the follower it is taken: a
+        # proposal in the middle of an answer would not be the last entry, which alone the user's `yes` is about.
         async with contextlib.nullcontext() if self._said is not None else self._turn:
             await self._screen.show(update_agent_message_text(f"{text}\n\n"))
             self._add(ChatEntry(role="assistant", content=text, at=datetime.now(UTC), proposals=proposals))

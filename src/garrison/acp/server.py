@@ -176,6 +176,8 @@ class AcpServer:
 
     async def _advertise(self, session: str) -> None:
         """Name the commands once the session's id has reached the editor."""
+        # The library writes the answer to session/new once its handler has returned, and does not tell when; editors
+        # drop updates of a session that they do not know yet.
         await asyncio.sleep(0.1)
         assert self._client is not None
         await self._client.session_update(session_id=session, update=update_available_commands(

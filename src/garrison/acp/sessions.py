@@ -100,6 +100,7 @@ class PanelSessions:
         return [begun.run for begun in beginnings.begun_by(self._home, session.prefix)]
 
     def _touched(self, session: PanelSession) -> float:
+        # The conversation changes with each message, the session's file only with its title.
         path = self.conversation_path(session)
         return (path if path.exists() else self._path(session.id)).stat().st_mtime
 

@@ -113,6 +113,7 @@ class Channel:
             self._arm()
         has_request = False
         for fd, _ in self._epoll.poll(0):
+            # For each event, not for each request: half a request, a connect or a hang-up wakes the loop as well.
             if not self._limit.take(now):
                 self._pause()
                 break
@@ -149,6 +150,7 @@ class Channel:
         """Watch the connections, and the listener while there is room for another connection."""
         wanted = {fd: select.EPOLLOUT if connection.to_send else select.EPOLLIN
                   for fd, connection in self._connections.items()}
+        # epoll is level-triggered: while there is no room, clients in the listener's queue would wake us without end.
         if len(self._connections) < MAX_CONNECTIONS:
             wanted[self._listener.fileno()] = select.EPOLLIN
         for fd in self._registered - set(wanted):
@@ -178,9 +180,11 @@ class Channel:
             accepted, _ = self._listener.accept()
         except OSError:  # gone again, or no descriptor left: the queue keeps it
             return
+        # accept(2) on Linux: the new socket does not inherit O_NONBLOCK from the listener.
         accepted.setblocking(False)
         connection = _Connection(accepted, now + REQUEST_SECONDS)
         self._connections[accepted.fileno()] = connection
+        # When it connects, since it may be gone by the time it has sent its request, and its pid another's.
         if objection := unix_socket.find_objection(accepted, os.getuid(), self._roots()):
             self._log_once(f"a request to the agent's socket was refused: {objection}")
             self._reply(connection, Reply(f"refused: {objection}"), now)
@@ -202,12 +206,14 @@ class Channel:
             self._close(connection)  # it has hung up, or says more than one request
             return False
         connection.received += data
+        # A client may also end its request by shutting its side down instead of ending the line.
         is_whole = not data or b"\n" in data
         if not is_whole and len(connection.received) <= MAX_BYTES:
             return False
         return self._carry_out(connection, bytes(connection.received).partition(b"\n")[0], now)
 
     def _carry_out(self, connection: _Connection, line: bytes, now: float) -> bool:
+        # Before it is carried out: from here on anything more that the client says closes its connection.
         connection.received.clear()
         try:
             request = parse_request(line, self._asked)

@@ -65,6 +65,7 @@ def _exchange(connection: socket.socket, line: bytes) -> bytes:
     received = b""
     with suppress(BrokenPipeError, ConnectionResetError):
         connection.sendall(line)
+    # Linux resets a Unix socket whose peer closes with bytes unread, but first lets us read what the peer had sent.
     with suppress(ConnectionResetError):
         while chunk := connection.recv(1 << 16):
             received += chunk

@@ -47,6 +47,8 @@ if TYPE_CHECKING:
     from garrison.agents.base import Assignment
     from garrison.agents.program_stream import ProgramState, ProgramStream
 
+# `$PPID` is the parent with which the shell began, /proc has the present one: they differ if the orchestrator has died.
+# The shell's own standard error leads nowhere: dash and bash would add that the command was killed.
 _RECORDING = """\
 exec 3>&2 2>/dev/null
 /bin/sh -c "$1" 2>&3 3>&-
@@ -101,6 +103,7 @@ class CommandAgent:
                 assignment.reports.recall()
             return CommandWork(ended, assignment, self.profile, what)
         atomic.make_directory(assignment.exchange)
+        # Before the start: what an earlier incarnation left would be taken for a result of this one.
         for name in (result_file.name, EXIT):
             untrusted.remove(assignment.exchange, name)
         if assignment.reports is not None:
@@ -114,6 +117,7 @@ class CommandAgent:
         stream = self._open_stream(assignment)
         session = stream.told.session if stream is not None and self.profile.resume_argv else ""
         terminal = PseudoTerminal(assignment.output, is_lent=assignment.lends_terminal) if self.profile.tty else None
+        # Only until the stream has said anything: from then on its session knows the refusal.
         message = assignment.rework if stream is not None and stream.mends and not stream.offset else ""
         job = self._launch(assignment, self._words(assignment, session), now, terminal, stream, message)
 
@@ -228,6 +232,7 @@ def recorded_exit_code(assignment: Assignment) -> int | None:
     """Return the exit code that the command left in an earlier incarnation of this attempt; None if it left none."""
     line = untrusted.read_text(assignment.exchange, EXIT, MAX_EXIT)
     words = line.split()
+    # Without its line feed it was torn by a kill. A command that forges the file gains nothing: it could exit so.
     if not line.endswith("\n") or len(words) != 3 or not all(word.isascii() and word.isdigit() for word in words):
         return None
     attempt, incarnation, code = map(int, words)
@@ -304,6 +309,7 @@ class CommandWork(Work):
             reported = self._reported()
         except ValueError as error:
             return WorkResult("fail", f"{self._what}: {error}", result.code, killed=bool(result.signal))
+        # What it told before a signal ended it is not why it ended.
         told = self._stream.told.failure if self._stream is not None and not result.signal else ""
         output = clean(told)[:_MAX_REASON] or read_tail(self._assignment.output, 3, since=self._printed)
         outcome = outcome_of(self._profile, self._assignment.result_file, result, output, self._what,

@@ -106,6 +106,7 @@ class CommandAttempt(SuspendableAttempt):
 
     def __init__(self, agent: AgentProgram, assignment: Assignment, now: float, *,
                  wall: Callable[[], float] = time.time) -> None:
+        # Before `super().__init__`, which takes the first step at once and needs them.
         self._agent, self._begun, self._begun_at = agent, now, wall()
         self._answer: ApiAnswer | None = None
         """How the API has refused the last call of the run that has ended, as the run's proxy has seen it."""
@@ -167,7 +168,9 @@ class CommandAttempt(SuspendableAttempt):
                                progress=time.monotonic() - self._begun >= PROGRESS_AFTER,
                                status=answer.status if answer is not None else None)
         if self._ran is not None:
-            self._ran.forget()  # it will be run again
+            # Before the ending is recorded: in the other order a successor of ours, killed in between, would adopt the
+            # exit code of a run that proves nothing, instead of running the program again.
+            self._ran.forget()
         self.files.make()
         self.files.add_ending(ending)
         self.endings.append(ending)
@@ -185,6 +188,8 @@ class CommandAttempt(SuspendableAttempt):
         if self._stopping or work is None or ended.status == "success" or ended.killed or work.timed_out \
                 or ended.report.get("status"):
             return None
+        # The surest witness first: what the machine shows, the API's own answer, the program's error event, its last
+        # words.
         if (gone := self._find_gone(ended, work)) is not None:
             return gone
         answer = read_answer(self.assignment.folder / NETWORK, self._begun_at)
@@ -194,6 +199,8 @@ class CommandAttempt(SuspendableAttempt):
         told = work.told
         if told is not None and told.failure:
             return read_told(told.status, told.error, told.failure)
+        # With exit code 0 the reason says what the success rule found in the output, such as an error that aider
+        # printed.
         output = work.last_words if ended.exit_code else f"{work.last_words}\n{ended.reason}"
         return find_witness(output, is_agent=not self._agent.is_own_command,
                             hosts=hosts_of(self.assignment.environment))
@@ -212,12 +219,14 @@ class CommandAttempt(SuspendableAttempt):
         if not seen:
             return ""
         last = next((line for line in reversed(work.last_words.splitlines()) if line.strip()), "")
+        # A shell's own complaint, `sh: 1: NAME: not found`, is about the program; any other failure may be the task's.
         if self._agent.is_own_command:
             name = next((name for name in seen if re.search(rf"(?:^|[\s/]){re.escape(name)}: ", last)), "")
             return f"{name} could not be run" \
                 if name and End(ended.exit_code).kind is EndKind.NOT_RUN else ""
         is_broken = End(ended.exit_code).kind is EndKind.NOT_RUN or any(
             _BROKEN.search(line) for line in work.last_words.splitlines())
+        # Later, "No module named" is about the work, such as a test that the agent has run.
         is_early = time.monotonic() - self._begun < _START_SECONDS and not (work.told and work.told.has_begun)
         return f"{seen[0]} cannot be run now ({clean(last)[:120]})" if is_broken and is_early else ""
 

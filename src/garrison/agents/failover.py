@@ -44,6 +44,7 @@ def find_trouble(end: End, output: str) -> Trouble | None:
         end: with exit code 0 of a program that says in its output alone that it failed.
         output: the end of what it printed, or why it counts as failed.
     """
+    # A signal ended it, or nobody knows: its last words are not why.
     if end.code is None or end.code < 0:
         return None
     if end.kind is EndKind.NOT_RUN:

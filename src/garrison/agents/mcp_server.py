@@ -128,6 +128,7 @@ def _error(id_: object, code: int, text: str) -> dict[str, object]:
 def serve(server: ToolServer, lines: TextIO, out: TextIO) -> None:
     """Answer each line until there is none, or one without end."""
     while line := lines.readline(MAX_LINE):
+        # What follows of such a line would be read as the next request.
         if not line.endswith("\n") and len(line) >= MAX_LINE:
             return
         response = server.answer(line) if line.strip() else None

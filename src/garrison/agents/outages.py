@@ -171,10 +171,12 @@ class SharedOutages:
             is_over, self.seen = self.seen is not None, None
             return "" if is_over else own
         path, self.seen = found[0], found[1]
+        # An agent that has met it waits for both times; any other for MAX_HOLD at most, should the file be wrong.
         due = min(self.seen.until, self.seen.at + MAX_HOLD) if not own_until else max(own_until, self.seen.until)
         if now < due:
             return f"until {describe_moment(due, now)}: {self.seen.describe()}"
         atomic.make_directory(path.parent)
+        # The one that gets it is the trial, and keeps it until the API has answered; at a kill the kernel releases it.
         self._lock = LifeLock.try_acquire(path.with_suffix(".lock"))
         if self._lock is None:
             by, self._awaits_trial = f" by {self.seen.tries}" if self.seen.tries else "", True
@@ -183,6 +185,7 @@ class SharedOutages:
             self.release()
             return ""
         self._tried, self._tried_at = path, now
+        # `at` later than `until` is how others know that somebody tries now.
         write_json(path, asdict(replace(self.seen, at=now, tries=self._who)))
         return ""
 
@@ -199,6 +202,7 @@ class SharedOutages:
             atomic.make_directory(path.parent)
             self.seen = next_outage(self._read(path), ending, until, is_trial=self._tried == path)
             write_json(path, asdict(self.seen))
+            # Its trial got past the outage that it tried, into another one.
             if self._tried is not None and self._tried != path:
                 self._tried.unlink(missing_ok=True)
             self.release()
@@ -213,6 +217,7 @@ class SharedOutages:
         if not self.is_trying:
             return
         refused = attempt / NETWORK / ANSWER
+        # A refusal since the trial began outweighs an answer: the outage may have let one call through.
         if max(modified_at(refused), modified_at(attempt / "claude" / "trouble")) >= self._tried_at:
             return
         answered = max(modified_at(attempt / name / "usage.jsonl") for name in (NETWORK, "claude"))

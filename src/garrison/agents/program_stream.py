@@ -96,6 +96,7 @@ class ClaudeStream(StreamFormat):
             yield _begin(told, body.get("session_id"), body.get("model"))
         elif kind == "assistant":
             message_id = _text(message.get("id"))[:_MAX_ID]
+            # The pieces of a streamed response have told its tokens; here the output is its first token alone.
             if (usage := _object(message.get("usage"))) and message_id != told.response:
                 yield {"kind": "usage", "message": message_id, "usage": usage,
                        "model": _text(message.get("model"))[:_MAX_ID]}
@@ -286,6 +287,8 @@ class ProgramStream:
             self.offset, self._is_too_long = self.offset + len(block), True
         elif not end:
             return False
+        # The offset before the output: a kill between the two leaves lines unshown, the other order would show them
+        # twice.
         kept = encode({"id": self.told.session, "offset": self.offset, **({"mends": True} if self.mends else {})})
         atomic.write(self.files.session, kept, durable=False)  # the hook keeps the session through a power cut
         if shown:

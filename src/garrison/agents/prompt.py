@@ -105,6 +105,7 @@ def decided(words: Sequence[PersonsWord]) -> str:
         said = "\n  ".join(clean_lines(word.text.strip()[:MAX_SAID]))
         lines.append(f"- asked {mention(word.question, 600)}, they answered: {said}" if word.question else
                      f"- {word.source or 'they told the agent'}: {said}")
+    # From the latest back: where there is no room for all, the oldest go.
     kept = _bounded(lines[::-1], MAX_FEEDBACK)[::-1]
     return fill("decided.md", words="\n".join(kept)).strip() if lines else ""
 

@@ -51,6 +51,7 @@ def quote(text: str, limit: int = MAX_QUOTED, *, wraps: bool = False) -> str:
 
 def mention(text: str, limit: int = MAX_MENTIONED) -> str:
     """Return `text` as one line of code of at most `limit` characters; '' for none."""
+    # Cut before it is cleaned, which takes time in proportion; to ten times the length, since much may be cleaned away.
     line = _cut(spell_hidden(clean(text[:limit * 10])).replace("`", "'"), limit)
     return f"`{line}`" if line else ""
 

@@ -49,6 +49,7 @@ def _load(block: str) -> object:
     try:
         return json.loads(block)
     except ValueError:
+        # Only now: within a string of valid JSON such a comma is text.
         return json.loads(_TRAILING_COMMA.sub("", block))
 
 

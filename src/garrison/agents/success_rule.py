@@ -122,6 +122,7 @@ def _candidates(output: str) -> Iterator[str]:
 
 def _search(pattern: str, text: str) -> str:
     """Return what speaks against a text in which the pattern may not occur."""
+    # In another process: a search that backtracks holds the GIL, and with it this process's heartbeats.
     done = run([sys.executable, "-I", "-S", "-c", _SEARCH, pattern], SEARCH_SECONDS, text=text.encode(errors="replace"))
     if done.timed_out:
         return f"success.stdout_not = {pattern!r} took longer than {SEARCH_SECONDS:.0f} s on its output; simplify it"

@@ -212,6 +212,7 @@ _NETWORK = (r"connection (?:error|refused|reset|closed|timed out|aborted)|econn(
 _AUTHENTICATION = (r"authentication[_ ](?:error|failed)|invalid (?:x-)?api.?key|incorrect api key|api key not valid|"
                    r"permission_error|not logged in|please run /login|"
                    r"oauth token (?:has )?(?:been )?(?:expired|revoked)")
+# The first match counts, so the narrower class comes first: messages about a quota also speak of limits and of billing.
 _BY_TEXT = tuple((kind, _Pattern(pattern)) for kind, pattern in (
     (TroubleKind.UNKNOWN_SESSION, r"no conversation found|session .{0,60}not found"),
     (TroubleKind.CONTEXT, _CONTEXT),
@@ -259,6 +260,7 @@ def classify(status: int | None, text: str, error: str = "") -> TroubleKind:
         error: the CLI's own name of the failure.
     """
     text = text[:_MAX_TEXT]
+    # Our own proxy's refusal: by status it would be the provider's billing, and another agent would take over.
     if _BUDGET.search(text) and status in (None, 402):
         return TroubleKind.BUDGET
     by_text = classify_text(text)
@@ -366,6 +368,7 @@ def find_witness(output: str, *, is_agent: bool = True, hosts: Collection[str] =
             around = "\n".join((*lines[at:at + 8], *lines[max(0, at - 3):at]))
             return Witness(kind, line.strip(), around)
         others += 1
+        # A later failure of another kind is why it ended: the agent may have survived the limit that it mentions above.
         if others > _MAX_OTHERS or (_OTHER_FAILURE.search(line) and not _GENERIC.search(line)):
             return None
     return None
@@ -381,6 +384,7 @@ def _classify_line(line: str, is_agent: bool, hosts: Collection[str]) -> Trouble
     about_model = _MODEL.search(line) is not None or any(host in line for host in hosts)
     if (found := _STATUS.search(line)) and (is_error or found.start() <= _EARLY):
         status = int(next(filter(None, found.groups())))
+        # These are hardly ever another server's than the model's; a 500 may be any, such as that of the task.
         if status in (429, 529):
             return _STATUSES[status]
         if status >= 500 and about_model:
@@ -445,6 +449,7 @@ def read_reset(text: str, now: float, zone: tzinfo = UTC) -> float | None:
 
 
 def _read_reset(text: str, now: float, zone: tzinfo) -> float | None:
+    # From the exact to the vague: a message that names a moment often names a duration or a day as well.
     if found := _EPOCH.search(text):
         return float(found[1])
     today = datetime.fromtimestamp(now, zone)
@@ -505,6 +510,7 @@ def _at(found: re.Match[str], local: datetime, hour: int, minute: int) -> dateti
     moment = moment.replace(month=_MONTHS[month[:3].lower()], day=int(day))
     if found["year"]:
         return moment.replace(year=int(found["year"]))
+    # Without a year: in December, "resets Jan 2" is next year's.
     return moment if moment > local - timedelta(days=180) else moment.replace(year=moment.year + 1)
 
 

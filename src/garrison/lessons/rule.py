@@ -147,6 +147,7 @@ def propose(found: Iterable[Occurrence], repository: str, decided: Iterable[str]
         by_id.pop(name, None)
     made = []
     for name, several in by_id.items():
+        # One attempt can be refused for the same thing in several places: it counts once.
         attempts = {(each.run, each.node, each.attempt): each for each in several}
         if len(attempts) >= TIMES and any(each.resolved for each in attempts.values()):
             sources = tuple(sorted(attempts.values(), key=lambda each: each.at, reverse=True))
@@ -184,6 +185,8 @@ def clean_wording(text: str) -> str:
 
     '' if there is none, or if it is longer than a lesson.
     """
+    # Code spans of one backtick only, in pairs: else text that looks like code to us could end as text, and its `@path`
+    # be imported. A comment would hide all lessons after it.
     line = re.sub("`+", "`", spell_hidden(clean(text))).replace("<!--", "<! --").lstrip(_BEGINS_BLOCK)
     if line.count("`") % 2:
         line = line.replace("`", "'")

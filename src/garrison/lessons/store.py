@@ -197,6 +197,7 @@ class _Run:
         for entry in self.journal:
             if entry.kind == PullRequestChanged.kind and isinstance(event := decode(entry), PullRequestChanged) \
                     and event.flow is not None:
+                # The journal does not name the attempt: the first return sent back the first attempt, and so on.
                 returns[event.node] = returns.get(event.node, 0) + 1
                 for text in event.said:
                     yield self._occurrence(Subject(RefusedBy.REVIEW, "", text), event.node, returns[event.node],

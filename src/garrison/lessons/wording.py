@@ -86,6 +86,7 @@ class Wording:
 
     def _ask(self, proposal: LessonProposal, commit: str) -> ReaderAnswer:
         place = atomic.make_directory(self.lessons.folder_of(proposal.id))
+        # A new folder for each try: one that was killed may have left an answer that is not this one's.
         number = 1 + max((int(name) for name in atomic.list_names(place) if name.isdecimal()), default=0)
         folder = atomic.make_directory(place / str(number))
         file = exchange_file(folder, ANSWER)

@@ -58,6 +58,7 @@ def begin(home: Path, request: str, words: Sequence[str], text: str, repo: str, 
         words: command, without its `--run`.
         name: words from which the run's id is made.
     """
+    # A client may count its requests from 1: without the repository, clients of two would share a run.
     digest = hashlib.sha256(f"{repo}\0{request}".encode(errors="surrogateescape")).hexdigest()
     path = atomic.make_directory(home / FOLDER) / f"{digest[:24]}.json"
     with atomic.locked(home / FOLDER / "lock"):
@@ -74,6 +75,7 @@ def find(home: Path, run: str) -> RequestedRun | None:
     """Return what began a run, or is about to; None if no client asked for it."""
     for path, begun in _read_all(home):
         if begun.run == run:
+            # A minute covers the time between the record and the worker's lock, also on a busy machine.
             lost = not begun.problem and not RunFiles(home, run).launch.exists() and not is_held(
                 path.with_suffix(".life")) and path.stat().st_mtime < time.time() - 60
             return replace(begun, problem="the command that was to begin it has died") if lost else begun
@@ -106,6 +108,7 @@ def cancel(home: Path, run: str) -> bool:
 def perform(home: Path, path: Path) -> None:
     """Run the command of a beginning; record why it began nothing, if so."""
     with hold(path.with_suffix(".life")) as lock:
+        # Without the lock another worker has this request: its command must not run twice.
         data = atomic.read(path) if lock is not None else None
         if data is None:
             return

@@ -210,6 +210,7 @@ class ClientRuns:
         serving = read_serving(self.home)
         url = f"{serving.origin}/?run={run}&node={wait.node}" if serving is not None and not question else ""
         text = gate.question if gate is not None else wait.text
+        # With the attempt: the same question of a later one is another, and the client is asked again.
         key = f"{wait.node}/{attempts.get(wait.node, 0)}/{question or wait.kind}"
         return SeenWait(key, wait.kind, clean(text), describe_settling(wait, run), wait.node,
                         [choice.label for choice in gate.choices] if gate is not None else [], question, url,
@@ -245,8 +246,10 @@ class ClientRuns:
                  "retry": ["agents", "retry", f"--run={run}", "--", check_node(node or "_")]}.get(action)
         if words is None or (action == "retry" and not node):
             raise UsageError("action should be stop, resume, or retry with a node")
+        # A run that is still in its pre-flight has no launcher to stop: its worker stops it once there is one.
         if action == "stop" and beginnings.cancel(self.home, run):
             return f"run {run} is stopped as soon as it has begun"
+        # Counted before the command: a run that ends again at once must not be waited for.
         ends = self._ends(run) if action == "resume" else 0
         told = self.command(words)
         if action == "resume":  # the launcher is there before the journal says so, and until then the run looks ended
@@ -291,6 +294,7 @@ def is_final(gate: ShownQuestion) -> bool:
 
 
 def _digested(seen: SeenRun) -> SeenRun:
+    # Without what nodes are doing and have cost: both change by the second, and `wait` would return as often.
     told = {**asdict(seen), "nodes": [[node.node, node.status] for node in seen.nodes], "usd": None}
     digest = hashlib.sha256(json.dumps(told, sort_keys=True).encode(errors="surrogatepass")).hexdigest()
     return msgspec.structs.replace(seen, since=digest[:12])

@@ -194,6 +194,7 @@ async def _wait(crew: ClientRuns, tasks: Tasks, ctx: Context, run: str,
     since = since or seen.since
     while True:
         open_ = {f"{seen.run}/{wait.key}": wait for wait in seen.waits if can_ask(ctx.client_capabilities, wait)}
+        # A client that polls the run's task gets the questions there: asked here as well, its user would see two forms.
         is_asked = bool(open_) and len(open_) == len(seen.waits) and await _call(tasks.asks, ctx, seen.run)
         requests = {} if is_asked or ctx.input_responses else {
             key: request_for(wait, ctx.protocol_version) for key, wait in open_.items() if key not in asked}

@@ -193,6 +193,7 @@ class Tasks(Extension):
             result = self._show(seen).model_copy(update={"is_error": seen.status != Status.DONE})
             ended = replace(ended, result=result.model_dump(by_alias=True, mode="json", exclude_none=True))
         with self._locked():
+            # Read again under the lock: the end that a client has seen first stays, whatever the run has become since.
             if not (now := self._read(task)).status:
                 atomic.write(self._path(task), record.encode(now := ended))
         return now, None

@@ -52,6 +52,7 @@ class AcpAttempt(ConnectedAttempt):
         if assignment.reports is not None:
             assignment.reports.takes_result = True
             assignment.reports.ask_later = self._ask
+        # Before `super().__init__`, which takes the first step at once, and may start a program with these settings.
         self.settings = settle(settings, f"[agents.{name}]", assignment)
         super().__init__(name, assignment, now, argv, model=settings.model, role=role, wall=wall)
 
@@ -89,6 +90,7 @@ class AcpAttempt(ConnectedAttempt):
     def _order(self, decision: NextStep) -> tuple[AcpJob, Mapping[str, str]]:
         task, assignment, files = self.assignment.task, self.assignment, self.files
         if mender := self._find_mender():
+            # Before the order: if we are killed between the two, our successor still continues the refused session.
             files.write_session(SessionRecord(mender, mends=True))
         record = files.read_session()
         session = "" if record is None or (decision.fresh and not mender) else record.id
@@ -102,6 +104,7 @@ class AcpAttempt(ConnectedAttempt):
             str(assignment.folder), session,
             prompts.first_message(prompt, assignment, files, knows_task=knows_task, has_past=has_past, role=self.role),
             role=self.role, inside=str(assignment.tree), subfolder=task.subfolder, begun=len(self.endings) + 1,
+            # Made now, needed or not: a connection that has to begin another session has no briefing to make it from.
             prompt_anew=prompts.first_message(decision.prompt, assignment, files, knows_task=False,
                                               has_past=not mender, role=self.role) if session else "",
             lost=self._lost(), program=program, mcp=(*MCP_SERVER, self.role) if mcp_environment else (),
@@ -125,6 +128,7 @@ class AcpAttempt(ConnectedAttempt):
         launcher = self.files.folder / LAUNCHER
         atomic.write(launcher, launcher_script(outside, confined.env, confined.argv).encode(), durable=False)
         inside = {name: confined.env[name] for name in (VARIABLE, "PYTHONPATH") if name in confined.env}
+        # Where no path inside leads to the socket, garrison's MCP server could only fail: the agent is offered none.
         return ("/bin/sh", str(launcher)), inside if VARIABLE in inside else {}
 
     def _report(self) -> AgentReport:

@@ -192,6 +192,8 @@ class AcpClient:
             self._process = await asyncio.create_subprocess_exec(
                 *self._argv, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE, env=dict(self._env), cwd=self._cwd, limit=MAX_LINE,
+                # prctl(2): the signal follows the end of the thread that forked, not of the process; asyncio forks in
+                # the thread of the loop, which is our main one.
                 preexec_fn=die_with_parent)
         except OSError as error:
             if error.errno in _NO_PROGRAM:
@@ -199,11 +201,13 @@ class AcpClient:
             raise
         assert self._process.stdin is not None and self._process.stdout is not None
         self._transport = AgentTransport(self._process.stdout, self._process.stdin)
+        # Read all the time: a program that has filled the pipe, 64 KiB, would block and look hung.
         self._tasks.append(asyncio.ensure_future(self._keep_stderr()))
         self._connection = ClientSideConnection(cast("Any", _Client(self)), self._transport)
         answer = await self._request(self._connection.initialize(
             protocol_version=PROTOCOL_VERSION, client_info=Implementation(name="garrison", version="1"),
             client_capabilities=ClientCapabilities(
+                # Not offered: the agent would read, write and run commands through us, outside of its sandbox.
                 fs=FileSystemCapabilities(read_text_file=False, write_text_file=False), terminal=False)), "initialize")
         if answer.protocol_version != PROTOCOL_VERSION:
             raise Breach(f"version {answer.protocol_version} of the protocol; garrison speaks {PROTOCOL_VERSION}")
@@ -240,6 +244,8 @@ class AcpClient:
     async def resume_session(self, session: str, servers: Sequence[McpServer]) -> None:
         """Continue a session; RequestError if the agent refuses that. What it repeats of the past is not heard."""
         self.session = session
+        # `session/load` repeats the whole conversation as updates. Taken in, they would be shown again, count as an
+        # answer of this connection, and leave old calls in flight. `session/resume` repeats nothing, so it goes first.
         self._loading = True
         try:
             if self._resumes:
@@ -283,13 +289,16 @@ class AcpClient:
             RequestError: the agent answered with an error.
         """
         self.turn_state = AcpTurn()
+        # A session that was idle until now has not been silent.
         self._transport.heard_at = asyncio.get_running_loop().time()
         request = asyncio.ensure_future(self._connection.prompt(
             session_id=self.session, prompt=[text_block(prompt)]))
         try:
+            # Each message moves `heard_at` during the wait: running out of time is silence only if no patience is left.
             while not await self._wait(request, self._patience()):
                 if self._patience() <= 0 and not request.done():
                     raise AcpSilence(f"nothing was received for {self._stale:.0f} s")
+            # From here on a request for leave comes too late: nobody would wait for its answer.
             self.turn_state.ended = True
             return str(_result_from(request, "session/prompt").stop_reason)
         finally:
@@ -353,8 +362,10 @@ class AcpClient:
             await asyncio.wait(either, timeout=max(0.0, seconds), return_when=asyncio.FIRST_COMPLETED)
         finally:
             ended.cancel()
+        # First: a breach also ends the transport, and so fails the request with a mere ConnectionError.
         if self._transport.breach.done():
             raise self._transport.breach.result()
+        # An answer that came before the end counts: a program may answer and exit.
         if request.done() and not isinstance(request.exception(), ConnectionError):
             return True
         if self._transport.ended.is_set() or request.done():
@@ -383,6 +394,7 @@ class AcpClient:
         if isinstance(update, AgentMessageChunk):
             self._end_thought()
             self.turn_state.answered = True
+            # A message keeps its end, where a result block stands; a thought, which is only shown, its beginning.
             self.turn_state.text = (self.turn_state.text + _text_of(update.content))[-_MAX_MESSAGE:]
         elif isinstance(update, AgentThoughtChunk):
             self.turn_state.thought = (self.turn_state.thought + _text_of(update.content))[:_MAX_MESSAGE]
@@ -397,6 +409,7 @@ class AcpClient:
         is_over = status in ("completed", "failed")
         if call not in turn.calls and (not is_over or update.session_update == "tool_call"):  # some tell one at its end
             if len(turn.calls) >= _MAX_CALLS:
+                # Insertion order: the oldest call goes.
                 turn.calls.pop(next(iter(turn.calls)))
             turn.calls[call] = title_of(update)
             self._listener.on_event({"kind": "tool", "id": call, "name": update.kind or "tool",

@@ -87,6 +87,7 @@ class AcpConnection(SessionConnection[AcpJob]):
 
     async def _open(self) -> ConnectionEnd | None:
         ending = await self._until_stopped(self._open_watched())
+        # What loads the machine is over: the program and the servers that it starts. The next session may start.
         self._started.set()
         return ending
 
@@ -110,6 +111,7 @@ class AcpConnection(SessionConnection[AcpJob]):
     async def _open_session(self) -> ConnectionEnd | None:
         """Start the program and its session; return the ending if the session cannot be continued or set up."""
         await self._client.start()
+        # At once: whatever kills us from here on, our successor ends this program before it resumes the session.
         holder.record_process(self.files, self._client.pid, self.job.incarnation)
         if self.settings.auth:
             await self._client.authenticate(self.settings.auth)
@@ -161,6 +163,7 @@ class AcpConnection(SessionConnection[AcpJob]):
         """Begin a session; `lost` counts the one in whose place it is."""
         before = self.files.read_session()
         session = await self._client.new_session(servers)
+        # A kill before this line costs an empty session that nobody asks for again; no prompt has been sent yet.
         self.files.write_session(SessionRecord(
             session, self.job.begun, earlier=before.earlier + 1 if before else 0,
             lost=(before.lost if before else 0) + lost))
@@ -197,6 +200,8 @@ class AcpConnection(SessionConnection[AcpJob]):
         """Wait for the turn, or until it continues for too long after a report or a question."""
         both: set[asyncio.Future[Any]] = {turn, watch}
         await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        # It has said how the task ended, and talks on, at a price. If it ignores even the cancellation, its turn counts
+        # as ended all the same, and `_close` ends the program.
         if not turn.done():
             await self._client.cancel()
             await asyncio.wait({turn}, timeout=5.0)
@@ -222,6 +227,7 @@ class AcpConnection(SessionConnection[AcpJob]):
 
     async def _until_reported(self) -> None:
         """Return when the agent goes round, or on for too long after it has reported or asked."""
+        # Both are files that the orchestrator writes, where the socket ends: there is nothing to await.
         while not (self._reported_to_socket() or self._open_question()):
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._goes_on.wait(), _POLL)
@@ -265,6 +271,7 @@ class AcpConnection(SessionConnection[AcpJob]):
 
     async def on_permission(self, kind: str, title: str, options: Sequence[OfferedAnswer]) -> OfferedAnswer | None:
         """Answer a request for leave by the profile, or ask the user and wait."""
+        # Its work is over: what it asks for now would be done after it has said how the task ended.
         if self._reported_to_socket() or self._open_question() or self._client.turn_state.ended:
             return permissions.choose(options, LeaveRuling.REFUSE)
         ruling = permissions.rule(self.settings, kind, title)
@@ -272,6 +279,7 @@ class AcpConnection(SessionConnection[AcpJob]):
             ruling = LeaveRuling.REFUSE
         if ruling is not LeaveRuling.ASK:
             return permissions.choose(options, ruling)
+        # One question at a time: question.json has room for one, and an agent may ask for several at once.
         async with self._question:
             self._asked += 1
             if self._asked > MAX_QUESTIONS:
@@ -295,6 +303,7 @@ class AcpConnection(SessionConnection[AcpJob]):
                 await asyncio.sleep(_POLL)
         finally:
             self.files.waiting.unlink(missing_ok=True)
+        # Not in the `finally`: a question that a stop or our death cuts off stays for the successor that asks it again.
         self.files.question.unlink(missing_ok=True)  # the next request, be it for the same, is another question
         return answer
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 MAX_TITLE = 500
 """Characters of what an agent says it wants to do."""
+# Agents title the call of a server's tool each in their own way; all name the server before the tool. Who forges such a
+# title gains nothing: the sandbox decides what a call can do.
 _OWN_TOOL = re.compile(
     r"\bgarrison\b.*\b(?:report_result|update_phase|save_notes|ask_guardian|report_verdict)\b", re.DOTALL)
 _YES = frozenset({"yes", "y", "allow", "ok", "okay", "approve", "approved", "sure", "allowed"})
@@ -71,4 +73,5 @@ def read_answer(options: Sequence[OfferedAnswer], answer: str) -> OfferedAnswer 
         always = next((option for option in options if option.kind == "allow_always"), None) \
             if "always" in said else None
         return always or choose(options, LeaveRuling.ALLOW)
+    # A question back, or a slip of the keyboard, must not let a command run.
     return choose(options, LeaveRuling.REFUSE)

@@ -102,6 +102,7 @@ class AcpSettings(Value):
             can_run: it works where nothing that a command writes is kept.
         """
         may = (*READING, *((RUNNING,) if can_run else ()))
+        # "other" is neither denied nor allowed: calls of garrison's own server have it, and a validator reports by one.
         denied = {*self.deny, *(kind for kind in KINDS if kind not in (*may, "other"))}
         return replace(self, allow=may, mcp_servers={}, deny=tuple(denied))
 

@@ -52,6 +52,7 @@ class AgentTransport:
                 self.break_off(f"{MAX_REFUSED} requests in a row that had to be refused, the last: "
                             f"{_shown(json.dumps(message.get('error')))}")
         if "method" in message and "id" in message:
+            # Before it is written: the answer may be read before `drain` returns.
             self._awaited.add(_id_of(message))
         with suppress(ConnectionError):  # its end is noticed where it is read
             self._writer.write(json.dumps(message).encode() + b"\n")
@@ -134,6 +135,7 @@ class AgentTransport:
         """Hear no more of an agent that has broken the protocol."""
         if not self.breach.done():
             self.breach.set_result(Breach(reason))
+            # Wakes a read that waits for a line: the library learns of the end from nothing but `receive`.
             self._reader.set_exception(ConnectionResetError("the protocol was broken"))
 
     @property

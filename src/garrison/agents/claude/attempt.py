@@ -45,6 +45,7 @@ class ClaudeAttempt(ConnectedAttempt):
     def __init__(self, assignment: Assignment, settings: ClaudeSettings, now: float, *, role: str = WORKER,
                  name: str = BUILT_IN, wall: Callable[[], float] = time.time, argv: Sequence[str] = CONNECTION) -> None:
         atomic.make_directory(cli_process.config_folder(Path(assignment.environment["GARRISON_HOME"])))
+        # Before `super().__init__`, which takes the first step at once, and may start a connection with these settings.
         self.settings = without_variables(settings, assignment.network_variables)
         super().__init__(name, assignment, now, argv, model=settings.model, role=role, wall=wall)
 
@@ -63,6 +64,7 @@ class ClaudeAttempt(ConnectedAttempt):
         if not resume:
             mender = self._find_mender()
             parent = mender or (task.continues if self.role == WORKER and self.session is None else "")
+            # The id is ours and recorded before the CLI starts: whatever is killed from here on, it can be resumed.
             files.write_session(SessionRecord(str(uuid.uuid4()), len(self.endings) + 1, parent, mends=bool(mender)))
         session = files.read_session()
         assert session is not None

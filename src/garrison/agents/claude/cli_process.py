@@ -99,6 +99,7 @@ def prepare(place: Place | None, environment: Mapping[str, str], settings: Claud
     session = files.session_id
     transcripts.save(home, files.transcripts, session)  # a takeover that was killed has left more there
     if place is None or place.rights.mode is Mode.NONE:
+        # Not in a sandbox, whose agent may have planted links there: the mirror that the connection keeps has to do.
         transcripts.save(files.config, files.transcripts, session)
         return {}, str(make_plain_config(environment, files))
     untrusted.remove(place.private, "claude")
@@ -155,8 +156,10 @@ def session_place(place: Place | None, environment: Mapping[str, str], order: Pa
 
 def find_outer_pid(pid: int) -> int:
     """Return the pid by which we know the process that calls itself `pid` in its sandbox; itself without one."""
+    # Among our own descendants: every other sandbox has a process of that number as well.
     for below in processes.descendants(os.getpid(), os.environ.get(processes.MARKER, "")):
         numbers = _namespace_pids(below.pid)
+        # proc(5): NSpid lists the pid in each namespace, from ours to the innermost.
         if len(numbers) > 1 and numbers[-1] == pid:
             return below.pid
     return pid

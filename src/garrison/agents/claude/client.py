@@ -116,6 +116,7 @@ def build_options(*, cwd: str, environment: Mapping[str, str], tools: Sequence[s
         all_servers[server] = create_sdk_mcp_server(server, "1.0.0", [_mcp_tool(function) for function in functions])
     return ClaudeAgentOptions(
         cwd=cwd, env=dict(environment), cli_path=str(cli_process.WRAPPER), max_buffer_size=_MAX_LINE,
+        # By default the CLI would obey the settings, hooks and MCP servers of the user and of the repository.
         setting_sources=[], strict_mcp_config=True, tools=list(tools),
         allowed_tools=[*(tools if allowed is None else allowed),
                        *(f"mcp__{server}__{function.name}" for function in functions)],
@@ -236,8 +237,10 @@ class ClaudeClient:
         try:
             await self._client.connect()
         except asyncio.CancelledError:
+            # Somebody else's cancellation, not our watch's.
             if not watch.done() or watch.cancelled() or watch.exception() is not None:
                 raise
+            # A task counts its cancellations: an `asyncio.timeout` around us would take this one for its own.
             starting.uncancel()
             if watch.result() is None:
                 what = "since its start the CLI has neither answered nor done anything for"
@@ -290,6 +293,7 @@ class ClaudeClient:
                     try:
                         yield event
                     except GeneratorExit:
+                        # The caller has left in mid-turn: without this the model talks on, and is paid for.
                         if event["kind"] != "result":
                             await self.interrupt()
                         raise
@@ -395,6 +399,7 @@ class _MessageReader:
                 self.tool_calls.add(block.id)
                 events.append({"kind": "tool", "id": block.id, "name": block.name, "input": block.input})
         self.last_error = message.error or ""
+        # The CLI itself speaks in the model's place, mostly about an error of the API: no response was paid for.
         if message.error or message.model == "<synthetic>":
             return events
         self.answered = True

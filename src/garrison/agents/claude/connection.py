@@ -107,6 +107,7 @@ class ClaudeConnection(SessionConnection[ConnectionJob]):
         if turns == 0:
             return self._ending(TroubleKind.MAX_TURNS, f"after {most} turns")
         if turns != most:
+            # The limit is an option with which the CLI starts; the client made in `__init__` has not started one.
             self._make_client(turns)
         return self._short_of(self._account.enter())
 
@@ -146,6 +147,7 @@ class ClaudeConnection(SessionConnection[ConnectionJob]):
         await self._client.close()
         self._account.release()
         if self.job.config:
+            # Once the CLI has ended: it may renew its tokens at any request, the last one included.
             why = log_in.take_back(self._config, cli_process.config_folder(Path(self.job.home)))
             if why:
                 self._note(f"the log-in that it leaves is not taken back: {why}")
@@ -208,6 +210,7 @@ class ClaudeConnection(SessionConnection[ConnectionJob]):
         ending = self._ending(told.kind, told.reason, resets_at=time.time() + told.wait)
         is_long = ending.resets_at is not None and ending.resets_at - time.time() > policy.MAX_RETRY_DELAY
         is_known = ending.kind in OUTAGES and any(Path(name).exists() for name in self.job.outages)
+        # The CLI's word and the API's own answer, where the proxy has seen one, may differ: either may need the user.
         return ending if {told.kind, ending.kind} & policy.NEEDS_PERSON or is_long or is_known else None
 
     def _rate_limit(self, event: RateLimit) -> None:
@@ -266,7 +269,9 @@ def options_of(job: ConnectionJob, files: AttemptFiles, turns: int | None) -> Cl
         **extension_options(settings, job.config, job.repository),
         session_id=None if job.has_transcript else job.session,
         resume=job.session if job.has_transcript else None,
+        # After each entry, not at the end of the turn: a kill in the middle of it must not cost the whole turn.
         session_store=transcripts.Mirror(files.transcripts), session_store_flush="eager",
+        # Tells the tokens of a response when it begins, and all before its tools run: a kill loses one at most.
         include_partial_messages=True)
 
 

@@ -61,6 +61,7 @@ class OutsideLogIn:
             key = _read(self.folder, _STATE, _MAX_STATE).get("primaryApiKey")
             return {KEYS[0]: key} if key and isinstance(key, str) else {}
         if table.get("refreshToken") and _seconds_left(table, now) < _SOON and now - self._tried_at > _RENEWAL_PAUSE:
+            # Whether it succeeds or not: the network asks every two seconds, and would start the CLI each time.
             self._tried_at = now
             self._renew(now)
             table = self._read_table()
@@ -105,6 +106,7 @@ def take_back(copied: Path, home: Path) -> str:
         Why the copy is not taken back; '' if it was, or says what the home has.
     """
     with suppress(OSError, GarrisonError), atomic.locked(home / f"{FILE}.lock"):
+        # Both under the lock: of several agents that end at once each compares with what the one before has left.
         before, after = _read(home, FILE, _MAX_FILE), _read(copied, FILE, _MAX_FILE)
         if before == after or not before:
             return ""

@@ -129,6 +129,7 @@ class ClaudeSettings(Value):
             can_run: it works where nothing that a command writes is kept.
         """
         tools = tuple(tool for tool in self.tools if extensions.tool_of(tool) in READ_ONLY) or READ_ONLY
+        # Servers and subagents could write by tools whose names do not tell, and a required output is the worker's.
         return replace(self, tools=(*tools, *(RUNNING if can_run else ())), permission_mode="dontAsk",
                        allowed_tools=(), repository=False, mcp_servers={}, subagents={}, output_schema=None)
 
@@ -150,6 +151,7 @@ def from_profile(table: Table) -> ClaudeSettings:
 
 def _read(table: Table, settings: ClaudeSettings) -> ClaudeSettings:
     made = table.read(ClaudeSettings, settings, others=(*PROFILE_KEYS, *PROFILE_RIGHTS))
+    # Another CLI than the SDK's may have other tools.
     for key in ("tools", "allowed_tools", "disallowed_tools") if made.cli is None else ():
         if wrong := extensions.unknown_tool(getattr(made, key), made.mcp_servers):
             raise table.error(wrong, key)

@@ -43,6 +43,7 @@ def resume_cli(node: str, files: AttemptFiles, config: Path, settings: ClaudeSet
     if own := (read_json(files.order) or {}).get("config"):  # the agent's CLI has its own folder
         if own == str(files.config):  # not in a sandbox, whose agent may have planted links there
             transcripts.save(files.config, files.transcripts, session)
+        # What an earlier takeover has left there would win in `prepare` over the copy, which knows what came after.
         transcripts.remove_own(config, session)
     project = transcripts.project_of(cwd)
     if transcripts.prepare(config, files.transcripts, session, project) == "unknown":

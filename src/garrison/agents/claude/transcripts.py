@@ -130,6 +130,7 @@ def deduplicate(entries: Iterable[Entry]) -> list[Entry]:
 
 def project_of(folder: Path) -> str:
     """Return the name of the CLI's folder for the transcripts of sessions that run in `folder`."""
+    # As the CLI itself names it, which looks for a session nowhere else.
     path = unicodedata.normalize("NFC", os.path.realpath(folder))
     if len(path) > _LONG_PATH:
         from claude_agent_sdk import project_key_for_directory  # half a second, which a takeover need not wait for
@@ -193,6 +194,7 @@ def fork(config: Path, attempts: Path, parent: str, session: str, project: str) 
     source = own or next(iter(sorted(copies)), None)
     if source is None:
         return False
+    # Entries without a uuid, such as a title or a mode, are about the parent's session and no part of what was said.
     messages = [entry for entry in deduplicate(read_lines(source)) if isinstance(entry, dict) and entry.get("uuid")]
     entries = [{**entry, "sessionId": session} for entry in _without_system_prompt(messages)]
     target = atomic.make_directory(config / "projects" / project) / f"{session}.jsonl"
@@ -203,6 +205,7 @@ def fork(config: Path, attempts: Path, parent: str, session: str, project: str) 
 def own_transcript(config: Path, session: str) -> Path | None:
     """Return the CLI's transcript of a session in whatever project; None if nothing in it can be resumed."""
     paths = [path for path in config.glob(f"projects/*/{session}.jsonl") if _has_messages(path)]
+    # There may be several: an earlier version, or the user's terminal, ran the CLI in another directory.
     return max(paths, key=lambda path: path.stat().st_mtime, default=None)
 
 
@@ -270,6 +273,7 @@ def _restore(store: TranscriptStore, kept: Path, project: Path) -> None:
     for path, key in _transcripts(kept):
         target = root / path.relative_to(kept.parent)
         atomic.make_directory(target.parent)
+        # A restore that was killed left them: only the session's holder writes here, so no other is at work.
         for leftover in target.parent.glob(f".{target.name}.*.tmp"):
             leftover.unlink(missing_ok=True)
         entries = store.read(key) or []

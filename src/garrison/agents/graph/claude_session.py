@@ -90,6 +90,7 @@ class ClaudeSession:
         try:
             async with aclosing(self._client.turn(content)) as events:
                 async for event in events:
+                    # Not before: a CLI that dies first has no transcript, and to resume it would fail.
                     self._taken = True
                     if self._usage is not None:
                         self._usage.record(event)

@@ -107,6 +107,8 @@ class AgentSessionManager:
         self._running: dict[str, _Running] = {}
         self._resumable: dict[str, str] = {}
         """Node → id of its last session, which failed or died."""
+        # Two locks for each node: `_locks` is held while its session starts or ends, `_turns` for a whole question, so
+        # that a stop gets through to a session that is answering, and a second question waits.
         self._locks: dict[str, asyncio.Lock] = {}
         self._turns: dict[str, asyncio.Lock] = {}
 
@@ -203,6 +205,7 @@ class AgentSessionManager:
         self._running[node.id] = running
         running.task = asyncio.create_task(_run_session(running, self._start_timeout), name=f"agent {node.id}")
         try:
+            # Not `await running.ready`: the cancellation of one caller would cancel the future for all who wait for it.
             await asyncio.wait({running.ready})
             running.ready.result()
         except BaseException:
@@ -232,6 +235,7 @@ class AgentSessionManager:
             self._resumable[node_id] = session.session_id
         if running is None or running.task is None:
             return
+        # Ends an idle session in its own task. One at a question or in `connect` does not come back to the queue.
         running.questions.put_nowait(None)
         if running.busy or not running.ready.done():
             running.task.cancel()  # the caller's question fails with the reason
@@ -267,6 +271,7 @@ class AgentSessionManager:
         """Drop a failed session, unless another has replaced it meanwhile."""
         message.interrupted = describe(error)
         async with self._lock(node.id):
+            # Between the failure and the lock a restart may have put another session in its place.
             if self._running.get(node.id) is running:
                 await self._drop(node.id, resumable=isinstance(message.content, str))
 

@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from garrison.agents.base import Assignment, Work, WorkResult
-from garrison.agents.command import CommandAgent
-from garrison.agents.command_attempt import CommandAttempt
+from garrison.agents.command import CommandAgent, CommandAttempt
 from garrison.agents.command_profile import CommandProfile
 from garrison.agents.registry import agent
 from garrison.agents.scripted import SCRIPTED

@@ -9,13 +9,13 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from garrison.agents import registry
-from garrison.agents.command import find_programs
 from garrison.agents.command_profile import SHELL
 from garrison.agents.config_check import check_configuration
 from garrison.agents.failover import parse_failover
@@ -179,7 +179,8 @@ def prepare_launch(runtime: Runtime, request: LaunchRequest, report: Callable[[s
     words = {word for task in here.tasks.values() for word in registry.programs_of(
         task.agent or (COMMAND if task.command else agent), runtime.home, task.command)}
     words |= {word for name in agents for word in registry.programs_of(name, runtime.home, None)}
-    launch = replace(launch, programs=find_programs(words, runtime.environ))
+    path = runtime.environ.get("PATH", os.defpath)
+    launch = replace(launch, programs=[word for word in sorted(words) if shutil.which(word, path=path)])
     launch = _with_places(runtime, launch, git, agents, report)
     report(launch.sandbox)
     launch = replace(launch, terminal=_terminal_beside_landlock(runtime, launch, git))

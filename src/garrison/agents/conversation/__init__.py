@@ -14,5 +14,5 @@ Whether a failed call is tried again, and after how long, `policy` decides for e
 a message in an agent graph (`agents.graph.session_manager`), for whose answer a caller waits.
 
 `agents.claude` and `agents.acp` add what is theirs: the program, its protocol, its settings, and how a lost session is
-continued. `session_agent` (turns of a graph) and `command_attempt` (a program without a session) share `attempt`.
+continued. `session_agent` (turns of a graph) and `command` (a program without a session) share `attempt`.
 """

@@ -31,7 +31,7 @@ import shutil
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from garrison.agents import template
 from garrison.agents.base import EXIT, WORKER, AgentReport, Trouble, Work, WorkResult
@@ -315,6 +315,7 @@ class CommandWork(Work):
         self._printed = beside.printed
         self._is_stopping = self.timed_out = False
         self.goes_round = ""
+        """Why it was ended as one that goes round, '' if it was not."""
         self._read_next: float | None = None
         """When a stream that grows is read next: not at each line."""
 
@@ -345,7 +346,7 @@ class CommandWork(Work):
         except ValueError as error:
             return WorkResult("fail", f"{self._what}: {error}", result.code, killed=bool(result.signal))
         # What it told before a signal ended it is not why it ended.
-        told = self._stream.told.failure if self._stream is not None and not result.signal else ""
+        told = self.told.failure if self.told is not None and not result.signal else ""
         output = clean(told)[:_MAX_REASON] or read_tail(self._assignment.output, 3, since=self._printed)
         outcome = outcome_of(self._profile, self._assignment.result_file, result, output, self._what,
                              self._assignment.task.words, reported)
@@ -368,11 +369,11 @@ class CommandWork(Work):
     def _was_not_resumed(self, result: End) -> bool:
         """Return whether the program refused to resume its session: it failed before that had started."""
         return self._start_anew is not None and not self._is_stopping and not result.ok \
-            and not result.signal and self._stream is not None and not self._stream.told.has_begun
+            and not result.signal and self.told is not None and not self.told.has_begun
 
     def _objected(self, outcome: WorkResult) -> WorkResult:
         """Apply to a success what else the profile's rule asks of its output."""
-        rule, told = self._profile.rule, self._stream.told if self._stream is not None else None
+        rule, told = self._profile.rule, self.told
         if outcome.status != "success" or rule == EXIT_ZERO:
             return outcome
         why = rule.objection(self._read_output(), told.result if told is not None else None)
@@ -380,9 +381,8 @@ class CommandWork(Work):
 
     def _with_stream(self, outcome: WorkResult) -> WorkResult:
         """Add what the stream told: a failed turn, or the last message as the summary."""
-        if self._stream is None:
+        if (told := self.told) is None:
             return outcome
-        told = self._stream.told
         if outcome.status == "success" and told.failure:
             return replace(outcome, status="fail", reason=f"{self._what} failed: {clean(told.failure)[:_MAX_REASON]}")
         if outcome.status == "success" and told.message.strip() and not outcome.report:
@@ -413,7 +413,7 @@ class CommandWork(Work):
 
     @property
     def session(self) -> str | None:
-        return (self._stream.told.session or None) if self._stream is not None else None
+        return (self.told.session or None) if self.told is not None else None
 
     @property
     def has_keyboard(self) -> bool:
@@ -441,55 +441,18 @@ class CommandWork(Work):
         return min((at for at in (self._job.wake_at, self._read_next) if at is not None), default=None)
 
 
-class ProgramRun(Work, Protocol):
-    """One run of a program (`command.CommandWork`)."""
-
-    timed_out: bool
-    """Set if it was ended because its time was up."""
-    goes_round: str
-    """Why it was ended as one that goes round, '' if it was not."""
-
-    @property
-    def last_words(self) -> str:
-        ...
-
-    @property
-    def told(self) -> ProgramState | None:
-        """Return what its stream told; None for a program that prints none."""
-        ...
-
-
-class AgentProgram(Protocol):
-    """Program of an agent (`command.CommandAgent`)."""
-
-    @property
-    def is_own_command(self) -> bool:
-        """Return whether it runs the node's own command, and nothing that is known to be an agent."""
-        ...
-
-    def programs(self, command: str | None) -> list[str]:
-        ...
-
-    def run(self, assignment: Assignment, now: float) -> ProgramRun:
-        """Start it; GarrisonError if it cannot be started."""
-        ...
-
-    def not_run(self, assignment: Assignment) -> ProgramRun:
-        ...
-
-
 class CommandAttempt(SuspendableAttempt):
     """An attempt's runs of one program."""
 
     makes_files = False
 
-    def __init__(self, agent: AgentProgram, assignment: Assignment, now: float, *,
+    def __init__(self, agent: CommandAgent, assignment: Assignment, now: float, *,
                  wall: Callable[[], float] = time.time) -> None:
         # Before `super().__init__`, which takes the first step at once and needs them.
         self._agent, self._begun, self._begun_at = agent, now, wall()
         self._answer: ApiAnswer | None = None
         """How the API has refused the last call of the run that has ended, as the run's proxy has seen it."""
-        self._ran: ProgramRun | None = None
+        self._ran: CommandWork | None = None
         """The run that works, or worked last."""
         self._trouble: Trouble | None = None
         """What its last run failed of, if it is not waited for."""
@@ -584,7 +547,7 @@ class CommandAttempt(SuspendableAttempt):
         return find_witness(output, is_agent=not self._agent.is_own_command,
                             hosts=hosts_of(self.assignment.environment))
 
-    def _find_gone(self, ended: WorkResult, work: ProgramRun) -> Witness | None:
+    def _find_gone(self, ended: WorkResult, work: CommandWork) -> Witness | None:
         """Return which program is gone that the launch saw, or lacks a part of itself; None for none."""
         if not ended.exit_code:
             return None
@@ -593,7 +556,7 @@ class CommandAttempt(SuspendableAttempt):
         broken = self._find_broken(ended, work)
         return Witness(TroubleKind.BROKEN, broken, "") if broken else None
 
-    def _find_broken(self, ended: WorkResult, work: ProgramRun) -> str:
+    def _find_broken(self, ended: WorkResult, work: CommandWork) -> str:
         seen = self._seen()
         if not seen:
             return ""

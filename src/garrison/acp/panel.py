@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
@@ -294,9 +294,7 @@ class Panel:
     async def _ask_open(self, run: str, seen: SeenRun) -> None:
         """Ask what waits in a run, each once; withdraw what was settled elsewhere."""
         waits = {f"{run} {wait.key}": wait for wait in seen.waits}
-        for call in [call for call in self._asked if call.startswith(f"{run} ") and call not in waits]:
-            if (task := self._asked.pop(call)) is not None:
-                task.cancel()
+        for call in self._withdraw(run, waits):
             if call in self._shown:
                 await self._screen.show(update_tool_call(call, status="completed"))
         for call, wait in waits.items():
@@ -310,6 +308,14 @@ class Panel:
                                 "answers it.")
             else:
                 await self._say(f"{wait.node or run}: {' '.join(wait.text.split())} ({wait.how})")
+
+    def _withdraw(self, run: str, but: Collection[str] = ()) -> list[str]:
+        """Stop asking what waits in a run, but for some calls; return the calls that are withdrawn."""
+        found = [call for call in self._asked if call.startswith(f"{run} ") and call not in but]
+        for call in found:
+            if (task := self._asked.pop(call)) is not None:
+                task.cancel()
+        return found
 
     async def _decide(self, name: str, run: str, wait: SeenWait) -> None:
         """Ask for a decision in the editor, and record it, or propose it if it needs the user's word."""
@@ -409,9 +415,7 @@ class Panel:
     async def _do_status(self, typed: TypedCommand) -> None:
         run = await self._chosen(typed)
         await self._say(rail.fence(await asyncio.to_thread(self._crew.command, ["status", run], whole=True)))
-        for call in [call for call in self._asked if call.startswith(f"{run} ")]:
-            if (task := self._asked.pop(call)) is not None:
-                task.cancel()
+        self._withdraw(run)  # so that the look asks them again
         await self._look(run)
 
     async def _do_follow(self, typed: TypedCommand) -> None:
@@ -440,7 +444,7 @@ class Panel:
     async def _do_answer(self, typed: TypedCommand) -> None:
         node, text = typed.two()
         run = await self._run_of(node)
-        wait = next((wait for wait in (await self._look(run, asks=False)).waits if wait.node == node), None)
+        wait = (await self._look(run, asks=False)).wait_of(node)
         if wait is None or wait.kind not in (WaitKind.GATE, WaitKind.ASKS):
             raise NotFound(f"{node} has no open question")
         await self._take(run, wait, text)

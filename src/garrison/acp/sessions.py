@@ -14,8 +14,9 @@ from pathlib import Path
 from garrison.delegation.conversation import Conversation, check_id
 from garrison.errors import GarrisonError, NotFound
 from garrison.mcp import beginnings
-from garrison.records import atomic, record
+from garrison.records import atomic
 from garrison.records.record import Record
+from garrison.records.run import load, save
 from garrison.system.clock import iso
 from garrison.system.git import validate_repository
 from garrison.values import replace
@@ -65,22 +66,22 @@ class PanelSessions:
         """Keep a new session; remove those that were never used."""
         self._remove_unused()
         session = PanelSession(f"acp-{secrets.token_hex(6)}", cwd)
-        self._write(session)
+        save(self._path(session.id), session)
         return session
 
     def find(self, id_: str) -> PanelSession:
         """Return a session; NotFound for an unknown id."""
-        data = atomic.read(self._path(check_id(id_)))
-        if data is None:
+        session = load(PanelSession, self._path(check_id(id_)))
+        if session is None:
             raise NotFound(f"there is no session {id_} in {self._home}")
-        return record.decode(PanelSession, data, self._path(id_))
+        return session
 
     def entitle(self, session: PanelSession, message: str) -> PanelSession:
         """Give a session its first message's first line as title, unless it has one."""
         if session.title:
             return session
         titled = replace(session, title=" ".join(message.split())[:TITLE])
-        self._write(titled)
+        save(self._path(titled.id), titled)
         return titled
 
     def list(self, cwd: str | None) -> list[ListedPanelSession]:
@@ -93,7 +94,7 @@ class PanelSessions:
 
     def conversation(self, session: PanelSession) -> Conversation:
         """Read the conversation of a session."""
-        return Conversation(self._home / "conversations", session.id)
+        return Conversation(self.conversation_path(session).parent, session.id)
 
     def runs(self, session: PanelSession) -> builtins.list[str]:
         """Return the runs that were begun in a session, oldest first."""
@@ -109,10 +110,6 @@ class PanelSessions:
 
     def _path(self, id_: str) -> Path:
         return self._folder / f"{id_}.json"
-
-    def _write(self, session: PanelSession) -> None:
-        atomic.make_directory(self._folder)
-        atomic.write(self._path(session.id), record.encode(session))
 
     def _remove_unused(self) -> None:
         before = time.time() - UNUSED_DAYS * 86_400

@@ -17,11 +17,11 @@ from garrison.errors import GarrisonError
 from garrison.lessons.rule import CHECK, COMMAND, Occurrence, Subject
 from garrison.merge.failing_tests import find_failing
 from garrison.node.instructions import lessons_folder, private_lessons
-from garrison.records import atomic, record
+from garrison.records import atomic
 from garrison.records.events import FactRecorded, PullRequestChanged, decode, read_attempt
 from garrison.records.journal import read_all
 from garrison.records.record import Record, from_data
-from garrison.records.run import LAND_NODE, LAND_NONE, Result, Task, list_runs, load
+from garrison.records.run import LAND_NODE, LAND_NONE, Result, Task, list_runs, load, save
 from garrison.run.branch import node_queue
 from garrison.run.state import replay_run
 from garrison.system.clock import from_iso
@@ -92,23 +92,22 @@ class Lessons:
 
     def list(self) -> list[LessonRecord]:
         """Return all decisions, the oldest first."""
-        found = [record.decode(LessonRecord, data, path) for name in atomic.list_names(self.folder)
-                 if name.endswith(_SUFFIX) and (data := atomic.read(path := self.folder / name)) is not None]
+        found = [lesson for name in atomic.list_names(self.folder)
+                 if name.endswith(_SUFFIX) and (lesson := load(LessonRecord, self.folder / name)) is not None]
         return sorted(found, key=lambda lesson: (lesson.at, lesson.id))
 
     def write(self, lesson: LessonRecord) -> None:
-        atomic.write(atomic.make_directory(self.folder) / f"{lesson.id}{_SUFFIX}", record.encode(lesson))
+        save(self.folder / f"{lesson.id}{_SUFFIX}", lesson)
 
     def folder_of(self, lesson: str) -> Path:
         """Return the folder of the attempts to word a lesson."""
         return self.folder / lesson
 
     def read_wording(self, lesson: str) -> WordingRecord | None:
-        data = atomic.read(path := self.folder_of(lesson) / WORDING)
-        return None if data is None else record.decode(WordingRecord, data, path)
+        return load(WordingRecord, self.folder_of(lesson) / WORDING)
 
     def write_wording(self, wording: WordingRecord) -> None:
-        atomic.write(atomic.make_directory(self.folder_of(wording.id)) / WORDING, record.encode(wording))
+        save(self.folder_of(wording.id) / WORDING, wording)
 
     def read_private(self) -> str:
         """Return the text of the private file, '' if there is none."""

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from garrison.launch.own_command import begin_run, failure_of, run_command, start_worker
-from garrison.records import atomic, record
+from garrison.records import atomic
 from garrison.records.life_lock import hold, is_held
 from garrison.records.names import to_run_stem
 from garrison.records.record import Record
-from garrison.records.run import RunFiles
+from garrison.records.run import RunFiles, load, save
 from garrison.values import replace
 
 if TYPE_CHECKING:
@@ -62,10 +62,10 @@ def begin(home: Path, request: str, words: Sequence[str], text: str, repo: str, 
     digest = hashlib.sha256(f"{repo}\0{request}".encode(errors="surrogateescape")).hexdigest()
     path = atomic.make_directory(home / FOLDER) / f"{digest[:24]}.json"
     with atomic.locked(home / FOLDER / "lock"):
-        if (data := atomic.read(path)) is not None:
-            return record.decode(RequestedRun, data, path)
+        if (known := load(RequestedRun, path)) is not None:
+            return known
         begun = RequestedRun(request, f"{to_run_stem(name)}-{digest[:6]}", list(words), repo, text)
-        atomic.write(path, record.encode(begun))
+        save(path, begun)
     # A kill here leaves a request that begins nothing: `find` calls it lost after a minute, and never begins it twice.
     start_worker("garrison.mcp.beginnings", path.with_suffix(".log"), str(home), str(path))
     return begun
@@ -100,7 +100,7 @@ def cancel(home: Path, run: str) -> bool:
     with atomic.locked(atomic.make_directory(home / FOLDER) / "lock"):
         for path, begun in _read_all(home):
             if begun.run == run and not begun.problem and not RunFiles(home, run).launch.exists():
-                atomic.write(path, record.encode(replace(begun, is_cancelled=True)))
+                save(path, replace(begun, is_cancelled=True))
                 return True
     return False
 
@@ -109,15 +109,14 @@ def perform(home: Path, path: Path) -> None:
     """Run the command of a beginning; record why it began nothing, if so."""
     with hold(path.with_suffix(".life")) as lock:
         # Without the lock another worker has this request: its command must not run twice.
-        data = atomic.read(path) if lock is not None else None
-        if data is None:
+        begun = load(RequestedRun, path) if lock is not None else None
+        if begun is None:
             return
-        begun = record.decode(RequestedRun, data, path)
         problem, said = ("", "") if begun.said else _run(home, begun)
         with atomic.locked(home / FOLDER / "lock"):
-            begun = record.decode(RequestedRun, atomic.read(path) or data, path)  # `cancel` may have written meanwhile
+            begun = load(RequestedRun, path) or begun  # `cancel` may have written meanwhile
             if problem or said:
-                atomic.write(path, record.encode(replace(begun, problem=problem, said=said)))
+                save(path, replace(begun, problem=problem, said=said))
         if begun.is_cancelled and not problem:
             run_command(home, ["stop", begun.run], SECONDS, cwd=begun.repo)
 
@@ -137,8 +136,8 @@ def _run(home: Path, begun: RequestedRun) -> tuple[str, str]:
 def _read_all(home: Path) -> Iterator[tuple[Path, RequestedRun]]:
     for name in atomic.list_names(home / FOLDER):
         path = home / FOLDER / name
-        if name.endswith(".json") and (data := atomic.read(path)) is not None:
-            yield path, record.decode(RequestedRun, data, path)
+        if name.endswith(".json") and (begun := load(RequestedRun, path)) is not None:
+            yield path, begun
 
 
 if __name__ == "__main__":

@@ -73,6 +73,11 @@ class SeenWait(Value, omit_defaults=True):
     """True for work that waits for approval."""
     attempt: int = 0
 
+    @property
+    def where(self) -> str:
+        """Return what settles it, and the address of the page that does, if there is one."""
+        return f"{self.how} or {self.url}" if self.url else self.how
+
 
 class SeenRun(Value, omit_defaults=True):
     """A run as a client sees it."""
@@ -88,6 +93,9 @@ class SeenRun(Value, omit_defaults=True):
     nodes: list[SeenNode] = msgspec.field(default_factory=list)
     waits: list[SeenWait] = msgspec.field(default_factory=list)
     usd: float | None = None
+
+    def wait_of(self, node: str) -> SeenWait | None:
+        return next((wait for wait in self.waits if wait.node == node), None)
 
 
 class ClientRuns:
@@ -220,10 +228,9 @@ class ClientRuns:
 
     def answer(self, run: str, node: str, text: str, by: str, question: str = "") -> str:
         """Answer a question; what cannot be taken back, and approvals, are refused here."""
-        found = next((wait for wait in self.look(run).waits if wait.node == node), None)
+        found = self.look(run).wait_of(node)
         if found is not None and not found.question and not self.may_decide:
-            raise Refused(f"{node} waits for a decision that is not made here: {found.how}"
-                          f"{f' or {found.url}' if found.url else ''}")
+            raise Refused(f"{node} waits for a decision that is not made here: {found.where}")
         chosen = question or (found.question if found is not None else "")
         to = [f"--question={chosen}"] if chosen else []
         return self.command(["answer", f"--run={run}", f"--by={by}", *to, "--", check_node(node), text])
@@ -231,8 +238,8 @@ class ClientRuns:
     def decide(self, run: str, node: str, choice: str, reason: str, by: str) -> str:
         """Approve or reject work, or answer a question, if the server may."""
         if not self.may_decide:
-            found = next((wait for wait in self.look(run).waits if wait.node == node), None)
-            how = "nothing waits there" if found is None else f"{found.how}{f' or {found.url}' if found.url else ''}"
+            found = self.look(run).wait_of(node)
+            how = "nothing waits there" if found is None else found.where
             raise Refused(f"this server does not decide (--allow decide); {how}")
         of = f"--run={self._own(run)}"
         if choice in ("approve", "reject"):

@@ -176,8 +176,7 @@ def _shown(seen: SeenRun) -> CallToolResult:
     lines = [f"run {seen.run}: {seen.status}{f', {seen.progress}' if seen.progress else ''}"
              f"{f'; {seen.reason}' if seen.reason else ''}",
              *(f"  {node.node}: {node.status}{f', {node.doing}' if node.doing else ''}" for node in seen.nodes),
-             *(f"waits for somebody: {wait.node or seen.run}: {wait.text} — {wait.how}"
-               f"{f' or {wait.url}' if wait.url else ''}" for wait in seen.waits),
+             *(f"waits for somebody: {wait.node or seen.run}: {wait.text} — {wait.where}" for wait in seen.waits),
              *([f"next: {seen.next}"] if seen.next else []), f"since: {seen.since}"]
     return CallToolResult(content=[TextContent(text="\n".join(lines))], structured_content=data)
 

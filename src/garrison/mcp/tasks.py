@@ -29,9 +29,9 @@ from mcp_types import (
 
 from garrison.errors import GarrisonError, NotFound
 from garrison.mcp.questions import MODERN, answer_in, can_ask, client_of, is_modern, request_for
-from garrison.records import atomic, record
+from garrison.records import atomic
 from garrison.records.record import Record
-from garrison.records.run import RunFiles
+from garrison.records.run import RunFiles, load, save
 from garrison.run.status import Status
 from garrison.system.clock import iso
 from garrison.values import Value, asdict, replace
@@ -168,7 +168,7 @@ class Tasks(Extension):
             number = self._latest(run)
             if not number or self._read(f"{run}.{number}").status:
                 number += 1
-                atomic.write(self._path(f"{run}.{number}"), record.encode(TaskRecord(run, iso(time.time()))))
+                save(self._path(f"{run}.{number}"), TaskRecord(run, iso(time.time())))
         return f"{run}.{number}"
 
     def _latest(self, run: str) -> int:
@@ -195,7 +195,7 @@ class Tasks(Extension):
         with self._locked():
             # Read again under the lock: the end that a client has seen first stays, whatever the run has become since.
             if not (now := self._read(task)).status:
-                atomic.write(self._path(task), record.encode(now := ended))
+                save(self._path(task), now := ended)
         return now, None
 
     def _describe(self, task: str, ctx: ServerRequestContext[Any, Any], result_type: str) -> dict[str, Any]:
@@ -226,7 +226,7 @@ class Tasks(Extension):
                     problems.append(str(error))
         with self._locked():
             now = self._read(task)
-            atomic.write(self._path(task), record.encode(replace(now, answered=[*now.answered, *answered])))
+            save(self._path(task), replace(now, answered=[*now.answered, *answered]))
         return problems
 
     def _changed(self, kept: TaskRecord) -> str:
@@ -237,10 +237,10 @@ class Tasks(Extension):
             return kept.created
 
     def _read(self, task: str) -> TaskRecord:
-        data = atomic.read(self._path(task)) if _ID.fullmatch(task) else None
-        if data is None:
+        kept = load(TaskRecord, self._path(task)) if _ID.fullmatch(task) else None
+        if kept is None:
             raise MCPError(INVALID_PARAMS, f"there is no task {task:.60}")
-        return record.decode(TaskRecord, data, self._path(task))
+        return kept
 
     def _path(self, task: str) -> Path:
         return self._crew.home / FOLDER / f"{task}.json"

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from garrison.agents.briefing import Reporting
 from garrison.agents.presets import find_outside_key
-from garrison.agents.profile import LIMITS, Profile, read_limits, show_limits
+from garrison.agents.profile import LIMITS, Profile, as_program, read_limits, show_limits
 from garrison.agents.session_options import SCRIPTED
 from garrison.agents.success_rule import EXIT_ZERO, SuccessRule
 from garrison.agents.variables import fill_variables
@@ -68,20 +68,13 @@ def _success(value: object) -> str:
         raise ValueError(f"{error}, or a table such as {{exit = [0, 2]}}") from None
 
 
-def _program(value: object) -> tuple[str, ...]:
-    words = as_strings(value)
-    if not words or not words[0]:
-        raise ValueError("a list of strings that begins with the program to run")
-    return words
-
-
 class CommandProfile(Value, Profile):
     """A command agent as the configuration names it."""
 
     silence_setting: ClassVar[str] = "silence"
 
     name: str
-    argv: tuple[str, ...] = setting((), _program)
+    argv: tuple[str, ...] = setting((), as_program)
     """Words with {prompt_file} {prompt} {tree} {node} {run} {attempt} {result_file} {command} and {env:NAME} filled in.
     """
     env: tuple[str, ...] = ()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from garrison.agents.briefing import Reporting
 from garrison.errors import UsageError
 from garrison.records.budget import NO_LIMITS, Limits
-from garrison.tables import Table, as_amount, as_count, or_none
+from garrison.tables import Table, as_amount, as_count, as_strings, or_none
 from garrison.values import replace
 
 if TYPE_CHECKING:
@@ -194,6 +194,14 @@ class Profile:
         if agent == "command":
             return "its command reads no keyboard; a profile with tty = true gives a program a terminal"
         return f"agent {agent} reads no keyboard; tty = true in [agents.{agent}] gives a command agent a terminal"
+
+
+def as_program(value: object) -> tuple[str, ...]:
+    """Read a command line: a list of texts, of which the first is a program."""
+    words = as_strings(value)
+    if not words or not words[0]:
+        raise ValueError("a list of strings that begins with the program to run")
+    return words
 
 
 def read_limits(table: Table) -> Limits:

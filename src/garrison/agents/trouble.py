@@ -290,7 +290,12 @@ def judge(kind: str, answer: ApiAnswer | None) -> TroubleKind | None:
 
 def _find_status(text: str) -> int | None:
     found = _STATUS.search(text)
-    return int(next(filter(None, found.groups()))) if found else None
+    return _status_in(found) if found else None
+
+
+def _status_in(found: re.Match[str]) -> int:
+    """Return the status that one of the forms of `_STATUS` names."""
+    return int(next(filter(None, found.groups())))
 
 
 def classify_text(text: str) -> TroubleKind | None:
@@ -383,7 +388,7 @@ def _classify_line(line: str, is_agent: bool, hosts: Collection[str]) -> Trouble
             return kind
     about_model = _MODEL.search(line) is not None or any(host in line for host in hosts)
     if (found := _STATUS.search(line)) and (is_error or found.start() <= _EARLY):
-        status = int(next(filter(None, found.groups())))
+        status = _status_in(found)
         # These are hardly ever another server's than the model's; a 500 may be any, such as that of the task.
         if status in (429, 529):
             return _STATUSES[status]

@@ -87,10 +87,10 @@ def takeover(node: str, run: str | None, home: str | None) -> int:
         environment = _environment(runtime, launch, task, worktree, settings)
         begins = worktree / task.subfolder
         if beside:
-            code = session.run_beside(node, files, settings, environment, begins, session.run_in_terminal)
+            code = session.run_beside(node, files, settings, environment, begins)
         else:
-            code = session.resume_cli(node, files, cli_process.config_folder(runtime.home), settings, environment,
-                                      begins, session.run_in_terminal)
+            config = cli_process.config_folder(runtime.home)
+            code = session.resume_cli(node, files, config, settings, environment, begins)
     return _print_end(runtime, key, code)
 
 

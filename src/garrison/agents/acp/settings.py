@@ -16,7 +16,7 @@ import msgspec
 
 from garrison.agents.base import ConnectionOrder
 from garrison.agents.claude import extensions
-from garrison.agents.profile import LIMITS, values_of
+from garrison.agents.profile import LIMITS, as_program, values_of
 from garrison.config import PROFILE_KEYS, PROFILE_RIGHTS
 from garrison.tables import Nested, Table, as_amount, as_count, as_flag, as_mapping, as_text, empty_table, setting
 from garrison.values import Value, replace
@@ -32,16 +32,9 @@ ANYTHING = "*"
 """Word that stands for all kinds."""
 
 
-def _argv(value: object) -> tuple[str, ...]:
-    if not isinstance(value, (list, tuple)) or not value or not all(isinstance(word, str) for word in value) \
-            or not value[0]:
-        raise ValueError("a list of strings that begins with the program to run")
-    return tuple(value)
-
-
 def _opener(value: object) -> tuple[str, ...]:
     try:
-        words = _argv(value)
+        words = as_program(value)
     except ValueError:
         words = ()
     if not any(SESSION in word for word in words):
@@ -68,7 +61,7 @@ def _kinds(value: object) -> tuple[str, ...]:
 class AcpSettings(Value):
     """Settings of one ACP agent; None for the agent's own default."""
 
-    argv: tuple[str, ...] = setting((), _argv)
+    argv: tuple[str, ...] = setting((), as_program)
     model: str | None = setting(None, as_text)
     mode: str | None = setting(None, as_text)
     """The agent's own mode, by its id."""

@@ -46,7 +46,6 @@ try:
         ToolUseBlock,
         UserMessage,
         create_sdk_mcp_server,
-        project_key_for_directory,
     )
 except ModuleNotFoundError as error:
     raise extras.explain(error) or error from error
@@ -62,7 +61,6 @@ __all__ = [
     "NoResult",
     "ProcessError",
     "build_options",
-    "project_key_for_directory",
     "to_hooks",
     "to_permission",
 ]

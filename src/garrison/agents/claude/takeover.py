@@ -9,7 +9,7 @@ from __future__ import annotations
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from garrison.agents.claude import cli_process, transcripts
 from garrison.agents.conversation import holder, policy, prompts, questions
@@ -24,19 +24,11 @@ if TYPE_CHECKING:
     from garrison.agents.conversation.files import AttemptFiles
 
 
-
-class RunCli(Protocol):
-    """Runs the CLI to its end, reports its pid to `started`, and returns its exit code."""
-
-    def __call__(self, argv: Sequence[str], env: Mapping[str, str], cwd: Path, started: Callable[[int], None]) -> int:
-        """Run it."""
-
-
 # ---- a Claude session
 
 
 def resume_cli(node: str, files: AttemptFiles, config: Path, settings: ClaudeSettings, env: Mapping[str, str],
-               cwd: Path, run: RunCli) -> int:
+               cwd: Path) -> int:
     """Run the interactive CLI on the held session to its end; return its exit code."""
     session = holder.session_of(node, files)  # it may have reported while it was being suspended
     holder.end_orphan(files)
@@ -50,7 +42,7 @@ def resume_cli(node: str, files: AttemptFiles, config: Path, settings: ClaudeSet
         raise Refused(f"the session of {node} has no messages yet; try again in a moment")
     files.add_ending(ConnectionEnd(policy.PERSON, time.time(), "a person took the session over"))
     try:
-        return run(resume_argv(settings, session), env, cwd, lambda pid: holder.record_process(files, pid, 0))
+        return _run(resume_argv(settings, session), env, cwd, lambda pid: holder.record_process(files, pid, 0))
     finally:
         transcripts.prepare(config, files.transcripts, session, project)
         questions.settle(files, "The user has taken the session over; what they said is above.")
@@ -64,23 +56,18 @@ def resume_argv(settings: ClaudeSettings, session: str) -> list[str]:
 # ---- an agent that runs as a garrison session
 
 
-def run_beside(node: str, files: AttemptFiles, settings: ClaudeSettings, env: Mapping[str, str], cwd: Path,
-               run: RunCli) -> int:
+def run_beside(node: str, files: AttemptFiles, settings: ClaudeSettings, env: Mapping[str, str], cwd: Path) -> int:
     """Run the interactive CLI in the place of a held garrison session to its end; return its exit code.
 
     It begins with the conversation so far. The agent does not see what is written in it, only the changed worktree.
     """
     message = prompts.conversation_for_person(holder.conversation_of(node, files))
     files.add_ending(ConnectionEnd(policy.PERSON, time.time(), "a person worked in its place"))
-    return run(fresh_argv(settings, message), env, cwd, lambda _pid: None)
+    return _run([str(cli_process.WRAPPER), *_cli_options(settings), message], env, cwd)
 
 
-def fresh_argv(settings: ClaudeSettings, message: str) -> list[str]:
-    """Return the interactive CLI with its own session that begins with this message."""
-    return [str(cli_process.WRAPPER), *_cli_options(settings), message]
-
-
-def run_in_terminal(argv: Sequence[str], env: Mapping[str, str], cwd: Path, started: Callable[[int], None]) -> int:
+def _run(argv: Sequence[str], env: Mapping[str, str], cwd: Path,
+         started: Callable[[int], None] = lambda _pid: None) -> int:
     """Run a program in our own terminal; return its exit code."""
     child = subprocess.Popen(list(argv), env=dict(env), cwd=cwd)
     started(child.pid)

@@ -6,17 +6,15 @@ import os
 import signal
 import subprocess
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from garrison.hosts.keeper import ensure_keeper, find_engine, is_running, read_state
 from garrison.records import atomic, record
 from garrison.records.host_service import HostSettings, settings_path
 from garrison.records.hosts import Host, host_path, read_crew, write_host
 from garrison.records.remote import look_remote
-from support import PROGRAM, Place, UserWorld, git, is_gone, wait_for
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from support import PROGRAM, PYTHON, Place, UserWorld, git, is_gone, wait_for
 
 
 class LocalHosts:
@@ -33,7 +31,8 @@ class LocalHosts:
         for name, user in self.users.items():
             user.root = place.root
             user.configure()
-            write_host(place.home, Host(name, home=str(self.home(name)), command=PROGRAM[0], slots=slots))
+            command = str(Path(PYTHON).with_name("garrison"))
+            write_host(place.home, Host(name, home=str(self.home(name)), command=command, slots=slots))
         ensure_keeper(place.home, environ=place.env)
         address = find_engine(place.home).address
         for name in names:

@@ -29,7 +29,7 @@ from garrison.merge.target import describe_moved
 from garrison.node.agents_in_turn import AgentsInTurn
 from garrison.node.briefing import Briefer
 from garrison.node.commit_hooks import HookJob, find_hooks
-from garrison.node.places import git_variables, node_place, open_network, read_hooks_mode
+from garrison.node.places import begin_network, git_variables, node_place, open_network, read_hooks_mode
 from garrison.node.unfinished import WorkInspector, describe
 from garrison.node.worktree import (
     adopt_commits,
@@ -83,7 +83,7 @@ if TYPE_CHECKING:
     from garrison.processes.loop import Fingerprint
     from garrison.processes.runtime import Runtime
     from garrison.records.run import Launch, Task
-    from garrison.sandbox.network import NetworkPlace
+    from garrison.sandbox.network import NamespaceInMaking, NetworkPlace
     from garrison.supervise.incarnation import Incarnation
     from garrison.system.event_loop import EventLoop
 
@@ -133,6 +133,8 @@ class Orchestrator:
         self.work: Work | None = None
         self.network: NetworkPlace | None = None
         """Network of the agent's processes, from their start."""
+        self._begun: NamespaceInMaking | None = None
+        """Namespace for the agent that is about to start."""
         self.stopping = False
         self.exit_code: int | None = None
         self._is_hangup = False
@@ -280,6 +282,16 @@ class Orchestrator:
             return True
         machine.require_space(self.worktree)
         machine.require_room(machine.MIN_FOR_WORK)
+        try:
+            self._begin_work(now)
+        finally:
+            if self._begun is not None:
+                self._begun.close()
+                self._begun = None
+        return True
+
+    def _begin_work(self, now: float) -> None:
+        """Write the prompt and start the agent; Shortage if the machine lacks room."""
         self._record_progress()  # a predecessor may have died before it recorded its last commit
         self._prepare(is_successor=self.assignment.prompt_file.exists())  # an earlier incarnation's, in this attempt
         failpoint.here(":prompted")
@@ -294,7 +306,6 @@ class Orchestrator:
                 raise  # the loop tries again
             if not self._hand_over(Trouble(START, str(error), given_up=True)):
                 self._finish(WorkResult("fail", str(error)))
-        return True
 
     def _write_prompt(self) -> Assignment:
         """Write the prompt with all that is known now; return the assignment with what further messages tell."""
@@ -314,6 +325,7 @@ class Orchestrator:
     def _prepare(self, *, is_successor: bool) -> None:
         """Write the prompt and what else the agent reads, and decide on its place."""
         task, self._is_successor = self.task, is_successor
+        self._begun = begin_network(self.runtime, Role.AGENT, task.agent)  # Linux needs as long as the prompt does
         self.assignment = self._write_prompt()
         self.assignment.write_context(task.context)
         self.assignment.signals_file.touch()  # what is mounted later is not seen inside
@@ -335,7 +347,7 @@ class Orchestrator:
         """Prepare the agent's network, and give it the variables that lead there."""
         env, place = self.assignment.environment, self.assignment.place
         self.network = open_network(self.runtime, self.task, Role.AGENT, self.assignment.folder, env,
-                                    agent=self.task.agent, place=place)
+                                    agent=self.task.agent, place=place, begun=self._begun)
         self.assignment = replace(self.assignment, environment=self.network.apply(env),
                                   network_variables=self.network.names, place=self.network.open_in(place),
                                   account=self.network.account)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from garrison.agents import registry
 from garrison.config import GuardHooks, read_config
-from garrison.errors import UsageError
+from garrison.errors import GarrisonError, UsageError
 from garrison.processes.spawn import worktree_path
 from garrison.records.identity import Identity
 from garrison.records.names import Key
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from garrison.processes.runtime import Runtime
     from garrison.records.run import Launch, Task
-    from garrison.sandbox.network import NetworkPlace
+    from garrison.sandbox.network import NamespaceInMaking, NetworkPlace
 
 
 def read_hooks_mode(home: Path) -> GuardHooks:
@@ -121,8 +121,17 @@ def remove_sandbox_folder(worktree: Path) -> None:
 # Networks of a node's processes: which rights and budget apply, and what the user should know of them.
 
 
+def begin_network(runtime: Runtime, role: Role, agent: str) -> NamespaceInMaking | None:
+    """Begin to make the namespace that `open_network` will need; None if it needs none, or none can be begun now."""
+    try:
+        rights = read_rights(runtime.home, role, agent, runtime.environ)
+        return network.begin_ahead(rights, mode_here(rights.mode))
+    except GarrisonError:  # `open_network` says why
+        return None
+
+
 def open_network(runtime: Runtime, task: Task, role: Role, folder: Path, env: Mapping[str, str], *, agent: str = "",
-                 place: Place | None = None, account: str = "") -> NetworkPlace:
+                 place: Place | None = None, account: str = "", begun: NamespaceInMaking | None = None) -> NetworkPlace:
     """Prepare the network of a process tree of a node; Refused or UsageError if that is impossible.
 
     Args:
@@ -131,6 +140,7 @@ def open_network(runtime: Runtime, task: Task, role: Role, folder: Path, env: Ma
         agent: agent that runs in it, '' for none.
         place: what it is given in the sandbox; None if it is not confined.
         account: what stands for the run in its costs, where there is no run.
+        begun: a namespace that was begun ahead, for use here.
     """
     rights, log_in = read_rights(runtime.home, role, agent, runtime.environ), None
     shared = _service_user(runtime, task) if place is not None and task.run_id and not account else None
@@ -148,7 +158,7 @@ def open_network(runtime: Runtime, task: Task, role: Role, folder: Path, env: Ma
         user = replace(user, limits=registry.limits_of(agent, task.node, attributes, runtime.home),
                        reported_by=registry.reporter_of(agent, runtime.home))
     token = log_in.variables(runtime.clock.time()) if log_in is not None else {}
-    opened = network.prepare(rights, held_mode(place), {**env, **token}, user)
+    opened = network.prepare(rights, held_mode(place), {**env, **token}, user, begun=begun)
     opened.tend = partial(services.tend, runtime.home, shared, env) if shared is not None else None
     opened.account = network.account_of(env) or agent
     if log_in is not None and token:

@@ -57,7 +57,8 @@ def test_a_process_of_a_run_starts_without_an_async_loop_or_a_command_line_parse
     ("run.launcher", "garrison.merge garrison.system.git garrison.pipeline.flow garrison.pipeline.lint"),
     ("run.guardian", "garrison.system.tmux garrison.agents.failover garrison.agents.base"),
     ("node.runner", "garrison.pipeline.flow garrison.pipeline.condition garrison.agents.graph"),
-    ("node.orchestrator", "garrison.pipeline.condition garrison.pipeline.graph garrison.agents.graph.model "
+    ("node.orchestrator", "garrison.merge.diff_guard garrison.merge.failing_tests garrison.pipeline.condition "
+                          "garrison.pipeline.graph garrison.agents.graph.model "
                           "garrison.agents.conversation.policy garrison.merge.queue garrison.records.events"),
     ("agents.scripted", "yaml"),
     ("cli.launch", "asyncio garrison.run.guardian garrison.run.repair"),

@@ -38,7 +38,6 @@ from garrison.agents.quotation import mention
 from garrison.agents.registry import has_session, limits_of, reporting_of, turns_of, validator_agent
 from garrison.ends import End, EndKind, RefusedBy
 from garrison.errors import GarrisonError
-from garrison.merge.failing_tests import find_failing
 from garrison.node.instructions import Instructions, read_instructions, read_private_lessons, read_settings
 from garrison.node.worktree import CONFLICTS, MERGED
 from garrison.records import atomic, budget, journal
@@ -593,6 +592,8 @@ class Briefer:
         output, copy = read_tail(log, TAIL_LINES, TAIL_BYTES), self.folder / REFUSAL_LOG
         if self.copies:
             _copy_end(log, copy)
+        from garrison.merge.failing_tests import find_failing  # few prompts are about failed tests
+
         return replace(refusal, output=output, failing=tuple(find_failing(read_tail(log, 20_000, MAX_LOG))),
                        log=str(copy))
 

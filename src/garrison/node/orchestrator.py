@@ -30,7 +30,6 @@ from garrison.node.agents_in_turn import AgentsInTurn
 from garrison.node.briefing import Briefer
 from garrison.node.commit_hooks import HookJob, find_hooks
 from garrison.node.places import begin_network, git_variables, node_place, open_network, read_hooks_mode
-from garrison.node.unfinished import WorkInspector, describe
 from garrison.node.worktree import (
     adopt_commits,
     collect_commits,
@@ -543,6 +542,8 @@ class Orchestrator:
         if refusal is None:
             self._finish(job.outcome)
         else:
+            from garrison.node.unfinished import describe  # few agents are refused by hooks
+
             self._finish(WorkResult("fail", describe(refusal, self.incarnation.identity.branch or ""),
                                     job.outcome.exit_code, failure_kind=refusal.failure_kind))
         return True
@@ -591,6 +592,8 @@ class Orchestrator:
         if outcome.status == "success":
             reason, self._refusal_of_work = self._land_on_branch(branch)
             if self._refusal_of_work is not None:
+                from garrison.node.unfinished import describe  # loaded by now
+
                 outcome = WorkResult("fail", describe(self._refusal_of_work, branch), outcome.exit_code,
                                      failure_kind=self._refusal_of_work.failure_kind)
             elif reason:
@@ -624,6 +627,8 @@ class Orchestrator:
         if reason:
             return reason, None
         restore_committed_output(self.git, self.worktree)
+        from garrison.node.unfinished import WorkInspector  # not while the agent's start waits for imports
+
         inspector = WorkInspector(self.git, self.runtime.home, self.launch, self.task, self.worktree, branch,
                                   self.assignment.folder)
         if refusal := inspector.inspect_worktree():

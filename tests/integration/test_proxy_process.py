@@ -255,6 +255,29 @@ def test_it_ends_after_its_last_user(api: Web, user: NetworkUser) -> None:
     assert not (user.run_folder / "proxy.sock").exists()
 
 
+SLOW = """
+import runpy, socket, sys, time
+from pathlib import Path
+def look_up(*words, **options):
+    Path(sys.argv[1], "asked").touch()
+    time.sleep(40)
+socket.getaddrinfo = look_up
+runpy.run_module("garrison.sandbox.proxy.process", run_name="__main__")
+"""
+
+
+def test_it_ends_although_a_name_server_does_not_answer(api: Web, user: NetworkUser) -> None:
+    """Seen: it stayed for as long as its look-ups."""
+    with subprocess.Popen([sys.executable, "-c", SLOW, str(user.run_folder), str(user.home)]) as proxy:
+        wait_for("the proxy listens", (user.run_folder / "proxy.sock").exists, 15)
+        rights = Rights(network=Network.ALLOW, hosts=("slow.example",))
+        with prepared(user, api, Mode.NONE, rights) as (place, env):
+            assert place.process is not None and place.process.pid == proxy.pid
+            run(place, env, "import urllib.request; urllib.request.urlopen('http://slow.example', timeout=0.5)")
+            assert (user.run_folder / "asked").exists()
+        assert proxy.wait(15) == 0
+
+
 def test_a_listener_outlives_its_user_while_the_process_lives_that_it_is_for(api: Web, user: NetworkUser) -> None:
     with subprocess.Popen(["sleep", "100"]) as sleeper:
         found = processes.probe(sleeper.pid)

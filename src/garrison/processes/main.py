@@ -287,8 +287,7 @@ def describe_fault(error: Exception) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     where = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "an unknown place"
     return f"internal error ({type(error).__name__}: {error}, {where}); GARRISON_DEBUG=1 shows the traceback"
-    sys.exit(code)
 
 
 if __name__ == "__main__":
-    code = main()
+    sys.exit(main())

@@ -29,7 +29,7 @@ from garrison.sandbox.proxy.ledger import Ledger
 from garrison.sandbox.proxy.registration import MAX_MESSAGE, Registration, may_register
 from garrison.sandbox.proxy.relay import Access, Patience, Relay, join_to
 from garrison.sandbox.proxy.upstream import BUFFER, Stream, UpstreamFailed
-from garrison.system import processes
+from garrison.system import processes, unix_socket
 from garrison.values import replace
 
 LINGER = 1.0
@@ -198,17 +198,16 @@ def main(argv: list[str] | None = None) -> int:
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE,
                            (_FILES if hard == resource.RLIM_INFINITY else min(hard, _FILES), hard))
-    control = registration.bind(folder)
+    control = unix_socket.listen(folder / registration.SOCKET, 64, socket.SOCK_SEQPACKET)
     try:
         # Not `asyncio.run`, which would wait for look-ups in progress.
         asyncio.SelectorEventLoop(selectors.PollSelector()).run_until_complete(Proxy(home, folder.name, control).run())
     finally:
         with contextlib.suppress(OSError):
             (folder / registration.SOCKET).unlink()  # still under the lock: it is ours
+        sys.stdout.flush()
     return 0
-    sys.stdout.flush()
-    os._exit(code)  # threads may still wait for a name server
 
 
 if __name__ == "__main__":
-    code = main()
+    os._exit(main())  # threads may still wait for a name server, and Python would wait for them

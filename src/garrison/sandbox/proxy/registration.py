@@ -96,11 +96,6 @@ def connect(folder: Path) -> socket.socket:
     return control
 
 
-def bind(folder: Path) -> socket.socket:
-    """Listen on the control socket in a run's folder, for this user alone; replaces a socket that is left there."""
-    return unix_socket.listen(folder / SOCKET, 64, socket.SOCK_SEQPACKET)
-
-
 # ---- peer ------------------------------------------------------------------------------------------------------------
 
 # Peers: which processes may register a listener. A program that one of the run's processes confines may not.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from garrison.errors import GarrisonError
@@ -401,10 +403,14 @@ def test_status_inside_reads_no_file_that_is_unchanged(tree, view):
     assert took, done.stdout
 
 
-def test_libraries_that_read_refs_themselves_find_them(repo, view):
-    """GitPython refuses a packed-refs file whose header does not promise peeled tags; git needs none."""
+def test_libraries_that_read_refs_themselves_find_them(repo, view, monkeypatch):
+    """GitPython refuses a packed-refs file whose header does not promise peeled tags; git needs none. Of the
+    repository's refs none is missed that another process packs meanwhile."""
     git(repo, "tag", "-a", "-m", "one", "v1")
+    walk = os.walk
+    monkeypatch.setattr(os, "walk", lambda *at, **how: git(repo, "pack-refs", "--all") or walk(*at, **how))
     view.prepare()
+    monkeypatch.undo()
     packed = view.common / "packed-refs"
     assert all(line.split(" ")[1].startswith("refs/") for line in packed.read_text().splitlines())
     assert git(view.common, "for-each-ref", "--format=%(refname)") == git(repo, "for-each-ref", "--format=%(refname)")

@@ -220,6 +220,8 @@ class GitView:
                           stores=[str(path) for path in stores.paths], checkout=str(inside), modules=modules,
                           version=_VERSION, is_direct=is_direct)
         atomic.write(new / "view.json", json.dumps(asdict(state)).encode(), durable=False)
+        # Renamed, and removed afterwards: a view is there whole or not at all, and nobody holds the lock for a million
+        # files of an agent's.
         with atomic.locked(self.lock):
             untrusted.set_aside(self.folder.parent, self.folder.name)
             new.rename(self.folder)
@@ -460,11 +462,8 @@ def _list_refs(git: Git) -> dict[str, str]:
 def _read_refs(common: Path) -> dict[str, str]:
     """Read every ref from its file, as git does, in a repository of the user's; a call of git costs as much."""
     refs: dict[str, str] = {}
-    with suppress(FileNotFoundError):
-        for line in (common / "packed-refs").read_text(errors="surrogateescape").splitlines():
-            value, _, ref = line.partition(" ")
-            if ref.startswith("refs/"):
-                refs[ref] = value
+    # Loose ones first, as git reads them: `git pack-refs` writes the packed file before it removes theirs, so that a
+    # ref which is packed at this moment is found in one of both places. A loose one is newer than a packed one.
     for path, _, names in os.walk(common / "refs"):
         for name in names:
             if not name.endswith(".lock"):
@@ -472,6 +471,11 @@ def _read_refs(common: Path) -> dict[str, str]:
                     file = f"{path}/{name}"
                     with open(file, errors="surrogateescape") as content:  # noqa: PTH123  # there may be thousands
                         refs[file[len(str(common)) + 1:]] = content.read(4096).strip()
+    with suppress(FileNotFoundError):
+        for line in (common / "packed-refs").read_text(errors="surrogateescape").splitlines():
+            value, _, ref = line.partition(" ")
+            if ref.startswith("refs/"):
+                refs.setdefault(ref, value)
     return refs
 
 

@@ -1,12 +1,16 @@
-"""Rules of the source: the deputy rule, who may signal a process, and that tests use the public door."""
+"""Rules of the source: the deputy rule, who may signal a process or wait for any, and that tests use the public door.
+
+Each file is parsed once, for all rules; a rule looks at its nodes.
+"""
 
 from __future__ import annotations
 
 import ast
 import inspect
 import re
-from collections.abc import Iterator
-from functools import cache
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -43,22 +47,36 @@ ALLOWED = {
 """Module → what it touches that no agent can shape."""
 
 
-def test_what_an_agent_shapes_is_touched_through_one_door() -> None:
-    found: dict[str, list[str]] = {}
-    for path in sorted(SOURCE.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ACTS):
-                continue
-            owner = ast.unparse(node.func.value)
-            words = f"{owner} {ast.unparse(node.args[0])}" if owner in ("os", "shutil") and node.args else owner
-            if SHAPED.search(words) and owner != "untrusted":
-                module = str(path.relative_to(SOURCE).with_suffix(""))
-                found.setdefault(module, []).append(f"{node.lineno}: {ast.unparse(node)[:80]}")
-    assert found.keys() == ALLOWED.keys(), found
+# ---- the rules, each over the nodes of one file
 
 
-# ---- only what is ours is touched: a process is signalled through the homes below, or as a child object of one's own
-#
+def nodes_of(text: str | bytes) -> list[ast.AST]:
+    return list(ast.walk(ast.parse(text)))
+
+
+def touches(nodes: Sequence[ast.AST]) -> Iterator[str]:
+    """Yield each call that touches a file by a name of what an agent can shape."""
+    for node in nodes:
+        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ACTS):
+            continue
+        owner = ast.unparse(node.func.value)
+        words = f"{owner} {ast.unparse(node.args[0])}" if owner in ("os", "shutil") and node.args else owner
+        if SHAPED.search(words) and owner != "untrusted":
+            yield f"{node.lineno}: {ast.unparse(node)[:80]}"
+
+
+def unreachable(nodes: Sequence[ast.AST]) -> Iterator[str]:
+    """Yield the statements that follow one which never lets them be reached."""
+    for node in nodes:
+        if not isinstance(getattr(node, "body", None), list):
+            continue
+        for block in (getattr(node, name, None) for name in ("body", "orelse", "finalbody")):
+            for before, after in pairwise(block or ()):
+                if isinstance(before, ast.Return | ast.Raise | ast.Continue | ast.Break):
+                    yield f"{after.lineno}: {ast.unparse(after)[:80]}"
+
+
+# only what is ours is touched: a process is signalled through the homes below, or as a child object of one's own.
 # `processes.send` and the sweep of `kill_tree` verify by pidfd and start ticks that the process is still the one that
 # was meant, and `processes.signal_group` that a child has not been collected. Anywhere else no number is signalled but
 # one's own or one's parent's; `Popen` knows by itself whether its child is gone. Calls are told by what they call, not
@@ -78,10 +96,10 @@ TMUX = inspect.getsourcefile(tmux)
 """The one that may end sessions: by our own socket, by id, on the very server that made them."""
 
 
-def imported(tree: ast.AST) -> dict[str, str]:
+def imported(nodes: Sequence[ast.AST]) -> dict[str, str]:
     """Return what each imported name of a module stands for."""
     names = {}
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Import):
             names.update({each.asname or each.name: each.name for each in node.names})
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
@@ -98,14 +116,11 @@ def qualified(node: ast.AST, names: dict[str, str]) -> str:
     return f"{qualified(node.value, names)}.{node.attr}" if isinstance(node, ast.Attribute) else ""
 
 
-def signals(text: str, *, programs: bool = True) -> Iterator[str]:
+def signals(nodes: Sequence[ast.AST], *, programs: bool = True) -> Iterator[str]:
     """Yield each place of a source that signals a process by a number that is not its own, or by a program."""
-    if not MENTIONED.search(text):
-        return  # most modules
-    tree = ast.parse(text)
-    names = imported(tree)
-    called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
-    for node in ast.walk(tree):
+    names = imported(nodes)
+    called = {id(node.func) for node in nodes if isinstance(node, ast.Call)}
+    for node in nodes:
         if isinstance(node, ast.Call) and qualified(node.func, names) in RAW and not _is_harmless(node, names):
             yield f"{node.lineno}: {ast.unparse(node)}"
         elif isinstance(node, ast.Name | ast.Attribute) and id(node) not in called and qualified(node, names) in RAW:
@@ -123,10 +138,15 @@ def _is_harmless(call: ast.Call, names: dict[str, str]) -> bool:
     return is_own or (isinstance(number, ast.Constant) and number.value == 0)
 
 
-def test_no_process_is_signalled_by_a_number_that_nobody_verified() -> None:
-    found = [f"{path.name}:{place}" for root in ROOTS for path in sorted(root.rglob("*.py")) if str(path) not in HOMES
-             for place in signals(path.read_text(encoding="utf-8"), programs=str(path) != TMUX)]
-    assert found == []
+def waits_for_any(nodes: Sequence[ast.AST]) -> bool:
+    """Return whether a source waits for a child without naming it: it would take the answers of others."""
+    for node in nodes:
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            first = ast.unparse(node.args[0]) if node.args and node.func.attr.startswith("wait") else ""
+            if (node.func.attr == "waitpid" and first in ("-1", "0")) or node.func.attr in ("wait3", "wait4") \
+                    or first.endswith("P_ALL") or (node.func.attr == "wait" and ast.unparse(node.func) == "os.wait"):
+                return True
+    return False
 
 
 @pytest.mark.parametrize("text", [
@@ -137,7 +157,7 @@ def test_no_process_is_signalled_by_a_number_that_nobody_verified() -> None:
     "import os\nos.kill(os.getpid() if own else pid, 9)",
 ])
 def test_a_signal_to_a_number_is_found_however_it_is_written(text: str) -> None:
-    assert len(list(signals(text))) == 1
+    assert len(list(signals(nodes_of(text)))) == 1
 
 
 @pytest.mark.parametrize("text", [
@@ -145,7 +165,7 @@ def test_a_signal_to_a_number_is_found_however_it_is_written(text: str) -> None:
     "import os\nos.kill(pid, 0)", "child.kill()", "self.process.send_signal(2)", "def kill(): ...\nkill()",
 ])
 def test_what_reaches_nobody_else_is_no_signal_to_others(text: str) -> None:
-    assert list(signals(text)) == []
+    assert list(signals(nodes_of(text))) == []
 
 
 # ---- tests use the public door: no private name is imported, read or replaced by them
@@ -155,7 +175,6 @@ def test_what_reaches_nobody_else_is_no_signal_to_others(text: str) -> None:
 
 
 TESTS = Path(__file__).resolve().parents[1]
-GARRISON = TESTS.parent / "src" / "garrison"
 PRIVATE = re.compile(r"(.*\.)?_[a-zA-Z]\w*")
 ITSELF = frozenset({"self", "cls", "super()"})
 PUBLIC = frozenset({"_replace", "_asdict", "_fields", "_make"})
@@ -167,27 +186,21 @@ def is_private(name: str) -> bool:
     return PRIVATE.fullmatch(name) is not None
 
 
-def defined(tree: ast.AST) -> Iterator[str]:
+def defined(nodes: Sequence[ast.AST]) -> Iterator[str]:
     """Yield the private names that a module defines: functions, classes, constants and fields."""
-    for node in ast.walk(tree):
+    for node in nodes:
         match node:
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name) \
                     | ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()):
                 yield from [name] if is_private(name) else []
 
 
-@cache
-def names_of_source() -> frozenset[str]:
-    return frozenset(name for path in GARRISON.rglob("*.py") for name in defined(ast.parse(path.read_bytes())))
-
-
-def accesses(text: str) -> Iterator[str]:
+def accesses(nodes: Sequence[ast.AST], of_source: frozenset[str]) -> Iterator[str]:
     """Yield the lines of a test module that use a private name of another module."""
-    tree = ast.parse(text)
-    theirs = names_of_source() - set(defined(tree)) - PUBLIC
-    foreign = {each.asname or each.name for node in ast.walk(tree) if isinstance(node, ast.Import)
+    theirs = of_source.difference(defined(nodes), PUBLIC)
+    foreign = {each.asname or each.name for node in nodes if isinstance(node, ast.Import)
                for each in node.names if not each.name.startswith("garrison")}
-    for node in ast.walk(tree):
+    for node in nodes:
         match node:
             case ast.ImportFrom(names=names) if any(is_private(each.name) for each in names):
                 yield f"{node.lineno}: {ast.unparse(node)}"
@@ -198,12 +211,6 @@ def accesses(text: str) -> Iterator[str]:
                             and is_private(str(each.value)) and str(each.value).rpartition(".")[2] in theirs)
 
 
-def test_no_test_uses_a_private_name() -> None:
-    found = [f"{path.relative_to(TESTS)}:{each}" for path in sorted(TESTS.rglob("*.py"))
-             for each in accesses(path.read_text(encoding="utf-8"))]
-    assert found == [], "test it by the public door, or give it a public name if it is a concept of its own"
-
-
 @pytest.mark.parametrize(("text", "count"), [
     ("from garrison.records.atomic import _POLL", 1), ("from forge_driver import _anything", 1),
     ("atomic._POLL", 1), ("made()._home", 1), ("self.work._home", 1), ("self._home; cls._home; super()._home", 0),
@@ -211,31 +218,92 @@ def test_no_test_uses_a_private_name() -> None:
     ("monkeypatch.setattr(atomic, '_POLL', 1)", 1), ("monkeypatch.setattr('garrison.records.atomic._POLL', 1)", 1),
     ("mock.patch.object(made, '_home')", 1), ("monkeypatch.setattr(atomic, 'POLL', 1)", 0),
     ("def _home(): ...\nmodule._home", 0)])
-def test_an_access_to_a_private_name_is_found(text: str, count: int) -> None:
-    assert len(list(accesses(text))) == count
+def test_an_access_to_a_private_name_is_found(found: Found, text: str, count: int) -> None:
+    assert len(list(accesses(nodes_of(text), frozenset(found.private)))) == count
 
 
 REPLACED = 62
 """Constants of the source that tests replace, rather than give a parameter: only ever lowered."""
 
 
-def replaced_constants(text: str) -> Iterator[str]:
+def replaced_constants(nodes: Sequence[ast.AST]) -> Iterator[str]:
     """Yield the lines of a test module that replace a constant of a module."""
-    for node in ast.walk(ast.parse(text)):
+    for node in nodes:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "setattr":
             names = [str(each.value) for each in node.args[:2] if isinstance(each, ast.Constant)]
             if names and re.fullmatch(r"(.*\.)?[A-Z][A-Z_]+", names[0]) and ast.unparse(node.args[0]) != "support":
                 yield f"{node.lineno}: {ast.unparse(node)}"
 
 
-def test_no_more_constants_are_replaced_than_before() -> None:
-    found = [f"{path.relative_to(TESTS)}:{each}" for path in sorted(TESTS.rglob("*.py"))
-             for each in replaced_constants(path.read_text(encoding="utf-8"))]
-    assert len(found) <= REPLACED, f"give it to the test as a parameter: {found}"
-
-
 @pytest.mark.parametrize(("text", "count"), [
     ("monkeypatch.setattr(gate, 'PROXY_AFTER', 0.0)", 1), ("monkeypatch.setattr('garrison.gate.PROXY_AFTER', 0.0)", 1),
     ("monkeypatch.setattr(os, 'fdatasync', f)", 0), ("monkeypatch.setattr(gate, 'read', f)", 0)])
 def test_a_replaced_constant_is_found(text: str, count: int) -> None:
-    assert len(list(replaced_constants(text))) == count
+    assert len(list(replaced_constants(nodes_of(text)))) == count
+
+
+# ---- what the rules find
+
+
+@dataclass
+class Found:
+    """What each rule found, by file."""
+
+    touched: dict[str, list[str]] = field(default_factory=dict)
+    unreachable: list[str] = field(default_factory=list)
+    signals: list[str] = field(default_factory=list)
+    takers: set[str] = field(default_factory=set)
+    private: set[str] = field(default_factory=set)
+    accesses: list[str] = field(default_factory=list)
+    replaced: list[str] = field(default_factory=list)
+
+
+@pytest.fixture(scope="module")
+def found() -> Found:
+    made = Found()
+    for root in ROOTS:
+        for path in sorted(root.rglob("*.py")):
+            text, name = path.read_text(encoding="utf-8"), path.name
+            nodes = nodes_of(text)
+            if MENTIONED.search(text) and str(path) not in HOMES:
+                made.signals += (f"{name}:{place}" for place in signals(nodes, programs=str(path) != TMUX))
+            if root != SOURCE:
+                continue
+            if touched := list(touches(nodes)):
+                made.touched[str(path.relative_to(SOURCE).with_suffix(""))] = touched
+            made.unreachable += (f"{name}:{place}" for place in unreachable(nodes))
+            made.takers |= {name} if waits_for_any(nodes) else set()
+            made.private |= set(defined(nodes))
+    private = frozenset(made.private)
+    for path in sorted(TESTS.rglob("*.py")):
+        nodes, name = nodes_of(path.read_bytes()), str(path.relative_to(TESTS))
+        made.accesses += (f"{name}:{place}" for place in accesses(nodes, private))
+        made.replaced += (f"{name}:{place}" for place in replaced_constants(nodes))
+    return made
+
+
+def test_what_an_agent_shapes_is_touched_through_one_door(found: Found) -> None:
+    assert found.touched.keys() == ALLOWED.keys(), found.touched
+
+
+def test_no_statement_follows_one_after_which_it_cannot_be_reached(found: Found) -> None:
+    """Seen: what ended a process had come to stand after the `return` of a function above it."""
+    assert found.unreachable == []
+    assert len(list(unreachable(nodes_of("def f():\n    if x:\n        return\n        g()\n    raise y\n    z")))) == 2
+
+
+def test_no_process_is_signalled_by_a_number_that_nobody_verified(found: Found) -> None:
+    assert found.signals == []
+
+
+def test_only_reap_waits_for_a_child_without_naming_it(found: Found) -> None:
+    """The container's launcher is a process of its own, which has no other children than its engine's."""
+    assert found.takers == {Path(processes.__file__).name, container_launcher.__name__.rpartition(".")[2] + ".py"}
+
+
+def test_no_test_uses_a_private_name(found: Found) -> None:
+    assert found.accesses == [], "test it by the public door, or give it a public name if it is a concept of its own"
+
+
+def test_no_more_constants_are_replaced_than_before(found: Found) -> None:
+    assert len(found.replaced) <= REPLACED, f"give it to the test as a parameter: {found.replaced}"

@@ -47,6 +47,7 @@ def command_line(argv: Iterable[str], steps: Iterable[FileSystemStep], machine: 
         calls: file with a filter of system calls (`system.seccomp.program`), in force from the first program inside on.
     """
     # By the shell that opens the filter: another one inside would cost every gate and agent its start.
+    # --new-session: in ours a program could push characters into the terminal it was started from (TIOCSTI).
     limit_files = _LIMIT_FILES.format(files) if files else ""
     limit_inside = limit_files if calls is None else ""
     words = [*((SHELL, "-c", limit_files + _WITH_CALLS, str(calls)) if calls is not None else ()), machine.bubblewrap,
@@ -64,6 +65,7 @@ def command_line(argv: Iterable[str], steps: Iterable[FileSystemStep], machine: 
         words += ["--chdir", str(directory)]
     limits = limit_inside + (_LIMIT_PROCESSES.format(processes) if processes else "")
     run = (SHELL, "-c", f'{limits}exec "$0" "$@"') if limits else () if program == SHELL else RUN
+    # The root is a tmpfs, in which bubblewrap has made the mount points: nobody inside need write there any more.
     return [*words, "--remount-ro", "/", "--", *run, program, *arguments]
 
 

@@ -39,6 +39,7 @@ from garrison.system import failpoint, untrusted
 from garrison.system.git import Git, GitError, bounds
 from garrison.system.git.commits import OID
 from garrison.system.git.damage import hold_gc, is_gc_running
+from garrison.system.git.worktrees import LOOSE_OBJECT, OBJECT_FOLDER, PACK, resolve_ref
 from garrison.values import Value
 
 _TRIES = 5
@@ -52,13 +53,7 @@ _INDEX_LIMIT = 256 << 20
 _FILES_LIMIT = 200_000
 _MODULES_LIMIT, _MODULES_DEPTH = 500, 8
 _REFS_LIMIT = 1000
-_DEPTH = 5
-"""Symbolic refs that may follow each other, as in git."""
-_FOLDER = re.compile(r"[0-9a-f]{2}")
-_LOOSE = re.compile(r"[0-9a-f]{38}(?:[0-9a-f]{24})?")
 _LFS = re.compile(r"[0-9a-f]{64}")
-_PACK = re.compile(r"pack-[0-9a-f]{40}(?:[0-9a-f]{24})?\.pack")
-_REF = re.compile(r"refs/[^\x00-\x20\x7f~^:?*\[\\]+")
 
 
 class Collected(Value):
@@ -158,30 +153,9 @@ def _stat(common: Path, folder: str) -> tuple[int, ...]:
 
 
 def _resolve(common: Path, refs: str, name: str, length: int) -> tuple[str, str]:
-    """Return the last ref that the file `name` leads to, and the object name it holds ('' for none).
-
-    `refs`: prefix of the files of refs, for the git directory of a submodule.
-    """
-    ref = name
-    for step in range(_DEPTH):
-        content = untrusted.read(common, name if step == 0 else refs + ref, 4096)
-        text = (content or b"").decode(errors="replace").strip()
-        if text.startswith("ref:"):
-            target = text.removeprefix("ref:").strip()
-            if not _REF.fullmatch(target) or ".." in target or "//" in target:
-                break
-            ref = target
-            continue
-        if not text:
-            text = _packed(common, refs, ref)
-        return ref, text if OID.fullmatch(text) and len(text) == length else ""
-    return ref, ""
-
-
-def _packed(common: Path, refs: str, ref: str) -> str:
-    data = untrusted.read(common, f"{refs}packed-refs", _PACKED_LIMIT) or b""
-    at = data.find(f" {ref}\n".encode(errors="replace"))
-    return data[data.rfind(b"\n", 0, at) + 1:at].decode("ascii", "replace") if at > 0 else ""
+    """Return what `resolve_ref` does, '' for an object name of another length than the repository's."""
+    ref, oid = resolve_ref(common, name, refs)
+    return ref, oid if len(oid) == length else ""
 
 
 def read_open_work(git: Git, worktree: Path) -> OpenWork:
@@ -313,6 +287,7 @@ class _Collection:
         self._is_gone = not view.worktree.is_dir()
         self.git_dir = (Path(state.git_dir) if self._is_gone else find_git_dir(view.git, view.worktree)
                         if state.is_direct else restore_link(view.git, view.worktree))
+        # A worktree that was made again at this path may be on another branch, for which this view's commits are not.
         if str(self.git_dir) != state.git_dir:
             raise GarrisonError(f"{view.worktree} is another worktree than the one its git view was made for")
         self._where = {"GIT_DIR": str(self.git_dir), "GIT_WORK_TREE": str(view.worktree)}
@@ -321,10 +296,12 @@ class _Collection:
 
     def run(self) -> Collected:
         """Import, move the branch, follow with HEAD, operation and index, and remember it."""
+        # Submodules before the branch that names their commits: killed in between, no branch names what is not there.
         for path, commit in () if self._is_gone else self.private.modules:
             self._collect_module(path, commit)
         collect_lfs(self.view)
         objection = self._bring_over()
+        # Last: whoever is killed before has not seen this state, and all steps are repeated, each of them idempotent.
         if not objection:  # else looked at again: the branch may be moved back
             self.state.seen, self.state.pending = self.private.stamp, ""
             self.view.write_state(self.state)
@@ -332,6 +309,7 @@ class _Collection:
 
     def _bring_over(self) -> str:
         """Import and move the branch; again, and as a whole, if a `git gc` of the user's took what no ref had yet."""
+        # While a gc works, what the repository seems to have may be about to go: all is written again, in one pack.
         whole = is_gc_running(self.git.common)
         for left in reversed(range(_TRIES)):
             try:
@@ -359,7 +337,7 @@ class _Collection:
                     self._follow(folder, objection)
                     if not self.state.is_direct:
                         self._link_modules()
-            finally:
+            finally:  # refs hold the objects by now; a .keep that stays would exclude the pack from every repack
                 for path in held:
                     path.unlink(missing_ok=True)
         return objection
@@ -458,6 +436,7 @@ class _Collection:
             if not real or not self.git.is_ancestor(real, new):
                 return (f"branch {state.branch} was moved to {real[:10] or 'nothing'} while its agent worked, "
                         f"and the agent's {new[:10]} does not continue that")
+        # Before the ref: killed after it, the next collection knows the value as ours, not as a move by somebody else.
         state.pending = new
         self.view.write_state(state)
         failpoint.here("collect:pending")
@@ -613,6 +592,7 @@ def _own_commits(root: Path, part: str) -> set[str]:
     log = untrusted.read_end(root, f"{part}logs/HEAD", 1 << 20)
     lines = [line.partition("\t") for line in log.splitlines()]
     words = [(fields.split(" "), action) for fields, _, action in lines]
+    # What a checkout or a reset leads to was there before, and may be somebody else's.
     return {fields[1] for fields, action in words if len(fields) > 1 and OID.fullmatch(fields[1])
             and not action.startswith(("checkout:", "reset:"))}
 
@@ -643,7 +623,8 @@ def collect_lfs(view: GitView) -> None:
     """Bring over the objects of git-lfs, whose names are the hashes of their contents."""
     store, room = view.git.common / "lfs" / "objects", bounds.MAX_BYTES
     for first in untrusted.list_names(view.common, "lfs/objects"):
-        for second in untrusted.list_names(view.common, f"lfs/objects/{first}") if _FOLDER.fullmatch(first) else ():
+        is_folder = OBJECT_FOLDER.fullmatch(first) is not None
+        for second in untrusted.list_names(view.common, f"lfs/objects/{first}") if is_folder else ():
             with untrusted.open_directory(view.common, f"lfs/objects/{first}/{second}") as directory:
                 if directory is None:
                     continue
@@ -709,6 +690,7 @@ def _find_no_commits(folder: Path, oids: Sequence[str]) -> list[str]:
 @contextmanager
 def _import_directory(view: GitView, store: Path) -> Iterator[Path]:
     """Make a git directory of garrison's own whose objects are those of `store`; remove it at the end."""
+    # The view is locked, so that nobody imports now: what is there is of a process that was killed.
     for left in view.folder.glob("import-*"):
         shutil.rmtree(left, ignore_errors=True)
     folder = view.folder / f"import-{os.getpid()}"
@@ -742,7 +724,7 @@ def import_objects(common: Path, private: str, folder: Path, store: Path, wanted
         bounds.run_git(folder, "pack-objects", "--quiet", "--revs", *(() if whole else ("--local", "--thin")),
                        *(("--missing=allow-any",) if is_partial else ()), "--delta-base-offset", "--stdout",
                        text=revisions.encode(), output=file)
-        file.seek(8)
+        file.seek(8)  # the header of a pack: four bytes of signature, four of version, the number of its objects
         count = int.from_bytes(file.read(4), "big")
         file.seek(0)
         if not count:
@@ -778,14 +760,14 @@ def _link_objects(common: Path, private: str, folder: Path, store: Path | None) 
     room, left = bounds.MAX_BYTES, _FILES_LIMIT
     found: list[str] = []
     for name in untrusted.list_names(common, private):
-        if not _FOLDER.fullmatch(name):
+        if not OBJECT_FOLDER.fullmatch(name):
             continue
         names = untrusted.list_names(common, f"{private}/{name}", left)
         left -= len(names)
         if left < 0:
             raise GarrisonError(f"{common.parent} holds more than {_FILES_LIMIT} object files; run `git gc` in it")
         with untrusted.open_directory(common, f"{private}/{name}") as directory:
-            wanted = [loose for loose in names if _LOOSE.fullmatch(loose)
+            wanted = [loose for loose in names if LOOSE_OBJECT.fullmatch(loose)
                       and not (store and (store / name / loose).exists())]
             if directory is None or not wanted:
                 continue
@@ -796,11 +778,12 @@ def _link_objects(common: Path, private: str, folder: Path, store: Path | None) 
     with untrusted.open_directory(common, f"{private}/pack") as directory:
         for name in untrusted.list_names(common, f"{private}/pack") if directory is not None else ():
             assert directory is not None
-            if _PACK.fullmatch(name) and not (store and (store / "pack" / name).exists()):
+            if PACK.fullmatch(name) and not (store and (store / "pack" / name).exists()):
                 target = folder / "objects" / "pack" / name
                 size = untrusted.link_regular(directory, name, target, room)
                 if size >= 0:
                     room -= size
+                    # Not by the agent's own index, which may say of an object that it is another one.
                     bounds.run_git(folder, "index-pack", str(target))
                     with target.with_suffix(".idx").open("rb") as index:
                         kind = "sha256" if (folder / "config").read_text().count("sha256") else "sha1"

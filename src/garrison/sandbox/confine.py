@@ -60,7 +60,7 @@ def confine(argv: Sequence[str], env: Mapping[str, str], place: Place | None) ->
     layers = layers_of(place)
     means = way_at(place.private) if layers or place.caches else LayerMeans(LayerMethod.COPY)
     engine = container.ready(place.rights.image) if mode is Mode.CONTAINER else None
-    if means.way is not LayerMethod.OVERLAY or mode is Mode.LANDLOCK or not (engine is None or engine.keeps_mounts):
+    if means.way is not LayerMethod.OVERLAY or mode is Mode.LANDLOCK or not (engine is None or engine.keeps_namespaces):
         copy_in(layers, place.private, means.way)
         layers = []
     elif place.caches:

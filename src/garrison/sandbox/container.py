@@ -44,6 +44,7 @@ LAUNCHER = Path(__file__).with_name("container_launcher.py")
 LABEL = "garrison.owner"
 """Label of every container of garrison's: pid, start ticks and boot of its launcher."""
 RUN_LABEL, NODE_LABEL, HOME_LABEL, ROLE_LABEL = "garrison.run", "garrison.node", "garrison.home", "garrison.role"
+# kill -1: every process of the container but the one that kills and the first, which then ends with its command.
 _INIT = """\
 watch() { read -r _; kill -KILL -1; }
 watch <&3 >/dev/null 2>&1 3<&- &
@@ -96,13 +97,9 @@ class ContainerEngine(Value):
         return Path(self.program).name == "podman"
 
     @property
-    def joins_networks(self) -> bool:
-        """Return whether it starts a container in the network namespace of its caller."""
-        return self.is_podman and os.geteuid() == 0
-
-    @property
-    def keeps_mounts(self) -> bool:
-        """Return whether a container sees what its starter has mounted in a mount namespace."""
+    def keeps_namespaces(self) -> bool:
+        """Return whether a container joins its starter's network namespace, and sees what is mounted in its other one.
+        """
         return self.is_podman and os.geteuid() == 0
 
 
@@ -167,16 +164,12 @@ def _try(program: str, image: str) -> ContainerEngine | str:
             return state.last_error
     facts = json.loads(state.out)[0]
     variables = dict(entry.split("=", 1) for entry in (facts.get("Config") or {}).get("Env") or [] if "=" in entry)
-    name = Path(program).name
-    made = ContainerEngine(program, (), (), image, facts["Id"], variables.get(
-        "PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"), _seccomp_file())
+    path = variables.get("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
     refusal = ""
-    for options in _GLOBAL_OPTIONS[name]:
+    for options in _GLOBAL_OPTIONS[Path(program).name]:
         for limits in _limits():
-            engine = ContainerEngine(made.program, options, limits, image, made.image_id, made.path, made.seccomp)
-            done = run([program, *options, "run", "--rm", "--network", "none", *_fixed_words(engine), "--entrypoint",
-                        "/bin/sh", made.image_id, "-c", ":"], _TIMEOUT)
-            if done.ok:
+            engine = ContainerEngine(program, options, limits, image, facts["Id"], path, _seccomp_file())
+            if (done := ask(engine, ":")).ok:
                 return engine
             refusal = refusal or first_error(done)
     return refusal
@@ -258,7 +251,7 @@ def command_line(engine: ContainerEngine, argv: Sequence[str], place: Place, ste
     Args:
         hidden: names in the environment of the words that are not for the inside.
     """
-    if place.entry and not engine.joins_networks:
+    if place.entry and not engine.keeps_namespaces:
         raise Refused(f"network = \"{place.rights.network}\" in a container needs Podman as root: {engine.program} "
                       "cannot start one in garrison's network; set network = \"none\" or \"open\" in [sandbox] of "
                       "config.toml")

@@ -60,6 +60,7 @@ class Dialer:
     @classmethod
     def enter_namespace(cls, network: int) -> Dialer:
         """Start the child in the namespace of a descriptor, which may be closed afterwards."""
+        # SEQPACKET keeps messages apart, and tells at once that the other side has died, which datagrams do not.
         parent, child = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         parent.settimeout(_SECONDS)
         setns = ctypes.CDLL(None, use_errno=True).setns  # looked up before the fork
@@ -111,6 +112,7 @@ def _make_sockets(setns: Callable[[int, int], int], network: int, channel: socke
         edges = [2, *kept, 1 << 20]
         for low, high in pairwise(edges):
             os.closerange(low + 1, high)  # a connection of the parent's would stay open here
+        # A network is entered with capabilities in the user namespace that owns it, which whoever enters that has.
         owner = fcntl.ioctl(network, _OWNER)
         if os.fstat(owner).st_ino != os.stat("/proc/self/ns/user").st_ino:  # noqa: PTH116
             _enter(setns, owner)

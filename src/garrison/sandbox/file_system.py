@@ -120,30 +120,22 @@ def home_inside(user_home: Path) -> Path:
 
 def build(place: Place, around: Surroundings, machine: MachinePaths) -> list[FileSystemStep]:
     """Return the steps that build the file system inside, in order: a later one lies over an earlier one."""
-    home = home_inside(around.user_home)
     denied = _denied(around, machine)
     # Empty and writable, not hidden: the worktree and the git view are mounted below.
     steps = [*_system(machine, denied), *(FileSystemStep(BuildStep.EMPTY, path) for path in denied)]
     # /var/tmp is not a link to /tmp: a home or checkout below it has to be at its own path, without links.
     steps += [FileSystemStep(BuildStep.EMPTY, Path("/run")), *_resolver(machine),
-              FileSystemStep(BuildStep.LINK, Path("/var/run"), "/run"),
-              FileSystemStep(BuildStep.WRITE, Path("/tmp"), str(place.tmp)),
-              FileSystemStep(BuildStep.WRITE, Path("/var/tmp"), str(place.tmp)),
-              FileSystemStep(BuildStep.WRITE, home, str(place.home))]
+              FileSystemStep(BuildStep.LINK, Path("/var/run"), "/run"), *_own_folders(place, around)]
     # In one list, so that no file is mounted over a link in a folder that is shown: bubblewrap would follow it.
     shown = [*_shown(place, around, machine), *([FileSystemStep(BuildStep.WRITE, path, str(path))] for path in
                                                 _by_depth(place.rights.write) if machine.exists(path))]
     steps += [step for part in shown if not is_within(part[0].target, place.inside) for step in part]
-    steps.append(FileSystemStep(BuildStep.WRITE if place.worktree_writable else BuildStep.READ, place.inside,
-                                str(place.worktree)))
+    steps.append(_worktree(place))
     # An environment in the user's own checkout, on the search path: unless the worktree has one of its own there. A
     # program of the checkout that a command names in full is the user's in any case, whatever the branch did to its.
     steps += [step for part in shown if is_within(part[0].target, place.inside) and (
         not machine.is_folder(part[0].target) or not _is_in_worktree(part[0].target, place, machine)) for step in part]
-    steps += [FileSystemStep(BuildStep.WRITE if mount.writable else BuildStep.READ, mount.target, str(mount.source))
-              for mount in place.mounts]
-    steps += _hidden(place.rights.hide, machine)
-    return steps
+    return [*steps, *_mounts(place), *_hidden(place.rights.hide, machine)]
 
 
 def build_in_image(place: Place, around: Surroundings, machine: MachinePaths) -> list[FileSystemStep]:
@@ -152,22 +144,33 @@ def build_in_image(place: Place, around: Surroundings, machine: MachinePaths) ->
     Garrison's own Python is shown where the image has no folder of its own.
     """
     home = home_inside(around.user_home)
-    steps = [FileSystemStep(BuildStep.WRITE, Path("/tmp"), str(place.tmp)),
-             FileSystemStep(BuildStep.WRITE, Path("/var/tmp"), str(place.tmp)),
-             FileSystemStep(BuildStep.WRITE, home, str(place.home))]
-    steps.append(FileSystemStep(BuildStep.HIDE_FILE, Path("/etc/shadow")))  # root of the image may read it
+    steps = [*_own_folders(place, around),
+             FileSystemStep(BuildStep.HIDE_FILE, Path("/etc/shadow"))]  # root of the image may read it
     own = [part for path in around.python if not _is_system(path) and not is_within(home, path)
            for part in _parts(path, machine)]
     steps += _read(path for path in _by_depth([*own, *place.rights.programs, *place.rights.read])
                    if machine.exists(path) and not is_within(path, place.inside))
     steps += [FileSystemStep(BuildStep.WRITE, path, str(path)) for path in _by_depth(place.rights.write)
               if machine.exists(path)]
-    steps.append(FileSystemStep(BuildStep.WRITE if place.worktree_writable else BuildStep.READ, place.inside,
-                                str(place.worktree)))
-    steps += [FileSystemStep(BuildStep.WRITE if mount.writable else BuildStep.READ, mount.target, str(mount.source))
-              for mount in place.mounts]
+    steps += [_worktree(place), *_mounts(place)]
+    # Nothing else of the machine is shown, so that nothing else need be hidden.
     return [*steps, *(step for step in _hidden(place.rights.hide, machine)
                       if any(is_within(step.target, shown.target) for shown in steps))]
+
+
+def _own_folders(place: Place, around: Surroundings) -> list[FileSystemStep]:
+    shown = {Path("/tmp"): place.tmp, Path("/var/tmp"): place.tmp, home_inside(around.user_home): place.home}
+    return [FileSystemStep(BuildStep.WRITE, target, str(source)) for target, source in shown.items()]
+
+
+def _worktree(place: Place) -> FileSystemStep:
+    kind = BuildStep.WRITE if place.worktree_writable else BuildStep.READ
+    return FileSystemStep(kind, place.inside, str(place.worktree))
+
+
+def _mounts(place: Place) -> Iterator[FileSystemStep]:
+    return (FileSystemStep(BuildStep.WRITE if mount.writable else BuildStep.READ, mount.target, str(mount.source))
+            for mount in place.mounts)
 
 
 def readable(place: Place, around: Surroundings, machine: MachinePaths) -> list[str]:

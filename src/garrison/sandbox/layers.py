@@ -96,11 +96,13 @@ def overlay_words(layers: Sequence[Layer], folder: Path, *, as_root: bool = Fals
     with suppress(OSError):
         remove_links(folder)
     for number, layer in enumerate(layers):
+        # By short names: a comma in a path would end the option, a colon the layer.
         own = atomic.make_directory(links / str(number))
         (own / "upper").symlink_to(layer.upper)
         for at, lower in enumerate(layer.lowers):
             (own / f"lower{at}").symlink_to(lower)
         lowers = [f"{number}/lower{at}" for at in range(len(layer.lowers))]
+        # userxattr: nobody in a user namespace may set the trusted.* attributes by which overlays mark opaque folders.
         if layer.is_writable:
             atomic.make_directory(own / _WORK)
             options = f"lowerdir={':'.join(lowers)},upperdir={number}/upper,workdir={number}/{_WORK},userxattr"
@@ -158,7 +160,7 @@ def copy_in(layers: Sequence[Layer], folder: Path, way: LayerMethod) -> None:
         wanted = json.dumps([str(path) for path in layer.lowers])
         if (atomic.read(done) or b"").decode() == wanted:
             continue
-        for lower in reversed(layer.lowers):
+        for lower in reversed(layer.lowers):  # the first lies over the others, so it is copied last
             copy_tree(lower, layer.upper, way)
         atomic.write(done, wanted.encode(), durable=False)
 
@@ -271,4 +273,5 @@ def forget_written(upper: Path, names: Iterable[str]) -> None:
                     if is_removed(upper / parent):
                         (upper / parent).unlink()
                     break
+                # The mark of a folder that was removed and made again: it would hide what the layer has there.
                 os.removexattr(directory, "user.overlay.opaque")

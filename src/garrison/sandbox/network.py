@@ -265,6 +265,7 @@ def prepare(rights: Rights, mode: Mode, env: Mapping[str, str], user: NetworkUse
         env = {name: value for name, value in env.items() if name not in withheld}
     namespace = _namespace(mode, forwards, begun) if rights.network is not Network.OPEN else None
     listener = namespace.listener if namespace is not None else _listen()
+    # Without a namespace every program of the machine can reach the listener: the key that it must send is no guess.
     secret = "" if namespace is not None else os.urandom(16).hex()
     port = listener.getsockname()[1]
     given = Registration(user.run, user.node, user.attempt, str(user.folder / NETWORK_FOLDER), hosts,
@@ -512,6 +513,7 @@ class NamespaceInMaking:
 
     def _receive(self) -> tuple[bytes, list[int]]:
         with self._channel:
+            # Four: the listener, the network, the user namespace that owns it, and the watch of resets.
             message, descriptors, _, _ = socket.recv_fds(self._channel, 256, 4 + self._forwards,
                                                          socket.MSG_CMSG_CLOEXEC)
             with contextlib.suppress(ChildProcessError):  # the process collects all children
@@ -571,6 +573,7 @@ def _make(unshare: Callable[[int], int], forwards: Sequence[Forward]) -> list[in
         if unshare(_NEW_NETWORK | _NEW_USER) != 0:
             code = ctypes.get_errno()
             raise OSError(code, os.strerror(code))
+        # Linux lets an unprivileged process write gid_map only once it has given up setgroups (3.19).
         for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
             Path(f"/proc/self/{name}").write_text(text)
     listener = socket.socket()

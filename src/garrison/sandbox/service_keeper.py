@@ -172,6 +172,7 @@ class Keeper:
         data, template = self.folder / DATA, self.settings.service.template
         if data.is_dir():
             return
+        # Renamed once it is whole: what a keeper that was killed had copied so far is not taken for data by the next.
         making = atomic.make_directory(self.folder / "data.part")
         if template:
             copy_tree(template_folder(self.settings, self.namespace.entry()), making)

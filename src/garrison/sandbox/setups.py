@@ -369,9 +369,7 @@ def _not_ignored(git: Git, worktree: Path, names: Sequence[str]) -> list[str]:
     A `.gitignore` inside of one does not count: it is part of the layer, so that what an agent adds alongside it lies
     in a folder without it.
     """
-    told = git.run("check-ignore", "-z", "--stdin", cwd=worktree, text="".join(f"{name}\0" for name in names),
-                   check=False, exact=True).out
-    ignored = set(told.split("\0"))
+    ignored = git.ignored_among(worktree, names)
     return [name for name in names if name not in ignored]
 
 

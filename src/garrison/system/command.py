@@ -144,6 +144,7 @@ class Job:
             if number == signal.SIGTERM and processes.is_sandbox(process.pid):
                 continue
             with suppress(GarrisonError):  # another user's process; the give-up bound ends the wait
+                # A process that is stopped gets a TERM only once it is continued.
                 if processes.send(process.pid, process.ticks, number) and number == signal.SIGTERM:
                     processes.send(process.pid, process.ticks, signal.SIGCONT)
         return members
@@ -224,7 +225,7 @@ def run(argv: Sequence[str], seconds: float | None, *, env: Mapping[str, str] | 
     given = text.encode(errors="surrogateescape") if isinstance(text, str) else text
     try:
         out, err = child.communicate(given, seconds)
-    except BaseException as error:
+    except BaseException as error:  # a Ctrl-C as well: in its own session, the terminal does not reach the child
         processes.signal_group(child)
         child.wait()
         for stream in (child.stdin, child.stdout, child.stderr):

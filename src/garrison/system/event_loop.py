@@ -99,15 +99,11 @@ class EventLoop:
         Idempotent, and needed again after the directory was replaced. Return False if it cannot be watched
         (absent, or no watches left): then the timer notices changes.
         """
-        if self._inotify is None:
+        if (watch := self._add_watch(path, _MASK)) is None:
             return False
-        try:
-            watch = self._inotify.add_watch(path, _MASK)
-        except OSError:
-            return False
+        # A folder that was renamed keeps its watch: what happens there is none of this path's any more.
         for other in [number for number, watched in self._watches.items() if watched == path and number != watch]:
             self._unwatch(other)
-        self._watches[watch] = path
         return True
 
     def watch_file(self, path: Path) -> bool:
@@ -115,14 +111,15 @@ class EventLoop:
 
         Return False if it cannot be watched (absent, or no watches left): then the timer notices changes.
         """
-        if self._inotify is None:
-            return False
-        try:
-            watch = self._inotify.add_watch(path, _FILE_MASK)
-        except OSError:
-            return False
-        self._watches[watch] = path
-        return True
+        return self._add_watch(path, _FILE_MASK) is not None
+
+    def _add_watch(self, path: Path, mask: int) -> int | None:
+        if self._inotify is not None:
+            with suppress(OSError):  # the path is absent, or the user has no watch left
+                watch: int = self._inotify.add_watch(path, mask)
+                self._watches[watch] = path
+                return watch
+        return None
 
     def watch_descriptor(self, descriptor: int) -> None:
         """Wake while a descriptor of the caller's is readable. Idempotent; forget it before it is closed."""
@@ -137,6 +134,7 @@ class EventLoop:
 
     def wait(self, timeout_s: float) -> Wakeup:
         """Sleep until something happens, at most `timeout_s` seconds; everything that is pending is drained."""
+        # Rounded up: a loop that wakes a fraction of a millisecond early finds nothing due, and turns at full speed.
         ready = self._poll.poll(0 if self._unreported else math.ceil(max(0.0, timeout_s) * 1000))
         for fd in [fd for fd, events in ready if events & select.POLLNVAL]:  # closed meanwhile
             self._poll.unregister(fd)
@@ -190,7 +188,7 @@ class EventLoop:
         assert self._inotify is not None
         touched: set[Path] = set()
         for event in self._inotify.read(timeout=0):
-            if event.mask & flags.Q_OVERFLOW:
+            if event.mask & flags.Q_OVERFLOW:  # the kernel dropped events, of whichever folder
                 touched.update(self._watches.values())
             elif event.wd in self._watches:
                 touched.add(self._watches[event.wd])
@@ -224,10 +222,7 @@ class FolderChanges:
     """File changes in folders, not in their subfolders. Without an inotify instance, nothing (`fileno` is None)."""
 
     def __init__(self) -> None:
-        try:
-            self._inotify: INotify | None = INotify(nonblocking=True)
-        except OSError:
-            self._inotify = None
+        self._inotify = _open_inotify()
         self._folders: dict[int, Path] = {}
 
     def fileno(self) -> int | None:

@@ -104,8 +104,7 @@ def read_exit_code(pidfd: int) -> int | None:
 def cgroup_of(pid: int) -> str:
     """Return /proc/PID/cgroup of `pid`, '' if it is gone."""
     try:
-        with open(f"/proc/{pid}/cgroup", "rb", buffering=0) as file:  # noqa: PTH123  # read for a hundred processes at once
-            return os.fsdecode(file.read())
+        return os.fsdecode(processes.read_kernel_file(f"/proc/{pid}/cgroup"))
     except OSError:
         return ""
 
@@ -136,8 +135,7 @@ def oom_kills(counter: Path | None) -> int | None:
     if counter is None:
         return None
     try:
-        with open(counter, "rb", buffering=0) as file:  # noqa: PTH123
-            text = b"\n" + file.read()
+        text = b"\n" + processes.read_kernel_file(counter)
         return int(text.partition(b"\noom_kill ")[2].partition(b"\n")[0])
     except (OSError, ValueError):
         return None

@@ -246,8 +246,7 @@ def _show(argv: Sequence[str], env: Mapping[str, str]) -> None:
     block = words + b"".join(os.fsencode(f"{name}={value}") + b"\0" for name, value in env.items())
     shown = ctypes.create_string_buffer(block, len(block))
     _of_parent.append(shown)
-    with open("/proc/self/stat", "rb") as file:  # noqa: PTH123  # of /proc
-        fields = file.read().rpartition(b")")[2].split()
+    fields = processes.read_kernel_file("/proc/self/stat").rpartition(b")")[2].split()
     begin = ctypes.addressof(shown)
     middle, end = begin + len(words), begin + len(block)
     areas = [int(fields[number - 3]) if number else 1 for number in _STAT_FIELDS]

@@ -99,7 +99,7 @@ def this_host() -> PidScope:
 
 def boot_id() -> str:
     """Return the kernel's id of this boot; a test sets GARRISON_BOOT_ID to simulate a reboot."""
-    return os.environ.get("GARRISON_BOOT_ID") or _read("/proc/sys/kernel/random/boot_id").decode().strip()
+    return os.environ.get("GARRISON_BOOT_ID") or read_kernel_file("/proc/sys/kernel/random/boot_id").decode().strip()
 
 
 def same_boot(recorded: str) -> bool:
@@ -115,7 +115,7 @@ def probe(pid: int) -> ProcessInfo | None:
     if pid <= 0:
         return None
     try:
-        return parse_stat(_read(f"/proc/{pid}/stat"))
+        return parse_stat(read_kernel_file(f"/proc/{pid}/stat"))
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return None
 
@@ -142,7 +142,7 @@ def is_running(pid: int, ticks: int) -> bool:
 def life_marker(pid: int) -> str | None:
     """Return the life marker in a process's environment; None if it has none, has ended or may not be read."""
     try:
-        environ = _read(f"/proc/{pid}/environ")
+        environ = read_kernel_file(f"/proc/{pid}/environ")
     except OSError:
         return None
     # psutil builds a Process and a dict for each: 13 ms for 350 processes, this 4; each gate run reads them twice.
@@ -232,7 +232,7 @@ def list_pids() -> list[int]:
 def last_pid() -> int:
     """Return the newest pid, which changes with every fork; -1 if the kernel does not report it."""
     try:
-        return int(_read("/proc/loadavg").split()[4])
+        return int(read_kernel_file("/proc/loadavg").split()[4])
     except (OSError, ValueError, IndexError):
         return -1
 
@@ -240,7 +240,7 @@ def last_pid() -> int:
 def read_argv(pid: int) -> list[bytes]:
     """Return the words of a process's command line; [] if it is gone, or another user's."""
     try:
-        return _read(f"/proc/{pid}/cmdline").split(b"\0")
+        return read_kernel_file(f"/proc/{pid}/cmdline").split(b"\0")
     except OSError:
         return []
 
@@ -294,7 +294,7 @@ def child_pids(pid: int) -> list[int]:
     pids: list[int] = []
     try:
         for thread in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208  # names only
-            pids += map(int, _read(f"/proc/{pid}/task/{thread}/children").split())
+            pids += map(int, read_kernel_file(f"/proc/{pid}/task/{thread}/children").split())
     except OSError as error:  # the process, or one of its threads, ended meanwhile; or the kernel does not list them
         own = f"/proc/{os.getpid()}/task/{os.getpid()}/children"
         is_listed = not isinstance(error, FileNotFoundError) or os.path.exists(own)  # noqa: PTH110
@@ -323,7 +323,8 @@ def cpu_fingerprint(pid: int, marker: str) -> frozenset[tuple[int, int, tuple[st
 
 def _thread_times(pid: int) -> tuple[str, ...]:
     threads = sorted(os.listdir(f"/proc/{pid}/task"))  # noqa: PTH208  # names only
-    return tuple(f"{thread} {_read(f'/proc/{pid}/task/{thread}/schedstat').split()[0].decode()}" for thread in threads)
+    files = {thread: read_kernel_file(f"/proc/{pid}/task/{thread}/schedstat") for thread in threads}
+    return tuple(f"{thread} {content.split()[0].decode()}" for thread, content in files.items())
 
 
 def is_container_monitor(row: ProcessRow) -> bool:
@@ -341,13 +342,14 @@ def is_sandbox(pid: int) -> bool:
     It dies of TERM, and its content with it by KILL: to end its content gracefully, leave it out.
     """
     try:
-        return _read(f"/proc/{pid}/comm") == b"bwrap\n"
+        return read_kernel_file(f"/proc/{pid}/comm") == b"bwrap\n"
     except OSError:
         return False
 
 
-def _read(path: str) -> bytes:
-    with open(path, "rb", buffering=0) as file:  # noqa: PTH123  # /proc: unbuffered, thousands of times a minute
+def read_kernel_file(path: str | Path) -> bytes:
+    """Return the content of a file of /proc or /sys, which the kernel makes at each read."""
+    with open(path, "rb", buffering=0) as file:  # noqa: PTH123  # unbuffered, thousands of times a minute
         return file.read()
 
 
@@ -497,6 +499,7 @@ def die_with_parent() -> None:
 
     parent = os.getppid()
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signals.SIGTERM, 0, 0, 0)
+    # It may have died before the kernel knew what was asked for.
     if os.getppid() != parent:
         os.kill(os.getpid(), signals.SIGTERM)
 

@@ -82,6 +82,7 @@ def program(machine: str = "", *, is_landlock: bool = False, refuses_namespaces:
     """
     machine = machine or os.uname().machine
     column = list(_ARCHITECTURES).index(machine)
+    # Calls of the x32 ABI are of the same architecture and have this bit in their numbers: no rule would match them.
     lines = [_step(_LOAD, _NUMBER), _step(_IF_BITS, _X32, 0, 1), _step(_RETURN, _REFUSE | errno.ENOSYS),
              *_rules(_EVERYWHERE, column, _IF_EQUAL),
              *(_rules(_BY_LANDLOCK, column, _IF_BITS) if is_landlock else ()),

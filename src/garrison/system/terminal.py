@@ -148,7 +148,7 @@ class ProcessTerminal:
         process_control.kill_tree(root, marker, grace=grace, only_below=marker == os.environ.get(MARKER))
         processes.exit_code(root.pid)  # reap it if it was our own child
         with self._locked():
-            recorded = self.find(session.name)
+            recorded = self.find(session.name)  # a successor may have opened another of this name meanwhile
             if recorded is None or (recorded.session_id, recorded.server) == (session.session_id, session.server):
                 self._path(session.name).unlink(missing_ok=True)
 

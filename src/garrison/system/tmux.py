@@ -41,8 +41,6 @@ from garrison.values import Value
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    import libtmux
-
     from garrison.system.tmux_client import TmuxClient
 
 
@@ -151,15 +149,11 @@ class TmuxTerminal:
 
     def send(self, session: TerminalSession, text: str) -> None:
         """Type `text` into the pane; a newline is Enter."""
-        pane = self._pane(session)
-        if pane is None or not _is_running(pane):
-            raise Refused(f"session {session.name} no longer runs; nothing was typed")
-        keyboard = self._libtmux_pane(pane)
+        pane = self._writable(session)
         for number, line in enumerate(text.split("\n")):
             if number:
-                keyboard.enter()
-            for at in range(0, len(line), _KEYS):  # Pane.send_keys would read a leading dash as an option
-                keyboard.cmd("send-keys", "-l", "--", escape(line[at:at + _KEYS]))
+                self._press(pane, "Enter")
+            self._press(pane, line, "-l")
 
     def attach_argv(self, session: TerminalSession, *, write: bool = False, title: str = "") -> list[str]:
         """Return the command that attaches by id; without `write`, read-only and without resizing the pane."""
@@ -190,10 +184,11 @@ class TmuxTerminal:
 
     def press(self, session: TerminalSession, keys: str, *, literal: bool) -> None:
         """Give the pane's program a key by its name, or a text as it is; Refused if it has ended."""
-        pane = self._writable(session)
-        kind = ["-l"] if literal else []
+        self._press(self._writable(session), keys, *(["-l"] if literal else []))
+
+    def _press(self, pane: _Pane, keys: str, *options: str) -> None:
         for at in range(0, len(keys), _KEYS):
-            self._client.command("send-keys", "-t", pane.pane_id, *kind, "--", escape(keys[at:at + _KEYS]))
+            self._client.command("send-keys", "-t", pane.pane_id, *options, "--", escape(keys[at:at + _KEYS]))
 
     def paste(self, session: TerminalSession, text: str, buffer: str) -> None:
         """Paste a text into the pane, in brackets if its program asked for them; Refused if it has ended."""
@@ -256,11 +251,6 @@ class TmuxTerminal:
                 return pane
         return None
 
-    def _libtmux_pane(self, pane: _Pane) -> libtmux.Pane:
-        import libtmux
-
-        return libtmux.Pane(server=self._client, pane_id=pane.pane_id)
-
     def _session(self, pane: _Pane) -> TerminalSession:
         return TerminalSession("tmux", str(self._server.socket), pane.session_id, pane.pane_id, pane.pid,
                                decode_name(pane.name), _ticks(pane.pid), pane.server, pane.log)
@@ -274,10 +264,13 @@ class TmuxTerminal:
 
     def _screen(self, pane: _Pane, start: int | None = None) -> list[str]:
         """Return the pane's lines from `start` (negative: within its history; None: all), no blank ones at the end."""
+        import libtmux
+
         from garrison.system.tmux_client import NoServer
 
+        shown_pane = libtmux.Pane(server=self._client, pane_id=pane.pane_id)
         try:
-            shown = self._libtmux_pane(pane).capture_pane("-" if start is None else start, join_wrapped=True)
+            shown = shown_pane.capture_pane("-" if start is None else start, join_wrapped=True)
         except NoServer:
             return []
         while shown and not shown[-1].strip():

@@ -29,6 +29,9 @@ from garrison.system.clock import wait_until
 from garrison.system.command import run
 from garrison.system.processes import ProcessId
 
+# exit-empty: a server that ended between two sessions would meet the next client half way. set-clipboard, set-titles:
+# what an agent prints is not for the user's clipboard or window. remain-on-exit: the exit code is read from the dead
+# pane. update-environment: by default each client's variables, keys among them, would get into its session.
 CONFIGURATION = """\
 set -s exit-empty off
 set -s escape-time 50

@@ -47,7 +47,7 @@ def listen(path: Path, backlog: int, kind: int = socket.SOCK_STREAM) -> socket.s
     try:
         with short_path(path) as name:
             listener.bind(name)
-        path.chmod(0o600)
+        path.chmod(0o600)  # before it listens: until then nobody can connect, whatever the umask gave it
         listener.listen(backlog)
     except BaseException:
         listener.close()

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 TEXT_LIMIT = 1 << 20
 """Bytes of a text that an agent leaves for garrison: a note, a result, a ref."""
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+# O_NONBLOCK: the opening of a pipe without a writer would wait for one. O_NOCTTY: a terminal would become ours.
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _APPENDED = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR})
@@ -141,23 +142,23 @@ def read_text(folder: Path, name: str, limit: int = TEXT_LIMIT) -> str:
 
 def read_begin(folder: Path, name: str, limit: int) -> bytes:
     """Return the first `limit` bytes of a regular file; empty if there is none."""
-    try:
-        with _opened(folder, name) as descriptor:
-            return b"" if descriptor is None else _read_up_to(descriptor, limit)
-    except (UnsafeFile, OSError):
-        return b""
+    return read_part(folder, name, limit) or b""
 
 
 def read_end(folder: Path, name: str, limit: int) -> str:
     """Return the last `limit` bytes of a regular file as text; '' if there is none."""
-    try:
-        with _opened(folder, name) as descriptor:
-            if descriptor is None:
-                return ""
+    return (read_part(folder, name, limit, is_end=True) or b"").decode(errors="replace")
+
+
+def read_part(folder: Path, name: str, limit: int, *, is_end: bool = False) -> bytes | None:
+    """Return the first, or last, `limit` bytes of a regular file; None if there is none."""
+    with suppress(UnsafeFile, OSError), _opened(folder, name) as descriptor:
+        if descriptor is None:
+            return None
+        if is_end:
             os.lseek(descriptor, max(0, os.fstat(descriptor).st_size - limit), os.SEEK_SET)
-            return _read_up_to(descriptor, limit).decode(errors="replace")
-    except (UnsafeFile, OSError):
-        return ""
+        return _read_up_to(descriptor, limit)
+    return None
 
 
 def write(folder: Path, name: str, data: bytes, *, as_edit: bool = False) -> None:
@@ -172,6 +173,7 @@ def write(folder: Path, name: str, data: bytes, *, as_edit: bool = False) -> Non
     with open_directory(folder, "/".join(parents)) as directory:
         if directory is None:
             raise UnsafeFile(folder, name, "has no directory to be in")
+        # Removed and created, never opened as it is: a link in its place would lead the content elsewhere.
         new = f".{last}.{threading.get_native_id()}"
         with suppress(FileNotFoundError):
             os.unlink(new, dir_fd=directory)
@@ -208,6 +210,7 @@ def append(folder: Path, name: str, data: bytes) -> None:
             raise UnsafeFile(folder, name, f"cannot be written ({os.strerror(error.errno or 0).lower()})") from error
         try:
             state = os.fstat(descriptor)
+            # A hard link is no link to O_NOFOLLOW: the file may be one of the user's.
             if not stat.S_ISREG(state.st_mode) or state.st_nlink != 1:
                 raise UnsafeFile(folder, name, "is not a regular file with one name")
             os.write(descriptor, data)
@@ -375,6 +378,7 @@ def mend_output(path: Path) -> None:
     try:
         state = os.fstat(descriptor)
         mode = stat.S_IMODE(state.st_mode)
+        # By /proc: fchmod refuses a descriptor of O_PATH, and a file without rights cannot be opened in another way.
         if stat.S_ISREG(state.st_mode) and mode & ~_OUTPUT and state.st_uid == os.geteuid():
             Path(f"/proc/self/fd/{descriptor}").chmod(mode & _OUTPUT)
     finally:

@@ -15,7 +15,6 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import stat
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -62,8 +61,7 @@ def _copy_included(git: Git, tree: Path) -> list[str]:
     matching = [name for name in listed.out.split("\0") if name and not name.endswith("/")]
     names = [name for name in matching  # git check-ignore fails for those behind a link in the worktree
              if not any((tree / parent).is_symlink() for parent in Path(name).parents)]
-    ignored = set(git.run("check-ignore", "-z", "--stdin", cwd=tree, check=False,
-                          text="".join(f"{name}\0" for name in names)).out.split("\0"))
+    ignored = git.ignored_among(tree, names)
     notes = [f"{INCLUDE}: {name} is left out: git does not ignore it, so it could be committed; add it to .gitignore"
              for name in names if name not in ignored]
     notes += [f"{INCLUDE}: {name} is left out: the worktree has a link in its way" for name in matching
@@ -94,27 +92,7 @@ def _copy(root: Path, tree: Path, name: str) -> list[str]:
 def count_lfs_pointers(git: Git, tree: Path) -> int:
     """Return how many files of the worktree are LFS pointers instead of the files they refer to."""
     names = git.run("ls-files", "-z", "--", ":(attr:filter=lfs)", cwd=tree).out.split("\0")
-    return sum(1 for name in names if name and _read_plain(tree / name, len(_POINTER)) == _POINTER)
-
-
-def _read_plain(path: Path, limit: int) -> bytes | None:
-    """Return up to `limit` bytes of a file that an agent may have replaced; None if it is absent or no plain file.
-
-    A link is not followed, and a pipe does not block.
-    """
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            return None
-        with open(descriptor, "rb", closefd=False) as file:
-            return file.read(limit)
-    except OSError:  # files of the kernel, such as /proc/self/mem
-        return None
-    finally:
-        os.close(descriptor)
+    return sum(1 for name in names if name and untrusted.read_begin(tree, name, len(_POINTER)) == _POINTER)
 
 
 def hide_setup_output(git: Git, tree: Path) -> list[str]:
@@ -147,10 +125,10 @@ def setup_key(command: str, tree: Path, lock_files: Sequence[str] = ()) -> str:
 def _read_lock_file(tree: Path, name: str) -> bytes | None:
     """Return what counts of a lock file: its beginning, and its size if it is larger; None if it is not a file of the
     tree. A link within the tree is followed."""
-    real = Path(os.path.realpath(tree / name))
-    if not real.is_relative_to(os.path.realpath(tree)):
+    root, real = os.path.realpath(tree), Path(os.path.realpath(tree / name))
+    if not real.is_relative_to(root):
         return None
-    content = _read_plain(real, _MAX_LOCK_FILE)
+    content = untrusted.read_part(Path(root), str(real.relative_to(root)), _MAX_LOCK_FILE)
     if content is None or len(content) < _MAX_LOCK_FILE:
         return content
     return content + f"\0{real.stat().st_size}".encode()

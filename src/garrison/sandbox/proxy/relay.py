@@ -390,7 +390,8 @@ class _ModelCall:
         upstream = await self._connect(parts.scheme, host, port)
         framing = _framing(headers) if body is None else [(b"Content-Length", str(len(body)).encode())]
         passed = end_to_end(headers, _DROPPED if body is None else _DROPPED | _OF_BODY)
-        sent = [(b"Host", parts.netloc.rpartition("@")[2].encode()), *passed, (b"Accept-Encoding", b"identity"),
+        sent = [(b"Host", parts.netloc.rpartition("@")[2].encode()), *passed,
+                (b"Accept-Encoding", b"identity"),  # what a model writes is counted as it passes
                 *framing, (self.access.header.encode(), self.access.key.encode())]
         path = (parts.path.rstrip("/") + self.target.path) or "/"
         self._exchange = _ProxyExchange(self.relay, upstream, body)

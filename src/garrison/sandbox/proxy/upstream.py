@@ -117,6 +117,7 @@ async def resolve(host: str, port: int, lookups: asyncio.Semaphore | None = None
                 await lookups.acquire()
             looking = asyncio.get_running_loop().run_in_executor(None, partial(socket.getaddrinfo, host, port, type=1))
             looking.add_done_callback(partial(_end_lookup, lookups))
+            # Cancelling it would only forget the thread, which still asks: its place stays taken until it has ended.
             found = await asyncio.shield(looking)
     except (OSError, TimeoutError, UnicodeError) as error:
         raise UpstreamFailed(f"{host} cannot be resolved: {_describe(error)}") from error

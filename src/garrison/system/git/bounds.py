@@ -36,6 +36,8 @@ MAX_OBJECT = {"commit": 1 << 20, "tag": 1 << 20, "tree": 64 << 20}
 """Bytes of an object that git reads as a whole, wherever it looks at it."""
 MAX_KEPT = 2000
 """Changed files that are kept for those who ask what a commit changes."""
+# core.bigFileThreshold: larger blobs are streamed, not held in memory. core.fsync: a ref points to what is written here
+# right afterwards.
 _LIMITS = tuple(part for setting in (
     "pack.threads=1", "core.bigFileThreshold=32m", "gc.auto=0", "core.fsync=committed,loose-object,reference",
     "core.fsmonitor=false", f"core.hooksPath={os.devnull}") for part in ("-c", setting))

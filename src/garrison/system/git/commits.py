@@ -478,7 +478,7 @@ class Commits(Repository):
             descriptor = self._open_temporary(temporary)
             try:
                 os.write(descriptor, f"{oid}\n".encode())
-                os.fsync(descriptor)
+                os.fsync(descriptor)  # before the rename: after a power cut the ref would be an empty file
             finally:
                 os.close(descriptor)
             os.rename(temporary, path)  # noqa: PTH104
@@ -506,6 +506,7 @@ class Commits(Repository):
         if self._keeps_refs_in_files:
             with suppress(FileNotFoundError):
                 packed = (self.common / "packed-refs").read_bytes()
+        # Packed ones first: without its own file, a ref would have its packed value again.
         self.delete_refs([ref for ref in refs if ref.encode() in packed or not self._keeps_refs_in_files])
         for ref in refs if self._keeps_refs_in_files else ():
             (self.common / ref).unlink(missing_ok=True)

@@ -102,8 +102,8 @@ class Repository:
         self.committer = (NAME, EMAIL)
         """Name and address of who commits what lands, and is the author of merges."""
         self.signer: Signer | None = None
-        self.retry_seconds = RETRY_SECONDS
         """Signs what is committed for a landing; None: nothing is signed."""
+        self.retry_seconds = RETRY_SECONDS
         self.outer: Path | None = None
         """Common directory of the repository in whose worktree this one is, if it is in one."""
         if common is not None:
@@ -379,6 +379,7 @@ def _known_common_dir(path: Path) -> Path | None:
     dirs = find_git_dirs(path) if (path / ".git").exists() else None
     if dirs is None or not all((dirs.common / name).exists() for name in ("HEAD", "objects", "refs")):
         return None
+    # Another user's repository git refuses unless safe.directory names it (2.35.2): so it must be asked about those.
     owners = {each.stat().st_uid for each in (path, path / ".git", dirs.own, dirs.common)}
     return dirs.common if owners == {os.geteuid()} else None
 

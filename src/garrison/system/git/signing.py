@@ -60,6 +60,7 @@ class Signer(Value):
 
     def _explain_gpg(self, lines: Sequence[str]) -> str:
         """Return why gpg could not sign, by the number that it gives, and what helps; '' for other reasons."""
+        # The upper bits of the number say which library of gpg has failed.
         codes = [int(found[1]) & 0xFFFF for line in lines if (found := _GPG_FAILURE.match(line))]
         if _GPG_NO_PINENTRY in codes:
             return (f"its key asks for a passphrase; `echo | {self.program} -bsau {shlex.quote(self.key)} > /dev/null` "

@@ -349,6 +349,11 @@ class Worktrees(Commits):
         listing = self.list_files(path, "ls-files", "--others", "--ignored", "--exclude-standard", "--directory", "-z")
         return [name for name in split(listing) if not commits.is_cache(name)]
 
+    def ignored_among(self, path: Path, names: Sequence[str]) -> set[str]:
+        """Return those of these untracked paths of a worktree that git ignores."""
+        return set(split(self.run("check-ignore", "-z", "--stdin", cwd=path, check=False, exact=True,
+                                  text="".join(f"{name}\0" for name in names)).out))
+
     def commit_all(self, path: Path, message: str, *, links: Mapping[str, str] | None = None) -> str | None:
         """Commit everything not ignored, without hooks; return the new commit, None if there was nothing.
 
@@ -630,15 +635,15 @@ def remove_pipes(tree: Path, *, everywhere: bool = False) -> None:
 
 _MAX_LINK = 1 << 16
 """Bytes of a `.git` file."""
-_MAX_REFS = 64 << 20
+_MAX_REFS = 256 << 20
 _MAX_BYTES, _MAX_FILES = 256 << 20, 100_000
 """Objects that are copied of one repository."""
 _SYMBOLIC = 5
 """Symbolic refs that may follow each other, as in git."""
-_OID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 _REF = re.compile(r"refs/[^\x00-\x20\x7f~^:?*\[\\]+")
-_FOLDER, _LOOSE = re.compile(r"[0-9a-f]{2}"), re.compile(r"[0-9a-f]{38}(?:[0-9a-f]{24})?")
-_PACK = re.compile(r"pack-[0-9a-f]{40}(?:[0-9a-f]{24})?\.pack")
+OBJECT_FOLDER, LOOSE_OBJECT = re.compile(r"[0-9a-f]{2}"), re.compile(r"[0-9a-f]{38}(?:[0-9a-f]{24})?")
+PACK = re.compile(r"pack-[0-9a-f]{40}(?:[0-9a-f]{24})?\.pack")
+"""Names in a folder of objects; whatever else lies there is none."""
 _REMOTE = re.compile(rb"^\s*\[\s*remote\b", re.IGNORECASE | re.MULTILINE)
 
 
@@ -659,11 +664,7 @@ def leads_to(worktree: Path, name: str, git_dir: Path) -> bool:
 
 def is_embedded(worktree: Path, name: str) -> bool:
     """Return whether the repository `name` lies in the worktree as a whole: its `.git` is its own folder."""
-    try:
-        with untrusted.open_directory(worktree, f"{name}/.git") as directory:
-            return directory is not None
-    except (untrusted.UnsafeFile, OSError):
-        return False
+    return untrusted.is_folder(worktree, f"{name}/.git")
 
 
 def has_remote(worktree: Path, name: str) -> bool:
@@ -679,23 +680,37 @@ def read_head(worktree: Path, name: str) -> str | None:
     if not is_embedded(worktree, name):
         return None
     with suppress(untrusted.UnsafeFile, OSError):
-        return _resolve(worktree, f"{name}/.git", "HEAD")
+        return resolve_ref(worktree, f"{name}/.git/HEAD", f"{name}/.git/")[1] or None
     return None
 
 
-def _resolve(worktree: Path, git_dir: str, ref: str) -> str | None:
-    for _ in range(_SYMBOLIC):
-        text = (untrusted.read(worktree, f"{git_dir}/{ref}", _MAX_LINK) or b"").decode(errors="replace").strip()
-        if _OID.fullmatch(text):
-            return text
-        if not text.startswith("ref:"):
-            break
-        ref = text.removeprefix("ref:").strip()
-        if not _REF.fullmatch(ref) or ".." in ref or "//" in ref:
-            return None
-    packed = (untrusted.read(worktree, f"{git_dir}/packed-refs", _MAX_REFS) or b"").decode(errors="replace")
-    return next((line[:-len(ref) - 1] for line in packed.splitlines()
-                 if line.endswith(f" {ref}") and _OID.fullmatch(line[:-len(ref) - 1])), None)
+def resolve_ref(folder: Path, name: str, refs: str = "") -> tuple[str, str]:
+    """Return the last ref that the file `name` below a folder leads to, and the object name it holds ('' for none).
+
+    It is read without git, as git reads it, from a git directory that an agent can write; UnsafeFile if something else
+    is in the place of a file.
+
+    Args:
+        refs: prefix of the files of refs, '' or with its slash.
+    """
+    ref = name
+    for step in range(_SYMBOLIC):
+        text = (untrusted.read(folder, name if step == 0 else refs + ref, 4096) or b"").decode(errors="replace").strip()
+        if text.startswith("ref:"):
+            target = text.removeprefix("ref:").strip()
+            if not _REF.fullmatch(target) or ".." in target or "//" in target:
+                break
+            ref = target
+            continue
+        text = text or _packed_ref(folder, refs, ref)
+        return ref, text if OID.fullmatch(text) else ""
+    return ref, ""
+
+
+def _packed_ref(folder: Path, refs: str, ref: str) -> str:
+    data = untrusted.read(folder, f"{refs}packed-refs", _MAX_REFS) or b""
+    at = data.find(f" {ref}\n".encode(errors="replace"))
+    return data[data.rfind(b"\n", 0, at) + 1:at].decode("ascii", "replace") if at > 0 else ""
 
 
 def refresh_mirror(worktree: Path, name: str, mirror: Path) -> list[Path]:
@@ -720,7 +735,7 @@ def refresh_mirror(worktree: Path, name: str, mirror: Path) -> list[Path]:
 def _copy_objects(worktree: Path, objects: str, target: Path) -> Iterator[Path]:
     room, left = _MAX_BYTES, _MAX_FILES
     for folder in untrusted.list_names(worktree, objects):
-        pattern = _PACK if folder == "pack" else _LOOSE if _FOLDER.fullmatch(folder) else None
+        pattern = PACK if folder == "pack" else LOOSE_OBJECT if OBJECT_FOLDER.fullmatch(folder) else None
         if pattern is None:
             continue
         names = untrusted.list_names(worktree, f"{objects}/{folder}", left)

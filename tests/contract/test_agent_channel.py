@@ -203,7 +203,7 @@ def test_an_endless_request_is_cut_off(near):
 
 
 def test_a_slow_client_is_dropped_and_others_are_served_meanwhile(near, monkeypatch):
-    monkeypatch.setattr(channels, "REQUEST_SECONDS", 1.0)
+    monkeypatch.setattr(channels, "REQUEST_SECONDS", 0.5)
     slow = near.connect()
     slow.sendall(b'{"type": ')
     near.turn(0.2)
@@ -214,14 +214,14 @@ def test_a_slow_client_is_dropped_and_others_are_served_meanwhile(near, monkeypa
 
 
 def test_a_client_that_does_not_read_its_reply_blocks_nobody(near, monkeypatch):
-    monkeypatch.setattr(channels, "REQUEST_SECONDS", 1.0)
+    monkeypatch.setattr(channels, "REQUEST_SECONDS", 0.5)
     question = near.connect()
     question.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
     question.sendall(b'{"type": "question", "text": "?"}\n')
     near.until(lambda: near.reports.question)
     near.channel.answer(near.reports.question.id, "y" * (4 << 20), time.monotonic())
     assert near.send({"type": "note", "text": "x"}) == '{"ok": true}'
-    end = time.monotonic() + 1.5
+    end = time.monotonic() + 0.8
     near.until(lambda: time.monotonic() > end)
     received = b""
     with suppress(ConnectionResetError):
@@ -247,6 +247,9 @@ def test_many_connections_leave_the_orchestrator_asleep(near):
     assert near.send({"type": "note", "text": "x"}) == '{"ok": true}'
 
 
+FLOOD_SECONDS = 1.2
+
+
 def test_a_flood_wakes_the_orchestrator_a_few_times_a_second(near):
     """A client that connects, sends and hangs up all the time is slowed down, and then heard again."""
     stop = threading.Event()
@@ -261,27 +264,27 @@ def test_a_flood_wakes_the_orchestrator_a_few_times_a_second(near):
     for thread in threads:
         thread.start()
     cpu, before = time.thread_time(), near.wakeups
-    end = time.monotonic() + 3.0
+    end = time.monotonic() + FLOOD_SECONDS
     while time.monotonic() < end:
         near.turn(1.0)
     used, wakeups = time.thread_time() - cpu, near.wakeups - before
     stop.set()
     near.until(lambda: not any(thread.is_alive() for thread in threads))
-    assert wakeups < channels.BURST + 3.0 * channels.RATE + 20
-    assert used < 1.0
+    assert wakeups < channels.BURST + FLOOD_SECONDS * channels.RATE + 20
+    assert used < 0.4 * FLOOD_SECONDS
     assert near.send({"type": "note", "text": "x"}) == '{"ok": true}'
 
 
 def test_a_byte_at_a_time_is_no_way_round_the_limit(near):
     client = near.connect()
     client.setblocking(False)
-    end = time.monotonic() + 3.0
+    end = time.monotonic() + FLOOD_SECONDS
     before = near.wakeups
     while time.monotonic() < end:
         with suppress(OSError):
             client.send(b"x")
         near.turn(0.001)
-    assert near.wakeups - before < channels.BURST + 3.0 * channels.RATE + 20
+    assert near.wakeups - before < channels.BURST + FLOOD_SECONDS * channels.RATE + 20
     client.close()
 
 

@@ -92,31 +92,32 @@ def benches(kind: str, tmp_path: Path) -> Iterator[Bench]:
 
 
 def test_a_session_runs_until_its_program_ends(bench: Bench) -> None:
-    session = bench.open("while ! test -e stop; do sleep 0.01; done; exit 3")
-    assert bench.terminal.is_alive(session)
+    session = bench.open("echo last words >&2; while ! test -e stop; do sleep 0.01; done; exit 3")
+    until(lambda: "last words" in bench.terminal.capture(session))  # tmux may lose what is written on the way out
+    again = TerminalSession(**json.loads(json.dumps(asdict(session))))
+    assert again == session, "it survives its record"
+    assert bench.terminal.is_alive(again)
     assert bench.terminal.exit_code(session) is None
     (bench.folder / "stop").touch()
     until(lambda: not bench.terminal.is_alive(session))
     assert bench.terminal.find(NAME) == session
     assert until(lambda: bench.terminal.exit_code(session)) == 3
+    assert bench.terminal.capture(session) == "last words"
 
 
-def test_the_environment_is_exactly_what_was_given(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_directory_environment_and_arguments_are_exactly_what_was_given(bench: Bench,
+                                                                        monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GARRISON_TEST_SECRET", "s")
-    given = {"PATH": os.environ["PATH"], "PLAIN": "1", "QUOTES": "a'b\"c $HOME `id` #{pid} %H", "ENDS": "here;",
-             "LINES": "one\ntwo;", "EMPTY": "", "SLASH": "x\\;", "UMLAUT": "äöü…"}
-    code = "import json,os; open('env.json','w').write(json.dumps(dict(os.environ)) + '\\n')"
-    bench.terminal.open(NAME, [sys.executable, "-I", "-c", code], env=given, cwd=bench.folder,
+    env = {"PATH": os.environ["PATH"], "PLAIN": "1", "QUOTES": "a'b\"c $HOME `id` #{pid} %H", "ENDS": "here;",
+           "LINES": "one\ntwo;", "EMPTY": "", "SLASH": "x\\;", "UMLAUT": "äöü…", "LC_ALL": "C.UTF-8"}
+    words = ["a b", "", "#{pane_id}", "$HOME", "'", ";", "x;", "\\;", "new-session", "-t", "~", "ü", "%7"]
+    odd = bench.folder / "a b #{pid} %H 'c'"
+    odd.mkdir()
+    code = ("import json, os, sys; from pathlib import Path; "
+            "print(json.dumps([os.getcwd(), dict(os.environ), sys.argv[2:]]), file=open(sys.argv[1], 'w'))")
+    bench.terminal.open(NAME, [sys.executable, "-I", "-c", code, str(bench.folder / "told"), *words], env=env, cwd=odd,
                         log=bench.folder / "log")
-    assert {name: value for name, value in json.loads(bench.said("env.json")).items() if name != "LC_CTYPE"} == given
-
-
-def test_arguments_arrive_as_they_are(bench: Bench) -> None:
-    given = ["a b", "", "#{pane_id}", "$HOME", "'", ";", "x;", "\\;", "new-session", "-t", "~", "ü", "%7"]
-    code = "import json,sys; open('argv.json','w').write(json.dumps(sys.argv[1:]) + '\\n')"
-    bench.terminal.open(NAME, [sys.executable, "-I", "-c", code, *given], env={"LC_ALL": "C.UTF-8"},
-                        cwd=bench.folder, log=bench.folder / "log")
-    assert json.loads(bench.said("argv.json")) == given
+    assert json.loads(bench.said("told")) == [str(odd), env, words]
 
 
 def test_an_environment_too_long_for_one_message_arrives(bench: Bench) -> None:
@@ -124,13 +125,6 @@ def test_an_environment_too_long_for_one_message_arrives(bench: Bench) -> None:
     bench.open('echo "$LONG_4" > long', **given)
     assert bench.said("long") == "x;" * 5000
     assert not list((bench.folder.parent / "home" / "run").glob("pane-*"))
-
-
-def test_it_runs_in_the_given_directory(bench: Bench) -> None:
-    odd = bench.folder / "a b #{pid} %H 'c'"
-    odd.mkdir()
-    bench.terminal.open(NAME, ["/bin/sh", "-c", "pwd > here"], env={}, cwd=odd, log=bench.folder / "log")
-    assert until(lambda: (path := odd / "here").exists() and path.read_text()) == f"{odd}\n"
 
 
 def test_output_can_be_read_while_it_runs_and_after_it_was_closed(bench: Bench) -> None:
@@ -141,14 +135,6 @@ def test_output_can_be_read_while_it_runs_and_after_it_was_closed(bench: Bench) 
     text = bench.shown(session)
     assert "begin" in text
     assert "ends here" in text
-
-
-def test_the_output_of_one_that_ended_is_still_there(bench: Bench) -> None:
-    session = bench.open("echo last words >&2; while ! test -e stop; do sleep 0.01; done; exit 1")
-    until(lambda: "last words" in bench.terminal.capture(session))  # tmux may lose what is written on the way out
-    (bench.folder / "stop").touch()
-    until(lambda: not bench.terminal.is_alive(session))
-    assert bench.terminal.capture(session) == "last words"
 
 
 def test_find_matches_the_exact_name_and_marker(bench: Bench) -> None:
@@ -214,14 +200,11 @@ def test_close_of_a_session_with_our_own_marker_ends_no_sibling(bench: Bench, mo
     assert bench.terminal.is_alive(sibling)
 
 
-def test_close_allows_a_graceful_end(bench: Bench) -> None:
+def test_close_allows_a_graceful_end_and_a_killed_program_is_not_alive(bench: Bench) -> None:
     session = bench.open("trap 'echo bye > bye; exit 0' TERM; echo 1 > ready; while :; do sleep 0.01; done")
     bench.said("ready")
     bench.terminal.close(session, grace=20)
     assert bench.said("bye") == "bye"
-
-
-def test_a_killed_program_is_not_alive(bench: Bench) -> None:
     session = bench.open("echo $$ > pid; exec sleep 1000")
     pid = int(bench.said("pid"))
     processes.send(pid, processes.probe(pid).ticks, signal.SIGKILL)  # type: ignore[union-attr]
@@ -293,14 +276,14 @@ def test_a_server_after_shutdown_ends_with_its_last_session(on_tmux: Bench) -> N
     on_tmux.terminal.close(again, grace=0)
 
 
-def test_a_session_survives_its_record(bench: Bench) -> None:
-    session = bench.open("sleep 1000")
-    again = TerminalSession(**json.loads(json.dumps(asdict(session))))
-    assert again == session
-    assert bench.terminal.is_alive(again)
-
-
-def test_a_missing_program_or_directory_is_refused_in_one_line(bench: Bench) -> None:
+def test_without_a_server_there_are_no_sessions_and_what_cannot_start_makes_none(bench: Bench) -> None:
+    nobody = TerminalSession(bench.terminal.kind, "", "$0", "%0", 2**22 + 1, NAME)
+    assert bench.terminal.sessions() == []
+    assert bench.terminal.find(NAME) is None
+    assert not bench.terminal.is_alive(nobody)
+    assert bench.terminal.capture(nobody) == ""
+    bench.terminal.close(nobody)
+    bench.terminal.shutdown()
     for argv, cwd in ((["/bin/sh"], bench.folder / "absent"), (["no-such-program"], bench.folder),
                       (["./none"], bench.folder)):
         with pytest.raises(GarrisonError, match="cannot start") as caught:
@@ -319,16 +302,6 @@ def test_the_users_own_tmux_variables_do_no_harm(bench: Bench, monkeypatch: pyte
     assert bench.terminal.is_alive(session)
     bench.terminal.close(session)
     assert bench.terminal.find(NAME) is None
-
-
-def test_without_a_server_there_are_no_sessions(bench: Bench) -> None:
-    nobody = TerminalSession(bench.terminal.kind, "", "$0", "%0", 2**22 + 1, NAME)
-    assert bench.terminal.sessions() == []
-    assert bench.terminal.find(NAME) is None
-    assert not bench.terminal.is_alive(nobody)
-    assert bench.terminal.capture(nobody) == ""
-    bench.terminal.close(nobody)
-    bench.terminal.shutdown()
 
 
 def test_following_a_session_shows_its_output(bench: Bench) -> None:
@@ -365,24 +338,17 @@ def test_a_fallback_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         choose_terminal("screen", tmp_path)
 
 
-@pytest.mark.parametrize(("version", "served"), [("tmux 3.1c", False), ("tmux 3.2", True), ("tmux next-3.6", True),
-                                                 ("tmux 2.9", False), ("tmux master", False), ("", False)])
-def test_only_a_tmux_of_3_2_or_newer_serves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str,
-                                            served: bool) -> None:
+def test_only_a_tmux_of_3_2_or_newer_serves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is killed before it answers is asked again."""
     fake = tmp_path / "tmux"
-    fake.write_text(f"#!/bin/sh\necho '{version}'\n")
-    fake.chmod(0o755)
+    fake.touch(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert bool(supported_version()) is served
-
-
-def test_a_tmux_that_is_killed_before_it_answers_is_asked_again(tmp_path: Path,
-                                                                monkeypatch: pytest.MonkeyPatch) -> None:
-    fake = tmp_path / "tmux"
+    for version, served in (("tmux 3.1c", False), ("tmux 3.2", True), ("tmux next-3.6", True), ("tmux 2.9", False),
+                            ("tmux master", False), ("", False)):
+        fake.write_text(f"#!/bin/sh\necho '{version}'\n")
+        assert bool(supported_version()) is served, version
     fake.write_text(f"#!/bin/sh\ntest -e '{tmp_path}/asked' || {{ : > '{tmp_path}/asked'; kill -USR1 $$; }}\n"
                     "echo tmux 3.4\n")
-    fake.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
     assert supported_version() == "3.4"
 
 
@@ -454,8 +420,11 @@ def decoy(socket: Path, *words: str) -> str:
 
 
 @needs_tmux
-def test_the_server_has_an_empty_environment(on_tmux: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GARRISON_TEST_SECRET", "s")
+def test_the_server_has_an_empty_environment_and_not_the_users_configuration(
+        on_tmux: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / ".tmux.conf").write_text(f"set -g remain-on-exit off\nrun-shell 'touch {tmp_path}/was-read'\n")
+    for name, value in (("HOME", str(tmp_path)), ("XDG_CONFIG_HOME", str(tmp_path)), ("GARRISON_TEST_SECRET", "s")):
+        monkeypatch.setenv(name, value)
     session = on_tmux.open("sleep 1000", SECRET="pane's own")
     server = int(session.server.split(":")[0])
     raw = Path(f"/proc/{server}/environ").read_bytes()
@@ -465,16 +434,9 @@ def test_the_server_has_an_empty_environment(on_tmux: Bench, monkeypatch: pytest
         assert {line.split("=")[0] for line in shown.split("\n") if line} <= {"PATH", "HOME", "LANG", "TERM", "PWD"}
     assert os.readlink(f"/proc/{server}/cwd") == "/"  # noqa: PTH115
     assert Path(session.socket).parent.stat().st_mode & 0o077 == 0
-
-
-@needs_tmux
-def test_the_users_configuration_is_not_read(on_tmux: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / ".tmux.conf").write_text(f"set -g remain-on-exit off\nrun-shell 'touch {tmp_path}/was-read'\n")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    session = on_tmux.open("exit 0")
-    until(lambda: not on_tmux.terminal.is_alive(session))
-    assert on_tmux.terminal.find(NAME) == session
+    ended = on_tmux.open("exit 0", "orchestrator-b@r1")
+    until(lambda: not on_tmux.terminal.is_alive(ended))
+    assert on_tmux.terminal.find("orchestrator-b@r1") == ended
     assert not (tmp_path / "was-read").exists()
 
 
@@ -532,16 +494,10 @@ def test_typed_text_arrives(on_tmux: Bench) -> None:
 
 
 @needs_tmux
-def test_attaching_is_read_only_by_default(on_tmux: Bench) -> None:
-    session = on_tmux.open("sleep 1000")
-    assert "-r" in on_tmux.terminal.attach_argv(session)
-    assert "-r" not in on_tmux.terminal.attach_argv(session, write=True)
-    assert session.session_id in on_tmux.terminal.attach_argv(session)
-
-
-@needs_tmux
 def test_a_reader_leaves_the_size_of_the_window_and_a_writer_sets_it(on_tmux: Bench) -> None:
     session, terminal = on_tmux.open("sleep 1000"), TmuxTerminal(on_tmux.folder.parent / "home")
+    assert {"-r", session.session_id} <= set(terminal.attach_argv(session))
+    assert "-r" not in terminal.attach_argv(session, write=True)
 
     def size() -> str:
         return terminal.ask(session, "#{window_width}x#{window_height}")
@@ -598,11 +554,9 @@ def test_a_foreign_socket_directory_is_refused(tmp_path: Path, short: Path,
         socket_path(run)
 
 
-@pytest.mark.parametrize("name", ["", "a b", "-a", "=a", "a\n", "a#{pid}", "$1"])
-def test_names_that_tmux_would_interpret_are_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(UsageError, match="session name"):
-        TmuxTerminal(tmp_path).open(name, ["/bin/true"], env={}, cwd="/", log=tmp_path / "log")
-
-
-def test_arguments_that_end_in_a_semicolon_are_escaped() -> None:
+def test_names_that_tmux_would_interpret_are_refused(tmp_path: Path) -> None:
+    """An argument that ends in a semicolon would end tmux's command: it is escaped."""
+    for name in ("", "a b", "-a", "=a", "a\n", "a#{pid}", "$1"):
+        with pytest.raises(UsageError, match="session name"):
+            TmuxTerminal(tmp_path).open(name, ["/bin/true"], env={}, cwd="/", log=tmp_path / "log")
     assert [escape(word) for word in ("a", "a;", ";", "a;b", "a\\;", "")] == ["a", "a\\;", "\\;", "a;b", "a\\\\;", ""]

@@ -244,22 +244,21 @@ def test_a_hook_that_was_asked_for_may_forbid_the_landing_and_nothing_else(repo:
 
 
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize("name", [".gitignore", "deep/.gitattributes", ".gitmodules", ".mailmap"])
-def test_a_pipe_in_place_of_a_settings_file_blocks_nothing_that_reads_a_worktree(tmp_path: Path, name: str) -> None:
+def test_a_pipe_in_place_of_a_settings_file_blocks_nothing_that_reads_a_worktree(repo: Path) -> None:
     """Seen: git waited for ever for what an agent would write into it, and garrison with it."""
-    make_repository(tmp_path / "repo")
-    tree, repo = tmp_path / "repo", Git(tmp_path / "repo")
+    tree, ours = repo, Git(repo)
+    pipes = [tree / name for name in (".gitignore", "deep/.gitattributes", ".gitmodules", ".mailmap")]
+    (tree / "deep").mkdir()
     acts: list[Callable[[], object]] = [
-        lambda: repo.is_dirty(tree), lambda: repo.uncommitted(tree), lambda: repo.ignored(tree) or True,
-        lambda: hide_setup_output(repo, tree) or True, lambda: repo.commit_all(tree, "Change"),
-        lambda: repo.create_snapshot(tree, "Change")]
+        lambda: ours.is_dirty(tree), lambda: ours.uncommitted(tree), lambda: ours.ignored(tree) or True,
+        lambda: hide_setup_output(ours, tree) or True, lambda: ours.commit_all(tree, "Change"),
+        lambda: ours.create_snapshot(tree, "Change")]
     for number, act in enumerate(acts):
-        pipe = tree / name
-        pipe.parent.mkdir(exist_ok=True)
-        os.mkfifo(pipe)
+        for pipe in pipes:
+            os.mkfifo(pipe)
         (tree / "calc.py").write_text(f"changed = {number}\n")
         assert act()
-        assert not pipe.exists()
+        assert not [pipe for pipe in pipes if pipe.exists()]
 
 
 def test_links_and_pipes_that_a_branch_left_are_not_written_and_block_nothing(repo: Path, tmp_path: Path) -> None:
@@ -382,25 +381,17 @@ def test_a_submodules_name_leads_nowhere_else(repo: Path) -> None:
     assert (victim / "work").exists()
 
 
-@pytest.mark.parametrize("is_link", [False, True])
-def test_a_gate_that_rewrites_the_git_file_of_its_slot_changes_no_checkout(repo: Path, *, is_link: bool) -> None:
-    slot = acquire_slot(Git(repo), repo.parent / "slots")
-    slot.prepare("main")
-    (slot.path / ".git").unlink()
-    if is_link:
-        (slot.path / ".git").symlink_to(repo / ".git")
-    else:
-        (slot.path / ".git").write_text(f"gitdir: {repo}/.git\n")
-    slot.prepare("main")
-    assert git(repo, "symbolic-ref", "HEAD") == "refs/heads/main"
-    slot.release()
-
-
-def test_a_gate_slots_submodule_that_names_the_repository_is_made_again(repo: Path) -> None:
+def test_a_gate_that_rewrites_git_files_of_its_slot_changes_no_checkout(repo: Path) -> None:
     tree = tree_of(repo)
     plant_submodule(tree)
     slot = acquire_slot(Git(repo), repo.parent / "slots")
-    slot.prepare("main")
+    for rewrite in (lambda file: file.write_text(f"gitdir: {repo}/.git\n"),
+                    lambda file: file.symlink_to(repo / ".git")):
+        slot.prepare("main")
+        (slot.path / ".git").unlink()
+        rewrite(slot.path / ".git")
+        slot.prepare("main")
+        assert git(repo, "symbolic-ref", "HEAD") == "refs/heads/main"
     git(slot.path, "checkout", "-q", "--detach", "tree")
     names_repository(repo, slot.path)
     with suppress(Refused):

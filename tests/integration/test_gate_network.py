@@ -24,7 +24,7 @@ def world(tmp_path):
     """A repository whose gates reach the network through a proxy."""
     made = World(tmp_path, gate="true")
     made.user.configure('\n[sandbox.gate]\nhosts = ["example.org"]\n')
-    for node in "ab":
+    for node in "abcd":
         (made.home / "runs" / "r" / "nodes" / node / "1").mkdir(parents=True)
     return made
 
@@ -53,22 +53,19 @@ def enqueue(world, *nodes):
         world.add(node, {node: node})
 
 
-def test_a_gate_that_connects_to_nothing_starts_no_proxy(world, started, monkeypatch):
+def test_a_connection_of_a_gate_starts_the_proxy_and_the_refused_host_is_told_of_a_green_one(
+        world, started, monkeypatch):
+    """A gate that connects to nothing starts none."""
     monkeypatch.setattr(gate, "PROXY_AFTER", 60.0)
     enqueue(world, "a", "b")
     world.drain()
-    assert [world.entry(node).status for node in "ab"] == ["landed", "landed"]
     assert not started
-
-
-def test_a_connection_of_a_gate_starts_the_proxy_and_the_refused_host_is_told_of_a_green_one(world, monkeypatch):
-    monkeypatch.setattr(gate, "PROXY_AFTER", 60.0)
     use_gate(world, f"{ASK}; true")
-    enqueue(world, "a", "b")
+    enqueue(world, "c", "d")
     world.drain()
     files = world.home / "runs" / "r" / "nodes"
-    assert [world.entry(node).status for node in "ab"] == ["landed", "landed"]
-    assert {host.place for node in "ab" for host in refused_in_attempt(files / node / "1")} == {"example.invalid:80"}
+    assert [world.entry(node).status for node in "abcd"] == ["landed"] * 4
+    assert {host.place for node in "cd" for host in refused_in_attempt(files / node / "1")} == {"example.invalid:80"}
 
 
 def run_and_die(world, condition):

@@ -46,23 +46,17 @@ V2 = ("memory.max", "memory.current")
 V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes")
 
 
-def test_the_nearest_limit_counts(tmp_path: Path) -> None:
+def test_the_nearest_limit_counts_in_both_versions_of_cgroups(tmp_path: Path) -> None:
     proc, groups = machine(tmp_path, "0::/a.slice/b.scope\n")
     assert available_memory(proc, groups) == 8000000 << 10
     limit(groups / "a.slice/b.scope", V2, "max", 5, "anon 1\n")
     assert available_memory(proc, groups) == 8000000 << 10
     limit(groups / "a.slice", V2, str(3 * GIB), 2 * GIB, f"anon 1\ninactive_file {GIB}\n")
     assert available_memory(proc, groups) == 2 * GIB
-
-
-def test_a_limit_of_the_first_version(tmp_path: Path) -> None:
-    proc, groups = machine(tmp_path, "3:cpu,cpuacct:/x\n4:memory:/x/y\n0::/\n")
+    proc, groups = machine(tmp_path / "v1", "3:cpu,cpuacct:/x\n4:memory:/x/y\n0::/\n")
     limit(groups / "memory/x/y", V1, str((1 << 63) - 4096), 5, "")
     assert available_memory(proc, groups) == 8000000 << 10
     limit(groups / "memory/x", V1, str(GIB), GIB * 2, "total_inactive_file 10\n")
     assert available_memory(proc, groups) == 0
-
-
-def test_a_machine_without_information(tmp_path: Path) -> None:
-    assert available_memory(tmp_path, tmp_path) is None
+    assert available_memory(tmp_path, tmp_path) is None, "a machine without information"
     assert cores() >= 1

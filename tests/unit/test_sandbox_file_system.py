@@ -79,13 +79,10 @@ def test_only_system_folders_and_the_places_own_are_shown() -> None:
     assert targets(steps, BuildStep.WRITE) == ["/tmp", "/var/tmp", "/home/ada", "/trees/node"]
     assert ("/bin", "usr/bin") in [(str(step.target), step.source) for step in steps if step.step is BuildStep.LINK]
     assert targets(steps, BuildStep.HIDE_FILE) == ["/etc/shadow"]
-
-
-def test_what_only_root_may_read_is_hidden_from_root() -> None:
     machine = Paths(["/etc", "/etc/vault"], ["/etc/key"], private=["/etc/vault", "/etc/key"])
     steps = build(PLACE, Surroundings(HOME, ()), machine)
-    assert (targets(steps, BuildStep.HIDE_FOLDER),
-            targets(steps, BuildStep.HIDE_FILE)) == (["/etc/vault"], ["/etc/key"])
+    assert (targets(steps, BuildStep.HIDE_FOLDER), targets(steps, BuildStep.HIDE_FILE)) == (
+        ["/etc/vault"], ["/etc/key"]), "what only root may read is hidden from root"
 
 
 def test_toolchains_are_found_by_name_and_by_the_search_path() -> None:
@@ -209,21 +206,12 @@ def test_the_command_line_of_bubblewrap(makes_network: bool) -> None:
     assert {"--die-with-parent", "--new-session", "--unshare-pid", "--unshare-user", "--disable-userns"} <= {*words}
     assert words[-4:] == [*bubblewrap.RUN, "true"]
     assert words[words.index("--cap-drop") + 1] == "ALL"
-
-
-def test_a_shell_is_started_without_another_one() -> None:
-    words = bubblewrap.command_line(["/bin/sh", "-c", "true"], [], Abilities("bwrap"), makes_network=True)
-    assert words[words.index("--"):] == ["--", "/bin/sh", "-c", "true"]
-
-
-def test_the_settings_of_the_kernel_are_read_only() -> None:
-    """Seen: inside, garrison as root, an agent wrote kernel.core_pattern of the machine."""
-    words = bubblewrap.command_line(["true"], [], Abilities("/usr/bin/bwrap"), makes_network=True)
-    own = words.index("--proc")
-    for path in ("/proc/sys", "/proc/sysrq-trigger"):
+    for path in ("/proc/sys", "/proc/sysrq-trigger"):  # seen: inside, as root, an agent wrote kernel.core_pattern
         at = words.index(path)
-        assert at > own
+        assert at > words.index("--proc")
         assert words[at - 1:at + 2] == ["--ro-bind-try", path, path]
+    words = bubblewrap.command_line(["/bin/sh", "-c", "true"], [], Abilities("bwrap"), makes_network=makes_network)
+    assert words[words.index("--"):] == ["--", "/bin/sh", "-c", "true"], "a shell is started without another one"
 
 
 def test_a_container_that_refuses_a_proc_of_its_own_shares_the_outer_one_read_only() -> None:

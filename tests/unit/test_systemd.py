@@ -12,8 +12,10 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
+import click
 import pytest
 
+from garrison.cli import main
 from garrison.cli.service import cron_lines, fill_unit
 from garrison.config import Timing
 from garrison.launch import launch
@@ -49,13 +51,9 @@ def test_a_unit_serves_only_its_own_home(said: str, wanted: bool) -> None:
     assert unit_serves_home(said, "/default", "/default") is wanted
 
 
-def test_a_unit_with_another_home_serves_that_one() -> None:
+def test_a_unit_with_another_home_serves_that_one_and_lingering_is_read() -> None:
     assert unit_serves_home('LoadState=loaded\nEnvironment="GARRISON_HOME=/a home"\n', "/a home", "/default")
-
-
-@pytest.mark.parametrize(("said", "wanted"), [("Linger=yes\n", True), ("Linger=no\n", False), ("", None)])
-def test_lingering(said: str, wanted: bool | None) -> None:
-    assert parse_lingering(said) is wanted
+    assert [parse_lingering(said) for said in ("Linger=yes\n", "Linger=no\n", "")] == [True, False, None]
 
 
 @dataclass
@@ -202,35 +200,25 @@ def seconds(unit: Unit, section: str, key: str) -> int:
 
 
 @pytest.mark.parametrize("name", UNITS)
-def test_sections_and_keys_are_systemds_own(name: str) -> None:
+def test_a_unit_has_systemds_own_keys_and_kills_only_its_main_process(name: str) -> None:
     for section, settings in load(name).items():
         assert settings.keys() <= KNOWN[section], section
+        values = [value for each in settings.values() for value in each]
+        assert not [value for value in values if "#" in value or ";" in value], "nothing follows a value on its line"
+        assert section != "Service" or settings["KillMode"] == ["process"]
+        assert "PrivateTmp" not in settings
 
 
-@pytest.mark.parametrize("name", SERVICES)
-def test_only_the_main_process_is_killed_and_tmp_is_shared(name: str) -> None:
-    service = load(name)["Service"]
-    assert service["KillMode"] == ["process"]
-    assert "PrivateTmp" not in service
-
-
-@pytest.mark.parametrize("name", UNITS)
-def test_nothing_follows_a_value_on_its_line(name: str) -> None:
-    values = [value for settings in load(name).values() for each in settings.values() for value in each]
-    assert not [value for value in values if "#" in value or ";" in value]
-
-
-def test_the_launcher_reports_ready_and_is_given_time_to_stop() -> None:
+def test_the_launcher_reports_ready_has_time_to_stop_and_is_started_again_if_it_is_silent() -> None:
+    """`WatchdogSec` is as patient as the layers are with each other; a failed or stopped run is not started again."""
     unit = load("garrison@.service")
     assert unit["Service"]["Type"] == ["notify"]
     assert seconds(unit, "Service", "TimeoutStopSec") > LAUNCHER_DEADLINE_S
     assert unit["Service"]["ExecStart"] == ["%h/.local/bin/garrison resume %i"]
-
-
-def test_a_failed_or_stopped_run_is_not_started_again() -> None:
-    service = load("garrison@.service")["Service"]
-    assert service["Restart"] == ["on-failure"]
-    assert {"1", "130"} <= set(service["RestartPreventExitStatus"][0].split())
+    assert seconds(unit, "Service", "WatchdogSec") >= Timing().beat_timeout
+    assert unit["Service"]["Restart"] == ["on-failure"]
+    prevents = set(unit["Service"]["RestartPreventExitStatus"][0].split())
+    assert {"1", "130"} <= prevents and not {"6", "SIGABRT"} & prevents
 
 
 def test_the_timer_asks_every_minute_and_after_boot() -> None:
@@ -243,8 +231,6 @@ def test_the_timer_asks_every_minute_and_after_boot() -> None:
 
 @pytest.mark.parametrize("name", SERVICES)
 def test_commands_of_the_units_exist(name: str) -> None:
-    main = pytest.importorskip("garrison.cli.main", reason="the garrison command is not there yet")
-    click = pytest.importorskip("click")
     (line,) = load(name)["Service"]["ExecStart"]
     program, *arguments = shlex.split(line)
     assert Path(program).name == "garrison"
@@ -254,14 +240,6 @@ def test_commands_of_the_units_exist(name: str) -> None:
     assert command is not None, line
     known = {option for parameter in command.params for option in parameter.opts}
     assert {each for each in arguments if each.startswith("--")} <= known
-
-
-def test_a_silent_launcher_is_started_again() -> None:
-    """`WatchdogSec` is as patient as the layers are with each other, and its kill is a reason to start again."""
-    unit = load("garrison@.service")
-    assert seconds(unit, "Service", "WatchdogSec") >= Timing().beat_timeout
-    assert unit["Service"]["Restart"] == ["on-failure"]
-    assert not {"6", "SIGABRT"} & set(unit["Service"]["RestartPreventExitStatus"][0].split())
 
 
 def test_an_installed_unit_names_program_and_home_as_systemd_and_cron_read_them() -> None:

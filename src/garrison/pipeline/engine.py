@@ -27,8 +27,8 @@ from typing import Any
 from garrison.errors import NotFound, Refused, UsageError
 from garrison.pipeline.dot_writer import graph_digest, to_dot
 from garrison.pipeline.driver import Driver, StepLog
+from garrison.pipeline.flow import Event as FlowEvent
 from garrison.pipeline.flow import (
-    Aborted,
     Finished,
     FlowChange,
     FlowState,
@@ -38,7 +38,6 @@ from garrison.pipeline.flow import (
     advance,
     start,
 )
-from garrison.pipeline.flow import Event as FlowEvent
 from garrison.pipeline.flow.program import AUTOMATIC, Program, compile_graph
 from garrison.pipeline.graph import Graph, flag, text
 from garrison.pipeline.handlers.call import Scope
@@ -191,9 +190,7 @@ def _continue(driver: Driver, *, max_steps: int | None, again: bool) -> list[Vis
     state = driver.state
     if state.status == "running":
         if max_steps is not None and max_steps != state.max_steps:
-            _apply(driver, Aborted("resumed with another budget"))
             _apply(driver, Resumed(max_steps=max_steps))
-            return [*state.in_flight.values()]
         for place in [*state.in_flight.values()]:
             _restart_interrupted(driver, place)
     elif state.status == "waiting" or (state.resumable and (again or _has_budget(state, max_steps))):
@@ -352,7 +349,9 @@ def resume_run(journal: RunJournal, registry: Registry, given: GraphLike | None,
         raise Refused(f"{journal.directory.root}: this version of garrison reads the graph differently from the one "
                       "that started the run; start a new run")
     program = build_program(graph, registry, run_start.max_steps, run_start.flow or None, transforms, has_begun=True)
-    state = _replay(program, recorded)
+    state = recorded.snapshot if recorded.snapshot is not None else initial_state(program, run_start)[0]
+    for event in recorded.events:
+        advance(program, state, event)
     if given is not None:
         other, dot_text = read_graph(given)
         if graph_digest(other) != run_start.hash:
@@ -362,14 +361,6 @@ def resume_run(journal: RunJournal, registry: Registry, given: GraphLike | None,
             program = build_program(other, registry, run_start.max_steps, flow or run_start.flow or None, transforms)
             state = _change_graph(journal, run_start, program, state, dot_text)
     return OpenRun(run_start, program, state, FlowChange(started=[*state.in_flight.values()]), recorded.active_s)
-
-
-def _replay(program: Program, recorded: RecordedRun) -> FlowState:
-    """Return the state at the end of a journal."""
-    state = recorded.snapshot if recorded.snapshot is not None else initial_state(program, recorded.start)[0]
-    for event in recorded.events:
-        advance(program, state, event)
-    return state
 
 
 def _change_graph(journal: RunJournal, run_start: RunStart, program: Program, state: FlowState,

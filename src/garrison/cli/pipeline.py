@@ -306,13 +306,14 @@ class HandlerRow(Value, rename={"origin": "from"}):
 @json_option
 def handlers(*, as_json: bool) -> None:
     """List the node types that can be run, and where each comes from."""
+    from garrison.pipeline.flow.program import AUTOMATIC
     from garrison.pipeline.graph import SHAPES
-    from garrison.pipeline.handlers.registry import BUILT_IN, ENGINE_TYPES, ENTRY_POINTS, offered
+    from garrison.pipeline.handlers.registry import BUILT_IN, ENTRY_POINTS, offered
 
     shapes: dict[str, list[str]] = {}
     for shape, name in SHAPES.items():
         shapes.setdefault(name, []).append(shape)
-    rows = [HandlerRow(name, "engine", shapes.get(name, []), "") for name in ENGINE_TYPES]
+    rows = [HandlerRow(name, "engine", shapes.get(name, []), "") for name in AUTOMATIC]
     rows += [HandlerRow(name, "garrison", shapes.get(name, []), does) for name, (_, does) in BUILT_IN.items()]
     rows += [HandlerRow(name, ENTRY_POINTS, [], _describe_installed(name)) for name in sorted(offered())]
     if as_json:

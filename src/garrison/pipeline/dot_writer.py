@@ -14,7 +14,7 @@ import re
 import textwrap
 from collections.abc import Mapping
 
-from garrison.pipeline.graph import SHAPES, Edge, Graph, Node, text
+from garrison.pipeline.graph import SHAPES, Edge, Graph, Node, flag, read_or, text
 
 _PLAIN = re.compile(r"[A-Za-z_]\w*\Z", re.ASCII)
 _NUMBER = re.compile(r"\d+\Z", re.ASCII)
@@ -90,8 +90,7 @@ def to_drawing(graph: Graph, status: Mapping[str, str] | None = None, *, titled:
               f"{_drawn_edge(edge, f'way-{index}' if for_page else '')};" for index, edge in enumerate(graph.edges)]
     lines += [f"    {_drawn_string(node.id)} -> {_drawn_string(target)} "
               '[style=dotted, constraint=false, label="retry"];'
-              for node in graph.nodes.values() for key in ("retry_target", "fallback_retry_target")
-              if (target := text(node.attrs, key)) is not None and target in graph.nodes]
+              for node in graph.nodes.values() for target in graph.retry_targets(node.attrs)]
     return "\n".join([*lines, "}", ""])
 
 
@@ -115,7 +114,7 @@ def _drawn_node(node: Node, status: str, by_id: bool) -> str:
         attrs["fillcolor"] = STATUS_COLORS.get(status, "white")
     if node.handler.startswith("session.") or node.handler not in SHAPE_OF:
         attrs["xlabel"] = node.handler
-    if text(node.attrs, "goal_gate", "").lower() in ("true", "yes", "on", "1"):
+    if read_or(False, flag, node.attrs, "goal_gate"):
         attrs["peripheries"] = "2"
     return ", ".join(f"{key}={_drawn_string(value)}" for key, value in attrs.items())
 
@@ -124,7 +123,7 @@ def _drawn_edge(edge: Edge, name: str) -> str:
     attrs = {"id": name} if name else {}
     if label := edge_label(edge):
         attrs["label"] = label
-    if text(edge.attrs, "loop_restart", "").lower() == "true":
+    if read_or(False, flag, edge.attrs, "loop_restart"):
         attrs["style"] = "dashed"
     return f" [{', '.join(f'{key}={_drawn_string(value)}' for key, value in attrs.items())}]" if attrs else ""
 

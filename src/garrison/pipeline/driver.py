@@ -108,7 +108,7 @@ class Invoker:
         `alone`: nothing else is at work, so that a quick plain handler needs no thread.
         """
         outcome = await self._run(call, alone=alone)
-        self._remove_steering(call.place)
+        self._remove_steering(call.place)  # not before: an agent that is killed over the message gets it again
         return outcome
 
     async def _run(self, call: Call, *, alone: bool) -> Outcome | Waiting:

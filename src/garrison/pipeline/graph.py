@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Container, ItemsView, Iterable, Iterator, Mapping, ValuesView
+from collections.abc import Callable, Container, ItemsView, Iterable, Iterator, Mapping, ValuesView
 from dataclasses import dataclass, field
 from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
@@ -38,6 +38,9 @@ SHAPES: Mapping[str, str] = {
 
 HANDLERS = frozenset({*SHAPES.values(), "wait.signal", "subgraph"})
 """Handlers of the dialect, in addition to `session.*`."""
+
+RETRY_TARGETS = ("retry_target", "fallback_retry_target")
+"""Attributes of a node or graph that name a node to go back to."""
 
 NAME_SEPARATOR = "__"
 """Between the name of a node with a pipeline within it and that of a node of that pipeline."""
@@ -238,6 +241,11 @@ class Graph:
     def nodes_of(self, *handlers: str) -> tuple[Node, ...]:
         return tuple(node for node in self.nodes.values() if node.handler in handlers)
 
+    def retry_targets(self, attrs: Mapping[str, str]) -> tuple[str, ...]:
+        """Return the nodes of this graph that attributes of it, or of a node, name to go back to."""
+        return tuple(target for key in RETRY_TARGETS
+                     if (target := text(attrs, key)) is not None and target in self.nodes)
+
     def message_at(self, line: int, column: int, message: str) -> Located:
         """Return a message on one line that begins with SOURCE:LINE:COLUMN; line 0 stands for the whole graph."""
         return Located(self.source, line, column, one_line(message))
@@ -371,6 +379,14 @@ def subfolder(attrs: Mapping[str, str], key: str) -> str | None:
         return as_subfolder(value)
     except ValueError as error:
         raise TypeConflict(key, value, str(error)) from None
+
+
+def read_or(default: T, read: Callable[[Mapping[str, str], str, T], T], attrs: Mapping[str, str], key: str) -> T:
+    """Return what a reader makes of an attribute; `default` for a wrong value, which lint reports (type_conflict)."""
+    try:
+        return read(attrs, key, default)
+    except TypeConflict:
+        return default
 
 
 def _parse_seconds(key: str, value: str) -> float:

@@ -31,6 +31,9 @@ SUCCESS, PARTIAL, RETRY, FAIL, SKIPPED = "success", "partial_success", "retry", 
 STATUSES = (SUCCESS, PARTIAL, RETRY, FAIL, SKIPPED)
 """Every status of an outcome, the best first."""
 
+GOOD = (SUCCESS, PARTIAL, SKIPPED)
+"""Those after which a run may continue normally."""
+
 DETERMINISTIC = "deterministic"
 """Failure class of an attempt that would fail the same way again, so that it is not retried."""
 
@@ -119,8 +122,7 @@ class Outcome(Record):
 
     @property
     def good(self) -> bool:
-        """Return whether the run may continue normally: success, partial success, or skipped."""
-        return self.status in (SUCCESS, PARTIAL, SKIPPED)
+        return self.status in GOOD
 
 
 class RunResult(Value):
@@ -200,10 +202,6 @@ def read_word(word: str, asked: Container[str] | None) -> Reading:
         return Reading(SUCCESS, text)
     return Reading(FAIL, "", f"unknown outcome {text!r:.60}; write {', '.join(STATUSES)}, or a word that an edge of "
                              "the node asks for")
-
-
-def word_outcome(word: str, asked: Container[str] | None) -> Outcome:
-    return from_status_file({"outcome": word}, asked)
 
 
 def from_status_file(data: Mapping[str, object], asked: Container[str] | None) -> Outcome:

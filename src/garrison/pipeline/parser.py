@@ -35,13 +35,14 @@ if TYPE_CHECKING:
 __all__ = ["MAX_BYTES", "DialectError", "parse", "parse_file"]
 
 MAX_BYTES = 4 * 1024 * 1024
+_TOO_LONG = f"more than {MAX_BYTES // 2**20} MiB of text; split the pipeline"
 
 
 def parse(text: str, source: str = "<graph>") -> Graph:
     """Return the graph in `text`; raise DialectError with line and column for any other text. `source` names it."""
     text = text.removeprefix("\ufeff")
     if len(text) > MAX_BYTES or len(text.encode("utf-8", "surrogatepass")) > MAX_BYTES:
-        raise DialectError(source, 1, 1, f"more than {MAX_BYTES // 2**20} MiB of text; split the pipeline")
+        raise DialectError(source, 1, 1, _TOO_LONG)
     id_, statements = _read_plain(text) or read_by_grammar(text, source)
     return build(id_, statements, source)
 
@@ -75,13 +76,13 @@ def parse_file(path: Path | str) -> Graph:
 def parse_bytes(raw: bytes, source: str) -> Graph:
     """Return the graph in the content of a file; raise DialectError if there is none."""
     if len(raw) > MAX_BYTES:
-        raise DialectError(source, 1, 1, f"more than {MAX_BYTES // 2**20} MiB of text; split the pipeline")
+        raise DialectError(source, 1, 1, _TOO_LONG)
     try:
         return parse(raw.decode("utf-8"), source)
     except UnicodeDecodeError as error:
         before = raw[:error.start].decode("utf-8")
-        line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
-        raise DialectError(source, line, column, "this is not UTF-8 text; save the file as UTF-8") from None
+        raise DialectError(source, *line_and_column(before, len(before)), "this is not UTF-8 text; save the file as "
+                           "UTF-8") from None
 
 
 _REST = r"(?>(?:\s+|//[^\n]*|\#[^\n]*|/\*(?:[^*]|\*(?!/))*\*/)*)"

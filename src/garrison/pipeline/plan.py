@@ -195,7 +195,7 @@ def plan_run(graph: Graph, *, max_steps: int | None = None, load: Loader = load_
         base=text(graph.attrs, "base"),
         gate=text(graph.attrs, "gate"),
         setup=text(graph.attrs, "setup"),
-        land=_land(graph),
+        land=text(graph.attrs, "land", "").strip().lower() or None,
         gate_path=subfolder(graph.attrs, "gate_path"),
         node_gate=text(graph.attrs, "node_gate"),
         failover=text(graph.attrs, "failover"),
@@ -248,11 +248,6 @@ def _with_candidates(graph: Graph, tasks: Mapping[str, PlannedTask]) -> dict[str
                 allow_empty=True, best_of=None, candidate_of=task.node, escalate=None, attrs=attrs,
                 label=f"the judge of {task.label}")
     return found
-
-
-def _land(graph: Graph) -> str | None:
-    word = text(graph.attrs, "land")
-    return word.strip().lower() if word is not None else None
 
 
 def is_task(handler: str) -> bool:

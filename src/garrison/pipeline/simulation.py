@@ -13,10 +13,9 @@ import json
 from collections.abc import Iterable, Mapping
 
 from garrison.errors import UsageError
-from garrison.pipeline.flow.program import retry_policy_of
+from garrison.pipeline.flow.program import AUTOMATIC, retry_policy_of
 from garrison.pipeline.graph import Graph
 from garrison.pipeline.handlers.call import Call, Handler, Waiting
-from garrison.pipeline.handlers.registry import ENGINE_TYPES
 from garrison.pipeline.handlers.wait import wait_human
 from garrison.pipeline.outcome import FAIL, RETRY, STATUSES, SUCCESS, Outcome, from_status_file
 from garrison.pipeline.questions import AutoApprove, Prepared
@@ -33,10 +32,10 @@ def handlers_for(graph: Graph, outcomes: SimulatedOutcomes, labels: Mapping[str,
         if node not in graph.nodes:
             some = ", ".join([*graph.nodes][:12])
             raise UsageError(f"--outcome names {node!r:.40}, which is not a node; the graph has {some}")
-        if (kind := graph.nodes[node].handler) in ENGINE_TYPES:
+        if (kind := graph.nodes[node].handler) in AUTOMATIC:
             raise UsageError(f"--outcome names {node}, a {kind} node, whose outcome follows from others; name a "
                              "node that does work")
-    simulated = {node.handler for node in graph.nodes.values()} - {*ENGINE_TYPES}
+    simulated = {node.handler for node in graph.nodes.values()} - {*AUTOMATIC}
 
     async def simulate(call: Call) -> Outcome | Waiting:
         if call.node.handler == "wait.human" and call.node.id not in outcomes:
@@ -50,7 +49,7 @@ def simulated_outcome(call: Call, outcomes: SimulatedOutcomes, labels: Mapping[s
     """Return the outcome of one attempt."""
     node = call.node.id
     report, times = outcomes.get(node, (SUCCESS, None))
-    outcome = _read(report, call)
+    outcome = from_status_file({"outcome": report} if isinstance(report, str) else report, call.asked)
     if times is not None and _earlier_attempts(call, outcome.status) >= times:
         outcome = Outcome(SUCCESS)
     is_bad = outcome.status in (FAIL, RETRY)
@@ -58,10 +57,6 @@ def simulated_outcome(call: Call, outcomes: SimulatedOutcomes, labels: Mapping[s
         outcome, preferred_label=outcome.preferred_label or labels.get(node, ""), notes=outcome.notes or "simulated",
         context_updates={"last_stage": node, **outcome.context_updates},
         failure_reason=outcome.failure_reason or (f"simulated {outcome.status}" if is_bad else ""))
-
-
-def _read(report: Report, call: Call) -> Outcome:
-    return from_status_file({"outcome": report} if isinstance(report, str) else report, call.asked)
 
 
 def _earlier_attempts(call: Call, status: str) -> int:

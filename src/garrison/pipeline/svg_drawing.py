@@ -12,11 +12,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from xml.etree import ElementTree as Tree
 
 from garrison.pipeline.dot_writer import SHAPE_OF, STATUS_COLORS, edge_label, node_label, wrapped
-from garrison.pipeline.graph import Graph, Node, text
+from garrison.pipeline.graph import Graph, Node, flag, read_or, text
 from garrison.system.terminal_text import width
 from garrison.values import Value
 
@@ -82,9 +82,8 @@ def lay_out(nodes: Mapping[str, Size], links: Sequence[Link]) -> Layout:
     _order(layers)
     _move(layers)
     left = min((place.x - place.size.width / 2 for layer in layers for place in layer), default=0.0)
-    tops, bottom = _tops(layers)
-
     heights = [max((place.size.height for place in layer), default=0.0) for layer in layers]
+    tops = [*accumulate((height + LAYER_GAP for height in heights), initial=0.0)]
 
     def box(place: _Place, size: Size) -> Box:
         return Box(place.x - left - (place.size.width - size.width) / 2, tops[place.layer] + heights[place.layer] / 2,
@@ -107,7 +106,7 @@ def lay_out(nodes: Mapping[str, Size], links: Sequence[Link]) -> Layout:
         labels.append(label)
         lines.append(line)
     right = max((place.x - left + place.size.width / 2 for layer in layers for place in layer), default=0.0)
-    return Layout(boxes, labels, lines, right, bottom)
+    return Layout(boxes, labels, lines, right, tops[-1] - LAYER_GAP)
 
 
 def _ranks(nodes: Mapping[str, Size], links: Sequence[Link]) -> dict[str, int]:
@@ -213,15 +212,6 @@ def _spread(layer: Sequence[_Place], wanted: Sequence[float]) -> None:
         place.x = begin + (place.size.width + GAP) / 2
 
 
-def _tops(layers: Sequence[Sequence[_Place]]) -> tuple[list[float], float]:
-    """Return the top of each layer, and the bottom of the last."""
-    tops, y = [], 0.0
-    for layer in layers:
-        tops.append(y)
-        y += max((place.size.height for place in layer), default=0.0) + LAYER_GAP
-    return tops, y - LAYER_GAP
-
-
 def _loop(node: Box, label: Size, below: float) -> tuple[Box, list[tuple[float, float]]]:
     height = max(label.height, 10.0)
     right, top = node.x + node.width / 2, node.y - node.height / 2 + below
@@ -287,10 +277,9 @@ def to_svg(graph: Graph, status: Mapping[str, str] | None = None) -> str:
 def drawn_edges(graph: Graph) -> list[tuple[str, str, str, str]]:
     """Return the edges as (source, target, label, kind): `back` if it starts over, `retry` for a retry target."""
     edges = [(str(edge.source), str(edge.target), edge_label(edge),
-              "back" if text(edge.attrs, "loop_restart", "").lower() == "true" else "") for edge in graph.edges]
-    return edges + [(str(node.id), str(target), "retry", "retry") for node in graph.nodes.values()
-                    for key in ("retry_target", "fallback_retry_target")
-                    if (target := text(node.attrs, key)) is not None and target in graph.nodes]
+              "back" if read_or(False, flag, edge.attrs, "loop_restart") else "") for edge in graph.edges]
+    return edges + [(str(node.id), target, "retry", "retry") for node in graph.nodes.values()
+                    for target in graph.retry_targets(node.attrs)]
 
 
 def drawn_layout(graph: Graph, words: Mapping[str, str], edges: list[tuple[str, str, str, str]], *,
@@ -345,8 +334,7 @@ def _node(drawing: Tree.Element, node: Node, words: str, box: Box, status: str) 
     group = Tree.SubElement(drawing, "g")
     Tree.SubElement(group, "title").text = _legible(f"{node.id}: {node.handler}")
     left, top = box.x - box.width / 2, box.y - box.height / 2
-    goal = text(node.attrs, "goal_gate", "").lower() in ("true", "yes", "on", "1")
-    look = {"class": "n goal" if goal else "n"}
+    look = {"class": "n goal" if read_or(False, flag, node.attrs, "goal_gate") else "n"}
     if status in STATUS_COLORS:
         look["style"] = f"fill:{STATUS_COLORS[status]}"
     corners = _CORNERS.get(_shape(node))

@@ -70,7 +70,7 @@ def expand_goal(graph: Graph) -> Graph:
 def apply_stylesheet(graph: Graph) -> Graph:
     """Set the model attributes of nodes from the stylesheet and the graph."""
     rules = parse_stylesheet(text(graph.attrs, "model_stylesheet", ""))
-    fallback = defaults(graph)
+    fallback = {key: value for key in PROPERTIES if (value := text(graph.attrs, key)) is not None}
     if not rules and not fallback:
         return graph
     sheet = Stylesheet(rules)
@@ -258,8 +258,7 @@ class Stylesheet:
         properties: dict[str, str] = {}
         for kind, names in ((ANY, ("",)), (SHAPE, (node.attrs.get("shape") or "box",)), (CLASS, node.classes),
                             (NODE, (node.id,))):
-            for key, (_, value) in self._latest(kind, names).items():
-                properties[key] = value
+            properties |= {key: value for key, (_, value) in self._latest(kind, names).items()}
         return properties
 
     def _latest(self, kind: int, names: Sequence[str]) -> dict[str, tuple[int, str]]:
@@ -269,7 +268,3 @@ class Stylesheet:
                 if key not in latest or latest[key] < entry:
                     latest[key] = entry
         return latest
-
-
-def defaults(graph: Graph) -> dict[str, str]:
-    return {key: value for key in PROPERTIES if (value := text(graph.attrs, key)) is not None}

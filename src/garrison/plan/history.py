@@ -15,7 +15,7 @@ from garrison.system.clock import format_age, from_iso
 from garrison.values import Value, median
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from garrison.processes.runtime import Runtime
 
@@ -54,7 +54,8 @@ def read_history(runtime: Runtime, repo: str) -> Mapping[str, AgentHistory]:
             looked += 1
         if looked == RUNS:
             break
-    return {agent: AgentHistory(_money(usd.get(agent, ())), _age(took), len(took)) for agent, took in seconds.items()}
+    return {agent: AgentHistory(_middle(usd.get(agent, ()), "${:.2f}".format), _middle(took, format_age), len(took))
+            for agent, took in seconds.items()}
 
 
 def _durations(files: RunFiles) -> dict[str, float]:
@@ -72,11 +73,6 @@ def _durations(files: RunFiles) -> dict[str, float]:
     return took
 
 
-def _money(amounts: Sequence[float]) -> str:
+def _middle(amounts: Sequence[float], in_words: Callable[[float], str]) -> str:
     middle = median(amounts)
-    return UNKNOWN if middle is None else f"${middle:.2f}"
-
-
-def _age(took: Sequence[float]) -> str:
-    middle = median(took)
-    return UNKNOWN if middle is None else format_age(middle)
+    return UNKNOWN if middle is None else in_words(middle)

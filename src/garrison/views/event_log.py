@@ -136,9 +136,9 @@ class EventLog:
         """Yield the journals that may have changed, with their names; most of hundreds belong to finished nodes."""
         if self._has_changed(str(self.files.journal)):
             yield self.files.journal, GUARDIAN
-        for name in sorted(atomic.list_names(self.files.root / "layers")):
+        for name in sorted(atomic.list_names(Path(self._process_logs))):
             if name.endswith(".jsonl") and self._has_changed(f"{self._process_logs}/{name}"):
-                yield self.files.root / "layers" / name, name.removesuffix(".jsonl")
+                yield Path(self._process_logs, name), name.removesuffix(".jsonl")
         for path in sorted((self.home / "merge-queue").glob("*/*/journal.jsonl")):
             if self._has_changed(str(path)):
                 yield path, QUEUE

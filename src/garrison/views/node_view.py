@@ -54,7 +54,6 @@ if TYPE_CHECKING:
     from garrison.pipeline.plan import RunPlan
     from garrison.run.state import RunState
     from garrison.supervise.observer import Observer
-    from garrison.views.process_view import ProcessView
     from garrison.views.run_model import RunModel
 
 
@@ -251,16 +250,16 @@ class NodeReader:
                    if entry.run == self.model.run and entry.status == "landing_blocked" and entry.reason]
         for entry in blocked:  # the user's own changes are in its way
             found.setdefault(first_line(entry.reason), entry.node)
-        if self.status in UNFINISHED and self.guardian_alive and (why := _hindrance(self.files.root)):
+        if self.under_way and self.guardian_alive and (why := _hindrance(self.files.root)):
             found.setdefault(first_line(why), "")
-        for name, node in self.state.nodes.items() if self.status in UNFINISHED else ():
+        for name, node in self.state.nodes.items() if self.under_way else ():
             if node.status == "active" and (why := _hindrance(self.files.attempt(name, node.attempt))):
                 found.setdefault(first_line(why), name)
         return found
 
     def can_retry(self) -> bool:
         """Return whether a node that has failed can be tried again while the run continues."""
-        if self.status not in UNFINISHED or not self.guardian_alive or "failed" not in self.state.statuses.values():
+        if not self.under_way or not self.guardian_alive or "failed" not in self.state.statuses.values():
             return False
         try:
             return self.plan().flow == "dag"
@@ -547,9 +546,9 @@ class NodeFacts(NodeState, kw_only=True):
     hindered: str = ""
     """What git, a disk or the repository keeps its processes from."""
     session_waits: str = ""
+    """What its session waits for, while it does not run."""
     taken_over: bool = False
-    """The user has taken its session over."""
-    """Thing that its session waits for, while it does not run."""
+    """True if the user has taken its session over."""
     session_trouble: str = ""
     """Trouble of its session, or cause of its interruption."""
     quiet: float = 0.0
@@ -590,10 +589,10 @@ class NodeFacts(NodeState, kw_only=True):
 
 def place_of(model: RunModel, name: str) -> str:
     """Return a node's place in the run; a parked one is not being worked on."""
-    state = model.state
-    if name in state.held or find_parked(state, name):
+    if model.why_parked(name) is not None:
         return PARKED
-    place = place_of_status(state.nodes[name].status, state.nodes[name].landing)
+    node = model.state.nodes[name]
+    place = place_of_status(node.status, node.landing)
     last = model.last_landing(name) if place == "landed" else None
     return LandingWord.UNDONE.value if last is not None and last.status == "undone" else place
 

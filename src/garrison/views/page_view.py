@@ -452,9 +452,13 @@ class PageModel:
     # ---- parts
 
     @property
+    def _view(self) -> RunView | None:
+        return self.observation.view if self.observation else None
+
+    @property
     def status(self) -> StatusReason:
         """Return the run's status and its reason, as every other view computes them."""
-        view, model = self.observation.view if self.observation else None, self.model
+        view, model = self._view, self.model
         known = view is not None and (self._is_observed or self.adhoc)
         return decide_status(model.state, view.processes if view is not None and known else None, adhoc=self.adhoc,
                              failure="; ".join(model.failures.values()),
@@ -464,9 +468,9 @@ class PageModel:
     @property
     def problems(self) -> list[str]:
         """Records of the run that cannot be read or shown, and what blocks more than a node."""
-        observed = self.observation.view.problems if self.observation else []
+        view = self._view
+        observed = view.problems if view else []
         told = [f"warning: {warning.describe()}" for warning in self.model.state.told[-PROBLEMS:]]
-        view = self.observation.view if self.observation else None
         nodes = view.details.nodes if view is not None and view.details else ()
         held_up = [*shared_outages(nodes), *refused_hosts(nodes)]
         return list(dict.fromkeys([*self.model.problems[-PROBLEMS:], *told, *held_up, *observed]))
@@ -521,7 +525,7 @@ class PageModel:
 
     def _waits(self) -> list[ShownWait]:
         """Return what waits for the user, as `status` and the home have it."""
-        view = self.observation.view if self.observation else None
+        view = self._view
         asking = [wait.node for wait in view.waits if wait.kind == WaitKind.ASKS] if view else []
         waits = waits_of(self.model, self.status.status, asking=asking, hint=view.hint if view else "",
                          corrupt=self.model.corrupt or (view.corrupt if view else ""))

@@ -26,6 +26,7 @@ from garrison.records.events import (
     RunnerSignal,
 )
 from garrison.records.names import INTEGRATION, Key, integration_branch
+from garrison.run.guardian_view import find_parked
 from garrison.run.state import RunState
 from garrison.supervise.restart import Death
 from garrison.system.clock import from_iso
@@ -193,6 +194,13 @@ class RunModel:
         queue = self.queues.get(self.landing_folder)
         entries = queue.entries_of(self.run, INTEGRATION) if queue else []
         return entries[-1] if entries else None
+
+    def why_parked(self, node: str) -> str | None:
+        """Return why a node is parked, by the user or by the restart policy; None if it is not."""
+        if node in self.state.held:
+            return self.state.held[node]
+        parked = find_parked(self.state, node)
+        return parked.why if parked is not None else None
 
     def job(self, node: str, attempt: int) -> str:
         """Return the job (set-up, acceptance or validator) that a node's runner runs in an attempt, '' for none."""

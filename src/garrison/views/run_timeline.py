@@ -31,7 +31,6 @@ from garrison.records.events import ChildDied, ChildSpawned, GuardianSignal
 from garrison.records.json_io import read_lines
 from garrison.records.names import Key
 from garrison.records.run import Launch, RunFiles
-from garrison.run.guardian_view import find_parked
 from garrison.run.plan import read_plan
 from garrison.run.state import ENDED, NodeState
 from garrison.run.status import Status
@@ -425,10 +424,8 @@ class TimelineModel:
                 None, "")
         if state.status in ENDED:
             return SpanKind.STOPPED, state.reason
-        if name in state.held:
-            return SpanKind.PARKED, state.held[name]
-        if (parked := find_parked(state, name)) is not None:
-            return SpanKind.PARKED, parked.why
+        if (why := self.model.why_parked(name)) is not None:
+            return SpanKind.PARKED, why
         return self._landing(name) if node.status == IMPL_COMPLETE else self._work(name, node.attempt)
 
     def _work(self, name: str, attempt: int) -> tuple[SpanKind, str]:

@@ -61,7 +61,6 @@ from garrison.views.waits import PersonWait, ShownWait, entries_to_approve, wait
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Container, Sequence
-    from pathlib import Path
 
     from garrison.pipeline.plan import RunPlan
     from garrison.records.events import ForeignMove, Warned
@@ -589,12 +588,9 @@ def next_step(run: str, status: str, processes: Sequence[ProcessView], *, resuma
     if branch == "queued" and status == Status.DONE:
         return "its branch is queued; `garrison merge-queue process` lands it"
     resume = f"`garrison resume {run}`"
-    if status == Status.STOPPED:
-        return describe_next(run, status, over=False)
-    if resumable:
-        return f"failed with parked nodes or without having landed; {describe_next(run, status, over=False)}"
-    if status == Status.PARKED:
-        return describe_next(run, status, over=False)
+    if resumable or status in (Status.STOPPED, Status.PARKED):
+        why = "failed with parked nodes or without having landed; " if resumable else ""
+        return why + describe_next(run, status, over=False)
     launchers = [process for process in processes if process.role == "launch"]
     if status not in UNFINISHED or any(process.living for process in launchers) or (processes and not launchers):
         return ""

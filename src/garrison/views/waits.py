@@ -17,7 +17,6 @@ from garrison.merge.entry import MergeEntry
 from garrison.merge.explanation import describe_changes
 from garrison.pipeline.graph import NAME_SEPARATOR
 from garrison.pipeline.questions import FREE_TEXT, SIGNAL, OpenWait
-from garrison.run.guardian_view import find_parked
 from garrison.run.state import TESTED
 from garrison.run.status import FINAL, Status
 from garrison.values import Value
@@ -165,7 +164,7 @@ def waits_of(model: RunModel, status: str, *, asking: Collection[str], hint: str
     nodes = {} if is_over else state.nodes
     may_be_parked = nodes if state.held or state.stuck or state.circuits else ()  # mostly none, of a thousand nodes
     parked = [PersonWait(WaitKind.PARKED, why, name, since=nodes[name].since) for name in may_be_parked
-              if (why := _parked(model, name)) is not None]
+              if (why := model.why_parked(name)) is not None]
     return [*own, *(PersonWait(WaitKind.HINDERED, why, name) for why, name in (hindrances or {}).items()),
             *(PersonWait(WaitKind.GATE, question.question, question.node, question, since=at)
               for question, at in questions),
@@ -174,14 +173,6 @@ def waits_of(model: RunModel, status: str, *, asking: Collection[str], hint: str
             *(PersonWait(WaitKind.FAILED, node.reason, name, since=node.since,
                          retriable=retriable and NAME_SEPARATOR not in name)
               for name, node in nodes.items() if node.status == "failed")]
-
-
-def _parked(model: RunModel, name: str) -> str | None:
-    """Return why a node is parked; None if it is not."""
-    if name in model.state.held:
-        return model.state.held[name]
-    parked = find_parked(model.state, name)
-    return parked.why if parked is not None else None
 
 
 def entries_to_approve(model: RunModel) -> list[MergeEntry]:

@@ -20,6 +20,7 @@ from garrison.records.names import Key
 from garrison.records.run import Launch, RunFiles
 from garrison.records.store import Store
 from garrison.system.git import Git, commits
+from garrison.system.stamps import file_stamp
 from garrison.system.terminal_text import clean_lines
 from garrison.system.untrusted import read_end
 from garrison.values import Value, median
@@ -99,7 +100,7 @@ class ProgressReader:
 
     def _line(self, launch: Launch, node: NodeView) -> str:
         folder = RunFiles(self.home, launch.run_id).attempt(node.node, node.attempt)
-        stamp = _stamp(folder / "output.log")
+        stamp = file_stamp(folder / "output.log")
         known = self._lines.get(folder)
         if known is None or known[0] != stamp:
             known = self._lines[folder] = (stamp, last_line(read_end(folder, "output.log", TAIL_BYTES)))
@@ -196,11 +197,3 @@ def usual_time(node: str, own: Mapping[str, Sequence[float]],
     others = [seconds for name, all_of in own.items() for seconds in all_of if name != node]
     middle = median(others) if len(others) >= SIMILAR else None
     return UsualTime(middle, f"{len(others)} attempts of other nodes") if middle is not None else None
-
-
-def _stamp(path: Path) -> object:
-    try:
-        stat = path.stat(follow_symlinks=False)
-    except OSError:
-        return None
-    return stat.st_ino, stat.st_size, stat.st_mtime_ns

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from garrison.pipeline.flow.program import CONDITIONAL
 from garrison.pipeline.flow.routing import choose_all
 from garrison.pipeline.flow.state import DONE, FAILED, ROOT, FlowTurn, Move, Visit
-from garrison.pipeline.flow.walk import MAX_REDIRECTS, initial_outcome, is_satisfied
+from garrison.pipeline.flow.walk import MAX_REDIRECTS, describe_gate, initial_outcome, unmet_gate
 from garrison.pipeline.node_status import ACTIVE
 from garrison.pipeline.outcome import FAIL, PARTIAL, SKIPPED, SUCCESS, Outcome
 
@@ -34,17 +34,12 @@ def enter(turn: FlowTurn, move: Move) -> None:
     unit = turn.program.units[node]
     status = turn.state.initial.pop(node, None)
     if status is not None:
-        _settle(turn, place, initial_outcome(status), automatic=True)
+        settle(turn, place, initial_outcome(status), automatic=True)
     elif unit.automatic:
         outcome = _worst_outcome(turn, node) if unit.handler == CONDITIONAL else Outcome(SUCCESS)
-        _settle(turn, place, outcome, automatic=True)
+        settle(turn, place, outcome, automatic=True)
     else:
         turn.launch(place)
-
-
-def settle(turn: FlowTurn, place: Visit, outcome: Outcome) -> None:
-    """Record the outcome of a visit and settle the node's edges."""
-    _settle(turn, place, outcome)
 
 
 def finish(turn: FlowTurn) -> None:
@@ -60,7 +55,7 @@ def finish(turn: FlowTurn) -> None:
     if not any(state.outcomes.get(node, _SKIPPED).status == SUCCESS for node in program.exits):
         turn.end(FAILED, "no_matching_edge", "no exit was reached: every way to one was closed by a condition")
         return
-    gate = next((gate for gate in program.goal_gates if not is_satisfied(turn, gate)), None)
+    gate = unmet_gate(turn)
     if gate is None:
         turn.end(DONE)
     else:
@@ -126,7 +121,8 @@ def _origin_of_failure(turn: FlowTurn, node: str) -> str:
 _SKIPPED = Outcome(SKIPPED)
 
 
-def _settle(turn: FlowTurn, place: Visit, outcome: Outcome, *, automatic: bool = False) -> None:
+def settle(turn: FlowTurn, place: Visit, outcome: Outcome, *, automatic: bool = False) -> None:
+    """Record the outcome of a visit and settle the node's edges."""
     turn.record(place, outcome, automatic=automatic)
     if not automatic and turn.stop_if_stuck(place.node, outcome):
         return
@@ -182,9 +178,7 @@ def _go_back(turn: FlowTurn, node: str, outcome: Outcome) -> bool:
 def _redirect(turn: FlowTurn, gate: str) -> None:
     """Go back to the retry target of an unsatisfied goal gate, rerunning everything after the target."""
     state, program = turn.state, turn.program
-    outcome = state.outcomes[gate]
-    reason = f"goal gate {gate} ended as {outcome.name}" + (
-        f": {outcome.failure_reason}" if outcome.failure_reason else "")
+    reason = describe_gate(turn, gate)
     for target in (*program.units[gate].retry_targets, *program.retry_targets):
         after = program.reachable(target)
         if gate in after and state.redirects < MAX_REDIRECTS:

@@ -25,12 +25,10 @@ from collections.abc import Sequence
 from garrison.pipeline.flow.program import CONDITIONAL, FAN_IN, FanOut, Route, Unit
 from garrison.pipeline.flow.routing import choose
 from garrison.pipeline.flow.state import ROOT, BranchResult, Fan, FlowTurn, Move, Visit
-from garrison.pipeline.outcome import FAIL, PARTIAL, SKIPPED, STATUSES, SUCCESS, Outcome
+from garrison.pipeline.outcome import FAIL, GOOD, PARTIAL, SKIPPED, STATUSES, SUCCESS, Outcome
 from garrison.values import replace
 
 RESULTS = "parallel.results"
-
-_GOOD = (SUCCESS, PARTIAL, SKIPPED)
 
 
 def without_updates(outcome: Outcome) -> Outcome:
@@ -136,7 +134,7 @@ def end_branch(turn: FlowTurn, branch: str, outcome: Outcome, node: str) -> str 
 
 
 def _is_decisive(fan_out: FanOut, outcome: Outcome) -> bool:
-    if outcome.status in _GOOD:
+    if outcome.status in GOOD:
         return fan_out.policy == "first_success"
     return fan_out.on_failure == "fail_fast"
 
@@ -164,7 +162,7 @@ def close(turn: FlowTurn, fan_id: str) -> tuple[Visit, Outcome]:
     ignored = (FAIL,) if fan_out.on_failure == "ignore" else ()
     counted = [result for result in results if result["status"] not in ignored]
     done = [result for result in counted if not result["cancelled"]]
-    good = sum(result["status"] in _GOOD for result in done)
+    good = sum(result["status"] in GOOD for result in done)
     updates = {RESULTS: counted, "parallel.success_count": good, "parallel.failure_count": len(done) - good}
     place = Visit(fan_id, fan.node, fan.visit, 1, fan.branch)
     return place, replace(judge(fan_out, done, len(fan.keys)), context_updates=updates)
@@ -195,7 +193,7 @@ def retry(turn: FlowTurn, place: Visit, outcome: Outcome) -> bool:
 
 def judge(fan_out: FanOut, done: Sequence[BranchResult], branches: int) -> Outcome:
     """Return the outcome of a parallel from the results of the branches that ended, by its policy."""
-    failed = [result for result in done if result["status"] not in _GOOD]
+    failed = [result for result in done if result["status"] not in GOOD]
     good = len(done) - len(failed)
     counts = f"{good} of {branches} branches succeeded"
     reasons = "; ".join(f"{result['branch']}: {result['failure_reason'] or result['status']}" for result in failed)
@@ -243,7 +241,7 @@ def consolidate(turn: FlowTurn, branch: str) -> Outcome:
         return without_updates(line.last)
     best = min(enumerate(results), key=lambda pair: (*_rank(pair[1]), pair[0]))[1]
     updates = {"parallel.fan_in.best_id": best["id"], "parallel.fan_in.best_outcome": best["status"]}
-    if best["status"] not in _GOOD or best["cancelled"]:
+    if best["status"] not in GOOD or best["cancelled"]:
         return Outcome(FAIL, context_updates=updates, failure_reason="every branch failed; the best: "
                                                                      f"{best['failure_reason'] or best['id']}")
     return Outcome(SUCCESS, context_updates=updates, notes=f"the best branch is {best['id']}")

@@ -11,7 +11,6 @@ branch. Paths back through the parallel are ignored.
 
 from __future__ import annotations
 
-import hashlib
 import math
 import random
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
@@ -32,7 +31,7 @@ from garrison.pipeline.condition import (
     keys_of,
     parse_condition,
 )
-from garrison.pipeline.dot_writer import to_dot
+from garrison.pipeline.dot_writer import graph_digest
 from garrison.pipeline.graph import (
     Edge,
     Graph,
@@ -113,7 +112,7 @@ def _preset(attrs: Mapping[str, str]) -> RetryPolicy | None:
 START, EXIT, CONDITIONAL, PARALLEL, FAN_IN = "start", "exit", "conditional", "parallel", "parallel.fan_in"
 HUMAN = "wait.human"
 
-AUTOMATIC = frozenset({START, EXIT, CONDITIONAL, PARALLEL, FAN_IN})
+AUTOMATIC = (START, EXIT, CONDITIONAL, PARALLEL, FAN_IN)
 """Handlers the engine executes itself: a run passes through them without a driver."""
 
 MAX_STEPS = 500
@@ -257,11 +256,11 @@ def _compile(graph: Graph, flow: str | None, max_steps: int | None) -> Program:
         indegree=_indegree(graph, edges),
         attrs={"graph.goal": "", **{f"graph.{key}": str(value) for key, value in graph.attrs.items()}},
         goal_gates=tuple(unit.id for unit in units.values() if unit.goal_gate),
-        retry_targets=_retry_targets(graph, graph.attrs),
+        retry_targets=graph.retry_targets(graph.attrs),
         max_steps=max_steps if max_steps is not None else int(number(graph.attrs, "max_steps", MAX_STEPS)),
         max_seconds=seconds(graph.attrs, "max_pipeline_duration"),
         initial=statuses_in(graph),
-        digest=hashlib.sha256(to_dot(graph).encode("utf-8", "surrogatepass")).hexdigest(),
+        digest=graph_digest(graph),
     )
 
 
@@ -332,7 +331,7 @@ def _unit(graph: Graph, node: Node, routes: list[Route], max_visits: int | None,
         conditional=tuple(route for route in ordered if route.condition is not None),
         plain=tuple(route for route in ordered if route.condition is None),
         retry=retry_policy_of(attrs, graph.attrs),
-        retry_targets=_retry_targets(graph, attrs),
+        retry_targets=graph.retry_targets(attrs),
         goal_gate=flag(attrs, "goal_gate"),
         on_error_continue=text(attrs, "on_error", "").strip().lower() == "continue",
         auto_status=flag(attrs, "auto_status"),
@@ -376,11 +375,6 @@ def _fan_out(node: Node, join: Join | None, branches: int) -> FanOut:
     limit = _whole_number(attrs, "max_parallel", MAX_PARALLEL) or MAX_PARALLEL
     return FanOut(join.node, join.region, policy, on_failure, max(limit, 1), k, quorum,
                   _whole_number(attrs, "max_retries", 0) or 0)
-
-
-def _retry_targets(graph: Graph, attrs: Mapping[str, str]) -> tuple[str, ...]:
-    named = (text(attrs, "retry_target"), text(attrs, "fallback_retry_target"))
-    return tuple(name for name in named if name is not None and name in graph.nodes)
 
 
 def _indegree(graph: Graph, edges: tuple[Route, ...]) -> dict[str, int]:

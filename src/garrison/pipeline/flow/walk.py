@@ -120,7 +120,7 @@ def _exit(turn: FlowTurn, place: Visit) -> None:
         turn.record(place, parallel.without_updates(last), automatic=True)
         _end_branch(turn, place.branch, parallel.without_updates(last), place.node)
         return
-    gate = next((gate for gate in turn.program.goal_gates if not is_satisfied(turn, gate)), None)
+    gate = unmet_gate(turn)
     if gate is None:
         turn.record(place, Outcome(SUCCESS), automatic=True)
         turn.end(DONE)
@@ -128,27 +128,34 @@ def _exit(turn: FlowTurn, place: Visit) -> None:
     _redirect(turn, gate)
 
 
-def is_satisfied(turn: FlowTurn, gate: str) -> bool:
-    """Return whether a goal gate lets the run end: it was never visited, or its last outcome is an explicit success.
+def unmet_gate(turn: FlowTurn) -> str | None:
+    """Return the first goal gate that does not let the run end; None if all do.
 
-    A partial success counts, as in the public specification, unless the node says allow_partial=false; a word of the
-    graph's own never does. A gate that a dag skipped was not visited.
+    One does that was never visited (a dag may have skipped it), or whose last outcome is an explicit success. A partial
+    success counts, as in the public specification, unless the node says allow_partial=false; a word of the graph's own
+    never does.
     """
+    return next((gate for gate in turn.program.goal_gates if not _is_met(turn, gate)), None)
+
+
+def describe_gate(turn: FlowTurn, gate: str) -> str:
+    """Return how a goal gate that is not met ended."""
+    outcome = turn.state.outcomes[gate]
+    return f"goal gate {gate} ended as {outcome.name}" + (
+        f": {outcome.failure_reason}" if outcome.failure_reason else "")
+
+
+def _is_met(turn: FlowTurn, gate: str) -> bool:
     outcome = turn.state.outcomes.get(gate)
     if outcome is None or not turn.state.visits.get(gate):
         return True
-    return not outcome.word and (outcome.status == SUCCESS or _is_partial(turn, gate, outcome))
-
-
-def _is_partial(turn: FlowTurn, gate: str, outcome: Outcome) -> bool:
-    return outcome.status == PARTIAL and not turn.program.units[gate].refuses_partial
+    return not outcome.word and (outcome.status == SUCCESS or (
+        outcome.status == PARTIAL and not turn.program.units[gate].refuses_partial))
 
 
 def _redirect(turn: FlowTurn, gate: str) -> None:
     state, program = turn.state, turn.program
-    why = f"goal gate {gate} ended as {state.outcomes[gate].name}"
-    reason = state.outcomes[gate].failure_reason
-    why += f": {reason}" if reason else ""
+    why = describe_gate(turn, gate)
     target = next(iter((*program.units[gate].retry_targets, *program.retry_targets)), None)
     if target is None:
         turn.end(FAILED, "goal_gate_unsatisfied", f"{why}; it has no retry_target to go back to", gate, "again")

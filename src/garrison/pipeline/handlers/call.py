@@ -27,7 +27,6 @@ from garrison.pipeline.outcome import (
     Outcome,
     RunResult,
     from_status_file,
-    word_outcome,
 )
 from garrison.pipeline.transforms import expand_context
 from garrison.values import Value
@@ -191,7 +190,7 @@ def to_outcome(value: object, source: str, asked: frozenset[str] = frozenset()) 
         case bool():
             return Outcome(SUCCESS if value else FAIL, failure_reason="" if value else f"{source} returned False")
         case str() if value.strip():
-            return word_outcome(value, asked)
+            return from_status({"outcome": value}, source, asked)
         case dict() | Mapping():
             return from_status(value, source, asked)
     return failed(f"{source} returned {value!r:.60}; return an Outcome, a mapping with status, a status word or None")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from garrison import plugins
 from garrison.errors import UsageError
+from garrison.pipeline.flow.program import AUTOMATIC
 from garrison.pipeline.handlers.call import Handler
 from garrison.pipeline.handlers.codergen import codergen
 from garrison.pipeline.handlers.subgraph import manager_loop, subgraph
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from garrison.pipeline.graph import Graph
 
 ENTRY_POINTS = PluginGroup.HANDLERS.value
-ENGINE_TYPES = ("start", "exit", "conditional", "parallel", "parallel.fan_in")
-"""Types that the engine executes itself."""
 ANY = "*"
 """Name under which a caller gives a handler for all types without one."""
 RESUMABLE_TYPES = frozenset({"wait.human", "wait.signal", "subgraph", "stack.manager_loop"})
@@ -66,7 +65,7 @@ class Registry:
         """Use `handler` for all nodes of type `name`, in place of any other."""
         if not isinstance(name, str) or not name:
             raise UsageError(f"{name!r:.40} is not a handler type; use a name such as deploy or session.classify")
-        if name in ENGINE_TYPES:
+        if name in AUTOMATIC:
             raise UsageError(f"the engine itself does {name} nodes; give them another type")
         execute = getattr(handler, "execute", None)
         if execute is not None and not inspect.isfunction(handler):
@@ -92,14 +91,14 @@ class Registry:
     def check(self, graph: Graph) -> None:
         """Raise UsageError for the first node without a handler."""
         for node in graph.nodes.values():
-            if node.handler not in ENGINE_TYPES and self.get(node.handler) is None:
+            if node.handler not in AUTOMATIC and self.get(node.handler) is None:
                 raise UsageError(graph.message_at(
                     node.line, node.column, f"node {node.id} has the type {node.handler!r:.40}, which has no handler; "
                     f"there are {', '.join(self.names())} (a package offers more as {ENTRY_POINTS}, a program by "
                     "handlers={...})"))
 
     def names(self) -> list[str]:
-        return sorted({*ENGINE_TYPES, *BUILT_IN, *offered(), *self._handlers} - {ANY})
+        return sorted({*AUTOMATIC, *BUILT_IN, *offered(), *self._handlers} - {ANY})
 
 
 def offered() -> frozenset[str]:

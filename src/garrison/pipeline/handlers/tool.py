@@ -40,10 +40,9 @@ from garrison.system.processes import ProcessId
 from garrison.values import replace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from garrison.pipeline.flow import Visit
-    from garrison.sandbox import place as sandbox
     from garrison.sandbox.network import NetworkPlace
 
 logger = logging.getLogger(__name__)
@@ -51,7 +50,6 @@ MAX_OUTPUT = 64 * 1024
 """Bytes of a command's output that go into the context; all of it is in output.log."""
 COMMANDS = ("tool_command", "command", "script")
 """Attributes that name the command, the first one given counts; `script` is how other engines call it."""
-"""Exit codes of the shell for a command that cannot be run or does not exist; retrying is useless."""
 EXIT_FILE = "exit"
 """File with the attempt, the exit code and the place of a command that ended."""
 _MAX_EXIT = 1 << 16
@@ -107,38 +105,28 @@ async def _run(call: Call, command: str, folder: Path) -> End | str:
 
 
 async def _try_to_run(call: Call, command: str, folder: Path) -> End | str:
-    try:
-        variables = environment(call, folder)
-        place = checkout_place(Role.TOOL, call.run.tree, folder, call.run.directory, variables, command=command)
-        user = checkout_user(find_home(environ=variables), call.run.run, call.node.id, call.attempt,
-                             call.run.directory or folder)
-        network = checkout_network(Role.TOOL, place, user, variables)
-    except Shortage:
-        raise
-    except GarrisonError as error:
-        return str(error)
-    with contextlib.closing(network):
-        return await _run_in(call, command, folder, variables, network, place)
-
-
-async def _run_in(call: Call, command: str, folder: Path, variables: Mapping[str, str], network: NetworkPlace,
-                  place: sandbox.Place | None) -> End | str:
-    try:
-        confined = confine(["/bin/sh", "-c", command], network.apply(variables), network.open_in(place))
-        recording = (str(call.place.attempt), call.place.id, str(folder / EXIT_FILE))
-        job = Job.start(["/bin/sh", "-c", _SHELL, "sh", str(folder / "stderr.log"), *recording, *confined.argv],
-                        env=confined.env, cwd=call.run.tree, log=folder / "output.log",
-                        timeout_s=seconds(call.attrs, "timeout"))
-    except Shortage:
-        raise
-    except GarrisonError as error:
-        return str(error)
-    try:
-        return await wait_for(job, JobWatch(
-            ProcessId(job.pid, job.ticks), job.marker, Timing.read(os.environ).beat_timeout,
-            silence=seconds(call.attrs, "silence"), logs=[folder / "output.log", folder / "stderr.log"]), network)
-    finally:
-        remove_private_folder(folder)
+    with contextlib.ExitStack() as stack:
+        try:
+            variables = environment(call, folder)
+            place = checkout_place(Role.TOOL, call.run.tree, folder, call.run.directory, variables, command=command)
+            user = checkout_user(find_home(environ=variables), call.run.run, call.node.id, call.attempt,
+                                 call.run.directory or folder)
+            network = stack.enter_context(contextlib.closing(checkout_network(Role.TOOL, place, user, variables)))
+            confined = confine(["/bin/sh", "-c", command], network.apply(variables), network.open_in(place))
+            recording = (str(call.place.attempt), call.place.id, str(folder / EXIT_FILE))
+            job = Job.start(["/bin/sh", "-c", _SHELL, "sh", str(folder / "stderr.log"), *recording, *confined.argv],
+                            env=confined.env, cwd=call.run.tree, log=folder / "output.log",
+                            timeout_s=seconds(call.attrs, "timeout"))
+        except Shortage:
+            raise
+        except GarrisonError as error:
+            return str(error)
+        try:
+            return await wait_for(job, JobWatch(
+                ProcessId(job.pid, job.ticks), job.marker, Timing.read(os.environ).beat_timeout,
+                silence=seconds(call.attrs, "silence"), logs=[folder / "output.log", folder / "stderr.log"]), network)
+        finally:
+            remove_private_folder(folder)
 
 
 def recorded_exit_code(folder: Path, place: Visit) -> int | None:
@@ -200,7 +188,8 @@ def environment(call: Call, folder: Path) -> dict[str, str]:
 
 
 def _outcome(call: Call, end: End, folder: Path) -> Outcome:
-    output, reported = _output(folder / "output.log"), read_status_file(folder)
+    output = untrusted.read_end(folder, "output.log", MAX_OUTPUT).rstrip("\n")
+    reported = read_status_file(folder)
     updates: dict[str, object] = {"tool.output": output, "tool.exit_code": end.code,
                                "tool.last_line": output.rpartition("\n")[2]}
     if end.kind is EndKind.TIMEOUT:
@@ -227,10 +216,6 @@ def _merge(outcome: Outcome, reported: Outcome) -> Outcome:
         return replace(reported, status=FAIL, failure_reason=outcome.failure_reason,
                        failure_class=outcome.failure_class)
     return reported
-
-
-def _output(path: Path) -> str:
-    return untrusted.read_end(path.parent, path.name, MAX_OUTPUT).rstrip("\n")
 
 
 def kill_leftovers(directory: Path, node: str) -> None:

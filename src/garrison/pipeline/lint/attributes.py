@@ -21,10 +21,11 @@ from garrison.pipeline.graph import (
     flag,
     is_too_long,
     position,
+    read_or,
     seconds,
     text,
 )
-from garrison.pipeline.lint.findings import Problem, View, command_of, read_or
+from garrison.pipeline.lint.findings import Problem, View, command_of
 from garrison.pipeline.lint.known_attributes import (
     AT_LEAST_ONE,
     BRANCH_TYPES,

@@ -18,9 +18,9 @@ from garrison.pipeline.condition import (
     holds,
     parse_condition,
 )
-from garrison.pipeline.graph import Edge, Graph, Node, number, position, text
+from garrison.pipeline.graph import RETRY_TARGETS, Edge, Graph, Node, number, position, read_or, text
 from garrison.pipeline.lint.context_keys import VALUES, mentioned_words
-from garrison.pipeline.lint.findings import RETRY_TARGETS, Problem, View, condition_of, read_or
+from garrison.pipeline.lint.findings import Problem, View, condition_of
 from garrison.pipeline.outcome import FAIL, STATUS_WORDS, SUCCESS, Outcome, normalize_label
 from garrison.pipeline.questions import FREE_TEXT
 from garrison.spelling import is_slip, nearest

@@ -8,20 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from difflib import get_close_matches
 from functools import cached_property
-from typing import TypeVar
 
 import msgspec
 
 from garrison.pipeline.condition import Condition, ConditionSyntax, parse_condition
-from garrison.pipeline.graph import Edge, Graph, Node, TypeConflict, is_known_handler, one_line, text
+from garrison.pipeline.graph import Edge, Graph, Node, is_known_handler, one_line, text
 from garrison.pipeline.outcome import normalize_label
 from garrison.values import Value
 
-T = TypeVar("T")
 ERROR, WARNING = "error", "warning"
-
-RETRY_TARGETS = ("retry_target", "fallback_retry_target")
-"""Attributes of a node or graph that name a node to go back to."""
 
 
 class LintFinding(Value):
@@ -128,24 +123,14 @@ class View(Value, dict=True):
         return frozenset(normalize_label(edge.attrs.get("label", "")) for edge in self.graph.edges)
 
     @cached_property
-    def jumps(self) -> dict[str, list[str]]:
+    def jumps(self) -> dict[str, tuple[str, ...]]:
         """Return a mapping: node → the existing nodes that its own retry targets name."""
-        return {node.id: [target for key in RETRY_TARGETS
-                          if (target := text(node.attrs, key)) and target in self.graph.nodes]
-                for node in self.graph.nodes.values()}
+        return {node.id: self.graph.retry_targets(node.attrs) for node in self.graph.nodes.values()}
 
 
 Rule = Callable[[View], Iterator[Problem]]
 Rules = Mapping[str, tuple[str, Rule]]
 """Rule name → the severity of its findings, and its function."""
-
-
-def read_or(default: T, read: Callable[[Mapping[str, str], str, T], T], attrs: Mapping[str, str], key: str) -> T:
-    """Return what a reader makes of an attribute; `default` for a wrong value, which `type_conflict` reports."""
-    try:
-        return read(attrs, key, default)
-    except TypeConflict:
-        return default
 
 
 MAX_SIMILAR = 500

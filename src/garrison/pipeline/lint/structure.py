@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from garrison.errors import UsageError
 from garrison.pipeline.condition import Condition
 from garrison.pipeline.flow.program import MAX_DEPTH, find_join, opens_branch
-from garrison.pipeline.graph import Edge, Graph, Node, find_cycle, flag, reachable, text
-from garrison.pipeline.lint.findings import RETRY_TARGETS, Problem, View, condition_of, near, read_or
+from garrison.pipeline.graph import RETRY_TARGETS, Edge, Graph, Node, find_cycle, flag, reachable, read_or, text
+from garrison.pipeline.lint.findings import Problem, View, condition_of, near
 from garrison.records.names import check_node, quote
 
 MAX_SHOWN = 8
@@ -107,7 +107,7 @@ def reachability(view: View) -> Iterator[Problem]:
     for name, meant in view.missing.items():
         if meant:
             targets[name], targets[meant] = [*targets[name], meant], [*targets[meant], *targets[name]]
-    starts += [target for key in RETRY_TARGETS if (target := text(view.graph.attrs, key, "")) in view.graph.nodes]
+    starts += view.graph.retry_targets(view.graph.attrs)
     reached = reachable(starts, targets) | view.missing.keys()
     entered = {target for source, others in targets.items() if source not in reached for target in others
                if target != source}

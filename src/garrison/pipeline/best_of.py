@@ -104,6 +104,8 @@ def score(passed: Sequence[Passed], verdicts: Mapping[tuple[str, str], str]) -> 
     Args:
         verdicts: pair, as it was shown → `a`, `b`, `none`, or anything else for no verdict.
     """
+    # Only a verdict that is the same in both orders is a preference: a judge that always picks what it reads first
+    # gives each of the two half a point.
     points = dict.fromkeys((each.name for each in passed), 0.0)
     for one, other in combinations(sorted(points), 2):
         first = {"a": one, "b": other}.get(verdicts.get((one, other), ""), verdicts.get((one, other), ""))
@@ -143,6 +145,7 @@ def tied(best: BestOf, passed: Sequence[Passed]) -> list[Passed]:
 
 def tie_key(place: int, candidate: Passed) -> tuple[int, float, int]:
     """Return what decides between equal candidates; a cost that is not known counts as the highest."""
+    # An unknown cost must not win against one that is known to be small.
     return candidate.kept.lines, float("inf") if candidate.usd is None else candidate.usd, place
 
 

@@ -29,6 +29,7 @@ from garrison.values import Value
 if TYPE_CHECKING:
     from lark import Lark, Token
 
+# Parsing nests without recursion; evaluating, and walking over the clauses, does not.
 MAX_DEPTH = 50
 """Levels of ( and ! that may nest."""
 
@@ -75,6 +76,7 @@ class Clause:
         value = look_up(self.key, outcome, context)
         if self.op == "contains":
             return _contains(value, self.value)
+        # A missing or other value makes the comparison false: evaluation never raises in the middle of a run.
         number = _number(value)
         if number is None or self.number is None:
             return False
@@ -84,6 +86,7 @@ class Clause:
         if self.key == "outcome":
             if self.status is None:
                 return self.label in {normalize_label(word) for word in (outcome.word, outcome.preferred_label) if word}
+            # A word of the graph's own is stored as a success; it must not take the edge of a plain one.
             return outcome.status == self.status and not outcome.word
         value = look_up(self.key, outcome, context)
         if self.key.removeprefix("context.") in _LABELS:

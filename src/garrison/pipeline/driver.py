@@ -118,6 +118,7 @@ class Invoker:
         if self.events.is_enabled:
             self.events.emit("NodeStarted", place.node, place=place.id, visit=place.visit, attempt=place.attempt)
         kind = self.program.units[place.node].handler
+        # Their handlers know better what a time limit means: a default answer, the end of a process tree.
         has_own_timeout = kind in TYPES_WITH_TIMEOUT and self.registry.is_built_in(kind)
         limit = None if has_own_timeout else seconds(call.attrs, "timeout")
         try:
@@ -129,10 +130,12 @@ class Invoker:
                 async with asyncio.timeout(limit) as scope:
                     try:
                         value = await self._invoke(call, kind, alone=False)
+                    # The handler's own (a server that did not answer), which must not be taken for the node's limit.
                     except TimeoutError as error:
                         value = from_error(error)
         except asyncio.CancelledError:
             call.cancel()
+            # The task itself is not being cancelled: the handler has cancelled something of its own, and so has failed.
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
@@ -141,6 +144,7 @@ class Invoker:
             call.cancel()
             return failed(f"timed out after {limit:g} s", "timeout") if limit is not None and scope.expired() \
                 else from_error(error)
+        # A handler that calls sys.exit() has failed. KeyboardInterrupt is the user's and ends the run.
         except (Exception, SystemExit) as error:
             return from_error(error)
         return value if isinstance(value, (Outcome, Waiting)) else \
@@ -154,6 +158,7 @@ class Invoker:
         if self._async[kind]:
             return await handler(call)  # type: ignore[misc]
         began = time.monotonic()
+        # The first call of a type always gets a thread, since it may block the loop and every other node with it.
         if alone and self.own_loop and self._quick.get(kind):
             value: object = handler(call)
         else:
@@ -169,6 +174,7 @@ class Invoker:
         """Return the folder of an attempt; a node at work in two branches at once gets a second one."""
         assert self.directory is not None
         name = place.node
+        # The first of them has the plain name, under which people and the checkpoint look for a node's files.
         same_node = [other for other in self.state.in_flight.values() if other.node == place.node]
         if same_node and same_node[0].id != place.id:
             name = f"{place.node} {place.branch.replace('/', ' ').replace('#', '-')}"
@@ -201,6 +207,7 @@ class Invoker:
         It is deleted after that agent's call: an agent that is killed meanwhile gets it again.
         """
         steering = self._read_steering()
+        # The one that was read already belongs to another agent at work.
         if steering is None or steering == self._steered[1]:
             return carryover
         raw = atomic.read(steering.path)
@@ -298,6 +305,7 @@ class Driver:
     resumed: bool = False
 
     def __post_init__(self) -> None:
+        # A place is in one of these at most; the one whose handler runs alone, and what was cancelled, is in none.
         self._ready: list[Visit] = []
         self._working: dict[str, _RunningPlace] = {}
         self._waiting: dict[str, _WaitingPlace] = {}
@@ -333,6 +341,7 @@ class Driver:
             self._apply(TimedOut(f"max_pipeline_duration is {self.program.max_seconds:g} s"))
             return
         is_alone = len(self._ready) == 1 and not self._working and not self._waiting
+        # No task and no thread to wait for. With a time limit there is something to wait for besides the handler.
         if is_alone and self.program.max_seconds is None:
             place = self._ready.pop()
             self._finish(place, await self._invoker.run_attempt(self._begin(place).call, alone=True))
@@ -346,6 +355,7 @@ class Driver:
         tasks = {work.task: work for work in self._working.values() if work.task is not None}
         done, _ = await asyncio.wait(tasks, timeout=self._remaining_s(), return_when=asyncio.FIRST_COMPLETED)
         for task, work in tasks.items():  # in the order in which they were started
+            # An outcome applied just before may have ended the run, or cancelled this place.
             if task in done and not self.state.ended and work.place.id in self._working:
                 del self._working[work.place.id]
                 self._finish(work.place, _result(task))
@@ -396,6 +406,7 @@ class Driver:
         if isinstance(result, Waiting):
             self._waiting[place.id] = _WaitingPlace(place, result, self._finished)
             return
+        # What ends may be what the others wait for: they are asked again whether they only wait.
         self._finished += 1
         for work in self._working.values():
             work.can_suspend = False
@@ -405,6 +416,7 @@ class Driver:
         """Journal an event, then apply it to the machine, then report it."""
         if self.log is not None:
             self.log.append_event(event)
+        # After the record: a crash in between is repeated by the replay, one before it is as if nothing had happened.
         self.apply_change(advance(self.program, self.state, event))
         if isinstance(self.log, RunJournal):
             self.log.compact(self.state.to_data)
@@ -435,6 +447,7 @@ class Driver:
             return
         work.call.cancel()
         work.task.cancel()
+        # Held until it ends, which takes as long as killing what a tool has started. The run waits for all of them.
         self._cancelled = {task for task in self._cancelled if not task.done()} | {work.task}
 
     async def _cancel_all(self, works: list[_RunningPlace]) -> None:
@@ -465,6 +478,7 @@ class Driver:
             self._timer = None
         if not isinstance(self.log, RunJournal):
             return
+        # Derived and never read to resume: it may be late by the interval, and only the last one is synced.
         checkpoint = checkpoint_of(self.program, self.state, self.scope.run, self.how)
         directory = self.log.directory
         for place in checkpoint["in_flight"]:

@@ -78,6 +78,7 @@ def run(graph: GraphLike | None = None, **options: Any) -> RunResult:
         asyncio.get_running_loop()
     except RuntimeError:
         return asyncio.run(run_async(graph, own_loop=True, **options))
+    # asyncio.run refuses a thread in which a loop runs: it gets one of its own, for which this one waits.
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(asyncio.run, run_async(graph, own_loop=True, **options)).result()
 
@@ -120,6 +121,7 @@ async def run_async(
                                max_steps=max_steps, flow=flow, transforms=transforms, notes=notes or {})
         else:
             raise UsageError("give a graph to run: a path, its text, or a Graph")
+        # Whatever can refuse the run comes before the journal is made: a refused run leaves no directory behind.
         check_agent(opened.program.graph, registry, agent)
         check_on_resume(opened.program.graph)
         if directory is not None and journal is None:
@@ -189,6 +191,7 @@ def _continue(driver: Driver, *, max_steps: int | None, again: bool) -> list[Vis
     """Bring a run that was interrupted, suspended or stopped back to work; return the places to run."""
     state = driver.state
     if state.status == "running":
+        # First: an interrupted place may fail below and be retried, and that visit must count against the new budget.
         if max_steps is not None and max_steps != state.max_steps:
             _apply(driver, Resumed(max_steps=max_steps))
         for place in [*state.in_flight.values()]:
@@ -208,6 +211,7 @@ def _has_budget(state: FlowState, max_steps: int | None) -> bool:
 def _restart_interrupted(driver: Driver, place: Visit) -> None:
     """Handle a place in flight whose process died: it continues where it was, or is retried, or has failed."""
     node = driver.program.graph.nodes[place.node]
+    # A question keeps its id, and so the answer that was given meanwhile; a child keeps its directory.
     if node.handler in RESUMABLE_TYPES and driver.registry.is_built_in(node.handler):
         return
     if driver.directory is not None and node.handler in ("tool", "codergen"):
@@ -216,6 +220,7 @@ def _restart_interrupted(driver: Driver, place: Visit) -> None:
         kill_leftovers(directory.root, place.node)
         if has_ended and driver.registry.is_built_in(node.handler):
             return
+    # `ask` is no event: `confirm_rerun` asks as the next attempt starts.
     policy = text(node.attrs, "on_resume", "rerun")
     if flag(node.attrs, "side_effecting") and policy == "fail":
         reason = f"{place.node} was interrupted, has side effects, and says on_resume=fail"
@@ -314,6 +319,8 @@ def write_start(directory: RunDirectory, journal: RunJournal, run_start: RunStar
                 durable: bool = False) -> None:
     """Write the first record of a run, its graph's text and its manifest."""
     journal.start = run_start
+    # Before the record that makes the directory a run (`RunDirectory.exists`): after a crash in between, the next start
+    # writes them again.
     atomic.write(directory.graph, run_start.graph.encode("utf-8", "surrogatepass"), durable=durable)
     manifest = {"run": run_start.run, "name": graph.id, "goal": text(graph.attrs, "goal", ""),
                 "source": run_start.source, "graph_hash": run_start.hash, "began_at": run_start.at,
@@ -345,6 +352,7 @@ def resume_run(journal: RunJournal, registry: Registry, given: GraphLike | None,
     recorded = recorded_run(journal.entries, journal.directory.journal)
     run_start = journal.start = recorded.start
     graph = parse(run_start.graph, run_start.source or "<graph>")
+    # The events of the journal name nodes and edges by what an older parser made of the text.
     if graph_digest(graph) != run_start.hash:
         raise Refused(f"{journal.directory.root}: this version of garrison reads the graph differently from the one "
                       "that started the run; start a new run")
@@ -374,10 +382,12 @@ def _change_graph(journal: RunJournal, run_start: RunStart, program: Program, st
         raise Refused(f"the changed graph {problem}; bring it back, or start a new run")
     state = FlowState.from_data(state.to_data())
     state.digest = program.digest
+    # An edge is known by its index, which means another one in the changed graph.
     state.in_flight = {key: replace(place, via=-1) for key, place in state.in_flight.items()}
     state.queue = [replace(move, via=-1) for move in state.queue]
     data = json.dumps(state.to_data(), ensure_ascii=False)
     run_start.graph, run_start.hash = dot_text, graph_digest(read_graph(dot_text)[0])
+    # The record before the file: graph.dot is derived, and a resume reads the journal alone.
     journal.append(GRAPH, {"graph": dot_text, "hash": run_start.hash, "state": data})
     atomic.write(journal.directory.graph, dot_text.encode())
     return state

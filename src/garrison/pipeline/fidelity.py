@@ -101,6 +101,7 @@ def upstream_of(program: Program, state: FlowState, place: Visit) -> Container[s
 
 def _known_values(state: FlowState, context: Mapping[str, object], upstream: Container[str]) -> Mapping[str, object]:
     """Return the context without the values that nodes wrote which are not upstream."""
+    # In the order of completion, so that the last writer of a key counts: if it is not upstream, its value is not told.
     writers: dict[str, str] = {}
     for name in state.completed:
         outcome = state.outcomes.get(name)

@@ -29,6 +29,7 @@ def build_grammar(name: str, start: str, transformer: Any) -> Lark:
     from lark import Lark
 
     text = Path(__file__).with_name(f"{name}.lark").read_text(encoding="utf-8")
+    # Without placeholders an optional part that is absent leaves no None among the parts: the transformers count them.
     return Lark(text, start=start, parser="lalr", lexer="contextual", transformer=transformer,
                 maybe_placeholders=False)
 
@@ -68,8 +69,10 @@ class Stop(NamedTuple):
 
 def stop_of(text: str, error: UnexpectedInput) -> Stop:
     """Return where Lark's `error` stopped on `text`."""
+    # Lark's lexer says what it could have read in `allowed`, its parser in `expected`; only the parser has a token.
     token = getattr(error, "token", None)
     offset = getattr(token, "start_pos", error.pos_in_stream)
+    # Lark gives the end of the text the position of the last token before it.
     if terminal(token) == "$END":
         offset = len(text)
     expected = getattr(error, "allowed", None) or getattr(error, "expected", None) or ()
@@ -254,6 +257,8 @@ def _unexpected(stop: Stop) -> Explanation | None:
     return stop.offset, f"{_found(stop)} is not expected here; {fix}"
 
 
+# Tried in this order: one that looks at more of the text comes before one that would explain its symptom; the last
+# explains whatever is left.
 _DOT_EXPLANATIONS: tuple[Callable[[Stop], Explanation | None], ...] = (
     _quote_of_an_earlier_line, _before_the_graph, _after_the_graph, _unclosed_text, _html, _list_left_open,
     _other_arrow, _missing_value, _unclosed_block, _unquoted_value, _undirected_edge, _dashed_id, _port,
@@ -336,6 +341,7 @@ def _open_items(stop: Stop) -> list[Any]:
     """Return the stack up to the comparison being read, whose value may have ( of its own, without a closed group."""
     operator = next((at for at, item in enumerate(stop.stack) if terminal(item) == "OPERATOR"), len(stop.stack))
     items = list(stop.stack[:operator])
+    # A group that is closed but not yet combined is the last three items: ( X ).
     return items[:-3] if items and terminal(items[-1]) == "RPAR" else items
 
 

@@ -126,6 +126,7 @@ class Node:
         if named:
             return str(named)
         shape = self.attrs.get("shape")
+        # Only without a shape: a node called `exit` that is drawn as a box is an ordinary one.
         if shape is None and self.id in _START_IDS:
             return "start"
         if shape is None and self.id in _EXIT_IDS:
@@ -181,6 +182,7 @@ class ContextView(ReadOnly[object]):
         value = super().__getitem__(key)
         if isinstance(value, (dict, list)) and key not in self._copied:
             value = copy_json(value)
+            # Past `_refuse`: the copy takes the place of the run's value in this view alone.
             dict.__setitem__(self, key, value)
             self._copied.add(key)
         return value
@@ -214,6 +216,7 @@ class ContextView(ReadOnly[object]):
 
 def copy_json(value: T) -> T:
     """Return a deep copy of JSON values."""
+    # copy.deepcopy would do, at several times the cost (a memo, a dispatch table), for every branch and every call.
     kind = type(value)
     if kind is dict:
         return {key: copy_json(item) for key, item in value.items()}  # type: ignore[attr-defined,return-value]
@@ -280,6 +283,7 @@ def reachable(starts: Iterable[str], neighbours: Mapping[str, Iterable[str]],
 def find_cycle(graph: Graph) -> list[str]:
     """Return the nodes of one cycle in the direction of its edges, the first repeated at the end; [] without one."""
     try:
+        # CycleError lists each node before one that it is a predecessor of, which is the direction of the edges.
         TopologicalSorter(graph.predecessors()).prepare()
     except CycleError as error:
         return list(error.args[1])
@@ -322,6 +326,7 @@ def number(attrs: Mapping[str, str], key: str, default: object = None) -> object
     if not value:
         return default
     bare = value.strip()
+    # Longer ones become floats: int() of more than 4,300 digits raises ValueError since Python 3.11.
     if _INTEGER.match(bare) and len(bare) < 20:
         return int(bare)
     try:

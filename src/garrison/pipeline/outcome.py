@@ -105,8 +105,10 @@ class Outcome(Record):
         if status is None:
             raise UsageError(f"{self.status!r:.60} is not a status; write {', '.join(STATUSES)}")
         if status != self.status:
+            # The struct is frozen, and here, before anybody has seen it, is the one place that may correct it.
             msgspec.structs.force_setattr(self, "status", status)
         if type(self.suggested_next_ids) is not tuple:
+            # tuple("ship") would be its four letters.
             ids = self.suggested_next_ids
             msgspec.structs.force_setattr(self, "suggested_next_ids", (ids,) if isinstance(ids, str) else tuple(ids))
 
@@ -158,6 +160,8 @@ def check_json(values: Mapping[str, object], owner: str = "context") -> dict[str
         if value is None or type(value) in (str, bool, int):
             continue
         try:
+            # Compared after a round trip, not by type: a tuple comes back as a list, the key 1 as "1". A resumed run
+            # would see another value than one that was not interrupted.
             copies[key] = json.loads(json.dumps(value, allow_nan=False))
             is_same = copies[key] == value
         except (TypeError, ValueError, RecursionError):
@@ -209,6 +213,7 @@ def from_status_file(data: Mapping[str, object], asked: Container[str] | None) -
 
     `status` and `preferred_label` are read as well. Raise UsageError for data that is not a status report.
     """
+    # Agents write either; `outcome` is the specification's, and a null there does not hide the other.
     word = data["status"] if data.get("outcome") is None and "status" in data else data.get("outcome")
     if not isinstance(word, str) or not word.strip():
         raise UsageError('a status needs "outcome": one of ' + ", ".join(STATUSES))

@@ -41,6 +41,7 @@ _TOO_LONG = f"more than {MAX_BYTES // 2**20} MiB of text; split the pipeline"
 def parse(text: str, source: str = "<graph>") -> Graph:
     """Return the graph in `text`; raise DialectError with line and column for any other text. `source` names it."""
     text = text.removeprefix("\ufeff")
+    # Characters first: a text of gigabytes is refused without encoding it. A program may pass lone surrogates.
     if len(text) > MAX_BYTES or len(text.encode("utf-8", "surrogatepass")) > MAX_BYTES:
         raise DialectError(source, 1, 1, _TOO_LONG)
     id_, statements = _read_plain(text) or read_by_grammar(text, source)
@@ -65,6 +66,7 @@ def parse_file(path: Path | str) -> Graph:
     path = Path(path)
     try:
         with path.open("rb") as file:
+            # One byte more than is allowed is enough to refuse a file of any size, /dev/zero included.
             raw = file.read(MAX_BYTES + 1)
     except FileNotFoundError:
         raise NotFound(f"no pipeline {path}; give the path of a .dot file") from None
@@ -85,11 +87,14 @@ def parse_bytes(raw: bytes, source: str) -> Graph:
                            "UTF-8") from None
 
 
+# Atomic groups (Python 3.11) keep these linear: by backtracking into comments and strings, a text that fits nowhere
+# would cost quadratic time. What a pattern here takes in must mean the same to the grammar (tests/dialect_fuzzer.py).
 _REST = r"(?>(?:\s+|//[^\n]*|\#[^\n]*|/\*(?:[^*]|\*(?!/))*\*/)*)"
 _STRING = r'"[^"\\]*(?:\\.[^"\\]*)*"'
 _PLAIN_ID = rf"(?>(?!(?i:graph|node|edge|subgraph|digraph)(?![\w.]))[^\W\d]\w*|{_STRING})"
 _KEY = rf"(?>[^\W\d]\w*(?:\.\w+)*|{_STRING})"
 _VALUE = rf"(?>{_STRING}|-?[\w.](?:[\w.:]|-(?![->]))*)"
+# What may follow a statement without brackets. Anything else (`[`, `->`, `+`) may belong to it: the grammar decides.
 _NEXT = rf"(?={_REST}[;}}\w\"])"
 _ATTRIBUTES = rf"{_REST}\[{_REST}(?:{_KEY}{_REST}={_REST}{_VALUE}{_REST}(?:[,;]|(?=[\]\w\"])){_REST})*\]"
 _HEAD = re.compile(rf"{_REST}(?i:digraph)(?![\w.]){_REST}({_PLAIN_ID})?{_REST}\{{", re.DOTALL)
@@ -123,6 +128,7 @@ def _read_plain(text: str) -> tuple[PlacedText | None, list[Statement]] | None:
         else:
             blocks.pop()
         offset = found.end()
+    # `_BLOCK` takes a `;` after any brace, which the grammar refuses after the last one.
     if text[offset - 1] == ";" or _AFTER.match(text, offset) is None:
         return None
     return plain.value(head, 1) if head[1] else None, graph.statements
@@ -132,6 +138,7 @@ class _PlainText:
     """Text of which each statement is found by a regular expression, with positions of its values."""
 
     def __init__(self, text: str) -> None:
+        # Once: counting the lines up to each value would be quadratic in the length of the text.
         self.text, self._newlines = text, [found.start() for found in re.finditer("\n", text)]
 
     def at(self, offset: int) -> tuple[int, int]:
@@ -158,6 +165,7 @@ class _PlainText:
         return NodeStatement(ends[0], attributes) if len(ends) == 1 else EdgeStatement([*ends], attributes)
 
     def _each(self, pattern: re.Pattern[str], start: int, end: int) -> Iterator[re.Match[str]]:
+        # A group that did not take part in the match spans (-1, -1).
         while end > 0 and (found := pattern.match(self.text, start, end)) is not None:  # a search would find comments
             yield found
             start = found.end()
@@ -230,6 +238,7 @@ class _Statements:
 
 MAX_NODES = 20_000
 MAX_EDGES = 200_000
+# The grammar reads any depth without recursion; `_Builder.enter` recurses, so the depth is bounded here.
 MAX_DEPTH = 64
 
 Attributes = dict[str, str]
@@ -355,8 +364,10 @@ class _Builder:
                 sets.append(([str(end)], end.line, end.column))
         merged = {**scope.edge, **attrs}
         for (sources, line, column), (targets, _, _) in pairwise(sets):
+            # Before they are made: two sets of 10,000 nodes would be 100 million edges.
             if len(self.edges) + len(sources) * len(targets) > MAX_EDGES:
                 raise DialectError(self.source, line, column, f"more than {MAX_EDGES} edges; split the pipeline")
+            # All of them share one mapping, which nothing changes from here on.
             self.edges += [Edge(a, b, merged, line, column) for a in sources for b in targets]
 
     def nodes(self) -> dict[str, Node]:

@@ -172,6 +172,7 @@ def plan_run(graph: Graph, *, max_steps: int | None = None, load: Loader = load_
     if problems:
         others = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         raise Refused(problems[0].with_more(others))
+    # A run keeps the graph as it is written: what is changed in it later is prepared again, as a whole.
     written, graph = graph, prepare(graph)
     goal, steps = text(graph.attrs, "goal", ""), next_steps(graph)
     program = compile_graph(graph, max_steps=max_steps)
@@ -233,6 +234,7 @@ def _with_candidates(graph: Graph, tasks: Mapping[str, PlannedTask]) -> dict[str
         agents: list[str | None] = [*agents_of(task.attrs)] or [task.agent]
         found[task.node] = replace(task, agent=agents[0])  # its own attempts need none, and no other is checked for it
         for place, name in enumerate((*best.names, *filter(None, [best.judge_node])) if best is not None else ()):
+            # Names become branches and folders, and there are file systems on which case does not count.
             if len(name) > MAX_NAME or name.lower() in {each.lower() for each in (*graph.nodes, *found)}:
                 problem = f"more than {MAX_NAME} characters" if len(name) > MAX_NAME else "the name of another node"
                 raise Refused(graph.message_at(graph.nodes[task.node].line, graph.nodes[task.node].column, (
@@ -258,6 +260,8 @@ def is_task(handler: str) -> bool:
 def _call_of_handler(node: Node, goal: str) -> str:
     """Return the command that calls an installed package's handler for a node (`handlers.installed`)."""
     body = {"id": node.id, "attrs": {str(name): str(value) for name, value in node.attrs.items()}, "goal": goal}
+    # -P (Python 3.11): without it -m puts the current folder first on the path. That is the worktree, in which an agent
+    # could leave a module named as one of ours.
     return shlex.join([sys.executable, "-P", "-m", "garrison.pipeline.handlers.installed", node.handler,
                        json.dumps(body, ensure_ascii=False)])
 

@@ -29,6 +29,7 @@ SINGLE_SELECT, MULTI_SELECT, FREE_TEXT, CONFIRM = "single_select", "multi_select
 KINDS = (SINGLE_SELECT, MULTI_SELECT, FREE_TEXT, CONFIRM)
 
 
+# By identity, since the user may well answer "timeout": as text that is an answer like any other.
 class _Special(str):
     """A result of asking that is not an answer; compared by identity."""
 
@@ -121,6 +122,7 @@ def options_of(labels: Iterable[tuple[str, str]]) -> tuple[Option, ...]:
     target.
     """
     pairs = [(accelerator(label), label, target) for label, target in labels]
+    # Keys that the graph gives are taken first: a later edge's own accelerator must not lose against a first letter.
     used_keys = {key.casefold() for (key, _), _, _ in pairs if key}
     options = []
     for number, ((written, rest), label, target) in enumerate(pairs, 1):
@@ -255,6 +257,7 @@ class Console:
     blocking = True
 
     def __init__(self) -> None:
+        # Gates of parallel branches ask from threads of their own; two prompts at once would each get half of a line.
         self._terminal = threading.Lock()
 
     def ask(self, question: Question) -> Answer:
@@ -265,6 +268,7 @@ class Console:
             while True:
                 print("\n".join(lines), file=sys.stderr)
                 line = self._read("answer: ")
+                # Asked here, where the terminal is: other ways to answer refuse an irreversible option, or have --yes.
                 labels = question.irreversible_labels(line)
                 if not labels or self._read(f"{labels} cannot be taken back. Answer with it? [y/N]: "
                                             ).strip().casefold() in _YES:
@@ -437,6 +441,7 @@ def answered(question: Question, answer: str) -> Outcome:
     first = options[0]
     updates |= {"human.gate.selected": first.key if len(options) == 1 else [option.key for option in options],
                 "human.gate.label": first.label}
+    # Two edges may have one label, which would always lead to the first of them: then the target decides alone.
     same_label = sum(option.label.casefold() == first.label.casefold() for option in question.options)
     return Outcome(SUCCESS, preferred_label=first.label if first.written and same_label == 1 else "",
                    suggested_next_ids=(first.target,) if first.target else (), context_updates=updates)

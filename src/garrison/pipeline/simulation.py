@@ -61,6 +61,7 @@ def simulated_outcome(call: Call, outcomes: SimulatedOutcomes, labels: Mapping[s
 
 def _earlier_attempts(call: Call, status: str) -> int:
     """Return how many attempts of the node have already ended as `status`, if none ended otherwise."""
+    # A visit that ended in a failure used up all its attempts, so a finished visit stands for that many of them.
     per_visit = retry_policy_of(call.attrs, call.graph.attrs).attempts if status in (FAIL, RETRY) else 1
     return call.finished_visits() * per_visit + call.place.failed
 

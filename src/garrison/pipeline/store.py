@@ -54,6 +54,7 @@ if TYPE_CHECKING:
 BEGUN, FLOW, GRAPH, SNAPSHOT = "begun", "flow", "graph", "snapshot"
 """Kinds of records: how the run started, one flow event, a changed graph, a compacted journal."""
 
+# Folders of the run itself. A node of such a name, or with a dot (`journal.jsonl`), gets another one than its own.
 _RESERVED = frozenset({"artifacts", "answers", "signals", "children", "blobs", "attempts"})
 _PLAIN_NAME = re.compile(r"[\w -][\w. -]{0,99}\Z")
 
@@ -75,6 +76,7 @@ class RunDirectory:
         """Return whether a run was started here; a torn first record does not count."""
         try:
             with self.journal.open("rb") as file:
+                # A first line without its end was not written whole: the process died before anything followed from it.
                 return b"\n" in file.read(1 << 20)
         except (FileNotFoundError, NotADirectoryError):
             return False
@@ -122,6 +124,7 @@ class RunDirectory:
             return None
         answer = raw.decode(errors="replace").strip()
         if question.rejection(answer):
+            # Kept for the user to see, but out of the way: read again, it would be rejected for ever.
             path.replace(path.with_name(f"{path.name}.refused"))
         return answer
 
@@ -133,6 +136,8 @@ class RunDirectory:
 
     def take_signal(self, name: str, place: str) -> object:
         """Return the value of a signal and keep it for `place`, which may ask again; None if it has not arrived."""
+        # The rename claims the signal: two visits cannot take it both, and one that died right after it finds the
+        # signal under its own name.
         taken = self._signal(name).with_name(f"{quote(name, safe='')}@{quote(place, safe='#')}")
         if not taken.exists():
             try:
@@ -236,6 +241,7 @@ def recorded_run(entries: list[Entry], path: Path) -> RecordedRun:
 
 def _active_seconds(entries: list[Entry]) -> float:
     """Add up the time between the first and the last record of each writer; a time limit resets the sum."""
+    # A writer is a process (`epoch`): the time between two of them, when nobody drove the run, does not count.
     total, epoch, first, last = 0.0, -1, 0.0, 0.0
     for entry in entries:
         at = _timestamp(entry.at)
@@ -265,6 +271,7 @@ class RunJournal:
             raise Refused(f"another process runs {directory.root} now; wait for it, or end it first")
         self._lock = lock
         try:
+            # Under the lock: opening cuts a torn tail, which may be a record that another process is just writing.
             self._writer = Writer(directory.journal, f"pipeline#{os.getpid()}")
         except BaseException:
             lock.release()
@@ -291,6 +298,7 @@ class RunJournal:
         """Replace a long journal by one snapshot of the state."""
         if self._since_snapshot < SNAPSHOT_EVERY or self.start is None:
             return
+        # The new journal replaces the old one by a rename: a crash leaves either, and both lead to the same state.
         here("pipeline:compact.before")
         self._writer.compact({"begun": _to_json(self.start.to_data()), "state": _to_json(state())}, self._now())
         self._since_snapshot = 0
@@ -431,6 +439,7 @@ def first_asked_at(folder: Path | None, question: Question) -> float:
     path = folder / "question.json"
     try:
         stored = json.loads(path.read_text(encoding="utf-8"))
+        # Another id is that of an earlier visit, whose time limit is not this one's.
         if stored["id"] == question.id:
             return float(stored["asked_at"])
     except (OSError, ValueError, KeyError, TypeError):
@@ -458,6 +467,7 @@ def open_questions(run: RunDirectory) -> dict[str, OpenQuestion]:
     for place in checkpoint["in_flight"] if checkpoint is not None else ():
         raw = atomic.read(Path(place.get("folder") or run.node(place["node"])) / "question.json")
         body = json.loads(raw) if raw else None
+        # The second form is that of `confirm_rerun`; any other file is of an earlier visit, and settled.
         if body and body["id"] in (place["id"], f"{place['id']}@{place['attempt']}") and body["options"]:
             question = from_data(Question, body)
             questions[place["node"]] = OpenQuestion(run, question, body,
@@ -607,6 +617,7 @@ class EventSink:
             return
         event = Event(kind, self.run, self._now(), node, data)
         if self._descriptor >= 0:
+            # As text at once: the handler may change what it passed before this is written.
             self._pending.append(_event_json(event.to_data()))
         if self._listener is not None:
             self._notify(event)

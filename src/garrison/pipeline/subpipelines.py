@@ -86,6 +86,7 @@ def inner_name(name: str, node: str) -> str:
 
 # ---- contexts --------------------------------------------------------------------------------------------------------
 
+# What describes one run, not the work: a child has its own goal, sessions and retry counts.
 _OWN_PREFIXES = ("graph.", "internal.", "stack.")
 
 

@@ -119,6 +119,7 @@ def _ranks(nodes: Mapping[str, Size], links: Sequence[Link]) -> dict[str, int]:
     state: dict[str, int] = {}
     kept: dict[str, list[str]] = {name: [] for name in nodes}
     for root in nodes:
+        # By hand rather than by recursion, which ends at a chain of a thousand nodes.
         stack = [(root, iter(after[root]))] if root not in state else []
         state.setdefault(root, 1)
         while stack:
@@ -173,6 +174,8 @@ def _order(layers: Sequence[list[_Place]]) -> None:
             place.x = float(number)
     for sweep in range(SWEEPS):
         for layer in layers if sweep % 2 == 0 else reversed(layers):
+            # The barycentre heuristic for layered drawings (Sugiyama); a fixed number of sweeps is good enough, and
+            # ends.
             wanted = {id(place): _mean(place.up if sweep % 2 == 0 else place.down, place.x) for place in layer}
             layer.sort(key=lambda place: wanted[id(place)])
             for number, place in enumerate(layer):
@@ -194,6 +197,8 @@ def _move(layers: Sequence[list[_Place]]) -> None:
 
 def _spread(layer: Sequence[_Place], wanted: Sequence[float]) -> None:
     """Place a layer in its order: each as near to where it is wanted as the others allow, on the whole."""
+    # Pool adjacent violators: places that would overlap become one block, at the mean of what its members want. That is
+    # the least sum of squared moves, in linear time.
     groups: list[tuple[float, int, float]] = []  # sum of what its places want of its begin, their number, its length
     offsets: list[list[float]] = []
     for place, want in zip(layer, wanted, strict=True):

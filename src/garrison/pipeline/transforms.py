@@ -44,6 +44,7 @@ ENTRY_POINTS = "garrison.transforms"
 EXPANDED = ("prompt", "label", "human.prompt")
 """Attributes of a node in which variables are expanded: texts for agents and people, not commands for a shell."""
 
+# The backslash is part of the match, so that what it protects is passed over and left as it is.
 _VARIABLE = re.compile(r"\\?\$(?:\{([A-Za-z_][\w.]*)\}|([A-Za-z_]\w*(?:\.\w+)*))", re.ASCII)
 
 
@@ -76,8 +77,10 @@ def apply_stylesheet(graph: Graph) -> Graph:
     sheet = Stylesheet(rules)
 
     def style(node: Node) -> Node:
+        # An empty attribute counts as absent, as for every reader: it must not hide the sheet's.
         own = {key: value for key, value in node.attrs.items() if value}
         attrs = {**fallback, **sheet.of(node), **own}
+        # The node's own values win, so equal keys mean that nothing was added.
         return node if attrs.keys() == own.keys() else replace(node, attrs=attrs)
 
     return _map_nodes(graph, style)
@@ -115,6 +118,7 @@ def expand(template: str, values: Mapping[str, object]) -> str:
     """
     if "$" not in template:
         return template
+    # In one pass: a value that contains a variable's name (an agent's output, say) is not expanded again.
     return _VARIABLE.sub(lambda match: _replacement(match, values), template)
 
 

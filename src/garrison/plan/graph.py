@@ -109,6 +109,7 @@ def _task(node: Node, needs: tuple[Need, ...]) -> ProposedTask:
         node.id, node.label, "", needs, tuple(text(attrs, "files", "").replace(",", " ").split()),
         text(attrs, "x_done_when", ""), text(attrs, "acceptance", ""), text(attrs, "agent", ""),
         None if amount is None else float(amount), text(attrs, "x_reason", ""), text(attrs, "x_replaces", ""))
+    # What `_node` appended is taken off again, or every mending would append it once more.
     return replace(made, prompt=text(attrs, "prompt", "").removesuffix(_told(made)))
 
 
@@ -121,6 +122,7 @@ def list_open(graph: Graph) -> list[Node]:
 def share_budget(graph: Graph, usd: float) -> Graph:
     """Return a graph whose open nodes may spend these US dollars together, each the same share at most."""
     nodes = list_open(graph)
+    # Rounded down: together they must not come to more than was approved.
     share = amount(math.floor(usd / max(len(nodes), 1) * 10_000) / 10_000)
     return replace(graph, nodes={**graph.nodes, **{
         node.id: replace(node, attrs={**node.attrs, "budget": share}) for node in nodes}})
@@ -152,6 +154,7 @@ def mend(graph: Graph, proposal: ProposedPlan, past: Past) -> Graph:
     for task in proposal.tasks:
         if task.name not in needed:
             last.setdefault(task.replaces, []).append(task.name)
+    # Edges into what failed, and out of it, are dropped here; the loops below lead them to the successors.
     edges = [edge for edge in graph.edges if edge.source in {start.id, *old} and edge.target in old]
     edges += [replace(edge, source=name) for edge in graph.edges
               if edge.target in old and edge.source in past.failed for name in last.get(edge.source, ())]

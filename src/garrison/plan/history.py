@@ -51,6 +51,7 @@ def read_history(runtime: Runtime, repo: str) -> Mapping[str, AgentHistory]:
                 seconds.setdefault(agent, []).append(took)
                 if node in spent:
                     usd.setdefault(agent, []).append(spent[node])
+            # Only runs that could be read count, or twenty damaged ones would hide the history.
             looked += 1
         if looked == RUNS:
             break

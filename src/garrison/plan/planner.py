@@ -74,6 +74,7 @@ class Planner:
                     self._report(f"the plan goes back ({number + 1} of {TRIES}): {'; '.join(reasons)[:300]}")
                     continue
                 weaknesses = find_weaknesses(proposal, past)
+                # Once, and never with the last try: a weak plan is usable, and the user is warned of it.
                 if weaknesses and not weak and number + 1 < TRIES:
                     weak, reasons = True, weaknesses
                     self._report(f"the plan goes back once: {'; '.join(weaknesses)[:300]}")
@@ -93,6 +94,7 @@ class Planner:
 
     def _ask(self, reader: RepositoryReader, request: str, reasons: list[str], refused: int) -> str:
         """Have the planner answer once; return what it says, wherever it says it. Refused if it could not work."""
+        # Before the attempt: one that is killed keeps its folder and its costs, and the next one has another number.
         self.plan = self.plans.write(replace(self.plan, tries=self.plan.tries + 1))
         plan = self.plan
         folder = atomic.make_directory(self.folder / PLANNER / str(plan.tries))

@@ -33,9 +33,11 @@ MAX_TITLE, MAX_TEXT, MAX_FILES, MAX_QUESTIONS = 120, 20_000, 50, 10
 """Characters of a title and of any other text; files of a task; questions of a proposal."""
 LEAST, MOST = 0.0001, 1e6
 """US dollars that a task may ask for."""
+# Each `{` may begin an object, and each try may read to the end: text that is all braces would cost quadratic time.
 _MAX_TRIES = 400
 _NO_FILE = re.compile(r"[\s,\x00-\x1f\x7f]")
 """Characters that a name in the attribute `files` cannot have."""
+# Control characters, and those that reorder a line: what the user approves has to be what they see.
 _UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
@@ -117,6 +119,7 @@ class PlanRules(Value):
                         "be run")
             changes["command"] = ""
         most = self.budgets.get("" if "agent" in changes else task.agent)
+        # Written so that NaN, which is not less or more than anything, is left out as well.
         if task.budget is not None and not LEAST <= task.budget <= (MOST if most is None else most):
             told.append(f"{task.name}: the budget {task.budget:g} was left out; its agent has "
                         f"{'none' if most is None else f'${most:g}'}")
@@ -143,6 +146,7 @@ def _last_object(answer: str) -> dict[str, object] | None:
     for number, found in enumerate(re.finditer(r"\{", answer)):
         if number == _MAX_TRIES:
             break
+        # Within the object that was read last.
         if found.start() < end:
             continue
         try:
@@ -247,6 +251,7 @@ def find_weaknesses(proposal: ProposedPlan, past: Past = NO_PAST) -> list[str]:
     tasks = proposal.tasks
     before = _all_before(tasks)
     found = []
+    # A chain of n tasks has 0, 1, 2 … n - 1 tasks before its members, and no other plan has.
     if not past.names and len(tasks) > 1 and all(
             len(before[task.name]) == number for number, task in enumerate(sorted(
                 tasks, key=lambda each: len(before[each.name])))):

@@ -149,6 +149,7 @@ def find_change(runtime: Runtime, run: str, node: str, attempt: int | None = Non
 def change_of_entry(git: Git, entry: MergeEntry) -> CommitRange:
     """Return the commits of a merge entry: what the target had not before."""
     base = _base(git, entry.target, entry.oid) or entry.oid
+    # The target contains the commit by now, so that its merge base with it is the commit itself.
     if base == entry.oid and entry.base:  # it has landed
         base = git.merge_base(entry.base, entry.oid) or entry.base
     return CommitRange(entry.run, entry.node, entry.attempt, base, entry.oid, entry.target, entry.oid, entry.landing,
@@ -175,6 +176,7 @@ def _unqueued_head(runtime: Runtime, launch: Launch, git: Git, node: str, attemp
         return tip, tip
     head = git.head(worktree) or tip
     with suppress(GarrisonError, OSError):
+        # The fixed date gives equal work an equal commit: a page that looks again makes one object, not hundreds.
         return head, git.create_snapshot(worktree, "what is not committed", timeout=_SNAPSHOT_SECONDS,
                                          when="@0 +0000")
     return head, head
@@ -257,6 +259,7 @@ def _comments_on(runtime: Runtime, git: Git, entry: MergeEntry,
 
 def read_commits(git: Git, span: str) -> list[CommitLine]:
     """Return the last commits of a range, oldest first."""
+    # log.showSignature would run gpg for every commit, and put what it says between the fields.
     output = git.run("log", "-z", "--no-show-signature", "--no-color", "--encoding=UTF-8",
                      "--format=tformat:%H%x01%s%x01%an%x01%aI", f"-n{COMMITS}", span, "--").out
     lines = []
@@ -270,6 +273,7 @@ def read_commits(git: Git, span: str) -> list[CommitLine]:
 def _conflicts(git: Git, entry: MergeEntry | None) -> list[ConflictedFile]:
     if entry is None or entry.status != "conflict":
         return []
+    # The tip that it met: against today's the conflict may be another one, or none.
     tip = entry.base or git.branch_tip(entry.target)
     try:
         return read_conflicts(git, tip, entry.oid) if tip else []
@@ -384,6 +388,7 @@ def read_conflicts(git: Git, ours: str, theirs: str) -> list[ConflictedFile]:
         extra = {"GIT_OBJECT_DIRECTORY": folder, "GIT_ALTERNATE_OBJECT_DIRECTORIES": str(git.common / "objects")}
         answer = git.run("merge-tree", "--write-tree", "-z", "--name-only", "--no-messages", ours, theirs, check=False,
                          extra=extra, timeout=SECONDS)
+        # 1 means conflicts. The merge's objects go to a folder that is removed, with the repository's as alternates.
         if answer.code not in (0, 1):
             raise GitError(("merge-tree",), answer.code, answer.err)
         tree, *names = [part for part in answer.out.split("\0") if part]
@@ -414,6 +419,7 @@ def conflict_lines(text: str) -> list[ConflictLine]:
     """Return the conflicts of a file with markers, each with a few lines around it. Pure."""
     rows = [_parse(row) for row in text.removesuffix("\n").split("\n")]
     sides, side = [], "both"
+    # A side may contain lines that look like markers, say the manual of a merge tool: only their order tells.
     for marker in (marker for marker, _ in rows):
         if marker == _BEGIN and side == "both":
             side = "ours"
@@ -506,6 +512,7 @@ def choose_judged(entries: Sequence[MergeEntry], attempt: int | None = None, com
     queued since the person looked, and must not land unseen. Refused otherwise. Pure.
     """
     entry = choose_shown(entries, attempt, commit)
+    # Superseded ones count: the user may have looked at one of them.
     reviewed = [each for each in entries if each.approval]
     if attempt is None and not commit and len(reviewed) > 1:
         raise Refused(f"say which attempt of {entry.node} you have seen: --attempt N; there {_list_attempts(reviewed)}")

@@ -53,6 +53,7 @@ def find_file(git: Git, change: CommitRange, files: Sequence[FileChange], path: 
     found = next((file for file in files if path in (file.path, file.old_path)), None)
     if found is not None:
         return found
+    # Literal: the path comes from a browser, and `:(glob)*` is a pattern to git.
     listed = git.run("--literal-pathspecs", "ls-tree", "-z", change.head, "--", path, check=False).out.split("\0")[0]
     facts, _, name = listed.partition("\t")
     if name != path or facts.split(" ")[1:2] != ["blob"]:
@@ -170,6 +171,7 @@ def show_comments(git: Git, change: CommitRange, comments: Sequence[ReviewCommen
     Args:
         answers: what the agent of the following attempt wrote, by `comment_id`.
     """
+    # By the older name: a comment stays with a file that the next attempt renamed.
     now = {file.old_path or file.path: file for file in changed_files(git, change.head, following.head)} \
         if following is not None and comments else {}
     before = {file.path: file for file in changed_files(git, change.base, change.head)} if comments else {}

@@ -39,6 +39,7 @@ SECONDS = 20.0
 """Time limit of a call of git."""
 _NUL_WITHIN = 8000
 """Characters within which git looks for a NUL to tell data from text."""
+# GIT_CONFIG_PARAMETERS is how git hands its `-c` options down to the programs that it starts.
 SUMMARISE_BIG_FILES = {"GIT_CONFIG_PARAMETERS": f"'core.bigfilethreshold={BIG_FILE}'"}
 """Variable by which git compares no larger file line by line."""
 _RANGE = re.compile(r"@@ -(\d+)(?:,(\d+))? \+\d+(?:,(\d+))? @@")
@@ -134,6 +135,7 @@ def parse_changes(output: str) -> list[FileChange]:
         if part.startswith(":"):
             raw.append(_parse_raw(part, parts))
         elif part:
+            # First all raw lines, then all counts, in one order; a name may have tabs and line feeds.
             added, removed, name = part.split("\t", 2)
             if not name:  # a rename: both names follow
                 next(parts, ""), next(parts, "")
@@ -210,6 +212,7 @@ def changed_ranges(git: Git, old: str, new: str) -> list[range]:
     """
     if old == new:
         return []
+    # Nothing to compare with, or too much: every comment on it counts as outdated rather than as untouched.
     if is_absent(new) or max(_size(git, old), _size(git, new)) > BIGGEST_FILE:
         return [range(1, sys.maxsize)]
     output = git.run("diff", "--no-color", "--text", "-U0", "-O/dev/null", old, new, "--", timeout=SECONDS).out
@@ -239,6 +242,7 @@ def parse_hunks(output: str) -> Iterator[DiffLine]:
     """Yield the lines of a diff of one file. Pure."""
     old = new = 0
     for row in _split(output):
+        # Every line of the content begins with a sign: what looks like a header behind one is content.
         if (hunk := _HUNK.fullmatch(row)) is not None and not (old and row[:1] in " +-"):
             old, new = int(hunk[1]), int(hunk[2])
             yield _line("@", 0, 0, row)

@@ -160,6 +160,7 @@ class EventLog:
         if stamp is not None:  # taken before reading: later appends are read next time
             self._stamps[str(path)] = stamp
         entries = [*entries, *self._unrecorded.pop(path, ())]
+        # The journal was compacted since the last read: what came between is in the archived parts.
         if archived and entries and entries[0].kind == "snapshot" and entries[0].seq > known:
             return [*self._archived_entries(path, known, entries[0]), *entries]
         return entries
@@ -225,6 +226,7 @@ class EventLog:
 
     def _queue_event(self, record: StoredRecord) -> LoggedEvent | None:
         entry = record.entry
+        # A record may be about several entries (a candidate of many branches): the first of this run's names it.
         names = entry.data.get("entries") or [str(entry.data.get("entry", ""))]
         if entry.kind == "enq" and entry.data.get("run") == self.run:
             self._merge_entries[names[0]] = entry.data["node"]

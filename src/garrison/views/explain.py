@@ -102,6 +102,7 @@ def _merge_lines(events: Sequence[LoggedEvent]) -> list[ExplainedLine]:
         elif at is not None and decision is not None and _RECORD_OF_ACTION[decision.basis["act"]] == event.kind:
             line = replace(line, observed=decision.observed, rule=decision.rule, same=decision.same,
                            basis=decision.basis)
+            # The effect takes the decision's place: "decided to start it" and "started" are one event to a reader.
             lines[at] = None
             del open_decisions[event.by]
         elif event.kind == "verdict":
@@ -154,6 +155,7 @@ def in_users_words(record: Any) -> str | None:
     who, attempt = _PROCESSES.get(role, role), record.attempt if role in NODE_ROLES else 0
     if isinstance(record, ChildDied):
         return _with_reason(f"{who} died{f' in attempt {attempt}' if attempt else ''}", record.why)
+    # After an orderly end it is the next step of the work, not a recovery.
     if not record.is_respawn or record.follows == Follows.END:
         return None
     return f"{who} continues attempt {attempt} from the work that was done" if attempt else f"{who} was started again"

@@ -68,6 +68,7 @@ def limits(launch: Launch, timing: Timing, used: Used) -> list[Limit]:
 
 def _nested_limits(launch: Launch, policy: Policy, used: Used) -> Iterator[Limit]:
     recent = {full: weigh_recent(deaths, used.now, used.boot_id, policy) for full, deaths in used.deaths.items()}
+    # `life` is the word of `status --json` for an incarnation, which scripts read.
     yield Limit("life", policy.intensity, "deaths",
                 f"deaths in {format_duration(policy.window)}; the first restart at once, then {policy.base:g} s × 2ⁿ, "
                 f"at most {format_duration(policy.cap)}", _positive(recent), "GARRISON_RESTART_WINDOW", policy.window)

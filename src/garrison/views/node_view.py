@@ -171,6 +171,7 @@ class RecordReader:
         if (stamp := file_stamp(path)) is None:
             return None
         loaded = self._loaded.get(path)
+        # Parsed once a change: a page looks at hundreds of records every second, of which a few have changed.
         if loaded is None or loaded[0] != stamp:
             loaded = self._loaded[path] = (stamp, load())
         return cast("T", loaded[1])  # what the same caller loads of this path
@@ -210,6 +211,7 @@ class NodeReader:
 
     @cached_property
     def _full_disk(self) -> str:
+        # With a full disk nothing is recorded any more, so no record says why everything stands still.
         folders = (self.observer.store.home, *(Path(place) for place in (self.launch.trees, self.launch.repo) if place))
         return next((str(folder) for folder in folders if machine.is_full(folder)), "")
 
@@ -423,6 +425,7 @@ class NodeReader:
         try:
             if task is None or not has_terminal(task.agent, self.observer.store.home):
                 return 0.0
+            # The terminal is logged there, so that its silence is the age of the file.
             shown = (self.files.attempt(name, node.attempt) / "output.log").stat().st_mtime
         except (GarrisonError, OSError):
             return 0.0
@@ -607,6 +610,7 @@ def state_word(place: str, runner: ProcessView | None, agent: ProcessView | None
     processes do; while it lands, the word for its `landing`."""
     if place == "landing":
         return landing or LandingWord.QUEUED
+    # A node that is over stays so, whatever its parked or dead processes look like.
     is_over = place in ("landed", LandingWord.NO_CHANGE, LandingWord.KEPT, LandingWord.UNDONE, "failed")
     if not is_over and "parked" in (runner and runner.status, agent and agent.status):
         return "parked"

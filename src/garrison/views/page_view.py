@@ -425,6 +425,7 @@ class PageModel:
         A record that cannot be shown is listed in `problems`; the others are still shown.
         """
         problems = len(self.model.problems)
+        # The processes as observed may be those before this record; until the next observation the journal counts.
         self._is_observed = self._is_observed and record.journal != GUARDIAN
         lifecycle = self.model.apply(record)
         if len(self.model.problems) == problems:
@@ -620,12 +621,14 @@ class PageModel:
     def _is_minor(self, event: Any) -> bool:
         """Return whether a record reports what garrison does by the way: nothing was lost, and nobody has to know."""
         if isinstance(event, PullRequestChanged):  # some note down a commit or a number alone
+            # Compared with what was told last, since each record has the whole state of the pull request.
             before, self._pull = self._pull, (event.state, event.reason)
             return event.state == PullRequestState.PUSHING or self._pull == before
         return isinstance(event, WorkSaved)
 
     def _append(self, entries: list[E], added: list[E], most: int) -> None:
         entries += added
+        # Sorted and cut once in `most` records, not at each.
         if len(entries) > 2 * most and not self.keeps_all:
             entries[:] = latest_entries(entries, most)
 

@@ -94,6 +94,7 @@ def _would_send(runtime: Runtime, launch: Launch, node: str, folder: Path) -> li
     task = run_records.load(Task, folder / "task.json") or _next_task(runtime, launch, node)
     worktree = worktree_path(launch, node)
     git = Git(Path(launch.repo), home=runtime.home)
+    # Without copying the log that the agent is to read: looking at a prompt changes nothing.
     briefer = Briefer(runtime, launch, task, git, worktree, copies=False)
     assignment, text = briefer.prepare(Assignment(task, worktree, folder, {}), "", is_successor=False)
     is_session = registry.session_options(task.agent, node, task.attributes, runtime.home) is not None

@@ -49,6 +49,7 @@ def describe_remote(state: RemoteWorkState | None, cut_off: Mapping[str, str] = 
 def hosts_cut_off(home: Path) -> dict[str, str]:
     """Return the hosts to which the keeper has no tunnel now, each with since when, as words."""
     try:
+        # By name: hosts are an extra, which nothing in the core may import.
         state = load(PluginGroup.PARTS, "hosts.state")(home)
     except GarrisonError:
         return {}

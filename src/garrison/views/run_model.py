@@ -92,6 +92,7 @@ class RunModel:
         except CANNOT_REPLAY as error:
             self.report(record, error)
             if record.journal == GUARDIAN:
+                # The guardian refuses to continue from such a journal; records of others only leave something unsaid.
                 self.corrupt = self.corrupt or (str(error) if isinstance(error, GarrisonError) else self.problems[-1])
             return None
 
@@ -116,6 +117,7 @@ class RunModel:
         if event is None or key is None or (event.kind, event.agent, event.incarnation) in self.lifecycle:
             return None
         self.lifecycle[event.kind, event.agent, event.incarnation] = event
+        # Once each: a supervisor that was killed after recording a death may record it again.
         if event.kind == "died" and key.role in NODE_ROLES:
             self.died[key.name] = self.died.get(key.name, 0) + 1
         return event
@@ -132,6 +134,7 @@ class RunModel:
                 self._started[name] = (node.attempt, node.since)
             return
         attempt, since = self._started.pop(name, (0, ""))
+        # Only attempts that succeeded tell how long the work takes; one that was ended early would make it look short.
         if attempt == node.attempt and node.status in (IMPL_COMPLETE, VALIDATED):
             self.worked.setdefault(name, []).append(max(0.0, from_iso(node.since) - from_iso(since)))
 
@@ -147,6 +150,7 @@ class RunModel:
         match record.event:
             case ChildDied() as death:
                 deaths = self._deaths.setdefault((death.full, death.attempt), {})
+                # The first record counts: a repeated one has a later time, and would move the death within its window.
                 deaths.setdefault(death.incarnation, Death.of(death))
             case JobStarted() as job:
                 self._jobs[node] = (job.attempt, job.name)

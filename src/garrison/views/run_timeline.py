@@ -182,6 +182,7 @@ def payments(node: str, records: Sequence[UsageRecord]) -> list[Payment]:
     """Return the costs in one usage file of a node, each at its time; their sum is that of the file."""
     whole = costs.total(records).usd
     calls = {f"{record.session}/{record.message}": record for record in records if record.kind == "call"}
+    # What the program was billed in all is certain, when it was is not: the sum is divided by the estimates.
     estimated = sum(call.usd for call in calls.values())
     if estimated:
         share = whole / estimated
@@ -287,6 +288,7 @@ class _Track:
         if before is not None:
             if (before.kind, before.attempt) == (kind, attempt):
                 return
+            # Records of one moment make no span; the last of them tells what the node does from then on.
             if at > before.begin:
                 self.spans.append(replace(before, end=at))
         self.open = Span(kind, at, None, attempt, text[:TEXT]) if kind is not None else None
@@ -320,6 +322,7 @@ class TimelineModel:
         """Replay one record."""
         if record.entry.kind == "decision":
             return
+        # Asked before and after: a record may be the first to name a node, or the last that its entry is known by.
         nodes = self._touched(record)
         state = self.model.state
         before = {name: state.nodes.get(name) for name in nodes}
@@ -592,6 +595,7 @@ def simulate(rest: Mapping[str, float], before: Mapping[str, Sequence[str]], age
     for name, others in before.items():
         for other in set(others):
             after.setdefault(other, []).append(name)
+    # List scheduling: whoever is ready first gets the first free agent. In a loop of the graph nobody is ever ready.
     ready = [(0.0, name) for name in rest if not open_before.get(name)]
     ready_at = dict.fromkeys(rest, 0.0)
     free, last = [0.0] * agents, 0.0

@@ -353,11 +353,13 @@ class RunReader:
 
     def _read_unless_final(self, run: str, processes: Sequence[Key], *, details: bool) -> RunView:
         files = RunFiles(self.home, run)
+        # Before reading: what is written meanwhile gives another stamp next time.
         stamp = (modified_at(files.journal), modified_at(files.launch))
         final = self._final.get(run)
         if final is not None and final[0] == stamp:
             return final[1]
         view = self.read(run, details=details, processes=processes)
+        # Not while anything of it lives or waits: that changes without a record in its journal.
         if view.status in FINAL and not view.details and not view.adhoc and not view.living and not view.waits:
             self._final[run] = (stamp, view)
         return view
@@ -371,6 +373,7 @@ class RunReader:
         records = self._records
         records.problems = []
         files = RunFiles(self.home, run)
+        # A run whose launch record is gone is still shown, as far as its journal tells.
         saved = records.load(files.launch, lambda: run_records.load(Launch, files.launch))
         launch = saved or Launch(run, "", "", "", "", "")
         resumed = records.load(files.sandbox, lambda: run_records.load(RunSandbox, files.sandbox))
@@ -395,6 +398,7 @@ class RunReader:
                                        waits_for=waits_for(model, asking))
         nodes.status = status
         if status in UNATTENDED and counts["working"]:
+            # Their journal still says active; nobody is at work on them.
             counts |= {STOPPED: counts["working"], "working": 0}
         asked = {*reviews, *(wait.place for wait in waits), *(() if status in UNATTENDED else asking)}
         resumable = status == Status.FAILED and not launch.adhoc and not model.state.over

@@ -124,6 +124,7 @@ def _rights(config: ConfigFile, role: Role, agent: str, environ: Mapping[str, st
     *general, own = rights_tables(config, role, agent)
     for key in readers_of(SandboxConfig):
         name = "sandbox" if key == "mode" and agent else key
+        # The variable wins over every file, for all roles and agents.
         origin = MODE_VARIABLE if key == "mode" and MODE_VARIABLE in environ else _origin(name, own)
         inherited = _origin(key, *general) if origin == DEFAULT else DEFAULT
         yield ShownSetting(f"{'.'.join(own.keys)}.{name}", _plain(getattr(rights, key)),

@@ -149,6 +149,7 @@ class FrameReader:
         """Return the run asked for, or those that `status` shows in full."""
         if self.run is not None:
             return [self.runs.read(self.run)]
+        # Which runs are shown in full is known once all were read: the first frame reads those a second time.
         views = self.runs.read_all(self._in_full)
         self._in_full = shown_in_full(views)
         return [view if view.details else self.runs.read(view.run_id) for view in views

@@ -65,6 +65,7 @@ def next_pause(interval: float, cost: float) -> float:
     """Return the seconds to wait after an observation that took `cost` seconds of CPU, so that observing takes at
     most 3 % of a core.
     """
+    # One part of work and 32 of rest: 1/33 is 3 %.
     return max(interval - cost, cost * 32, 0.05)
 
 
@@ -145,6 +146,7 @@ class CostReader:
 
     def read(self, day: str) -> Costs:
         """Return the costs so far; `day` (2026-01-31, UTC) is today."""
+        # Hundreds of files, and a page that observes every second: between two reads the same is returned.
         if time.monotonic() >= self._due:
             self._due = time.monotonic() + self.interval
             nodes: dict[str, dict[str, costs.Spent]] = {}

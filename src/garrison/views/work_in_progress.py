@@ -119,6 +119,7 @@ class ProgressReader:
             known = self._measured.setdefault((launch.run_id, node.node), _Measured(node.attempt, ""))
             if known.attempt != node.attempt:
                 known = self._measured[launch.run_id, node.node] = _Measured(node.attempt, "")
+            # Before anything else, so that one whose worktree is gone does not keep its turn.
             known.at = now
             identity = self._identity(launch, node)
             worktree = Path(identity.worktree) if identity is not None and identity.worktree else None
@@ -145,6 +146,7 @@ def _evidence(node: NodeView) -> int | None:
     """Return about when the agent did something last; None if that is not known."""
     if node.signs is None or node.signs.last is None:
         return None
+    # Rounded: the age is measured anew each time, and differs by milliseconds though nothing happened.
     return int((time.time() - node.signs.last.age_s) / EVERY)
 
 
@@ -160,9 +162,11 @@ def _base(launch: Launch, worktree: Path) -> str:
 
 def measure_changes(launch: Launch, worktree: Path, base: str) -> ChangedSoFar | None:
     """Return what a worktree has that `base` has not; None if git cannot say so in time. Writes nothing."""
+    # git diff refreshes the index otherwise, under index.lock: a commit of the agent's at that moment would fail.
     quiet = {"GIT_OPTIONAL_LOCKS": "0"}
     try:
         git = Git(Path(launch.repo))
+        # Without submodules: git would run in their repositories, whose configuration an agent may have written.
         told = git.run("diff", "--shortstat", "--ignore-submodules=all", base, "--", cwd=worktree, extra=quiet,
                        timeout=GIT_SECONDS).out if base else ""
         new = git.run(*commits.exclude_options(git.git_dir(worktree)), "ls-files", "--others", "--exclude-standard",

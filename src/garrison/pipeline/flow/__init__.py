@@ -168,6 +168,7 @@ def start(program: Program, context: Mapping[str, object] | None = None, seed: s
     validated, impl_complete or failed; others have no effect).
     """
     words = program.initial if initial is None else initial
+    # A copy: a caller that changes its own list later must not change the run, whose journal has only the events.
     first: dict[str, object] = {**program.attrs, **copy_json(dict(context or {}))}
     state = FlowState(
         seed=seed, max_steps=program.max_steps, digest=program.digest, first_context=first,
@@ -229,6 +230,7 @@ def _process_queue(turn: FlowTurn) -> None:
     while state.status == RUNNING:
         if state.queue:
             strategy.enter(turn, state.queue.pop(0))
+        # A walk ends at its exit or with its token; only a dag has to notice that nothing is left.
         elif strategy is dag and not state.in_flight:
             dag.finish(turn)
         else:
@@ -241,6 +243,7 @@ def _finish(turn: FlowTurn, event: Finished) -> None:
     unit = turn.program.units[place.node]
     if state.status == WAITING:
         turn.become(RUNNING)
+    # Before the retry, which puts the next attempt in flight under the same id.
     del state.in_flight[place.id]
     if event.outcome is not None and turn.retry(place, event.outcome, unit):
         return
@@ -258,6 +261,7 @@ def _resume(turn: FlowTurn, event: Resumed) -> None:
     failed, node, how = state.status == FAILED, state.node, state.resumable
     if state.status == DONE or (failed and (not how or (how == "again" and not event.again))):
         raise ForbiddenTransition(f"the run ({state.reason})", state.status, RUNNING, ())
+    # A running run may be resumed as well: it gets more steps, or tries single failed nodes again.
     if state.status != RUNNING:
         turn.become(RUNNING)
     if event.max_steps is not None:
@@ -286,9 +290,12 @@ def _visit_again(turn: FlowTurn, node: str, only: Sequence[str] | None = None) -
     if turn.program.flow == "dag":
         dag.retry_failed(turn, node, only)
         return
+    # Visited again alone, these would judge the same old results once more. Seen: a fan-in that took the one branch
+    # that had succeeded for a success of all.
     if turn.program.units[node].handler in (CONDITIONAL, FAN_IN):
         node = next((completed for completed in reversed(state.completed)
                      if turn.program.units[completed].handler not in (CONDITIONAL, FAN_IN)), node)
+    # A node within an open parallel cannot be entered by itself: its branch, with its context, is about to be removed.
     node = next((fan.node for fan in state.fans.values() if fan.branch == ROOT), node)
     for path in [path for path in state.branches if path != ROOT]:
         del state.branches[path], state.contexts[path]
@@ -343,6 +350,7 @@ def _in_flight(turn: FlowTurn, place_id: str, attempt: int) -> Visit:
     place = turn.state.in_flight.get(place_id)
     if place is None or turn.state.ended:
         raise ForbiddenTransition(f"place {place_id}", "not in flight", "finished", ())
+    # A handler that was given up (timed out, restarted) may still report: its outcome belongs to no attempt any more.
     if attempt and attempt != place.attempt:
         raise ForbiddenTransition(f"place {place_id}", f"attempt {place.attempt}", f"attempt {attempt} finished", ())
     return place

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 def enter(turn: FlowTurn, move: Move) -> None:
     """Do one move: execute an automatic node, skip one that no followed edge leads to, or put the node in flight."""
     node = move.node
+    # All its edges are settled, or it would not have been queued, and none of them was followed.
     if not turn.state.arrived.get(node) and node != turn.program.start:
         _skip(turn, node)
         return
@@ -167,6 +168,7 @@ def _go_back(turn: FlowTurn, node: str, outcome: Outcome) -> bool:
     """Go back from a failure to a retry target, rerunning the nodes between; return whether there is one."""
     for target in turn.program.units[node].retry_targets:
         between = turn.program.reachable(target) & turn.program.reachable(node, backwards=True)
+        # Empty if the target does not lead to the node: going there would never bring the run back here.
         if between:
             reason = f"{node} failed: {outcome.failure_reason or 'no reason given'}"
             turn.change.notes.append(f"{reason}; back to {target}")
@@ -194,6 +196,7 @@ def _rerun(turn: FlowTurn, nodes: set[str], first: str, reason: str) -> None:
     state = turn.state
     for route in turn.program.edges:
         if route.source in nodes and route.target in nodes and route.index in state.settled:
+            # Only edges within the set wait again: what came in from outside of it has arrived and does not run again.
             state.settled.discard(route.index)
             state.waiting_for[route.target] += 1
     for node in nodes:

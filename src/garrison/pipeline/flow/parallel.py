@@ -61,6 +61,7 @@ def open_branches(turn: FlowTurn, place: Visit, unit: Unit) -> bool:
         while key in starts:
             key, number = f"{route.target}.{number}", number + 1
         starts[key] = Move(f"{place.id}/{key}", route.target, route.index, place.reason)
+    # All branches get their place before the first of them runs: results are in this order, whoever is done first.
     keys = list(starts)
     state.fans[place.id] = fan = Fan(place.node, place.branch, place.visit, keys, starts, list(keys))
     _start_branches(turn, fan)
@@ -217,6 +218,7 @@ def failure_edge(turn: FlowTurn, place: Visit, unit: Unit, outcome: Outcome) -> 
     if outcome.status != FAIL or not unit.conditional:
         return None
     branches = {result["id"] for result in outcome.context_updates[RESULTS]}
+    # The parallel's outcome is recorded after this: its conditions would otherwise see that of the node before.
     context = {**turn.state.contexts[place.branch], **outcome.context_updates, "outcome": FAIL}
     return choose(replace(unit, plain=(), conditional=tuple(
         route for route in unit.conditional if route.target not in branches)), outcome, context)
@@ -237,6 +239,7 @@ def consolidate(turn: FlowTurn, branch: str) -> Outcome:
     if not isinstance(results, list) or not results:
         return Outcome(FAIL, failure_reason="no parallel results to evaluate", failure_class="deterministic")
     last = turn.program.units.get(line.last_node)
+    # One good branch must not turn a parallel that failed by its policy into a success.
     if line.last.status == FAIL and last is not None and last.fan_out and not last.on_error_continue:
         return without_updates(line.last)
     best = min(enumerate(results), key=lambda pair: (*_rank(pair[1]), pair[0]))[1]

@@ -160,6 +160,7 @@ class FanOut(Value):
             return self.k
         if self.policy != "quorum":
             return None
+        # 0.55 × 100 is 55.00000000000001 in floats, and the ceiling of that is one branch too many.
         return branches // 2 + 1 if self.quorum is None else max(1, math.ceil(self.quorum * branches - 1e-9))
 
 
@@ -244,6 +245,7 @@ def _compile(graph: Graph, flow: str | None, max_steps: int | None) -> Program:
         raise Refused(graph.message_at(1, 1, "a graph needs one start node (shape=Mdiamond) and an exit (shape="
                                        f"Msquare); this one has {len(starts)} and {len(exits)}"))
     for node in graph.nodes.values():
+        # Both separate the parts of a place's id, as in `fan#1/left/impl#1`.
         if set(node.id) & set("/#"):
             raise Refused(graph.message_at(node.line, node.column, f"node id {node.id!r:.60} has a / or #; rename it"))
     handlers = {node.id: node.handler for node in graph.nodes.values()}
@@ -289,6 +291,7 @@ def _units(graph: Graph, edges: tuple[Route, ...], handlers: Mapping[str, str], 
     for node in graph.nodes.values():
         try:
             unit = _unit(graph, node, outgoing[node.id], max_visits, max_same)
+            # In a dag a parallel and its fan-in are passed through: every edge is followed anyway.
             if unit.handler == PARALLEL and flow == "walk":
                 branches = [route.target for route in outgoing[node.id] if route.branch]
                 join = find_join(node.id, branches, successors, handlers)
@@ -325,6 +328,7 @@ def _asked_words(name: str, units: Mapping[str, Unit]) -> frozenset[str]:
 
 def _unit(graph: Graph, node: Node, routes: list[Route], max_visits: int | None, max_same: int | None) -> Unit:
     attrs = node.attrs
+    # Never by the order in the text alone: moving a line in a file must not change where a run goes.
     ordered = sorted(routes, key=lambda route: (-route.weight, route.target, route.index))
     return Unit(
         id=node.id, handler=node.handler,
@@ -450,6 +454,7 @@ def find_join(parallel: str, branches: Iterable[str], successors: Successors, ha
         kind = handlers[at.node]
         if kind == "parallel.fan_in" and at.depth == 0:
             return True, iter(())
+        # Parallels and fan-ins match like brackets; one node may be reached at two depths, so these are two positions.
         depth = at.depth + (kind == "parallel") - (kind == "parallel.fan_in")
         return False, (_Position(node, depth) for node in successors[at.node]
                        if node != parallel and depth <= MAX_DEPTH)
@@ -457,6 +462,7 @@ def find_join(parallel: str, branches: Iterable[str], successors: Successors, ha
     def visit_any(at: _Position) -> tuple[bool, Iterator[_Position]]:
         return True, (_Position(node) for node in successors[at.node] if node != parallel)
 
+    # A fan-in is what the author drew as the join, even if the branches share a node before it.
     node = _meeting_point(starts, visit_fan_in) or _meeting_point(starts, visit_any)
     if node is None:
         return None

@@ -63,6 +63,7 @@ def _matching(routes: Sequence[Route], outcome: Outcome, context: Context) -> li
     if not routes:
         return []
     matches = [route for route in routes if _holds(route, outcome, context)]
+    # In two passes: with one, an edge for a success that is tried first would hide the edge that asks for `skipped`.
     if outcome.status == SKIPPED and not matches:
         outcome = replace(outcome, status=SUCCESS)
         matches = [route for route in routes if _holds(route, outcome, context)]

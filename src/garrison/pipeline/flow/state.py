@@ -246,6 +246,7 @@ class FlowTurn(msgspec.Struct):
 
     def close_branch(self, path: str) -> FlowBranch:
         """Remove a branch with its places, moves and inner parallels, and return it."""
+        # With the slash: `p#1/a` is not the beginning of `p#1/ab`.
         state, inner = self.state, path + "/"
         for place_id in [key for key in state.in_flight if key.startswith(inner)]:
             self.change.cancelled.append(state.in_flight.pop(place_id))
@@ -265,6 +266,7 @@ class FlowTurn(msgspec.Struct):
         """Start a visit; None if a budget is used up, which ends the run."""
         state, unit = self.state, self.program.units[move.node]
         if state.steps >= state.max_steps:
+            # Kept as the next move, so that a resume with a larger budget starts here and skips nothing.
             state.queue.insert(0, move)
             self.stop(Budget.STEPS, f"{state.steps} steps are done and {move.node} is next; resume with a "
                                             "larger max_steps", move.node)
@@ -276,6 +278,7 @@ class FlowTurn(msgspec.Struct):
         state.steps += 1
         state.visits[move.node] = visits + 1
         branch, context = state.branches[move.branch], state.contexts[move.branch]
+        # Counted apart from `visits`, which a restart resets: ids of places must stay unique in the journal.
         branch.counts[move.node] = number = branch.counts.get(move.node, 0) + 1
         context["current_node"] = move.node
         reason = move.reason
@@ -308,6 +311,7 @@ class FlowTurn(msgspec.Struct):
         if failed >= unit.retry.attempts:
             return False
         attempt = place.attempt + 1
+        # The seed is made of names, not of a clock: replaying the journal must give the same delay.
         delay = unit.retry.delay(failed, f"{self.state.seed}/{place.node}/{attempt}")
         reason = outcome.failure_reason or outcome.notes or f"attempt {place.attempt} ended as {outcome.status}"
         retry = replace(place, attempt=attempt, failed=failed, delay_s=delay, reason=reason, interrupted=False)
@@ -351,6 +355,7 @@ class FlowTurn(msgspec.Struct):
         if outcome.status != FAIL:
             repeated.pop(node, None)
             return False
+        # By class and reason: a node that fails differently each time is still getting somewhere.
         signature = f"{outcome.failure_class}: {outcome.failure_reason}"
         previous, count = repeated.get(node, ("", 0))
         count = count + 1 if previous == signature else 1

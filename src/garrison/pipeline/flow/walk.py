@@ -18,12 +18,14 @@ MAX_RESTARTS = 5
 
 def enter(turn: FlowTurn, move: Move) -> None:
     """Do one move: end the branch at its join, execute an automatic node, or put the node in flight."""
+    # Before the visit: the join is visited once, by the run, and not once by each branch that arrives.
     if move.branch and _leave_branch(turn, move):
         return
     place = turn.visit(move)
     if place is None:
         return
     unit = turn.program.units[move.node]
+    # Popped: it stands for the work done before the run. A later visit, by a loop or a retry, does the work.
     status = turn.state.initial.pop(move.node, None)
     if status is not None:
         _pass_through(turn, place, initial_outcome(status))
@@ -174,6 +176,7 @@ def _restart(turn: FlowTurn, target: str, outcome: Outcome) -> None:
     if state.restarts >= MAX_RESTARTS:
         turn.end(FAILED, "loop_restart_exceeded", f"the run was restarted {state.restarts} times", target)
         return
+    # Kept over the restart: the numbers in the ids of places go on, or a late outcome of the old a#1 would fit the new.
     counts = state.branches[ROOT].counts
     state.restarts += 1
     turn.change.cancelled += state.in_flight.values()

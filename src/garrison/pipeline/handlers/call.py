@@ -237,6 +237,7 @@ async def in_thread(work: Callable[[], T]) -> T:
     """Call `work` in a new thread with the caller's context variables and return its result."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
+    # As asyncio.to_thread does: a tracer or a logger that keeps its state in context variables works in handlers too.
     context = copy_context()
 
     def settle(result: T | None, error: BaseException | None) -> None:
@@ -261,6 +262,7 @@ async def in_thread(work: Callable[[], T]) -> T:
         with suppress(RuntimeError):  # the loop is closed, and nothing awaits the result
             loop.call_soon_threadsafe(settle, result, failure)
 
+    # No executor: its threads are joined at exit, and a handler that never returns would keep the program from ending.
     threading.Thread(target=body, daemon=True, name="garrison-handler").start()
     try:
         return await future

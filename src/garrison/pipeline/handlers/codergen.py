@@ -50,6 +50,7 @@ async def codergen(call: Call) -> Outcome | Waiting:
     if folder:
         _write_response(folder, result)
     updates: dict[str, object] = {"last_stage": call.node.id, "last_response": _response(result)[:RESPONSE_CHARS]}
+    # After the call: the agent writes it, and what stands there from an attempt before was moved away with its folder.
     outcome = _outcome(call, result, read_status_file(folder))
     updates |= outcome.context_updates
     if call.session:

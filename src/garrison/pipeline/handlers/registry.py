@@ -76,6 +76,7 @@ class Registry:
 
     def get(self, name: str) -> Handler | None:
         """Return the handler of a type; None if there is none."""
+        # The caller's own, then garrison's, then a package's: installing a package must not change what `tool` means.
         if name in BUILT_IN and name not in self._handlers:
             return BUILT_IN[name].handler
         if name not in self._handlers and name in offered():

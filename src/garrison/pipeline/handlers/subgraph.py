@@ -66,6 +66,7 @@ async def manager_loop(call: Call) -> Outcome | Waiting:
     try:
         return await _supervise(call, manager, telemetry, child)
     finally:
+        # Cancelled and awaited: the child's tools must be dead, and its lock free, before the manager's outcome counts.
         if not child.done():
             child.cancel()
         with contextlib.suppress(asyncio.CancelledError, GarrisonError):
@@ -75,6 +76,7 @@ async def manager_loop(call: Call) -> Outcome | Waiting:
 async def _supervise(call: Call, manager: ManagerSettings, telemetry: Mapping[str, object],
                      child: asyncio.Future[RunResult] | None) -> Outcome | Waiting:
     """Run the cycles of a manager. Without `child`, another process runs it: read its telemetry again each cycle."""
+    # Without `wait` it does not pause between cycles; 10 ms keep it from taking a core while the child works.
     interval = manager.interval if "wait" in manager.actions else 0.01
     last_steered = None
     for cycle in range(1, manager.cycles + 1):
@@ -135,6 +137,7 @@ def _steer(call: Call, telemetry: Mapping[str, object]) -> bool:
     if not node or not directory:
         return False
     child = RunDirectory(Path(str(directory)))
+    # The node at work may read its folder now; the next agent gets the message before its prompt.
     for folder in (child.root, atomic.make_directory(child.node(str(node)))):
         atomic.write(folder / "intervention.md", call.prompt.encode(), durable=False)
     call.emit("ManagerSteered", child=str(node))
@@ -158,6 +161,8 @@ async def _run_child(call: Call, path: Path, telemetry: dict[str, object]) -> Ru
     assert run_pipeline is not None  # the engine sets it
     directory = None
     if call.run.directory is not None:
+        # By recorded failures, not by attempts: an attempt that was lost resumes its child, one that failed gets a new
+        # one.
         directory = call.run.directory / "children" / quote(f"{call.place.id}.{call.place.failed}", safe="#.")
     workdir = text(call.attrs, "stack.child_workdir") or text(call.graph.attrs, "stack.child_workdir")
     resume = directory is not None and RunDirectory(directory).exists()

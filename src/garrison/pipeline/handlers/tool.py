@@ -70,6 +70,7 @@ is not a result; 147 would be SIGSTOP, which ends nothing. The command is in its
 
 async def tool(call: Call) -> Outcome:
     """Run the node's command; adopt the result of one that ended after its engine was killed."""
+    # Before the command is even looked up: what has run to its end is not run again, whatever the graph says by now.
     if call.resumed and call.folder is not None and (code := recorded_exit_code(call.folder, call.place)) is not None:
         return _outcome(call, End(code), call.folder)
     command = next((word for name in COMMANDS if (word := text(call.attrs, name))), "")
@@ -97,6 +98,7 @@ async def _run(call: Call, command: str, folder: Path) -> End | str:
     for number in itertools.count(1):
         try:
             return await _try_to_run(call, command, folder)
+        # No fault of the command: the machine lacks memory, descriptors or a namespace for it, which passes.
         except Shortage as error:
             pause = retry_pause(number)
             logger.warning("%s waits %g s: %s", call.node.id, pause, error)
@@ -133,6 +135,7 @@ def recorded_exit_code(folder: Path, place: Visit) -> int | None:
     """Return the exit code that the command of this very attempt left in its folder; None if there is none."""
     line = untrusted.read_begin(folder, EXIT_FILE, _MAX_EXIT).decode(errors="surrogateescape")
     attempt, code, rest = [*line.split(" ", 2), "", ""][:3]
+    # The file may be of an earlier attempt or visit. What the command itself could write there is no more than its end.
     is_ours = attempt == str(place.attempt) and rest == f"{place.id}\n"
     return int(code) if is_ours and code.isascii() and code.isdigit() else None
 
@@ -142,6 +145,7 @@ async def wait_for(job: Job, watch: JobWatch, network: NetworkPlace) -> End | st
     try:
         return await _poll(job, watch, network)
     except asyncio.CancelledError:
+        # Awaited to its end before the cancellation goes on: nothing that it started may outlive the run.
         job.kill(time.monotonic())
         await _poll(job, watch, network)
         raise
@@ -151,6 +155,7 @@ async def _poll(job: Job, watch: JobWatch, network: NetworkPlace) -> End | str:
     hung = ""
     while (result := job.poll(now := time.monotonic())) is None:
         network.keep()
+        # Killing takes a grace period, during which the job is as silent as before: it is judged once.
         if not hung and (hang := watch.inspect(now)) is not None:
             hung = f"it hung and was ended: {hang.why}"
             job.kill(now)
@@ -162,6 +167,7 @@ async def _poll(job: Job, watch: JobWatch, network: NetworkPlace) -> End | str:
 async def wait_readable(limit: float, *descriptors: int | None) -> None:
     """Wait until one of these descriptors is readable, as a pidfd is at its process's end, at most `limit` seconds."""
     loop, ready = asyncio.get_running_loop(), asyncio.Event()
+    # asyncio has one reader a descriptor: a second wait for the same one would replace it, and then remove it.
     copies = [os.dup(descriptor) for descriptor in descriptors if descriptor is not None]
     for copy in copies:
         loop.add_reader(copy, ready.set)
@@ -212,6 +218,7 @@ def _outcome(call: Call, end: End, folder: Path) -> Outcome:
 
 def _merge(outcome: Outcome, reported: Outcome) -> Outcome:
     """Return the outcome the command reported; one that failed by its exit code cannot report a success."""
+    # Exit codes are not claims: a command that reports success and then dies has not succeeded.
     if outcome.status == FAIL and reported.status not in (FAIL, RETRY):
         return replace(reported, status=FAIL, failure_reason=outcome.failure_reason,
                        failure_class=outcome.failure_class)
@@ -224,6 +231,7 @@ def kill_leftovers(directory: Path, node: str) -> None:
     They are found by their environment; descendants without it are found below those, or in their sessions.
     """
     markers = {f"GARRISON_PIPELINE_DIR={directory}".encode(), f"GARRISON_PIPELINE_NODE={node}".encode()}
+    # By environment, not by parent: those whose parent was killed are children of init, or of a subreaper, by now.
     for process in processes.list_processes():
         with contextlib.suppress(OSError):
             if markers <= {*Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0")}:

@@ -92,6 +92,7 @@ async def wait_signal(call: Call) -> Outcome | Waiting:
     deadline = None if wait.timeout_s is None else asked_at + wait.timeout_s
     call.emit("SignalWaiting", signal=wait.signal)
     files = RunDirectory(call.run.directory)
+    # Taken before the time is looked at: a signal that arrived in time counts, though nobody was there to see it.
     while (value := files.take_signal(wait.signal, call.place.id)) is None:
         if deadline is not None and time.time() >= deadline:
             return signal_timed_out(wait.signal)
@@ -106,6 +107,7 @@ async def _ask(call: Call, question: Question, deadline: float | None) -> str | 
     files = None if call.run.directory is None else RunDirectory(call.run.directory)
     rejections = 0
     while True:
+        # The file first: what the user has answered counts, even where an answerer would say otherwise.
         answer: str | None = files.read_answer(question) if files else None
         if answer is None and call.run.answerer is not None:
             answer = await _ask_answerer(call.run.answerer, question, deadline)
@@ -123,6 +125,7 @@ async def _ask(call: Call, question: Question, deadline: float | None) -> str | 
             call.emit("HumanAnswerRefused", answer=str(answer), problem=problem)
             if rejections >= MAX_REJECTIONS:
                 return _waiting(call, question)
+            # An answerer that answers at once and never fits would keep the loop from everything else.
             await asyncio.sleep(0)
         else:
             return answer

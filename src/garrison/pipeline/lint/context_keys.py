@@ -98,6 +98,7 @@ def context_key_unknown(view: View) -> Iterator[Problem]:
             correction = _correction(bare, known)
             may_be_written = has_hidden_texts or bare in mentioned or (
                 has_agents and bare.rpartition(".")[2] in mentioned)
+            # An agent may write any key: a finding only where nobody can have told it to, or a known key is meant.
             if correction is None and may_be_written:
                 continue
             yield Problem(f"{edge}: nothing in this graph writes {key}" + (" or mentions it" if has_agents else ""),

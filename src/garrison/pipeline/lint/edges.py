@@ -246,6 +246,7 @@ def _cases(conditions: Sequence[Condition | None], status: str = SUCCESS) -> Ite
     labels, named_labels = _labels(clauses)
     named_values = _values(clauses)
     candidates = {key: _candidates(key, words, clauses) for key, words in named_values.items()}
+    # Conditions are asked, not compared: no algebra of theirs is needed, at the price of a bound.
     if len(labels) * prod(len(values) for values in candidates.values()) > MAX_CASES:
         return
     named = {**({"preferred_label": named_labels} if named_labels else {}), **named_values}
@@ -278,12 +279,14 @@ def _candidates(key: str, words: Sequence[str], clauses: Sequence[Clause]) -> li
     own = [clause for clause in clauses if clause.key == key]
     limits = [clause.number for clause in own if clause.op in ("<", "<=", ">", ">=") and clause.number is not None]
     if limits:
+        # The values next to each limit stand for all whole numbers: what is counted is seldom anything else.
         return list(dict.fromkeys(f"{value:g}" for limit in limits for value in (limit - 1, limit, limit + 1)))
     closed = VALUES.get(key.removeprefix("context."))
     if closed:
         return list(closed)
     if any(not clause.op for clause in own):
         words = [*words, "true"]
+    # Where both of a pair are named, nothing else is expected: a third value would be a false alarm.
     if any(pair <= {word.lower() for word in words} for pair in _PAIRS):
         return list(words)
     return [*words, ""]

@@ -268,9 +268,11 @@ def _unknown(view: View, *, each: bool = False) -> Iterator[_Unknown]:
             if key in KNOWN[level] or is_drawing or key.startswith(free):
                 continue
             line, column = position(value)
+            # By the place in the text: `node [timout=5m]` gives its one mistake to every node after it.
             if not each and (level, key, line, column) in seen:
                 continue
             seen.add((level, key, line, column))
+            # Late: it reads every text of the graph, and most graphs have nothing unknown.
             used = _used(view) if used is None else used
             if key not in used[level]:
                 is_custom = isinstance(owner, Node) and not is_known_handler(view.handler[owner.id])

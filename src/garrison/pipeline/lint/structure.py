@@ -272,6 +272,7 @@ def _components(targets: Mapping[str, Sequence[str]]) -> Iterator[list[str]]:
                     on_stack.add(target)
                     path.append((target, iter(targets[target])))
                     break
+                # Not `in number`: a component that is finished is behind, and no edge to it closes a cycle.
                 if target in on_stack:
                     low[node] = min(low[node], number[target])
             else:

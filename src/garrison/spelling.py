@@ -79,8 +79,7 @@ def _fold(name: str) -> str:
 
 def _remainders(name: str) -> Iterator[str]:
     for count in range(min(MAX_EDITS, len(name)) + 1):
-        for removed in combinations(range(len(name)), count):
-            yield "".join(char for at, char in enumerate(name) if at not in removed)
+        yield from map("".join, combinations(name, len(name) - count))
 
 
 @lru_cache(maxsize=64)

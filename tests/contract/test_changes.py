@@ -87,18 +87,6 @@ def test_neither_attributes_nor_programs_of_the_repository_decide_what_is_shown(
     assert not ran.exists()
 
 
-def test_a_long_diff_comes_in_pieces(repo: Path) -> None:
-    (repo / "long.txt").write_text("".join(f"{at}\n" for at in range(2 * LINES + 10)))
-    found, files = changes(commit(repo))
-    begin, seen = 0, []
-    while begin is not None:
-        piece = read_diff(found, files["long.txt"], begin)  # type: ignore[arg-type]
-        assert len(piece.lines) <= LINES
-        seen += [line.text for line in piece.lines]
-        begin = piece.next  # type: ignore[assignment]
-    assert seen == [str(at) for at in range(2 * LINES + 10)]
-
-
 def test_ten_thousand_files_are_listed_quickly(repo: Path) -> None:
     blob = git(repo, "hash-object", "-w", "calc.py")
     listing = "".join(f"100644 {blob}\td{at % 100}/{at}.txt\n" for at in range(10_000))
@@ -183,11 +171,19 @@ def test_comments_stay_with_their_attempt_and_the_next_one_outdates_or_answers_t
     assert shown[1].id == "1-2" and shown[1].place == "lines 18 to 21"
 
 
-def test_a_file_is_shown_whole_and_a_big_one_when_it_is_asked_for(repo: Path) -> None:
+def test_a_file_is_shown_whole_a_long_diff_in_pieces_and_a_big_one_when_it_is_asked_for(repo: Path) -> None:
     (repo / "calc.py").write_text("".join(f"line {at if at != 12 else 'twelve'}\n" for at in range(1, 31)))
     with (repo / "big.txt").open("a") as file:
         file.writelines("0123456789\n" for _ in range(BIG_FILE // 10))
+    (repo / "long.txt").write_text("".join(f"{at}\n" for at in range(2 * LINES + 10)))
     found, files = changes(commit(repo))
+    begin, seen = 0, []
+    while begin is not None:
+        piece = read_diff(found, files["long.txt"], begin)  # type: ignore[arg-type]
+        assert len(piece.lines) <= LINES
+        seen += [line.text for line in piece.lines]
+        begin = piece.next  # type: ignore[assignment]
+    assert seen == [str(at) for at in range(2 * LINES + 10)]
     whole = read_diff(found, files["calc.py"], context=WHOLE_FILE).lines  # type: ignore[arg-type]
     assert [line.new for line in whole if line.kind in " +"] == list(range(1, 31))
     big = read_diff(found, files["big.txt"])  # type: ignore[arg-type]

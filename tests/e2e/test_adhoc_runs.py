@@ -31,9 +31,15 @@ def kill(place: Place, pid: int, full: str) -> None:
 
 def test_a_dead_runner_is_started_again_in_its_attempt(places) -> None:
     place = places()
+    place.configure('[agents.gone]\nargv = ["no-such-program"]\n')
+    words = ["--node", "n", "--prd", "P", "--target-dir", place.repo]
+    refused = subprocess.run([sys.executable, SCRIPTS / "spawn_runner.py", *map(str, words), "--agent", "gone"],
+                             env=place.for_scripts, check=False, capture_output=True, text=True, cwd=place.root)
+    assert refused.returncode == 1
+    assert "agent gone runs no-such-program, which is not on the PATH" in refused.stderr
+    assert not (place.home / "runs").exists()
     work = f"while ! test -e {place.root}/go; do sleep 0.05; done; echo done > f"
-    first = script(place, "spawn_runner.py", "--node", "n", "--prd", "P", "--target-dir", place.repo, "--command", work,
-                   "--terminal", "process")
+    first = script(place, "spawn_runner.py", *words, "--command", work, "--terminal", "process")
     wait_for("the agent works", lambda: "orchestrator-n" in str(place.living_processes()))
     running = place.command("up", "--json")
     assert json.loads(running.stdout)[0] == {"run": RUN, "state": "tended",
@@ -75,13 +81,3 @@ def test_an_orchestrator_without_a_runner_is_named_with_the_command_that_continu
     assert again["incarnation"] == 2
     (place.root / "go").touch()
     wait_for("nobody is left", lambda: not place.living_processes())
-
-
-def test_an_agent_whose_program_does_not_exist_is_refused(place: Place) -> None:
-    place.configure('[agents.gone]\nargv = ["no-such-program"]\n')
-    words = ["--node", "n", "--prd", "P", "--target-dir", place.repo, "--agent", "gone"]
-    done = subprocess.run([sys.executable, SCRIPTS / "spawn_runner.py", *map(str, words)], env=place.for_scripts,
-                          check=False, capture_output=True, text=True, cwd=place.root)
-    assert done.returncode == 1
-    assert "agent gone runs no-such-program, which is not on the PATH" in done.stderr
-    assert not (place.home / "runs").exists()

@@ -38,9 +38,15 @@ def test_a_task_is_added_and_one_is_edited_once_though_the_guardian_dies_at_each
     begun, same = place.command("edit", "one", "write"), place.command("add", "Write  the notes")
     assert (begun.returncode, begun.stdout, begun.stderr.count("\n")) == (1, "", 1) and "one has begun" in begun.stderr
     assert same.returncode == 1 and "has this task already, as write_the_notes" in same.stderr
+    assert place.command("stop", "r1").returncode == 0
+    assert place.finish(child) == 130
+    late = place.command("add", "write the end", "--agent", "writer")
+    assert (late.returncode, late.stderr) == (
+        0, "write_the_end is added to run r1 when that is resumed: `garrison resume r1`\n")
     place.release("one")
-    assert place.finish(child) == 0, place.logs()
-    assert [bool(change.get("effect")) for change in changes(place)] == [True, False]
+    assert place.finish(place.resume()) == 0, place.logs()
+    assert [bool(change.get("effect")) for change in changes(place)] == [True, False, True]
+    assert "write the end" in git(place.repo, "show", "main:write_the_end.md")
     assert "write another thing" in git(place.repo, "show", "main:two.md")
     assert "write the notes" in git(place.repo, "show", "main:write_the_notes.md")
     assert "added by a person" in place.command("why", "write_the_notes", "--all").stdout
@@ -52,17 +58,3 @@ def test_a_task_is_added_and_one_is_edited_once_though_the_guardian_dies_at_each
     assert stray.returncode == 1 and "the repository you are in has no run; --run r1 is the latest" in stray.stderr
     late = place.command("add", "write more", "--run", "r1")
     assert (late.returncode, late.stderr) == (1, "garrison: run r1 is over; `garrison run TASK` starts another\n")
-
-
-def test_a_task_for_a_stopped_run_is_done_when_that_is_resumed(place):
-    place.configure(AGENTS)
-    child = place.launch(place.graph(Node("one", command=f"echo 1 > one.txt; {place.hold('one')}")))
-    place.wait_until_held("one")
-    assert place.command("stop", "r1").returncode == 0
-    assert place.finish(child) == 130
-    added = place.command("add", "write the notes", "--agent", "writer")
-    assert (added.returncode, added.stderr) == (
-        0, "write_the_notes is added to run r1 when that is resumed: `garrison resume r1`\n")
-    place.release("one")
-    assert place.finish(place.resume()) == 0, place.logs()
-    assert "write the notes" in git(place.repo, "show", "main:write_the_notes.md")

@@ -28,42 +28,43 @@ ENTRIES = json.loads(MANIFEST.read_text(encoding="utf-8")) if MANIFEST.is_file()
 pytestmark = pytest.mark.skipif(not ENTRIES, reason="the corpus of foreign graphs (../shared/corpus) is not here")
 
 
-def test_the_corpus_is_whole() -> None:
-    assert len(ENTRIES) == 103
+def test_every_foreign_graph_is_read_and_judged_alike() -> None:
+    """What lint lets pass can be prepared, compiled and drawn; preparing adds only what the stylesheet says.
+
+    Of those that are refused some want a manager or a session of their own, some are broken, none is one by mistake.
+    """
     assert {entry["file"] for entry in ENTRIES} == {str(path.relative_to(CORPUS)) for path in CORPUS.glob("*/*.dot")}
-
-
-@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry["file"])
-def test_a_foreign_graph(entry: dict[str, object]) -> None:
-    graph = parse_file(CORPUS / str(entry["file"]))
-    assert (len(graph.nodes), len(graph.edges)) == (entry["nodes"], entry["edges"])
-    assert parse(to_dot(graph)) == graph
-    for finding in lint(graph):
-        assert finding.message
-        assert "\n" not in str(finding)
-        assert finding.node is None or finding.node in graph.nodes
-    try:
-        plan = plan_run(graph)
-    except Refused as error:
-        assert "\n" not in str(error)
-        assert str(error).startswith(graph.source)
-    else:
-        assert set(plan.tasks) < set(graph.nodes)
-
-
-@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry["file"])
-def test_a_foreign_graph_is_made_ready(entry: dict[str, object]) -> None:
-    """What lint lets pass can be prepared, compiled and drawn; preparing adds only what the stylesheet says."""
-    graph = parse_file(CORPUS / str(entry["file"]))
-    ready = prepare(graph)
-    for name, node in graph.nodes.items():
-        added = ready.nodes[name].attrs.keys() - node.attrs.keys()
-        assert added <= set(PROPERTIES)
-        assert {key: value for key, value in ready.nodes[name].attrs.items() if key in node.attrs and key != "prompt"
-                } == {key: value for key, value in node.attrs.items() if key != "prompt"}
-    assert [str(edge) for edge in parse(to_drawing(graph)).edges][:len(graph.edges)] == [*map(str, graph.edges)]
-    if not errors(lint(graph)):
-        assert set(compile_graph(ready).units) == set(graph.nodes)
+    assert len(ENTRIES) == 103
+    found: Counter[str] = Counter()
+    taken = 0
+    for entry in ENTRIES:
+        graph = parse_file(CORPUS / entry["file"])
+        assert (len(graph.nodes), len(graph.edges)) == (entry["nodes"], entry["edges"]), graph.source
+        assert parse(to_dot(graph)) == graph, graph.source
+        findings = lint(graph)
+        found.update(one.rule for one in findings)
+        for finding in findings:
+            assert finding.message and "\n" not in str(finding), graph.source
+            assert finding.node is None or finding.node in graph.nodes, graph.source
+        try:
+            plan = plan_run(graph)
+        except Refused as error:
+            assert "\n" not in str(error)
+            assert str(error).startswith(graph.source)
+        else:
+            assert set(plan.tasks) < set(graph.nodes), graph.source
+            taken += 1
+        ready = prepare(graph)
+        for name, node in graph.nodes.items():
+            added = ready.nodes[name].attrs.keys() - node.attrs.keys()
+            assert added <= set(PROPERTIES), graph.source
+            assert {key: value for key, value in ready.nodes[name].attrs.items() if key in node.attrs
+                    and key != "prompt"} == {key: value for key, value in node.attrs.items() if key != "prompt"}
+        drawn = parse(to_drawing(graph))
+        assert [str(edge) for edge in drawn.edges][:len(graph.edges)] == [*map(str, graph.edges)], graph.source
+        if not errors(findings):
+            assert set(compile_graph(ready).units) == set(graph.nodes), graph.source
+    assert (found, taken) == (FINDINGS, 85)
 
 
 FINDINGS = {
@@ -72,23 +73,6 @@ FINDINGS = {
     "undeclared_node": 2, "single_exit": 2, "single_option": 1,
 }
 """What lint says of the corpus, read finding by finding: each names something that garrison would stumble over."""
-
-
-def test_no_more_and_no_fewer_findings() -> None:
-    found = Counter(one.rule for entry in ENTRIES for one in lint(parse_file(CORPUS / entry["file"])))
-    assert found == FINDINGS
-
-
-def test_the_corpus_of_accepted_inputs() -> None:
-    """Of the rest some want a manager or a session of their own, some are broken, and none is refused by mistake."""
-    taken = 0
-    for entry in ENTRIES:
-        try:
-            plan_run(parse_file(CORPUS / entry["file"]))
-            taken += 1
-        except Refused:
-            continue
-    assert taken == 85
 
 
 def plain(attrs: Mapping[str, object]) -> dict[str, object]:

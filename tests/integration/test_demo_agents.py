@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,7 +14,7 @@ import pytest
 
 from garrison.pipeline.parser import parse_file
 from garrison.pipeline.plan import RunPlan, plan_run
-from support import DEADLINE
+from support import DEADLINE, wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
 DEMO = ROOT / "examples" / "demo"
@@ -25,7 +24,6 @@ TASKS = ("add_currency", "convert_report", "add_csv_export", "annotate_returns",
 MEETING = {"rename_between": "--until-begun add_monthly", "add_monthly": "--until-landed rename_between",
            "add_csv_export": "--until-begun add_stats", "add_stats": "--until-landed add_csv_export"}
 """Task → whom it waits for, as the graph says."""
-DEADLINE_S = DEADLINE
 
 
 class Project:
@@ -63,14 +61,14 @@ class Project:
 
     def work(self, task: str, *arguments: str, **extra: str) -> str:
         agent = self.start(task, *arguments, **extra)
-        output, _ = agent.communicate(timeout=DEADLINE_S)
+        output, _ = agent.communicate(timeout=DEADLINE)
         assert agent.returncode == 0, output
         assert self.git("status", "--porcelain") == "", output
         return output
 
     def run(self, command: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(["sh", "-c", command], cwd=self.path, env=self.environment, capture_output=True,
-                              text=True, timeout=DEADLINE_S, check=False)
+                              text=True, timeout=DEADLINE, check=False)
 
     def branch(self, name: str, start: str = "main") -> None:
         self.git("switch", "--quiet", "--create", name, start)
@@ -97,13 +95,6 @@ def project(tmp_path: Path) -> Project:
     return Project(tmp_path / "ledger")
 
 
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, "not seen in time"
-        time.sleep(0.005)
-
-
 @pytest.fixture
 def killable() -> Iterator[Callable[[subprocess.Popen[str]], None]]:
     agents: list[subprocess.Popen[str]] = []
@@ -111,7 +102,7 @@ def killable() -> Iterator[Callable[[subprocess.Popen[str]], None]]:
     def kill(agent: subprocess.Popen[str]) -> None:
         agents.append(agent)
         os.killpg(agent.pid, signal.SIGKILL)
-        agent.communicate(timeout=DEADLINE_S)
+        agent.communicate(timeout=DEADLINE)
 
     yield kill
     assert all(agent.returncode == -signal.SIGKILL for agent in agents)
@@ -194,7 +185,8 @@ def test_stats_conflicts_and_then_resolves_it(branches: Project, plan: RunPlan, 
     cli = branches.path / "ledger/cli.py"
     assert ("|||||||" in cli.read_text(encoding="utf-8")) == (style == "zdiff3")
     agent = branches.start("add_stats", pace="30")
-    wait_for(lambda: "<<<<<<<" not in cli.read_text(encoding="utf-8") and "run_stats)" in cli.read_text("utf-8"))
+    wait_for("the conflict is being resolved", lambda: "<<<<<<<" not in (text := cli.read_text(encoding="utf-8"))
+             and "run_stats)" in text)
     killable(agent)
     branches.clear_locks()
     assert "merged the target" in branches.work("add_stats")
@@ -210,10 +202,10 @@ def test_a_task_waits_for_the_other_of_its_pair(project: Project) -> None:
     project.branch("rename_between")
     first = project.start("rename_between", "--until-begun", "add_monthly", **in_a_run)
     assert first.stdout is not None
-    wait_for(lambda: "waiting until add_monthly has begun" in first.stdout.readline())
+    wait_for("it waits", lambda: "waiting until add_monthly has begun" in first.stdout.readline())
     assert first.poll() is None
     project.git("branch", "garrison/r1/add_monthly", "main")
-    output, _ = first.communicate(timeout=DEADLINE_S)
+    output, _ = first.communicate(timeout=DEADLINE)
     assert (first.returncode, "add_monthly has begun" in output) == (0, True)
 
     project.branch("add_monthly")
@@ -236,11 +228,11 @@ def test_an_agent_killed_after_its_first_commit_continues(
     project.git("reset", "--quiet", "--hard", base)
 
     agent = project.start(task, pace="30")  # first killed while a step is written, but not committed
-    wait_for(lambda: project.git("status", "--porcelain") != "")
+    wait_for("a step is written", lambda: project.git("status", "--porcelain") != "")
     killable(agent)
     project.clear_locks()
     agent = project.start(task, pace="0.6")  # then after a commit
-    wait_for(lambda: project.git("rev-parse", "HEAD") != base)
+    wait_for("a commit", lambda: project.git("rev-parse", "HEAD") != base)
     killable(agent)
     project.clear_locks()
 
@@ -249,7 +241,8 @@ def test_an_agent_killed_after_its_first_commit_continues(
     assert (project.tree(), project.git("rev-list", "--count", "HEAD")) == (whole, commits)
 
 
-def test_leftovers_committed_by_another_process_are_no_obstacle(project: Project) -> None:
+def test_leftovers_committed_by_another_process_are_no_obstacle_and_a_second_run_changes_nothing(
+        project: Project) -> None:
     base = project.git("rev-parse", "HEAD")
     project.work("add_currency")
     whole = project.tree()
@@ -258,30 +251,21 @@ def test_leftovers_committed_by_another_process_are_no_obstacle(project: Project
     project.git("commit", "--quiet", "-m", "leftovers")
     assert "step 1 of 4 was there" in project.work("add_currency")
     assert project.tree() == whole
-
-
-def test_a_second_run_changes_nothing(project: Project) -> None:
-    project.work("annotate_returns")
     head = project.git("rev-parse", "HEAD")
-    project.work("annotate_returns")
+    project.work("add_currency")
     assert project.git("rev-parse", "HEAD") == head
 
 
-def test_a_successor_prints_its_prompt_and_leaves_notes(project: Project, tmp_path: Path) -> None:
+def test_a_successor_prints_why_it_is_there_and_leaves_notes(project: Project, tmp_path: Path) -> None:
     prompt, notes = tmp_path / "prompt.md", tmp_path / "notes"
-    prompt.write_text("Do it.\n\n## RESUMPTION CONTEXT\nlast commit: abc\n", encoding="utf-8")
+    prompt.write_text("# Task\n\n## REWORK: attempt 2\n\nthe gate failed\n", encoding="utf-8")
     output = project.work("add_csv_export", GARRISON_PROMPT_FILE=str(prompt), GARRISON_NOTES_FILE=str(notes),
                           GARRISON_NODE="add_csv_export", GARRISON_ATTEMPT="2")
     assert "attempt 2" in output
-    assert "last commit: abc" in output
-    assert len(notes.read_text(encoding="utf-8").splitlines()) == 3
-
-
-def test_an_attempt_prints_why_the_one_before_failed(project: Project, tmp_path: Path) -> None:
-    prompt = tmp_path / "prompt.md"
-    prompt.write_text("# Task\n\n## REWORK: attempt 2\n\nthe gate failed\n", encoding="utf-8")
-    output = project.work("add_csv_export", GARRISON_PROMPT_FILE=str(prompt))
     assert "I am told\nREWORK: attempt 2\n\nthe gate failed\n" in output
+    assert len(notes.read_text(encoding="utf-8").splitlines()) == 3
+    prompt.write_text("Do it.\n\n## RESUMPTION CONTEXT\nlast commit: abc\n", encoding="utf-8")
+    assert "last commit: abc" in project.work("add_csv_export", GARRISON_PROMPT_FILE=str(prompt))
 
 
 def test_an_unexpected_project_is_refused_in_one_line(tmp_path: Path, project: Project) -> None:

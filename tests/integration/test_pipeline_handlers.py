@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -45,6 +44,10 @@ def ok(_call: Call) -> Outcome:
     return Outcome("success")
 
 
+def red(_call: Call) -> Outcome:
+    return Outcome("fail", failure_reason="red")
+
+
 def tool(attrs: str, tree: Path, **options: Any) -> RunResult:
     return run(f"digraph {{ {ENDS} t [shape=parallelogram, {attrs}]; start -> t -> x }}", tree=tree, **options)
 
@@ -56,6 +59,7 @@ def test_a_tool_runs_in_the_tree_with_its_environment(tmp_path: Path) -> None:
     result = tool('tool_command="pwd; echo $GARRISON_PIPELINE_NODE $GARRISON_PIPELINE_ATTEMPT $MINE"', tmp_path,
                   environ={"MINE": "yes", "PATH": os.environ["PATH"]})
     assert result.context["tool.output"] == f"{tmp_path}\nt 1 yes"
+    assert "cannot start" in tool("tool_command=true", tmp_path / "nowhere").reason
 
 
 def test_a_tool_waits_while_the_machine_has_no_room_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
@@ -91,34 +95,33 @@ def test_no_room_for_a_network_of_its_own_is_no_network_that_is_forbidden() -> N
 
 
 def test_a_tool_that_times_out_is_killed_with_its_descendants(tmp_path: Path) -> None:
-    result = tool('timeout=2s, tool_command="sleep 77 & echo $! > inner; wait"', tmp_path, run_dir=tmp_path / "r")
-    assert (result.status, result.reason) == ("fail", "timed out after 2 s")
+    result = tool('timeout=1s, tool_command="sleep 77 & echo $! > inner; wait"', tmp_path, run_dir=tmp_path / "r")
+    assert (result.status, result.reason) == ("fail", "timed out after 1 s")
     assert is_gone(int((tmp_path / "inner").read_text()))
 
 
-@pytest.mark.parametrize(("command", "attempts"), [("no-such-command-here", 1), ("exit 126", 1), ("exit 3", 2)])
-def test_a_missing_command_is_not_retried(command: str, attempts: int, tmp_path: Path) -> None:
-    result = tool(f'max_retries=1, tool_command="echo x >> tried; {command}"', tmp_path)
-    assert (result.status, (tmp_path / "tried").read_text()) == ("fail", "x\n" * attempts)
-
-
-@pytest.mark.parametrize("code", [147, 255])
-def test_an_exit_code_that_names_no_deadly_signal_is_reported(code: int, tmp_path: Path) -> None:
-    result = tool(f'timeout=20s, tool_command="exit {code}"', tmp_path)
-    assert (result.status, result.context["tool.exit_code"]) == ("fail", code)
+def test_a_tool_has_its_output_and_exit_code_and_is_retried_if_that_helps(tmp_path: Path) -> None:
+    """A missing command stays missing; 147 and 255 are no deadly signals."""
+    for command, attempts, code in (("exit 0", 1, 0), ("no-such-command-here", 1, 127), ("exit 126", 1, 126),
+                                    ("exit 3", 2, 3), ("exit 147", 2, 147), ("exit 255", 2, 255)):
+        (tmp_path / "tried").unlink(missing_ok=True)
+        result = tool('max_retries=1, timeout=20s, '
+                      f'tool_command="echo x >> tried; echo out; echo err >&2; {command}"', tmp_path)
+        assert (result.status, (tmp_path / "tried").read_text()) == ("fail" if code else "success", "x\n" * attempts)
+        assert (result.context["tool.output"], result.context["tool.exit_code"]) == ("out", code)
+        assert code != 3 or result.reason == "exit code 3: err"
 
 
 def test_a_tool_that_reports_on_stderr_is_not_silent(tmp_path: Path) -> None:
-    command = "import sys,time; [(time.sleep(0.2), print('.', file=sys.stderr, flush=True)) for _ in range(14)]"
-    run = tool(f'silence=1, tool_command="exec python3 -c \\"{command}\\""', tmp_path)
+    run = tool('silence=1, tool_command="for i in 1 2 3 4 5 6; do sleep 0.25; echo . >&2; done"', tmp_path)
     assert run.status == "success", run.reason
 
 
 def test_a_tool_that_hangs_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GARRISON_BEAT_TIMEOUT", "1")
+    monkeypatch.setenv("GARRISON_BEAT_TIMEOUT", "0.3")
     run = tool('tool_command="kill -STOP $$"', tmp_path)
     assert run.status == "fail" and "1 of its 2 processes are stopped (SIGSTOP)" in run.reason
-    run = tool('tool_command="sleep 600", silence=1', tmp_path)
+    run = tool('tool_command="sleep 600", silence=300ms', tmp_path)
     assert run.status == "fail" and "it hung and was ended: it was silent for" in run.reason
 
 
@@ -156,20 +159,15 @@ def test_leftovers_of_a_killed_engine_are_killed_before_the_next_attempt(tmp_pat
     assert (tmp_path / "r/t/attempts/1/output.log").exists()
 
 
-@pytest.mark.parametrize(("command", "status", "label"), [
-    ("echo '{\\\"outcome\\\": \\\"ok\\\", \\\"preferred_label\\\": \\\"Go\\\"}' > $GARRISON_STATUS_FILE", "success",
-     "Go"),
-    ("echo '{\\\"outcome\\\": \\\"partial\\\"}' > $GARRISON_STATUS_FILE", "partial_success", ""),
-    ("echo '{\\\"outcome\\\": \\\"success\\\"}' > $GARRISON_STATUS_FILE; exit 4", "fail", ""),
-    ("echo nonsense > $GARRISON_STATUS_FILE", "fail", ""),
-])
-def test_a_tool_may_report_an_outcome(command: str, status: str, label: str, tmp_path: Path) -> None:
-    outcome = tool(f'tool_command="{command}"', tmp_path).node_outcomes["t"]
-    assert (outcome.status, outcome.preferred_label) == (status, label)
-
-
-def test_a_tool_that_cannot_be_started_has_a_reason(tmp_path: Path) -> None:
-    assert "cannot start" in tool("tool_command=true", tmp_path / "nowhere").reason
+def test_a_tool_may_report_an_outcome(tmp_path: Path) -> None:
+    for said, status, label in (
+            ({"outcome": "ok", "preferred_label": "Go"}, "success", "Go"),
+            ({"outcome": "partial"}, "partial_success", ""), ("nonsense", "fail", ""),
+            ({"outcome": "success", "exit": 4}, "fail", "")):
+        (tmp_path / "said.json").write_text(said if isinstance(said, str) else json.dumps(said))
+        outcome = tool('tool_command="cp said.json $GARRISON_STATUS_FILE; ! grep -q exit said.json"',
+                       tmp_path).node_outcomes["t"]
+        assert (outcome.status, outcome.preferred_label) == (status, label)
 
 
 # ---- wait.human ------------------------------------------------------------------------------------------------------
@@ -188,7 +186,7 @@ def test_a_gate_without_an_answerer_suspends_the_run_until_a_file_answers(tmp_pa
     assert [*(tmp_path / "r/answers").glob("*.refused")]
 
 
-def test_an_answer_that_fits_no_option_is_asked_again() -> None:
+def test_an_answer_that_fits_no_option_is_asked_again_for_a_while() -> None:
     asked: list[Question] = []
 
     def answer(question: Question) -> str:
@@ -197,24 +195,20 @@ def test_an_answer_that_fits_no_option_is_asked_again() -> None:
 
     assert run(GATE, handlers={"work": ok}, answerer=answer).completed_nodes == ["start", "gate", "ship", "x"]
     assert [bool(question.problem) for question in asked] == [False, True, True]
-
-
-def test_an_answerer_that_never_fits_does_not_keep_the_run_busy() -> None:
     assert run(GATE, handlers={"work": ok}, answerer=lambda _question: "maybe").status == "waiting"
 
 
-@pytest.mark.parametrize(("attrs", "status", "nodes"), [
-    ('timeout=50ms, "human.default_choice"=fix', "waiting", ["start", "gate", "fix"]),
-    ('timeout=50ms, "human.default_choice"=Approve', "success", ["start", "gate", "ship", "x"]),
-    ('human_timeout_seconds="0.05", human_default_choice=ship', "success", ["start", "gate", "ship", "x"]),
-    ("timeout=50ms", "fail", ["start", "gate"]),
-    ('timeout=50ms, "human.default_choice"=Perhaps', "fail", ["start", "gate"]),
-])
-def test_a_gate_with_a_time_limit_takes_its_default(attrs: str, status: str, nodes: list[str]) -> None:
-    graph = GATE.replace("shape=hexagon", f"shape=hexagon, {attrs}").replace("fix -> gate", "fix -> later; later "
-                         "[shape=hexagon]; later -> x")
-    result = run(graph, handlers={"work": ok})
-    assert (result.status, result.completed_nodes) == (status, nodes)
+def test_a_gate_with_a_time_limit_takes_its_default() -> None:
+    for attrs, status, nodes in (
+            ('timeout=50ms, "human.default_choice"=fix', "waiting", ["start", "gate", "fix"]),
+            ('timeout=50ms, "human.default_choice"=Approve', "success", ["start", "gate", "ship", "x"]),
+            ('human_timeout_seconds="0.05", human_default_choice=ship', "success", ["start", "gate", "ship", "x"]),
+            ("timeout=50ms", "fail", ["start", "gate"]),
+            ('timeout=50ms, "human.default_choice"=Perhaps', "fail", ["start", "gate"])):
+        graph = GATE.replace("shape=hexagon", f"shape=hexagon, {attrs}").replace(
+            "fix -> gate", "fix -> later; later [shape=hexagon]; later -> x")
+        result = run(graph, handlers={"work": ok})
+        assert (result.status, result.completed_nodes) == (status, nodes)
 
 
 def test_the_time_limit_counts_from_the_first_question_across_a_death(tmp_path: Path) -> None:
@@ -271,21 +265,17 @@ def test_free_text_goes_into_the_context() -> None:
 # ---- wait.signal -----------------------------------------------------------------------------------------------------
 
 
-def test_a_signal_is_taken_by_one_visit(tmp_path: Path) -> None:
+def test_a_signal_is_taken_by_one_visit_and_may_come_too_late(tmp_path: Path) -> None:
     graph = f"""digraph {{ {ENDS} s [type="wait.signal", signal=deployed]; t [type="wait.signal", signal=deployed]
-        start -> s -> t -> x }}"""
+        late [type="wait.signal", timeout=50ms]; start -> s -> t -> late -> x }}"""
     assert run(graph, run_dir=tmp_path / "r").status == "waiting"
     files = RunDirectory(tmp_path / "r")
     files.write_signal("deployed", '{"version": 7}')
     waiting = run(run_dir=tmp_path / "r", resume=True)
     assert (waiting.status, waiting.context["signal.deployed"]) == ("waiting", {"version": 7})
     files.write_signal("deployed", "")
-    assert run(run_dir=tmp_path / "r", resume=True).context["signal.deployed"] is True
-
-
-def test_a_signal_may_come_too_late(tmp_path: Path) -> None:
-    graph = f'digraph {{ {ENDS} s [type="wait.signal", timeout=50ms]; start -> s -> x }}'
-    assert run(graph, run_dir=tmp_path / "r").reason == "the signal s did not arrive in time"
+    ended = run(run_dir=tmp_path / "r", resume=True)
+    assert (ended.context["signal.deployed"], ended.reason) == (True, "the signal late did not arrive in time")
 
 
 # ---- pipelines within pipelines --------------------------------------------------------------------------------------
@@ -310,11 +300,7 @@ def test_a_subgraph_is_one_node(outer: Path, tmp_path: Path) -> None:
     assert (result.completed_nodes, result.context["made"]) == (["start", "sub", "x"], 2)
     assert "who" not in result.context or result.context["who"] == "me"
     assert (tmp_path / "r/children/sub#1.0/checkpoint.json").is_file()
-
-
-def test_a_subgraph_that_fails_fails_its_node_with_the_reason(outer: Path) -> None:
-    result = run(outer, handlers={"work": lambda _call: Outcome("fail", failure_reason="red")})
-    assert result.reason == "its pipeline failed: red"
+    assert run(outer, handlers={"work": red}).reason == "its pipeline failed: red"
 
 
 def test_a_gate_within_a_subgraph_makes_both_wait(outer: Path, tmp_path: Path) -> None:
@@ -326,49 +312,42 @@ def test_a_gate_within_a_subgraph_makes_both_wait(outer: Path, tmp_path: Path) -
     assert result.completed_nodes == ["start", "sub", "x"]
 
 
-def test_a_pipeline_that_runs_itself_is_stopped(tmp_path: Path) -> None:
+def test_a_pipeline_that_runs_itself_or_has_no_valid_file_fails_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "bad.dot").write_text("graph {")
     path = tmp_path / "self.dot"
-    path.write_text(f'digraph {{ {ENDS} sub [type=subgraph, graph_ref="self.dot"]; start -> sub -> x }}')
-    result = run(path)
-    assert result.status == "fail"
-    assert f"{MAX_DEPTH} deep at most" in result.reason
-
-
-def test_a_subgraph_without_a_file_is_refused() -> None:
+    for name, said in (("self.dot", f"{MAX_DEPTH} deep at most"), ("no.dot", "there is no"), ("bad.dot", "bad.dot")):
+        path.write_text(f'digraph {{ {ENDS} sub [type=subgraph, graph_ref="{name}"]; start -> sub -> x }}')
+        result = run(path)
+        assert result.status == "fail" and said in result.reason and "\n" not in result.reason
     with pytest.raises(Refused, match="names no pipeline"):
         run(f"digraph {{ {ENDS} sub [type=subgraph]; start -> sub -> x }}")
-
-
-@pytest.mark.parametrize(("attrs", "said"), [('graph_ref="no.dot"', "there is no"), ('graph_ref="bad.dot"', "bad.dot")])
-def test_a_subgraph_without_a_valid_file_fails_in_one_line(attrs: str, said: str, tmp_path: Path) -> None:
-    (tmp_path / "bad.dot").write_text("graph {")
-    path = tmp_path / "p.dot"
-    path.write_text(f"digraph {{ {ENDS} sub [type=subgraph, {attrs}]; start -> sub -> x }}".replace(", ]", "]"))
-    result = run(path)
-    assert said in result.reason
-    assert "\n" not in result.reason
 
 
 MANAGED = f"""digraph outer {{ "stack.child_dotfile"="inner.dot"; {ENDS}
     m [shape=house, prompt="Hurry up", "manager.poll_interval"=20ms ATTRS]; start -> m -> x }}"""
 
 
-def managed(attrs: str, tmp_path: Path, work: Any, inner: str = "i [type=work]; start -> i -> x") -> RunResult:
-    (tmp_path / "inner.dot").write_text(f"digraph inner {{ {ENDS} {inner} }}")
-    path = tmp_path / "outer.dot"
+def managed(attrs: str, directory: Path, work: Any, inner: str = "i [type=work]; start -> i -> x",
+            **options: Any) -> RunResult:
+    directory.mkdir(exist_ok=True)
+    (directory / "inner.dot").write_text(f"digraph inner {{ {ENDS} {inner} }}")
+    path = directory / "outer.dot"
     path.write_text(MANAGED.replace(" ATTRS", attrs and f", {attrs}"))
-    return run(path, handlers={"work": work}, run_dir=tmp_path / "r")
+    return run(path, handlers={"work": work}, run_dir=directory / "r", **options)
 
 
 def test_a_manager_ends_with_its_child(tmp_path: Path) -> None:
-    result = managed("", tmp_path, ok)
+    async def slow(_call: Call) -> Outcome:
+        await asyncio.sleep(60)
+        return Outcome("success")
+
+    result = managed("", tmp_path / "done", ok)
     assert (result.status, result.context["stack.child.status"]) == ("success", "completed")
     assert result.context["stack.child.outcome"] == "success"
-
-
-def test_a_manager_fails_with_its_child(tmp_path: Path) -> None:
-    result = managed("", tmp_path, lambda _call: Outcome("fail", failure_reason="red"))
+    result = managed("", tmp_path / "failed", red)
     assert (result.status, result.reason) == ("fail", "its pipeline failed: red")
+    result = managed('"manager.max_cycles"=3', tmp_path / "slow", slow)
+    assert result.reason == "the child of m was not done after 3 cycles"
 
 
 def test_a_manager_stops_its_child_when_its_condition_holds(tmp_path: Path) -> None:
@@ -389,21 +368,8 @@ def test_a_manager_stops_its_child_when_its_condition_holds(tmp_path: Path) -> N
     assert ended == ["k"]
 
 
-def test_a_manager_polls_at_most_max_cycles_times(tmp_path: Path) -> None:
-    async def work(_call: Call) -> Outcome:
-        await asyncio.sleep(60)
-        return Outcome("success")
-
-    result = managed('"manager.max_cycles"=3', tmp_path, work)
-    assert result.reason == "the child of m was not done after 3 cycles"
-
-
 def test_a_manager_steers_the_next_agent_of_its_child(tmp_path: Path) -> None:
     prompts: list[str] = []
-    (tmp_path / "inner.dot").write_text(f"""digraph inner {{ {ENDS} w [type=work]; a [prompt=build]
-        start -> w -> a -> x }}""")
-    path = tmp_path / "outer.dot"
-    path.write_text(MANAGED.replace(" ATTRS", ', "manager.actions"="observe,steer,wait", "manager.steer_cooldown"=1h'))
 
     async def work(call: Call) -> Outcome:
         assert call.run.directory
@@ -415,7 +381,9 @@ def test_a_manager_steers_the_next_agent_of_its_child(tmp_path: Path) -> None:
         prompts.append(call.text)
         return "done"
 
-    assert run(path, handlers={"work": work}, agent=agent, run_dir=tmp_path / "r").status == "success"
+    result = managed('"manager.actions"="observe,steer,wait", "manager.steer_cooldown"=1h', tmp_path, work,
+                     "w [type=work]; a [prompt=build]; start -> w -> a -> x", agent=agent)
+    assert result.status == "success"
     assert prompts[0].startswith("Hurry up")
     assert prompts[0].endswith("build")
 
@@ -488,24 +456,19 @@ def test_a_lost_session_is_replaced_by_a_long_preamble(tmp_path: Path) -> None:
     assert texts["c"] == "check"
 
 
-@pytest.mark.parametrize(("said", "status"), [
-    ("text", "success"), (Outcome("partial_success"), "partial_success"), ({"outcome": "fail"}, "fail"), (None, "fail"),
-    (7, "fail"),
-])
-def test_results_of_agents(said: Any, status: str) -> None:
+def test_results_of_agents(tmp_path: Path) -> None:
     graph = f"digraph {{ {ENDS} a [prompt=do]; start -> a -> x }}"
-    assert run(graph, agent=lambda _call: said).node_outcomes["a"].status == status
+    said: object
+    for said, status in (("text", "success"), (Outcome("partial_success"), "partial_success"),
+                         ({"outcome": "fail"}, "fail"), (None, "fail"), (7, "fail")):
+        assert run(graph, agent=lambda _call, said=said: said).node_outcomes["a"].status == status
 
-
-def test_an_agent_may_write_a_status_file(tmp_path: Path) -> None:
     def agent(call: Call) -> str:
         assert call.folder
         (call.folder / "said.json").write_text('{"outcome": "fail", "failure_reason": "cannot"}')
         return "I tried"
 
-    graph = f"digraph {{ {ENDS} a [prompt=do]; start -> a -> x }}"
-    result = run(graph, agent=agent, run_dir=tmp_path / "r")
-    assert result.reason == "cannot"
+    assert run(graph, agent=agent, run_dir=tmp_path / "r").reason == "cannot"
     assert (tmp_path / "r/a/response.md").read_text() == "I tried"
 
 
@@ -591,4 +554,3 @@ def test_a_handler_may_store_artifacts_and_emit_events(tmp_path: Path) -> None:
         on_event=events.append)
     assert (tmp_path / "r/artifacts/report.json").stat().st_size > THRESHOLD
     assert [event.data["pages"] for event in events if event.kind == "ReportWritten"] == [3]
-    assert time.time() > 0

@@ -4,35 +4,26 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from garrison.pipeline import RunResult, run
-
-ENGINE = """import sys
-from garrison.pipeline import run
-run(sys.argv[1], run_dir=sys.argv[2], tree=sys.argv[3])
-"""
-
-
-def wait_for(path: Path) -> None:
-    deadline = time.monotonic() + 30
-    while not path.exists() or not path.read_text().endswith("\n"):
-        assert time.monotonic() < deadline, f"{path} was not written"
-        time.sleep(0.02)
+from support import wait_for
 
 
 def resume_after_kill(folder: Path, graph: str, moment: Path) -> RunResult:
     """Run a graph, kill its engine once the file `moment` is written, and resume it here."""
-    engine = subprocess.Popen([sys.executable, "-c", ENGINE, graph, str(folder / "run"), str(folder)])
-    (folder / "engine").write_text(f"{engine.pid}\n")
-    wait_for(moment)
-    os.kill(engine.pid, signal.SIGKILL)
-    engine.wait()
+    engine = os.fork()
+    if engine == 0:
+        try:
+            run(graph, run_dir=folder / "run", tree=folder)
+        finally:
+            os._exit(0)
+    (folder / "engine").write_text(f"{engine}\n")
+    wait_for(f"{moment} is written", lambda: moment.exists() and moment.read_text().endswith("\n"))
+    os.kill(engine, signal.SIGKILL)
+    os.waitpid(engine, 0)
     return run(run_dir=folder / "run", resume=True)
 
 

@@ -85,6 +85,6 @@ def test_a_subscription_has_windows_in_place_of_dollars_and_all_show_one_sum(tmp
     assert usage.describe_cost(tmp_path, "r2", costs.UsageCache()) == (None, "")
 
 
-@pytest.mark.parametrize("order", [None, [], {}, {"settings": None}, {"settings": {"budget": "much"}}])
-def test_an_invalid_job_sets_no_limits(order: object) -> None:
-    assert usage.limits_of(order) == Limits()
+def test_an_invalid_job_sets_no_limits() -> None:
+    for order in (None, [], {}, {"settings": None}, {"settings": {"budget": "much"}}):
+        assert usage.limits_of(order) == Limits()

@@ -23,16 +23,13 @@ def test_files_are_listed_with_their_lines_names_and_modes() -> None:
         ("gone.bin", "deleted", None, None)]
     assert (files[2].old_path, files[2].mode) == ("old name", "100644 → 100755")
     assert totals(files) == (10, 1)
-
-
-def test_a_name_is_spelled_out_and_a_place_beyond_the_list_refused() -> None:
     file = FileChange("<script>\x1b[2J\u202egpj.exe", "added")
     assert file.spelled().path == "<script>‹U+001B›[2J‹U+202E›gpj.exe"
     with pytest.raises(NotFound, match="there is no changed file 1; 1 files changed"):
         file_at([file], 1)
 
 
-def test_lines_of_a_diff_are_numbered_on_both_sides() -> None:
+def test_lines_of_a_diff_are_numbered_on_both_sides_and_spelled_out() -> None:
     diff = (f"diff --git a/{OLD} b/{NEW}\nindex aaa..bbb 100644\n--- a/{OLD}\n+++ b/{NEW}\n"
             "@@ -1,3 +1,3 @@ def add():\n one\n-two\n+zwei\n three\n\\ No newline at end of file\n"
             "@@ -9 +9,2 @@\n--- not a header\n+++ nor this\n+@@ -1 +1 @@\n")
@@ -40,9 +37,6 @@ def test_lines_of_a_diff_are_numbered_on_both_sides() -> None:
         ("@", 0, 0, "@@ -1,3 +1,3 @@ def add():"), (" ", 1, 1, "one"), ("-", 2, 0, "two"), ("+", 0, 2, "zwei"),
         (" ", 3, 3, "three"), ("@", 0, 0, "@@ -9 +9,2 @@"), ("-", 9, 0, "-- not a header"), ("+", 0, 9, "++ nor this"),
         ("+", 0, 10, "@@ -1 +1 @@")]
-
-
-def test_a_long_line_is_cut_and_hidden_characters_are_spelled_out() -> None:
     line = list(parse_hunks("@@ -1 +1 @@\n+" + "x" * 1_000_000 + "\n+a\x1b]0;; rm -r data;\x07\u202e\r\n"))
     assert (len(line[1].text), line[1].more) == (LINE_CHARACTERS, 1_000_000 - LINE_CHARACTERS)
     assert line[2].text == "a‹U+001B›]0;; rm -r data;‹U+0007›‹U+202E›‹U+000D›"
@@ -87,9 +81,6 @@ def test_what_became_of_a_comment_is_read_from_what_the_next_attempt_changed_and
     ]
     for comment, changed, answer, state in states:
         assert judge(comment, changed, answer) is state, (comment, changed, answer)
-
-
-def test_the_changed_lines_are_those_of_the_older_file() -> None:
     output = ("diff --git a/x b/x\n--- a/x\n+++ b/x\n@@ -2 +2,2 @@ def f\n-a\n+@@ -9 +9 @@\n+b\n@@ -5,0 +7 @@\n+c\n"
               "@@ -8,2 +10,0 @@\n-d\n-e\n\\ No newline at end of file\n")
     assert parse_ranges(output) == [range(2, 3), range(5, 5), range(8, 10)]

@@ -56,7 +56,7 @@ def test_importing_the_package_loads_neither_the_engine_nor_lark() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_a_graph_in_memory() -> None:
+def test_a_graph_may_be_a_graph_a_path_or_a_text(tmp_path: Path) -> None:
     result = run(LINE, initial={"ticket": 42}, handlers={"work": ok})
     assert (result.status, result.reason) == ("success", "")
     assert result.completed_nodes == ["start", "a", "b", "x"]
@@ -64,14 +64,10 @@ def test_a_graph_in_memory() -> None:
     assert (result.context["ticket"], result.context["seen.b"]) == (42, 1)
     told = json.loads(json.dumps(result.to_data()))
     assert told["node_outcomes"] == dict.fromkeys(("start", "a", "b", "x"), "success")
-
-
-@pytest.mark.parametrize("given", ["graph", "path", "name"])
-def test_a_graph_may_be_a_graph_a_path_or_a_text(given: str, tmp_path: Path) -> None:
     path = tmp_path / "line.dot"
     path.write_text(LINE)
-    graph: Any = {"graph": parse(LINE), "path": path, "name": str(path)}[given]
-    assert run(graph, handlers={"work": ok}).status == "success"
+    for graph in (parse(LINE), path, str(path)):
+        assert run(graph, handlers={"work": ok}).status == "success"
 
 
 def test_plain_async_and_object_handlers() -> None:
@@ -138,41 +134,41 @@ def test_changes_after_a_handler_returned_do_not_reach_the_run() -> None:
     assert run(graph, handlers={"keeps": keeps, "changes": changes}).status == "success"
 
 
-@pytest.mark.parametrize(("value", "said"), [(object(), "object"), ({1, 2}, "set"), (float("nan"), "float"),
-                                             ((1, 2), "tuple"), ({1: 2}, "dict")])
-def test_a_context_value_that_is_not_json_fails_the_node(value: object, said: str) -> None:
-    result = run(LINE, handlers={"work": lambda _call: Outcome("success", context_updates={"bad": value})})
-    assert result.status == "fail"
-    assert "'bad'" in result.reason
-    assert said in result.reason
-    with pytest.raises(UsageError, match=r"initial.*'bad'"):
-        run(LINE, initial={"bad": value}, handlers={"work": ok})
+def test_a_context_value_that_is_not_json_fails_the_node() -> None:
+    for value, said in ((object(), "object"), ({1, 2}, "set"), (float("nan"), "float"), ((1, 2), "tuple"),
+                        ({1: 2}, "dict")):
+        result = run(LINE, handlers={
+            "work": lambda _call, value=value: Outcome("success", context_updates={"bad": value})})
+        assert result.status == "fail"
+        assert "'bad'" in result.reason
+        assert said in result.reason
+        with pytest.raises(UsageError, match=r"initial.*'bad'"):
+            run(LINE, initial={"bad": value}, handlers={"work": ok})
 
 
-@pytest.mark.parametrize(("raised", "tries"), [(TypeError("no"), 1), (KeyError("k"), 1), (RuntimeError("busy"), 3),
-                                               (SystemExit(3), 3)])
-def test_an_exception_is_a_failure_and_a_programming_error_is_not_retried(
-        raised: BaseException, tries: int) -> None:
-    calls = []
-
-    def work(call: Call) -> Outcome:
-        calls.append(call.attempt)
-        raise raised
-
+def test_an_exception_is_a_failure_and_a_programming_error_is_not_retried() -> None:
     graph = f"digraph {{ {ENDS} a [type=work, max_retries=2]; start -> a -> x }}"
-    for way in (run, lambda *given, **options: asyncio.run(run_async(*given, **options))):
-        own = way(graph, handlers={"work": work})
-        assert own.status == "fail"
-        assert type(raised).__name__ in own.reason
-        assert calls == list(range(1, tries + 1))
-        calls.clear()
+    raised: BaseException
+    for raised, tries in ((TypeError("no"), 1), (KeyError("k"), 1), (RuntimeError("busy"), 3), (SystemExit(3), 3)):
+        calls: list[int] = []
+
+        def work(call: Call, raised: BaseException = raised, calls: list[int] = calls) -> Outcome:
+            calls.append(call.attempt)
+            raise raised
+
+        for way in (run, lambda *given, **options: asyncio.run(run_async(*given, **options))):
+            own = way(graph, handlers={"work": work})
+            assert own.status == "fail"
+            assert type(raised).__name__ in own.reason
+            assert calls == list(range(1, tries + 1))
+            calls.clear()
 
 
-@pytest.mark.parametrize("returned", [3.5, " ", b"success"])
-def test_a_handler_that_returns_nonsense_has_failed(returned: object) -> None:
-    result = run(LINE, handlers={"work": lambda _call: returned})
-    assert result.status == "fail"
-    assert "return an Outcome" in result.reason
+def test_a_handler_that_returns_nonsense_has_failed() -> None:
+    for returned in (3.5, " ", b"success"):
+        result = run(LINE, handlers={"work": lambda _call, returned=returned: returned})
+        assert result.status == "fail"
+        assert "return an Outcome" in result.reason
 
 
 def test_a_retry_has_its_reason() -> None:
@@ -198,8 +194,6 @@ def test_every_kind_of_handler_has_a_time_limit() -> None:
         assert (result.status, result.reason) == ("fail", "timed out after 0.05 s")
     released.set()
 
-
-def test_a_timeout_error_of_a_handler_is_not_its_time_limit() -> None:
     def work(_call: Call) -> None:
         raise TimeoutError("the server")
 
@@ -215,8 +209,7 @@ def test_a_listener_that_fails_does_not_end_the_run() -> None:
         assert run(LINE, handlers={"work": ok}, on_event=listener).status == "success"
 
 
-@pytest.mark.parametrize("kind", ["async", "plain"])
-def test_branches_run_concurrently(kind: str) -> None:
+def test_branches_run_concurrently() -> None:
     """Each branch waits until the other has begun: one after the other they would wait for ever."""
     meeting = threading.Barrier(2, timeout=60)
 
@@ -228,9 +221,10 @@ def test_branches_run_concurrently(kind: str) -> None:
         meeting.wait()
         return ok(call)
 
-    result = run(BRANCHES, handlers={"work": meets_async if kind == "async" else meets})
-    assert result.status == "success"
-    assert [one["status"] for one in result.context["parallel.results"]] == ["success", "success"]
+    for handler in (meets_async, meets):
+        result = run(BRANCHES, handlers={"work": handler})
+        assert result.status == "success"
+        assert [one["status"] for one in result.context["parallel.results"]] == ["success", "success"]
 
 
 def test_the_losers_of_first_success_are_cancelled() -> None:
@@ -448,11 +442,9 @@ def test_a_changed_graph_is_refused_unless_asked_for(tmp_path: Path) -> None:
     result = run(run_dir=tmp_path / "r", resume=True, handlers={"work": once})
     assert result.completed_nodes == ["start", "a", "b", "c", "x"]
 
-
-def test_a_reformatted_graph_is_not_a_changed_one(tmp_path: Path) -> None:
-    interrupted(LINE, tmp_path / "r", lambda call: call.node.id == "b", ok)
+    interrupted(LINE, tmp_path / "same", lambda call: call.node.id == "b", ok)
     other = LINE.replace("start -> a -> b -> x", "start -> a; a -> b; # one by one\n b -> x")
-    assert run(other, run_dir=tmp_path / "r", resume=True, handlers={"work": ok}).status == "success"
+    assert run(other, run_dir=tmp_path / "same", resume=True, handlers={"work": ok}).status == "success"
 
 
 def test_a_directory_has_one_owner(tmp_path: Path) -> None:
@@ -578,31 +570,32 @@ def test_a_handler_cannot_change_what_the_run_knows(tmp_path: Path) -> None:
     assert refused == ["refused"] * 10
 
 
-@pytest.mark.parametrize("read", [
-    lambda context: context["items"], lambda context: context.get("items"), lambda context: dict(context)["items"],
-    lambda context: {**context}["items"], lambda context: (context | {})["items"],
-    lambda context: ({} | context)["items"], lambda context: context.copy()["items"],
-    lambda context: dict(context.items())["items"], lambda context: [*context.values()][1],
-    lambda context: copy.copy(context)["items"]])
-def test_what_a_handler_changes_in_the_context_stays_with_it(read: Callable[[Any], list[int]]) -> None:
-    context = {"number": 1, "items": [1]}
-    seen = ContextView(context)
-    read(seen).append(2)
-    assert context == {"number": 1, "items": [1]}
-    context["number"] = 2
-    assert json.loads(json.dumps(seen))["number"] == 1 == seen.get("number"), "as it was at the call"
-    assert seen.get("none", 7) == 7 and "none" not in seen and isinstance(seen, dict)
+def test_what_a_handler_changes_in_the_context_stays_with_it() -> None:
+    reads: list[Callable[[Any], list[int]]] = [
+        lambda context: context["items"], lambda context: context.get("items"), lambda context: dict(context)["items"],
+        lambda context: {**context}["items"], lambda context: (context | {})["items"],
+        lambda context: ({} | context)["items"], lambda context: context.copy()["items"],
+        lambda context: dict(context.items())["items"], lambda context: [*context.values()][1],
+        lambda context: copy.copy(context)["items"]]
+    for read in reads:
+        context = {"number": 1, "items": [1]}
+        seen = ContextView(context)
+        read(seen).append(2)
+        assert context == {"number": 1, "items": [1]}
+        context["number"] = 2
+        assert json.loads(json.dumps(seen))["number"] == 1 == seen.get("number"), "as it was at the call"
+        assert seen.get("none", 7) == 7 and "none" not in seen and isinstance(seen, dict)
 
 
-@pytest.mark.parametrize("directory", [None, "r"])
-def test_the_time_of_a_run_is_over_though_its_handlers_return_at_once(directory: str | None, tmp_path: Path) -> None:
-    graph = f"""digraph {{ max_pipeline_duration=200ms; max_steps=1000000; {ENDS} a [type=work]; b [type=work]
+def test_the_time_of_a_run_is_over_though_its_handlers_return_at_once(tmp_path: Path) -> None:
+    graph = f"""digraph {{ max_pipeline_duration=50ms; max_steps=1000000; {ENDS} a [type=work]; b [type=work]
         start -> a -> b; b -> a [condition="outcome=success"]; b -> x [condition="outcome=fail"] }}"""
 
     async def work(_call: Call) -> None:
         return None
 
-    began = time.monotonic()
-    result = run(graph, handlers={"work": work}, run_dir=directory and tmp_path / directory)
-    assert (result.reason, result.resumable) == ("max_pipeline_duration_exceeded", "budget")
-    assert time.monotonic() - began < 10
+    for directory in (None, tmp_path / "r"):
+        began = time.monotonic()
+        result = run(graph, handlers={"work": work}, run_dir=directory)
+        assert (result.reason, result.resumable) == ("max_pipeline_duration_exceeded", "budget")
+        assert time.monotonic() - began < 10

@@ -33,15 +33,9 @@ def test_an_agent_of_a_dag_learns_of_the_nodes_that_lead_to_it_alone() -> None:
     assert "a: success" in found["c"] and "of.a: 1" in found["c"]
     assert "b: success" not in found["c"] and "of.b" not in found["c"]
     assert "b: success" in found["d"] and "of.a" not in found["d"]
-
-
-def test_a_value_that_another_branch_overwrote_is_not_told() -> None:
     body = "a; b; c; start -> a -> c -> exit; start -> b -> exit"
     assert "shared: 1" in told(body, ("a", {"shared": 1}), flow="dag")["c"]
     assert "shared" not in told(body, ("a", {"shared": 1}), ("b", {"shared": 2}), flow="dag")["c"]
-
-
-def test_a_failure_of_another_branch_is_not_told() -> None:
     body = "a; b [on_error=continue]; c; d; start -> a -> c -> exit; start -> b -> d -> exit"
     found = told(body, ("a", {}), ("b", {"failure": "no disk"}), flow="dag")
     assert "no disk" not in found["c"] and "no disk" in found["d"]

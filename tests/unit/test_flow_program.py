@@ -81,9 +81,9 @@ def test_a_large_graph_is_compiled_in_linear_time() -> None:
     assert cost(1_500) < 20 * 5 * max(cost(300), 0.001)
 
 
-@pytest.mark.parametrize("value", ["9" * 400, "9" * 400 + "s", "365001d", "1" * 30])
-def test_a_duration_has_an_end(value: str) -> None:
-    assert seconds({"timeout": value}, "timeout") == MAX_SECONDS
+def test_a_duration_has_an_end() -> None:
+    for value in ("9" * 400, "9" * 400 + "s", "365001d", "1" * 30):
+        assert seconds({"timeout": value}, "timeout") == MAX_SECONDS
     assert seconds({"timeout": "36500d"}, "timeout") == 36500 * 86400
 
 

@@ -67,11 +67,6 @@ def test_the_reason_of_another_visit(text: str, script: Script, reasons: list[st
     assert [place.reason for change in drive(text, script).changes for place in change.started] == reasons
 
 
-def test_a_driver_may_replace_the_statuses_of_the_graph() -> None:
-    assert drive("a [status=validated] start -> a -> b -> exit", initial={}).path == "a b"
-    assert drive("start -> a -> b -> exit", initial={"a": "validated"}).path == "b"
-
-
 # ---- conditionals and the context
 
 
@@ -83,9 +78,6 @@ def test_the_context_that_the_engine_writes() -> None:
         "graph.goal": "g w", "graph.color": "red", "mine": 1, "outcome": "success", "preferred_label": "",
         "failure_reason": "", "failure_class": "", "last_failure": "why", "last_failed_node": "a", "last_stage": "b"}
     assert context["current_node"] == "exit"
-
-
-def test_the_context_right_after_a_failure() -> None:
     run = FlowRun("""start -> a; a -> b [condition="fail"]; b -> exit""", {"a": fail("why", "flaky")})
     run.finish(run.state.in_flight["a#1"])
     context = run.state.context()
@@ -93,9 +85,6 @@ def test_the_context_right_after_a_failure() -> None:
         "fail", "why", "flaky", "b")
     with pytest.raises(TypeError):
         context["x"] = 1  # type: ignore[index]
-
-
-def test_a_graph_without_a_goal_still_has_one_in_the_context() -> None:
     assert drive("start -> a -> exit").state.context()["graph.goal"] == ""
 
 
@@ -122,6 +111,8 @@ def test_done_nodes_are_passed_through_once() -> None:
                 lambda place: Outcome(SUCCESS, context_updates={"n": place.visit}))
     assert (done.result, done.path) == ("done", "c a b c")
     assert done.state.completed[:4] == ["start", "a", "b", "c"]
+    assert drive("a [status=validated] start -> a -> b -> exit", initial={}).path == "a b"
+    assert drive("start -> a -> b -> exit", initial={"a": "validated"}).path == "b"
 
 
 # ---- what does not fit

@@ -90,9 +90,14 @@ def test_the_description_of_a_node(facts: NodeFacts, words: str) -> None:
     assert describe_activity(facts) == words
 
 
-@pytest.mark.parametrize("status", TRANSITIONS)
-def test_every_status_of_a_merge_entry_has_words(status: str) -> None:
-    assert describe_activity(replace(LANDING, entry=replace(ENTRY, status=status, reason="why")))
+def test_every_status_of_a_merge_entry_has_words_and_is_in_a_state_of_one_vocabulary() -> None:
+    for status in TRANSITIONS:
+        assert describe_activity(replace(LANDING, entry=replace(ENTRY, status=status, reason="why")))
+        word = state_word("landing", WORKING, None, asks=False, landing=replace(ENTRY, status=status).landing)
+        assert word in ("queued", "testing", "landed", "undone", "rejected", "withdrawn")
+        approval = state_word("landing", WORKING, None, asks=False, landing=replace(
+            ENTRY, status=status, approval=True).landing)
+        assert approval == ("waiting for approval" if status == "held" else word) and approval in SYMBOLS
 
 
 def test_limits_nest_and_count_what_is_used() -> None:
@@ -161,15 +166,6 @@ def test_a_node_behind_a_gate_waits_for_the_gate_not_for_a_free_agent() -> None:
         "a": [], "b": ["ask"], "c": ["ask"], "d": ["hear"]}
     state.outcomes |= {"ask": NodeOutcome("success"), "fork": NodeOutcome("success")}
     assert unfinished_before(plan, state, "b") == []
-
-
-@pytest.mark.parametrize("status", TRANSITIONS)
-def test_a_node_that_lands_is_in_a_state_of_one_vocabulary(status: str) -> None:
-    word = state_word("landing", WORKING, None, asks=False, landing=replace(ENTRY, status=status).landing)
-    assert word in ("queued", "testing", "landed", "undone", "rejected", "withdrawn")
-    approval = state_word("landing", WORKING, None, asks=False, landing=replace(
-        ENTRY, status=status, approval=True).landing)
-    assert approval == ("waiting for approval" if status == "held" else word) and approval in SYMBOLS
 
 
 def test_an_outage_is_one_line_however_many_wait_for_it() -> None:

@@ -113,9 +113,6 @@ def test_a_snapshot_with_all_later_patches_is_the_snapshot_of_now() -> None:
             shown = apply_patch(shown, plain(first.apply(record, f"text {record.entry.seq}")))
             assert k or shown == plain(first.snapshot()), f"after {record}"
         assert shown == whole, f"after {k} records"
-
-
-def test_a_record_that_changes_nothing_has_no_patch() -> None:
     page, patches = replayed(tale())
     assert all(patches[place] == {} for place, record in enumerate(tale()) if record.entry.kind in ("open", "decision"))
     other = Tale().add(GUARDIAN, "decision", act="start", why="", basis={}).records[0]
@@ -212,7 +209,7 @@ def test_lists_keep_the_youngest() -> None:
     assert latest_entries(entries[::-1], 2) == entries[-2:]
 
 
-def test_a_position_in_all_journals_is_one_id() -> None:
+def test_a_position_in_all_journals_is_one_id_and_only_grows() -> None:
     order = ["a", "b", "c"]
     here = Cursor(run_stamp("r1", "2026"), 12, 3, 40, {"a": 5, "c": 2})
     text = here.encode(order)
@@ -224,9 +221,6 @@ def test_a_position_in_all_journals_is_one_id() -> None:
     assert here.within(later) and not later.within(here)
     assert not Cursor("00000000", 0).within(here), "another run of the same name"
     assert Cursor(here.stamp).encode(order) == f"{here.stamp}-g0.l0.m0-"
-
-
-def test_positions_only_grow() -> None:
     here = Cursor("00000000")
     for record in tale():
         before = here.encode(["a", "b", "c"])

@@ -33,20 +33,21 @@ def broken(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.fixture
-def unreadable(tmp_path: Path) -> Path:
-    path = tmp_path / "unreadable.dot"
-    path.write_text("digraph g {\n a -- b\n}", encoding="utf-8")
-    return path
-
-
-def test_the_shipped_example_is_sound() -> None:
+def test_the_shipped_example_is_sound_and_shown() -> None:
     result = call("validate", EXAMPLE)
     assert result.exit_code == 0
     assert "0 errors" in result.stdout
     assert "would accept it" in result.stdout
     unnamed = json.loads(call("validate", EXAMPLE, "--json", "--strict").stdout)
     assert {(each["rule"], each["severity"]) for each in unnamed} <= {("agent_unnamed", "warning")}
+    lines = call("show", EXAMPLE).stdout.splitlines()
+    assert lines[0] == "node\thandler\tafter\tlabel"
+    assert "join_both\ttool\twrite_greeting, write_farewell\tJoin both" in lines
+    shown = json.loads(call("show", EXAMPLE, "--json").stdout)
+    assert shown["id"] == "two_tasks"
+    assert shown["refused"] is None
+    assert [node["handler"] for node in shown["nodes"]] == ["start", "codergen", "codergen", "tool", "exit"]
+    assert len(shown["edges"]) == 5
 
 
 def test_a_node_without_an_agent_is_named_with_what_a_launch_needs(tmp_path: Path) -> None:
@@ -68,14 +69,14 @@ def test_findings_and_exit_code(broken: Path) -> None:
     assert set(first) == {"rule", "severity", "message", "node", "edge", "line", "column", "fix"}
 
 
-def test_a_text_that_is_no_graph(unreadable: Path) -> None:
-    result = call("validate", unreadable)
+def test_a_text_that_is_no_graph(tmp_path: Path) -> None:
+    result = validate(tmp_path / "bad.dot", "digraph g {\n a -- b\n}")
     assert isinstance(result.exception, DialectError)
-    assert str(result.exception).startswith(f"{unreadable}:2:4: ")
-    result = call("validate", unreadable, "--json")
+    assert str(result.exception).startswith(f"{tmp_path}/bad.dot:2:4: ")
+    result = call("validate", tmp_path / "bad.dot", "--json")
     assert result.exit_code == 1
     assert [(one["rule"], one["line"], one["column"]) for one in json.loads(result.stdout)] == [("parse", 2, 4)]
-    assert isinstance(call("validate", unreadable.with_name("absent.dot"), "--json").exception, NotFound)
+    assert isinstance(call("validate", tmp_path / "absent.dot", "--json").exception, NotFound)
 
 
 def validate(path: Path, text: str, *options: str) -> Result:
@@ -144,12 +145,12 @@ def test_warnings_are_errors_only_with_strict(tmp_path: Path) -> None:
     assert validate(tmp_path / "w.dot", graph.replace("milestone", "x_milestone"), "--strict").exit_code == 0
 
 
-@pytest.mark.parametrize(("use", "code"), [("launch", 1), ("run", 1), ("session", 0)])
-def test_a_session_graph_is_judged_by_its_use(use: str, code: int, tmp_path: Path) -> None:
-    result = validate(tmp_path / "turn.dot", shipped_graph("turn"), "--for", use)
-    assert result.exit_code == code, result.stdout
-    assert ("would accept it" in result.stdout) == (code == 0)
-    assert ("pass --for session" in result.stdout) == (code == 1)
+def test_a_session_graph_is_judged_by_its_use(tmp_path: Path) -> None:
+    for use, code in (("launch", 1), ("run", 1), ("session", 0)):
+        result = validate(tmp_path / "turn.dot", shipped_graph("turn"), "--for", use)
+        assert result.exit_code == code, result.stdout
+        assert ("would accept it" in result.stdout) == (code == 0)
+        assert ("pass --for session" in result.stdout) == (code == 1)
 
 
 def test_what_the_engine_alone_runs(tmp_path: Path) -> None:
@@ -171,17 +172,6 @@ def test_a_graph_from_standard_input(broken: Path) -> None:
     assert str(unreadable.exception).startswith("<stdin>:1:1: ")
     assert json.loads(CliRunner().invoke(pipeline, ["parse", "-", "--json"], input=LINE).stdout)["id"] == "p"
     assert "3 nodes" in CliRunner().invoke(pipeline, ["show", "-"], input=LINE).stdout
-
-
-def test_show() -> None:
-    lines = call("show", EXAMPLE).stdout.splitlines()
-    assert lines[0] == "node\thandler\tafter\tlabel"
-    assert "join_both\ttool\twrite_greeting, write_farewell\tJoin both" in lines
-    shown = json.loads(call("show", EXAMPLE, "--json").stdout)
-    assert shown["id"] == "two_tasks"
-    assert shown["refused"] is None
-    assert [node["handler"] for node in shown["nodes"]] == ["start", "codergen", "codergen", "tool", "exit"]
-    assert len(shown["edges"]) == 5
 
 
 def test_a_terminal_gets_a_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

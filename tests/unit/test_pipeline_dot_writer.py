@@ -36,7 +36,7 @@ def test_round_trip(graph: Graph) -> None:
     assert list(again.nodes) == list(graph.nodes)
 
 
-def test_the_format() -> None:
+def test_the_format_in_which_classes_and_annotations_are_kept() -> None:
     graph = parse('digraph g { goal="two words" n=1 a [label="A \\"x\\"\\n", eval.model=m]; "b-c"; a -> "b-c" [k=v] }')
     assert to_dot(graph) == (
         'digraph g {\n'
@@ -46,14 +46,8 @@ def test_the_format() -> None:
         '    a -> "b-c" [k=v];\n'
         '}\n'
     )
-
-
-def test_a_subgraph_is_written_as_its_classes() -> None:
     graph = parse('digraph { subgraph s { label="Big Loop" a b [class=own] } }')
     assert parse(to_dot(graph)).nodes["b"].classes == ("own", "big-loop")
-
-
-def test_annotations_override_attributes() -> None:
     graph = parse("digraph { a [status=pending, x=1]; b; a -> b }")
     again = parse(to_dot(graph, {"a": {"status": "validated", "note": "took 3 s"}, "zzz": {"status": "lost"}}))
     assert again.nodes["a"].attrs == {"status": "validated", "x": "1", "note": "took 3 s"}

@@ -98,7 +98,8 @@ FAULTS = [
     ("timeout_unit", SOUND + "\n b [timeout=30000]; a -> b -> end", "b", 3, "(8.3 hours); write timeout=30000ms"),
     ("timeout_unit", "\n max_pipeline_duration=60\n" + SOUND, None, 3, "max_pipeline_duration=60s"),
     ("candidates", "start -> a -> end\n a [prompt=x, best_of=2, judge=command]", "a", 2, "no judge_command"),
-    ("ambiguous_edges", SOUND + "\n b; a -> b -> end", "a", 2, "only the one to b is followed"),
+    ("ambiguous_edges", SOUND + "\n b; a -> b -> end", "a", 2,
+     "only the one to b is followed, because its name comes first; say flow=dag to follow all of them, or give"),
     ("ambiguous_edges", SOUND + """
         b; c; a -> b [condition="outcome=fail"]; a -> c [condition="context.n>2"]; a -> b [condition="context.n>1"]
         b -> end; c -> end""", "a", 2, "after success with context.n=3 both a -> b and a -> c match"),
@@ -151,14 +152,11 @@ def test_what_follows_from_a_mistake_is_no_mistake_of_its_own() -> None:
     assert lost == ["no path leads from start to split (and so to 3 more); add an edge to it, or remove it"]
 
 
-def test_find_cycle_returns_the_cycle_in_order() -> None:
+def test_a_cycle_is_found_in_order_and_a_long_one_makes_a_short_message() -> None:
     cycle = find_cycle(parse("digraph { a -> b -> c -> a; c -> d }"))
     assert cycle[0] == cycle[-1]
     assert all(f"{one}{other}" in ("ab", "bc", "ca") for one, other in pairwise(cycle))
     assert find_cycle(parse("digraph { a -> b -> c; a -> c }")) == []
-
-
-def test_a_long_cycle_makes_a_short_message() -> None:
     ring = " -> ".join(f"n{i}" for i in range(500)) + " -> n0"
     message = next(str(one) for one in lint(parse(f"digraph {{ flow=dag {ring} }}")) if one.rule == "dag_cycle")
     assert len(message) < 200
@@ -229,23 +227,20 @@ TURN = """start [shape=Mdiamond] classify [type="session.classify"] check_auth [
     check_auth -> format [condition="context.input_type=blocked"] call -> format -> done"""
 
 
-@pytest.mark.parametrize(("body", "key"), [(HEARTBEAT, "cognitive_mode"), (TURN, "input_type")])
-def test_a_key_without_its_prefix_is_named_with_it(body: str, key: str) -> None:
-    found = messages("context_key_unknown", body)
-    assert len(found) == 2
-    assert all(f"writes context.{key}" in one and f"write context.session.{key}" in one for one in found)
-    assert lint(parse(f"digraph {{ {body} }}".replace(f"context.{key}", f"context.session.{key}"))) == []
+def test_a_key_without_its_prefix_is_named_with_it() -> None:
+    for body, key in ((HEARTBEAT, "cognitive_mode"), (TURN, "input_type")):
+        found = messages("context_key_unknown", body)
+        assert len(found) == 2
+        assert all(f"writes context.{key}" in one and f"write context.session.{key}" in one for one in found)
+        assert lint(parse(f"digraph {{ {body} }}".replace(f"context.{key}", f"context.session.{key}"))) == []
 
 
-@pytest.mark.parametrize(("asked", "fix"), [
-    ("context.tool_output", "write context.tool.output"), ("context.tool.outptu", "write context.tool.output"),
-    ("context.human.gate.label", "a wait.human node would write it"), ("context.colour", "correct the key"),
-])
-def test_the_right_key_is_named(asked: str, fix: str) -> None:
+def test_the_right_key_is_named() -> None:
     tool = "start [shape=Mdiamond] t [shape=parallelogram tool_command=true] end [shape=Msquare] start -> t -> end"
-    found = messages("context_key_unknown", f'{tool} t -> end [condition="{asked}=x" weight=1]')
-    assert len(found) == 1
-    assert fix in found[0]
+    for asked, fix in (("tool_output", "write context.tool.output"), ("tool.outptu", "write context.tool.output"),
+                       ("human.gate.label", "a wait.human node would write it"), ("colour", "correct the key")):
+        [found] = messages("context_key_unknown", f'{tool} t -> end [condition="context.{asked}=x" weight=1]')
+        assert fix in found
 
 
 def test_a_registered_handler_may_write_any_key() -> None:
@@ -259,35 +254,22 @@ def test_a_registered_handler_may_write_any_key() -> None:
     assert "did you mean conditional?" in messages("type_known", SOUND + " b [type=conditionel] a -> b -> end")[0]
 
 
-@pytest.mark.parametrize(("conditions", "gap"), [
-    (("context.n<3", "context.n>=3"), ""),
-    (("context.n<3", "context.n>3"), "context.n=3"),
-    (("context.done=true", "context.done=false"), ""),
-    (("context.done", "!context.done"), ""),
-    (("context.m=fast", "context.m=slow"), "context.m that is not fast or slow"),
-    (("outcome=retry", "outcome=fail"), "matches after success,"),
-    (("context.llm.response_type=text", "context.llm.response_type=tool_call"), ""),
-    (("outcome=needs_review", "outcome=done"), ""),
-    (("outcome=needs_review", "outcome=rejected"), "preferred_label that is not needs_review or rejected"),
-    (("preferred_label=a && context.x", "preferred_label=b"), "with preferred_label=a and context.x that is not"),
-])
-def test_gaps_between_conditions(conditions: tuple[str, str], gap: str) -> None:
-    first, second = conditions
-    found = messages("conditions_not_exhaustive", f"""{OPEN} b [label=B]
-        a -> b [condition="{first}"] a -> end [condition="{second}"] b -> end""")
-    assert len(found) == bool(gap)
-    assert gap in "".join(found)
-
-
-def test_too_many_cases_are_not_guessed() -> None:
+def test_gaps_between_conditions() -> None:
+    for first, second, gap in (
+            ("context.n<3", "context.n>=3", ""), ("context.n<3", "context.n>3", "context.n=3"),
+            ("context.done=true", "context.done=false", ""), ("context.done", "!context.done", ""),
+            ("context.m=fast", "context.m=slow", "context.m that is not fast or slow"),
+            ("outcome=retry", "outcome=fail", "matches after success,"),
+            ("context.llm.response_type=text", "context.llm.response_type=tool_call", ""),
+            ("outcome=needs_review", "outcome=done", ""),
+            ("outcome=needs_review", "outcome=rejected", "preferred_label that is not needs_review or rejected"),
+            ("preferred_label=a && context.x", "preferred_label=b", "preferred_label=a and context.x that is not")):
+        found = messages("conditions_not_exhaustive", f"""{OPEN} b [label=B]
+            a -> b [condition="{first}"] a -> end [condition="{second}"] b -> end""")
+        assert len(found) == bool(gap)
+        assert gap in "".join(found)
     many = " && ".join(f"context.k{number}=1" for number in range(12))
-    assert messages("conditions_not_exhaustive", f'{OPEN} a -> end [condition="{many}"]') == []
-
-
-def test_an_edge_that_is_never_followed_is_reported() -> None:
-    found = messages("ambiguous_edges", "flow=walk " + SOUND + " a -> b -> end b [label=B]")
-    assert found == ["2 edges of a have no condition; only the one to b is followed, because its name comes first; "
-                     "give them a condition, a label or a weight, or fan out with shape=component"]
+    assert messages("conditions_not_exhaustive", f'{OPEN} a -> end [condition="{many}"]') == [], "too many to guess"
 
 
 LARGE = {
@@ -302,11 +284,8 @@ LARGE = {
 """Graphs of any size: what stands for node number {at}, and its edges to the next and the one before."""
 
 
-@pytest.mark.parametrize("kind", LARGE)
-def test_a_large_graph_is_linted_in_time_that_grows_with_it(kind: str) -> None:
-    node, edge = LARGE[kind]
-
-    def took(count: int) -> float:
+def test_a_large_graph_is_linted_in_time_that_grows_with_it() -> None:
+    def took(node: str, edge: str, count: int) -> float:
         places = [{"at": at, "to": at + 1, "back": max(0, at - 1)} for at in range(count)]
         text = "\n".join([node.format(**one) + "\n" + edge.format(**one) for one in places])
         graph = parse(f"digraph {{ start [shape=Mdiamond] end [shape=Msquare] start -> n0\n{text}\n n{count} -> end }}")
@@ -314,4 +293,5 @@ def test_a_large_graph_is_linted_in_time_that_grows_with_it(kind: str) -> None:
         lint(graph)
         return time.process_time() - began
 
-    assert took(400) < 20 * 8 * max(took(50), 0.005)
+    for kind, (node, edge) in LARGE.items():
+        assert took(node, edge, 200) < 20 * 8 * max(took(node, edge, 25), 0.0025), kind

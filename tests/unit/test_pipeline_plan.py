@@ -8,7 +8,7 @@ from garrison.errors import Refused
 from garrison.pipeline.flow.program import statuses_in
 from garrison.pipeline.parser import parse
 from garrison.pipeline.plan import plan_run
-from garrison.records.run import Launch
+from garrison.records.run import Launch, Task
 from garrison.run.plan import build_task
 from garrison.run.state import NodeState
 
@@ -53,9 +53,6 @@ def test_one_line_without_a_flow_runs_as_it_is_and_labels_are_no_conditions() ->
     assert (plan.flow, plan.goal, list(plan.tasks)) == ("walk", "", ["impl_test"])
     assert plan.initial == {"impl_test": "pending"}
     assert plan.tasks["impl_test"].prompt == "Test Task"
-
-
-def test_a_goal_is_kept_as_written() -> None:
     plan = plan_run(parse(rf'digraph {{ goal="back\\1slash $goal" {ENDS} a [prompt="do $goal"] start -> a -> end }}'))
     assert plan.tasks["a"].prompt == r"do back\1slash $goal"
 
@@ -87,6 +84,7 @@ REFUSED = [
     (f"{ENDS} start -> Task -> task -> end", "(node_id)"),
     (f"{ENDS} a [type=tool] b [type=tool] start -> a -> b -> end", "(tool_command_required) (and 1 more)"),
     ("a -> b", "(start_node)"),
+    (f"{ENDS}\n\n  ask [type=session.classify]\n start -> ask -> end", "file.dot:4:3: node ask (session.classify)"),
 ]
 
 TAKEN = [
@@ -100,9 +98,9 @@ TAKEN = [
 ]
 
 
-@pytest.mark.parametrize("body", TAKEN)
-def test_branches_loops_gates_and_parallels_are_accepted(body: str) -> None:
-    assert plan_run(parse(f"digraph {{ {body} }}")).program is not None
+def test_branches_loops_gates_and_parallels_are_accepted() -> None:
+    for body in TAKEN:
+        assert plan_run(parse(f"digraph {{ {body} }}")).program is not None
 
 
 @pytest.mark.parametrize(("body", "words"), REFUSED, ids=[case[1][:30] for case in REFUSED])
@@ -114,46 +112,31 @@ def test_refused_before_anything_starts_in_one_line(body: str, words: str) -> No
     assert "\n" not in str(caught.value)
 
 
-def test_a_refusal_names_the_nodes_line() -> None:
-    with pytest.raises(Refused, match=r"^file\.dot:4:3: node ask \(session\.classify\)"):
-        plan_run(parse(f"digraph {{\n{ENDS}\n\n  ask [type=session.classify]\n start -> ask -> end }}", "file.dot"))
-
-
-@pytest.mark.parametrize(("attributes", "agent", "allowed"), [
-    ('prompt="Fix it"', "claude", False),
-    ('label="Fix it"', "claude", False),
-    ('agent=aider, prompt="Fix it"', "command", False),
-    ('command="agent.sh", prompt="Fix it"', "claude", False),
-    ('command="make fmt"', "claude", True),
-    ('shape=parallelogram, tool_command="make fmt"', "claude", True),
-    ('command="make fmt", allow_empty=false', "claude", False),
-    ('prompt="Look", allow_empty=true', "claude", True),
-    ('status=impl_complete, acceptance="make test", prompt="Done elsewhere"', "claude", True),
-])
-def test_only_a_nodes_own_command_may_change_nothing_unless_the_graph_says_otherwise(
-        attributes: str, agent: str, allowed: bool) -> None:
-    plan = plan_run(parse(f"digraph {{ start [shape=Mdiamond]; exit [shape=Msquare]; a [{attributes}]; "
-                          "start -> a -> exit }"))
-    launch = Launch("r", "p", "repo", "main", "", "trees", agent=agent)
-    assert build_task(plan.tasks["a"], launch, plan, NodeState()).allow_empty is allowed
-
-
-def test_a_graph_sets_allow_empty_for_its_nodes_and_a_node_overrides_it() -> None:
+def test_only_a_nodes_own_command_may_change_nothing_unless_the_graph_says_otherwise() -> None:
+    for attributes, agent, allowed in (
+            ('prompt="Fix it"', "claude", False), ('label="Fix it"', "claude", False),
+            ('agent=aider, prompt="Fix it"', "command", False),
+            ('command="agent.sh", prompt="Fix it"', "claude", False), ('command="make fmt"', "claude", True),
+            ('shape=parallelogram, tool_command="make fmt"', "claude", True),
+            ('command="make fmt", allow_empty=false', "claude", False),
+            ('prompt="Look", allow_empty=true', "claude", True),
+            ('status=impl_complete, acceptance="make test", prompt="Done elsewhere"', "claude", True)):
+        assert task_of(attributes, agent, NodeState()).allow_empty is allowed, attributes
     plan = plan_run(parse("digraph { allow_empty=true; start [shape=Mdiamond]; exit [shape=Msquare]; a; "
                           "b [allow_empty=false]; c [allow_empty=\"\"]; start -> a -> b -> c -> exit }"))
-    assert [task.allow_empty for task in plan.tasks.values()] == [True, False, True]
+    assert [task.allow_empty for task in plan.tasks.values()] == [True, False, True], "of the graph, and a node's own"
 
 
-@pytest.mark.parametrize(("attributes", "kind", "rework"), [
-    ('prompt="Fix it"', "gate", "merge"), ('prompt="Fix it"', "acceptance", "merge"),
-    ('command="agent.sh", prompt="Fix it"', "gate", "merge"), ('command="make fmt"', "gate", "fresh"),
-    ('prompt="Fix it"', "conflict", "fresh"), ('prompt="Fix it"', "no_change", "fresh"),
-    ('prompt="Fix it", rework=fresh', "gate", "fresh"), ('prompt="Fix it", hosts="box2"', "gate", "fresh"),
-    ('prompt="Fix it"', "lost", "continue"),
-])
-def test_refused_work_is_kept_for_an_agent_to_mend(attributes: str, kind: str, rework: str) -> None:
-    plan = plan_run(parse(f"digraph {{ start [shape=Mdiamond]; exit [shape=Msquare]; a [{attributes}]; "
-                          "start -> a -> exit }"))
-    launch = Launch("r", "p", "repo", "main", "", "trees", agent="claude")
-    again = NodeState("active", 2, "red", kind=kind)
-    assert build_task(plan.tasks["a"], launch, plan, again).rework == rework
+def task_of(attributes: str, agent: str, state: NodeState) -> Task:
+    plan = plan_run(parse(f"digraph {{ {ENDS} a [{attributes}]; start -> a -> end }}"))
+    return build_task(plan.tasks["a"], Launch("r", "p", "repo", "main", "", "trees", agent=agent), plan, state)
+
+
+def test_refused_work_is_kept_for_an_agent_to_mend() -> None:
+    for attributes, kind, rework in (
+            ('prompt="Fix it"', "gate", "merge"), ('prompt="Fix it"', "acceptance", "merge"),
+            ('command="agent.sh", prompt="Fix it"', "gate", "merge"), ('command="make fmt"', "gate", "fresh"),
+            ('prompt="Fix it"', "conflict", "fresh"), ('prompt="Fix it"', "no_change", "fresh"),
+            ('prompt="Fix it", rework=fresh', "gate", "fresh"), ('prompt="Fix it", hosts="box2"', "gate", "fresh"),
+            ('prompt="Fix it"', "lost", "continue")):
+        assert task_of(attributes, "claude", NodeState("active", 2, "red", kind=kind)).rework == rework, attributes

@@ -75,21 +75,17 @@ def test_an_invalid_sheet_is_refused_with_its_position(text: str, line: int, col
     assert "\n" not in str(caught.value)
 
 
-def test_the_more_specific_selector_wins_in_any_order() -> None:
+def test_the_more_specific_selector_wins_then_the_later_rule() -> None:
     graph = sheet("#d { llm_model: id } .fast { llm_model: class } box { llm_model: shape } * { llm_model: any }",
                   "a [shape=hexagon] b c [class=fast] d [class=fast]")
     assert models(graph) == {"a": "any", "b": "shape", "c": "class", "d": "id"}
-
-
-def test_among_equals_the_later_rule_wins() -> None:
     graph = sheet("* {llm_model: one} * {llm_model: two} .a {llm_model: three} .b {llm_model: four}",
                   "n m [class=\\\"b,a\\\"]".replace("\\", ""))
     assert models(graph) == {"n": "two", "m": "four"}
-
-
-def test_missing_properties_come_from_less_specific_rules() -> None:
     graph = sheet("* {llm_model: m; llm_provider: p} #n {reasoning_effort: high}", "n [label=N]")
     assert graph.nodes["n"].attrs == {"label": "N", "llm_model": "m", "llm_provider": "p", "reasoning_effort": "high"}
+    graph = sheet(".loop-a {llm_model: m}", 'subgraph cluster_x { label="Loop A" a } b')
+    assert models(graph) == {"a": "m", "b": None}
 
 
 def test_a_nodes_own_attribute_wins_and_the_graphs_comes_last() -> None:
@@ -97,11 +93,6 @@ def test_a_nodes_own_attribute_wins_and_the_graphs_comes_last() -> None:
                   "llm_model=common; reasoning_effort=low;")
     assert models(graph) == {"a": "own", "b": "sheet", "c": "common", "d": "common"}
     assert {node.attrs["reasoning_effort"] for node in graph.nodes.values()} == {"low"}
-
-
-def test_a_subgraphs_class_is_a_class() -> None:
-    graph = sheet(".loop-a {llm_model: m}", 'subgraph cluster_x { label="Loop A" a } b')
-    assert models(graph) == {"a": "m", "b": None}
 
 
 @settings(database=None, deadline=None, max_examples=80)
@@ -132,23 +123,17 @@ def test_variables_of_prompts(prompt: str, meant: str) -> None:
     assert graph.nodes["n"].attrs["prompt"] == prompt
 
 
-def test_a_graph_without_a_goal_has_an_empty_one() -> None:
-    assert prepare(parse('digraph { n [prompt="[$goal]"] }')).nodes["n"].attrs["prompt"] == "[]"
-
-
 def test_an_expanded_value_keeps_its_position() -> None:
     graph = prepare(parse('digraph { goal=g\n n [prompt="$goal"] }'))
     assert position(graph.nodes["n"].attrs["prompt"]) == (2, 12)
+    assert prepare(parse('digraph { n [prompt="[$goal]"] }')).nodes["n"].attrs["prompt"] == "[]"
 
 
-def test_values_of_the_context() -> None:
+def test_values_of_the_context_are_expanded_once() -> None:
     context = {"tool.output": "3 failed", "n": 3, "ok": True, "list": [1, 2]}
     told = expand_context("$context.tool.output. $context.n, $context.ok $context.list ${context.n}x $context.none",
                           context)
     assert told == "3 failed. 3, true [1, 2] 3x $context.none"
-
-
-def test_a_value_is_not_expanded_again() -> None:
     assert expand("$a $b", {"a": "$b", "b": "\\1"}) == "$b \\1"
 
 
@@ -172,13 +157,8 @@ def test_transforms_run_in_the_order_given_after_the_built_in_ones() -> None:
     assert graph.attrs["order"] == "ab"
     assert seen == ["g"]
 
-
-def test_a_graph_without_changes_stays_the_same_object() -> None:
     graph = parse("digraph { a -> b [label=x] }")
     assert prepare(graph) is graph
-
-
-def test_a_transform_must_return_a_graph() -> None:
     with pytest.raises(GarrisonError, match="the transform <lambda> returned NoneType; it must return a Graph"):
         prepare(parse("digraph { a }"), [lambda graph: None])  # type: ignore[list-item,return-value]
 

@@ -35,13 +35,16 @@ from timeline_support import BEGIN, TimedHome, story
 EVIL = "<script>alert(1)</script>\x1b[31m\x07&"
 
 
-@pytest.fixture
-def home(tmp_path: Path) -> Path:
-    story(TimedHome(tmp_path))
-    return tmp_path
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The home of the story's run, to be read alone."""
+    path = tmp_path_factory.mktemp("home")
+    story(TimedHome(path))
+    return path
 
 
-def read(home: Path) -> RunTimeline:
+@pytest.fixture(scope="module")
+def made(home: Path) -> RunTimeline:
     return TimelineReader(home, "story-1").read()
 
 
@@ -53,8 +56,8 @@ def told(lane: Lane) -> list[str]:
     return [words for _, _, words in sorted(spans + marks)]
 
 
-def test_the_spans_of_a_node_tell_what_it_did_and_waited_for(home: Path) -> None:
-    lanes = {lane.node: lane for lane in read(home).lanes}
+def test_the_spans_of_a_node_tell_what_it_did_and_waited_for_and_never_overlap(made: RunTimeline) -> None:
+    lanes = {lane.node: lane for lane in made.lanes}
     assert told(lanes["parse"]) == [
         "starting 0-1", "working 1-6", "restarting 6-7", "*died 6", "working 7-11", "checking 11-12", "queued 12-13",
         "testing 13-15", "*landed 15"]
@@ -67,18 +70,17 @@ def test_the_spans_of_a_node_tell_what_it_did_and_waited_for(home: Path) -> None
         "testing 47-49", "*landed 49"]
     assert told(lanes["release"]) == []
     assert [span.attempt for span in lanes["docs"].spans][-3:] == [2, 2, 2]
-
-
-def test_the_spans_of_a_node_never_overlap(home: Path) -> None:
-    for lane in read(home).lanes:
+    for lane in made.lanes:
         for before, after in zip(lane.spans, lane.spans[1:], strict=False):
             assert before.end is not None
             assert before.end <= after.begin
 
 
-def test_a_run_whose_processes_are_dead_did_nothing_after_its_last_record(home: Path) -> None:
-    made = read(home)
+def test_a_run_whose_processes_are_dead_did_nothing_after_its_last_record(made: RunTimeline) -> None:
     assert (made.status, made.is_over, made.end - made.begin) == ("interrupted", True, 50 * 60)
+    queue = made.queue
+    assert (queue.landed, len(queue.gates), queue.red, queue.gate_s, queue.wait_s) == (3, 4, 1, 120, 180)
+    assert queue.per_hour == pytest.approx(3 * 60 / 37)
 
 
 def test_what_lasts_has_no_end_and_counts_up_to_now(tmp_path: Path) -> None:
@@ -103,14 +105,7 @@ def test_what_lasts_has_no_end_and_counts_up_to_now(tmp_path: Path) -> None:
     assert (release.spans[-1].kind, release.spans[-1].end) == (SpanKind.WORKING, BEGIN + 61 * 60), "read on"
 
 
-def test_figures_of_the_merge_queue(home: Path) -> None:
-    queue = read(home).queue
-    assert (queue.landed, len(queue.gates), queue.red, queue.gate_s, queue.wait_s) == (3, 4, 1, 120, 180)
-    assert queue.per_hour == pytest.approx(3 * 60 / 37)
-
-
-def test_the_rest_is_estimated_from_the_finished_nodes_without_waits_for_people(home: Path) -> None:
-    made = read(home)
+def test_the_rest_is_estimated_from_the_finished_nodes_without_waits_for_people(made: RunTimeline) -> None:
     assert made.estimate == RestEstimate(2 * 15 * 60, 2, 3), "release, then notes: 15 minutes each as the median"
     assert estimate_rest([lane for lane in made.lanes if lane.status == "pending"], {}, 1, made.end) is None
 
@@ -134,8 +129,8 @@ def test_a_wait_for_a_limit_replaces_the_work_it_interrupted() -> None:
     assert [(span.kind, span.end) for span in lasting] == [("working", 4), ("limit", None)]
 
 
-def test_costs_over_time_add_up_to_what_the_cost_command_says(home: Path) -> None:
-    series = read(home).costs
+def test_costs_over_time_add_up_to_what_the_cost_command_says(home: Path, made: RunTimeline) -> None:
+    series = made.costs
     assert series.usd == pytest.approx(sum(row.usd for row in cost_rows(home, "story-1", "node")))
     assert {name: sums[-1] for name, sums in (series.nodes or {}).items()} == {
         "parse": 2.0, "tests": 0.75, "docs": 0.25}
@@ -173,21 +168,19 @@ def test_every_kind_of_span_has_a_character_and_a_colour() -> None:
         assert f".k-{kind.name.lower()} {{" in (static / "gantt.css").read_text(), kind
 
 
-@pytest.mark.parametrize("columns", [20, 36, 60, 80, 100, 160, 220])
-def test_bars_fit_the_terminal(home: Path, columns: int) -> None:
-    made = read(home)
+def test_bars_fit_the_terminal(made: RunTimeline) -> None:
     evil = replace(made, lanes=[*made.lanes, Lane(f"{EVIL}{'n' * 50}", "active", [
         Span(SpanKind.WORKING, made.begin, None, 1, EVIL)], [])])
-    for each in (made, evil, replace(made, lanes=[]), replace(made, begin=made.end)):
-        lines = render(replace(each, problems=[EVIL]), columns)
-        assert all(width(line) <= columns for line in lines)
-        said = text(lines, colours=False)
-        assert "\x1b" not in said
-        assert "\x07" not in said
+    for columns in (20, 36, 60, 80, 100, 160, 220):
+        for each in (made, evil, replace(made, lanes=[]), replace(made, begin=made.end)):
+            lines = render(replace(each, problems=[EVIL]), columns)
+            assert all(width(line) <= columns for line in lines)
+            said = text(lines, colours=False)
+            assert "\x1b" not in said
+            assert "\x07" not in said
 
 
-def test_the_picture_is_xml_and_takes_no_name_for_markup(home: Path) -> None:
-    made = read(home)
+def test_the_picture_is_xml_and_takes_no_name_for_markup(made: RunTimeline) -> None:
     evil = replace(made, lanes=[*made.lanes, Lane(EVIL, "active", [Span(SpanKind.WORKING, made.begin, None, 1, EVIL)],
                                                   [])])
     root = Tree.fromstring(to_svg(evil))
@@ -197,11 +190,9 @@ def test_the_picture_is_xml_and_takes_no_name_for_markup(home: Path) -> None:
     assert any("<script>" in (each.text or "") for each in root.iter()), "as text"
 
 
-def test_an_unreadable_record_hides_nothing_else() -> None:
-    model = TimelineModel("r1")
-    made = model.timeline(5.0, "new", alive=False, predecessors={})
+def test_a_run_without_records_has_an_empty_timeline() -> None:
+    made = TimelineModel("r1").timeline(5.0, "new", alive=False, predecessors={})
     assert (made.begin, made.end, made.lanes) == (5.0, 5.0, [])
-    assert made.lanes == []
 
 
 def test_the_command(home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

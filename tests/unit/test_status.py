@@ -113,13 +113,10 @@ def test_the_bar_is_full_and_shows_every_place(counts: tuple[int, ...], room: in
     assert all((share > 0) == (named[place] > 0) for place, share in found.items()), found
 
 
-def test_a_table_becomes_blocks_where_its_last_column_has_no_room() -> None:
+def test_a_table_becomes_blocks_where_its_last_column_has_no_room_and_a_frame_never_scrolls() -> None:
     rows = [[StyledText("a"), StyledText("up"), StyledText("1"), StyledText("why " * 20)]]
     assert text(table(("NAME", "STATUS", "N", "WHY"), rows, 44), colours=False).startswith("NAME  STATUS  N  WHY\na ")
     assert text(table(("NAME", "STATUS", "N", "WHY"), rows, 22), colours=False).startswith("a  up\n  n 1\n  why why")
-
-
-def test_a_frame_never_scrolls() -> None:
     lines = render.render_run(FULL, 60, verbose=True)
     drawn = frame(lines, terminal_of(True, {"TERM": "xterm", "NO_COLOR": "1"}, (60, 12)))
     assert drawn.count("\n") == 11

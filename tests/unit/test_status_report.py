@@ -63,19 +63,23 @@ def every_way(text: str, word: str, folder: Path) -> dict[str, Any]:
             "simulated report": by_simulation(text, "work=" + json.dumps({"outcome": word}))}
 
 
-@pytest.mark.parametrize("word", UNKNOWN)
-def test_a_word_that_no_edge_asks_for_is_a_failure_however_it_is_written(word: str, tmp_path: Path) -> None:
-    for way, found in every_way(GATED, word, tmp_path).items():
-        assert "bad" in found.completed_nodes, way
-        assert found.status == "fail", f"{way}: it satisfied the goal gate"
-        assert found.node_outcomes["work"].failure_reason.startswith(f"unknown outcome {word!r}; write success"), way
-        assert found.node_outcomes["work"].failure_class == "unknown_outcome"
-    report = parse_report({"status": word}, frozenset())
-    assert (report["status"], report["failure_reason"][:15]) == ("fail", "unknown outcome")
-    told = {"status": word, "failure_reason": "no password", "failure_class": "deterministic"}
-    read, report = from_status_file(told, frozenset()), parse_report(told, frozenset())
-    assert report["failure_reason"].endswith(": no password")
-    assert (report["failure_reason"], report["failure_class"]) == (read.failure_reason, read.failure_class)
+def test_a_word_that_no_edge_asks_for_is_a_failure_however_it_is_written(tmp_path: Path) -> None:
+    for number, word in enumerate(UNKNOWN):
+        ways = every_way(GATED, word, tmp_path) if not number else {
+            "string": by_handler(GATED, word), "mapping": by_handler(GATED, {"status": word}),
+            "simulation": by_simulation(GATED, f"work={word}")}
+        for way, found in ways.items():
+            assert "bad" in found.completed_nodes, way
+            assert found.status == "fail", f"{way}: it satisfied the goal gate"
+            said = found.node_outcomes["work"]
+            assert said.failure_reason.startswith(f"unknown outcome {word!r}; write success"), way
+            assert said.failure_class == "unknown_outcome"
+        report = parse_report({"status": word}, frozenset())
+        assert (report["status"], report["failure_reason"][:15]) == ("fail", "unknown outcome")
+        told = {"status": word, "failure_reason": "no password", "failure_class": "deterministic"}
+        read, report = from_status_file(told, frozenset()), parse_report(told, frozenset())
+        assert report["failure_reason"].endswith(": no password")
+        assert (report["failure_reason"], report["failure_class"]) == (read.failure_reason, read.failure_class)
 
 
 def test_a_word_that_an_edge_asks_for_is_routed_and_never_satisfies_a_goal_gate(tmp_path: Path) -> None:
@@ -86,17 +90,16 @@ def test_a_word_that_an_edge_asks_for_is_routed_and_never_satisfies_a_goal_gate(
     assert by_handler(ASKING, "success").completed_nodes == ["start", "work", "done", "exit"]
 
 
-@pytest.mark.parametrize(("body", "words"), [
-    ('work -> exit [condition="outcome=approved"]; work -> n', {"approved"}),
-    ('work -> exit [condition="outcome!=approved || preferred_label=Ship"]; work -> n', {"approved", "ship"}),
-    ('work -> exit [label="[S] Ship it"]; work -> n [label="stop"]', {"ship it", "stop"}),
-    ('work -> exit [label="rejected", condition="outcome=fail"]; work -> n', {"fail"}),
-    ('work -> c; c [shape=diamond]; c -> exit [condition="outcome=approved"]; c -> n', {"approved"}),
-    ("work -> n", set()),
-])
-def test_the_words_that_edges_ask_for(body: str, words: set[str]) -> None:
-    plan = plan_run(parse(f"digraph {{ flow=walk; {ENDS} work; n; start -> work; n -> exit; {body} }}"))
-    assert set(plan.tasks["work"].words) == words
+def test_the_words_that_edges_ask_for() -> None:
+    for body, words in (
+            ('work -> exit [condition="outcome=approved"]; work -> n', {"approved"}),
+            ('work -> exit [condition="outcome!=approved || preferred_label=Ship"]; work -> n', {"approved", "ship"}),
+            ('work -> exit [label="[S] Ship it"]; work -> n [label="stop"]', {"ship it", "stop"}),
+            ('work -> exit [label="rejected", condition="outcome=fail"]; work -> n', {"fail"}),
+            ('work -> c; c [shape=diamond]; c -> exit [condition="outcome=approved"]; c -> n', {"approved"}),
+            ("work -> n", set())):
+        plan = plan_run(parse(f"digraph {{ flow=walk; {ENDS} work; n; start -> work; n -> exit; {body} }}"))
+        assert set(plan.tasks["work"].words) == words
 
 
 def test_a_launched_agents_word_is_read_by_the_same_rule(tmp_path: Path) -> None:
@@ -121,17 +124,16 @@ def test_a_status_file_is_read_in_both_spellings() -> None:
     assert read_word("Passed", ()) == (SUCCESS, "", "")
 
 
-@pytest.mark.parametrize(("data", "words"), [
-    ({}, 'needs "outcome"'), ({"outcome": None}, 'needs "outcome"'),
-    ({"outcome": 0, "status": "success"}, 'needs "outcome"'),
-    ({"outcome": 3}, 'needs "outcome"'), ({"outcome": False}, 'needs "outcome"'),
-    ({"outcome": "ok", "notes": 1}, "notes must be text"), ({"outcome": "ok", "suggested_next_ids": "a"}, "be a list"),
-    ({"outcome": "ok", "context_updates": [1]}, "must be an object"),
-])
-def test_an_invalid_status_file_is_refused(data: dict[str, Any], words: str) -> None:
-    with pytest.raises(UsageError, match=words) as error:
-        from_status_file(data, ())
-    assert "\n" not in str(error.value)
+def test_an_invalid_status_file_is_refused() -> None:
+    for data, words in (
+            ({}, 'needs "outcome"'), ({"outcome": None}, 'needs "outcome"'),
+            ({"outcome": 0, "status": "success"}, 'needs "outcome"'), ({"outcome": 3}, 'needs "outcome"'),
+            ({"outcome": False}, 'needs "outcome"'), ({"outcome": "ok", "notes": 1}, "notes must be text"),
+            ({"outcome": "ok", "suggested_next_ids": "a"}, "be a list"),
+            ({"outcome": "ok", "context_updates": [1]}, "must be an object")):
+        with pytest.raises(UsageError, match=words) as error:
+            from_status_file(data, ())
+        assert "\n" not in str(error.value)
 
 
 def test_a_word_of_its_own_is_shown_as_that_in_the_result_of_a_run() -> None:

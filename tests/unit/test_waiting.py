@@ -58,21 +58,15 @@ def test_what_was_checked_names_the_files_outside_those_of_the_node() -> None:
     assert summarise_checks([], MergeEntry("a-1", "r", "a", 1, "b", "o", "main"), task) == [], "nobody looked"
 
 
-@pytest.mark.parametrize(("command", "nothing"), [("review", "nothing waits for your approval"),
-                                                  ("answer", "no question is open")])
-def test_nothing_waits(command: str, nothing: str, tmp_path: Path) -> None:
-    assert said("--home", str(tmp_path), command) == (0, f"{nothing}; `garrison status` shows the runs\n")
-
-
-def test_without_a_node_review_has_json_too_and_refuses_an_unknown_run(tmp_path: Path) -> None:
-    assert said("--home", str(tmp_path), "review", "--json") == (0, "[]\n")
-    assert said("--home", str(tmp_path), "review", "--run", "gone")[0] != 0
-
-
-def test_what_changes_something_names_a_node(tmp_path: Path) -> None:
-    assert "Missing argument" not in said("--home", str(tmp_path), "review", "--approve")[1]
-    assert said("--home", str(tmp_path), "review", "--approve")[0] != 0
-    assert said("--home", str(tmp_path), "answer", "impl")[0] != 0
+def test_without_a_node_it_is_listed_what_waits_but_nothing_is_changed(tmp_path: Path) -> None:
+    home = ("--home", str(tmp_path))
+    for command, nothing in (("review", "nothing waits for your approval"), ("answer", "no question is open")):
+        assert said(*home, command) == (0, f"{nothing}; `garrison status` shows the runs\n")
+    assert said(*home, "review", "--json") == (0, "[]\n")
+    assert said(*home, "review", "--run", "gone")[0] != 0
+    code, words = said(*home, "review", "--approve")
+    assert code != 0 and "Missing argument" not in words
+    assert said(*home, "answer", "impl")[0] != 0
 
 
 def run_with(home: Path, *nodes: str) -> None:

@@ -33,13 +33,12 @@ def test_the_last_line_with_words_is_shown(text: str, line: str) -> None:
     assert last_line(text) == line
 
 
-@pytest.mark.parametrize(("told", "figures"), [
-    (" 3 files changed, 14 insertions(+), 2 deletions(-)\n", (3, 14, 2)),
-    (" 1 file changed, 1 deletion(-)\n", (1, 0, 1)),
-    (" 1 file changed, 1 insertion(+)\n", (1, 1, 0)), ("", (0, 0, 0)), (" 1 file changed\n", (1, 0, 0)),
-])
-def test_figures_of_git(told: str, figures: tuple[int, int, int]) -> None:
-    assert parse_shortstat(told) == figures
+def test_figures_of_git() -> None:
+    for told, figures in ((" 3 files changed, 14 insertions(+), 2 deletions(-)\n", (3, 14, 2)),
+                          (" 1 file changed, 1 deletion(-)\n", (1, 0, 1)),
+                          (" 1 file changed, 1 insertion(+)\n", (1, 1, 0)), ("", (0, 0, 0)),
+                          (" 1 file changed\n", (1, 0, 0))):
+        assert parse_shortstat(told) == figures
 
 
 def test_usual_is_what_earlier_runs_took_else_the_other_nodes_of_the_run() -> None:

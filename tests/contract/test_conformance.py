@@ -246,13 +246,10 @@ def test_an_answer_is_a_label_a_key_or_a_node(answer: str, target: str) -> None:
     assert result.context["human.gate.selected"] == {"c": "Y", "b": "N"}[target]
 
 
-def test_an_answer_that_fits_nothing_is_named_and_never_the_first_option() -> None:
+def test_an_answer_that_fits_nothing_is_named_and_time_takes_the_default() -> None:
     result, _ = gone(GATE.format(""), answerer=Prepared({"h": "maybe"}, AutoApprove()))
     assert (result.status, result.completed_nodes) == ("waiting", ["start"])
     assert "'maybe' is none of the options of h; answer [Y] Yes, ship, [N] No" in result.reason
-
-
-def test_time_decides_by_the_default_or_asks_for_another_attempt() -> None:
     assert told(gone(GATE.format(', timeout=10ms, human.default_choice="No"'))[0]) == "start h b done"
     late, _ = gone(GATE.format(", timeout=10ms"))
     assert told(late) == "start h | h was not answered in time, and it has no human.default_choice"

@@ -249,14 +249,11 @@ def test_a_waiting_gate_gets_its_answer_while_others_work(tmp_path: Path) -> Non
     assert run(graph, handlers={"other": other, "after": after}, run_dir=tmp_path / "r").status == "success"
 
 
-def test_options_have_distinct_keys() -> None:
+def test_options_have_distinct_keys_and_free_text_goes_into_the_context() -> None:
     graph = GATE.replace('label="Fix"', 'label="Adjust"').replace("ship -> x", "ship -> x; gate -> x")
     asked: list[Question] = []
     run(graph, handlers={"work": ok}, answerer=lambda question: asked.append(question) or "x")
     assert [(one.key, one.label) for one in asked[0].options] == [("A", "Approve"), ("2", "Adjust"), ("X", "x")]
-
-
-def test_free_text_goes_into_the_context() -> None:
     graph = f'digraph {{ {ENDS} gate [shape=hexagon, "human.type"=free_text]; start -> gate -> x }}'
     result = run(graph, answerer=["as you like"])
     assert (result.status, result.context["human.gate.text"]) == ("success", "as you like")

@@ -65,7 +65,7 @@ def only_run() -> str:
     return found[0]
 
 
-def test_a_simulation_tries_the_flow(call: Call) -> None:
+def test_a_simulation_tries_the_flow(call: Call, tmp_path: Path) -> None:
     def simulated(*words: object) -> tuple[int, dict[str, Any]]:
         result = call("run", *words, "--simulate", "--json")
         return result.exit_code, json.loads(result.stdout)
@@ -81,6 +81,10 @@ def test_a_simulation_tries_the_flow(call: Call) -> None:
     assert simulated("gate.dot")[1]["completed_nodes"] == ["start", "build", "gate", "x"]
     body = simulated("gate.dot", "--answer", "gate=Fix", "--max-steps", 7)[1]
     assert (body["reason"], body["completed_nodes"][3]) == ("max_steps_exceeded", "fix")
+
+    first = json.loads(call("run", "loop.dot", "--simulate", "--run-dir", "r", "--json").stdout)
+    assert first["run_dir"] == str(tmp_path / "r")
+    assert json.loads(call("resume", "r", "--json").stdout) == first
 
 
 def test_values_are_set_as_numbers_strings_and_objects(call: Call, tmp_path: Path) -> None:
@@ -122,12 +126,6 @@ def test_a_run_waits_with_code_3_and_goes_on_once_answered(call: Call, tmp_path:
     assert done.exit_code == 0
     assert json.loads(done.stdout)["completed_nodes"] == ["start", "build", "gate", "fix", "gate", "x"]
     assert call("resume", run).exit_code == 0
-
-
-def test_a_run_that_has_ended_prints_the_same_result_again(call: Call, tmp_path: Path) -> None:
-    first = json.loads(call("run", "loop.dot", "--simulate", "--run-dir", "r", "--json").stdout)
-    assert first["run_dir"] == str(tmp_path / "r")
-    assert json.loads(call("resume", "r", "--json").stdout) == first
 
 
 def test_what_cannot_be_taken_back_is_confirmed_at_every_way_to_answer(

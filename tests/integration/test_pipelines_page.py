@@ -45,21 +45,15 @@ def _typed(block: Block, capfd: pytest.CaptureFixture[str]) -> int:
     return len(lines)
 
 
-def test_the_table_of_rules_matches_the_code() -> None:
+def test_the_tables_of_the_page_match_the_code() -> None:
     page = (PAGE.parent / "generated/lint.md").read_text(encoding="utf-8")
     rows = dict(re.findall(r"^\| `(\w+)` \| (error|warning) \| [A-Z]", page, re.MULTILINE))
     assert rows.pop("parse") == "error"
     assert rows == {name: severity for name, (severity, _) in RULES.items()}
-
-
-def test_every_handler_and_shape_is_in_its_table() -> None:
     table = TEXT.partition("\n## Handlers\n")[2].partition("\n## ")[0]
     for shape, handler in SHAPES.items():
         assert re.search(rf"^\|[^|]*`{shape}`[^|]*\| `{re.escape(handler)}` \|", table, re.MULTILINE), shape
     assert {*re.findall(r"^\|[^|]*\| `([\w.]+)` \|", table, re.MULTILINE)} == set(HANDLERS)
-
-
-def test_every_context_key_is_in_its_table() -> None:
     for writer, keys in WRITTEN.items():
         for key in keys if not writer.startswith("session.") else ():
             assert key.startswith("internal") or f"`{key}" in TEXT, (writer, key)

@@ -95,7 +95,7 @@ def test_run_works_within_a_running_loop_and_run_async_beside_others() -> None:
     assert [result.status for result in asyncio.run(main())] == ["success"] * 3
 
 
-def test_a_handler_reads_what_earlier_ones_wrote_and_cannot_write_it() -> None:
+def test_a_handler_reads_and_copies_what_earlier_ones_wrote_and_cannot_write_it() -> None:
     def reader(call: Call) -> Outcome:
         with pytest.raises(TypeError):
             call.context["mine"] = 1  # type: ignore[index]
@@ -103,8 +103,6 @@ def test_a_handler_reads_what_earlier_ones_wrote_and_cannot_write_it() -> None:
 
     assert run(LINE, handlers={"work": reader}).context["path"] == ["a", "b"]
 
-
-def test_a_handler_can_copy_and_store_what_it_may_not_change() -> None:
     def storing(call: Call) -> Outcome:
         assert json.loads(json.dumps([call.context, call.attrs]))[1]["type"] == "work"
         assert asdict(call.node) == asdict(copy.deepcopy(call.node))
@@ -118,8 +116,6 @@ def test_a_handler_can_copy_and_store_what_it_may_not_change() -> None:
     done = run(LINE, handlers={"work": storing})
     assert done.status == "success", done.reason
 
-
-def test_changes_after_a_handler_returned_do_not_reach_the_run() -> None:
     kept: list[list[int]] = []
 
     def keeps(_call: Call) -> Outcome:
@@ -132,18 +128,6 @@ def test_changes_after_a_handler_returned_do_not_reach_the_run() -> None:
 
     graph = f"digraph {{ {ENDS} a [type=keeps]; b [type=changes]; start -> a -> b -> x }}"
     assert run(graph, handlers={"keeps": keeps, "changes": changes}).status == "success"
-
-
-def test_a_context_value_that_is_not_json_fails_the_node() -> None:
-    for value, said in ((object(), "object"), ({1, 2}, "set"), (float("nan"), "float"), ((1, 2), "tuple"),
-                        ({1: 2}, "dict")):
-        result = run(LINE, handlers={
-            "work": lambda _call, value=value: Outcome("success", context_updates={"bad": value})})
-        assert result.status == "fail"
-        assert "'bad'" in result.reason
-        assert said in result.reason
-        with pytest.raises(UsageError, match=r"initial.*'bad'"):
-            run(LINE, initial={"bad": value}, handlers={"work": ok})
 
 
 def test_an_exception_is_a_failure_and_a_programming_error_is_not_retried() -> None:
@@ -169,6 +153,15 @@ def test_a_handler_that_returns_nonsense_has_failed() -> None:
         result = run(LINE, handlers={"work": lambda _call, returned=returned: returned})
         assert result.status == "fail"
         assert "return an Outcome" in result.reason
+    for value, said in ((object(), "object"), ({1, 2}, "set"), (float("nan"), "float"), ((1, 2), "tuple"),
+                        ({1: 2}, "dict")):
+        result = run(LINE, handlers={
+            "work": lambda _call, value=value: Outcome("success", context_updates={"bad": value})})
+        assert result.status == "fail"
+        assert "'bad'" in result.reason
+        assert said in result.reason
+        with pytest.raises(UsageError, match=r"initial.*'bad'"):
+            run(LINE, initial={"bad": value}, handlers={"work": ok})
 
 
 def test_a_retry_has_its_reason() -> None:
@@ -392,13 +385,17 @@ def test_a_node_with_side_effects_may_ask_before_a_rerun(tmp_path: Path) -> None
         assert (ended.status, again) == (status, calls)
 
 
-def test_a_step_budget_can_be_raised(tmp_path: Path) -> None:
+def test_a_stopped_or_failed_run_goes_on_when_asked(tmp_path: Path) -> None:
     stopped = run(LOOP, handlers={"work": counting}, run_dir=tmp_path / "r", max_steps=6)
     assert (stopped.status, stopped.reason, stopped.steps) == ("fail", "max_steps_exceeded", 6)
     same = run(run_dir=tmp_path / "r", handlers={"work": counting}, resume=True)
     assert same.reason == "max_steps_exceeded"
     more = run(run_dir=tmp_path / "r", handlers={"work": counting}, resume=True, max_steps=100)
     assert more.completed_nodes == run(LOOP, handlers={"work": counting}).completed_nodes
+    failed = run(LINE, handlers={"work": lambda _call: "fail"}, run_dir=tmp_path / "failed")
+    assert (failed.status, failed.resumable) == ("fail", "again")
+    assert run(run_dir=tmp_path / "failed", handlers={"work": ok}, resume=True) == failed
+    assert run(run_dir=tmp_path / "failed", handlers={"work": ok}, resume=True, again=True).status == "success"
 
 
 def test_a_run_has_a_time_limit_that_leaves_it_resumable(tmp_path: Path) -> None:
@@ -412,13 +409,6 @@ def test_a_run_has_a_time_limit_that_leaves_it_resumable(tmp_path: Path) -> None
     assert (stopped.status, stopped.resumable) == ("fail", "budget")
     assert stopped.reason == "max_pipeline_duration_exceeded"
     assert run(run_dir=tmp_path / "r", handlers={"work": slow}, resume=True).status == "success"
-
-
-def test_a_failed_run_is_retried_only_when_asked(tmp_path: Path) -> None:
-    failed = run(LINE, handlers={"work": lambda _call: "fail"}, run_dir=tmp_path / "r")
-    assert (failed.status, failed.resumable) == ("fail", "again")
-    assert run(run_dir=tmp_path / "r", handlers={"work": ok}, resume=True) == failed
-    assert run(run_dir=tmp_path / "r", handlers={"work": ok}, resume=True, again=True).status == "success"
 
 
 def test_a_changed_graph_is_refused_unless_asked_for(tmp_path: Path) -> None:

@@ -113,7 +113,7 @@ def test_a_cycle_is_refused_with_its_position() -> None:
         FlowRun("flow=dag; start -> a -> exit", at="a")
 
 
-def test_retries_and_the_budget_work_as_in_a_walk() -> None:
+def test_retries_budgets_and_resumes_work_as_in_a_walk() -> None:
     run = dag("a [max_retries=2] start -> a -> exit", {"a": [fail(), fail(), OK]})
     assert (run.result, run.path) == ("done", "a a a")
     run = FlowRun(DIAMOND, max_steps=2).run()
@@ -121,17 +121,6 @@ def test_retries_and_the_budget_work_as_in_a_walk() -> None:
     change = run.apply(Resumed(max_steps=9))
     assert [(place.id, place.attempt) for place in change.started] == [("a#1", 2), ("b#1", 1)]
     assert run.run().result == "done"
-
-
-def test_done_nodes_are_not_run_and_active_ones_start_first() -> None:
-    text = "a [status=validated] c [status=active] start -> {a b c}; a -> d -> e -> exit; {b c} -> e"
-    run = FlowRun(f"flow=dag; {text}")
-    assert [place.node for place in run.changes[0].started] == ["c", "b", "d"]
-    assert run.run().result == "done"
-    assert dag(text.replace("validated", "failed")).result == "failed: the graph marks it as failed"
-
-
-def test_a_resumed_run_visits_its_failed_nodes_again() -> None:
     run = dag("start -> {a b}; a -> c; {b c} -> exit", {"a": [fail("x"), OK]})
     assert run.result == "failed: x"
     with pytest.raises(ForbiddenTransition):
@@ -140,6 +129,14 @@ def test_a_resumed_run_visits_its_failed_nodes_again() -> None:
     assert [(place.id, place.reason) for place in change.started] == [("a#2", "x")]
     assert run.run().result == "done"
     assert run.path == "a b a c"
+
+
+def test_done_nodes_are_not_run_and_active_ones_start_first() -> None:
+    text = "a [status=validated] c [status=active] start -> {a b c}; a -> d -> e -> exit; {b c} -> e"
+    run = FlowRun(f"flow=dag; {text}")
+    assert [place.node for place in run.changes[0].started] == ["c", "b", "d"]
+    assert run.run().result == "done"
+    assert dag(text.replace("validated", "failed")).result == "failed: the graph marks it as failed"
 
 
 # ---- going back

@@ -155,7 +155,7 @@ def test_policies(policy: str, outcomes: str, status: str) -> None:
         assert run.result == "done"
 
 
-def test_the_first_success_cancels_the_others_and_names_them() -> None:
+def test_a_policy_that_is_decided_cancels_the_others_and_names_them() -> None:
     run = FlowRun("p [shape=component, join_policy=first_success, max_parallel=3] f [shape=tripleoctagon]"
                "start -> p -> {a b c d} -> f -> g -> exit", {"a": fail()})
     run.finish(run.state.in_flight["p#1/a/a#1"])
@@ -173,9 +173,6 @@ def test_the_first_success_cancels_the_others_and_names_them() -> None:
                   "start -> p -> {a b} -> f -> exit")
     run.finish(run.state.in_flight["p#1/b/b#1"])
     assert run.result == "done"
-
-
-def test_fail_fast_cancels_at_the_first_failure() -> None:
     run = FlowRun(THREE % ", error_policy=fail_fast", {"b": fail("b broke")})
     change = run.finish(run.state.in_flight["p#1/b/b#1"])
     assert sorted(place.node for place in change.cancelled) == ["a", "c"]
@@ -272,9 +269,6 @@ def test_parallels_within_parallels() -> None:
     assert sorted(place.id for place in change.cancelled) == ["p#1/q/q#1/a/a#1", "p#1/q/q#1/b/b#1"]
     assert run.result == "done"
     assert (list(run.state.branches), list(run.state.contexts), run.state.fans) == ([""], [""], {})
-
-
-def test_a_join_that_is_an_exit() -> None:
     run = drive("p [shape=component] start -> p -> {a b} -> exit")
     assert (run.result, run.state.completed) == ("done", ["start", "a", "b", "p", "exit"])
 
@@ -309,14 +303,6 @@ def test_a_retry_target_outside_cancels_the_parallel_and_its_running_nodes() -> 
     assert [(place.id, place.reason) for place in run.state.in_flight.values()] == [("s#2", "a failed: x")]
 
 
-def test_a_policy_that_allows_failures_ignores_a_retry_target_outside() -> None:
-    for policy in ("join_policy=first_success", "join_policy=quorum", "join_policy=k_of_n, join_k=1",
-                   "error_policy=ignore"):
-        assert drive(AWAY % (policy, "s"), {"a": [fail("x"), OK]}).trace.count("s") == 1
-    run = drive(AWAY % ("", "a0"), {"a": [fail("x"), OK]})
-    assert (run.trace.count("a0"), run.trace.count("b")) == (2, 1), "a target within the parallel keeps it"
-
-
 def test_a_retry_target_leaves_only_as_many_parallels_as_needed() -> None:
     text = """p [shape=component] f [shape=tripleoctagon] q [shape=component] g [shape=tripleoctagon]
               a [retry_target=%s] start -> s -> p -> {t b}; t -> q -> {a c} -> g -> f; b -> f -> exit"""
@@ -324,6 +310,11 @@ def test_a_retry_target_leaves_only_as_many_parallels_as_needed() -> None:
     assert [inner.trace.count(node) for node in "stab"] == [1, 2, 2, 1]
     outer = drive(text % "s", {"a": [fail("x"), OK]})
     assert [outer.trace.count(node) for node in "sta"] == [2, 2, 2]
+    for policy in ("join_policy=first_success", "join_policy=quorum", "join_policy=k_of_n, join_k=1",
+                   "error_policy=ignore"):
+        assert drive(AWAY % (policy, "s"), {"a": [fail("x"), OK]}).trace.count("s") == 1
+    run = drive(AWAY % ("", "a0"), {"a": [fail("x"), OK]})
+    assert (run.trace.count("a0"), run.trace.count("b")) == (2, 1), "a target within the parallel keeps it"
 
 
 def test_a_gate_within_a_branch_counts_at_the_exit() -> None:

@@ -26,20 +26,14 @@ def edges(graph: Graph) -> list[str]:
 # ---- what is accepted ------------------------------------------------------------------------------------------------
 
 
-def test_attribute_separators() -> None:
-    for separator in (",", ";", " ", "\n", " , ", ";\n\t"):
-        assert parse(f"digraph {{ a [x=1{separator}y=2{separator}z=3] }}").nodes["a"].attrs == {
-            "x": "1", "y": "2", "z": "3"}
-
-
 def test_a_trailing_separator_and_several_lists() -> None:
     graph = parse("digraph { a [x=1,][y=2;] [] b []; a -> b [p=1][q=2] }")
     assert graph.nodes["a"].attrs == {"x": "1", "y": "2"}
     assert graph.nodes["b"].attrs == {}
     assert graph.edges[0].attrs == {"p": "1", "q": "2"}
-
-
-def test_keys_may_be_dotted_or_quoted() -> None:
+    for separator in (",", ";", " ", "\n", " , ", ";\n\t"):
+        assert parse(f"digraph {{ a [x=1{separator}y=2{separator}z=3] }}").nodes["a"].attrs == {
+            "x": "1", "y": "2", "z": "3"}
     graph = parse('digraph { "eval.model"=m; a.b.c=1 n [human.default_choice=x, "any key"=y, node=z] }')
     assert graph.attrs == {"eval.model": "m", "a.b.c": "1"}
     assert graph.nodes["n"].attrs == {"human.default_choice": "x", "any key": "y", "node": "z"}
@@ -223,14 +217,11 @@ def test_refused_with_line_and_column(graph: str, line: int, column: int, word: 
 # ---- limits ----------------------------------------------------------------------------------------------------------
 
 
-def test_too_much_text() -> None:
+def test_too_much_text_and_too_many_nodes_edges_and_blocks() -> None:
     with pytest.raises(DialectError, match="4 MiB"):
         parse("digraph { }" + " " * MAX_BYTES)
     with pytest.raises(DialectError, match="4 MiB"):
         parse('digraph { a="' + "é" * (MAX_BYTES // 2) + '"}')
-
-
-def test_too_many_nodes_edges_and_blocks() -> None:
     assert (parser.MAX_NODES, parser.MAX_EDGES, MAX_BYTES) == (20_000, 200_000, 4 * 2**20)
     most = " ".join(f"n{number}" for number in range(parser.MAX_NODES))
     assert len(parse(f"digraph {{ {most} n0 }}").nodes) == parser.MAX_NODES

@@ -22,12 +22,6 @@ from policy_support import (
 )
 
 
-def test_a_snapshot_is_not_changed_by_what_comes_after_it() -> None:
-    told = to_snapshot(journal(RUNNING, signal("1", heard={"name": "x", "value": 1})))
-    journal(("snapshot", told), signal("2", heard={"name": "x", "value": 2}))
-    assert told["heard"] == {"x": [1]}
-
-
 def test_the_same_death_counts_once_and_a_signal_and_its_effect_are_one_record() -> None:
     change = {"node": "a", "status": "impl_complete", "attempt": 1}
     state = journal(node("a", "pending"), node("a", "active"), death("runner-a@r1", 1), death("runner-a@r1", 1),
@@ -36,7 +30,7 @@ def test_the_same_death_counts_once_and_a_signal_and_its_effect_are_one_record()
     assert state.nodes["a"].status == "impl_complete" and state.applied == {"s1"}
 
 
-def test_a_snapshot_holds_everything() -> None:
+def test_a_snapshot_holds_everything_and_is_not_changed_by_what_comes_after_it() -> None:
     state = journal(node("a", "pending"), node("a", "active"), death("runner-a@r1", 1), RUNNING,
                     signal("s0", resume={"x": 2}, run="running"),
                     ("spawn", {"full": "runner-a@r1", "incarnation": 4}), signal("s1"))
@@ -44,6 +38,9 @@ def test_a_snapshot_holds_everything() -> None:
     assert replay_run([Entry(1, 1, "t", AT, "snapshot", to_snapshot(state))]) == state
     with pytest.raises(ForbiddenTransition):
         journal(node("a", "pending"), node("a", "validated"))
+    told = to_snapshot(journal(RUNNING, signal("1", heard={"name": "x", "value": 1})))
+    journal(("snapshot", told), signal("2", heard={"name": "x", "value": 2}))
+    assert told["heard"] == {"x": [1]}
 
 
 # ---- Transitions of a task's status, and the tasks that failures block
@@ -70,7 +67,11 @@ def test_allowed_transitions() -> None:
         check_transition("lost", "active")
 
 
-def test_tasks_blocked_by_a_failure() -> None:
+def test_first_statuses_and_tasks_blocked_by_a_failure() -> None:
+    nodes = "a [status=pending] b [status=impl_complete] c [status=active] d [status=validated] e [status=failed]"
+    plan = plan_of("start -> {a b c d e} -> end", nodes)
+    status = first_status(plan)
+    assert status == {"a": "pending", "b": "pending", "c": "pending", "d": "validated", "e": "failed"}
     diamond = plan_of("start -> a -> {b c} -> d -> end")
     assert blocked_by(diamond, {"a": "failed"}) == {"b": ("a",), "c": ("a",), "d": ("a",)}
     assert blocked_by(diamond, {"a": "validated", "c": "failed", "b": "failed"}) == {"d": ("b", "c")}
@@ -80,10 +81,3 @@ def test_tasks_blocked_by_a_failure() -> None:
     assert blocked_by(plan, {"a": "failed", "d": "failed"}) == {"b": ("a",)}, "c is for a's failure"
     walk = plan_run(parse("digraph { start [shape=Mdiamond] end [shape=Msquare] start -> a -> b -> end b -> a }"))
     assert blocked_by(walk, {"a": "failed"}) == {}
-
-
-def test_first_statuses() -> None:
-    nodes = "a [status=pending] b [status=impl_complete] c [status=active] d [status=validated] e [status=failed]"
-    plan = plan_of("start -> {a b c d e} -> end", nodes)
-    status = first_status(plan)
-    assert status == {"a": "pending", "b": "pending", "c": "pending", "d": "validated", "e": "failed"}

@@ -81,6 +81,8 @@ def test_a_run_whose_processes_are_dead_did_nothing_after_its_last_record(made: 
     queue = made.queue
     assert (queue.landed, len(queue.gates), queue.red, queue.gate_s, queue.wait_s) == (3, 4, 1, 120, 180)
     assert queue.per_hour == pytest.approx(3 * 60 / 37)
+    assert made.estimate == RestEstimate(2 * 15 * 60, 2, 3), "release, then notes: 15 minutes each as the median"
+    assert estimate_rest([lane for lane in made.lanes if lane.status == "pending"], {}, 1, made.end) is None
 
 
 def test_what_lasts_has_no_end_and_counts_up_to_now(tmp_path: Path) -> None:
@@ -103,11 +105,6 @@ def test_what_lasts_has_no_end_and_counts_up_to_now(tmp_path: Path) -> None:
     after = reader.read()
     release = next(lane for lane in after.lanes if lane.node == "release")
     assert (release.spans[-1].kind, release.spans[-1].end) == (SpanKind.WORKING, BEGIN + 61 * 60), "read on"
-
-
-def test_the_rest_is_estimated_from_the_finished_nodes_without_waits_for_people(made: RunTimeline) -> None:
-    assert made.estimate == RestEstimate(2 * 15 * 60, 2, 3), "release, then notes: 15 minutes each as the median"
-    assert estimate_rest([lane for lane in made.lanes if lane.status == "pending"], {}, 1, made.end) is None
 
 
 def test_a_simulation_knows_dependencies_and_the_number_of_agents() -> None:
@@ -139,7 +136,7 @@ def test_costs_over_time_add_up_to_what_the_cost_command_says(home: Path, made: 
         assert list(sums) == sorted(sums), "never less than before"
 
 
-def test_what_the_program_was_billed_is_divided_among_its_calls() -> None:
+def test_what_the_program_was_billed_is_divided_among_its_calls_and_many_nodes_are_summed() -> None:
     at = "2026-03-01T12:0{}:00.000000Z"
     records = [UsageRecord("call", "s", at.format(1), 1.0, "m1", "a"), UsageRecord("call", "s", at.format(2), 3.0, "m2",
                                                                                  "b"),
@@ -148,9 +145,6 @@ def test_what_the_program_was_billed_is_divided_among_its_calls() -> None:
     assert cost_series([], 0, 1).usd == 0
     alone = payments("n", [UsageRecord("result", "s", at.format(3), 2.0)])
     assert [(each.model, each.usd) for each in alone] == [("unknown", 2.0)]
-
-
-def test_many_nodes_are_summed_as_others() -> None:
     paid = [each for number in range(20) for each in payments(f"n{number}", [
         UsageRecord("call", f"s{number}", "2026-03-01T12:01:00.000000Z", 1.0 + number, "m", "a")])]
     series = cost_series(paid, BEGIN, BEGIN + 600)

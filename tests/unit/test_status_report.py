@@ -114,7 +114,7 @@ def test_a_launched_agents_word_is_read_by_the_same_rule(tmp_path: Path) -> None
     assert older.status == "success", "the task of an older run does not say which words are asked for"
 
 
-def test_a_status_file_is_read_in_both_spellings() -> None:
+def test_a_status_file_is_read_in_both_spellings_and_an_own_word_shown_in_the_result() -> None:
     assert from_status_file({"outcome": "passed", "preferred_next_label": "Yes", "notes": "n"}, ()) == Outcome(
         SUCCESS, "Yes", notes="n")
     assert from_status_file({"status": "fail", "failure_reason": "r", "suggested_next_ids": ["a"],
@@ -122,6 +122,9 @@ def test_a_status_file_is_read_in_both_spellings() -> None:
                                                                          failure_reason="r")
     assert from_status_file({"outcome": None, "status": "success"}, ()) == Outcome(SUCCESS)
     assert read_word("Passed", ()) == (SUCCESS, "", "")
+    result = RunResult(SUCCESS, node_outcomes={"a": Outcome(SUCCESS, "needs_review", word="needs_review"),
+                                               "b": Outcome(SUCCESS)})
+    assert result.to_data()["node_outcomes"] == {"a": "needs_review", "b": "success"}
 
 
 def test_an_invalid_status_file_is_refused() -> None:
@@ -134,9 +137,3 @@ def test_an_invalid_status_file_is_refused() -> None:
         with pytest.raises(UsageError, match=words) as error:
             from_status_file(data, ())
         assert "\n" not in str(error.value)
-
-
-def test_a_word_of_its_own_is_shown_as_that_in_the_result_of_a_run() -> None:
-    result = RunResult(SUCCESS, node_outcomes={"a": Outcome(SUCCESS, "needs_review", word="needs_review"),
-                                               "b": Outcome(SUCCESS)})
-    assert result.to_data()["node_outcomes"] == {"a": "needs_review", "b": "success"}

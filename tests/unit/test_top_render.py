@@ -79,13 +79,9 @@ def test_columns_are_aligned_with_wide_characters() -> None:
         assert width(line[:-1]) == begin
 
 
-@pytest.mark.parametrize(("number", "said"), [
-    (0, ""), (1000, "1K"), (640 << 10, "640K"), (12 << 20, "12M"), (1023 << 20, "1.0G"), (1 << 30, "1.0G"),
-    (25 << 30, "25G"), (1 << 41, "2.0T")])
-def test_sizes(number: int, said: str) -> None:
-    assert format_bytes(number) == said
-
-
-def test_expensive_refreshes_are_made_less_often() -> None:
+def test_sizes_and_pauses() -> None:
+    assert [format_bytes(number) for number in (
+        0, 1000, 640 << 10, 12 << 20, 1023 << 20, 1 << 30, 25 << 30, 1 << 41)] == [
+            "", "1K", "640K", "12M", "1.0G", "1.0G", "25G", "2.0T"]
     assert next_pause(1.0, 0.01) == 0.99
-    assert next_pause(1.0, 0.1) == pytest.approx(3.2)
+    assert next_pause(1.0, 0.1) == pytest.approx(3.2), "an expensive refresh is made less often"

@@ -89,16 +89,7 @@ def test_lines_of_runs_that_are_over_are_kept_until_their_journal_changes(told: 
     assert reader.read_all()[0] is not kept
 
 
-def test_a_line_tells_duration_cost_progress_and_repository(told: Story, tmp_path: Path) -> None:
-    told.guardian(60, "run", status="done")
-    line = HomeObserver(tmp_path).lines()[0]
-    assert (line.created, line.ended) == ("2026-03-01T12:00:00.000000Z", "2026-03-01T13:00:00.000000Z")
-    assert (line.cost, line.progress, line.repo, line.counts) == (
-        3.0, "3 of 5 landed", "/repo", {"landed": 3, "failed": 1, "parked": 1})
-
-
-def test_the_table_and_the_page_use_the_words_of_status(told: Story, tmp_path: Path,
-                                                      capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_view_uses_the_words_of_status(told: Story, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["--home", str(tmp_path), "status"])
     said = capsys.readouterr().out
     line = HomeObserver(tmp_path).lines()[0]
@@ -107,6 +98,11 @@ def test_the_table_and_the_page_use_the_words_of_status(told: Story, tmp_path: P
     assert line.status in said
     assert line.progress in said
     assert line.progress in row.doing
+    told.guardian(60, "run", status="done")
+    line = HomeObserver(tmp_path).lines()[0]
+    assert (line.created, line.ended) == ("2026-03-01T12:00:00.000000Z", "2026-03-01T13:00:00.000000Z")
+    assert (line.cost, line.progress, line.repo, line.counts) == (
+        3.0, "3 of 5 landed", "/repo", {"landed": 3, "failed": 1, "parked": 1})
 
 
 def test_all_keys_are_shown_on_narrow_screens(told: Story, tmp_path: Path) -> None:

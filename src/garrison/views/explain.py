@@ -170,7 +170,7 @@ def plain_words(events: Sequence[LoggedEvent]) -> dict[tuple[str, str, str], str
             continue
         words: str | None = ""
         if event.journal != QUEUE:
-            with suppress(ValueError):  # an unreadable record is told as such
+            with suppress(ValueError):  # an unreadable record is named as such
                 words = in_users_words(decode_data(event.kind, event.data))
         if words is not None:
             found[event.at, event.by, event.kind] = words

@@ -621,7 +621,7 @@ class PageModel:
     def _is_minor(self, event: Any) -> bool:
         """Return whether a record reports what garrison does by the way: nothing was lost, and nobody has to know."""
         if isinstance(event, PullRequestChanged):  # some note down a commit or a number alone
-            # Compared with what was told last, since each record has the whole state of the pull request.
+            # Compared with what was sent last, since each record has the whole state of the pull request.
             before, self._pull = self._pull, (event.state, event.reason)
             return event.state == PullRequestState.PUSHING or self._pull == before
         return isinstance(event, WorkSaved)

@@ -146,7 +146,7 @@ def _evidence(node: NodeView) -> int | None:
     """Return about when the agent did something last; None if that is not known."""
     if node.signs is None or node.signs.last is None:
         return None
-    # Rounded: the age is measured anew each time, and differs by milliseconds though nothing happened.
+    # Rounded: the age is measured each time, and differs by milliseconds though nothing happened.
     return int((time.time() - node.signs.last.age_s) / EVERY)
 
 

@@ -145,7 +145,7 @@ async def wait_for(job: Job, watch: JobWatch, network: NetworkPlace) -> End | st
     try:
         return await _poll(job, watch, network)
     except asyncio.CancelledError:
-        # Awaited to its end before the cancellation goes on: nothing that it started may outlive the run.
+        # Awaited to its end before the cancellation continues: nothing that it started may outlive the run.
         job.kill(time.monotonic())
         await _poll(job, watch, network)
         raise

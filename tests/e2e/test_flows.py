@@ -69,6 +69,7 @@ def test_a_loop_repeats_until_the_test_is_green_and_gets_the_reasons(place):
 
 
 def test_a_gate_waits_for_a_person_while_a_branch_works_and_the_guardian_dies(place):
+    """A variable to pass on has to be set at the launch; a resume from another terminal says that it is not."""
     graph = dot(
         place, "fan [shape=component]; join [shape=tripleoctagon]; ask [shape=hexagon, label=\"Ship it?\"];",
         node("slow", f"{place.hold('slow')}; echo slow > slow.txt"), node("yes", "echo yes > yes.txt"),
@@ -76,7 +77,11 @@ def test_a_gate_waits_for_a_person_while_a_branch_works_and_the_guardian_dies(pl
         "hear [type=wait.signal, signal=deployed];",
         "start -> fan -> {slow ask}; ask -> yes [label=\"[Y] Yes\"]; ask -> no [label=\"[N] No\"];",
         "{slow yes no} -> join -> hear -> last -> exit;", attributes="land=node;")
-    child = place.launch(graph, "r1")
+    refused = place.command(*place.launch_arguments(graph, "r1", "--env", "TOOL"))
+    assert refused.returncode == 1
+    assert refused.stderr.startswith("garrison: --env TOOL: the variable is not set here"), refused.stderr
+    assert not (place.home / "runs").exists()
+    child = place.launch(graph, "r1", "--env", "TOOL", TOOL="hammer")
     place.wait_until_held("slow")
     gate = wait_for("the gate is open", lambda: [one["data"] for one in place.journal() if one["kind"] == "gate"])[0]
     assert (gate["node"], gate["text"]) == ("ask", "Ship it?")
@@ -100,6 +105,7 @@ def test_a_gate_waits_for_a_person_while_a_branch_works_and_the_guardian_dies(pl
     assert place.status() == "stopped"
     assert place.command("signals", "send", "deployed", "7").returncode == 0
     assert place.finish(place.resume()) == 0, place.logs()
+    assert "run r1 was launched with variables that are not set here: TOOL;" in place.logs()
     assert set(git(place.repo, "show", "main:all.txt").split()) >= {"slow.txt", "yes.txt"}
     assert "no" not in {name for name, one in place.nodes().items() if one["status"] == "validated"}
     place.check_nothing_left()

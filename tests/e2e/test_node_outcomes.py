@@ -117,23 +117,6 @@ def test_one_scripted_incarnation_after_another(place):
     assert "scripted agent (not a real one) for b, incarnation 3" in output
 
 
-def test_an_unset_variable_to_pass_on_is_reported(place):
-    """At launch it is refused; at a resume from another terminal it is said, for the run began with it."""
-    graph = place.graph(Node("a", before=place.hold("a")))
-    refused = place.command(*place.launch_arguments(graph, "r1", "--env", "TOOL"))
-    assert refused.returncode == 1
-    assert refused.stderr.startswith("garrison: --env TOOL: the variable is not set here"), refused.stderr
-    assert not (place.home / "runs").exists()
-    place.launch(graph, "r1", "--env", "TOOL", TOOL="hammer")
-    place.wait_until_held("a")
-    place.kill("launch")
-    child = place.resume()
-    place.pid("launch", incarnation=2)
-    place.release("a")
-    assert place.finish(child) == 0, place.logs()
-    assert "run r1 was launched with variables that are not set here: TOOL;" in place.logs()
-
-
 def test_an_attempt_that_changed_nothing_never_lands(place):
     """An agent with a prompt that changes nothing has failed, whatever it says; with allow_empty it is `no change`."""
     prompt = 'prompt="Add a feature", rework=none'

@@ -205,7 +205,7 @@ def test_a_run_that_is_not_there(call: Call, tmp_path: Path) -> None:
         assert "garrison pipeline run FILE" in str(call(*words, fails=NotFound).exception)
     for words in (("resume", "."), ("status", "."), ("status", "./left"), ("resume", "./left"),
                   ("render", "--run", "./file")):
-        assert str(call(*words, fails=NotFound).exception).startswith(f"{words[-1]} holds no pipeline run: ")
+        assert str(call(*words, fails=NotFound).exception).startswith(f"{words[-1]} contains no pipeline run: ")
 
 
 def test_the_command_agent_does_codergen_nodes_and_those_of_a_pipeline_within(call: Call, tmp_path: Path) -> None:

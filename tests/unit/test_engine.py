@@ -303,7 +303,7 @@ def test_a_run_directory_holds_everything(tmp_path: Path) -> None:
     assert json.loads(folder.manifest.read_text())["run"] == "r1"
     kinds = [json.loads(line)["event"] for line in folder.events.read_text().splitlines()]
     assert (kinds[0], kinds[-1], kinds.count("CheckpointSaved")) == ("PipelineStarted", "PipelineFinished", 2)
-    with pytest.raises(Refused, match="holds a run already"):
+    with pytest.raises(Refused, match="already has a run"):
         run(LINE, handlers={"work": ok}, run_dir=tmp_path / "r1")
     assert run(run_dir=tmp_path / "r1", handlers={"work": ok}, resume=True) == result
 

@@ -466,7 +466,7 @@ def find_run_directory(run: str, home: str | None) -> RunDirectory:
             return RunDirectory(directory)
     if _is_path(run) or path.is_dir():
         why = "its journal.jsonl is missing or empty" if path.is_dir() else "it is not a directory"
-        raise NotFound(f"{run} holds no pipeline run: {why}; `garrison pipeline run FILE --run-dir DIR` starts one")
+        raise NotFound(f"{run} contains no pipeline run: {why}; `garrison pipeline run FILE --run-dir DIR` starts one")
     if RunFiles(find_home(home), run).launch.is_file():
         raise NotFound(f"{run} is a run of `garrison launch`; use `garrison status {run}`, `garrison answer` and "
                        f"`garrison resume {run}`")

@@ -111,7 +111,7 @@ async def run_async(
             raise UsageError("resume needs run_dir, the directory of a run that was started")
         journal = RunJournal(directory, clock.utc)
     elif directory is not None and directory.exists() and graph is not None:
-        raise Refused(f"{directory.root} holds a run already; give another directory, or resume it (garrison pipeline "
+        raise Refused(f"{directory.root} already has a run; give another directory, or resume it (garrison pipeline "
                       f"resume {directory.root})")
     try:
         if journal is not None:
@@ -413,7 +413,7 @@ def fork_run(source: RunDirectory, target: Path, node: str, visit: int | None, c
                       "does work")
     state, visited = _state_at(program, recorded, node, visit)
     if RunDirectory(target).exists():
-        raise Refused(f"{target} holds a run already; give another directory")
+        raise Refused(f"{target} already has a run; give another directory")
     for context in state.contexts.values():
         context.update(changes)
     directory, clock = RunDirectory(target), SystemClock()

@@ -46,7 +46,7 @@ class PlanAnswer(Value):
 
 
 class PlanRecord(Record):
-    """A plan, as its file holds it."""
+    """A plan, as it is in its file."""
 
     id: str
     goal: str

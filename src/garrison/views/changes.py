@@ -94,7 +94,7 @@ class ListedFile(ShownFile, kw_only=True):
 
     number: int
     content: str = ""
-    """Id of what it holds: a file with another one has to be looked at again."""
+    """Id of its content: a file with another one has to be looked at again."""
 
 
 class Changes(CommitRange, kw_only=True):

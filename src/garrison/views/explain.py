@@ -218,7 +218,7 @@ def observation(basis: DecisionInputs) -> str:
         f" ({first_line(identity.reason)})" if identity.reason else "")]
     if seen is not None and identity.pid is not None and identity.status in ("starting", "active", "held"):
         process = _process(identity.pid, identity.start_ticks, seen.pid_ticks)
-        # until an incarnation is active, its record holds its parent's pid
+        # until an incarnation is active, its record has its parent's pid
         parts.append(f"its parent: {process}" if identity.status == "starting" else process)
     if seen is not None and seen.beat_age is not None:
         ago = format_age(seen.beat_age) if seen.beat_age >= 10 else f"{seen.beat_age:.1f}s"
@@ -348,7 +348,7 @@ _RECORD_WORDS: Mapping[type[Any], Callable[[Any], str]] = {
     _with_reason(it.type, it.text) if is_own(it.type) else "",
     JobStarted: lambda it: f"running {it.name}: {first_line(it.command)}",
     FactRecorded: _fact,
-    WorkSaved: lambda it: f"its stash, or another branch of its own, is saved as {it.ref}"
+    WorkSaved: lambda it: f"its stash, or another of its branches, is saved as {it.ref}"
     if parse_rescue(it.ref).kind == "other" else f"snapshot saved as {it.ref}",
 }
 """Class of a record → its words; a class that is not here explains nothing."""

@@ -1,8 +1,8 @@
 """Run as the web page shows it: a snapshot, then a patch per journal record and per observation.
 
-Both are `Parts`. A patch holds the whole values of the parts that changed, so that a snapshot with all later patches
+Both are `Parts`. A patch has the whole values of the parts that changed, so that a snapshot with all later patches
 applied is the current snapshot. The records of one journal arrive in order, those of several in any; the snapshot is
-the same. Everything that no journal holds (processes, resource usage, hook phases, costs) is an `LiveState`; only the
+the same. Everything that is in no journal (processes, resource usage, hook phases, costs) is an `LiveState`; only the
 changes between two of them are sent.
 """
 
@@ -70,7 +70,7 @@ from garrison.views.waits import ShownQuestion, ShownWait, entries_to_approve, s
 from garrison.views.work_in_progress import EARLIER_RUNS, ProgressReader, WorkInProgress
 
 TIMELINE, SIGNALS = 300, 200
-"""Entries of either list that a snapshot holds, the latest."""
+"""The latest entries that a snapshot has in either list, at most."""
 PASSED_STATUS: Mapping[str, str] = {"success": "passed", "partial_success": "passed", "fail": "failed",
                                     "retry": "active", "skipped": "skipped"}
 """Outcome of a node without an agent (a decision, a question) → its status on the page."""
@@ -252,7 +252,7 @@ NOTHING = Parts()
 
 
 class LiveState(Value):
-    """State of a run that no journal holds: its processes, and for each node its activity and cost."""
+    """State of a run that is in no journal: its processes, and for each node its activity and cost."""
 
     view: RunView
     processes: Mapping[str, PageProcess]

@@ -3,7 +3,7 @@
 A `TimelineModel` replays records into the run's `RunModel` and asks after each one what the nodes concerned do now; a
 span begins and ends where that changes. So the spans of a node never overlap, and they use the words of every other
 view. Times are seconds since the epoch. `RunTimeline` is what `garrison timeline` and the page draw.
-All but the reader at the end is pure. It adds what no journal holds: costs, waits for limits, and the plan.
+All but the reader at the end is pure. It adds what is in no journal: costs, waits for limits, and the plan.
 """
 
 from __future__ import annotations

@@ -176,7 +176,7 @@ def _restart(turn: FlowTurn, target: str, outcome: Outcome) -> None:
     if state.restarts >= MAX_RESTARTS:
         turn.end(FAILED, "loop_restart_exceeded", f"the run was restarted {state.restarts} times", target)
         return
-    # Kept over the restart: the numbers in the ids of places count up, or a late outcome of the old a#1 would fit the new.
+    # Kept over the restart: the numbers in ids of places count up, else a late outcome of the old a#1 would fit a new.
     counts = state.branches[ROOT].counts
     state.restarts += 1
     turn.change.cancelled += state.in_flight.values()

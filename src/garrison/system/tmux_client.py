@@ -113,6 +113,9 @@ class TmuxClient(libtmux.Server):
         """
         replace = replace or start
         error = ""
+        # Without a socket there is no server to ask first; but one whose socket was removed still has the agents.
+        if start and not self._server.socket.exists() and not self._server.restore_socket():
+            self._server.start()
         for attempt in range(_ATTEMPTS):
             limit = OPEN_TIMEOUT if replace else COMMAND_TIMEOUT
             result = self._run(words, limit)

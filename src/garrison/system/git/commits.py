@@ -696,7 +696,9 @@ def exclude_in_checkout(git: Git, checkout: Path, folder: Path, patterns: Sequen
 
 def _with_own(git: Git, worktree: Path, patterns: Sequence[str]) -> bytes:
     """Return the patterns after those of the user's own list."""
-    named = git.run("config", "--path", SETTING, cwd=worktree, check=False).out.removesuffix("\n")
+    known, named = git.settings(worktree), ""
+    if not known or any(each.key == SETTING.lower() for each in known):  # git alone knows what `~user/` is
+        named = git.run("config", "--path", SETTING, cwd=worktree, check=False).out.removesuffix("\n")
     config = os.environ.get("XDG_CONFIG_HOME") or str(Path(os.environ.get("HOME", "/"), ".config"))
     own = Path(named) if named else Path(config, "git", "ignore")
     if own.is_absolute():

@@ -134,10 +134,7 @@ def at_launch(image: str) -> ContainerEngine:
 def find_engine(image: str) -> ContainerEngine:
     """Try which engine runs an image now, pull that if it is missing, and keep what was found; Refused if none does."""
     refusals = []
-    for name in ENGINES:
-        program = shutil.which(name)
-        if program is None:
-            continue
+    for name, program in _installed():
         found = _try(program, image)
         if isinstance(found, ContainerEngine):
             _keep(found)
@@ -147,6 +144,13 @@ def find_engine(image: str) -> ContainerEngine:
         raise Refused(f"no container: neither {' nor '.join(ENGINES)} is installed; install one, or set mode = "
                       "\"auto\" in [sandbox] of config.toml")
     raise Refused(f"no container of {image} runs here: {'; '.join(refusals)}")
+
+
+def _installed() -> Iterator[tuple[str, str]]:
+    """Yield name and program of each engine that is installed."""
+    for name in ENGINES:
+        if (program := shutil.which(name)) is not None:
+            yield name, program
 
 
 def _try(program: str, image: str) -> ContainerEngine | str:
@@ -361,10 +365,7 @@ def list_left() -> list[LeftContainer]:
     found: list[LeftContainer] = []
     if not _file().exists():
         return found
-    for name in ENGINES:
-        program = shutil.which(name)
-        if program is None:
-            continue
+    for name, program in _installed():
         fields = [f'{{{{index .Labels "{label}"}}}}' if name == "podman" else f'{{{{.Label "{label}"}}}}'
                   for label in (LABEL, RUN_LABEL, NODE_LABEL, HOME_LABEL)]
         done = run([program, "ps", "--all", "--no-trunc", "--filter", f"label={LABEL}", "--format",

@@ -495,7 +495,7 @@ class NamespaceInMaking:
                 os.close(descriptor)
             number, _, told = message.decode(errors="replace").partition(" ")
             if int(number or 0) in ERRNOS or (int(number or 0) == errno.ENOSPC and _is_used_up()):
-                raise Shortage(f"no room for a network namespace ({told}); it is tried again")
+                raise _no_room(told)
             raise Refused(f"network namespaces are not allowed here ({told or 'no reason'}); set network = \"none\" or "
                           "\"open\"")
         listener, *rest = descriptors
@@ -528,21 +528,23 @@ def begin(forwards: Sequence[Forward] = ()) -> NamespaceInMaking:
         raise Refused("network = \"allow\" needs the program nsenter (util-linux); install it, or set network = "
                       "\"none\" or \"open\"")
     unshare = ctypes.CDLL(None, use_errno=True).unshare  # looked up before the fork
-    try:
-        parent, child = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    except OSError as error:
-        if error.errno not in ERRNOS:
-            raise
-        raise Shortage(f"no room for a network namespace ({error.strerror}); it is tried again") from error
-    with child:
+    with contextlib.ExitStack() as ends:
         try:
+            parent, child = map(ends.enter_context, socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET))
             pid = os.fork()
         except OSError as error:
-            parent.close()
-            raise Shortage(f"no room for a network namespace ({error.strerror}); it is tried again") from error
+            if error.errno not in ERRNOS:
+                raise
+            raise _no_room(error.strerror) from error
         if pid == 0:
             _make_in_child(unshare, child, forwards)
+        child.close()  # so that the end of the child is the end of what can be read
+        ends.pop_all()
     return NamespaceInMaking(program, parent, pid, len(forwards))
+
+
+def _no_room(told: str | None) -> Shortage:
+    return Shortage(f"no room for a network namespace ({told}); it is tried again")
 
 
 def _is_used_up() -> bool:

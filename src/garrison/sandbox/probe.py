@@ -49,8 +49,14 @@ _TIMEOUT = 20.0
 def machine() -> Abilities:
     """Return what this machine can hold; it is tried once in a boot."""
     program = shutil.which(PROGRAM)
-    kept = _KeptProbe.read(program)
-    return kept or _KeptProbe.write(program, examine(program))
+    if (kept := _read_kept(program)) is not None:
+        return kept
+    able = examine(program)
+    if able.bubblewrap:
+        with suppress(OSError):  # without it the next process tries again
+            atomic.make_directory(_path().parent)
+            atomic.write(_path(), json.dumps({"key": _key(program), **asdict(able)}).encode(), durable=False)
+    return able
 
 
 def examine(program: str | None) -> Abilities:
@@ -69,10 +75,10 @@ def examine(program: str | None) -> Abilities:
 
 def choose_mode(wanted: Mode, able: Abilities) -> Mode:
     """Return the mode that provides what was wanted; Refused if this machine cannot. Pure."""
-    if wanted is Mode.CONTAINER:
-        return wanted  # an engine is found with its image (`container.ready`)
-    if wanted is Mode.NONE or (wanted in (Mode.AUTO, Mode.BUBBLEWRAP) and able.bubblewrap):
-        return Mode.NONE if wanted is Mode.NONE else Mode.BUBBLEWRAP
+    if wanted in (Mode.NONE, Mode.CONTAINER):
+        return wanted  # the engine of a container is found with its image (`container.ready`)
+    if wanted in (Mode.AUTO, Mode.BUBBLEWRAP) and able.bubblewrap:
+        return Mode.BUBBLEWRAP
     if wanted is Mode.LANDLOCK and able.landlock:
         return Mode.LANDLOCK
     lack = "Landlock is not enabled in this kernel" if wanted is Mode.LANDLOCK else able.refusal
@@ -90,7 +96,7 @@ def held_mode(place: Place | None) -> Mode:
 
 def mode_here(wanted: Mode) -> Mode:
     """Return the mode that holds on this machine what was wanted; nothing is tried for `none`."""
-    return Mode.NONE if wanted is Mode.NONE else choose_mode(wanted, machine())
+    return wanted if wanted in (Mode.NONE, Mode.CONTAINER) else choose_mode(wanted, machine())
 
 
 def describe_mode(mode: Mode, able: Abilities | None) -> str:
@@ -129,31 +135,21 @@ def _try(program: str, has_own_proc: bool, can_forbid_namespaces: bool, can_name
     return "" if done.ok else done.last_error
 
 
-class _KeptProbe:
-    """Result that is kept for a boot, a user, a set of namespaces and an installed program."""
-
-    @classmethod
-    def read(cls, program: str | None) -> Abilities | None:
-        with suppress(OSError, ValueError, TypeError, AttributeError):
-            body = json.loads(_path().read_text())
-            if body.pop("key") == _key(program):
-                return Abilities(**body)
-        return None
-
-    @classmethod
-    def write(cls, program: str | None, able: Abilities) -> Abilities:
-        if able.bubblewrap:
-            with suppress(OSError):  # without it the next process tries again
-                atomic.make_directory(_path().parent)
-                atomic.write(_path(), json.dumps({"key": _key(program), **asdict(able)}).encode(), durable=False)
-        return able
+def _read_kept(program: str | None) -> Abilities | None:
+    """Return what was found in this boot, by this user, in these namespaces, with this installed program."""
+    with suppress(OSError, ValueError, TypeError, AttributeError):
+        body = json.loads(_path().read_text())
+        if body.pop("key") == _key(program):
+            return Abilities(**body)
+    return None
 
 
-def _path(environ: Mapping[str, str] | None = None) -> Path:
-    return homes_list(environ).with_name("sandbox.json")
+def _path() -> Path:
+    return homes_list().with_name("sandbox.json")
 
 
 def _key(program: str | None) -> list[str]:
+    # In a container, or under a sandbox of the user's own, the same boot and user are held in other ways.
     namespaces = [str(Path(f"/proc/self/ns/{kind}").readlink()) for kind in ("user", "mnt", "pid", "net")]
     changed = "" if program is None else str(Path(program).stat().st_mtime_ns)
     return [processes.boot_id(), str(os.geteuid()), program or "", changed, *namespaces]
@@ -297,6 +293,6 @@ def _choose(who: str, rights: Rights) -> Mode:
     try:
         if rights.mode is Mode.CONTAINER:
             container.at_launch(rights.image)
-        return rights.mode if rights.mode in (Mode.NONE, Mode.CONTAINER) else choose_mode(rights.mode, machine())
+        return mode_here(rights.mode)
     except Refused as error:
         raise Refused(f"{who}: {error}") from error

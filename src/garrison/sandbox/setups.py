@@ -306,7 +306,14 @@ def _capture(git: Git, worktree: Path, home: Path, before: Iterable[str], layer:
                       size_of(new), layer.kept, layer.commit)
     atomic.write(new / _RECORD, encode(done))
     failpoint.here("setup:recorded")
-    done = _put(new, folder, done, store)
+    if layer.kept:
+        found = _put(new, done, store)
+        if found != done:
+            untrusted.remove(new.parent, new.name)
+        done = found
+    else:
+        untrusted.remove(parent, name)
+        new.rename(folder)
     if not lay(worktree, done, store):
         raise GarrisonError(f"what the set-up left was removed from {folder} meanwhile; it is run again")
     return done
@@ -323,37 +330,23 @@ def _move(source: Path, target: Path) -> None:
         target.chmod(stat.S_IMODE(mode))
 
 
-def _put(new: Path, folder: Path, done: SetupLayer, store: Path) -> SetupLayer:
-    """Rename a layer into place, unless another process was first; return the one that counts."""
-    if not done.kept:
-        untrusted.remove(folder.parent, folder.name)
-        new.rename(folder)
-        return done
+def _put(new: Path, done: SetupLayer, store: Path) -> SetupLayer:
+    """Rename a layer into its place for others, unless another process was first; return the one that counts."""
     with atomic.locked(store / ".lock"):
         found = find_kept(store, done.digest)
         if found is None:
-            untrusted.set_aside(folder.parent, folder.name)  # a rename; the slow removal is outside the lock
-            new.rename(folder)
-    if found is not None:
-        untrusted.remove(new.parent, new.name)
+            untrusted.set_aside(store, done.digest)  # a rename; the slow removal is outside the lock
+            # The record before the rename: a folder in place without one would never be found, nor made again.
+            atomic.write(new / _RECORD, encode(done))
+            new.rename(done.folder)
     untrusted.remove_set_aside(store)
     return found or done
 
 
 def keep(worktree: Path, layer: SetupLayer, store: Path) -> SetupLayer:
     """Keep a worktree's own layer for other worktrees as well; return what counts from now on."""
-    folder = store / layer.digest
-    done = replace(layer, folder=str(folder), kept=True)
     atomic.make_directory(store)
-    with atomic.locked(store / ".lock"):
-        found = find_kept(store, layer.digest)
-        if found is None:
-            untrusted.set_aside(folder.parent, folder.name)
-            # The record before the rename: a folder in place without one would never be found, nor made again.
-            atomic.write(Path(layer.folder) / _RECORD, encode(done))
-            Path(layer.folder).rename(folder)
-    untrusted.remove_set_aside(store)
-    counts = found or done
+    counts = _put(Path(layer.folder), replace(layer, folder=str(store / layer.digest), kept=True), store)
     return counts if lay(worktree, counts, store) else layer
 
 

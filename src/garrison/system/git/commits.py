@@ -137,10 +137,7 @@ class Commits(Repository):
 
     def is_ancestor(self, old: str, new: str) -> bool:
         """Return whether `old` is reachable from `new` (itself included)."""
-        answer = self.run("merge-base", "--is-ancestor", old, new, check=False)
-        if answer.code > 1:
-            raise GitError(("merge-base", "--is-ancestor"), answer.code, answer.err)
-        return answer.code == 0
+        return self._ask("merge-base", "--is-ancestor", old, new).code == 0
 
     def find_unreached(self, commits: Collection[str], tip: str) -> set[str]:
         """Return those of the commits that are not reachable from `tip`, gone ones too."""
@@ -155,10 +152,14 @@ class Commits(Repository):
 
     def merge_base(self, one: str, other: str) -> str | None:
         """Return the last commit that both have, or None."""
-        answer = self.run("merge-base", one, other, check=False)
+        return self._ask("merge-base", one, other).out.strip() or None
+
+    def _ask(self, *question: str) -> GitResult:
+        """Run git where its exit code 1 is a "no" or "none"; any other failure is an error."""
+        answer = self.run(*question, check=False)
         if answer.code > 1:
-            raise GitError(("merge-base",), answer.code, answer.err)
-        return answer.out.strip() or None
+            raise GitError(question, answer.code, answer.err)
+        return answer
 
     def log_oneline(self, revisions: str, limit: int = 20, path: Path | None = None) -> list[str]:
         """Return `abbreviated-oid subject` of up to `limit` commits of a revision or range, newest first; of a long

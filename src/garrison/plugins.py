@@ -68,7 +68,7 @@ OWN_COMMANDS = {
     "take": OwnCommand("Runs", "Begin runs from issues, each with a pull request.", "garrison.cli.take:take"),
     "pr": OwnCommand("Runs", "Show, sync or open the pull request of a run.", "garrison.cli.pull_request:pr"),
     # claude
-    "takeover": OwnCommand("Runs", "Take over a Claude agent's session; the agent waits meanwhile.",
+    "takeover": OwnCommand("Runs", "Take over a Claude agent's session; the agent waits.",
                            "garrison.cli.takeover:takeover"),
     "login": OwnCommand("This installation", "Log in the home's Claude agents.", "garrison.cli.login:login"),
     # plans

@@ -83,7 +83,7 @@ def test_what_the_original_recorded_goes_on(place: Place, old: Path) -> None:
 def test_a_folder_without_records_is_refused_in_one_line(place: Place, tmp_path: Path) -> None:
     refused = place.command("import", tmp_path)
     assert (refused.returncode, refused.stderr.count("\n")) == (1, 1), refused.stderr
-    assert "holds no identities" in refused.stderr
+    assert "has no identities" in refused.stderr
 
 
 @pytest.mark.parametrize("text", ["2026-02-26T12:00:00Z", "20260226T120000Z", "2026-02-26T12:00:00+00:00",

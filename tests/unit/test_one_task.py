@@ -242,9 +242,9 @@ def test_a_list_that_cannot_be_a_run_says_what_to_do(text: str, message: str) ->
 
 
 @pytest.mark.parametrize(("data", "said"), [
-    (b"", "holds no task; write one a line, or a list in Markdown"),
-    (b"\r\n \t\r\n", "holds no task; write one a line"),
-    (b"\xef\xbb\xbf# only a heading\n", "holds no task; write one a line"),
+    (b"", "has no task; write one a line, or a list in Markdown"),
+    (b"\r\n \t\r\n", "has no task; write one a line"),
+    (b"\xef\xbb\xbf# only a heading\n", "has no task; write one a line"),
     (b"\x7fELF\x02\x01\x00\xff", "is not text in UTF-8; save it as UTF-8, or name the file with the tasks"),
     (b"\x00\x01", "is not text: it has zero bytes; save it as UTF-8, or name"),
     ("\ufeff- fix it\r\n".encode("utf-16-le"), "is not text in UTF-8; save it as UTF-8"),

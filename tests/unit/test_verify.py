@@ -45,7 +45,7 @@ def test_each_finding_is_printed_and_the_exit_code_is_one(sound: Story, tmp_path
 
 
 @pytest.mark.parametrize(("lines", "told"), [
-    ([], "holds no event of the run"),
+    ([], "contains no event of the run"),
     (["{"], "line 1 is not one of"),
     (['{"at": 1}'], "line 1 is not one of"),
     (['{"at":"","journal":"merge-queue","by":"","seq":1,"kind":"enq","node":"","data":{"entry":"a"}}'],

@@ -283,7 +283,7 @@ def retry(node: str, run: str | None, home: str | None) -> None:
         return
     wait_until_applied(posted)
     if resolve.state_of(runtime.store, chosen).over:
-        raise Refused(f"run {chosen} has ended meanwhile; `garrison resume {chosen} --retry {node}`")
+        raise Refused(f"run {chosen} has ended by now; `garrison resume {chosen} --retry {node}`")
     print_message(f"{node} is retried")
 
 

@@ -12,7 +12,7 @@ import click
 from garrison.cli import completion, resolve
 from garrison.cli.commands import Command
 from garrison.cli.options import home_option, run_option
-from garrison.cli.output import print_message
+from garrison.cli.output import flush, print_message
 from garrison.errors import Refused
 from garrison.records.identity import KEYBOARD, Identity
 from garrison.records.names import Key
@@ -62,8 +62,7 @@ def attach(node: str, run: str | None, write: bool, home: str | None) -> None:
     argv = attach_command(store, key, write=write)
     if not has_terminal:
         raise Refused(f"attach needs a terminal; `garrison logs {node} -f` follows the agent's output")
-    sys.stdout.flush()
-    sys.stderr.flush()
+    flush()
     os.execvpe(argv[0], argv, _with_known_terminal(os.environ))
 
 
@@ -103,8 +102,7 @@ def _attach_on_host(remote: tuple[HostWay, list[str], RemoteWorkState], node: st
     if not has_terminal:
         raise Refused(f"attach needs a terminal; `garrison logs {node} -f` follows the agent's output")
     print_message(f"{node} is on {state.host}")
-    sys.stdout.flush()
-    sys.stderr.flush()
+    flush()
     os.execvp(argv[0], argv)
 
 

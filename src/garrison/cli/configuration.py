@@ -1,4 +1,4 @@
-"""`garrison config`: show the configuration that holds, and where each value comes from; write what a command chose."""
+"""`garrison config`: show the configuration that applies, and where each value is from; write what a command chose."""
 
 from __future__ import annotations
 

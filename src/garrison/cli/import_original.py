@@ -61,8 +61,8 @@ def import_command(folder: Path, home: str | None, *, as_json: bool) -> None:
     store = resolve.open_store(home)
     results = [*_records(store, folder), *_signals(store, folder), *_queue(store, folder)]
     if not results:
-        raise NotFound(f"{folder} holds no identities, hooks, signals or merge-queue.json; name the repository "
-                       "in which the scripts worked, or the folder that holds `state`")
+        raise NotFound(f"{folder} has no identities, hooks, signals or merge-queue.json; name the repository "
+                       "in which the scripts worked, or the folder with `state` in it")
     if as_json:
         print_json(results)
     else:
@@ -161,7 +161,7 @@ def _read(path: Path) -> dict[str, object]:
         raise ValueError(f"it has more than {MAX_BYTES} bytes")
     body = json.loads(path.read_bytes())
     if not isinstance(body, dict):
-        raise TypeError("it holds no JSON object")
+        raise TypeError("it is no JSON object")
     return body
 
 

@@ -18,7 +18,7 @@ from garrison.cli import completion, resolve
 from garrison.cli.begin import OPTION_GROUPS, launch_options, make_request
 from garrison.cli.commands import Command
 from garrison.cli.options import home_option
-from garrison.cli.output import INTERRUPTED, dumps, interruptible, print_message
+from garrison.cli.output import INTERRUPTED, dumps, flush, interruptible, print_message
 from garrison.cli.sandbox import settle_mode
 from garrison.config import read_config
 from garrison.directories import find_home
@@ -165,9 +165,7 @@ def _start(runtime: Runtime, launch_: Launch, options: list[str], *, detach: boo
     if serve:
         serve_page(runtime, launch_.run_id)
     if not detach:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        # exec throws away what Python has buffered, hence the flushes.
+        flush()
         launching.exec_launcher(runtime, launch_, options, steps)
     pid = start_detached(runtime, launch_, options, steps)
     announce_detached(launch_.run_id, pid, as_json="--json" in options)

@@ -17,7 +17,7 @@ from garrison.cli import resolve
 from garrison.cli.authority import require
 from garrison.cli.begin import choose_agent
 from garrison.cli.commands import Command, Group
-from garrison.cli.merge_queue_process import process_entry
+from garrison.cli.merge_queue_process import land_commit
 from garrison.cli.options import home_option, output_options, use_home
 from garrison.cli.output import print_json, print_message, print_table
 from garrison.cli.sandbox import settle_mode
@@ -36,8 +36,6 @@ from garrison.lessons.rule import (
 )
 from garrison.lessons.store import LessonRecord, Lessons, read_occurrences
 from garrison.lessons.wording import Wording
-from garrison.merge import commands
-from garrison.merge.entry import WITHDRAWABLE, EntryOptions
 from garrison.processes.runtime import Runtime
 from garrison.system.clock import from_iso, iso
 from garrison.system.git import validate_repository
@@ -230,14 +228,9 @@ class _Repository:
         if (new := change(old)) == old:
             return
         commit = self.git.commit_text(tip, name, mode, new, f"{title}\n\n- {line}\n")
-        entry = queue.enqueue_by_hand(f"lesson_{lesson}_{commit[:7]}", f"lesson/{lesson}", oid=commit, title=title,
-                                      options=EntryOptions(strategy="squash"))
-        entry = process_entry(queue, entry, print_message)
+        entry = land_commit(queue, f"lesson_{lesson}_{commit[:7]}", f"lesson/{lesson}", commit, title)
         if entry.status == "landed":
             return
-        if entry.status in WITHDRAWABLE:
-            # Left in the queue it would land with the next run's work, after the user was told that it did not land.
-            commands.cancel(queue, entry.id, "its command does not wait")
         raise GarrisonError(f"{name} is not changed: {entry.reason or entry.status}; the same command tries again")
 
 

@@ -17,6 +17,7 @@ from garrison.agents.claude.settings import FILE, PROXY, ClaudeSettings
 from garrison.cli.commands import Command
 from garrison.cli.configuration import write_setting
 from garrison.cli.options import home_option
+from garrison.cli.output import flush
 from garrison.directories import find_home
 from garrison.errors import Refused, UsageError
 from garrison.records import atomic
@@ -63,8 +64,7 @@ def exec_cli(home: Path, settings: ClaudeSettings, names: Sequence[str], argumen
     """Replace this process with the CLI, with the home's folder and a session's environment."""
     atomic.make_directory(cli_process.config_folder(home))
     argv = [cli_process.find_cli(settings), *arguments]
-    sys.stdout.flush()
-    sys.stderr.flush()
+    flush()
     try:
         # exec: the CLI's own log-in needs the terminal and its signals to itself.
         os.execvpe(argv[0], argv, cli_process.log_in_environment(home, settings, names, os.environ))

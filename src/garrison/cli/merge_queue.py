@@ -281,7 +281,7 @@ def cancel_command(entry: str, repo_root: str | None, as_json: bool, home: str |
     A running gate is ended. Refused for an entry that is landing or finished.
     """
     queue, merge_entry = find_entry_for_change(entry, repo_root, home)
-    _print_changed(commands.cancel(queue, merge_entry.id, "withdrawn by a person"), "is withdrawn; its branch stays",
+    _print_changed(commands.cancel(queue, merge_entry.id, "withdrawn by hand"), "is withdrawn; its branch stays",
                    as_json=as_json)
 
 

@@ -27,9 +27,10 @@ from garrison.config import Timing, read_config
 from garrison.directories import find_home, trees_root
 from garrison.ends import Wait, WaitKind
 from garrison.errors import GarrisonError, RecordError, Refused, UsageError
+from garrison.merge import commands
 from garrison.merge.config import QueueConfig
 from garrison.merge.decision import MAX_BATCH
-from garrison.merge.entry import FAILED, PRIORITIES, STRATEGIES, EntryOptions, MergeEntry
+from garrison.merge.entry import FAILED, PRIORITIES, STRATEGIES, WITHDRAWABLE, EntryOptions, MergeEntry
 from garrison.merge.preflight import identify
 from garrison.merge.queue import MergeQueue, StepResult
 from garrison.merge.target import check_target
@@ -353,6 +354,16 @@ def process_entry(queue: MergeQueue, entry: MergeEntry, report: Callable[[str], 
         entry = queue.entry(entry.id)
         if entry.is_final:
             break
+    return entry
+
+
+def land_commit(queue: MergeQueue, node: str, branch: str, commit: str, title: str) -> MergeEntry:
+    """Land a commit as one of the target's own, or withdraw it if it has to wait; return its entry."""
+    entry = queue.enqueue_by_hand(node, branch, oid=commit, title=title, options=EntryOptions(strategy="squash"))
+    entry = process_entry(queue, entry, print_message)
+    if entry.status in WITHDRAWABLE:
+        # Left in the queue it would land with the next run's work, after the user was told that it did not land.
+        commands.cancel(queue, entry.id, "its command does not wait")
     return entry
 
 

@@ -307,6 +307,12 @@ def _elsewhere() -> str:
     return f"`export GARRISON_HOME={place}/home GARRISON_TREES={place}/trees`"
 
 
+def flush() -> None:
+    """Write what Python has buffered, which an exec would throw away."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+
+
 @contextmanager
 def interruptible() -> Iterator[None]:
     """Let TERM and HUP end what runs here as Ctrl-C does, so that it ends what it started and removes its files."""

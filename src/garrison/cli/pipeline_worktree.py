@@ -182,7 +182,7 @@ def nested_repositories(tree: Path) -> dict[Path, tuple[int, ...]]:
 
 
 def warn_of_changed(before: Mapping[Path, tuple[int, ...]], tree: Path) -> None:
-    """Name the repositories that commands have made or changed in a folder of the person's since `before`."""
+    """Name the repositories that commands have made or changed in a user's folder since `before`."""
     after = nested_repositories(tree)
     for path in sorted(path for path, state in after.items() if before.get(path) != state):
         print_message(f"warning: the run made or changed the repository in {path.parent}: your git obeys its "
@@ -191,7 +191,7 @@ def warn_of_changed(before: Mapping[Path, tuple[int, ...]], tree: Path) -> None:
 
 @contextmanager
 def confined_commands(tree: Path, home: Path, account: Path) -> Iterator[CheckoutCommands]:
-    """Yield what confines commands in a folder of the person's, and name the repositories that they have changed."""
+    """Yield what confines commands in a user's folder, and name the repositories that they have changed."""
     settle_mode(home)
     tree = tree.resolve()
     before = nested_repositories(tree)

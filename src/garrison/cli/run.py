@@ -145,7 +145,7 @@ def _read_tasks(tasks: Path | None, words: tuple[str, ...], file: Path | None, s
         section = _ask_section(tasks, offers)
     listed = choose_tasks(every, section, name_of(tasks))
     if not listed:
-        raise UsageError(f"{name_of(tasks)} holds no task; write one a line, or a list in Markdown: - fix the parser")
+        raise UsageError(f"{name_of(tasks)} has no task; write one a line, or a list in Markdown: - fix the parser")
     check_tasks(listed, name_of(tasks))
     return listed
 

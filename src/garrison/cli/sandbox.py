@@ -40,7 +40,7 @@ sandbox_option = click.option(
 def settle_mode(home: Path) -> None:
     """Ask which sandbox to use, and write the answer into config.toml, where bubblewrap is missing and nobody has said.
 
-    Does nothing without a terminal: what is started then is refused. Refused if the person wants to install it.
+    Does nothing without a terminal: what is started then is refused. Refused if the user prefers to install it.
     """
     if read_rights(home, Role.AGENT).mode is not Mode.AUTO or machine().bubblewrap:
         return

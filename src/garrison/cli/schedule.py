@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
 import time
 from datetime import datetime
 from pathlib import Path
@@ -15,6 +13,7 @@ import click
 from garrison.cli.commands import Command, Group
 from garrison.cli.options import home_option, output_options, parse_age
 from garrison.cli.output import print_json, print_message, print_table
+from garrison.cli.service import is_called_by_cron
 from garrison.directories import find_home
 from garrison.errors import UsageError
 from garrison.records.names import to_run_stem
@@ -68,11 +67,13 @@ def add(times: str, words: tuple[str, ...], name: str | None, zone: str, missed:
     place, repo = find_home(home), validate_repository(target_dir or Path.cwd())
     if zone:
         policy.read_zone(zone)
+    if budget_week is not None and not 0 < budget_week < 1e9:
+        raise UsageError(f"--budget-week {budget_week}: it should be US dollars above 0")
     limit = [f"--budget-run={budget:g}"] if budget is not None else []
     command = _check_words([*words[:1], *limit, *words[1:]], budget)
     found = Schedule(name or _name_of(command), policy.read_times(times), command, str(repo), time.time(), zone,
                      os.environ.get("PATH", ""), _read_missed(missed), Overlap(overlap), only_if,
-                     _read_budget("--budget-week", budget_week))
+                     budget_week)
     schedules = Schedules(place)
     schedules.add(found)
     is_armed = arm(schedules, time.time())
@@ -147,7 +148,7 @@ def pause(name: str, home: str | None) -> None:
 @click.argument("name")
 @home_option
 def unpause(name: str, home: str | None) -> None:
-    """Let a paused schedule begin runs again, from its next time on; what it missed meanwhile is not made up for."""
+    """Let a paused schedule begin runs again, from its next time on; what it missed is not made up for."""
     schedules = Schedules(find_home(home))
     with schedules.locked():
         found = schedules.read(name)
@@ -174,19 +175,11 @@ def describe_caller(home: Path, environ: dict[str, str] | os._Environ[str], *, i
         lingers = systemd.is_lingering(manager)
         return ("systemd begins it within two seconds of its time" if is_armed else "systemd begins it") + (
             "; it stops when you log out: loginctl enable-linger" if lingers is False else "")
-    if " up" in _crontab():
+    if is_called_by_cron():
         return "cron begins it within a minute of its time"
     return "nothing calls `garrison up` here, so nothing will begin: " + (
         "`garrison install-service --enable` changes that" if manager is not None else
         "`garrison install-service --cron` shows the lines for `crontab -e`")
-
-
-def _crontab() -> str:
-    """Return the lines of the user's crontab that call garrison."""
-    if (program := shutil.which("crontab")) is None:
-        return ""
-    done = subprocess.run([program, "-l"], capture_output=True, text=True, check=False, timeout=10)
-    return "\n".join(line for line in done.stdout.splitlines() if "garrison" in line and line.strip()[:1] != "#")
 
 
 def _check_words(words: Sequence[str], budget: float | None) -> list[str]:
@@ -224,19 +217,10 @@ def _read_missed(text: str) -> float | None:
     return seconds
 
 
-def _read_budget(option: str, usd: float | None) -> float | None:
-    if usd is not None and not 0 < usd < 1e9:
-        raise UsageError(f"{option} {usd}: it should be US dollars above 0")
-    return usd
-
-
 def _when_of(schedules: Schedules, name: str, now: float) -> str:
     found = schedules.read(name)
-    return _when(schedules.next_due(found, now), found)
-
-
-def _when(due: float | None, schedule: Schedule) -> str:
+    due = schedules.next_due(found, now)
     if due is None:
         return "never"
-    moment = datetime.fromtimestamp(due, zone_of(schedule))
+    moment = datetime.fromtimestamp(due, zone_of(found))
     return f"{moment:%a %Y-%m-%d %H:%M} {moment.tzname()}"

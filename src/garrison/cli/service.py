@@ -59,7 +59,7 @@ def install_service(home: str | None, *, user: bool, print_only: bool, cron: boo
         if enable:
             raise Refused("no user manager of systemd answers here, so nothing can be enabled; `garrison "
                           "install-service --cron` prints cron's lines")
-        print_message("no user manager of systemd answers here (--user writes its units nevertheless); with cron, add "
+        print_message("no user manager of systemd answers here (--user writes its units anyway); with cron, add "
                       "these lines by `crontab -e`:")
         click.echo("\n".join(cron_lines(program, stated)))
         return
@@ -119,6 +119,14 @@ def cron_lines(program: Path, home: Path | None) -> list[str]:
     # cron mails whatever a command prints, and this one runs every minute.
     command = f"{stated}{shlex.quote(str(program))} up >/dev/null 2>&1".replace("%", "\\%")
     return [f"@reboot    {command}", f"* * * * *  {command}"]
+
+
+def is_called_by_cron() -> bool:
+    """Return whether a line of the user's crontab calls `garrison up`."""
+    if (program := shutil.which("crontab")) is None:
+        return False
+    done = subprocess.run([program, "-l"], capture_output=True, text=True, errors="replace", check=False, timeout=10)
+    return any("garrison" in line and " up" in line and line.strip()[:1] != "#" for line in done.stdout.splitlines())
 
 
 def _enable() -> None:

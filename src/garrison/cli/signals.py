@@ -126,7 +126,7 @@ def read_signal(path: str | os.PathLike[str]) -> Signal:
     try:
         return signal_records.read(Path(path))
     except FileNotFoundError:
-        raise NotFound(f"no signal {path}; it may have been taken (see taken/ beside it)") from None
+        raise NotFound(f"no signal {path}; it may have been taken (look in taken/ next to it)") from None
 
 
 @guarded("signal-protocol wait")

@@ -1,4 +1,4 @@
-"""`garrison takeover`: work in the session of a node's agent yourself; the agent waits meanwhile."""
+"""`garrison takeover`: work in the session of a node's agent yourself; the agent waits."""
 
 from __future__ import annotations
 

@@ -16,15 +16,13 @@ import click
 
 from garrison.cli import completion, resolve
 from garrison.cli.commands import Command
-from garrison.cli.merge_queue_process import process_entry
+from garrison.cli.merge_queue_process import land_commit
 from garrison.cli.options import home_option
-from garrison.cli.output import print_message
 from garrison.cli.sandbox import settle_mode
 from garrison.cli.task_list import task_name, tick_tasks, words_of
 from garrison.directories import find_home
 from garrison.errors import GarrisonError, Refused, UsageError
-from garrison.merge import commands
-from garrison.merge.entry import WITHDRAWABLE, EntryOptions
+from garrison.merge.entry import WITHDRAWABLE
 from garrison.pipeline.parser import parse_file
 from garrison.processes.runtime import Runtime
 from garrison.records import atomic
@@ -125,14 +123,11 @@ def tick_landed(runtime: Runtime, launch: Launch, path: Path) -> str:
         if made is None:
             return f"{name}: nothing to tick"
         commit, titles = made
-        subject = f"Tick {_count(titles)} of {rest}"
-        entry = queue.enqueue_by_hand(f"tick_{task_name(path.stem)}", f"tick/{launch.run_id}", oid=commit,
-                                      title=subject, options=EntryOptions(strategy="squash"))
-        entry = process_entry(queue, entry, print_message)
+        entry = land_commit(queue, f"tick_{task_name(path.stem)}", f"tick/{launch.run_id}", commit,
+                            f"Tick {_count(titles)} of {rest}")
         if entry.status == "landed":
             return f"{name}: {_count(titles)} ticked by {entry.commit[:10]} on {queue.target}"
         if entry.status in WITHDRAWABLE:  # the checkout cannot be moved: somebody edits the list
-            commands.cancel(queue, entry.id, "its list was changed meanwhile")
             if not _is_edited(queue, rest):
                 raise GarrisonError(f"{name} is not ticked: {entry.reason or 'its commit waits'}; {again}")
         # A conflict is a commit of others to the list: the next round ticks that.

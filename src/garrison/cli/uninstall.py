@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -16,7 +15,7 @@ from garrison.cli.commands import Command
 from garrison.cli.home import other_homes
 from garrison.cli.options import home_option
 from garrison.cli.output import confirm, print_message, print_table
-from garrison.cli.service import TIMER, UNITS, units_folder
+from garrison.cli.service import TIMER, UNITS, is_called_by_cron, units_folder
 from garrison.directories import find_home, homes_list, trees_root
 from garrison.doctor import cleanup
 from garrison.doctor.cleanup import CleanupOptions
@@ -72,7 +71,7 @@ def uninstall(home: str | None, *, saved_work: bool, dry_run: bool, yes: bool) -
              *_home(runtime.home)]
     print_table(("WHAT", "WHERE", ""), [(part.what, part.where, "goes" if part.remove else "stays") for part in parts],
                 "garrison has nothing on this machine but the program itself")
-    if _has_cron_lines():
+    if is_called_by_cron():
         print_message("your crontab calls `garrison up`: take those lines out with `crontab -e`")
     gone = [part for part in parts if part.remove is not None]
     if dry_run:
@@ -105,13 +104,6 @@ def _units() -> Iterator[Part]:
 
     if found:
         yield Part("service units", f"{folder}: {', '.join(found)}", remove)
-
-
-def _has_cron_lines() -> bool:
-    if shutil.which("crontab") is None:
-        return False
-    lines = subprocess.run(["crontab", "-l"], check=False, capture_output=True, text=True, errors="replace").stdout
-    return any("garrison" in line and " up" in line for line in lines.splitlines())
 
 
 def _guards(repositories: list[Git]) -> Iterator[Part]:

@@ -166,7 +166,7 @@ def _history(lines: Iterator[str] | list[str], source: Path) -> History:
     except UnreadableHistory as error:
         raise UsageError(f"{source}: {error}") from error
     if not history.events:
-        raise UsageError(f"{source} holds no event of the run")
+        raise UsageError(f"{source} contains no event of the run")
     return history
 
 

@@ -84,12 +84,11 @@ def test_a_log_that_cannot_be_bounded_does_no_harm(tmp_path: Path) -> None:
     assert (tmp_path / "b.log").read_bytes() == b"x" * 10_000
 
 
-def test_a_job_that_is_watched_has_its_logs_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_that_is_watched_has_its_logs_bounded(tmp_path: Path) -> None:
     log = tmp_path / "gate.log"
     log.write_bytes(b"x" * (4 << 20))
-    monkeypatch.setattr(log_retention, "MAX_GROWING_BYTES", 1 << 20)
     own = processes.probe(os.getpid())
-    JobWatch(processes.ProcessId(own.pid, own.ticks), "", 60.0, logs=[log]).inspect(1.0)
+    JobWatch(processes.ProcessId(own.pid, own.ticks), "", 60.0, logs=[log], max_log=1 << 20).inspect(1.0)
     assert blocks(log) <= 1 << 20
 
 

@@ -30,13 +30,15 @@ class JobWatch:
     Args:
         timeout: seconds without any movement after which a job with a stopped process hangs.
         silence: seconds of silence after which any job hangs; None: only its own timeout bounds it.
-        logs: files that the job's output goes to.
+        logs: files that the job's output goes to; each may take `max_log` bytes on the disk.
         limit: the job's own timeout; a short one needs more frequent scans.
     """
 
     def __init__(self, root: ProcessId, marker: str, timeout: float, *, silence: float | None = None,
-                 logs: Sequence[Path] = (), limit: float = math.inf) -> None:
+                 logs: Sequence[Path] = (), limit: float = math.inf,
+                 max_log: int = log_retention.MAX_GROWING_BYTES) -> None:
         self.root, self.marker, self.timeout, self.silence, self.logs = root, marker, timeout, silence, logs
+        self.max_log = max_log
         self.interval = min(SCAN_INTERVAL, min(timeout, silence or timeout, limit) / 20)
         self.is_stopped: bool | None = None
         """True if a process of the job was stopped at the last scan; None before it."""
@@ -53,7 +55,7 @@ class JobWatch:
         self.due = now + self.interval
         self._scans += 1
         for log in self.logs:
-            log_retention.bound_log(log)
+            log_retention.bound_log(log, self.max_log)
         at, times = self._clock.advance(now), self._times
         own = processes.probe(self.root.pid)
         if own is None or own.ticks != self.root.ticks or own.zombie:

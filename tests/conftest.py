@@ -168,12 +168,12 @@ def _shares(item: pytest.Item) -> bool:
 
 
 @pytest.fixture(autouse=True)
-def _measured(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def _measured(request: pytest.FixtureRequest) -> None:
     """The coverage of a test's processes is measured where it is `traced`: a third of a second for each of them, and
     what most of them do, others have done."""
-    if request.node.get_closest_marker("traced") is None:
-        for name in _coverage_settings():
-            monkeypatch.delenv(name)
+    if (settings := _coverage_settings()) and request.node.get_closest_marker("traced") is None:
+        for name in settings:
+            request.getfixturevalue("monkeypatch").delenv(name)
 
 
 @pytest.fixture(scope="session")

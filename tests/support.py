@@ -28,8 +28,8 @@ from explanations import check_explanations, check_promises
 from garrison.records import atomic
 from garrison.sandbox import private_files
 from garrison.sandbox.file_system import PREFIX_PARTS, PRIVATE_IN
-from garrison.values import asdict
 from installed import FOLDER, install
+from prestarted import Prestarted
 
 if TYPE_CHECKING:
     import pytest
@@ -191,18 +191,39 @@ PASSED_ON = ("PATH", "LANG", "LC_ALL", "TERM", "TZ", "TMPDIR", "CONTAINERS_STORA
 """Variables of whoever runs the tests that the users in them have, too."""
 
 
+OWN_PYTHON = ("PYTHON", "COVERAGE_", "GARRISON_LIFE")
+"""Beginnings of variables that a Python must have from its start, or that others read in `/proc`."""
+
+
 def checkout_in(folder: Path) -> Path:
     """Return where the user's checkout is in the folder of a user's world."""
     return folder / "user/repo"
 
 
+def garrison_home(user: Path) -> Path:
+    """Make garrison's home below a user's HOME, where it is by default, with what walks of the tests' Pythons and of
+    the system have found: each user would walk some 100,000 files, which takes half a second."""
+    home = user / ".local/state/garrison"
+    home.mkdir(parents=True, exist_ok=True)
+    home.chmod(0o700)
+    atomic.write(home / private_files.FILE, _private_files(), durable=False)
+    return home
+
+
 @cache
-def _private_files() -> str:
-    """Return what walks of the tests' Pythons and of the system find: each user would walk some 100,000 files."""
-    parts = [(Path(prefix, part), False) for prefix in (sys.prefix, sys.base_prefix, FOLDER) for part in PREFIX_PARTS]
-    return json.dumps({str(part): asdict(private_files.Found(
-        part.stat().st_mtime_ns, time.time(), tuple(private_files.find_private(str(part), is_system=is_system))))
-        for part, is_system in [*parts, *((Path(folder), True) for folder in PRIVATE_IN)] if part.is_dir()})
+def _private_files() -> bytes:
+    kept = FOLDER / private_files.FILE
+    for prefix in (sys.prefix, sys.base_prefix, FOLDER):
+        for part in PREFIX_PARTS:
+            private_files.private_below(Path(prefix, part), kept)
+    for folder in PRIVATE_IN:
+        private_files.private_below(Path(folder), kept, is_system=True)
+    return kept.read_bytes()
+
+
+@cache
+def _prestarted() -> Prestarted:
+    return Prestarted(PYTHON, {name: os.environ[name] for name in PASSED_ON if name in os.environ})
 
 
 @dataclass
@@ -214,19 +235,17 @@ class UserWorld:
 
     def __post_init__(self) -> None:
         self.user, self.repo = self.folder / "user", checkout_in(self.folder)
-        self.home, self.trees = self.user / ".local/state/garrison", self.user / ".cache/garrison"
+        self.home, self.trees = garrison_home(self.user), self.user / ".cache/garrison"
         self.root, self.runtime = self.folder / "open", self.folder / "rt"
-        for path in (self.user, self.root, self.runtime, self.home):
-            path.mkdir(parents=True, exist_ok=True)
-        for path in (self.runtime, self.home):
-            path.chmod(0o700)
+        for path in (self.root, self.runtime):
+            path.mkdir(exist_ok=True)
+        self.runtime.chmod(0o700)
         if not (self.home / "config.toml").exists():
             self.configure()
-            atomic.write(self.home / private_files.FILE, _private_files().encode())
 
     def configure(self, settings: str = "") -> None:
         """Write config.toml; the first lines of `settings` go on with the table `[sandbox]`."""
-        atomic.write(self.home / "config.toml", (CONFIG.format(root=self.root) + settings).encode())
+        atomic.write(self.home / "config.toml", (CONFIG.format(root=self.root) + settings).encode(), durable=False)
 
     def use_mode(self, mode: str) -> None:
         """State the mode of the sandbox in config.toml, as it is now."""
@@ -312,10 +331,18 @@ cat {self.root}/answer-$n
 
     # ------------------------------------------------------------------------------------------------ commands
 
-    def command(self, *arguments: object, **env: str) -> subprocess.CompletedProcess[str]:
-        """Run a garrison command to its end."""
+    def command(self, *arguments: object, cwd: Path | None = None, **env: str) -> subprocess.CompletedProcess[str]:
+        """Run a garrison command to its end; in a Python of its own where its environment is odd or measured."""
+        folder = cwd or self.root
+        if not env and PROGRAM[0] == PYTHON and not any(name.startswith(OWN_PYTHON) for name in self.env):
+            server = _prestarted()
+            if server.lock.acquire(blocking=False):
+                try:
+                    return server.run([str(each) for each in arguments], self.env, folder, DEADLINE)
+                finally:
+                    server.lock.release()
         return subprocess.run(
-            [*PROGRAM, *map(str, arguments)], env={**self.env, **env}, cwd=self.root,
+            [*PROGRAM, *map(str, arguments)], env={**self.env, **env}, cwd=folder,
             capture_output=True, text=True, check=False, timeout=DEADLINE, stdin=subprocess.DEVNULL)
 
     def launch_arguments(self, graph: Path, run: str, *more: object, gate: str = "",

@@ -76,10 +76,11 @@ ALL = Tier("", "", coverage=True)
 PARTS = ("tests/unit", "tests/contract")
 
 
-def smoke_files(root: Path) -> list[str]:
-    """Return the test files outside of unit and contract that have smoke tests, so that no others are collected."""
-    return [str(path.relative_to(root)) for path in sorted((root / "tests").glob("*/test_*.py"))
-            if path.parent.name not in ("unit", "contract", "claude") and "mark.smoke" in path.read_text()]
+def smoke_files(root: Path, folder: str = "") -> list[str]:
+    """Return the test files with smoke tests, so that no others are collected: those of a folder, or of all folders but
+    unit, contract and claude."""
+    return [str(path.relative_to(root)) for path in sorted((root / "tests").glob(f"{folder or '*'}/test_*.py"))
+            if (folder or path.parent.name not in ("unit", "contract", "claude")) and "mark.smoke" in path.read_text()]
 
 
 # ------------------------------------------------------------------------------------------------- unsteady tests
@@ -207,7 +208,8 @@ class Suite:
             mypy = self.check("mypy", str(self.bin / "mypy"), beside=True).start(self.root)
             parts = claude = None
             if not self.arguments:
-                claude = self.claude(self.tier.markers, "-n", "2").start(self.root)
+                words = smoke_files(self.root, "claude") if self.tier is FAST else ["-n", "2", "tests/claude"]
+                claude = self.claude(self.tier.markers, *(words or ["tests/claude"])).start(self.root)
                 self.rewrite_assertions()
                 parts = self.parts().start(self.root)
             self.run_one(self.check("ruff check", str(self.bin / "ruff"), "check"))
@@ -262,15 +264,18 @@ class Suite:
             return
         where = smoke_files(self.root) if self.tier is FAST else [f"--ignore={each}" for each in (
             "tests/claude", *PARTS)]
-        check = self.check("pytest", *self.pytest(self.tier.markers, "main.json", "-n", "4", "--dist", "worksteal",
+        # Whole runs mostly wait for one another's processes; what the first tier has of them computes.
+        count = "2" if self.tier is FAST else "4"
+        check = self.check("pytest", *self.pytest(self.tier.markers, "main.json", "-n", count, "--dist", "worksteal",
                                                   *where, coverage=self.tier.coverage))
         self.retry(self.run_one(check), self.again("pytest, once more", "again.json"))
 
     def parts(self) -> Check:
         """Make the check of unit and contract tests, in processes of its own: those of whole runs fork often, and the
-        thousands of small tests, held by the same process, would make each fork three times as expensive."""
+        thousands of small tests, held by the same process, would make each fork three times as expensive. Each of its
+        processes takes 12 s of the processor to collect them, so there are no more than two."""
         check = self.check("pytest unit and contract", *self.pytest(
-            self.tier.parts_markers, "parts.json", "-n", "3", "--dist", "worksteal", *PARTS,
+            self.tier.parts_markers, "parts.json", "-n", "2", "--dist", "worksteal", *PARTS,
             coverage=self.tier.coverage), beside=True)
         check.environment = {**self.environment, "COVERAGE_FILE": f"{self.scratch}/coverage-parts"}
         return check
@@ -283,7 +288,7 @@ class Suite:
         """Make the check of tests with the real Claude CLI, where there is no network but loopback."""
         coverage = self.tier.coverage and not again
         name = "claude-again.json" if again else "claude.json"
-        inner = self.pytest(markers, name, *words, *([] if again else ["tests/claude"]), coverage=coverage)
+        inner = self.pytest(markers, name, *words, coverage=coverage)
         # What is measured beside other tests has a file of its own.
         isolated = [str(self.bin / "python"), "-P", "-m", "garrison.testing.isolation", "--env",
                     f"COVERAGE_FILE={self.scratch}/coverage-claude", "--", *inner]

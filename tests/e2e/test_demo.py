@@ -1,4 +1,4 @@
-"""The demonstration as a user starts it: with chaos to its end, interrupted in the middle, refused, and from a wheel.
+"""The demonstration as a user starts it: with chaos to its end, interrupted in the middle, and refused.
 
 What happened is read from git and from the files, not from what garrison says of it.
 """
@@ -12,7 +12,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -36,14 +35,11 @@ def demo_place(place: Place) -> Place:
     return place
 
 
-SCRIPT = (sys.executable, str(ROOT / "scripts/demo.py"))
-
-
-def start(place: Place, *options: str, log: str = "demo.out", program: tuple[str, ...] = SCRIPT,
-          **env: str) -> subprocess.Popen[bytes]:
+def start(place: Place, *options: str, log: str = "demo.out", **env: str) -> subprocess.Popen[bytes]:
     with (place.root / log).open("wb") as output:
-        child = subprocess.Popen([*program, *options], cwd=ROOT, env={**place.env, **env}, stdin=subprocess.DEVNULL,
-                                 stdout=output, stderr=output, start_new_session=True)
+        child = subprocess.Popen([sys.executable, str(ROOT / "scripts/demo.py"), *options], cwd=ROOT,
+                                 env={**place.env, **env}, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+                                 start_new_session=True)
     place.started.append(child)
     return child
 
@@ -229,39 +225,5 @@ def test_ctrl_c_with_claude_sessions_leaves_nothing(demo_place):
     os.killpg(child.pid, signal.SIGINT)
     assert child.wait(DEADLINE) == 130, output_of(demo_place)
     assert "had to be killed" not in output_of(demo_place)
-    assert not demo_place.living_processes()
-    assert folders(demo_place) == []
-
-
-# ---------------------------------------------------------------------------------------------------- from a wheel
-
-
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The files of a wheel, as an installation has them."""
-    folder = tmp_path_factory.mktemp("wheel")
-    subprocess.run([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder / "built")], cwd=ROOT,
-                   check=True, capture_output=True)
-    (built,) = (folder / "built").glob("*.whl")
-    with zipfile.ZipFile(built) as archive:
-        archive.extractall(folder / "installed")
-    return folder / "installed"
-
-
-def test_a_wheel_has_the_whole_demonstration(demo_place, wheel):
-    tracked = subprocess.run(["git", "ls-files", "examples/demo"], cwd=ROOT, check=True, capture_output=True, text=True)
-    packaged = {path.relative_to(wheel / "garrison").as_posix()
-                for path in (wheel / "garrison/examples/demo").rglob("*") if path.is_file() and path.suffix != ".pyc"}
-    assert packaged == set(tracked.stdout.splitlines())
-    found = subprocess.run([sys.executable, "-P", "-c", "from garrison.cli.demo import find_demo; print(find_demo())"],
-                           env={**demo_place.env, "PYTHONPATH": str(wheel)}, check=True, capture_output=True, text=True)
-    assert found.stdout.strip() == str(wheel / "garrison/examples/demo")
-
-
-@pytest.mark.slow  # the same as from the checkout, but for its place
-def test_the_demonstration_runs_from_a_wheel(demo_place, wheel):
-    child = start(demo_place, program=(sys.executable, "-P", "-m", "garrison.cli.main", "demo"), PYTHONPATH=str(wheel))
-    assert child.wait(DEADLINE) == 0, output_of(demo_place)
-    assert "NOT SHOWN" not in output_of(demo_place)
     assert not demo_place.living_processes()
     assert folders(demo_place) == []

@@ -22,7 +22,7 @@ from typing import NamedTuple
 import pytest
 
 from installed import install
-from support import DEADLINE, git, make_repository
+from support import DEADLINE, garrison_home, git, make_repository
 
 LINES, COLUMNS = 24, 60
 TASK = ("run", "write down what changed", "--command", "true", "--gate", "true", "--dry-run")
@@ -115,8 +115,8 @@ def with_read_only_home(stand: Stand) -> Stand:
 
 
 def with_full_disk(stand: Stand) -> Stand:
-    state = _made(stand.home / ".local")
-    return stand._replace(around=("bwrap", "--dev-bind", "/", "/", "--size", "4096", "--tmpfs", str(state)))
+    state = str(stand.home / ".local")
+    return stand._replace(around=("bwrap", "--dev-bind", "/", "/", "--size", "4096", "--tmpfs", state))
 
 
 def without_locks(folder: str, error: str) -> Callable[[Stand], Stand]:
@@ -176,6 +176,7 @@ DOORS = {
 def stand(tmp_path: Path) -> Stand:
     """A HOME with a repository, and a PATH with few programs."""
     home, path = tmp_path / "home", _made(tmp_path / "bin")
+    garrison_home(home)
     make_repository(home / "shop")
     (home / ".gitconfig").write_text("[user]\nname = A User\nemail = user@example.org\n")
     for name in ("git", "sh", "env", "cat", "cp", "true", "timeout", "bwrap", "unshare", "rmdir", "sysctl", "apt-get"):

@@ -9,7 +9,7 @@ import tomllib
 import pytest
 
 from garrison.project.templates import TEMPLATES
-from support import DEADLINE, PROGRAM, Place, git
+from support import Place, git
 
 GATE = "grep -q right code.txt"
 AGENT = """
@@ -27,8 +27,7 @@ EXPECTED = {"codemod": "api.txt", "port": "PORT.md"}
 
 def garrison(place: Place, *words: str) -> subprocess.CompletedProcess[str]:
     """Run a command where its user stands: in the repository."""
-    return subprocess.run([*PROGRAM, *words], cwd=place.repo, env=place.env, text=True, capture_output=True,
-                          check=False, stdin=subprocess.DEVNULL, timeout=DEADLINE)
+    return place.command(*words, cwd=place.repo)
 
 
 def configure(place: Place) -> None:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import pytest
 
-from support import DEADLINE, PROGRAM, git
+from support import DEADLINE, PROGRAM, garrison_home, git
 
 TEST = "from calc import add\n\n\ndef test_add():\n    assert add(1, 1) == 2\n"
 CALC = "def add(a, b):\n    return a + b\n"
@@ -53,6 +53,7 @@ def test_init_ends_green_or_says_why_and_what_to_do(name: str, tmp_path: Path) -
     if kind.needs and shutil.which(kind.needs) is None:
         pytest.skip(f"{kind.needs} is not installed")
     home, repo = tmp_path / "home", tmp_path / "home/src/project"
+    garrison_home(home)
     for path, text in kind.files.items():
         (repo / path).parent.mkdir(parents=True, exist_ok=True)
         (repo / path).write_text(text)

@@ -125,6 +125,7 @@ def test_without_extras_it_is_small(wheel: Path, installed: Installed) -> None:
 def test_every_command_is_there_without_a_checkout_and_without_extras(installed: Installed) -> None:
     code = """
 import click, json, sys
+from garrison.cli.demo import find_demo
 from garrison.cli.main import garrison
 from garrison.directories import checkout
 def all_of(command, context):
@@ -135,11 +136,12 @@ def all_of(command, context):
         if isinstance(child, click.Group):
             all_of(child, inner)
 all_of(garrison, click.Context(garrison, info_name="garrison"))
-print(json.dumps([checkout(), [part for part in sys.path if "/src" in part], "claude_agent_sdk" in sys.modules]))
+print(json.dumps([checkout(), str(find_demo()), [part for part in sys.path if "/src" in part],
+                  "claude_agent_sdk" in sys.modules]))
 """
     done = subprocess.run([installed.program.with_name("python"), "-P", "-c", code], env=installed.env, check=True,
                           cwd=installed.repo, capture_output=True, text=True)
-    assert json.loads(done.stdout) == [None, [], False]
+    assert json.loads(done.stdout) == [None, str(installed.site / "garrison/examples/demo"), [], False]
 
 
 def test_the_first_minutes(installed: Installed) -> None:
@@ -216,9 +218,9 @@ def test_units_name_the_installed_program_and_are_not_enabled(installed: Install
         f"* * * * *  {installed.program} up >/dev/null 2>&1")
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_each_shell_gets_a_completion_script(installed: Installed, shell: str) -> None:
-    assert "_GARRISON_COMPLETE" in installed.run("completion", shell).stdout
+def test_each_shell_gets_a_completion_script(installed: Installed) -> None:
+    for shell in ("bash", "zsh", "fish"):
+        assert "_GARRISON_COMPLETE" in installed.run("completion", shell).stdout
 
 
 @pytest.mark.slow

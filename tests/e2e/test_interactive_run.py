@@ -7,12 +7,12 @@ import os
 import re
 import shutil
 import signal
-import subprocess
+from collections.abc import Callable
 
 import pytest
 
 from screen_support import Screen
-from support import DEADLINE, PROGRAM, Node, Place, alive, wait_for
+from support import DEADLINE, Node, Place, alive
 
 pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
 
@@ -22,14 +22,9 @@ def words(shown: str) -> str:
     return re.sub("\x1b\\[[0-9;?]*[A-Za-z]", "", shown)
 
 
-@pytest.fixture
-def stage(places) -> Place:
-    return places(terminal="tmux")
-
-
-def test_a_run_in_a_terminal(stage: Place) -> None:
+def test_a_run_in_a_terminal(places: Callable[..., Place]) -> None:
     """Watched in place and on a pipe, followed over lives and attempts, attached to; all end as they should."""
-    place = stage
+    place = places(terminal="tmux")
     evil = r"printf '\033]0;owned\007\033[31mred\n'"
     red = Node("a", before=f"echo try $GARRISON_ATTEMPT life $GARRISON_INCARNATION; {evil}; " + place.hold("a"),
                attributes='acceptance="test -e again-$GARRISON_ATTEMPT -o $GARRISON_ATTEMPT = 2"')
@@ -41,6 +36,7 @@ def test_a_run_in_a_terminal(stage: Place) -> None:
     watching = Screen(place, "status", "--watch=0.5", "r1")
     shown = words(watching.until("its agent is working", "waiting for a"))
     assert "run r1: running, 0 of 2 landed" in shown
+    _interrupt_watching(place)
     _attach(place)
     watching.resize(40, 5)
     watching.until("more lines")
@@ -58,6 +54,21 @@ def test_a_run_in_a_terminal(stage: Place) -> None:
     assert [one.wait(DEADLINE) for one in (piped, logs, later)] == [0, 0, 0]
     _check_pipes(place)
     _check_ended(place)
+
+
+def _interrupt_watching(place: Place) -> None:
+    """Ctrl-C and a hang-up leave no mess, and the run as it is."""
+    interrupted = Screen(place, "status", "--watch")
+    interrupted.until("its agent is working")
+    interrupted.type("\x03")
+    code, shown = interrupted.end()
+    assert (code, "Traceback" in shown) == (130, False)
+    assert "run r1: running" in shown.rpartition("\x1b[?1049l")[2]
+    gone = Screen(place, "status", "--watch")
+    gone.until("its agent is working")
+    os.kill(gone.pid, signal.SIGTERM)
+    code, shown = gone.end()
+    assert (code, "\x1b[?1049l" in shown) == (143, True)
 
 
 def _attach(place: Place) -> None:
@@ -105,26 +116,3 @@ def _check_ended(place: Place) -> None:
     assert tail.stdout == "\x1b]0;owned\x07\x1b[31mred\n", "as they are, on a pipe"
     assert "--max-respawn" not in place.command("status", "r1").stdout
     assert "--max-respawn" in place.command("status", "--verbose").stdout
-
-
-def test_ctrl_c_and_a_hangup_leave_no_mess(stage: Place) -> None:
-    place = stage
-    child = place.launch(place.graph(Node("a", before=place.hold("a"))), "r1", "--max-rework", "0")
-    place.wait_until_held("a")
-    watching = Screen(place, "status", "--watch")
-    watching.until("its agent is working")
-    watching.type("\x03")
-    code, shown = watching.end()
-    assert code == 130
-    assert "\x1b[?1049l" in shown
-    assert "Traceback" not in shown
-    assert "run r1: running" in shown.rpartition("\x1b[?1049l")[2]
-    gone = Screen(place, "status", "--watch")
-    gone.until("its agent is working")
-    os.kill(gone.pid, signal.SIGTERM)
-    code, shown = gone.end()
-    assert (code, "\x1b[?1049l" in shown) == (143, True)
-    stopped = subprocess.run([*PROGRAM, "stop", "r1"], env=place.env, check=False, capture_output=True, text=True)
-    assert stopped.returncode == 0, stopped.stderr
-    assert place.command("status", "--watch", "r1").returncode == place.finish(child) == 130
-    wait_for("the launcher is gone", lambda: not alive(place.identity("launch")))

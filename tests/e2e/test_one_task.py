@@ -31,8 +31,7 @@ def configure(place: Place, script: str) -> None:
 def type_hint(place: Place, text: str) -> subprocess.CompletedProcess[str]:
     """Type the last command that a text offers, as it stands."""
     words = shlex.split(re.findall("`garrison ([^`]+)`", text)[-1])
-    return subprocess.run([*PROGRAM, *words], cwd=place.repo, env=place.env, text=True, capture_output=True,
-                          check=False, stdin=subprocess.DEVNULL, timeout=DEADLINE)
+    return place.command(*words, cwd=place.repo)
 
 
 def test_ctrl_c_leaves_the_task_in_the_background_and_what_a_failed_one_offers_helps(place: Place) -> None:
@@ -92,8 +91,7 @@ def test_a_list_of_tasks_is_one_run_that_takes_what_has_not_landed(place: Place)
     assert "tune up" in git(place.repo, "log", "--merges", "--format=%s", "main").splitlines()
     tip = git(place.repo, "rev-parse", "main")
     for code, said in ((0, "tune_up is undone by"), (1, "tune_up is undone already")):
-        done = subprocess.run([*PROGRAM, "undo", "tune_up"], cwd=place.repo, env=place.env, text=True, check=False,
-                              capture_output=True)
+        done = place.command("undo", "tune_up", cwd=place.repo)
         assert (done.returncode, said in done.stdout + done.stderr) == (code, True), done
     assert git(place.repo, "diff", "--name-status", tip, "main") == "D\ttune_up.txt"
 

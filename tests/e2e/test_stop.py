@@ -42,6 +42,7 @@ def test_stopped_by_every_way_and_resumed(place):
     assert (stop.returncode, stop.stdout) == (0, "run r1: stopped\n"), stop.stderr
     stopped(place)
     assert "1 stopped" in (told := place.command("status", "r1").stdout) and "1 working" not in told, told
+    assert place.command("status", "--watch", "r1").returncode == 130
     assert place.command("up").stdout == "", "what a person stopped is not resumed"
 
     child = place.resume()

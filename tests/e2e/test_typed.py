@@ -7,15 +7,14 @@ import subprocess
 
 import pytest
 
-from support import DEADLINE, PROGRAM, Place, git
+from support import Place, git
 
 
 @pytest.fixture
 def shell(place: Place):
     """Type a command where its user stands; return the exit code and the last line of each stream."""
     def type_(*words: str) -> tuple[int, str, str]:
-        done = subprocess.run([*PROGRAM, *words], cwd=place.repo, env=place.env, text=True, capture_output=True,
-                              check=False, stdin=subprocess.DEVNULL, timeout=DEADLINE)
+        done = place.command(*words, cwd=place.repo)
         out, err = (text.rstrip().rpartition("\n")[2] for text in (done.stdout, done.stderr))
         return done.returncode, out, err
     return type_
@@ -46,25 +45,31 @@ def test_a_detached_head_is_told_the_option_that_exists(place: Place, shell) -> 
     assert (code, out) == (0, "run done: 1 of 1 landed")
     [own] = (place.home / "merge-queue").iterdir()
     shutil.copytree(own, own.with_name("other-01234567"))
-    shown = [subprocess.run([*PROGRAM, "merge-queue", "list", *more], cwd=place.repo, env=place.env, text=True,
-                            capture_output=True, check=True).stdout for more in ((), ("--all",))]
+    shown = [place.command("merge-queue", "list", *more, cwd=place.repo).stdout for more in ((), ("--all",))]
     assert ["other-01234567" in text for text in shown] == [False, True] and own.name in shown[0], shown
     shutil.rmtree(own.with_name("other-01234567"))
     assert git(place.repo, "show", "main:note.txt") == "a"
     code, _, said = shell("merge-queue", "enqueue", "main")
     assert (code, said) == (1, "garrison: main is the branch to land on; name the one that is to land there")
     (place.user / "fresh/.git").mkdir(parents=True)
-    runs = subprocess.run([*PROGRAM, "status"], cwd=place.user / "fresh", env=place.env, text=True,
-                          capture_output=True, check=True)
+    runs = place.command("status", cwd=place.user / "fresh")
     assert runs.stderr == "this repository has no run yet; those of others:\n" and "write-a-note-1" in runs.stdout
     git(place.repo, "checkout", "-q", "main")
     place.edits = "?? first.dot\n?? garrison.toml"
 
 
-def test_an_uninstalled_garrison_leaves_nothing_but_what_never_landed(place: Place, shell) -> None:
+def test_a_task_that_lands_nothing_says_why_and_an_uninstalled_garrison_leaves_what_never_landed(
+        place: Place, shell) -> None:
     options = ("--no-gate", "--terminal", "process", "--max-rework", "0")
+    code, out, _ = shell("run", "drop it", "--command",
+                         "echo 'Agent 1.2'; echo lost > lost; echo 'E: the token is wrong'; exit 3", *options)
+    assert code == 1 and "(exit 3): E: the token is wrong; next: `garrison resume " in out
+    code, out, _ = shell("run", "look", "--command", "echo 'all is well'", *options)
+    assert code == 1 and "changed nothing (if that is right: --allow-empty, or allow_empty=true); its output ends: " \
+        "all is well" in out
+    code, out, _ = shell("run", "look", "--command", "true", "--allow-empty", *options)
+    assert (code, out) == (0, "run done: 0 of 1 landed, 1 no change")
     assert shell("run", "keep it", "--command", "echo kept > kept", *options)[0] == 0
-    assert shell("run", "drop it", "--command", "echo lost > lost; exit 1", *options)[0] == 1
     place.command("merge-queue", "config", "--guard", "--target", "main", "--repo-root", place.repo).check_returncode()
     shown = place.command("uninstall", "--dry-run")
     assert shown.returncode == 0 and "guard hook" in shown.stdout and "stays" in shown.stdout
@@ -74,20 +79,9 @@ def test_an_uninstalled_garrison_leaves_nothing_but_what_never_landed(place: Pla
     assert done.returncode == 0 and "uninstall" in done.stderr, done.stderr
     assert not place.home.exists() and not list(place.trees.rglob("*"))
     assert not [path for path in (place.repo / ".git/hooks").iterdir() if path.suffix != ".sample"]
-    saved = git(place.repo, "for-each-ref", "--format=%(refname)", "refs/garrison/rescue").split()
+    saved = git(place.repo, "for-each-ref", "--no-merged=main", "--format=%(refname)", "refs/garrison/rescue").split()
     assert [git(place.repo, "show", f"{ref}:lost") for ref in saved] == ["lost"]
     assert len(git(place.repo, "worktree", "list").splitlines()) == 1
-
-
-def test_what_a_failed_task_said_last_is_its_reason_and_an_empty_one_may_count(place: Place, shell) -> None:
-    options = ("--no-gate", "--terminal", "process", "--max-rework", "0")
-    code, out, _ = shell("run", "look", "--command", "echo 'Agent 1.2'; echo 'E: the token is wrong'; exit 3", *options)
-    assert code == 1 and "(exit 3): E: the token is wrong; next: `garrison resume " in out
-    code, out, _ = shell("run", "look", "--command", "echo 'all is well'", *options)
-    assert code == 1 and "changed nothing (if that is right: --allow-empty, or allow_empty=true); its output ends: " \
-        "all is well" in out
-    code, out, _ = shell("run", "look", "--command", "true", "--allow-empty", *options)
-    assert (code, out) == (0, "run done: 0 of 1 landed, 1 no change")
 
 
 def test_a_repository_that_is_not_as_its_user_thinks_is_told_in_a_line(place: Place) -> None:
@@ -99,20 +93,20 @@ def test_a_repository_that_is_not_as_its_user_thinks_is_told_in_a_line(place: Pl
         git(place.repo, "config", key, value)
     here = place.repo / "sub"
     here.mkdir()
-    task = [*PROGRAM, "run", "look", "--command", "true", "--no-gate", "--dry-run"]
-    said = subprocess.run(task, cwd=here, env=place.env, text=True, capture_output=True, check=True).stderr
+    task = ("run", "look", "--command", "true", "--no-gate", "--dry-run")
+    said = place.command(*task, cwd=here).stderr
     assert "note: main lacks 1 commit of origin/main (as of the last fetch), and the work begins without; " \
         f"`git pull` in {place.repo} first brings it\n" in said
     assert "note: agents begin at the top of the repository, since main has no folder sub\n" in said
-    done = subprocess.run([*PROGRAM, "run", "write it", "--command", "echo a >a", "--no-gate", "--terminal", "process"],
-                          cwd=place.repo, env=place.env, text=True, capture_output=True, check=True).stdout
+    done = place.command("run", "write it", "--command", "echo a >a", "--no-gate", "--terminal", "process",
+                         cwd=place.repo).stdout
     assert done.splitlines()[-2:] == [
         "main lacks 1 commit of origin/main: `git pull --no-rebase` merges it, "
         "then `git push origin main` publishes it",
         "run done: 1 of 1 landed"], done
     git(place.repo, "config", "core.bare", "true")
-    said = subprocess.run(task, cwd=place.repo, env=place.env, text=True, capture_output=True, check=False).stderr
+    said = place.command(*task, cwd=place.repo).stderr
     command = said.rpartition("run `")[2].rstrip().removesuffix("`")
     assert said.startswith("garrison: core.bare is true in ") and command.startswith("git -C ")
     subprocess.run(["sh", "-c", command], env=place.env, check=True)
-    assert subprocess.run(task, cwd=place.repo, env=place.env, capture_output=True, check=False).returncode == 0
+    assert place.command(*task, cwd=place.repo).returncode == 0

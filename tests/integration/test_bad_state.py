@@ -132,11 +132,16 @@ def folders_that_are_files(home: Path, call: Call) -> None:
         (home / "aside").rename(home / name)
 
 
-@pytest.mark.parametrize("text", ["a/b", "..", "a b", "é😀", "a\nb", "", "x" * 300])
 def test_invalid_names_are_refused_in_one_line_by_every_script(
-        place: Place, call: Call, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+        place: Place, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     place.enter(monkeypatch)
     graph, repo = place.graph(Node("a")), ("--target-dir", place.repo)
+    for text in ("a/b", "..", "a b", "é😀", "a\nb", "", "x" * 300):
+        refuses_name(place, call, graph, repo, text)
+    assert not list(place.home.glob("*/*")), "nothing was made for it"
+
+
+def refuses_name(place: Place, call: Call, graph: Path, repo: tuple[object, ...], text: str) -> None:
     for words in (("launch", graph, *repo, "--no-gate", "--run", text),
                   *([("resume", text)] if text not in ("a/b", "..") else []),  # these may be directories
                   ("launch", graph, *repo, "--no-gate", "--pipeline-id", text),
@@ -150,7 +155,6 @@ def test_invalid_names_are_refused_in_one_line_by_every_script(
     if text:
         code, _, err = call("merge-queue", "enqueue", "n", "main", "--repo-root", place.repo, "--run", text)
         assert (code, len(err.splitlines())) == (2, 1), err
-    assert not list(place.home.glob("*/*")), "nothing was made for it"
 
 
 def test_a_typo_gets_a_suggestion(call: Call) -> None:

@@ -86,10 +86,10 @@ def test_a_folder_without_records_is_refused_in_one_line(place: Place, tmp_path:
     assert "has no identities" in refused.stderr
 
 
-@pytest.mark.parametrize("text", ["2026-02-26T12:00:00Z", "20260226T120000Z", "2026-02-26T12:00:00+00:00",
-                                  "2026-02-26T13:00:00+01:00", "2026-02-26T12:00:00"])
-def test_the_originals_times(text: str) -> None:
-    assert import_original.to_time(text) == "2026-02-26T12:00:00.000000Z"
+def test_the_originals_times() -> None:
+    for text in ("2026-02-26T12:00:00Z", "20260226T120000Z", "2026-02-26T12:00:00+00:00", "2026-02-26T13:00:00+01:00",
+                 "2026-02-26T12:00:00"):
+        assert import_original.to_time(text) == "2026-02-26T12:00:00.000000Z"
 
 
 @pytest.mark.parametrize("body", [

@@ -208,30 +208,22 @@ class TestPython:
 
 
 class TestEnvironment:
-    def test_it_is_made_once(self, checkout: Path) -> None:
+    def test_it_is_made_once_and_again_when_its_inputs_its_place_or_its_python_are_others(
+            self, checkout: Path, tmp_path: Path) -> None:
         assert "making .venv" in set_up(checkout)
         assert set_up(checkout) == ""
         assert calls(checkout) == 1
-
-    @pytest.mark.parametrize("name", ["requirements.lock", "pyproject.toml"])
-    def test_it_is_made_again_when_its_inputs_change(self, checkout: Path, name: str) -> None:
-        set_up(checkout)
-        with (checkout / name).open("a", encoding="utf-8") as file:
-            file.write("# changed\n")
-        set_up(checkout)
-        assert calls(checkout) == 2
-
-    def test_a_copied_checkout_makes_its_own(self, checkout: Path, tmp_path: Path) -> None:
-        set_up(checkout)
+        for made, name in enumerate(("requirements.lock", "pyproject.toml"), 2):
+            with (checkout / name).open("a", encoding="utf-8") as file:
+                file.write("# changed\n")
+            set_up(checkout)
+            assert calls(checkout) == made
         shutil.copytree(checkout, tmp_path / "copy", symlinks=True)
         set_up(tmp_path / "copy")
-        assert calls(tmp_path / "copy") == 2
-
-    def test_a_venv_whose_python_is_gone_is_made_again(self, checkout: Path) -> None:
-        set_up(checkout)
+        assert calls(tmp_path / "copy") == 4
         (checkout / ".venv/bin/python").unlink()
         set_up(checkout)
-        assert calls(checkout) == 2
+        assert calls(checkout) == 4
 
     def test_one_killed_half_way_is_made_again(self, checkout: Path) -> None:
         (checkout / "slow").touch()

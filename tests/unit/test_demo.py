@@ -59,14 +59,11 @@ def test_a_reason_in_one_line():
     assert summarize("") == ""
 
 
-def test_a_tool_runs_until_its_result():
+def test_a_tool_runs_until_its_result_and_only_a_later_incarnation_resumes_a_session():
     assert running_tool([]) is None
     assert running_tool([TOOL]) == TOOL
     assert running_tool([TOOL, {"kind": "tool_result", "id": "1"}]) is None
     assert running_tool([{**TOOL, "name": "Read"}]) is None
-
-
-def test_only_a_later_incarnation_resumes_a_session():
     begin = {"kind": "begin", "resumed": False, "life": 1}
     assert not is_resumed([begin, TOOL], 1)
     assert not is_resumed([begin, {**begin, "resumed": True}], 1)

@@ -66,11 +66,12 @@ def literals(path: Path) -> Iterator[str]:
     """Yield the texts in a module that may be printed: all but docstrings."""
     source = path.read_text(encoding="utf-8")
     tree = ast.parse(source if re.search(r"[`(]garrison |: garrison ", source) else "")
-    left_out = {part for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in ast.walk(node)
+    nodes = [*ast.walk(tree)]
+    left_out = {part for node in nodes if isinstance(node, ast.JoinedStr) for part in ast.walk(node)
                 if part is not node}
-    left_out |= {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    for node in ast.walk(tree):
-        if node not in left_out and isinstance(node, (ast.Constant, ast.JoinedStr)):
+    left_out |= {node.value for node in nodes if isinstance(node, ast.Expr)}
+    for node in nodes:
+        if isinstance(node, (ast.Constant, ast.JoinedStr)) and node not in left_out:
             yield printed(node)
 
 
@@ -78,7 +79,7 @@ def hints() -> Iterator[tuple[str, str]]:
     """Yield (module, command line) for each command in backquotes, in brackets, at the start or after a colon of
     garrison's sentences and examples, and for those that settle what waits."""
     for path in sorted(Path(run_module.__file__).parents[1].rglob("*.py")):
-        for text in literals(path):
+        for text in filter(lambda text: "garrison " in text, literals(path)):
             for pattern in (r"`garrison ([a-z][^`\n]*)`", r"\((?:answer: )?garrison ([a-z][^`()\n]*)\)",
                             r"(?:^|: |; )garrison ((?!\w+ would)[a-z][^`\n]*)"):
                 yield from ((path.name, UNTYPED.split(found)[0])

@@ -41,29 +41,22 @@ def test_a_traceback_only_with_garrison_debug(error: Exception, monkeypatch: pyt
         fail(error)
 
 
-def test_a_full_disk_says_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
-    assert fail(OSError(28, "No space left on device")) == 1
-    assert capsys.readouterr().err == ("garrison: No space left on device; free some space (`df -h` shows where), then "
-                                       "type the same command again\n")
+@pytest.mark.parametrize(("error", "told"), [
+    (OSError(28, "No space left on device"), "garrison: No space left on device; free some space (`df -h` shows "
+                                             "where), then type the same command again\n"),
+    (GarrisonError("first\nsecond"), "garrison: first second\n"),
+    (PreflightRed("the gate is red\nhere", "one\n  two"), "garrison: the gate is red here\n    one\n      two\n"),
+])
+def test_an_error_says_in_one_line_what_to_do_before_the_tail_of_a_log(
+        error: Exception, told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert fail(error) == 1
+    assert capsys.readouterr().err == told
 
 
-def test_an_error_of_several_lines_is_printed_as_one(capsys: pytest.CaptureFixture[str]) -> None:
-    fail(GarrisonError("first\nsecond"))
-    assert capsys.readouterr().err == "garrison: first second\n"
-
-
-def test_the_tail_of_a_log_follows_the_error(capsys: pytest.CaptureFixture[str]) -> None:
-    fail(PreflightRed("the gate is red\nhere", "one\n  two"))
-    assert capsys.readouterr().err == "garrison: the gate is red here\n    one\n      two\n"
-
-
-def test_a_plain_table_is_aligned(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_plain_table_is_aligned_and_an_empty_one_prints_no_data(capsys: pytest.CaptureFixture[str]) -> None:
     output.print_table(("NAME", "LIFE"), [("runner-a@r1", 1), ("x", None), ("two\nlines", "")])
     assert capsys.readouterr().out.splitlines() == ["NAME         LIFE", "runner-a@r1  1", "x            -",
                                                     "two lines    -"]
-
-
-def test_an_empty_table_prints_no_data(capsys: pytest.CaptureFixture[str]) -> None:
     output.print_table(("NAME",), [], "nothing there")
     assert capsys.readouterr() == ("", "nothing there\n")
 

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import ast
 import json
-import os
-import pty
 import re
+import subprocess
 import sys
-from contextlib import suppress
 from pathlib import Path
-
-import pytest
 
 from garrison.cli.output import dumps
 
@@ -27,36 +23,48 @@ WAYS = {
     "confirm": "click.confirm(H)", "usage": "raise click.UsageError(H)", "refusal": "raise Refused(H)",
 }
 PROGRAM = """
-import click, json, sys
+import json, os, pty, sys
+from contextlib import suppress
+import click
 from rich.console import Console
 from garrison.cli import terminal
 from garrison.cli.commands import run_command
 from garrison.cli.output import print_json, print_table
 from garrison.cli.render import raw
 from garrison.errors import Refused
-H = {hostile!r}
-@click.command()
-def command(): {way}
-sys.exit(run_command(command, []))
-"""
-OBEYED = re.compile(rb"\x1b(?!\[[0-9;]*m)|\x1b\[8m|\xc2[\x80-\x9f]|\xe2\x80\xae|[\x00-\x08\x0b-\x0c\x0e-\x1a]"
-                    rb"|\r(?!\r?\n)")
 
+H, *ways = json.load(sys.stdin)
 
-def on_terminal(program: str) -> bytes:
-    """Run a program with a terminal of its own, and return what that got."""
+def be(way):
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        stream = open(number, "w" if number else "r", closefd=False)
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+    made = {**globals()}
+    exec("@click.command()\\ndef command(): " + way, made)
+    run_command(made["command"], [])
+    sys.stdout.flush()
+    os._exit(0)
+
+def shown(way):
     pid, terminal = pty.fork()
     if pid == 0:
-        os.execv(sys.executable, [sys.executable, "-c", program])
+        be(way)
     got = b""
     with suppress(OSError):  # the terminal's end
         while block := os.read(terminal, 65536):
             got += block
             if b"[y/N]" in block:
-                os.write(terminal, b"y\n")
+                os.write(terminal, b"y\\n")
     os.close(terminal)
     os.waitpid(pid, 0)
-    return got
+    return got.decode("latin-1")
+
+print(json.dumps([shown(way) for way in ways]))
+"""
+"""Runs each way in a process with a terminal of its own, and prints what that got."""
+OBEYED = re.compile(rb"\x1b(?!\[[0-9;]*m)|\x1b\[8m|\xc2[\x80-\x9f]|\xe2\x80\xae|[\x00-\x08\x0b-\x0c\x0e-\x1a]"
+                    rb"|\r(?!\r?\n)")
 
 
 def test_json_holds_half_of_a_letter_that_an_agent_reported() -> None:
@@ -67,10 +75,12 @@ def test_json_holds_half_of_a_letter_that_an_agent_reported() -> None:
     assert json.loads(text) == value
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_a_terminal_gets_nothing_that_it_obeys_but_colours(way: str) -> None:
-    got = on_terminal(PROGRAM.format(hostile=HOSTILE, way=WAYS[way]))
-    assert OBEYED.findall(got) == [] and b"A" in got and b"red" in got, got
+def test_a_terminal_gets_nothing_that_it_obeys_but_colours() -> None:
+    done = subprocess.run([sys.executable, "-c", PROGRAM], input=json.dumps([HOSTILE, *WAYS.values()]), check=True,
+                          capture_output=True, text=True)
+    for way, text in zip(WAYS, json.loads(done.stdout), strict=True):
+        got = text.encode("latin-1")
+        assert OBEYED.findall(got) == [] and b"A" in got and b"red" in got, (way, got)
 
 
 def test_no_command_goes_round_the_writer() -> None:
@@ -80,7 +90,9 @@ def test_no_command_goes_round_the_writer() -> None:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "trusted_stdout":
                 trusted.add(path.stem)
-            text = ast.unparse(node) if isinstance(node, (ast.Attribute, ast.Call)) else ""
+            is_near = isinstance(node, ast.Attribute) and node.attr in ("__stdout__", "__stderr__", "write")
+            is_near |= isinstance(node, ast.Call) and ast.unparse(node.func) in ("os.write", "open")
+            text = ast.unparse(node) if is_near else ""
             if text in ("sys.__stdout__", "sys.__stderr__") or re.match(r"os\.write\([12],|open\('/dev/tty'", text):
                 raw.add(path.stem)
     assert (trusted, raw) == ({"logs", "terminal"}, set())

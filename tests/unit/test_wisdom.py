@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from garrison.cli.hooks import HEADING, build_wisdom_prompt_block
 from garrison.records import record
 from garrison.records.hook import PHASES, Hook
@@ -22,17 +20,14 @@ def test_everything_there_is_to_say() -> None:
     assert "RESUMPTION CONTEXT" in HEADING
 
 
-@pytest.mark.parametrize("phase", PHASES)
-def test_what_to_skip(phase: str) -> None:
-    block = build_wisdom_prompt_block(at(phase))
-    assert (f"SKIP planning phase — go directly to {phase}" in block) == (phase in ("executing", "impl_complete",
-                                                                                    "validating"))
-    assert ("nothing is left to do" in block) == (phase == "merged")
-    assert "Last committed" not in block and "notes" not in block
-
-
-@pytest.mark.parametrize("phase", PHASES)
-def test_the_same_of_the_json_object(phase: str) -> None:
-    hook = at(phase, last_committed_node="c", resumption_instructions="n")
-    assert build_wisdom_prompt_block(record.to_dict(hook)) == build_wisdom_prompt_block(hook)
+def test_what_to_skip_also_for_the_json_object() -> None:
+    for phase in PHASES:
+        hook = at(phase)
+        block = build_wisdom_prompt_block(hook)
+        assert (f"SKIP planning phase — go directly to {phase}" in block) == (phase in ("executing", "impl_complete",
+                                                                                        "validating"))
+        assert ("nothing is left to do" in block) == (phase == "merged")
+        assert "Last committed" not in block and "notes" not in block
+        hook = at(phase, last_committed_node="c", resumption_instructions="n")
+        assert build_wisdom_prompt_block(record.to_dict(hook)) == build_wisdom_prompt_block(hook)
     assert build_wisdom_prompt_block({}) == build_wisdom_prompt_block(at("planning"))

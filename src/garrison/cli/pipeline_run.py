@@ -271,7 +271,7 @@ class _Workplace:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Name the repositories that commands have made or changed in a folder of the person's."""
+        """Name the repositories that commands have made or changed in a user's folder."""
         from garrison.cli import pipeline_worktree
 
         if self._before is None or self.tree is None:

@@ -426,9 +426,9 @@ class Commits(Repository):
 
     # --- refs ---------------------------------------------------------------------------------------------------------
 
-    def refs(self, prefix: str) -> dict[str, str]:
-        """Return the refs below `prefix` (`refs/garrison/mq/`) and the objects they name."""
-        lines = self.run("for-each-ref", "--format=%(refname) %(objectname)", prefix).out.splitlines()
+    def refs(self, *prefixes: str) -> dict[str, str]:
+        """Return the refs below `prefixes` (`refs/garrison/mq/`) and the objects they name."""
+        lines = self.run("for-each-ref", "--format=%(refname) %(objectname)", *prefixes).out.splitlines()
         return dict(pair(line) for line in lines)
 
     def tips_containing(self, commit: str, but: str = "") -> list[str]:

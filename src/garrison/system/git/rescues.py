@@ -73,7 +73,7 @@ class Rescues(Submodules):
 
     def find_refs_of_runs(self) -> dict[str, str]:
         """Return the ids of the runs, of any home, that have branches or refs here, each with one of them."""
-        refs = {**self.refs("refs/garrison/"), **self.refs("refs/heads/garrison/")}
+        refs = self.refs("refs/garrison/", "refs/heads/garrison/")
         return {parts[3]: ref for ref in refs if len(parts := ref.split("/")) > 3}
 
     def save_work(self, path: Path, stem: str, message: str) -> str:

@@ -408,6 +408,7 @@ class Forge(ABC):
                 return settled
             try:
                 return send()
+            # Refused too: "already merged" is the answer to a merge whose first answer was lost.
             except (ForgeUnreachable, ForgeRefused) as error:
                 try:
                     after = self.read_pull(number)

@@ -97,6 +97,7 @@ class Gitea(Forge):
                 "Do": method.value, "head_commit_id": head_commit,
                 **({"merge_when_checks_succeed": True} if later else {})})
         except ForgeRefused as error:
+            # By an earlier request, whose answer was lost.
             if "already scheduled" not in error.reason.lower():
                 raise
         after = self.read_pull(number)

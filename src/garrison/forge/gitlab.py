@@ -193,6 +193,7 @@ class GitLab(Forge):
         self._edit(number, {"labels": ",".join(sorted(wanted))})
 
     def _merge(self, number: int, head_commit: str, method: MergeMethod, *, later: bool = False) -> MergeOutcome:
+        # GitLab 17.11 renamed the longer one to `auto_merge`; a server ignores the name that it does not know.
         done = self._session.write(_MergeRequest, "PUT", f"{self._pulls}/{number}/merge", {
             "sha": head_commit, "should_remove_source_branch": False, "squash": method is MergeMethod.SQUASH,
             **({"auto_merge": True, "merge_when_pipeline_succeeds": True} if later else {})}).record()
@@ -241,6 +242,7 @@ class GitLab(Forge):
             versions = self._session.get(list[_Version], f"{path}/versions", {"per_page": "100"})
         except (ForgeNotFound, Unauthorized, ForgeRefused):
             return []
+        # They come newest first: turned round, the later of two within one second stays the later.
         return sorted(((moment(each.created_at), each.head_commit_sha) for each in reversed(versions)),
                       key=lambda each: each[0])
 

@@ -130,6 +130,7 @@ def _connect(address: str, headers: Mapping[str, str]) -> httpx2.Client:
     """Return connections to a host, through the user's proxy for it; Unreachable if that cannot be used."""
     host = urlsplit(address).netloc
     try:
+        # The proxy and the certificates of the environment were read by `upstream`, for one way of reading them.
         return httpx2.Client(verify=tls_context(), proxy=user_proxy_url(urlsplit(address).scheme, host) or None,
                              headers={"User-Agent": "garrison", **headers}, trust_env=False)
     except (ImportError, ValueError, httpx2.InvalidURL) as error:  # they may name its password
@@ -184,6 +185,7 @@ class EtagCache:
         if len(names) <= _KEPT:
             return
         ages = sorted((path.stat().st_mtime, path) for path in map(self._folder.joinpath, names) if path.is_file())
+        # A quarter at a time, or every answer from here on would read the ages of all.
         for _, path in ages[:len(ages) - _KEPT * 3 // 4]:
             path.unlink(missing_ok=True)
 
@@ -246,6 +248,7 @@ class ForgeSession:
         request = ForgeRequest("GET", path)
         answer = self._exchange(request)
         if answer.status == 302:
+            # GitHub answers with an address elsewhere that is good for a minute; it gets no token.
             answer = read_elsewhere(answer.headers.get("location", ""))
         if answer.status != 200:
             raise self._failure(request, answer)

@@ -148,6 +148,7 @@ class CandidateBuilder:
         if self._drop_damage(tip, chain.commits[-1], chosen):
             return StepResult("built again", chosen[0].id)
         self._keep(chain)
+        # Pinned before a record names its commits: the journal must not point to what gc may remove.
         self.pin_candidate(chain, len(chosen))
         failpoint.here("pinned")
         joining = [index for index, entry in enumerate(chosen, 1) if entry.status == "queued"]
@@ -327,6 +328,7 @@ class CandidateBuilder:
         if self.git.signer is not None and self._signed[0] == known_by:
             return self._signed[1]
         commits = chain.commits[1:count + 1]
+        # The trailers tell which entries landed together, which may be fewer than were tested together.
         if names != chain.exact or self.git.signer is not None:
             rebuilt = [chain.base]
             for position, entry in enumerate(chain.entries[:count], 1):
@@ -345,6 +347,7 @@ class CandidateBuilder:
     def _name_committer(self) -> None:
         """Begin to build. Let git's commits be the user's: of whom a launch has recorded, else of whom the checkout
         names now."""
+        # From here until `_pin` no ref reaches what is built, so `_pin` asks whether a gc ran meanwhile.
         self._gc = GcWatch(self.git.common)
         config = self.queue.state.config
         recorded = parse_ident(config.committer) if config is not None else None
@@ -371,6 +374,8 @@ class CandidateBuilder:
             return
         if not self.git.make_ref(pin_ref(entry.id, "candidate"), commit) or not self.git.has_object(commit):
             self._give_up_pin(entry)  # git gc collected it: it had listed the refs before the pin was written
+        # A gc that ran while these were built may have listed the refs before this one was there, and still remove the
+        # rest: what was merged in, and what lies below the commit.
         if self._gc.has_seen_gc() and (is_gc_running(self.git.common) or not self.git.has_all(commit, entry.oid)):
             self._give_up_pin(entry)
         self._pinned = {**dict(list(self._pinned.items())[-_KEPT_CHAINS:]), entry.id: commit}
@@ -535,6 +540,7 @@ def _rebase(git: Git, entry: MergeEntry, base: str, trailers: Trailers, merge: M
 
 def _cherry_pick(git: Git, commit: Commit, tree: str, merge: Merge) -> MergeResult:
     """Apply what `commit` changed on top of `tree`: a merge whose base is its parent."""
+    # Always the same date: a second try writes the same object, not another one. It never gets into a history.
     base = git.commit_tree(tree, commit.parents, "base of a rebase\n", date=0, signed=False)
     return merge(base, commit.oid)
 
@@ -559,6 +565,7 @@ _STRATEGIES: dict[str, Callable[[Git, MergeEntry, str, Trailers, Merge], Candida
 
 
 def _date(entry: MergeEntry) -> int:
+    # Not the present time: what is built again after a crash has to be the same commit, byte for byte.
     return int(from_iso(entry.enqueued_at))
 
 

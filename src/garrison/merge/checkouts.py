@@ -45,6 +45,7 @@ def find_checkouts(git: Git, target: str) -> tuple[list[Path], Blocked | None]:
         if tree.branch == target and git.is_lost(tree):
             return [], Blocked(git.common, (), f"the checkout of {git.common} is on {target}, and nothing says where "
                                                "it is; there, run `git config core.worktree \"$PWD\"`")
+        # A checkout in which the target is being rebased is detached: only files in its git directory tell.
         git_dir = _git_dir_of(git, tree.path) if tree.branch in (None, target) else None
         if git_dir is None:
             continue
@@ -164,11 +165,13 @@ class Checkout:
 
     def lock(self) -> Blocked | None:
         """Take git's index lock; return a block if another git holds it. The caller holds the processor's lock."""
+        # Whatever bears our mark here was left by a dead processor: the processor's lock admits one at a time.
         self.recover()
         blocked = self._operation_in_progress()
         if blocked is None:
             self._mark.write_text(f"{os.getpid()}\n")
             try:
+                # Fails as git's O_EXCL does if git holds it; as the same file as the mark it is known to be ours.
                 os.link(self._mark, self.git_dir / "index.lock")
             except FileExistsError:
                 blocked = self._locked_by_git()
@@ -185,6 +188,7 @@ class Checkout:
     def unlock(self) -> None:
         """Release the index lock, if it is ours."""
         lock = self.git_dir / "index.lock"
+        # The lock before the mark: a lock without it would pass for the user's git, and block every landing.
         with suppress(FileNotFoundError):
             if lock.samefile(self._mark):
                 lock.unlink()
@@ -253,8 +257,10 @@ class Checkout:
         lost = self._would_lose(changes, resuming=resuming)
         if lost:
             return self._in_the_way(lost)
+        # The first try takes what an interrupted update has written for edits; for the second it is in the index.
         for last in (not resuming, True):
             if last or not fresh:
+                # Without it a file that was only touched counts as edited.
                 self.git.run("update-index", "-q", "--refresh", cwd=self.path, extra=extra, check=False)
             result = self.git.run("read-tree", *options, "-m", "-u", old, new, cwd=self.path, extra=extra, check=False)
             if result.code == 0:
@@ -279,6 +285,7 @@ class Checkout:
         if not suspects:
             return []
         index = self.git.run("ls-files", "-t", "-z", cwd=self.path, extra={"GIT_INDEX_FILE": str(self._copy)}).out
+        # Skip-worktree: a sparse checkout leaves these out; the user has not deleted them.
         sparse = {line[2:] for line in index.split("\0") if line.startswith("S ")}
         tracked = {line[2:] for line in index.split("\0")}
         return [name for name in suspects if name not in sparse

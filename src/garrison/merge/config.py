@@ -110,6 +110,7 @@ class QueueConfig(Value):
         Args:
             targets_files: what the target has of `gate_from_target`.
         """
+        # garrison's own variables differ between runs and slots, and say nothing about what a gate tests.
         text = "\0".join(f"{name}={value}" for name, value in sorted(environment.items())
                          if name not in _VOLATILE and not name.startswith("GARRISON_"))
         text += f"\0\0{targets_files}" if targets_files else ""

@@ -196,6 +196,8 @@ class _Chain(Value):
 
     def split(self, length: int) -> float:
         """Return the bits that a run on the first `length` entries tells, given those in progress."""
+        # The runs in progress will tell on which side of each cut the first bad entry is: this one adds something only
+        # between its neighbours.
         low = max((cut for cut in self.cuts if cut <= length), default=0)
         high = min((cut for cut in self.cuts if cut >= length), default=None)
         if length in (low, high) and length:
@@ -247,6 +249,7 @@ class _Knowledge:
             left.remove(free)
             names.append(free)
         before = self.goods(names)
+        # Either one of them is bad, or all are good and each of the group's runs was a flake.
         flaked = before[-1] * self.beliefs.flake ** len(self.reds[group])
         total = 1 - before[-1] + flaked
         return _Chain(tuple(names), tuple((each - before[-1] + flaked) / total for each in before), is_red=True)
@@ -365,6 +368,7 @@ class _Plan:
             return [known.test_alone(name, value, "it is the only suspect of a red run")]
         what = "are red together" if chain.is_red else "are under test together"
         found = []
+        # A whole red group is repeated only where a flake may explain it; a chain that is not red is under test whole.
         longest = whole if chain.is_red and not chain.is_refuted else whole - 1
         for length in range(1, longest + 1):
             if (bits := chain.split(length)) >= LEAST_VALUE:

@@ -24,6 +24,7 @@ MAX_NAME = 300
 """Characters of a line that is looked at: a name is shorter."""
 MAX_FILES = 200
 """Files that are taken from one output."""
+# Every repetition is bounded: the tested branch writes these lines, and no line of it may make a search take long.
 _FILES = re.compile(r"""File "(?P<quoted>[^"\n]{1,250})", line \d"""
                     r"""|(?P<path>[\w@+./\\-]{1,200}\.[A-Za-z]\w{0,7})[:(]\d""")
 """Places in files: a traceback of Python's, or `path:12` and `path(12,` as nearly all others print them."""

@@ -330,6 +330,8 @@ class GateRun(msgspec.Struct):
         self._is_closed = confined.mode is Mode.BUBBLEWRAP
         self.is_cut, self._is_served, self._serve_at = False, False, time.monotonic() + PROXY_AFTER
         self._lost_time = None
+        # Before the start: a stage without this file counts as one that uses no network, so that after our death its
+        # failure would be red, not lost.
         if self.network.client is not None:
             proxy = self.network.process
             (folder / "proxy").write_text(UNSERVED if proxy is None else f"{proxy.pid} {proxy.ticks}")
@@ -428,6 +430,7 @@ class GateRun(msgspec.Struct):
             return bool(processes.find_marked(self.marker))
         pidfd = processes.open_verified(*process)
         if pidfd is None:
+            # It has ended since the first look, maybe with a verdict.
             return (self.folder / stage / "verdict").exists()
         self.child = processes.Child(*process, pidfd)
         return True
@@ -471,6 +474,7 @@ class GateRun(msgspec.Struct):
         if self.child is None:
             process = read_pid(self.folder / stage)
             if process is None:
+                # Its pid is the first thing that a wrapper writes: one that has not by then was killed before.
                 return now - self._adopted_at < _PID_TIMEOUT
             pidfd = processes.open_verified(*process)
             self.child = processes.Child(*process, -1 if pidfd is None else pidfd)
@@ -491,6 +495,7 @@ class GateRun(msgspec.Struct):
     def _note_time(self, now: float, stopped: bool | None) -> None:
         if self._lost_time is None:
             self._lost_time = LostTime(self._limit(self._stage() or "gate"))
+        # The boot clock runs on while the machine is suspended, the monotonic one stands still.
         suspended = time.clock_gettime(time.CLOCK_BOOTTIME) - time.clock_gettime(time.CLOCK_MONOTONIC)
         self._lost_time.note(now, suspended, stopped)
 
@@ -573,6 +578,7 @@ class GateRun(msgspec.Struct):
     def abandon(self, *, has_verdict: bool = False) -> None:
         """End all processes of the stage: those that it left running, or it, if its verdict is no longer wanted."""
         child = self.child
+        # Nothing leaves a namespace of processes: after a verdict what is below the wrapper is all.
         process_control.kill_tree(processes.ProcessId(child.pid, child.ticks) if child else None, self.marker,
                                   grace=KILL_GRACE, is_closed=has_verdict and self._is_closed)
         if child:
@@ -608,6 +614,7 @@ def list_targets_files(git: Git, commit: str, patterns: Sequence[str]) -> str:
     """Return the files of a commit of the target that match, with their contents' names; '' without patterns."""
     if not commit or not patterns:
         return ""
+    # the empty tree, whichever hash the repository uses
     nothing = git.run("mktree", text="").out.strip()
     specs = [f":(top,glob){pattern}" for pattern in patterns]
     return git.run("diff-tree", "-r", "-z", "--no-renames", "--no-abbrev", nothing, commit, "--", *specs).out
@@ -644,6 +651,7 @@ def open_attestations(folder: Path, now: str) -> Path:
     with contextlib.suppress(FileNotFoundError):
         if path.stat().st_size > LONGEST:
             path.replace(folder / FORMER)
+    # O_EXCL: a pre-flight and a processor may begin it at the same moment, and only one writes the first line.
     with contextlib.suppress(FileExistsError):
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:

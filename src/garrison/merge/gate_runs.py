@@ -220,6 +220,7 @@ class GateRuns:
         """Adopt the gate runs in the journal, and end those that cannot be adopted."""
         for gate in state.gates.values():
             chosen = self.book(state.config).of(gate.gates) if state.config is not None else None
+            # Else the gate has been changed since: nothing would use the verdict, and the run is ended below.
             if chosen is not None and gate.key == chosen.key:
                 self._adopt(gate, state, chosen)
         self._end_unwanted(state)
@@ -332,6 +333,7 @@ class GateRuns:
     def _any_of(self, fds: list[int]) -> int:
         if len(fds) < 2:
             return fds[0] if fds else -1
+        # An epoll is readable itself once one of its descriptors is. Kept, since it closes with its last reference.
         self._poll = select.epoll()
         with contextlib.suppress(OSError):  # a program of the user's may hold all its watches; then the timer serves
             for fd in fds:

@@ -71,6 +71,8 @@ _CALLED = ("applypatch-msg", "pre-applypatch", "post-applypatch", "pre-commit", 
 def install(git: Git, ref: str) -> None:
     """Guard `ref`; Refused if git would not find the hook."""
     with _guarded_list(git) as path:
+        # The hook before the list: a hook without its list lets everything pass, a list without the hook would promise
+        # what nothing keeps.
         if configured_hooks_path(git):
             _point_to_ours(git)
         else:
@@ -83,6 +85,7 @@ def install(git: Git, ref: str) -> None:
 def uninstall(git: Git, ref: str) -> None:
     """Stop guarding `ref`; with the last guarded ref, restore the hooks as they were before the first."""
     with _guarded_list(git) as path:
+        # The list first: from then on the hook lets everything pass, wherever a kill leaves the rest.
         refs = [each for each in _read_refs(path) if each != ref]
         if refs:
             atomic.write(path, "".join(f"{each}\n" for each in refs).encode())
@@ -136,6 +139,7 @@ def _write(hook: Path, text: str) -> None:
     new = hook.with_name(f".{hook.name}.garrison")
     new.write_text(text)
     new.chmod(0o755)
+    # Renamed into place: git may run the hook at any moment, and must not find half of it.
     new.replace(hook)
 
 
@@ -168,6 +172,7 @@ def _point_to_ours(git: Git) -> None:
     ours, configured = our_hooks(git), configured_hooks_path(git)
     atomic.make_directory(ours)
     if configured != str(ours):
+        # Saved before git is pointed to ours: after a kill in between nobody else would know what was configured.
         local = _local_hooks_path(git)
         atomic.write(ours / ".local", f"{local}\n".encode() if local else b"")
         atomic.write(ours / ".before", f"{configured}\n".encode())

@@ -160,6 +160,7 @@ class Lander:
             paths = tuple(str(path) for path in stale) if index == last else ()
             entry = self.queue.entry(name)
             note = entry.note if entry.verdict == "green" else ""  # not the reason: it says why it waited
+            # One sync, of the last: records of one file become durable in their order. The pins go after that.
             self.writer.append(EntryLanded(name, commit, landing.old, note, paths, entry.united),
                                sync=index == last)
             if index == 0:
@@ -215,6 +216,7 @@ class Lander:
                 progress = self._update(stale) or progress
         for entry in state.unfinished():
             if entry.status == "landing_blocked" and self._can_land(entry):
+                # `retried_at` stays as it is: the next step looks at the others at once.
                 self.writer.append(StatusChanged((entry.id,), "queued", "no longer blocked"))
                 return StepResult("unblocked", entry.id)
         self.retried_at = now

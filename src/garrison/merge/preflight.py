@@ -93,6 +93,7 @@ def preflight(queue: MergeQueue, config: QueueConfig, *, trees: Path, environmen
     tree = queue.git.tree_of(commit)
     files = "" if config.no_gate else list_targets_files(queue.git, commit, config.gate_from_target)
     age = queue.seconds_since_passed(tree, config.verdict_key(environment, files)) if has_gate and recent else None
+    # A negative age: the clock was set back since, and how old the verdict is cannot be known.
     if age is not None and 0 <= age <= recent:
         report(f"pre-flight: gate on {queue.target} ({commit[:10]}) passed {format_age(age)} ago; not repeated")
         queue.resume_own_pause("pre-flight passed")
@@ -181,6 +182,7 @@ def _run_once(queue: MergeQueue, slot: Slot, config: QueueConfig, *, run: str, c
     folder = queue.folder / "tests" / f"preflight-{slot.number}"
     marker = gate_marker(queue.home, run, f"preflight-{queue.git.key}-{slot.number}", 1)
     for old in (log, log.with_suffix(".setup.log")):
+        # A log is appended to: the last pre-flight's lines would be shown as this one's.
         old.unlink(missing_ok=True)
     job = GateRun(slot, config, folder, log, marker, environment, queue.home, held_back,
                   attestations=open_attestations(queue.folder, queue.clock.utc()), is_base=True,

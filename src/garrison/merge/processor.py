@@ -159,6 +159,7 @@ class MergeProcessor:
 
     def close(self, *, end_gate: bool = False) -> None:
         """Release locks and slots; the next processor adopts running gates, unless they are ended now (`end_gate`)."""
+        # The slots before the lock: the next processor adopts gates at once, and ends one whose slot it finds taken.
         self.gates.close(end=end_gate)
         self.git.release_scratch()
         if self._lock:
@@ -182,6 +183,7 @@ class MergeProcessor:
         self.git.release_scratch()
         self.git.hold_scratch()
         atomic.clear_temporaries(self.queue.folder, self.clock.time() - TEMPORARY_SECONDS)
+        # Before the gates, whose end may be waited for: until then the user's git cannot commit in these checkouts.
         for path in checkouts.find_checkouts(self.git, self.queue.target)[0]:
             checkouts.Checkout(self.git, path).recover()
         failpoint.here("recover")
@@ -205,12 +207,14 @@ class MergeProcessor:
         if before - state.snapshot_seq >= self.snapshot_every:
             with suppress(OSError):  # the disk is full: the journal grows on
                 self.writer.compact()
+        # Only while the same entry is at work: another one does not wait for its failure.
         if pause := self._setback.tries and self._setback.pause(next(iter(self._at_work(state)), ""),
                                                                 self.queue.clock.monotonic()):
             return Wait(WaitKind.HINDERED, seconds=pause)
         try:
             result = self._step()
         except ForbiddenTransition:
+            # A command (hold, cancel) that was recorded after our look made the step void; without one it is our bug.
             if self.queue.state.seq == before:
                 raise
             result = StepResult("overtaken")
@@ -247,6 +251,7 @@ class MergeProcessor:
             if not trouble:
                 return self._set_aside(names, state, f"git fails at it, and not at {self.queue.target}: {error}")
             why = f"git fails at {self.queue.target} itself, so nothing can land there: {trouble}"
+            # Without its weight: the bare target is asked again only after as many failures more, not at each of them.
             self._setback = decision.Setback(names[0], self._setback.tries, retry_at=self._setback.retry_at)
         if self._setback.is_told:
             self._record_hindrance(why)
@@ -323,6 +328,7 @@ class MergeProcessor:
     def _check_pause(self, state: QueueState) -> StepResult | Wait | None:
         """Resume a pause whose cause is gone; return a wait if nothing may be judged now, else None."""
         if state.pause:
+            # Whoever moved the target may have mended what failed on it; the user's own pause outlasts any move.
             has_moved = not state.pause.is_manual and state.pause.tip != self.writer.tip()
             if has_moved or state.pause.is_retry_due(self.clock.time()):
                 why = f"{self.queue.target} moved" if has_moved else "what failed may pass now"
@@ -344,6 +350,7 @@ class MergeProcessor:
         if not under_test and not waiting:                # 6
             self.gates.keep(())
             return self._idle(state)
+        # gc removes what no ref reached when it began; with --prune=now even what was written a moment ago.
         if is_gc_running(self.git.common):
             return Wait(WaitKind.REF_LOCKED,
                         f"git gc runs in {self.queue.repo}, which might remove what is built meanwhile",
@@ -465,6 +472,7 @@ class MergeProcessor:
 
     def _idle(self, state: QueueState) -> Wait:
         """Return the wait of a queue in which no entry can be judged."""
+        # Commands and enqueues end entries without touching their pins: only the processor drops these.
         if self._worked and not self._unpinned.issuperset(_withdrawn(state)):
             self._drop_pins(state)
         self._worked = self._one_by_one = False
@@ -541,6 +549,7 @@ class MergeProcessor:
         """Reject an entry, or start the next run, or wait for those in progress (10)."""
         if chosen.reject:
             entry = state.entry(chosen.reject)
+            # The record first: `recover` drops a pin that a kill leaves; a candidate without one would be built again.
             self.writer.append(records.StatusChanged((entry.id,), "rejected", entry.reason), sync=True)
             self.writer.drop_pins([self.queue.entry(entry.id)])
             return StepResult("rejected", entry.id)
@@ -578,6 +587,8 @@ class MergeProcessor:
         book = self.gates.book(require_config(state))
         last = next((run for run in reversed(state.verdicts.runs) if run.entries == start.entries
                      and run.result != "green" and book.is_present(run.gates, run.key)), None)
+        # On the same tip building it again gives that very tree; on another one it would not, and its red would repeat
+        # nothing. Once the candidate is no longer pinned, gc may have removed it.
         if last is None or last.base == tip or not last.commit or not self.git.has_object(last.commit):
             return None
         return self.gates.start([state.entry(start.entries[0])], last.commit, last.tree, "entry",

@@ -125,6 +125,7 @@ def find_undone(git: Git, state: QueueState, tip: str) -> list[records.LandingsU
         since = git.merge_base(lost[-1].commit, tip) if git.has_object(lost[-1].commit) else None
         form = f"--format=%(trailers:key={TRAILER},valueonly)"
         named = git.run("log", form, f"{since}..{tip}" if since else tip, "--").out.split()
+    # If the target has the branch's own commit, nothing was undone: somebody merged it in another way.
     undone = [entry.id for entry in lost if entry.status == "landed" and entry.oid in gone and entry.id not in named]
     again = [entry.id for entry in landed if entry.status == "undone" and (entry not in lost or entry.id in named)]
     why = f"somebody moved the target to {tip[:10]}, which does not have it"
@@ -197,6 +198,7 @@ class MergeQueue:
         """Return whether another home has asked for the target within the last seconds."""
         with suppress(OSError):
             path = self.locks / "wanted"
+            # abs: a wish from before the clock was set back must lapse as well
             return abs(self.clock.time() - path.stat().st_mtime) < WANTED_SECONDS \
                 and path.read_text(encoding="utf-8", errors="replace") not in ("", str(self.home))
         return False
@@ -247,6 +249,7 @@ class MergeQueue:
     def compact(self) -> None:
         """Archive the journal and start a new one with a snapshot. The caller holds `queue.lock`."""
         state = self.state
+        # A second name before another file takes the first: whenever this is killed, every record is in some journal.
         journal.archive(self.path, state.seq)
         failpoint.here("archived")
         record = snapshot(state)
@@ -275,6 +278,8 @@ class MergeQueue:
             raise Refused(f"{self.repo} has no branch {branch}; commit the work on it first")
         name = entry_id(str(self.folder), run, node, attempt, tip)
         entry = self._state_for(run, node, options).entries.get(name)
+        # The pin before the record: a record without one may name a commit that gc has removed. A pin without a record
+        # keeps a commit alive, no more, until the enqueue is repeated.
         if entry is None and not self.git.make_ref(pin_ref(name, "head"), tip):
             raise Refused(f"could not pin {tip} under {pin_ref(name, 'head')} in {self.repo}; try again")
         failpoint.here("enq_pinned")
@@ -316,6 +321,7 @@ class MergeQueue:
                 resolved.depends_on, resolved.strategy,
                 "held" if approval or any(entry.status == "held" for entry in waiting) else "queued",
                 tuple(entry.id for entry in waiting), approval, agent, title, options.changes)
+            # Not `append`, which would replay the records of all concurrent enqueues under the lock.
             stored = self._write(record)
         failpoint.here("enq_written")
         return new_entry(record, stored)
@@ -394,6 +400,7 @@ class MergeQueue:
             return
         with self.locked() as state:
             for record in find_undone(self.git, state, tip):
+                # The landing dropped these pins: they are back before the record lets anybody retry the entries.
                 for name in () if record.again else record.entries:
                     self.git.make_ref(pin_ref(name, "head"), state.entries[name].oid)
                 self.append(record, sync=True)

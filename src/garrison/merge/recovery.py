@@ -215,6 +215,7 @@ def _find_ref_lock(queue: MergeQueue) -> Iterator[QueueProblem]:
     lock = queue.git.common / f"{queue.branch.ref}.lock"
     with suppress(FileNotFoundError):
         age = queue.clock.time() - lock.stat().st_mtime
+        # A git that works holds it for milliseconds.
         if age > 1:
             yield QueueProblem(f"{lock} has been there for {age:.0f} s; if a killed git left it, it goes after a "
                                "minute", False)
@@ -276,6 +277,7 @@ def find_damage(queue: MergeQueue) -> str:
 
 def rebuild(queue: MergeQueue) -> list[str]:
     """Replace a damaged journal, and return notes on what could not be known. Refused while a processor runs."""
+    # A processor would work on from its memory of the old records; an enqueue would append to the replaced file.
     with hold(queue.git.make_lock(queue.processor_lock)) as processor_lock:
         if processor_lock is None:
             raise Refused("a processor still works this queue from its memory; stop it, then run doctor again")
@@ -296,6 +298,7 @@ def _write(queue: MergeQueue, salvaged: Salvaged, stored: list[Stored], traces: 
     path, at = queue.path, queue.clock.utc()
     seq = max([0, *(each.seq for each in stored), *(entry.seq for entry in traces.signalled)]) + _NUMBERS_BEYOND
     epoch = max((each.epoch for each in stored), default=0) + 1
+    # A rebuild that was killed after this link has kept the file already.
     if path.exists() and not any(old.samefile(path) for old in path.parent.glob("damaged-*.jsonl")):
         path.with_name(f"damaged-{at.replace(':', '').replace('.', '')}.jsonl").hardlink_to(path)
     failpoint.here("rebuild_kept")

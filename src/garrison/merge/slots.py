@@ -168,6 +168,7 @@ class Slot:
             self.git.add_worktree(self.path, None, commit)
         self._restore_link()
         self.git.clear_locks(self.path)
+        # Saved before the files change: after a kill no tree is believed to be there, and all compiled Python goes.
         before, self.memory.tree = self.memory.tree, ""
         tracked, self._tracked = self._tracked, None
         is_clean, self._is_clean = self._is_clean, False
@@ -197,6 +198,7 @@ class Slot:
     def _clean(self, patterns: tuple[str, ...]) -> None:
         keep = [part for name in self.memory.kept for part in ("-e", "/" + literal_pattern(name))]
         keep += [part for pattern in patterns for part in ("-e", pattern)]
+        # -f twice: with one, git spares nested repositories, which a gate may have left.
         self.git.run("clean", "-ffdxq" if self.memory.clean == "ignored" else "-ffdq", *keep, cwd=self.path)
 
     def _restore_link(self) -> None:
@@ -242,6 +244,7 @@ class Slot:
         self._remove_added([name for name in ask("ls-files", "-z") if name not in ours])
         untrusted.remove_below(self.path, [*others, *ours])  # rewritten, whatever the index says of them
         if layer is not None and not layer.kept:
+            # With an empty index every file of the layer is one of the others.
             with tempfile.TemporaryDirectory() as nothing:
                 where = {"GIT_DIR": str(self.git.common), "GIT_WORK_TREE": str(layer.tree),
                          "GIT_INDEX_FILE": f"{nothing}/index"}
@@ -265,6 +268,7 @@ class Slot:
 
     def _check_out_from(self, target: str, names: list[str]) -> None:
         if names:
+            # Without the option git leaves files outside of a sparse checkout's patterns as they are.
             self.git.run("checkout", "-q", "-f", "--ignore-skip-worktree-bits", target, "--pathspec-from-file=-",
                          "--pathspec-file-nul",
                          cwd=self.path, text="".join(f"{name}\0" for name in names),
@@ -429,6 +433,7 @@ def acquire_slot(git: Git, folder: Path, number: int | None = None) -> Slot:
             if lock is None:
                 continue
             slot = Slot(git, path, candidate, lock)
+            # Whose processor died, its gate may still run there: only the adopter of that run, by its number, gets it.
             if number or not is_job_alive(slot.memory.job):
                 return slot
             slot.release()
@@ -496,6 +501,7 @@ def claim_number(git: Git, folder: Path, tree: Path) -> int:
         for number, owner in claims.items():
             if owner == name:
                 return number
+        # The file of a slot's lock stays as long as the slot: its number is taken even while nobody uses it.
         free = next((number for number in range(1, MAX_NUMBER + 1)
                      if number not in claims and not (folder / f"slot-{number}.lock").exists()), None)
         if free is None:

@@ -261,6 +261,7 @@ class QueueState(msgspec.Struct):
                 self._step(self.entry(name), record, stored)
         if handle := _APPLY.get(type(record)):
             handle(self, record, stored)
+        # A hold, a withdrawal or a requeue may have taken the last of a run's entries from under test.
         self.gates = {job: gate for job, gate in self.gates.items() if self._is_wanted(gate)}
 
     def _is_wanted(self, gate: RunningGate) -> bool:
@@ -448,6 +449,7 @@ def _apply_turn(state: QueueState, record: records.TurnRecord, stored: Stored) -
 
 
 def _apply_gate_started(state: QueueState, record: records.GateStarted, stored: Stored) -> None:
+    # A processor that died left its run without a verdict: the new one on the same tree takes its place.
     state.gates = {job: gate for job, gate in state.gates.items()
                    if (gate.tree, gate.subject) != (record.tree, record.subject)}
     state.gates[record.job] = RunningGate(**fields_of(record), at=stored.at)
@@ -522,6 +524,7 @@ def _apply_landing_started(state: QueueState, record: records.LandingStarted, st
 def _apply_landed(state: QueueState, record: records.EntryLanded, stored: Stored) -> None:
     _end_turns(state, record.named)
     landing = state.landing
+    # The target had it already, or a rebuild found it in the history: no landing of the queue's is under way.
     if landing is None or record.entry not in landing.entries:
         return
     state.verdicts.record_judgement(rejected=False)
@@ -549,6 +552,7 @@ def _apply_checkout_updated(state: QueueState, record: records.CheckoutUpdated, 
 
 
 def _apply_paused(state: QueueState, record: records.QueuePaused, stored: Stored) -> None:
+    # Part of the same record: a kill between two would leave entries under test in a queue that judges nothing.
     for name in record.entries:
         if name in state.entries:
             state.entries[name] = replace(state.entries[name], status="queued", verdict="", reason=record.detail,

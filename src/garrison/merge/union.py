@@ -158,6 +158,7 @@ def _read_attributes(git: Git, target: str, names: Sequence[str]) -> dict[str, s
     files = [line for line in listed if line.partition(" ")[0] in _REGULAR]
     if not files:
         return {}
+    # By an index: `check-attr --source` reads a commit's files directly, but only from git 2.40 on.
     with _open_index(git) as where:
         git.run("update-index", "-z", "--index-info", text="".join(f"{line}\0" for line in files), extra=where)
         answer = git.run("check-attr", "--cached", "-z", "--stdin", "merge", extra=where, exact=True,

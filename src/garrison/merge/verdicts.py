@@ -208,6 +208,7 @@ class VerdictCache(msgspec.Struct):
     def record_base(self, tree: str, key: str, result: str, seq: int, code: int | None = None) -> bool:
         """Record the end of a run on the bare target; return whether it counts."""
         before, broken = self.bases.get(key), self.broken
+        # `broken` asks for a run on the bare target: that run's own end is the answer, and must not ask again.
         counts = self.record(tree, key, result, (), seq, code)
         self.broken = broken
         if counts:

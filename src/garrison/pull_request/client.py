@@ -245,6 +245,7 @@ class PullRequestClient:
             failpoint.here("forge:fetch")
             git.run("fetch", "--quiet", "--no-tags", "--no-recurse-submodules", "--no-write-fetch-head", remote,
                          f"+{ref}:{copy}", timeout=NETWORK_SECONDS, durable=True, extra=extra)
+            # Pushed to between the two calls, it is further by now than `ls-remote` said.
             return git.rev(copy) or tip
         return tip
 
@@ -430,6 +431,7 @@ class PullRequestClient:
 
     def _push(self, step: ForgeStep) -> None:
         ref = f"refs/heads/{self.launch.onto}"
+        # The lease alone would allow a push over commits that were seen there but never taken in.
         if step.lease and not _is_ancestor(self.git, step.lease, step.head):
             raise GarrisonError(f"{step.head[:10]} lacks {step.lease[:10]}, which is on {self.launch.onto} at the "
                                 "forge; it is not pushed over it")
@@ -452,6 +454,7 @@ class PullRequestClient:
             if merged.tree is None or merged.conflicts:
                 raise ForgeRefused("the commits that people pushed onto its branch conflict with the run's; merge them "
                                    f"into {self.launch.onto} by hand, and push it")
+            # The date of what was pushed, not of now: a second try after a crash makes the same commit.
             date = int(git.run("log", "-1", "--format=%ct", head).out.strip() or 0)
             git.committer = parse_ident(self.launch.committer) or git.committer
             git.signer = read_signer(self.launch.signer)  # as what lands: the branch may demand it
@@ -519,6 +522,7 @@ def relate(git: Git, tip: str, head: str, known: str) -> Relation:
         return Relation.SAME
     if tip and _is_ancestor(git, head, tip):
         return Relation.BEHIND
+    # It was there before the first push: another branch of that name, not people's commits on the run's.
     if not known:
         return Relation.REWRITTEN
     return Relation.AHEAD if tip and _is_ancestor(git, tip, head) else Relation.DIVERGED
@@ -534,6 +538,7 @@ def only_merges(git: Git, seen: str, head: str, base: str) -> bool:
     for _ in range(MAX_MERGES):
         if not seen or tip == seen:
             return True
+        # A third one tells of a merge that brought in more than the base.
         parents = [oid for number in (1, 2, 3) if (oid := git.rev(f"{tip}^{number}"))]
         if len(parents) != 2 or not _is_ancestor(git, parents[1], base) \
                 or git.merge_tree(*parents).tree != git.tree_of(tip):

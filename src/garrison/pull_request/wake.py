@@ -50,6 +50,7 @@ def read_wishes(root: Path) -> Wishes:
 def wake(runtime: Runtime, run: str, wishes: Wishes | None = None) -> None:
     """Ask the guardian of a run to look at the forge, by what the user wants from now on."""
     path = wake_file(runtime.files(run).root)
+    # The wishes before the wake: the guardian reads them as soon as it notices that.
     if wishes is not None:
         atomic.make_directory(path.parent)
         atomic.write(path.with_name("wishes.json"), encode(wishes))

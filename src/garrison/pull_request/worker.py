@@ -140,6 +140,7 @@ class ForgeWorker:
         if self.is_busy:
             return
         if self._thread is None:
+            # A daemon: a request that hangs must not keep the guardian from ending.
             self._thread = threading.Thread(target=self._work, name="forge", daemon=True)
             self._thread.start()
         self.is_busy, self.facts, self.done = True, None, None
@@ -157,6 +158,7 @@ class ForgeWorker:
 
     def receive(self, now: float) -> bool:
         """Take in what the thread has found; return whether it has found anything."""
+        # The pipe before the queue: a result that comes in between wakes the loop once more, and is not missed.
         with suppress(BlockingIOError):
             os.read(self.descriptor, 4096)
         try:
@@ -230,6 +232,7 @@ class ForgeWorker:
             answer = ForgeJobResult(step=step, problem=f"asking the forge failed: {type(error).__name__}: {error}")
         sent, not_modified = self._requests()
         self._answers.put(replace(answer, sent=sent, not_modified=not_modified))
+        # After the result, which the loop looks for once it wakes. A full pipe wakes it as well.
         with suppress(OSError):
             os.write(self._write_end, b"x")
 
@@ -338,6 +341,7 @@ class ForgeClient:
             self._save()
         self._is_on = landing is not None and landing.is_new and state.status == "running" \
             and state.landing.status in (REQUESTED, TESTED)
+        # Not during a job: `_wish` may reopen the client, which the thread is using.
         if (stamp := self._stamp()) != self._woken and not worker.is_busy:
             self._woken = stamp
             self._wish()

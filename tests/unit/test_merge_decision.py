@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from garrison.merge.decision import (
     KILLED_WEIGHT,
-    MAX_SET,
+    MAX_BATCH,
     MAX_WEIGHT,
     STEADY_RUNS,
     WEIGHT,
@@ -65,7 +65,7 @@ class Drain:
     needs: dict[str, frozenset[str]] = field(default_factory=dict)
     rate: float = 0.1
     seed: int = 0
-    max_set: int = MAX_SET
+    max_set: int = MAX_BATCH
     landed: list[str] = field(default_factory=list)
     rejected: list[str] = field(default_factory=list)
     tips: list[frozenset[str]] = field(default_factory=list)

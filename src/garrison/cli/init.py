@@ -23,7 +23,7 @@ from garrison.config import PROJECT_FILE, LaunchConfig, config_path
 from garrison.directories import find_home, trees_root
 from garrison.errors import Refused, UsageError
 from garrison.extras import install_line
-from garrison.merge.preflight import command_words
+from garrison.merge.gate_files import command_words
 from garrison.merge.queue import MergeQueue
 from garrison.processes.runtime import Runtime
 from garrison.project import node_project, python_project

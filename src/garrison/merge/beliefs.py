@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from garrison.errors import NewerSchema, RecordCorrupt
-from garrison.merge.decision import Beliefs, failure_rate
+from garrison.merge.decision import LEAST_BAD, MOST_BAD, PRIOR_BAD, PRIOR_ENTRIES, Beliefs
 from garrison.merge.touched import TouchedFiles
 from garrison.records import atomic, record
 from garrison.values import Value
@@ -35,14 +35,10 @@ HALF_LIFE = 64.0
 """Judgements after which an earlier one counts half."""
 SHRINKAGE = 8.0
 """Entries at the base rate that are added to the count of each value."""
-PRIOR_BAD, PRIOR_ENTRIES = 0.4, 8.0
-"""Prior of the base rate: as if 0.4 of 8 earlier entries had been bad."""
 TRUSTS = (0.0, 0.25, 0.5, 0.75, 1.0)
 """Powers of the ratios that compete."""
 MARGIN = 2.0
 """Nats by which a trust must have predicted better than the base rate before it is used."""
-LEAST, MOST = 0.002, 0.95
-"""Bounds of a probability: nothing is certain before it is tested."""
 MAX_RATIO = 8.0
 """Largest ratio of one value, and its inverse the smallest."""
 MAX_FOLDERS = 20
@@ -195,7 +191,7 @@ class BeliefModel(msgspec.Struct):
         odds = _odds(self.base)
         for factor in factors:
             odds *= factor.ratio ** trust
-        return min(MOST, max(LEAST, odds / (1 + odds)))
+        return min(MOST_BAD, max(LEAST_BAD, odds / (1 + odds)))
 
 
 def _odds(probability: float) -> float:
@@ -240,9 +236,8 @@ class TrackRecord:
 
     def __init__(self, folder: Path, touched: TouchedFiles) -> None:
         self.path, self.touched = folder / FILE, touched
-        self._model: BeliefModel | None = None
-        self._learned = 0
-        self._is_newer = False
+        self._model, self._learned = BeliefModel(), 0
+        self._is_loaded = self._is_newer = False
         """Set if a newer garrison wrote the record: it stays as it is."""
 
     def estimate(self, state: QueueState, entries: Sequence[MergeEntry], tip: str) -> Beliefs:
@@ -264,7 +259,7 @@ class TrackRecord:
         return self._explain(entry, tip)
 
     def _explain(self, entry: MergeEntry, tip: str) -> Estimate:
-        return self._loaded.estimate(self._features(entry, tip))
+        return self._model.estimate(self._features(entry, tip))
 
     def _features(self, entry: MergeEntry, tip: str) -> Features:
         touched = self.touched.of(entry, tip)
@@ -273,12 +268,6 @@ class TrackRecord:
 
     # --- learning ---------------------------------------------------------------------------------------------------
 
-    @property
-    def _loaded(self) -> BeliefModel:
-        if self._model is None:
-            self._model = BeliefModel()
-        return self._model
-
     def _learn(self, state: QueueState) -> None:
         self._load(state)
         if not state.outcomes or state.outcomes[-1].seq <= self._learned:
@@ -286,14 +275,14 @@ class TrackRecord:
         unlearned = [outcome for outcome in state.outcomes if outcome.seq > self._learned and _is_judgement(outcome)]
         for outcome in unlearned[-MAX_LEARNED:]:
             features = self._features(outcome.entry, outcome.entry.base)
-            self._loaded.learn(features, bad=outcome.entry.status == "rejected")
+            self._model.learn(features, bad=outcome.entry.status == "rejected")
         self._learned = state.outcomes[-1].seq
         if unlearned:
             self._save()
 
     def _load(self, state: QueueState) -> None:
-        if self._model is None:
-            self._model = BeliefModel()
+        if not self._is_loaded:
+            self._is_loaded = True
             with suppress(RecordCorrupt, OSError, ValueError):
                 data = atomic.read(self.path)
                 try:
@@ -309,8 +298,7 @@ class TrackRecord:
     def _save(self) -> None:
         if not self._is_newer:
             with suppress(OSError):  # the disk is full: it is learned again
-                atomic.write(self.path, record.encode(BeliefRecord(self._learned, self._loaded)),
-                             durable=False)
+                atomic.write(self.path, record.encode(BeliefRecord(self._learned, self._model)), durable=False)
 
 
 def _is_judgement(outcome: EntryFact) -> bool:
@@ -320,7 +308,8 @@ def _is_judgement(outcome: EntryFact) -> bool:
 
 def plain_beliefs(state: QueueState, entries: Sequence[MergeEntry]) -> Beliefs:
     """Return what to believe without the history: every entry is as likely to be bad as those judged lately were."""
-    rate = failure_rate(state.verdicts.rejections)
+    judged = state.verdicts.rejections
+    rate = (sum(judged) + PRIOR_BAD) / (len(judged) + PRIOR_ENTRIES)
     return Beliefs(dict.fromkeys((entry.id for entry in entries), rate), {}, estimate_flakes(state))
 
 

@@ -48,6 +48,13 @@ if TYPE_CHECKING:
     from garrison.merge.entry import MergeEntry
     from garrison.merge.gates_by_path import ChosenGate
     from garrison.merge.queue import QueueWriter
+    from garrison.system.git import Git
+    from garrison.system.git.commits import Commit
+
+    Trailers = Callable[[str], Sequence[str]]
+    """Tree → the lines that end a commit's message."""
+    Merge = Callable[[str, str], MergeResult]
+    """Merge of two commits: ours, theirs."""
 
 
 _LINE_FORMAT = f"--format=%H|%P|%(trailers:key={TRAILER},valueonly,separator=%x2C)"
@@ -75,8 +82,6 @@ class CandidateChain(Value):
         """Return the rest of the chain once its first `count` entries are the tip; the trees do not change."""
         return CandidateChain(tip, self.entries[count:], self.trees[count:], (tip, *self.commits[count + 1:]),
                               united=self.united[count:])
-
-
 
 
 class LandingCommits(Value):
@@ -419,17 +424,7 @@ class CandidateBuilder:
         return lines
 
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from garrison.merge.entry import MergeEntry
-    from garrison.system.git import Git
-    from garrison.system.git.commits import Commit
-
-    Trailers = Callable[[str], Sequence[str]]
-    """Tree → the lines that end a commit's message."""
-    Merge = Callable[[str, str], MergeResult]
-    """Merge of two commits: ours, theirs."""
+# ---- the commit of an entry -----------------------------------------------------------------------------------------
 
 _OF_BATCH = ("Merge-Queue-Batch", "Merge-Queue-Tested")
 """Trailers that all entries of a batch have in common; the latter only where there is a gate."""

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 import msgspec
 
 from garrison.backoff import Backoff
-from garrison.merge.verdicts import BROKEN, JUDGED_WINDOW
+from garrison.merge.verdicts import BROKEN
 from garrison.system.exit_info import ENDING_SIGNALS
 from garrison.values import Value, replace
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from garrison.merge.state import QueueState, RunningGate
     from garrison.merge.verdicts import SetRun, TreeEvidence
 
-MAX_SET = 128
+MAX_BATCH = 128
 """Entries of the largest set; half the sets of this size are red if one entry in 185 is bad."""
 RED_RUNS_NEEDED = 2
 """Red runs without another suspect, one of them its own, for which an entry is rejected; one more if the gate was flaky
@@ -59,7 +59,9 @@ DUE_VALUE = 1.0
 LEAST_VALUE = 0.02
 """Bits below which a run is not started while another is in progress, and below which one is cancelled."""
 LEAST_BAD, MOST_BAD = 0.002, 0.95
-"""Bounds of the probability that an entry is bad."""
+"""Bounds of the probability that an entry is bad: nothing is certain before it is tested."""
+PRIOR_BAD, PRIOR_ENTRIES = 0.4, 8.0
+"""Prior of the share of bad entries: as if 0.4 of 8 earlier ones had been bad."""
 
 
 class Beliefs(Value):
@@ -128,7 +130,7 @@ class QueueDecision(Value):
 
 
 def decide(waiting: Sequence[WaitingTree], beliefs: Beliefs, runs: Sequence[FinishedRun], running: Sequence[RunningSet],
-           gates: int, *, max_set: int = MAX_SET, is_steady: bool = False) -> QueueDecision:
+           gates: int, *, max_set: int = MAX_BATCH, is_steady: bool = False) -> QueueDecision:
     """Decide what to land, reject, cancel or test next.
 
     Args:
@@ -236,7 +238,7 @@ class _Knowledge:
         suspicions = [run.suspicion for run in red if run.suspicion]
         bad = {}
         for name in self.waiting:
-            prior = min(MOST_BAD, max(LEAST_BAD, self.beliefs.bad.get(name, 0.05)))
+            prior = min(MOST_BAD, max(LEAST_BAD, self.beliefs.bad.get(name, PRIOR_BAD / PRIOR_ENTRIES)))
             odds = prior / (1 - prior) * math.prod(suspicion.get(name, 1.0) for suspicion in suspicions)
             bad[name] = min(MOST_BAD, max(LEAST_BAD, odds / (1 + odds)))
         return bad
@@ -629,16 +631,12 @@ def _has_landed(state: QueueState, name: str) -> bool:
 #
 # Within these bounds, `decision` chooses the sets.
 
-MAX_BATCH = MAX_SET
-"""Entries that are tested together at most."""
 MAX_GATES = 16
 """Gates that run at a time, at most."""
 SHORT_GATE = 0.25
 """Seconds; entries with a quicker gate are tested one by one, each with its own verdict."""
 SHORT_QUEUE = 2
 """Length of a queue up to which entries that were never tested are tested one by one."""
-_ASSUMED_ENTRIES, _ASSUMED_BAD = 8.0, 0.4
-"""Prior of the failure rate: as if 0.4 of 8 earlier entries had been bad."""
 
 
 def choose_max_set(backlog: int, durations: Sequence[float], *, max_batch: int = MAX_BATCH,
@@ -653,11 +651,6 @@ def choose_max_set(backlog: int, durations: Sequence[float], *, max_batch: int =
     if backlog <= SHORT_QUEUE or not durations or min(durations) < short_gate:
         return 1
     return max(1, min(MAX_BATCH, max_batch))
-
-
-def failure_rate(rejections: Sequence[bool]) -> float:
-    recent = rejections[-JUDGED_WINDOW:]
-    return (sum(recent) + _ASSUMED_BAD) / (len(recent) + _ASSUMED_ENTRIES)
 
 
 def choose_gate_width(cores: int, gate_cores: int) -> int:

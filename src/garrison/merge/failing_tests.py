@@ -96,38 +96,31 @@ _RUNNERS = (
 
 def find_failing(output: str) -> list[str]:
     """Return the names of the tests that failed, in the order of the output, each once and at most `MAX_NAMES`."""
-    return _find_failing(output, _lines_of(output))
-
-
-def _find_failing(output: str, lines: list[str]) -> list[str]:
     runners = [runner for runner in _RUNNERS if runner.sign is None or runner.sign.search(output)]
     names: dict[str, None] = {}
-    for line in lines:
-        if (name := _name_in(line, runners)):
-            names[name] = None
-    return list(names)[:MAX_NAMES]
+    for line in _lines_of(output):
+        for runner in runners:
+            if found := runner.failed.match(line):
+                names[found["test"].strip()] = None
+                break
+    return [name for name in names if name][:MAX_NAMES]
 
 
 def find_failures(output: str) -> Failures:
     """Return everything that the output of a red run names."""
     files: dict[str, None] = {}
     packages: dict[str, None] = {}
-    lines = _lines_of(output)
-    for line in lines:
+    for line in _lines_of(output):
         for found in _FILES.finditer(line):
             files[found["quoted"] or found["path"]] = None
         if found_package := _PACKAGE.match(line):
             packages[found_package["package"]] = None
-    return Failures(tuple(_find_failing(output, lines)), tuple(files)[:MAX_FILES], tuple(packages)[:MAX_FILES])
+    return Failures(tuple(find_failing(output)), tuple(files)[:MAX_FILES], tuple(packages)[:MAX_FILES])
 
 
 def _lines_of(output: str) -> list[str]:
     """Return the lines that are looked at: neither longer than a name, nor too short for one."""
     return [line for line in clean_lines(output) if 3 < len(line) <= MAX_NAME]
-
-
-def _name_in(line: str, runners: list[_Runner]) -> str:
-    return next((found["test"].strip() for runner in runners if (found := runner.failed.match(line))), "")
 
 
 # ---- junit -----------------------------------------------------------------------------------------------------------

@@ -119,6 +119,8 @@ _PREFIXES = frozenset({"exec", "command", "builtin", "time", "nohup", "setsid", 
                        "then", "else", "elif", "do", "while", "until", "env", "nice", "ionice", "stdbuf", "timeout",
                        "xvfb-run", "catchsegv", "xargs", "npx", "bunx", "uvx", "pnpx"})
 """Words before the program that a command really runs; their own options and values are skipped."""
+_SHELL_WORDS = frozenset({"env", "exec", "time", "!", "command"})
+"""Those of them that look for the program as a shell does."""
 _RUNS = frozenset({"uv", "poetry", "pdm", "hatch", "pipenv", "rye", "dotenv", "pixi", "coverage"})
 """Programs whose `run` starts another."""
 _PACKAGERS = frozenset({"npm", "pnpm", "yarn", "bun"})
@@ -320,6 +322,13 @@ class _Finder(msgspec.Struct):
             self._note(included, folder)
         for recipe in makefile.recipes(targets):
             self.follow_text(recipe.lstrip("@-+ \t"), folder, depth + 1)
+
+
+def command_words(line: str) -> list[str]:
+    """Return the program of each simple command of a shell line (`cd a && FOO=1 python -m x` → cd, python)."""
+    programs = [next((word for word in words if not _ASSIGNMENT.match(word) and word not in _SHELL_WORDS), "")
+                for words in _simple_commands(line)]
+    return list(filter(None, programs))
 
 
 def _simple_commands(text: str) -> Iterator[list[str]]:

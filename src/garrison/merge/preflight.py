@@ -13,7 +13,6 @@ import json
 import os
 import re
 import select
-import shlex
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,6 +25,7 @@ from garrison.config import PROJECT_FILE
 from garrison.errors import ForeignImports, PreflightRed, Refused
 from garrison.merge.config import QueueConfig
 from garrison.merge.gate import GateRun, GateVerdict, gate_marker, list_targets_files, open_attestations
+from garrison.merge.gate_files import command_words
 from garrison.merge.gates_by_path import parse_rules
 from garrison.merge.queue import MergeQueue
 from garrison.merge.slots import Slot, acquire_slot
@@ -44,11 +44,8 @@ from garrison.values import Value, replace
 
 _ASK_PYTHON = "import json, sys; print(json.dumps([sys.executable, sys.prefix, sys.path]))"
 _MAPPING = re.compile(r"^(?:MAPPING|NAMESPACES)(?:\s*:[^=]+)?\s*=\s*(\{.*\})\s*$", re.MULTILINE)
-_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 FOREIGN = "imports from another checkout were allowed"
 """Note of a green pre-flight that another launch must not rely on."""
-_PREFIXES = ("env", "exec", "time", "!", "command")
-"""Words that may precede a command."""
 _MAX_LISTED = 20_000
 """Names of a folder of packages that are looked at."""
 _LOOK = 200
@@ -105,7 +102,7 @@ def preflight(queue: MergeQueue, config: QueueConfig, *, trees: Path, environmen
         if config.setup:
             report(f"pre-flight: set-up on {queue.target} ({commit[:10]})")
         if config.setup or not has_gate:
-            _require_green(run_gate(replace(config, gate=None, no_gate=True)), "set-up")
+            _require_green(run_gate, replace(config, gate=None, no_gate=True), "set-up", report)
         else:
             _check_out(slot, config, commit)
         for note in [*slot.notes, *_lfs_note(queue, slot), *describe_unused_lock_files(slot.path, config.lock_files)]:
@@ -114,7 +111,7 @@ def preflight(queue: MergeQueue, config: QueueConfig, *, trees: Path, environmen
             _refuse_foreign_imports(config.gate or "", queue, slot, environment)
         if has_gate:
             report(f"pre-flight: gate on {queue.target} ({commit[:10]})")
-            _require_green(run_gate(config), "gate")
+            _require_green(run_gate, config, "gate", report)
     finally:
         slot.release()
     if not config.no_gate:
@@ -165,19 +162,6 @@ def identify(git: Git, environ: Mapping[str, str], report: Callable[[str], None]
 def _run(queue: MergeQueue, slot: Slot, config: QueueConfig, *, run: str, commit: str, tree: str, log: Path,
          environment: Mapping[str, str], held_back: Sequence[str], limit_option: str,
          report: Callable[[str], None]) -> GateVerdict:
-    """Run one gate and return its verdict; a gate that gave none, since a signal ended it, is tried once more."""
-    run_once = partial(_run_once, queue, slot, config, run=run, commit=commit, tree=tree, log=log,
-                       environment=environment, held_back=held_back, limit_option=limit_option, report=report)
-    verdict = run_once()
-    if verdict.result != "lost":
-        return verdict
-    report(f"pre-flight: {verdict.reason}; trying once more")
-    return run_once()
-
-
-def _run_once(queue: MergeQueue, slot: Slot, config: QueueConfig, *, run: str, commit: str, tree: str, log: Path,
-              environment: Mapping[str, str], held_back: Sequence[str], limit_option: str,
-              report: Callable[[str], None]) -> GateVerdict:
     """Run one gate and wait for its verdict; end it if interrupted."""
     folder = queue.folder / "tests" / f"preflight-{slot.number}"
     marker = gate_marker(queue.home, run, f"preflight-{queue.git.key}-{slot.number}", 1)
@@ -235,7 +219,13 @@ def _lfs_note(queue: MergeQueue, slot: Slot) -> list[str]:
             "git-lfs and run `git lfs install`"] if pointers else []
 
 
-def _require_green(verdict: GateVerdict, what: str) -> None:
+def _require_green(run_gate: Callable[[QueueConfig], GateVerdict], config: QueueConfig, what: str,
+                   report: Callable[[str], None]) -> None:
+    """Run a gate; PreflightRed unless it passes. One that gave no verdict, since a signal ended it, is run twice."""
+    verdict = run_gate(config)
+    if verdict.result == "lost":
+        report(f"pre-flight: {verdict.reason}; trying once more")
+        verdict = run_gate(config)
     if verdict.result != "green":
         advice = (f"fix the {what} or the target first" if verdict.result != "lost" else
                   "see to that, then type the same command again")
@@ -284,25 +274,6 @@ def pythons(gate: str, cwd: Path, environment: Mapping[str, str]) -> list[Path]:
             if match:
                 interpreters.append(Path(match[1]))
     return interpreters
-
-
-def command_words(line: str) -> list[str]:
-    """Return the command of each part of a shell line (`cd a && FOO=1 python -m x` → cd, python); [] if unreadable."""
-    try:
-        lexer = shlex.shlex(line, posix=True, punctuation_chars="();<>|&\n")
-        lexer.whitespace = " \t\r"
-        lexer.whitespace_split = True
-        words = list(lexer)
-    except ValueError:
-        return []
-    commands, at_start = [], True
-    for word in words:
-        if set(word) <= set("();|&\n"):
-            at_start = True
-        elif at_start and not _ASSIGNMENT.match(word) and word not in _PREFIXES:
-            commands.append(word)
-            at_start = False
-    return commands
 
 
 def foreign_imports(python: Path, roots: list[Path], cwd: Path, environment: Mapping[str, str],

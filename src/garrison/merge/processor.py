@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 
 __all__ = ["MergeProcessor", "StepResult"]
 
-MIN_ARRANGED, MAX_ARRANGED = 3, decision.MAX_SET
+MIN_ARRANGED, MAX_ARRANGED = 3, decision.MAX_BATCH
 """Waiting entries from which an order is chosen (of two, either costs the other its place), and that are looked at."""
 SNAPSHOT_EVERY = 1000
 """Records between two snapshots: every command reads the records since the last one."""
@@ -467,9 +467,6 @@ class MergeProcessor:
         own = min(self.max_batch, require_config(state).max_batch or self.max_batch)
         return decision.choose_max_set(backlog, state.verdicts.durations, max_batch=own, short_gate=self.short_gate)
 
-    def _gate_width(self, state: QueueState) -> int:
-        return decision.choose_gate_width(len(os.sched_getaffinity(0)), require_config(state).gate_cores)
-
     def _idle(self, state: QueueState) -> Wait:
         """Return the wait of a queue in which no entry can be judged."""
         # Commands and enqueues end entries without touching their pins: only the processor drops these.
@@ -497,7 +494,7 @@ class MergeProcessor:
         if require_config(state).no_gate:
             return self._land(state, tip, outlook.waiting[0].id)
         # If all that is left did not merge with others, the first is tried again: it may fit alone.
-        candidates = outlook.free or outlook.unparked
+        candidates = outlook.free or outlook.waiting[:1]
         book, names = self.gates.book(require_config(state)), {each.id for each in candidates}
         found = list(decision.list_runs(state, book, tip, names, outlook.unfit))
         jobs = self.gates.in_progress(state)
@@ -506,9 +503,10 @@ class MergeProcessor:
         sets = decision.list_running(state, book, tip, [jobs[job] for job in set_jobs])
         # A long backlog is tested in larger sets, but not while entries that failed together are told apart.
         backlog = len(candidates) if all(entry.tests == 0 for entry in (*under_test, *waiting)) else decision.MAX_BATCH
+        width = decision.choose_gate_width(len(os.sched_getaffinity(0)), require_config(state).gate_cores)
         chosen = decision.decide(
             candidates, outlook.beliefs, [run for run, _ in found], [each for each in sets if each],
-            self._gate_width(state) - len(base_jobs), max_set=self._max_set(state, backlog),
+            width - len(base_jobs), max_set=self._max_set(state, backlog),
             is_steady=decision.is_steady(state, book.whole.key))
         if chosen.land:                                   # 8
             return self._land(state, tip, *chosen.land)
@@ -542,7 +540,8 @@ class MergeProcessor:
             if is_tested:
                 return self.gates.wait(state)
             blamed_first = next(name for run, _ in reds for name in run.entries if name in blamed)
-            return self._test_base(state, tip, tree, blamed_first, gate)
+            self._building = (blamed_first,)
+            return self.gates.start([state.entry(blamed_first)], tip, tree, "base", gate, base=tip)
         return None
 
     def _do(self, state: QueueState, tip: str, chosen: QueueDecision) -> StepResult | Wait:
@@ -599,10 +598,6 @@ class MergeProcessor:
             tuple(entry.id for entry in chain.entries), "entry", chain.trees[-1], gate.key, "green", "",
             chain.entries[0].log, reused=True, base=chain.base, gates=gate.names), sync=True)
 
-    def _test_base(self, state: QueueState, tip: str, tree: str, name: str, gate: ChosenGate) -> StepResult | Wait:
-        self._building = (name,)
-        return self.gates.start([state.entry(name)], tip, tree, "base", gate, base=tip)
-
     def _land(self, state: QueueState, tip: str, *names: str) -> StepResult | Wait:
         """Land a set whose tree on the tip has passed (8); what lands is that tree, or it is tested again."""
         self._building, config = names, require_config(state)
@@ -615,7 +610,7 @@ class MergeProcessor:
         passed: ChosenGate | None = None
         if not config.no_gate:
             if chain is not None and len(chain.entries) == len(names):
-                passed = self._find_passed(state, chain, tip)
+                passed = self.gates.find_passed(state, chain.entries, tip, chain.trees[-1])
             if chain is None or passed is None:
                 self._outlook = self._outlook.refuse(names)  # on this tip it would be another tree
                 return StepResult("built again", names[0])
@@ -635,9 +630,6 @@ class MergeProcessor:
         if isinstance(result, StepResult) and result.what == "landed":
             self.builder.advance(chain, len(names), commits.new)
         return result
-
-    def _find_passed(self, state: QueueState, chain: CandidateChain, tip: str) -> ChosenGate | None:
-        return self.gates.find_passed(state, chain.entries, tip, chain.trees[-1])
 
     def _pause(self, state: QueueState, tip: str, reason: str, landed: Sequence[str]) -> StepResult:
         names, base = tuple(entry.id for entry in state.batch()), state.base
@@ -671,10 +663,6 @@ class Outlook(Value):
             if each.needs & out:
                 out.add(each.id)
         return [each for each in self.waiting if each.id not in out]
-
-    @property
-    def unparked(self) -> list[decision.WaitingTree]:
-        return list(self.waiting[:1])
 
     def park(self, names: Collection[str]) -> Outlook:
         return replace(self, parked=self.parked | set(names))

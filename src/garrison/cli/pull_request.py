@@ -150,14 +150,15 @@ def open_(run: str, base: str | None, home: str | None, *, again: bool) -> None:
 
 def _check_base(runtime: Runtime, launch: Launch, base: str) -> None:
     """Raise Refused unless the run's remote has a branch of that name."""
+    from garrison.merge.target import fetch_tip
     from garrison.pull_request.access import connect
-    from garrison.pull_request.client import PullRequestClient
+    from garrison.pull_request.client import NETWORK_SECONDS
     from garrison.system.git import Git
 
     git = Git(Path(launch.repo), home=runtime.home)
     _, credentials = connect(git, launch.remote, runtime.home, runtime.environ,
                              read_config(runtime.home).pull_requests())
-    if not PullRequestClient.fetch(git, launch.remote, base, credentials):
+    if not fetch_tip(git, launch.remote, base, NETWORK_SECONDS, credentials):
         raise Refused(f"{launch.remote} has no branch {quote(base)}; name one that exists")
 
 

@@ -386,28 +386,25 @@ class Forge(ABC):
 
         A merge without an answer is looked at again, so MERGED with its commit also follows a lost answer.
         """
-        return self._merge_once(number, head_commit, lambda: self._merge(number, head_commit, method))
-
-    @abstractmethod
-    def _merge(self, number: int, head_commit: str, method: MergeMethod) -> MergeOutcome: ...
+        return self._merge_once(number, head_commit, method, later=False)
 
     def enable_auto_merge(self, number: int, head_commit: str, method: MergeMethod) -> MergeOutcome:
         """Have the forge merge once its rules are met: QUEUED, or MERGED if they are already. Stale as `merge`.
 
         A branch with a merge queue gets it there.
         """
-        return self._merge_once(number, head_commit, lambda: self._merge_later(number, head_commit, method))
+        return self._merge_once(number, head_commit, method, later=True)
 
     @abstractmethod
-    def _merge_later(self, number: int, head_commit: str, method: MergeMethod) -> MergeOutcome: ...
+    def _merge(self, number: int, head_commit: str, method: MergeMethod, *, later: bool) -> MergeOutcome: ...
 
-    def _merge_once(self, number: int, head_commit: str, send: Callable[[], MergeOutcome]) -> MergeOutcome:
+    def _merge_once(self, number: int, head_commit: str, method: MergeMethod, *, later: bool) -> MergeOutcome:
         """Look whether it is merged, else send the merge, and look again if no answer came."""
         with self._session.deadline():
             if (settled := _settled(self.read_pull(number), head_commit)) is not None:
                 return settled
             try:
-                return send()
+                return self._merge(number, head_commit, method, later=later)
             # Refused too: "already merged" is the answer to a merge whose first answer was lost.
             except (ForgeUnreachable, ForgeRefused) as error:
                 try:

@@ -91,7 +91,7 @@ class Gitea(Forge):
         self._session.tell("PUT", f"{self._root}/issues/{number}/labels",
                            {"labels": [there[name].id for name in sorted(wanted)]})
 
-    def _merge(self, number: int, head_commit: str, method: MergeMethod, *, later: bool = False) -> MergeOutcome:
+    def _merge(self, number: int, head_commit: str, method: MergeMethod, *, later: bool) -> MergeOutcome:
         try:
             self._session.tell("POST", f"{self._pulls}/{number}/merge", {
                 "Do": method.value, "head_commit_id": head_commit,
@@ -104,9 +104,6 @@ class Gitea(Forge):
         if after.state is PullState.MERGED:
             return MergeOutcome(ForgeMerge.MERGED, after.merge_commit)
         return MergeOutcome(ForgeMerge.QUEUED if later else ForgeMerge.UNKNOWN)
-
-    def _merge_later(self, number: int, head_commit: str, method: MergeMethod) -> MergeOutcome:
-        return self._merge(number, head_commit, method, later=True)
 
     def cancel_auto_merge(self, number: int) -> None:
         with suppress(ForgeNotFound):

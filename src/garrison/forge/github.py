@@ -257,7 +257,9 @@ class GitHub(Forge):
     def _read(self, number: int) -> PullBody:
         return self._session.get(PullBody, f"{self._pulls}/{number}")
 
-    def _merge(self, number: int, head_commit: str, method: MergeMethod) -> MergeOutcome:
+    def _merge(self, number: int, head_commit: str, method: MergeMethod, *, later: bool) -> MergeOutcome:
+        if later:
+            return self._merge_later(number, head_commit, method)
         done = self._session.write(_Merged, "PUT", f"{self._pulls}/{number}/merge",
                                    {"sha": head_commit, "merge_method": method.value})
         return MergeOutcome(ForgeMerge.MERGED, done.sha) if done.merged else \

@@ -192,7 +192,7 @@ class GitLab(Forge):
     def _set_labels(self, number: int, wanted: Collection[str]) -> None:
         self._edit(number, {"labels": ",".join(sorted(wanted))})
 
-    def _merge(self, number: int, head_commit: str, method: MergeMethod, *, later: bool = False) -> MergeOutcome:
+    def _merge(self, number: int, head_commit: str, method: MergeMethod, *, later: bool) -> MergeOutcome:
         # GitLab 17.11 renamed the longer one to `auto_merge`; a server ignores the name that it does not know.
         done = self._session.write(_MergeRequest, "PUT", f"{self._pulls}/{number}/merge", {
             "sha": head_commit, "should_remove_source_branch": False, "squash": method is MergeMethod.SQUASH,
@@ -200,9 +200,6 @@ class GitLab(Forge):
         if done.state is PullState.MERGED:
             return MergeOutcome(ForgeMerge.MERGED, done.merge_commit)
         return MergeOutcome(ForgeMerge.QUEUED if done.auto_merge else ForgeMerge.UNKNOWN)
-
-    def _merge_later(self, number: int, head_commit: str, method: MergeMethod) -> MergeOutcome:
-        return self._merge(number, head_commit, method, later=True)
 
     def cancel_auto_merge(self, number: int) -> None:
         with self._session.deadline():

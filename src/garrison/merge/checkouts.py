@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Self
 from garrison.system import failpoint
 from garrison.system.git import Git, GitError
 from garrison.system.git.repository import operation_in_progress
+from garrison.system.terminal_text import list_some
 from garrison.values import Value
 
 if TYPE_CHECKING:
@@ -308,9 +309,8 @@ class Checkout:
         return self._in_the_way(sorted(edited & {change.name for change in changes} | set(_NAMED.findall(stderr))))
 
     def _in_the_way(self, files: list[str]) -> Blocked:
-        more = f" and {len(files) - _MAX_NAMED} more" if len(files) > _MAX_NAMED else ""
-        named = ", ".join(files[:_MAX_NAMED]) + more
-        return Blocked(self.path, tuple(files), f"commit, stash or move away {named or 'the changes'} in {self.path}")
+        named = list_some(files, _MAX_NAMED) or "the changes"
+        return Blocked(self.path, tuple(files), f"commit, stash or move away {named} in {self.path}")
 
     # --- an interrupted update --------------------------------------------------------------------------------------
 

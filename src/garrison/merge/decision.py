@@ -30,6 +30,7 @@ import msgspec
 from garrison.backoff import Backoff
 from garrison.merge.verdicts import BROKEN
 from garrison.system.exit_info import ENDING_SIGNALS
+from garrison.system.terminal_text import list_some
 from garrison.values import Value, replace
 
 if TYPE_CHECKING:
@@ -351,7 +352,7 @@ class _Plan:
         found += self._begin((), 1.0, "")
         for run, passes in zip(self.running, self.passes, strict=True):
             if run.lands:
-                found += self._begin(run.entries, passes, f"if {_list(run.entries)} passes")
+                found += self._begin(run.entries, passes, f"if {list_some(run.entries, 3)} passes")
         found += self._land_proven()
         # beliefs that say nothing must not stop the queue
         return found or ([] if self.running else [alone])
@@ -439,11 +440,6 @@ def entropy(probability: float) -> float:
     if not 0 < probability < 1:
         return 0.0
     return -probability * math.log2(probability) - (1 - probability) * math.log2(1 - probability)
-
-
-def _list(names: Collection[str]) -> str:
-    shown = list(names)[:3]
-    return ", ".join(shown) + (f" and {len(names) - len(shown)} more" if len(names) > len(shown) else "")
 
 
 # ---- base check ------------------------------------------------------------------------------------------------------

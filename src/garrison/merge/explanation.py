@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from garrison.ends import UNREADABLE_GUARD, ChangeKind, Effect
 from garrison.merge import records, suspects
 from garrison.merge.records import GateStarted, VerdictGiven
-from garrison.system.terminal_text import spell_name
+from garrison.system.terminal_text import list_some, spell_name
 from garrison.values import Value
 
 if TYPE_CHECKING:
@@ -41,8 +41,7 @@ class GateRunOf(Value):
         whom = f"with {', '.join(self.others)}" if self.others else "alone"
         line = f"{whom} ({self.why}): {self.result}" if self.why else f"{whom}: {self.result}"
         if self.failing:
-            more = f" and {len(self.failing) - MAX_FAILING} more" if len(self.failing) > MAX_FAILING else ""
-            line += f"; failing: {', '.join(self.failing[:MAX_FAILING])}{more}"
+            line += f"; failing: {list_some(self.failing, MAX_FAILING)}"
         return line if self.ratio is None else f"{line}; suspicion ×{self.ratio:.2g}: {suspects.describe(self.ratio)}"
 
 

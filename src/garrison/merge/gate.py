@@ -51,6 +51,7 @@ from garrison.system.command import read_tail
 from garrison.system.environment import child_environment, explain_missing_command
 from garrison.system.exit_info import quote_command
 from garrison.system.stamps import modified_at
+from garrison.system.terminal_text import list_some
 from garrison.values import Value, replace
 
 if TYPE_CHECKING:
@@ -303,9 +304,7 @@ class GateRun(msgspec.Struct):
     def _describe_restored(self) -> str:
         """Return which changes of the branch the gate did not see, '' for none."""
         names = (atomic.read(self.folder / "from_target") or b"").decode().splitlines()
-        more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
-        listed = ", ".join(names[:MAX_NAMED]) + more
-        return f"tested with the target's {listed}, which the branch changes" if names else ""
+        return f"tested with the target's {list_some(names, MAX_NAMED)}, which the branch changes" if names else ""
 
     def _refuse(self, why: str) -> None:
         self.refusal = why

@@ -37,6 +37,7 @@ from garrison.system import failpoint
 from garrison.system.clock import iso
 from garrison.system.environment import child_environment
 from garrison.system.stamps import modified_at
+from garrison.system.terminal_text import list_some
 from garrison.values import Value, replace
 
 if TYPE_CHECKING:
@@ -288,8 +289,7 @@ def rebuild(queue: MergeQueue) -> list[str]:
             failpoint.here("rebuild")
             _write(queue, salvaged, stored, traces)
             failpoint.here("rebuilt")
-    more = f" and {len(unreadable) - _MAX_NAMED} more" if len(unreadable) > _MAX_NAMED else ""
-    notes = [f"could not be read: {', '.join(unreadable[:_MAX_NAMED])}{more}"] if unreadable else []
+    notes = [f"could not be read: {list_some(unreadable, _MAX_NAMED)}"] if unreadable else []
     return [*notes, *salvaged.notes]
 
 

@@ -262,17 +262,17 @@ class Slot:
         """Remove files that only the branch has, from the index too, from which tracked files are put back."""
         if names:
             untrusted.remove_below(self.path, names)
-            self.git.run("rm", "-q", "-f", "--cached", "--sparse", "--ignore-unmatch", "--pathspec-from-file=-",
-                         "--pathspec-file-nul", cwd=self.path, text="".join(f"{name}\0" for name in names),
-                         extra={"GIT_LITERAL_PATHSPECS": "1"})
+            self._run_on(names, "rm", "-q", "-f", "--cached", "--sparse", "--ignore-unmatch")
 
     def _check_out_from(self, target: str, names: list[str]) -> None:
         if names:
             # Without the option git leaves files outside of a sparse checkout's patterns as they are.
-            self.git.run("checkout", "-q", "-f", "--ignore-skip-worktree-bits", target, "--pathspec-from-file=-",
-                         "--pathspec-file-nul",
-                         cwd=self.path, text="".join(f"{name}\0" for name in names),
-                         extra={"GIT_LITERAL_PATHSPECS": "1"})
+            self._run_on(names, "checkout", "-q", "-f", "--ignore-skip-worktree-bits", target)
+
+    def _run_on(self, names: Iterable[str], *arguments: str) -> None:
+        """Run git on files by their exact names, however many they are."""
+        self.git.run(*arguments, "--pathspec-from-file=-", "--pathspec-file-nul", cwd=self.path,
+                     text="".join(f"{name}\0" for name in names), extra={"GIT_LITERAL_PATHSPECS": "1"})
 
     def _forget_compiled(self, changed: Iterable[str]) -> None:
         for name in changed:

@@ -12,9 +12,12 @@ from typing import TYPE_CHECKING, Protocol
 
 from garrison.errors import Refused, UsageError
 from garrison.records.run import REMOTES
+from garrison.system import failpoint
 from garrison.system.git import GitError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from garrison.system.git import Git
 
 LANDING = "GARRISON_LANDING"
@@ -86,18 +89,9 @@ class RemoteTarget:
         """Return its commit, a few seconds old at most, and current after a swap; GitError if the remote fails."""
         asked_at, tip = self._answer
         if time.monotonic() - asked_at > _FRESH_SECONDS:
-            asked_at, tip = time.monotonic(), self._ask()
+            asked_at, tip = time.monotonic(), fetch_tip(self.git, self.remote, self.branch, _NETWORK_SECONDS) or None
             self._answer = (asked_at, tip)
         return tip
-
-    def _ask(self) -> str | None:
-        answer = self.git.run("ls-remote", "--", self.remote, self.ref, timeout=_NETWORK_SECONDS).out.split()
-        if not answer:
-            return None
-        if self.git.rev(self.copy) != answer[0]:
-            self.git.run("fetch", "--quiet", "--no-tags", "--no-recurse-submodules", "--no-write-fetch-head",
-                         self.remote, f"+{self.ref}:{self.copy}", timeout=_NETWORK_SECONDS, durable=True)
-        return self.git.rev(self.copy)
 
     def swap(self, old: str, new: str, message: str, *, hooks: bool = False) -> str:
         """Move it as `Target.swap`. The outcome of an interrupted push is unknown until `tip` is asked."""
@@ -112,6 +106,26 @@ class RemoteTarget:
             self.git.update_ref(self.copy, new, message=message)
             return ""
         return f"{self.remote} did not accept {self.branch} ({GitError(arguments, result.code, result.err)})"
+
+
+def fetch_tip(git: Git, remote: str, branch: str, timeout: float, extra: Mapping[str, str] | None = None) -> str:
+    """Return the tip of a branch on a remote, fetched into garrison's copy; '' if there is none.
+
+    Args:
+        extra: variables of the environment with which git may use the remote.
+    """
+    ref, copy = f"refs/heads/{branch}", f"{REMOTES}/{remote}/{branch}"
+    failpoint.here("forge:ls-remote")
+    answer = git.run("ls-remote", "--", remote, ref, timeout=timeout, extra=extra)
+    # The pattern matches the end of a name: a remote may have refs/pull/refs/heads/main as well.
+    tip = next((line.split()[0] for line in answer.out.splitlines() if line.endswith(f"\t{ref}")), "")
+    if tip and git.rev(copy) != tip:
+        failpoint.here("forge:fetch")
+        git.run("fetch", "--quiet", "--no-tags", "--no-recurse-submodules", "--no-write-fetch-head", remote,
+                f"+{ref}:{copy}", timeout=timeout, durable=True, extra=extra)
+        # Pushed to between the two calls, it is further by now than `ls-remote` said.
+        return git.rev(copy) or tip
+    return tip
 
 
 def split_target(name: str) -> tuple[str | None, str]:

@@ -19,6 +19,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from garrison.system.terminal_text import list_some
 from garrison.values import Value
 
 if TYPE_CHECKING:
@@ -139,8 +140,7 @@ def find_running(state: QueueState, waits: Mapping[str, Waits]) -> list[QueueTur
 
 def describe_wait(node: str, files: Sequence[str]) -> str:
     """Return what an entry waits for, in words: waits for impl_b (CHANGELOG.md)."""
-    more = len(files) - SHOWN_FILES
-    return f"waits for {node} ({', '.join(files[:SHOWN_FILES])}{f' and {more} more' if more > 0 else ''})"
+    return f"waits for {node} ({list_some(files, SHOWN_FILES)})"
 
 
 class TurnClock:

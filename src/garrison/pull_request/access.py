@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from garrison import extras
 from garrison.config import read_config
 from garrison.errors import Refused
-from garrison.merge.target import check_target_name, split_target
+from garrison.merge.target import check_target_name, fetch_tip, split_target
 from garrison.records.names import quote
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def find_base(git: Git, stated: str | None) -> tuple[str, str]:
 
 def check_forge(runtime: Runtime, git: Git, stated: str | None) -> tuple[str, str, str]:
     """Return base, remote and the base's commit, fetched; Refused or ForgeError if no pull request could be opened."""
-    from garrison.pull_request.client import PullRequestClient
+    from garrison.pull_request.client import NETWORK_SECONDS
 
     remote, branch = find_base(git, stated)
     options = read_config(runtime.home).pull_requests()
@@ -102,7 +102,7 @@ def check_forge(runtime: Runtime, git: Git, stated: str | None) -> tuple[str, st
     if not rules.can_push:
         raise Refused(f"the token may not push to {forge.location.path} on {forge.location.host}; give it write "
                       "permission for contents and pull requests (docs/pull-requests.md lists the scopes)")
-    oid = PullRequestClient.fetch(git, remote, branch, credentials)
+    oid = fetch_tip(git, remote, branch, NETWORK_SECONDS, credentials)
     if not oid:
         raise Refused(f"{remote} has no branch {quote(branch)}; push it, or name another with --base {remote}:BRANCH")
     return branch, remote, oid

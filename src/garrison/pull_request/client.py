@@ -29,6 +29,7 @@ from garrison.forge.model import (
     mark_required,
 )
 from garrison.merge.config import read_signer
+from garrison.merge.target import fetch_tip
 from garrison.pull_request.facts import (
     ISSUE,
     CheckResult,
@@ -48,7 +49,6 @@ from garrison.pull_request.texts import (
     put_section,
 )
 from garrison.records.pull_request import NO_AUTO, GivenReview
-from garrison.records.run import REMOTES
 from garrison.system import failpoint
 from garrison.system.git import ABSENT, GitError
 from garrison.system.git.signing import SigningFailed, parse_ident
@@ -133,7 +133,7 @@ class PullRequestClient:
         """Read everything about the pull request.
 
         Args:
-            again: believe no answer that was kept, nor a forge that says that one has not changed.
+            anew: believe no answer that was kept, nor a forge that says that one has not changed.
         """
         if anew or time.monotonic() > self._kept_until:
             self._kept.clear()
@@ -152,8 +152,8 @@ class PullRequestClient:
 
     def _look(self, known: PullRequest) -> Facts:
         launch, git, forge = self.launch, self.git, self.forge
-        head = _repeatedly(lambda: self.fetch(git, launch.remote, launch.onto, self.credentials))
-        base = _repeatedly(lambda: self.fetch(git, launch.remote, launch.base, self.credentials))
+        head = _repeatedly(lambda: self._fetch(launch.onto))
+        base = _repeatedly(lambda: self._fetch(launch.base))
         tip = git.branch_tip(launch.onto) or ""
         relation = relate(git, tip, head, known.head)
         issue_gone = self._issue_gone()  # before the request, since its merge closes the issue
@@ -234,20 +234,8 @@ class PullRequestClient:
                                    is_addressed=True)] if hash_words(text) != taken else []
         return []
 
-    @staticmethod
-    def fetch(git: Git, remote: str, branch: str, credentials: Mapping[str, str]) -> str:
-        """Return the tip of a branch on a remote, fetched into garrison's copy; '' if there is none."""
-        ref, copy, extra = f"refs/heads/{branch}", f"{REMOTES}/{remote}/{branch}", credentials
-        failpoint.here("forge:ls-remote")
-        answer = git.run("ls-remote", "--", remote, ref, timeout=NETWORK_SECONDS, extra=extra)
-        tip = next((line.split()[0] for line in answer.out.splitlines() if line.endswith(f"\t{ref}")), "")
-        if tip and git.rev(copy) != tip:
-            failpoint.here("forge:fetch")
-            git.run("fetch", "--quiet", "--no-tags", "--no-recurse-submodules", "--no-write-fetch-head", remote,
-                         f"+{ref}:{copy}", timeout=NETWORK_SECONDS, durable=True, extra=extra)
-            # Pushed to between the two calls, it is further by now than `ls-remote` said.
-            return git.rev(copy) or tip
-        return tip
+    def _fetch(self, branch: str) -> str:
+        return fetch_tip(self.git, self.launch.remote, branch, NETWORK_SECONDS, self.credentials)
 
     def _merge_facts(self, pull: model.ForgePullRequest, base: str, tip: str) -> MergeFacts:
         merged = pull.merge_commit if pull.state is PullState.MERGED else self._arrived(tip, base)
@@ -418,7 +406,7 @@ class PullRequestClient:
             self.forge.cancel_auto_merge(number)
             self._is_auto = False
             return
-        base = self.fetch(self.git, launch.remote, launch.base, self.credentials)
+        base = self._fetch(launch.base)
         if base != step.lease or self.forge.read_pull(number).base != launch.base:
             raise Stale(step.lease, base)
         # the first method that the repository allows: a merge commit keeps the run's commits

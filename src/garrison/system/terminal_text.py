@@ -12,7 +12,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 _SEQUENCES = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # colours, cursor, modes
@@ -76,6 +76,12 @@ def clean_lines(text: str) -> list[str]:
     while lines and not lines[-1].strip():
         lines.pop()
     return lines
+
+
+def list_some(names: Sequence[str], most: int) -> str:
+    """Return names in a line, and how many more than `most` there are: `a, b and 3 more`."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def shorten(line: str, limit: int) -> str:

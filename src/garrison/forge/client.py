@@ -162,7 +162,7 @@ class IssueBody(Value):
 
 
 class CommentBody(Value):
-    """A comment on a whole; GitLab has notes of its own among them, and such as stand at a line."""
+    """A comment on the whole; GitLab lists its own notes among them, and those on lines."""
 
     id: int
     user: User = User()

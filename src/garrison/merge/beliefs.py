@@ -3,7 +3,7 @@
 An entry has features: its agent, the attempt, how many files it changes, the age of its base, and the folders that it
 touches. None of them is a statement of the agent about its own work. For each value of a feature the model counts how
 many entries were judged and how many of these were rejected. Counts halve every `HALF_LIFE` judgements, and are shrunk
-towards the queue's base rate, as if `SHRINKAGE` entries at that rate had been seen besides. The odds at the base rate
+towards the queue's base rate, as if `SHRINKAGE` entries at that rate had been seen as well. The odds at the base rate
 are multiplied by the ratio of each value (of the folders only by the largest), to the power of a trust between 0 and 1:
 the one with which the predictions of the past would have been best. Before each judgement counts, every trust is scored
 on its prediction; any trust but 0 (the base rate alone) must be ahead by a margin. Thus a history without signal is

@@ -6,7 +6,7 @@ commits that land are signed. No checkout is involved, and the tree that is test
 commit of an entry bears the queue's trailers, except with ff-only, which makes no commit.
 
 The entries of a set are stacked on the tip in their order, and tested as they are there. What lands
-gets commits of its own, with the same trees, whose trailers say which entries landed together and that the last one's
+gets its own commits, with the same trees, whose trailers say which entries landed together and that the last one's
 tree was tested. Several land under one merge of that tree, whose second parent is the last of them: so each commit on
 the target's first-parent line was tested, and each entry can still be reverted by its own.
 

@@ -334,7 +334,7 @@ class Checkout:
         return self._blob(change.name) == change.blob or self._is_torn(change)
 
     def _is_torn(self, change: ChangedPath) -> bool:
-        """Return whether a file holds only the beginning of its new content: git was killed, or the disk was full.
+        """Return whether a file has only the beginning of its new content: git was killed, or the disk was full.
 
         Overwriting such a file loses nothing.
         """

@@ -136,7 +136,7 @@ class QueueConfig(Value):
 
 
 def read_signer(data: Mapping[str, object]) -> Signer | None:
-    """Return a signer as a launch holds it; None for none."""
+    """Return a signer as a launch has it; None for none."""
     return from_data(Signer, data) if data else None
 
 

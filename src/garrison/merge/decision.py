@@ -14,7 +14,7 @@ the bits that it tells, given the runs in progress, plus the chance that it land
 cut a segment of a chain, begin a chain with entries of the pool, or extend a chain under test, whose success is then
 taken for granted. So one gate bisects, and k gates search in k groups at a time. A set lands only by its own green run
 on the tip. An entry is rejected only by its own red run that repeats another one (`convicts`), or, if the gate is
-known to be steady, if it is the only suspect left of its own one and another.
+known to be steady, if it is the only suspect left of its own run and another one.
 
 Below that: when the bare target is tested, when an entry at which git fails is set aside, what the journal's runs tell
 of the present tip, and the bounds of sets and gates.

@@ -100,7 +100,7 @@ class MergeEntry(Record):
     """Target's tip that the candidate was built on."""
     tree: str = ""
     commit: str = ""
-    """Candidate commit; once landed, the commit on the target that holds it."""
+    """Candidate commit; once landed, the commit on the target that has it."""
     verdict: str = ""
     """Last verdict on the candidate: `green`, or the class of failure that is still to be judged."""
     code: int | None = None
@@ -233,10 +233,6 @@ def rank_entries(entries: Iterable[MergeEntry], positions: Mapping[str, int]) ->
     """Sort entries by rank; `positions` holds how many were enqueued before each."""
     return sorted(entries, key=lambda entry: (positions[entry.id] - PLACES * _clamp(entry.priority),
                                               positions[entry.id]))
-
-
-def max_overtakes(priority: int) -> int:
-    return max(0, PLACES * (PRIORITIES[-1] - _clamp(priority)) - 1)
 
 
 def order_by_dependencies(entries: Sequence[MergeEntry], needs: Mapping[str, Collection[str]]) -> list[MergeEntry]:

@@ -207,6 +207,9 @@ class GateRun(msgspec.Struct):
     def setup_log(self) -> Path:
         return self.log.with_suffix(".setup.log")
 
+    def _log_of(self, stage: str) -> Path:
+        return self.setup_log if stage == "setup" else self.log
+
     # --- starting ---------------------------------------------------------------------------------------------------
 
     def start(self, commit: str, tree: str) -> None:
@@ -486,7 +489,7 @@ class GateRun(msgspec.Struct):
             return None
         if self._watch is None or self._watch.root != self.child.id:
             self._watch = JobWatch(self.child.id, self.marker, self.hang_timeout, limit=self._limit(stage),
-                                   logs=[self.setup_log if stage == "setup" else self.log])
+                                   logs=[self._log_of(stage)])
         hang = self._watch.inspect(now)
         self._note_time(now, self._watch.is_stopped)
         return hang
@@ -511,7 +514,7 @@ class GateRun(msgspec.Struct):
     def _end_hung(self, stage: str, hang: Hang) -> GateVerdict:
         """End a stage that hangs. It says nothing about the tree: it is repeated, as one that a signal ended."""
         self.abandon()
-        log = self.setup_log if stage == "setup" else self.log
+        log = self._log_of(stage)
         what, command = ("set-up", self.config.setup) if stage == "setup" else ("gate", self.config.gate)
         reason = f"the {what} {quote_command(command or '')} hung and was ended: {hang.why}"
         return GateVerdict("lost", UNKNOWN, reason, read_tail(log, TAIL_LINES), log, hang.why, was_stopped=True)
@@ -530,7 +533,7 @@ class GateRun(msgspec.Struct):
         is_disk_full = end.code != 0 and machine.is_full(self.slot.path)
         if is_disk_full:
             self.slot.empty()  # it may have filled the disk itself, and without room nothing can be recorded
-        log = self.setup_log if stage == "setup" else self.log
+        log = self._log_of(stage)
         held_back = explain_missing_command(self.held_back, log, end)  # before the tail: it adds to the log
         tail = read_tail(log, TAIL_LINES)
         is_disk_full |= machine.reports_no_space(tail)
@@ -548,10 +551,10 @@ class GateRun(msgspec.Struct):
         altered = f"it left {self.altered}, so its worktree is made again" if self.altered else ""
         restored = self._describe_restored()
         code = UNKNOWN if end.code is None else end.code
-        note = "; ".join(filter(None, [hint.lstrip("; "), lost_time, restored, altered]))
-        return GateVerdict(result, code, "; ".join(filter(None, [reason + hint, lost_time, restored, altered])), tail,
-                           log,
-                           note, bool(lost_time), refused_hosts=tuple(host.place for host in self.refused_hosts))
+        more = list(filter(None, (lost_time, restored, altered)))
+        note = "; ".join(filter(None, [hint.lstrip("; "), *more]))
+        return GateVerdict(result, code, "; ".join(filter(None, [reason + hint, *more])), tail, log, note,
+                           bool(lost_time), refused_hosts=tuple(host.place for host in self.refused_hosts))
 
     @property
     def refused_hosts(self) -> list[RefusedHost]:

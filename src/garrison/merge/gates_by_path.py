@@ -7,9 +7,9 @@
     needs = ["schema"]                      # it runs as well whenever `schema` runs
 
 Theory of operation. A tree that would land differs from the target in some files. Each file is one that some rules
-match, or one that needs the whole gate: where no rule matches it, or it is garrison.toml, which holds the rules. If no
+match, or one that needs the whole gate: where no rule matches it, or it is garrison.toml, which has the rules. If no
 file needs the whole gate, the rules that match run, with those that declare that they depend on them, and theirs. Each
-such set of gates is one command with a verdict key of its own, so that its verdict never counts for the whole gate; the
+such set of gates is one command with its own verdict key, so that its verdict never counts for the whole gate; the
 whole gate, which tests everything, counts for each set.
 
 The rules are those of the target's commit that the tree was built on, never of the branch. What rules cannot know, that
@@ -90,7 +90,7 @@ class GateRules(Value):
         lines = [rule.command for rule in self.rules if rule.name in names]
         if len(lines) != len(names):
             return None
-        # Each in a shell of its own, for the next begins at the top again; a comment must not swallow the bracket.
+        # Each in its own shell, for the next begins at the top again; a comment must not swallow the bracket.
         return lines[0] if len(lines) == 1 else " && ".join(f"({line}\n)" if "#" in line else f"({line})"
                                                             for line in lines)
 

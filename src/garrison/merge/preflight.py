@@ -249,7 +249,7 @@ def _refuse_foreign_imports(gate: str, queue: MergeQueue, slot: Slot, environmen
         for name, path in foreign_imports(python, roots, slot.path, environment):
             raise ForeignImports(
                 f"the gate's Python ({python}) imports {name} from {path}, in a checkout of the target repository: "
-                "the gate would test that instead of the merged tree. Give the slot an environment of its own: --setup "
+                "the gate would test that instead of the merged tree. Give the slot its own environment: --setup "
                 "'python3 -m venv .venv && .venv/bin/pip install -e . pytest' with --gate '.venv/bin/python -m pytest',"
                 " or pass --allow-foreign-imports")
 

@@ -49,7 +49,7 @@ PINS = "refs/garrison/mq"
 LOCK_TIMEOUT = 10.0
 """Seconds to wait for `queue.lock`, which is held for milliseconds; a processor that is stopped longer is killed."""
 WANTED_SECONDS = 5.0
-"""Seconds for which the wish of another home's processor holds; it repeats that each second."""
+"""Seconds for which the wish of another home's processor counts; it repeats that each second."""
 STARTED = ("candidate", "testing", "landing_blocked")
 """Statuses of an entry with a candidate; if its options change, the candidate is built again."""
 FAILPOINTS = ("enq_pinned", "enq_written", "enq")

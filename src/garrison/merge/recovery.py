@@ -371,7 +371,7 @@ def _landed_traces(queue: MergeQueue, tip: str) -> Iterator[Trace]:
     parts = log.split("\0")
     for commit, parents, at, subject, names, named in zip(*(parts[start::6] for start in range(6)), strict=False):
         branch = named.strip() or earlier.branch_of_merge(subject)
-        if "," not in names:  # else the merge of a batch, whose entries have commits of their own
+        if "," not in names:  # else the merge of a batch, whose entries have their own commits
             yield Trace(names.strip(), (parents.split()[1:] or [commit])[0], iso(float(at)), branch, commit)
 
 

@@ -73,7 +73,7 @@ class Slot:
         self._memory_path = path.with_name(path.name + ".json")
         self._made_path = path.with_name(path.name + ".made.json")
         self.sandbox = sandbox_folder(path)
-        """Folder of what its processes have of their own."""
+        """Folder of its processes' private files."""
         self.memory = _read_memory(self._memory_path)
         self._altered: str | None = None
         self._tracked: frozenset[str] | None = None
@@ -112,7 +112,7 @@ class Slot:
                 self._make_again()
             self._check_out(commit, keep)
         except (GitError, OSError):
-            # Damaged by a gate or a crash, or of a repository that was created again: it holds no work.
+            # Damaged by a gate or a crash, or of a repository that was created again: no work is in it.
             self._make_again()
             try:
                 self._check_out(commit, keep)

@@ -168,7 +168,7 @@ def _read_attributes(git: Git, target: str, names: Sequence[str]) -> dict[str, s
 
 @contextmanager
 def _open_index(git: Git) -> Iterator[Mapping[str, str]]:
-    """Yield the environment variables of its own index."""
+    """Yield the environment variables that give git another index."""
     with git.open_scratch() as folder:
         yield {"GIT_INDEX_FILE": str(Path(folder) / "index")}
 

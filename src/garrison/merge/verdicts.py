@@ -246,7 +246,7 @@ class VerdictCache(msgspec.Struct):
                             self._count - self._flaky_at < _FLAKY_WINDOW)
 
     def saved(self) -> SavedVerdicts:
-        """Return it as a snapshot holds it, without old verdicts."""
+        """Return it as a snapshot has it, without old verdicts."""
         reds = sorted(((key, tree, runs) for key, trees in self.red.items() for tree, runs in trees.items()),
                       key=lambda each: each[2][-1].seq)
         *others, last = self.bases.values() or [None]

@@ -434,7 +434,7 @@ class PullRequestClient:
             raise GitError(arguments[:1], REJECTED if is_answered else UNANSWERED, answer.err)
 
     def take_in(self, head: str) -> None:
-        """Move the run's branch to people's commits, merged with those that it has besides."""
+        """Move the run's branch to people's commits, merged with its own."""
         git, ref, tip = self.git, f"refs/heads/{self.launch.onto}", self.git.branch_tip(self.launch.onto)
         new = head
         if tip is not None and not git.is_ancestor(tip, head):

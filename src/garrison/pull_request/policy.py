@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 MAX_FEEDBACK, MAX_WORDS = 100, 60_000
 """Checks and comments passed to one attempt, and characters of their text; the next one gets the rest."""
 MAX_SHOWN, MAX_SAID = 10, 2000
-"""Comments that ask for nothing and are shown besides, the latest, and characters of each."""
+"""Latest comments that ask for nothing and are shown as well, and characters of each."""
 MAX_REMARK = 300
 """Characters of a comment that a record has."""
 NEWS_SECONDS = 60.0

@@ -1,7 +1,7 @@
 """Wake file of a run with a pull request: its change makes the run's guardian look at the forge at once.
 
 A wake says nothing about what is there, so that a wrong or repeated one costs a look and nothing else. What the user
-wishes in addition to stands in its own file, for this guardian and each later one.
+wants of the request is in another file, for this guardian and each later one.
 """
 
 from __future__ import annotations

@@ -263,8 +263,7 @@ class ForgeWorker:
             return ForgeJobResult(step=step)
         except errors.Unauthorized as error:
             if self._client is not None:  # the next look finds the token again: a credential helper may have another
-                self._spent = self._requests()
-                self._client = None
+                self.reopen()
             return ForgeJobResult(step=step, problem=str(error))
         except (errors.ForgeError, GarrisonError) as error:
             if isinstance(error, GitError) and _is_unanswered(error, step):

@@ -347,7 +347,7 @@ def test_the_verdict_of_a_gate_that_leaves_processes_wakes_the_processor(tmp_pat
     world.add("one")
     processor = world.processor()
     await_gate(processor)
-    assert {folder.name for folder in processor.gate_folders} == {"gate"}
+    assert {folder.name for folder in processor.gates.folders} == {"gate"}
     (tmp_path / "go").touch()
     began = time.monotonic()
     while isinstance(done := processor.step(), Wait):

@@ -194,9 +194,9 @@ class ForgeSession:
     """The requests of one client. One thread uses it at a time."""
 
     def __init__(self, connections: Connections, token: Token, cache: EtagCache | None = None, *,
-                 size: str = "per_page", deadline: float = DEADLINE, clock: Callable[[], float] = time.time) -> None:
+                 size: str = "per_page", clock: Callable[[], float] = time.time) -> None:
         """Prepare; `size` is the parameter that sets the page size on this forge."""
-        self._connections, self._cache, self._clock, self._length = connections, cache, clock, deadline
+        self._connections, self._cache, self._clock = connections, cache, clock
         self._secret, self._size = token.reveal(), size
         self._end: float | None = None
         self.requests = RequestCount()
@@ -208,7 +208,7 @@ class ForgeSession:
         """Bound all requests within the block together; within another such block, by that one's end."""
         outer = self._end
         if outer is None:
-            self._end = time.monotonic() + self._length
+            self._end = time.monotonic() + DEADLINE
         try:
             yield
         finally:
@@ -282,9 +282,9 @@ class ForgeSession:
         raise self._failure(request, answer)
 
     def _exchange(self, request: ForgeRequest) -> Response:
-        left = self._length if self._end is None else self._end - time.monotonic()
+        left = DEADLINE if self._end is None else self._end - time.monotonic()
         if left <= 0:
-            raise ForgeUnreachable(f"{request.method} {request.path}: the forge took longer than {self._length:g} s")
+            raise ForgeUnreachable(f"{request.method} {request.path}: the forge took longer than {DEADLINE:g} s")
         failpoint.here(f"forge:{request.method}")
         self.requests.sent += 1
         try:

@@ -154,7 +154,7 @@ class CandidateBuilder:
             return StepResult("built again", chosen[0].id)
         self._keep(chain)
         # Pinned before a record names its commits: the journal must not point to what gc may remove.
-        self.pin_candidate(chain, len(chosen))
+        self.pin_candidate(chain)
         failpoint.here("pinned")
         joining = [index for index, entry in enumerate(chosen, 1) if entry.status == "queued"]
         if joining:
@@ -308,10 +308,10 @@ class CandidateBuilder:
         self._checked, self._dropped = not damaged, self._dropped | damaged
         return is_new
 
-    def pin_candidate(self, chain: CandidateChain, count: int) -> str:
-        """Pin the chain, and return the commit to test of its first `count` entries."""
+    def pin_candidate(self, chain: CandidateChain) -> str:
+        """Pin the chain, and return the commit to test."""
         self._pin(chain.entries[-1], chain.commits[-1])
-        return chain.commits[count]
+        return chain.commits[-1]
 
     def pin_landing(self, chain: CandidateChain, count: int) -> LandingCommits:
         """Pin and return the commits with which the chain's first `count` entries land as a batch, signed if the user

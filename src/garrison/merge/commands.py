@@ -133,12 +133,12 @@ def pause(queue: MergeQueue, reason: str = "") -> Pause:
         return queue.state.pause
 
 
-def resume(queue: MergeQueue, reason: str = "resumed by a person") -> Pause | None:
+def resume(queue: MergeQueue) -> Pause | None:
     """Resume the queue, and return the pause that ended; None if there was none."""
     with queue.locked() as state:
         pause = state.pause
         if pause:
-            queue.append(QueueResumed(reason), sync=True)
+            queue.append(QueueResumed("resumed by a person"), sync=True)
         return pause
 
 

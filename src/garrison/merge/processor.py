@@ -123,11 +123,6 @@ class MergeProcessor:
         """Return the fencing token of this hold of the lock, 0 before `acquire`."""
         return self.writer.epoch
 
-    @property
-    def gate_folders(self) -> list[Path]:
-        """Return the folders in which the running gates will write their verdicts."""
-        return self.gates.folders
-
     def outcomes_since(self, seq: int) -> list[EntryFact]:
         """Return the outcomes of journal records after number `seq`; every call returns the same."""
         return [outcome for outcome in self.queue.state.outcomes if outcome.seq > seq]
@@ -577,7 +572,7 @@ class MergeProcessor:
         if (passed := self.gates.find_passed(state, entries, tip, tree)) is not None:
             self._reuse_verdict(chain, passed)
             return StepResult("verdict", entries[0].id)
-        commit = self.builder.pin_candidate(chain, len(chain.entries))  # a chain in memory may have lost its objects
+        commit = self.builder.pin_candidate(chain)  # a chain in memory may have lost its objects
         gate = self.gates.choose(state, entries, tip, tree)
         return self.gates.start(entries, commit, tree, "entry", gate, base=tip, why=start.why)
 

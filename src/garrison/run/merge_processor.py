@@ -176,7 +176,7 @@ class QueueWorker:
 
     def watch(self, event_loop: EventLoop) -> None:
         """Wake when the queue's journal or a gate's verdict changes."""
-        for folder in (*self.merge.gate_folders, self.queue.path.parent):
+        for folder in (*self.merge.gates.folders, self.queue.path.parent):
             if folder.is_dir():
                 event_loop.watch_directory(folder)
 

@@ -232,6 +232,7 @@ class GitHub(Forge):
     pull_body = PullBody
 
     def _address(self) -> str:
+        # Hosts of ghe.com have their API at api.NAME.ghe.com, as github.com has.
         return f"https://api.{self.location.host}" if self._is_cloud() else super()._address()
 
     def _is_cloud(self) -> bool:
@@ -379,6 +380,7 @@ class GitHub(Forge):
         return self._ask(query, **asked).repository.pull_request
 
     def _ask(self, query: str, **variables: str | int | None) -> _Data:
+        # On an Enterprise Server it is not below the /api/v3 of REST.
         path = "/graphql" if self._is_cloud() else f"{self.location.scheme}://{self.location.host}/api/graphql"
         answer = self._session.write(_GraphAnswer, "POST", path, {"query": query, "variables": variables})
         if answer.errors:

@@ -179,6 +179,7 @@ class GitLab(Forge):
 
     def can_write(self, login: str) -> bool:
         members = self._session.get_pages(_Member, f"{self._root}/members/all", {"query": login}, pages=2)
+        # `query` matches parts of names and addresses as well.
         return any(each.username == login and each.access_level >= _DEVELOPER for each in members)
 
     def _from_branch(self, head: str) -> Query:

@@ -7,6 +7,7 @@ from test_merge_snapshot import RECORDS, replay
 
 from garrison.merge.entry import FINAL, MergeEntry, entry_id
 from garrison.merge.recovery import Trace, Traces, salvage
+from garrison.values import replace
 
 AT = "2026-01-03T00:00:00.000000Z"
 NO_TRACES = Traces("/q", "/r", "main")
@@ -17,23 +18,30 @@ def trace(node, attempt, oid, run="", **more):
     return Trace(entry_id("/q", run, node, attempt, oid), oid, AT, **more)
 
 
-@pytest.mark.parametrize("gone", range(len(RECORDS)))
-def test_whichever_record_is_gone_the_others_count(gone):
-    found = salvage([record for at, record in enumerate(RECORDS) if at != gone], NO_TRACES)
-    lost = RECORDS[gone].data["entry"] if RECORDS[gone].kind == "enq" else ""
-    assert set(LAST.entries) - set(found.state.entries) <= {lost}
-    assert {entry.status for entry in found.state.unfinished()} <= {"queued", "held"}
-    assert found.state.gates == {}
-    assert found.state.landing is None
-    for entry in found.state.entries.values():  # no entry ends otherwise than it did
-        assert entry.status == LAST.entries[entry.id].status or entry.status not in FINAL, entry
-    assert (found.state.config is None) == (gone == 0)
+def test_whichever_record_is_gone_the_others_count():
+    for gone, record in enumerate(RECORDS):
+        found = salvage([*RECORDS[:gone], *RECORDS[gone + 1:]], NO_TRACES)
+        lost = record.data["entry"] if record.kind == "enq" else ""
+        assert set(LAST.entries) - set(found.state.entries) <= {lost}
+        assert {entry.status for entry in found.state.unfinished()} <= {"queued", "held"}, gone
+        assert found.state.gates == {}
+        assert found.state.landing is None
+        for entry in found.state.entries.values():  # no entry ends otherwise than it did
+            assert entry.status == LAST.entries[entry.id].status or entry.status not in FINAL, (gone, entry)
+        assert (found.state.config is None) == (gone == 0)
 
 
-@pytest.mark.parametrize("first", [10, 20, 30, 40])
-def test_the_end_of_a_journal_alone_is_read(first):
-    found = salvage(RECORDS[first:], NO_TRACES)
-    assert set(found.state.entries) == {record.data["entry"] for record in RECORDS[first:] if record.kind == "enq"}
+def test_what_a_landing_united_stays_with_its_entry_where_the_record_of_another_is_gone():
+    records = [replace(each, data={**each.data, "united": [["b.md"], ["d.md"]]}) if each.kind == "landing" and
+               "d2" in each.data["entries"] else each for each in RECORDS if each.data.get("entry") != "b1"
+               or each.kind != "enq"]
+    assert salvage(records, NO_TRACES).state.entries["d2"].united == ("d.md",)
+
+
+def test_the_end_of_a_journal_alone_is_read():
+    for first in (10, 20, 30, 40):
+        found = salvage(RECORDS[first:], NO_TRACES)
+        assert set(found.state.entries) == {record.data["entry"] for record in RECORDS[first:] if record.kind == "enq"}
 
 
 def test_a_pinned_entry_of_this_queue_is_enqueued_again():

@@ -18,7 +18,7 @@ import json
 import os
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from garrison.ends import Effect, LandingNote, with_effect
 from garrison.errors import GarrisonError, RecordCorrupt, RecordError, Refused
@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 
     from garrison.merge.queue import MergeQueue
     from garrison.records.journal import Entry as Stored
+
+T = TypeVar("T")
 
 FAILPOINTS = ("rebuild", "rebuild_kept", "rebuilt")
 """Points of a rebuild at which the tests kill it (see `system.failpoint`)."""
@@ -447,13 +449,13 @@ def _without_unknown(record: QueueRecord, state: QueueState) -> QueueRecord:
         return record
     positions = [index for index, name in enumerate(record.entries) if name in state.entries]
 
-    def keep(values: tuple[str, ...]) -> tuple[str, ...]:
+    def keep(values: tuple[T, ...]) -> tuple[T, ...]:
         return tuple(values[index] for index in positions) if values else ()
 
     if isinstance(record, StatusChanged):
         record = replace(record, trees=keep(record.trees), commits=keep(record.commits))
     elif isinstance(record, LandingStarted):
-        record = replace(record, commits=keep(record.commits))
+        record = replace(record, commits=keep(record.commits), united=keep(record.united))
     return replace(record, entries=keep(record.entries))
 
 

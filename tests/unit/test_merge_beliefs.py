@@ -7,17 +7,15 @@ import random
 
 import pytest
 
-from garrison.merge import beliefs
 from garrison.merge.beliefs import (
     HALF_LIFE,
-    LEAST,
     MAX_RATIO,
-    MOST,
     BeliefModel,
     Features,
     flake_rate,
     folders_of,
 )
+from garrison.merge.decision import LEAST_BAD, MOST_BAD
 from garrison.records.record import from_data
 from garrison.values import asdict
 
@@ -80,8 +78,7 @@ def test_its_probabilities_mean_what_they_say() -> None:
             assert abs(said - was) < 0.1, (said, was, len(pairs))
 
 
-def test_it_forgets_and_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(beliefs, "MAX_COUNTS", 50)
+def test_it_forgets_and_bounds() -> None:
     model = BeliefModel()
     for _ in range(100):
         model.learn(Features("one"), bad=True)
@@ -90,10 +87,11 @@ def test_it_forgets_and_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
         model.learn(Features("two"), bad=False)
     assert high > 0.8
     assert model.base < 0.2
-    assert LEAST <= model.estimate(Features("two")).probability <= model.estimate(Features("one")).probability <= MOST
+    one, two = (model.estimate(Features(name)).probability for name in ("one", "two"))
+    assert LEAST_BAD <= two <= one <= MOST_BAD
     assert all(1 / MAX_RATIO <= factor.ratio <= MAX_RATIO for factor in model.estimate(Features("one")).factors)
     for number in range(2 * 50):
-        model.learn(Features("one", folders=(f"f{number}",)), bad=False)
+        model.learn(Features("one", folders=(f"f{number}",)), bad=False, max_counts=50)
     assert len(model.counts) <= 50
 
 

@@ -7,9 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from garrison.merge import state as queue_state
-from garrison.merge import verdicts
-from garrison.merge.state import QueueState
+from garrison.merge.state import QueueState, snapshot
 from garrison.records.journal import Entry as Stored
 from garrison.values import fields_of, replace
 
@@ -65,8 +63,8 @@ def replay(records, state=None):
     return state
 
 
-def compacted(state):
-    data = json.loads(json.dumps(queue_state.snapshot(state).state))
+def compacted(state, **kept):
+    data = json.loads(json.dumps(snapshot(state, **kept).state))
     return replay([Stored(state.seq, state.epoch, "t", "2027-01-01T00:00:00.000000Z", "snapshot", data)])
 
 
@@ -74,13 +72,13 @@ def comparable(state):
     return {name: value for name, value in fields_of(state).items() if name != "snapshot_seq"}
 
 
-@pytest.mark.parametrize("cut", range(len(RECORDS) + 1))
-def test_a_snapshot_at_any_record_restores_the_state_and_goes_on_alike(cut):
-    state = replay(RECORDS[:cut])
-    again = compacted(state)
-    assert comparable(again) == comparable(state)
-    assert again.snapshot_seq == cut
-    assert comparable(replay(RECORDS[cut:], again)) == comparable(replay(RECORDS))
+def test_a_snapshot_at_any_record_restores_the_state_and_goes_on_alike():
+    for cut in range(len(RECORDS) + 1):
+        state = replay(RECORDS[:cut])
+        again = compacted(state)
+        assert comparable(again) == comparable(state), cut
+        assert again.snapshot_seq == cut
+        assert comparable(replay(RECORDS[cut:], again)) == comparable(replay(RECORDS)), cut
 
 
 @pytest.mark.parametrize("line", (Path(__file__).parent / "merge_snapshots_0_1.jsonl").read_text().splitlines())
@@ -112,13 +110,11 @@ def as_of_0_1(entry):
     return replace(entry, together=(), code=None, note="", review="")
 
 
-def test_old_entries_are_forgotten_but_not_those_that_others_wait_for(monkeypatch):
-    monkeypatch.setattr(queue_state, "KEPT_ENTRIES", 2)
-    monkeypatch.setattr(verdicts, "KEPT_VERDICTS", 3)
+def test_old_entries_are_forgotten_but_not_those_that_others_wait_for():
     more = [enq("g1"), ("cancel", {"entry": "g1", "reason": "no"}), enq("h1", depends_on=["c1"])]
     state = replay([*RECORDS, *(Stored(100 + at, 9, "t", "2026-01-02T00:00:00.000000Z", *one)
                               for at, one in enumerate(more))])
-    again = compacted(state)
+    again = compacted(state, kept_entries=2, kept_verdicts=3)
     assert list(again.entries) == ["c1", "f1", "g1", "h1"]
     assert [again.positions[name] for name in again.entries] == [2, 6, 7, 8]
     assert [entry.id for entry in again.unmet_dependencies(again.entries["h1"])] == ["c1"]
@@ -127,11 +123,11 @@ def test_old_entries_are_forgotten_but_not_those_that_others_wait_for(monkeypatc
     assert again.enqueued == 9
 
 
-def test_the_order_of_waiting_entries_stays_when_others_are_forgotten(monkeypatch):
-    monkeypatch.setattr(queue_state, "KEPT_ENTRIES", 0)
+def test_the_order_of_waiting_entries_stays_when_others_are_forgotten():
     story = [enq("x1")]
     for number in range(30):
         story += [enq(f"a{number}"), ("cancel", {"entry": f"a{number}", "reason": "no"})]
     story.append(enq("y1", priority=3))
     state = replay([Stored(at, 1, "t", "2026-01-02T00:00:00.000000Z", *one) for at, one in enumerate(story, 1)])
-    assert [entry.id for entry in state.ranked()] == [entry.id for entry in compacted(state).ranked()] == ["x1", "y1"]
+    again = compacted(state, kept_entries=0)
+    assert [entry.id for entry in state.ranked()] == [entry.id for entry in again.ranked()] == ["x1", "y1"]

@@ -6,7 +6,7 @@ from garrison.ends import End
 from garrison.merge import verdicts
 from garrison.merge.config import QueueConfig, explain_gate_mismatch
 from garrison.merge.entry import EntryFact, MergeEntry, to_signal
-from garrison.merge.preflight import command_words
+from garrison.merge.gate_files import command_words
 
 
 @pytest.mark.parametrize(("code", "timed_out", "tail", "stage", "result"), [
@@ -54,7 +54,8 @@ def test_a_busy_queue_refuses_another_gate(old, new, unfinished, processor, refu
 
 @pytest.mark.parametrize(("gate", "words"), [
     ("pytest -q", ["pytest"]), ("cd a && FOO=1 python -m x; make | tee log", ["cd", "python", "make", "tee"]),
-    ("env A=1 exec pytest", ["pytest"]), ("echo 'a && b'", ["echo"]), ("broken 'quote", []), ("a\nb", ["a", "b"])])
+    ("env A=1 exec pytest", ["pytest"]), ("echo 'a && b'", ["echo"]), ("broken 'quote", ["broken"]),
+    ("a\nb", ["a", "b"])])
 def test_command_words_of_a_gate(gate, words):
     assert command_words(gate) == words
 

@@ -155,7 +155,7 @@ class BeliefModel(msgspec.Struct):
         factors = self._factors(features)
         return Estimate(self._predict(factors, self.trust), self.base, self.trust, tuple(factors))
 
-    def learn(self, features: Features, *, bad: bool) -> None:
+    def learn(self, features: Features, *, bad: bool, max_counts: int = MAX_COUNTS) -> None:
         """Count one more judged entry, after every trust was scored on it."""
         factors = self._factors(features)
         decay = 0.5 ** (1 / HALF_LIFE)
@@ -167,9 +167,9 @@ class BeliefModel(msgspec.Struct):
                  *(f"{_FOLDER}: {name}" for name in features.folders)]
         for name in names:
             self.counts[name] = self.counts.get(name, Count()).after(self.judged, bad=bad)
-        if len(self.counts) > MAX_COUNTS:
+        if len(self.counts) > max_counts:
             least = sorted(self.counts, key=lambda name: self._count(name).total)
-            for name in least[:len(self.counts) - MAX_COUNTS]:
+            for name in least[:len(self.counts) - max_counts]:
                 del self.counts[name]
 
     def _count(self, name: str) -> Count:

@@ -476,14 +476,14 @@ def check_base(tree: str, results: Collection[str], evidence: TreeEvidence) -> A
     return "test"
 
 
-def choose_retry(result: str, pauses: int) -> float:
+def choose_retry(result: str, pauses: int, retry: Backoff = RETRY) -> float:
     """Return after how many seconds a paused queue tries again by itself; 0: only the user or a new target helps.
 
     Args:
         result: of the bare target.
         pauses: how often in a row the queue has paused for such a result before.
     """
-    return RETRY.delay(pauses + 1) if result in _TRANSIENT else 0.0
+    return retry.delay(pauses + 1) if result in _TRANSIENT else 0.0
 
 
 # ---- setback ---------------------------------------------------------------------------------------------------------

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
     from pathlib import Path
 
+    from garrison.backoff import Backoff
     from garrison.merge.decision import FinishedRun, QueueDecision, SetStart
     from garrison.merge.entry import EntryFact, MergeEntry
     from garrison.merge.gates_by_path import ChosenGate
@@ -91,9 +92,10 @@ class MergeProcessor:
 
     def __init__(self, queue: MergeQueue, *, trees: Path, environment: Mapping[str, str],
                  held_back: Sequence[str] = (), max_batch: int = decision.MAX_BATCH, turn: float = turns.TURN,
-                 short_gate: float = decision.SHORT_GATE, snapshot_every: int = SNAPSHOT_EVERY) -> None:
+                 short_gate: float = decision.SHORT_GATE, snapshot_every: int = SNAPSHOT_EVERY,
+                 retry: Backoff = decision.RETRY) -> None:
         self.queue, self.git, self.clock, self.max_batch = queue, queue.git, queue.clock, max_batch
-        self.short_gate, self.snapshot_every = short_gate, snapshot_every
+        self.short_gate, self.snapshot_every, self.retry = short_gate, snapshot_every, retry
         self.writer = QueueWriter(queue)
         self.builder, self.lander = CandidateBuilder(self.writer, turn), Lander(self.writer)
         touched = TouchedFiles(self.git)
@@ -633,7 +635,7 @@ class MergeProcessor:
         self.writer.append(records.QueuePaused(
             names, reason, f"on the bare {self.queue.target} {first}{since}{line_end}{rest}", tip,
             base.log if base else "",
-            decision.choose_retry(base.result if base else "", state.retried_pauses)), sync=True)
+            decision.choose_retry(base.result if base else "", state.retried_pauses, self.retry)), sync=True)
         return StepResult("paused", names[0] if names else "")
 
 

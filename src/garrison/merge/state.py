@@ -26,7 +26,7 @@ from garrison.merge.entry import (
     order_by_dependencies,
     rank_entries,
 )
-from garrison.merge.verdicts import SavedVerdicts, SetRun, VerdictCache
+from garrison.merge.verdicts import KEPT_VERDICTS, SavedVerdicts, SetRun, VerdictCache
 from garrison.records.record import Record, from_data
 from garrison.system.clock import from_iso, iso
 from garrison.values import Value, asdict, fields_of, replace
@@ -645,15 +645,17 @@ class SavedState(Value):
     partial_landings: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
 
-def snapshot(state: QueueState) -> records.SnapshotTaken:
+def snapshot(state: QueueState, *, kept_entries: int = KEPT_ENTRIES, kept_verdicts: int = KEPT_VERDICTS,
+             ) -> records.SnapshotTaken:
     """Return the state as a record with which a new journal can start."""
-    entries = _entries_to_keep(state)
+    entries = _entries_to_keep(state, kept_entries)
     names = {entry.id for entry in entries}
     return records.SnapshotTaken(asdict(SavedState(
         state.holder, state.updated_at, state.tip, state.enqueued, state.base, state.landing, state.pause, state.config,
         entries, [state.positions[entry.id] for entry in entries], list(state.gates.values()), state.stale_checkouts,
         [_save_outcome(state, outcome) for outcome in state.outcomes if outcome.entry.id in names],
-        state.verdicts.saved(), list(state.turns.values()), state.hindrance, state.hindered_at, state.retried_pauses,
+        state.verdicts.saved(kept_verdicts), list(state.turns.values()), state.hindrance, state.hindered_at,
+        state.retried_pauses,
         [(old, new, landed) for old, (new, landed) in state.landings.items()],
         dict(list(state.moves.items())[-KEPT_ENTRIES:]), list(state.flaky_tests),
         [(*place, tests) for place, tests in state.failing.items()], state.partial_landings)))
@@ -678,7 +680,7 @@ def restore(state: QueueState, data: Mapping[str, object]) -> None:
     state.verdicts = VerdictCache.restored(saved.verdicts)
 
 
-def _entries_to_keep(state: QueueState) -> list[MergeEntry]:
+def _entries_to_keep(state: QueueState, most: int) -> list[MergeEntry]:
     """Return the entries for a snapshot: unfinished ones, all of the nodes they depend on, and the last others."""
     todo = list(state.unfinished())
     keys: set[tuple[str, str]] = set()
@@ -688,7 +690,8 @@ def _entries_to_keep(state: QueueState) -> list[MergeEntry]:
             keys.add(entry.key)
             todo += [state.entries[name] for each in state.entries_of(*entry.key) for name in each.depends_on
                      if name in state.entries]
-    last = {entry.id for entry in [entry for entry in state.entries.values() if entry.is_final][-KEPT_ENTRIES:]}
+    final = [entry.id for entry in state.entries.values() if entry.is_final]
+    last = set(final[max(0, len(final) - most):])
     return [entry for entry in state.entries.values() if entry.id in last or entry.key in keys]
 
 

@@ -114,7 +114,7 @@ class BaseRun(Value):
     seq: int
     failures: int
     key: str = ""
-    """Of the gate; early snapshots do not tell."""
+    """Key of the gate; early snapshots do not tell it."""
 
 
 class TreeEvidence(Value):
@@ -245,15 +245,15 @@ class VerdictCache(msgspec.Struct):
         return TreeEvidence(_GreenTrees(self.green, key), self.bases.get(key) or self.bases.get(""), self.broken,
                             self._count - self._flaky_at < _FLAKY_WINDOW)
 
-    def saved(self) -> SavedVerdicts:
-        """Return it as a snapshot has it, without old verdicts."""
+    def saved(self, most: int = KEPT_VERDICTS) -> SavedVerdicts:
+        """Return it as a snapshot has it, with the last `most` verdicts of each colour."""
         reds = sorted(((key, tree, runs) for key, trees in self.red.items() for tree, runs in trees.items()),
                       key=lambda each: each[2][-1].seq)
         *others, last = self.bases.values() or [None]
         return SavedVerdicts(
             self.broken, self.rejections, self.durations, self._count, self._flaky_at, last,
-            list(self.green)[-KEPT_VERDICTS:], [(*pair, count) for pair, count in self._lost.items()],
-            reds[-KEPT_VERDICTS:], self.runs, [run for run in others if run is not None])
+            list(self.green)[-most:], [(*pair, count) for pair, count in self._lost.items()],
+            reds[-most:], self.runs, [run for run in others if run is not None])
 
     @classmethod
     def restored(cls, saved: SavedVerdicts) -> VerdictCache:

@@ -130,11 +130,8 @@ class PullRequestClient:
     # --- a look -------------------------------------------------------------------------------------------------------
 
     def look(self, known: PullRequest, *, anew: bool = False) -> Facts:
-        """Read everything about the pull request.
-
-        Args:
-            anew: believe no answer that was kept, nor a forge that says that one has not changed.
-        """
+        """Read everything about the pull request; if asked to, without an answer that was kept, and whatever the forge
+        says has not changed."""
         if anew or time.monotonic() > self._kept_until:
             self._kept.clear()
             self._kept_until = time.monotonic() + KEPT_SECONDS

@@ -183,9 +183,9 @@ class Transition(Value):
     """Returns what to do, [] for nothing yet; None if the row does not fit."""
 
 
-def decide(turn: PullRequestTurn) -> tuple[Transition, list[Action]]:
-    """Return the row that fits, and what it does; the last one always fits."""
-    return next((row, actions) for row in ROWS if (actions := row.decide(turn)) is not None)
+def decide(turn: PullRequestTurn, rows: Sequence[Transition] = ()) -> tuple[Transition, list[Action]]:
+    """Return the row that fits, and what it does; the last one always fits. Without other `rows` it is one of ROWS."""
+    return next((row, actions) for row in rows or ROWS if (actions := row.decide(turn)) is not None)
 
 
 # ---- the end ---------------------------------------------------------------------------------------------------------

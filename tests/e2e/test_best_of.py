@@ -38,17 +38,6 @@ def check_one_landed(place: Place, name: str, who: str, *, run: str = "r1") -> N
     assert "0 findings" in place.command("verify", run).stdout, place.command("verify", run).stdout
 
 
-def test_the_best_by_the_command_lands_and_the_others_are_kept(place):
-    graph = dot(place, node("fix", write(a=2, b=7, c=5), SCORED), "start -> fix -> exit;", attributes="land=node;")
-    assert place.finish(place.launch(graph, "r1")) == 0, place.logs()
-    assert choices(place) == [("fix__b", "fix__c")]
-    assert statuses(place) == {"fix": "validated", **{f"fix__{letter}": "validated" for letter in "abc"}}
-    check_one_landed(place, "fix", "fix__b")
-    for letter in "abc":
-        assert git(place.repo, "show", f"refs/garrison/rescue/r1/fix__{letter}/1-candidate:who.txt") == f"fix__{letter}"
-    place.check_nothing_left()
-
-
 def test_a_red_gate_refuses_the_best_and_the_second_lands(place):
     """The merged tree of the third best is never tested."""
     graph = dot(place, node("fix", write(a=2, b=7, c=5), SCORED), "start -> fix -> exit;", attributes="land=node;")
@@ -217,11 +206,15 @@ POINTS = {
 @pytest.mark.parametrize("who", [
     "guardian", *(pytest.param(who, marks=pytest.mark.slow) for who in POINTS if who != "guardian")])
 def test_killed_at_each_step_one_lands(place, who):
+    """The best by the command; the others are kept."""
     place.env |= {"GARRISON_FAILPOINT": ",".join(POINTS[who]), "GARRISON_FAILPOINT_TIMES": "1", **KEEP_GOING,
                   "GARRISON_FAILPOINT_LIST": str(place.points)}
     graph = dot(place, node("fix", write(a=2, b=7, c=5), SCORED), "start -> fix -> exit;", attributes="land=node;")
     assert place.finish(place.launch(graph, "r1", "--max-respawn", 1000), resumes=20) == 0, place.logs()
     assert choices(place) == [("fix__b", "fix__c")]
+    assert statuses(place) == {"fix": "validated", **{f"fix__{letter}": "validated" for letter in "abc"}}
     check_one_landed(place, "fix", "fix__b")
+    for letter in "abc":
+        assert git(place.repo, "show", f"refs/garrison/rescue/r1/fix__{letter}/1-candidate:who.txt") == f"fix__{letter}"
     place.check_nothing_left()
     assert set(place.failpoint_kills()) == set(POINTS[who])

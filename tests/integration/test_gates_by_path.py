@@ -85,6 +85,10 @@ def test_an_entry_runs_the_gates_of_its_paths_and_what_no_rule_names_the_whole_o
     assert world.findings() == []
     landed = since_whole(CheckedRepository(world.repo), "refs/heads/main", world.attestations())
     assert landed == (world.entry("e").id,)
+    world.branch("work", {"go/x": "x\n"})
+    world.enqueue(INTEGRATION, branch="work")
+    world.drain()
+    assert (world.entry(INTEGRATION).status, world.gates_ran()) == ("landed", [*expected, "whole"]), "a run as a whole"
 
 
 def test_the_rules_are_the_targets_and_work_that_changes_them_is_tested_as_a_whole(tmp_path):
@@ -150,14 +154,6 @@ def test_the_whole_gate_runs_for_one_in_so_many_entries_and_a_pre_flight_begins_
         world.add(f"n{number}", {f"go/{number}": "x\n"})
         world.drain()
     assert world.gates_ran()[6:] == ["go", "go", "whole", "go", "go"]
-
-
-def test_a_run_that_lands_as_a_whole_passes_the_whole_gate(tmp_path):
-    world = Mono(tmp_path)
-    world.branch("work", {"go/x": "x\n"})
-    world.enqueue(INTEGRATION, branch="work")
-    world.drain()
-    assert (world.entry(INTEGRATION).status, world.gates_ran()) == ("landed", ["whole"])
 
 
 def test_the_entries_of_a_batch_together_select_the_gates_and_each_that_is_red_is_found(tmp_path):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 from merge_support import World, await_gate, check, drive, finish, git, until
 
@@ -70,6 +68,20 @@ def test_a_green_batch_lands_by_one_swap_and_the_history_names_every_entry(tmp_p
     assert [landing.entry for landing in read_history(world.queue.path)] == [world.entry(node).id for node in
                                                                             ("first", *"abcd")], "no foreign move"
     check(world)
+    kinds = [stored.kind for stored in journal.read_all(world.queue.path)]
+    begun = kinds.index("test", kinds.index("test") + 1)
+    assert kinds[begun - 1:] == ["state", "test", "verdict", "landing", "moved", *["landed"] * 4]
+
+    before = {node: world.entry(node).commit for node in "abcd"}
+    (world.home / "runs" / "r").mkdir(parents=True)
+    world.queue.path.write_bytes(b"spoilt\n")
+    queue = MergeQueue(world.home, world.repo)
+    assert repair(queue, world.trees)
+    found = {entry.branch: entry for entry in queue.entries()}
+    assert {branch: (found[branch].status, found[branch].commit) for branch in "abcd"} == {
+        node: ("landed", commit) for node, commit in before.items()}, "by the history alone"
+    git(world.repo, "revert", "--no-edit", "-m", "1", before["b"])  # each is reverted by its own merge
+    assert set(git(world.repo, "ls-files").split()) == {"lines.txt", "first", "a.txt", "c.txt", "d.txt"}
 
 
 def test_a_commit_that_only_a_later_entry_makes_green_is_not_on_the_targets_line(tmp_path):
@@ -84,15 +96,8 @@ def test_a_commit_that_only_a_later_entry_makes_green_is_not_on_the_targets_line
     check(world)
 
 
-def test_one_entry_of_a_batch_is_reverted_by_its_own_merge(tmp_path):
-    world = World(tmp_path)
-    enqueue_all(world, *"abc")
-    world.drain()
-    git(world.repo, "revert", "--no-edit", "-m", "1", world.entry("b").commit)
-    assert set(git(world.repo, "ls-files").split()) == {"lines.txt", "first", "a.txt", "c.txt"}
-
-
-def test_a_queue_that_wants_a_chain_lands_the_commits_of_a_batch_in_a_row(tmp_path):
+def test_what_is_tested_together_and_how_it_lands_is_as_configured(tmp_path):
+    """In a row if the queue wants a chain, one by one if it wants no batch, and alone for a straight history."""
     world = World(tmp_path)
     commands.reconfigure(world.queue, batch_history="chain")
     enqueue_all(world, *"abc")
@@ -100,42 +105,22 @@ def test_a_queue_that_wants_a_chain_lands_the_commits_of_a_batch_in_a_row(tmp_pa
     line = git(world.repo, "log", "--first-parent", "--reverse", "--format=%H", f"{world.start}..main").split()
     assert line == [world.entry(node).commit for node in ("first", *"abc")]
     check(world)
-
-
-def test_a_queue_tests_no_more_entries_together_than_it_may(tmp_path):
-    world = World(tmp_path)
-    commands.reconfigure(world.queue, max_batch=1)
-    enqueue_all(world, *"abc")
+    commands.reconfigure(world.queue, batch_history="tip", max_batch=1)
+    for node in "def":
+        world.add(node)
     world.drain()
-    assert runs_of(world) == [["first"], ["a"], ["b"], ["c"]]
+    assert runs_of(world)[2:] == [["d"], ["e"], ["f"]]
+    commands.reconfigure(world.queue, max_batch=0)
+    for node in "ghij":
+        world.branch(node, {f"{node}.txt": "1\n"})
+        world.queue.enqueue("r", node, 1, node, recipient=f"runner-{node}@r",
+                            options=EntryOptions(strategy="squash" if node in "hi" else None))
+    world.drain()
+    assert runs_of(world)[5:] == [["g"], ["h"], ["i"], ["j"]]
     check(world)
 
 
-def test_entries_with_a_straight_history_share_no_batch(tmp_path):
-    world = World(tmp_path)
-    enqueue_all(world, *"abcd")
-    for node in "bc":
-        world.queue.enqueue("r", node, 1, node, recipient=f"runner-{node}@r", options=EntryOptions(strategy="squash"))
-    world.drain()
-    assert runs_of(world) == [["first"], ["a"], ["b"], ["c"], ["d"]]
-    check(world)
-
-
-def test_a_queue_whose_journal_is_lost_knows_the_entries_of_a_batch(tmp_path):
-    world = World(tmp_path)
-    enqueue_all(world, *"abc")
-    world.drain()
-    before = {node: world.entry(node).commit for node in "abc"}
-    (world.home / "runs" / "r").mkdir(parents=True)
-    world.queue.path.write_bytes(b"spoilt\n")
-    queue = MergeQueue(world.home, world.repo)
-    assert repair(queue, world.trees)
-    found = {entry.branch: entry for entry in queue.entries()}
-    assert {branch: (found[branch].status, found[branch].commit) for branch in "abc"} == {
-        node: ("landed", commit) for node, commit in before.items()}
-
-
-@pytest.mark.parametrize("bad", ["a", "c", "f"])
+@pytest.mark.parametrize("bad", ["c", *(pytest.param(end, marks=pytest.mark.slow) for end in "af")])
 def test_only_the_culprit_is_rejected_after_runs_of_its_own(tmp_path, bad):
     world = World(tmp_path)
     enqueue_all(world, *"abcdef", **{bad: {"bad": "x\n"}})
@@ -259,17 +244,17 @@ def test_a_broken_gate_pauses_the_queue_and_rejects_no_entry(tmp_path):
 
 
 @pytest.mark.parametrize(("failure", "reason"), [("kill -9 $$", "gate_broken"), ("exit 1", "base_red")])
-def test_a_queue_whose_gate_failed_for_what_may_pass_tries_again_by_itself(tmp_path, monkeypatch, failure, reason):
-    monkeypatch.setattr(decision, "RETRY", Backoff(0.5))
+def test_a_queue_whose_gate_failed_for_what_may_pass_tries_again_by_itself(tmp_path, failure, reason):
     world = World(tmp_path, gate=f"test ! -e {tmp_path}/down || {failure}")
+    world.bounds = {"retry": Backoff(0.2)}
     (tmp_path / "down").touch()
     world.add("a")
     assert "the queue tries again at " in world.drain(until="paused").text
     first = records(world, "pause")[-1]
-    assert (first["reason"], first["retry_after"]) == (reason, 0.5)
+    assert (first["reason"], first["retry_after"]) == (reason, 0.2)
     processor = world.processor()
     until(lambda: len(records(world, "pause")) == 2 or (processor.step() and False), "a second try")
-    assert records(world, "pause")[-1]["retry_after"] == 1.0, "each try in a row waits twice as long"
+    assert records(world, "pause")[-1]["retry_after"] == 0.4, "each try in a row waits twice as long"
     (tmp_path / "down").unlink()
     until(lambda: set(statuses(world).values()) == {"landed"} or (processor.step() and False), "a third try")
     processor.close()
@@ -310,10 +295,3 @@ def test_an_identical_tree_is_tested_once_while_gate_and_environment_are_the_sam
     assert runs_of(world)[2:] == [["other"]]
 
 
-def test_the_journal_shows_what_was_tested_together(tmp_path):
-    world = World(tmp_path)
-    enqueue_all(world, *"abc")
-    world.drain()
-    kinds = [json.loads(line)["kind"] for line in world.queue.path.read_text().splitlines()]
-    begun = kinds.index("test", kinds.index("test") + 1)
-    assert kinds[begun - 1:] == ["state", "test", "verdict", "landing", "moved", "landed", "landed", "landed"]

@@ -95,7 +95,8 @@ def test_a_landing_waits_for_git_at_work_in_the_checkout(world, way):
     if way == "rebase":
         git(world.repo, "rebase", "--continue")
     else:
-        (world.repo / ".git" / way).unlink()
+        Checkout(world.queue.git, world.repo).recover()
+        (world.repo / ".git" / way).unlink()  # which nobody but the user's git removes
     world.drain()
     assert world.entry("two").status == "landed"
     check(world, foreign=int(way == "rebase"))
@@ -165,43 +166,38 @@ def test_a_move_cut_off_between_files_is_finished(world):
     assert not (world.repo / ".git/index.lock").exists()
 
 
-@pytest.mark.parametrize("left", ["", "a beginning"])
-def test_a_move_cut_off_inside_a_file_is_finished(world, left):
+def test_a_move_cut_off_inside_a_file_is_finished(world):
     """Regression: on a full disk git left half a file, and the run waited for a person to commit it."""
     new = git(world.repo, "rev-parse", "one")
     whole = git(world.repo, "show", f"{new}:one.txt") + "\n"
-    git(world.repo, "update-ref", "refs/heads/main", new, world.start)
-    (world.repo / "one.txt").write_text(whole[:1] if left else "")
-    (world.repo / "lines.txt").write_text("")
-    assert update_stale(world.queue.git, "main", world.repo, world.start, new) is None
-    assert git(world.repo, "status", "--porcelain") == ""
-    assert (world.repo / "one.txt").read_text() == whole
+    for left in ("", whole[:1]):
+        git(world.repo, "update-ref", "refs/heads/main", world.start)
+        git(world.repo, "reset", "-q", "--hard")
+        git(world.repo, "update-ref", "refs/heads/main", new, world.start)
+        (world.repo / "one.txt").write_text(left)
+        (world.repo / "lines.txt").write_text("")
+        assert update_stale(world.queue.git, "main", world.repo, world.start, new) is None
+        assert git(world.repo, "status", "--porcelain") == ""
+        assert (world.repo / "one.txt").read_text() == whole
 
 
-def test_a_foreign_index_lock_is_never_removed(world):
-    (world.repo / ".git/index.lock").write_text("")
-    checkout = Checkout(world.queue.git, world.repo)
-    assert "index.lock" in checkout.lock().why
-    checkout.recover()
-    assert (world.repo / ".git/index.lock").exists()
-
-
-@pytest.mark.parametrize("damage", ["no .git", "no repository"])
-@pytest.mark.parametrize("branch", ["detached", "main"])
-def test_a_worktree_that_is_none_any_more_keeps_nothing_from_landing(world, tmp_path, branch, damage):
+def test_a_worktree_that_is_none_any_more_keeps_nothing_from_landing(world, tmp_path):
     """A gate's worktree whose removal was killed made each processor fail as it took the queue, for ever."""
-    other = tmp_path / "other"
-    git(world.repo, "worktree", "add", "-q", *(("--detach", str(other)) if branch == "detached" else
-                                               ("--force", str(other), branch)))
-    (other / ".git").unlink()
-    if damage == "no repository":
-        (other / ".git").write_text(f"gitdir: {tmp_path}/nowhere\n")
+    for branch in ("detached", "main"):
+        for damage in ("gone", "damaged"):
+            other = tmp_path / f"{branch} {damage}"
+            git(world.repo, "worktree", "add", "-q", *(("--detach", str(other)) if branch == "detached" else
+                                                       ("--force", str(other), branch)))
+            (other / ".git").unlink()
+            if damage == "damaged":
+                (other / ".git").write_text(f"gitdir: {tmp_path}/nowhere\n")
     world.enqueue("two")
     world.drain()
     assert world.entry("two").status == "landed"
-    follows = branch == "main" and damage == "no repository"  # git is told where it is registered, not by its .git
-    files = sorted(path.name for path in other.iterdir() if path.name != ".git")
-    assert files == ["lines.txt", *(["two.txt"] if follows else [])]
+    for each in ("detached gone", "detached damaged", "main gone", "main damaged"):
+        follows = each == "main damaged"  # git is told where it is registered, not by its .git
+        files = sorted(path.name for path in (tmp_path / each).iterdir() if path.name != ".git")
+        assert files == ["lines.txt", *(["two.txt"] if follows else [])], each
 
 
 def test_a_take_over_at_which_git_fails_is_told_and_tried_again(world, monkeypatch):
@@ -226,42 +222,25 @@ def test_a_take_over_at_which_git_fails_is_told_and_tried_again(world, monkeypat
     assert world.entry("two").status == "landed"
 
 
-def test_rehearsal_touches_neither_index_nor_files(world):
-    new = git(world.repo, "rev-parse", "one")
-    before = ((world.repo / ".git/index").read_bytes(), (world.repo / ".git/index").stat().st_mtime_ns)
+def test_a_rehearsal_touches_nothing_and_the_move_looks_again(world):
+    """An edit in between is kept; a file that was only touched, and a lost copy of the index, hinder nothing."""
+    new, index = git(world.repo, "rev-parse", "one"), world.repo / ".git/index"
+    before = (index.read_bytes(), index.stat().st_mtime_ns)
     assert checkouts.rehearse(world.queue.git, "main", world.start, new) is None
-    assert ((world.repo / ".git/index").read_bytes(), (world.repo / ".git/index").stat().st_mtime_ns) == before
-    assert not (world.repo / "one.txt").exists()
-
-
-def test_touched_but_unchanged_files_do_not_block(world):
-    (world.repo / "lines.txt").touch()
-    world.enqueue("one")
-    world.drain()
-    assert world.entry("one").status == "landed"
-    assert git(world.repo, "status", "--porcelain") == ""
-
-
-def test_a_removed_copy_of_the_index_is_made_again(world):
-    """Without it git would treat every file of the checkout as untracked."""
-    new = git(world.repo, "rev-parse", "one")
     checkout = Checkout(world.queue.git, world.repo)
     assert checkout.lock() is None
+    assert checkout.rehearse(world.start, new) is None
+    assert (index.read_bytes(), index.stat().st_mtime_ns) == before
+    assert not (world.repo / "one.txt").exists()
+    kept = (world.repo / "lines.txt").read_text()
+    (world.repo / "lines.txt").write_text("mine\n")
+    assert checkout.move(world.start, new, resuming=False) is not None
+    assert (world.repo / "lines.txt").read_text() == "mine\n"
+    (world.repo / "lines.txt").write_text(kept)
     assert checkout.rehearse(world.start, new) is None
     git(world.repo, "update-ref", "refs/heads/main", new, world.start)
     for left in (world.repo / ".git").glob("garrison-index-*"):
-        left.unlink()
+        left.unlink()  # without it git would treat every file of the checkout as untracked
     assert checkout.move(world.start, new, resuming=False) is None
     checkout.unlock()
     assert git(world.repo, "status", "--porcelain") == ""
-
-
-def test_an_edit_between_rehearsal_and_move_is_kept(world):
-    new = git(world.repo, "rev-parse", "one")
-    checkout = Checkout(world.queue.git, world.repo)
-    assert checkout.lock() is None
-    assert checkout.rehearse(world.start, new) is None
-    (world.repo / "lines.txt").write_text("mine\n")
-    assert checkout.move(world.start, new, resuming=False) is not None
-    checkout.unlock()
-    assert (world.repo / "lines.txt").read_text() == "mine\n"

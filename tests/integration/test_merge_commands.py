@@ -230,29 +230,24 @@ def test_nothing_but_an_approval_lets_work_land_that_waits_for_one(world):
     assert states(world) == {"one": "landed"}
 
 
-def test_work_whose_task_is_lost_with_the_queues_journal_has_to_be_approved(world):
-    """Nothing is left that says whether it has to be: it must not land unseen."""
-    attempt = RunFiles(world.queue.home, "r").attempt("one", 1)
-    attempt.mkdir(parents=True)
-    (attempt / "task.json").write_text("damaged")
-    world.queue.enqueue("r", "one", 1, "one", options=EntryOptions(approval=True))
-    world.queue.path.unlink()
-    recovery.rebuild(world.queue)
-    assert [(entry.status, entry.awaits_approval) for entry in world.queue.entries()] == [("held", True)]
-
-
-@pytest.mark.parametrize(("effect", "status"), [("ask", "held"), ("tell", "queued")])
-def test_work_that_its_runner_found_to_need_approval_needs_it_without_the_queues_journal(world, effect, status):
+def test_work_that_needs_approval_needs_it_without_the_queues_journal(world):
+    """As its runner found; where its task is lost as well nothing says so, and it must not land unseen."""
     files = RunFiles(world.queue.home, "r")
-    files.attempt("one", 1).mkdir(parents=True)
-    save(files.attempt("one", 1) / "task.json", Task("r", "one", 1))
-    found = json.dumps({"tip": "", "changes": [["gate", effect, 1, ["run.sh"]]]})
-    fact = FactRecorded("changes", found, 1)
-    Writer(files.process_journal("runner-one"), "test").append(fact.kind, encode(fact), "2026-01-01T00:00:00.000000Z")
-    world.queue.enqueue("r", "one", 1, "one")
+    world.branch("three", {"three.txt": "x\n"})
+    for node, effect in (("one", "ask"), ("two", "tell"), ("three", "")):
+        files.attempt(node, 1).mkdir(parents=True)
+        if effect:
+            save(files.attempt(node, 1) / "task.json", Task("r", node, 1))
+            fact = FactRecorded("changes", json.dumps({"tip": "", "changes": [["gate", effect, 1, ["run.sh"]]]}), 1)
+            Writer(files.process_journal(f"runner-{node}"), "test").append(fact.kind, encode(fact),
+                                                                           "2026-01-01T00:00:00.000000Z")
+        else:
+            (files.attempt(node, 1) / "task.json").write_text("damaged")
+        world.queue.enqueue("r", node, 1, node)
     world.queue.path.unlink()
     recovery.rebuild(world.queue)
-    assert [entry.status for entry in world.queue.entries()] == [status]
+    assert {entry.node: (entry.status, entry.awaits_approval) for entry in world.queue.entries()} == {
+        "one": ("held", True), "two": ("queued", False), "three": ("held", True)}
 
 
 def test_a_review_shows_what_the_work_itself_changes_before_and_after_it_has_landed(world):
@@ -269,11 +264,8 @@ def test_a_review_shows_what_the_work_itself_changes_before_and_after_it_has_lan
     assert before == ["--- /dev/null", "+++ b/one.txt", "+x"]
     world.drain()
     assert (states(world)["one"], shown()) == ("landed", before)
-
-
-def test_a_review_spells_out_what_a_terminal_would_hide(world):
-    """A command within an escape sequence is run by a shell, and would be removed as part of the sequence."""
-    world.branch("one", {"run.sh": "echo a \x1b]0;; rm -r data;\x07\r\n# \x7f\rb\n"})
-    review = read_review(Runtime.real(world.queue.home), world.queue, world.enqueue("one"))
+    # a command within an escape sequence is run by a shell, and would be removed as part of the sequence
+    world.branch("hides", {"run.sh": "echo a \x1b]0;; rm -r data;\x07\r\n# \x7f\rb\n"})
+    review = read_review(Runtime.real(world.queue.home), world.queue, world.enqueue("hides"))
     assert "echo a ‹U+001B›]0;; rm -r data;‹U+0007›" in review.diff
     assert "# ‹U+007F›‹U+000D›b" in review.diff

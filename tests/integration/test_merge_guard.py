@@ -70,6 +70,9 @@ def test_the_hook_goes_with_the_last_branch_and_doctor_restores_it(world):
     assert [found.repaired for found in recovery.repair(world.queue, world.trees)] == [True]
     assert refused(world, "commit", "-q", "--allow-empty", "-m", "x")
     assert recovery.repair(world.queue, world.trees) == []
+    world.queue.append(Configured(replace(world.queue.state.config, guard=False)))  # killed half-way
+    commands.reconfigure(world.queue, guard=False)
+    assert not refused(world, "commit", "-q", "--allow-empty", "-m", "y")
 
 
 def own_hook(folder, name, log, code=0):
@@ -123,12 +126,6 @@ def git_refuses(world, *arguments):
     return done.stderr if done.returncode else ""
 
 
-def test_a_half_installed_guard_can_be_removed(world):
-    world.queue.append(Configured(replace(world.queue.state.config, guard=False)))
-    commands.reconfigure(world.queue, guard=False)
-    assert not refused(world, "commit", "-q", "--allow-empty", "-m", "x")
-
-
 def test_hooks_of_a_single_worktree_exclude_the_guard(tmp_path):
     world = World(tmp_path)
     git(world.repo, "config", "extensions.worktreeConfig", "true")
@@ -141,19 +138,18 @@ def test_hooks_of_a_single_worktree_exclude_the_guard(tmp_path):
 
 
 def test_a_hook_that_nobody_asked_for_is_not_run_at_a_landing(world, tmp_path):
-    commands.reconfigure(world.queue, guard=False)
-    own_hook(world.repo / ".git/hooks", "reference-transaction", tmp_path / "log", code=1)
-    world.enqueue("one")
-    world.drain()
-    assert world.entry("one").status == "landed"
-    assert not (tmp_path / "log").exists()
-
-
-def test_a_hook_that_was_asked_for_runs_as_it_was_then_and_nothing_lands_with_another(world, tmp_path):
+    """One that was asked for runs as it was then, and nothing lands with another in its place."""
     log = tmp_path / "log"
     commands.reconfigure(world.queue, guard=False)
     with pytest.raises(Refused, match="has no executable reference-transaction hook"):
         landing.record(world.queue.git)
+    world.branch("before", {"before.txt": "x\n"})
+    own_hook(world.repo / ".git/hooks", "reference-transaction", log, code=1)
+    world.enqueue("before")
+    world.drain()
+    assert world.entry("before").status == "landed"
+    assert not log.exists(), "nobody asked for it"
+    before = world.tip()
     text = own_hook(world.repo / ".git/hooks", "reference-transaction", log)
     commands.reconfigure(world.queue, hooks=landing.record(world.queue.git))
     hook = world.repo / ".git/hooks/reference-transaction"
@@ -161,9 +157,9 @@ def test_a_hook_that_was_asked_for_runs_as_it_was_then_and_nothing_lands_with_an
     world.enqueue("one")
     wait = world.drain(until="ref_locked")
     assert "is not the one that was recorded with --with-hooks" in wait.text
-    assert world.tip() == world.start
+    assert world.tip() == before
     assert not (tmp_path / "evil").exists()
     hook.write_text(text)
     world.drain()
     assert world.entry("one").status == "landed"
-    assert f"{world.start} {world.tip()} refs/heads/main" in log.read_text()
+    assert f"{before} {world.tip()} refs/heads/main" in log.read_text()

@@ -50,40 +50,37 @@ def world(tmp_path):
     return world
 
 
-@pytest.mark.parametrize("lock", [plain_flock, file_lock])
-def test_an_enqueue_waits_for_the_holder_of_the_lock(world, lock):
-    path, taken, release = world.queue.locks / "queue.lock", FORK.Event(), FORK.Event()
-    holder = FORK.Process(target=_hold, args=(lock, path, taken, release))
-    holder.start()
-    assert taken.wait(DEADLINE)
-    entries = []
-    enqueuer = threading.Thread(target=lambda: entries.append(world.enqueue("one")))
-    enqueuer.start()
-    enqueuer.join(0.3)
-    assert not entries
-    assert MergeQueue(world.home, world.repo).entries() == []
-    release.set()
-    enqueuer.join(DEADLINE)
-    holder.join(DEADLINE)
-    assert [entry.node for entry in entries] == ["one"]
+def test_an_enqueue_waits_for_the_holder_of_the_lock(world):
+    world.branch("two", {"two.txt": "2\n"})
+    for node, lock in (("one", plain_flock), ("two", file_lock)):
+        path, taken, release = world.queue.locks / "queue.lock", FORK.Event(), FORK.Event()
+        holder = FORK.Process(target=_hold, args=(lock, path, taken, release))
+        holder.start()
+        assert taken.wait(DEADLINE)
+        entries, before = [], len(world.queue.entries())
+        enqueuer = threading.Thread(target=lambda node=node, entries=entries: entries.append(world.enqueue(node)))
+        enqueuer.start()
+        enqueuer.join(0.3)
+        assert not entries
+        assert len(MergeQueue(world.home, world.repo).entries()) == before
+        release.set()
+        enqueuer.join(DEADLINE)
+        holder.join(DEADLINE)
+        assert [entry.node for entry in entries] == [node]
 
 
-@pytest.mark.parametrize("lock", [plain_flock, file_lock])
-def test_a_command_gives_up_on_a_lock_that_stays_taken(world, lock, monkeypatch):
+def test_a_command_gives_up_on_a_lock_that_stays_taken_and_a_processor_begins_no_lease(world, monkeypatch):
     one = world.enqueue("one")
     monkeypatch.setattr(MergeQueue.lock, "__defaults__", (0.1,))
-    with lock(world.queue.locks / "queue.lock"), pytest.raises(Refused, match=r"stays locked after 0\.1 s"):
-        commands.hold(world.queue, one.id)
-    assert commands.hold(world.queue, one.id).status == "held"
-
-
-@pytest.mark.parametrize("lock", [plain_flock, file_lock])
-def test_a_processor_that_cannot_record_its_lease_has_no_lock_and_tries_again(world, lock, monkeypatch):
-    monkeypatch.setattr(MergeQueue.lock, "__defaults__", (0.1,))
     processor = MergeProcessor(world.queue, trees=world.trees, environment={})
-    with lock(world.queue.locks / "queue.lock"), pytest.raises(Refused, match="stays locked"):
-        processor.acquire()
-    assert not world.queue.is_processor_running()
+    for lock in (plain_flock, file_lock):
+        with lock(world.queue.locks / "queue.lock"):
+            with pytest.raises(Refused, match=r"stays locked after 0\.1 s"):
+                commands.hold(world.queue, one.id)
+            with pytest.raises(Refused, match="stays locked"):
+                processor.acquire()
+        assert not world.queue.is_processor_running()
+    assert commands.hold(world.queue, one.id).status == "held"
     assert processor.acquire()
     assert processor.writer.epoch == world.queue.state.epoch > 0
     processor.close()

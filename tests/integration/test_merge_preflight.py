@@ -88,34 +88,32 @@ def test_daemons_of_gate_and_setup_end_with_them_wherever_they_hide(world, tmp_p
     assert not [row for row in processes.list_processes() if row.ppid in left]
 
 
-@pytest.mark.parametrize("stage", ["gate", "setup"])
-@pytest.mark.parametrize("number", ["KILL", "INT", "STOP"])
-def test_a_preflight_whose_gate_was_ended_by_a_signal_tries_once_more(world, tmp_path, monkeypatch, stage, number):
+def test_a_preflight_whose_gate_was_ended_by_a_signal_tries_once_more(world, tmp_path, monkeypatch):
     monkeypatch.setenv("GARRISON_BEAT_TIMEOUT", "1")
-    once = f"echo x >> {tmp_path}/tries; test $(wc -l < {tmp_path}/tries) -gt {{}} || kill -{number} $$"
-    result, lines = run(world, *(("true", once.format(1)) if stage == "setup" else (once.format(1), None)),
-                        timeout=300.0)
-    assert result.commit == world.start
-    assert sum("trying once more" in line for line in lines) == 1, lines
-    if number != "STOP":
-        with pytest.raises(PreflightRed):
-            run(world, once.format(9))
-        assert len((tmp_path / "tries").read_text().split()) == 4
+    for number in ("KILL", "INT", "STOP"):
+        tries = tmp_path / number
+        once = f"echo x >> {tries}.{{}}; test $(wc -l < {tries}.{{}}) -gt {{}} || kill -{number} $$"
+        result, lines = run(world, once.format("gate", "gate", 1), once.format("setup", "setup", 1), timeout=300.0)
+        assert result.commit == world.start
+        assert sum("trying once more" in line for line in lines) == 2, lines
+    with pytest.raises(PreflightRed):
+        run(world, f"echo x >> {tmp_path}/tries; kill -KILL $$")
+    assert len((tmp_path / "tries").read_text().split()) == 2
 
 
-@pytest.mark.parametrize(("gate", "setup", "word"), [
-    ("echo why it is red; exit 1", None, "why it is red"), ("no-such-command", None, "not found"),
-    ("sleep 60", None, "longer than"), ("exit 5", None, "no tests"),
-    ("echo 'Ran 0 tests in 0.000s'", None, "no tests"), ("true", "echo broken set-up; false", "broken set-up"),
-    ("cat; echo read to its end; false", None, "read to its end"),
-    ("trap '' TERM; (trap '' TERM; sleep 60) & sleep 61; sleep 62", None, "sleep 62` ran longer than"),
-    ("true", "no-such-command", "the set-up `no-such-command` was not found"),
-    ("true", "sleep 60", "the set-up `sleep 60` ran longer than")])
-def test_any_other_result_is_refused_with_the_logs_tail(world, gate, setup, word):
-    with pytest.raises(PreflightRed) as told:
-        run(world, gate, setup, timeout=0.3 if "sleep" in f"{gate} {setup}" else 30)
-    assert word in f"{told.value}\n{told.value.tail}"
-    assert "\n" not in str(told.value)
+def test_any_other_result_is_refused_with_the_logs_tail(world):
+    for gate, setup, word in (
+            ("echo why it is red; exit 1", None, "why it is red"), ("no-such-command", None, "not found"),
+            ("sleep 60", None, "longer than"), ("exit 5", None, "no tests"),
+            ("echo 'Ran 0 tests in 0.000s'", None, "no tests"), ("true", "echo broken set-up; false", "broken set-up"),
+            ("cat; echo read to its end; false", None, "read to its end"),
+            ("trap '' TERM; (trap '' TERM; sleep 60) & sleep 61; sleep 62", None, "sleep 62` ran longer than"),
+            ("true", "no-such-command", "the set-up `no-such-command` was not found"),
+            ("true", "sleep 60", "the set-up `sleep 60` ran longer than")):
+        with pytest.raises(PreflightRed) as told:
+            run(world, gate, setup, timeout=0.3 if "sleep" in f"{gate} {setup}" else 30)
+        assert word in f"{told.value}\n{told.value.tail}"
+        assert "\n" not in str(told.value)
     assert world.queue.state.green == {}
 
 
@@ -155,14 +153,14 @@ def _direct(site: Path, repo: Path) -> None:
         f'{{"url": "file://{repo}", "dir_info": {{"editable": true}}}}')
 
 
-@pytest.mark.parametrize("trap", [_pth, _finder, _direct])
-def test_an_editable_install_from_the_target_repository_is_refused(world, tmp_path, trap):
+def test_an_editable_install_from_the_target_repository_is_refused(world, tmp_path):
     world.user.use_mode("none")  # in a sandbox each tree stands at the checkout's path
-    python, site = fake_environment(tmp_path)
-    trap(site, world.repo)
-    environ = {**os.environ, "PATH": f"{python.parent}:{os.environ['PATH']}"}
-    with pytest.raises(Refused, match=r"--setup .*install -e \. pytest.*-m pytest.*--allow-foreign-imports"):
-        run(world, "python -c pass", environ=environ)
+    for trap in (_pth, _finder, _direct):
+        python, site = fake_environment(tmp_path / trap.__name__)
+        trap(site, world.repo)
+        environ = {**os.environ, "PATH": f"{python.parent}:{os.environ['PATH']}"}
+        with pytest.raises(Refused, match=r"--setup .*install -e \. pytest.*-m pytest.*--allow-foreign-imports"):
+            run(world, "python -c pass", environ=environ)
     run(world, "python -c pass", environ=environ, allow_foreign_imports=True)
 
 

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 import signal
 import time
 from pathlib import Path
@@ -11,7 +10,7 @@ from merge_support import World, await_gate, check, drive, finish, git, leave_da
 
 from garrison.ends import Wait
 from garrison.errors import Fenced, LockLost, Refused
-from garrison.merge import candidates
+from garrison.merge import candidates, commands
 from garrison.merge.config import QueueConfig
 from garrison.merge.gate import gate_marker
 from garrison.merge.processor import MergeProcessor, StepResult
@@ -20,7 +19,6 @@ from garrison.merge.records import QueueResumed
 from garrison.records import journal, log_retention
 from garrison.run.merge_processor import QueueWorker
 from garrison.system import failpoint, machine, processes
-from garrison.values import replace
 from support import DEADLINE
 
 
@@ -47,10 +45,15 @@ def test_green_entries_land_in_order_and_their_runners_are_signalled(world):
     assert git(world.repo, "rev-parse", f"{world.entry('one').commit}^2") == first
     assert git(world.repo, "for-each-ref", "refs/garrison") == ""
     check(world)
+    before = (world.tip(), world.gates())
+    git(world.repo, "branch", "same")
+    world.enqueue("same")
+    world.drain()
+    assert world.entry("same").status == "landed"
+    assert (world.tip(), world.gates()) == before, "the target has it already"
 
 
-def test_of_an_endless_gate_log_the_beginning_and_the_end_stay(tmp_path, monkeypatch):
-    monkeypatch.setattr(log_retention, "MAX_LOGS", 3)
+def test_of_an_endless_gate_log_the_beginning_and_the_end_stay(tmp_path):
     world = World(tmp_path, gate="echo begins; yes | head -c 9000000; echo ends; test ! -e bad")
     world.add("bad", {"bad": "x\n"})
     world.drain()
@@ -58,10 +61,11 @@ def test_of_an_endless_gate_log_the_beginning_and_the_end_stay(tmp_path, monkeyp
     log = Path(world.entry("bad").log)
     assert log.stat().st_size < log_retention.MAX_BYTES + 100
     assert (log.read_text().split("\n", 1)[0], log.read_text().splitlines()[-1]) == ("begins", "ends")
-    for name in ("one", "two", "three"):
-        world.add(name, {f"{name}.txt": "x\n"})
-        world.drain()
-    assert len(list(log.parent.iterdir())) <= 4
+    for number in range(log_retention.MAX_LOGS + 3):
+        (log.parent / f"old-{number}.log").touch()
+    world.add("one")
+    world.drain()
+    assert len(list(log.parent.iterdir())) <= log_retention.MAX_LOGS + 1
 
 
 @pytest.mark.smoke
@@ -78,28 +82,36 @@ def test_a_conflict_names_its_files_and_other_entries_go_on(world):
     check(world)
 
 
-def test_a_red_gate_rejects_only_after_the_target_was_known_to_pass(world):
-    world.add("bad", {"bad": "x\n"})
+def test_a_red_gate_rejects_only_after_the_target_was_known_to_pass(tmp_path):
+    """The same commit stays the same entry, until another attempt of the node tries it again."""
+    world = World(tmp_path, gate="echo the very reason; test ! -e bad")
+    first = world.add("bad", {"bad": "x\n"})
+    assert world.enqueue("bad") == first
     world.add("good", {"good": "x\n"})
     world.drain()
     assert [entry.status for entry in world.queue.entries()] == ["rejected", "landed"]
-    assert "failed (exit 1)" in world.entry("bad").reason
+    assert "failed (exit 1)" in world.entry("bad").reason and "the very reason" in world.entry("bad").reason
+    assert [outcome.type for outcome in world.queue.state.outcomes if outcome.entry.node == "bad"] == [
+        "VALIDATION_FAILED", "MERGE_FAILED"]
     assert world.gates() == 2  # the bare target, and good
     check(world)
+    assert world.enqueue("bad").status == "rejected"
+    again = world.enqueue("bad", attempt=2)
+    assert (again.status, again.attempt, len(world.queue.entries())) == ("queued", 2, 3)
 
 
-@pytest.mark.parametrize("stage", ["gate", "setup"])
-def test_a_stopped_gate_or_setup_is_ended_in_time_and_repeated(tmp_path, monkeypatch, stage):
+def test_a_stopped_gate_or_setup_is_ended_in_time_and_repeated(tmp_path, monkeypatch):
     monkeypatch.setenv("GARRISON_BEAT_TIMEOUT", "1")
-    once = f"test -e {tmp_path}/again || {{ touch {tmp_path}/again; kill -STOP $$; }}"
-    world = World(tmp_path, gate=once if stage == "gate" else "true", setup=once if stage == "setup" else None,
-                  timeout=DEADLINE)
+    gate, setup = (f"test -e {tmp_path}/{stage} || {{ touch {tmp_path}/{stage}; kill -STOP $$; }}"
+                   for stage in ("gate", "setup"))
+    world = World(tmp_path, gate=gate, setup=setup, timeout=DEADLINE)
     world.add("one")
     world.drain()
     assert world.entry("one").status == "landed"
     hung = [stored.data["reason"] for stored in journal.read_all(world.queue.path) if stored.kind == "verdict"
             and stored.data["result"] == "lost"]
-    assert len(hung) == 1 and "hung and was ended" in hung[0] and "are stopped (SIGSTOP)" in hung[0]
+    assert [words in each for words, each in zip(("the set-up `", "the gate `"), hung, strict=True)] == [True, True]
+    assert all("hung and was ended" in each and "are stopped (SIGSTOP)" in each for each in hung)
     check(world)
 
 
@@ -118,36 +130,26 @@ def test_a_gate_that_was_stopped_until_it_timed_out_is_no_red_gate(tmp_path):
     assert told[-1] == ""
 
 
-def test_a_rejection_has_the_logs_tail(tmp_path):
-    world = World(tmp_path, gate="echo the very reason; test ! -e bad")
-    world.add("bad", {"bad": "x\n"})
-    world.drain()
-    assert "the very reason" in world.entry("bad").reason
-    assert [o.type for o in world.queue.state.outcomes] == ["VALIDATION_FAILED", "MERGE_FAILED"]
-
-
 @pytest.mark.smoke
-@pytest.mark.parametrize(("gate", "pause"), [
-    ("no-such-command-here", "gate_broken"), ("exit 5", "gate_broken"), ("echo 'Ran 0 tests in 0.0s'", "gate_broken"),
-    ("exit 3", "base_red"), ("sleep 60", "gate_broken")])
-def test_a_gate_that_fails_on_the_bare_target_pauses_the_queue_and_rejects_no_entry(tmp_path, gate, pause):
-    world = World(tmp_path, gate=gate, timeout=0.3 if "sleep" in gate else 30.0)
-    world.config = QueueConfig(gate, None, False, world.config.timeout)
-    world.queue.configure(world.config)  # replaced: the queue is empty and no processor runs
+def test_a_gate_that_fails_on_the_bare_target_pauses_the_queue_and_rejects_no_entry(world):
     world.add("one")
-    assert pause in world.drain(until="paused").text
-    assert world.entry("one").status == "queued"
-    assert world.tip() == world.start
-    assert world.queue.state.outcomes == []
+    for gate, pause in (("no-such-command-here", "gate_broken"), ("exit 5", "gate_broken"), ("exit 3", "base_red"),
+                        ("echo 'Ran 0 tests in 0.0s'", "gate_broken"), ("sleep 60", "gate_broken")):
+        commands.reconfigure(world.queue, gate=gate, timeout=0.3 if "sleep" in gate else 30.0)
+        assert pause in world.drain(until="paused").text, gate
+        assert world.entry("one").status == "queued"
+        assert world.tip() == world.start
+        assert world.queue.state.outcomes == []
 
 
-@pytest.mark.parametrize("gate", ["if test -e bad; then exit 127; fi", "if test -e bad; then exit 5; fi",
-                                  "if test -e bad; then sleep 60; fi"])
-def test_a_broken_gate_is_the_entrys_fault_if_the_target_passes(tmp_path, gate):
-    world = World(tmp_path, gate=gate, timeout=3.0 if "sleep" in gate else 30.0)
-    world.add("bad", {"bad": "x\n"})
+def test_a_broken_gate_is_the_entrys_fault_if_the_target_passes(tmp_path):
+    ends = {"missing": "exit 127", "empty": "exit 5", "slow": "sleep 60"}
+    world = World(tmp_path, gate="; ".join(f"if test -e {name}; then {end}; fi" for name, end in ends.items()),
+                  timeout=1.5)
+    for name in ends:
+        world.add(name, {name: "x\n"})
     world.drain()
-    assert world.entry("bad").status == "rejected"
+    assert [entry.status for entry in world.queue.entries()] == ["rejected"] * 3
     check(world)
 
 
@@ -177,25 +179,6 @@ def test_without_a_gate_entries_wait(tmp_path):
     processor = world.processor(queue)
     finish(processor)
     assert git(world.repo, "show", "other:one.txt") == "1"
-
-
-def test_a_branch_already_in_the_target_lands_without_a_gate(world):
-    git(world.repo, "branch", "same")
-    world.enqueue("same")
-    world.drain()
-    assert world.entry("same").status == "landed"
-    assert world.gates() == 0
-    assert world.tip() == world.start
-
-
-def test_the_same_commit_is_the_same_entry_and_a_failed_one_can_be_retried(world):
-    first = world.add("bad", {"bad": "x\n"})
-    assert world.enqueue("bad") == first
-    world.drain()
-    assert world.enqueue("bad").status == "rejected"
-    again = world.enqueue("bad", attempt=2)
-    assert (again.status, again.attempt) == ("queued", 2)
-    assert len(world.queue.entries()) == 2
 
 
 def test_after_a_foreign_move_entries_are_tested_again_on_the_new_tip(tmp_path):
@@ -332,14 +315,6 @@ def test_another_gate_is_refused_showing_both_while_the_queue_is_in_use(world):
     assert world.queue.state.config.gate == "make check"
 
 
-def test_processes_that_a_gate_leaves_running_are_ended(tmp_path):
-    world = World(tmp_path, gate="(setsid sleep 300 >/dev/null 2>&1 &) ; true")
-    world.add("one")
-    world.drain()
-    assert world.entry("one").status == "landed"
-    check(world)
-
-
 def test_the_verdict_of_a_gate_that_leaves_processes_wakes_the_processor(tmp_path):
     """Its wrapper stays with them, so that its end tells nothing."""
     world = World(tmp_path, gate=f"(setsid sleep 300 >/dev/null 2>&1 &); until test -e {tmp_path}/go; do sleep 0.01; "
@@ -371,38 +346,41 @@ def test_a_killed_gate_is_run_again(tmp_path):
     check(world)
 
 
-@pytest.mark.parametrize(("end", "runs"), [
-    ("kill -TERM $$", 6), ("sh -c 'kill -SEGV $$'", 3), ("{ echo 'write error: No space left on device'; false; }", 3)])
-def test_a_gate_without_a_verdict_is_run_again_and_counts_at_last(tmp_path, end, runs):
+def test_a_gate_without_a_verdict_is_run_again_and_counts_at_last(tmp_path):
     """Regression: a foreign signal to the gate's shell rejected the entry."""
-    world = World(tmp_path, gate=f"if test ! -e {tmp_path}/again; then touch {tmp_path}/again; {end}; fi")
-    world.add("one")
-    world.drain()
-    assert (world.entry("one").status, world.entry("one").tests) == ("landed", 2)
-    world.branch("two", {"crash": "1\n"})
-    world.queue.configure(replace(world.config, gate=f"if test -e crash; then {end}; fi"))
-    world.enqueue("two")
-    world.drain()
-    entry = world.entry("two")
-    assert (entry.status, entry.tests) == ("rejected", runs + 1), "the last on the target"
-    assert ("filled its disk" if "No space" in end else "was ended by a signal, or had no room") in entry.reason
+    ends = {"term": ("kill -TERM $$", 6), "segv": ("sh -c 'kill -SEGV $$'", 3),
+            "full": ("{ echo 'write error: No space left on device'; false; }", 3)}
+    once = "; ".join(f"if test -e {name} -a ! -e {tmp_path}/{name}; then touch {tmp_path}/{name}; {end} || exit $?; fi"
+                     for name, (end, _) in ends.items())
+    always = "; ".join(f"if test -e crash-{name}; then {end} || exit $?; fi" for name, (end, _) in ends.items())
+    world = World(tmp_path, gate=f"{once}; {always}")
+    for name, (_, runs) in ends.items():
+        world.add(name, {name: "1\n"})
+        world.drain()
+        assert (world.entry(name).status, world.entry(name).tests) == ("landed", 2), name
+        entry = world.add(f"crash-{name}", {f"crash-{name}": "1\n"})
+        world.drain()
+        entry = world.queue.entry(entry.id)
+        assert (entry.status, entry.tests) == ("rejected", runs + 1), "the last on the target"
+        assert ("filled its disk" if name == "full" else "was ended by a signal, or had no room") in entry.reason
     check(world)
 
 
-@pytest.mark.parametrize("where", ["trees", "home"])
-def test_on_a_full_disk_no_gate_starts_and_none_counts_as_lost(tmp_path, monkeypatch, where):
+def test_on_a_full_disk_no_gate_starts_and_none_counts_as_lost(tmp_path, monkeypatch):
     """Regression: three runs whose verdict could not be written rejected the entry."""
-    world = World(tmp_path, gate=f"test -e {tmp_path}/room || exit 1")
-    world.add("one")
-    crowded = {"trees": world.trees, "home": world.home}[where]
-    monkeypatch.setattr(machine, "is_full",
-                        lambda path: path.is_relative_to(crowded) and not (tmp_path / "room").exists())
-    processor = world.processor()
-    steps = [processor.step() for _ in range(10)]
-    assert (steps[-1].kind, str(crowded) in steps[-1].text) == ("no_room", True)
-    (tmp_path / "room").touch()
-    finish(processor)
-    assert (world.entry("one").status, world.entry("one").tests) == ("landed", 1)
+    room = tmp_path / "room"
+    world = World(tmp_path, gate=f"test -e {room} || exit 1")
+    for name, crowded in (("one", world.trees), ("two", world.home)):
+        world.add(name)
+        monkeypatch.setattr(machine, "is_full",
+                            lambda path, crowded=crowded: path.is_relative_to(crowded) and not room.exists())
+        processor = world.processor()
+        steps = [processor.step() for _ in range(10)]
+        assert (steps[-1].kind, str(crowded) in steps[-1].text) == ("no_room", True)
+        room.touch()
+        finish(processor)
+        assert (world.entry(name).status, world.entry(name).tests) == ("landed", 1)
+        room.unlink()
     check(world)
 
 
@@ -438,9 +416,11 @@ def test_a_gate_whose_entry_was_superseded_between_processors_is_ended(tmp_path)
     check(world)
 
 
-def test_the_slot_shows_exactly_the_candidate(tmp_path):
+def test_the_slot_shows_exactly_the_candidate_and_the_environment_no_secrets(tmp_path, monkeypatch):
+    monkeypatch.setenv("SOME_SECRET", "s3cret")
+    monkeypatch.setenv("VIRTUAL_ENV", "/elsewhere")
     probe = tmp_path / "probe"
-    world = World(tmp_path, gate=f"ls -A >> {probe}; touch left-over; echo changed > lines.txt; true")
+    world = World(tmp_path, gate=f"ls -A >> {probe}; touch left-over; echo changed > lines.txt; env > {tmp_path}/env")
     for node in ("one", "two"):
         world.add(node, {f"{node}.txt": "x\n"})
     world.drain()
@@ -449,6 +429,11 @@ def test_the_slot_shows_exactly_the_candidate(tmp_path):
     assert world.entry("two").status == "landed"
     slots = [path.name for path in (world.trees / world.queue.git.key).iterdir() if path.is_dir()]
     assert sorted(slots) == [".slot-1.sandbox", "slot-1"]
+    seen = dict(line.split("=", 1) for line in (tmp_path / "env").read_text().splitlines() if "=" in line)
+    assert seen["GARRISON_LIFE"] == f"{world.home}:r:gate-{world.entry('two').id}#1"
+    assert seen["GARRISON_SLOT"] == "1"
+    assert seen["GARRISON_TREE"] == str(world.repo), "where each tree stands inside"
+    assert not {"SOME_SECRET", "VIRTUAL_ENV"} & set(seen)
 
 
 def test_setup_runs_once_and_again_when_its_key_changes(tmp_path):
@@ -461,20 +446,6 @@ def test_setup_runs_once_and_again_when_its_key_changes(tmp_path):
         assert world.entry(node).status == "landed"
         assert len(runs.read_text().split()) == (2 if node == "three" else 1), "what landed serves the next one"
     check(world)
-
-
-def test_the_gates_environment_has_worktree_slot_and_marker_and_no_secrets(tmp_path, monkeypatch):
-    monkeypatch.setenv("SOME_SECRET", "s3cret")
-    monkeypatch.setenv("VIRTUAL_ENV", "/elsewhere")
-    world = World(tmp_path, gate=f"env > {tmp_path}/env; true")
-    entry = world.add("one", {"a": "1"})
-    world.drain()
-    seen = dict(line.split("=", 1) for line in (tmp_path / "env").read_text().splitlines() if "=" in line)
-    assert seen["GARRISON_LIFE"] == f"{world.home}:r:gate-{entry.id}#1"
-    assert seen["GARRISON_SLOT"] == "1"
-    assert seen["GARRISON_TREE"] == str(world.repo), "where each tree stands inside"
-    assert not {"SOME_SECRET", "VIRTUAL_ENV"} & set(seen)
-    assert os.environ["SOME_SECRET"]
 
 
 def test_stale_compiled_python_never_decides(tmp_path):

@@ -75,25 +75,25 @@ def count_calls(git: Git, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return calls
 
 
-@pytest.mark.parametrize("left", ["", "new.txt", "folder/sub/new.txt", "a.txt/in/its/place", "empty"])
-def test_git_cleans_a_slot_in_which_a_gate_left_anything(tmp_path: Path, left: str,
-                                                         monkeypatch: pytest.MonkeyPatch) -> None:
+def test_git_cleans_a_slot_in_which_a_gate_left_anything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     git = repository(tmp_path / "repo", "text\n")
     slot = acquire_slot(git, tmp_path / "trees")
     slot.prepare("main")
-    if left == "a.txt/in/its/place":
-        (slot.path / "a.txt").unlink()
-    if left == "empty":
-        (slot.path / left).mkdir()
-    elif left:
-        (slot.path / left).parent.mkdir(parents=True, exist_ok=True)
-        (slot.path / left).write_text("left\n")
-    assert slot.find_altered() == ""
     calls = count_calls(git, monkeypatch)
-    slot.prepare("main")
-    assert ("clean" in calls) is bool(left)
-    assert sorted(path.name for path in slot.path.iterdir()) == [".git", "a.txt"]
-    assert (slot.path / "a.txt").read_text() == "text\n"
+    for left in ("", "new.txt", "folder/sub/new.txt", "a.txt/in/its/place", "empty"):
+        if left == "a.txt/in/its/place":
+            (slot.path / "a.txt").unlink()
+        if left == "empty":
+            (slot.path / left).mkdir()
+        elif left:
+            (slot.path / left).parent.mkdir(parents=True, exist_ok=True)
+            (slot.path / left).write_text("left\n")
+        assert slot.find_altered() == ""
+        calls.clear()
+        slot.prepare("main")
+        assert ("clean" in calls) is bool(left), left
+        assert sorted(path.name for path in slot.path.iterdir()) == [".git", "a.txt"]
+        assert (slot.path / "a.txt").read_text() == "text\n"
     slot.release()
 
 
@@ -138,15 +138,15 @@ DEEDS = {
 
 
 @pytest.mark.smoke
-@pytest.mark.parametrize("deed", DEEDS.values(), ids=DEEDS)
-def test_a_slot_shows_exactly_the_commit_whatever_a_gate_did_in_it(tmp_path: Path, deed: str) -> None:
+def test_a_slot_shows_exactly_the_commit_whatever_a_gate_did_in_it(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.branch("other", {"lines.txt": "other\n"})
     commit = world.branch("next", {"lines.txt": "next\n", "dir/file": "x\n"})
     slot = acquire_slot(world.queue.git, world.trees)
-    for shown in (commit, world.start, commit, commit):
+    for shown, (name, deed) in [(world.start, ("nothing", "true")),
+                                *((shown, each) for each in DEEDS.items() for shown in (commit, world.start, commit))]:
         slot.prepare(shown)
-        assert git(slot.path, "rev-parse", "HEAD") == shown
+        assert git(slot.path, "rev-parse", "HEAD") == shown, f"before {name}"
         assert git(slot.path, "symbolic-ref", "-q", "HEAD", check=False) == ""
         assert git(slot.path, "status", "--porcelain", "--ignored") == ""
         assert git(slot.path, "write-tree") == git(slot.path, "rev-parse", f"{shown}^{{tree}}")
@@ -201,38 +201,38 @@ def as_ordinary_user(deed: Callable[[], None]) -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
-@pytest.mark.parametrize(("command", "altered"), [
-    ("chmod 000 .", "its worktree with mode 000"), ("chmod 555 .", "its worktree with mode 555"),
-    ("chmod 555 sub", "sub with mode 555"), ("chmod 000 sub/in sub", "sub with mode 000"),
-    ("chmod 000 a.txt", "a.txt with mode 000"), ("mkdir -p x/y; chmod 000 x/y x", ""), (DEEP, ""),
-    ("rm -rf sub; ln -s / sub; mkdir -p x/y; touch x/y/z; chmod 555 x/y", "")])
-def test_a_slot_serves_the_next_branch_whatever_rights_the_last_one_took(
-        shared: Path, command: str, altered: str) -> None:
+def test_a_slot_serves_the_next_branch_whatever_rights_the_last_one_took(shared: Path) -> None:
+    cases = [("chmod 000 .", "its worktree with mode 000"), ("chmod 555 .", "its worktree with mode 555"),
+             ("chmod 555 sub", "sub with mode 555"), ("chmod 000 sub/in sub", "sub with mode 000"),
+             ("chmod 000 a.txt", "a.txt with mode 000"), ("mkdir -p x/y; chmod 000 x/y x", ""), (DEEP, ""),
+             ("rm -rf sub; ln -s / sub; mkdir -p x/y; touch x/y/z; chmod 555 x/y", "")]
+
     def deed() -> None:
         git = repository(shared / "repo", "text\n")
         (shared / "repo/sub/in").mkdir(parents=True)
         (shared / "repo/sub/in/b.txt").write_text("b\n")
         for words in (["add", "-A"], ["-c", "user.name=t", "-c", "user.email=t@localhost", "commit", "-qm", "two"]):
             subprocess.run(["git", *words], cwd=shared / "repo", check=True)
-        slot = acquire_slot(git, shared / "trees/key")
-        for again in range(2):
+        for command, altered in cases:
+            slot = acquire_slot(git, shared / "trees/key")
+            for again in range(2):
+                slot.prepare("main")
+                (slot.path / "sub/in/b.txt").write_text("the gate writes\n")
+                (slot.path / "new.txt").write_text("the gate writes\n")
+                subprocess.run(["sh", "-c", command], cwd=slot.path, check=False, stderr=subprocess.DEVNULL)
+                if again:  # a processor that was killed has not looked
+                    slot.release()
+                    slot = acquire_slot(git, shared / "trees/key", slot.number)
+                else:
+                    assert slot.find_altered() == altered, command
             slot.prepare("main")
-            (slot.path / "sub/in/b.txt").write_text("the gate writes\n")
-            (slot.path / "new.txt").write_text("the gate writes\n")
+            assert (slot.path / "a.txt").read_text() == "text\n"
+            assert not (slot.path / "x").exists()
             subprocess.run(["sh", "-c", command], cwd=slot.path, check=False, stderr=subprocess.DEVNULL)
-            if again:  # a processor that was killed has not looked
-                slot.release()
-                slot = acquire_slot(git, shared / "trees/key", slot.number)
-            else:
-                assert slot.find_altered() == altered
-        slot.prepare("main")
-        assert (slot.path / "a.txt").read_text() == "text\n"
-        assert not (slot.path / "x").exists()
-        subprocess.run(["sh", "-c", command], cwd=slot.path, check=False, stderr=subprocess.DEVNULL)
-        slot.release()
-        remove_idle_slots(git, shared / "trees/key")
-        assert not (shared / "trees/key").exists()
-        assert len(git.worktrees()) == 1
+            slot.release()
+            remove_idle_slots(git, shared / "trees/key")
+            assert not (shared / "trees/key").exists(), command
+            assert len(git.worktrees()) == 1
 
     as_ordinary_user(deed)
 
@@ -250,22 +250,22 @@ def test_the_folder_of_a_run_is_removed_whatever_rights_a_command_took(shared: P
     as_ordinary_user(deed)
 
 
-@pytest.mark.parametrize("command", ["chmod 000 .", "chmod 000 a.txt d/e d", "chmod 555 d ."])
-def test_work_is_saved_and_its_worktree_removed_whatever_rights_the_agent_took(shared: Path, command: str) -> None:
+def test_work_is_saved_and_its_worktree_removed_whatever_rights_the_agent_took(shared: Path) -> None:
     def deed() -> None:
         git = repository(shared / "repo", "text\n")
-        tree = shared / "trees/node"
-        git.add_worktree(tree, "node", "main")
-        (tree / "d/e").mkdir(parents=True)
-        (tree / "d/e/made.txt").write_text("made\n")
-        (tree / "a.txt").write_text("changed\n")
-        subprocess.run(["sh", "-c", command], cwd=tree, check=True)
-        git.add_worktree(tree, "node", "main")  # a successor takes it over
-        made = git.commit_all(tree, "all")
-        assert made
-        assert git.changed_paths("main", made) == ["a.txt", "d/e/made.txt"]
-        subprocess.run(["sh", "-c", command], cwd=tree, check=True)
-        git.remove_worktree(tree)
-        assert not tree.exists()
+        for number, command in enumerate(("chmod 000 .", "chmod 000 a.txt d/e d", "chmod 555 d .")):
+            tree, branch = shared / f"trees/{number}", f"node{number}"
+            git.add_worktree(tree, branch, "main")
+            (tree / "d/e").mkdir(parents=True)
+            (tree / "d/e/made.txt").write_text("made\n")
+            (tree / "a.txt").write_text("changed\n")
+            subprocess.run(["sh", "-c", command], cwd=tree, check=True)
+            git.add_worktree(tree, branch, "main")  # a successor takes it over
+            made = git.commit_all(tree, "all")
+            assert made
+            assert git.changed_paths("main", made) == ["a.txt", "d/e/made.txt"]
+            subprocess.run(["sh", "-c", command], cwd=tree, check=True)
+            git.remove_worktree(tree)
+            assert not tree.exists(), command
 
     as_ordinary_user(deed)

@@ -498,7 +498,7 @@ class MergeProcessor:
         base_jobs = [job for job, gate in jobs.items() if gate.subject == "base"]
         set_jobs = [job for job in jobs if job not in base_jobs]
         sets = decision.list_running(state, book, tip, [jobs[job] for job in set_jobs])
-        # A long backlog is tested in larger sets, but not while entries that failed together are told apart.
+        # A long backlog is tested in larger sets, but not while the culprit of a red set is looked for.
         backlog = len(candidates) if all(entry.tests == 0 for entry in (*under_test, *waiting)) else decision.MAX_BATCH
         width = decision.choose_gate_width(len(os.sched_getaffinity(0)), require_config(state).gate_cores)
         chosen = decision.decide(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,6 +25,7 @@ from garrison.agents.trouble import WHAT_TO_DO, TroubleKind
 from garrison.errors import UsageError
 from garrison.node.session_attempt import SessionProgram, next_message
 from garrison.records import costs
+from garrison.records.api_answers import NETWORK, record_failure
 from garrison.records.budget import FILE, SESSION_LOCK
 from garrison.records.json_io import append_line, read_json, read_lines
 from garrison.records.life_lock import LifeLock
@@ -299,6 +301,19 @@ def test_a_call_that_would_exceed_the_budget_beside_another_in_progress_waits(tm
     lock.release()
     assert life(prompt, ran, [REPORT, "Done."])["status"] == "success"
     assert not (AttemptFiles(tmp_path).folder / FILE).exists()
+
+
+def test_an_ending_is_that_of_the_apis_own_answer_and_its_words_steer_no_terminal(tmp_path: Path) -> None:
+    """As of a session of Claude or an ACP agent: the recorder judges all of them."""
+    files = AttemptFiles(tmp_path)
+    assert life(ordered(tmp_path), [], [AgentFailure("\x1b[2Jfull", 529)]) is None
+    assert (files.read_endings()[-1].kind, files.read_endings()[-1].reason) == (TroubleKind.OVERLOADED, "full")
+    at = time.time() + 60
+    record_failure(tmp_path / NETWORK, at, 429, {"retry-after": "30"}, ("rate_limit_error", "slow down"))
+    assert life(ordered(tmp_path), [], [AgentFailure("overloaded", 529)]) is None
+    ending = files.read_endings()[-1]
+    assert (ending.kind, ending.status, ending.resets_at) == (TroubleKind.RATE_LIMIT, 429, at + 30)
+    assert ending.reason == "429 rate_limit_error: slow down"
 
 
 def test_a_permanent_failure_ends_the_attempt(tmp_path: Path) -> None:

@@ -35,9 +35,8 @@ from garrison.agents import scripted
 from garrison.agents.base import Function
 from garrison.agents.claude import cli_process
 from garrison.agents.conversation import messages, policy, prompts, questions, tools
-from garrison.agents.conversation.connection import clean
 from garrison.agents.conversation.files import AttemptFiles
-from garrison.agents.conversation.stream import render
+from garrison.agents.conversation.recorder import AttemptRecorder, show
 from garrison.agents.graph.model import AgentFailure
 from garrison.agents.graph.session_manager import describe
 from garrison.agents.result import LANDING
@@ -128,6 +127,7 @@ class SessionProgram:
         self.order = from_data(SessionOrder, read_json(prompt.parent / ORDER))
         self.files = AttemptFiles(prompt.parent)
         self.files.make()
+        self._recorder = AttemptRecorder(self.files, self.order.incarnation)
         tier = require_working_tier(self.order.tier, read_tiers())
         self.tier: Tier = replace(tier, tools=(*tier.tools, *self._own_tools()))
         self.settings = self.order.settings
@@ -144,6 +144,7 @@ class SessionProgram:
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         if not self._suspended.done():
             return turns.result()
+        # The ending before the exit: a program that exits without one has ended its attempt.
         self.files.add_ending(self._suspended.result())
         self._exit_now()
         turns.cancel()
@@ -217,15 +218,15 @@ class SessionProgram:
         if answer is None:
             questions.ask(self.files, question, call_id)
             await self._suspend(policy.QUESTION, question)
+        # Kept by the call: the next question replaces the files of this one, and the turn may be repeated from here.
         write_json(self.files.answers, {**answers, call_id: answer})
         return f"The answer: {answer}"
 
     async def _suspend(self, kind: str, reason: str, wait: float = 0.0) -> NoReturn:
         """End the program here: the node under way has no outcome, so the successor repeats it, in `wait` seconds."""
         if not self._suspended.done():
-            now = time.time()
-            self._suspended.set_result(policy.ConnectionEnd(kind, now, reason, resets_at=now + wait if wait else None,
-                                                            progress=self._answered))
+            self._suspended.set_result(self._recorder.ending(
+                kind, reason, resets_at=time.time() + wait if wait else None, answered=self._answered))
         await asyncio.Event().wait()
         raise AssertionError("nothing sets that event")
 
@@ -242,19 +243,21 @@ class SessionProgram:
         """Wrap the model: suspend at a limit on costs, and at an error that is transient or that the user can
         resolve."""
         if self.order.config:
+            # Others count the session's reservation only while this lock is held (`records.budget`).
             self._lock = LifeLock.try_acquire(self.files.lock)
         endings = self.files.read_endings()
         after_person: list[Message] = [{"role": "user", "content": prompts.after_person()}] \
             if endings and endings[-1].kind == policy.PERSON else []
 
         async def ask_within_limits(messages: list[Message], mode: str, options: Mapping[str, object]) -> ModelResponse:
+            # Asked before each call: without a sandbox no proxy stands in between that would refuse it.
             if (shortfall := self._account.enter()) is not None:
                 await self._suspend(kind_of_shortfall(shortfall), shortfall.reason)
             atomic.write(self.files.conversation, prompt_of(messages, mode, {}).encode(errors="replace"), durable=False)
             try:
                 answer = await ask([*messages, *after_person], mode, options)
             except AgentFailure as error:
-                if error.kind not in policy.NEEDS_PERSON and error.kind not in policy.TRANSIENT:
+                if not policy.is_waited_for(error.kind):
                     raise
                 await self._suspend(error.kind, describe(error), error.wait)
             finally:
@@ -267,20 +270,15 @@ class SessionProgram:
         """Record the model's usage, and show its text."""
         self._account.record(event)
         if event["kind"] in ("text", "thinking"):
-            _show(event)
+            show(event)
 
 
 def _show_call(name: str, arguments: Mapping[str, object]) -> None:
-    _show({"kind": "tool", "name": name, "input": dict(arguments)})
+    show({"kind": "tool", "name": name, "input": dict(arguments)})
 
 
 def _show_result(_name: str, text: str, failed: bool) -> None:
-    _show({"kind": "tool_result", "text": text, "error": failed})
-
-
-def _show(event: Mapping[str, object]) -> None:
-    if text := render(event):
-        print(clean(text), flush=True)
+    show({"kind": "tool_result", "text": text, "error": failed})
 
 
 def _exit_at_once() -> None:

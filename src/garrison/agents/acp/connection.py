@@ -32,11 +32,12 @@ from garrison.agents.acp.permissions import LeaveRuling, OfferedAnswer
 from garrison.agents.acp.settings import MAX_LOST_SESSIONS, AcpJob
 from garrison.agents.base import VALIDATOR, WORKER
 from garrison.agents.conversation import holder, messages, policy, questions
-from garrison.agents.conversation.connection import SessionConnection, clean, run_connection
+from garrison.agents.conversation.connection import SessionConnection, run_connection
 from garrison.agents.conversation.files import SessionRecord
 from garrison.agents.conversation.loop_detector import MAX_REPEATS, LoopDetector
 from garrison.agents.conversation.messages import Undelivered
 from garrison.agents.conversation.policy import ConnectionEnd
+from garrison.agents.conversation.recorder import clean
 from garrison.agents.conversation.start_watch import POLL, StartWatch
 from garrison.agents.conversation.stream import cut
 from garrison.agents.conversation.tools import SERVER

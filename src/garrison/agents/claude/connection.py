@@ -208,10 +208,10 @@ class ClaudeConnection(SessionConnection[ConnectionJob]):
         told = policy.failure_in(event, self._client.last_error)
         assert told is not None
         ending = self._ending(told.kind, told.reason, resets_at=time.time() + told.wait)
-        is_long = ending.resets_at is not None and ending.resets_at - time.time() > policy.MAX_RETRY_DELAY
+        wait = (ending.resets_at or 0.0) - time.time()
         is_known = ending.kind in OUTAGES and any(Path(name).exists() for name in self.job.outages)
         # The CLI's word and the API's own answer, where the proxy has seen one, may differ: either may need the user.
-        return ending if {told.kind, ending.kind} & policy.NEEDS_PERSON or is_long or is_known else None
+        return ending if policy.ends_turn(told.kind) or policy.ends_turn(ending.kind, wait) or is_known else None
 
     def _rate_limit(self, event: RateLimit) -> None:
         self._write(event)

@@ -5,13 +5,22 @@ An attempt's session is a row of connections: processes, each of which runs the 
 1. `attempt`, in the orchestrator, decides with `policy` what follows the endings so far: connect with a prompt, wait,
    ask the user, or finish. It writes the connection's order and its prompt, and starts it.
 2. `connection`, the process, takes the session's lock, runs the program and hears its events. What the agent answers
-   reaches the attempt's records there and nowhere else: each event `stream.jsonl`, each response `usage.jsonl`, a
-   report `report.json`, a question `question.json`, and the end of the turn `endings.jsonl` (`files` lists them all).
+   reaches the attempt's records through `recorder`.
 3. The process exits, and `attempt` reads how it ended.
 
-Whether a failed call is tried again, and after how long, `policy` decides for each of them, by the classes of
-`agents.trouble`: `decide` for a session of an attempt, `decide_program` for a program without one, `decide_message` for
-a message in an agent graph (`agents.graph.session_manager`), for whose answer a caller waits.
+Three questions have one answer each, for these sessions, for the turns of `node.session_attempt` and for the messages
+of an agent graph (`agents.graph.session_manager`):
+
+- How does an answer reach its record? `recorder`.
+- Is a failed call tried again, and after how long? `policy`, by the classes of `agents.trouble`: `decide` for a session
+  of an attempt, `decide_program` for a program without one, `decide_message` for a message for whose answer a caller
+  waits; `ends_turn` if the agent's program would try again by itself.
+- Is there money left for the next call? `records.budget`.
+
+There are two lifecycles on purpose. A session of an attempt must outlive every process: each connection is a process
+for one prompt, and what follows is decided from what it left on disk, by whoever is alive then. A session of an
+agent graph is a call in the caller's process: it dies with its caller, for whom one client answers many messages, and
+a process and a lock for each of them would cost more than the message.
 
 `agents.claude` and `agents.acp` add what is theirs: the program, its protocol, its settings, and how a lost session is
 continued. `session_agent` (turns of a graph) and `command` (a program without a session) share `attempt`.

@@ -97,6 +97,8 @@ class SuspendableAttempt(Work):
         if self.program is not None:
             if self.outages is not None:
                 self.outages.look(self.assignment.folder)
+            # The lock of the takeover is how the user's command asks for the session; that waits until the program is
+            # gone.
             if not self._taken_over and holder.person_of(self.files) is not None:
                 self._taken_over = True
                 self.program.stop(now)
@@ -124,6 +126,7 @@ class SuspendableAttempt(Work):
         if self.program is not None:
             due = self.program.wake_at()
             is_trial = self.outages is not None and self.outages.is_trying
+            # Everybody of the account waits for a trial, and no event but its files tells that the API has answered it.
             return min(due or math.inf, time.monotonic() + 1.0) if is_trial else due
         if self.outages is not None and self._held:
             return time.monotonic() + self.outages.wake_after()
@@ -251,6 +254,7 @@ class ConnectedAttempt(SuspendableAttempt):
         """Record a connection's order and its prompt, and start it; an orphaned program on its session ends first."""
         holder.end_orphan(self.files)
         job, variables = self._order(decision)
+        # Recorded before it is sent: a prompt that no program got is in the record, but none is missing.
         self.files.add_prompt(decision.prompt.value, job.prompt, job.system_prompt, incarnation=job.incarnation,
                               at=self._wall())
         write_json(self.files.order, asdict(job))
@@ -272,6 +276,7 @@ class ConnectedAttempt(SuspendableAttempt):
         if self._connection is not None and self._connection.timed_out:
             return ended
         if not recorded:
+            # It was killed before it could record an ending: by us, for the takeover, or by something else.
             kind = policy.STOPPED if holder.person_of(self.files) is not None else TroubleKind.CRASH
             self.endings.append(ConnectionEnd(kind, self._wall(), ended.reason))
             self.files.add_ending(self.endings[-1])

@@ -30,19 +30,16 @@ from garrison.agents.base import WORKER, ConnectionOrder
 from garrison.agents.conversation import messages, policy, questions
 from garrison.agents.conversation.files import AttemptFiles
 from garrison.agents.conversation.policy import ConnectionEnd
+from garrison.agents.conversation.recorder import AttemptRecorder, shorten
 from garrison.agents.conversation.start_watch import start_slot
-from garrison.agents.conversation.stream import render
 from garrison.agents.result import LANDING
-from garrison.agents.trouble import LIMITS, TRANSIENT, TroubleKind, judge, read_reset
+from garrison.agents.trouble import TroubleKind
 from garrison.ends import End, EndKind
-from garrison.records import atomic, costs
-from garrison.records.api_answers import NETWORK, read_answer
-from garrison.records.json_io import append_line, read_json
+from garrison.records import atomic
+from garrison.records.json_io import read_json
 from garrison.records.life_lock import LifeLock
 from garrison.records.record import from_data
-from garrison.system.clock import local_zone
 from garrison.system.processes import die_with_parent
-from garrison.system.terminal_text import clean_lines
 from garrison.values import replace
 
 if TYPE_CHECKING:
@@ -54,7 +51,6 @@ _LOCK_TIMEOUT = 30.0
 """Seconds to wait for an earlier incarnation's connection to release the session."""
 _STOP_TIMEOUT = 0.5
 """Seconds by which our signal to stop may arrive later than that of the program."""
-_MAX_REASON = 2000
 _MAX_LAST = 400
 """Characters of an agent's last words that are kept where it made no report."""
 _SHOWN_REPEATS = 4
@@ -80,7 +76,8 @@ class SessionConnection(Generic[OrderT]):
         """The program, and the PATH on which it is looked for."""
         self._prompt, self._loops = job.prompt, loops
         self._stop, self._started = asyncio.Event(), asyncio.Event()
-        self._began = time.time()
+        self._recorder = AttemptRecorder(self.files, job.incarnation)
+        self._write, self._note = self._recorder.write, self._recorder.note
         self._told: Undelivered | None = None
         """The user's message sent with the current prompt; None once the agent has answered."""
         self._shows_repeats = False
@@ -140,6 +137,10 @@ class SessionConnection(Generic[OrderT]):
 
     async def run(self) -> ConnectionEnd:
         """Run the connection to its end."""
+        # Before anything is awaited: a stop while we wait for the lock or a start slot ends us with an ending, and
+        # without one it would count as a crash.
+        # Before anything is awaited: a stop while we wait for the lock or a start slot ends us with an ending, and
+        # without one it would count as a crash.
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, self._stop.set)
         self._show_trouble("")
@@ -161,6 +162,7 @@ class SessionConnection(Generic[OrderT]):
         """Wait until no other process runs the session; return the ending if that takes too long, or we are to stop."""
         until = time.monotonic() + _LOCK_TIMEOUT
         while not self._stop.is_set() and time.monotonic() < until:
+            # Tried again and again, since a blocking flock could not be given up for a stop.
             self._lock = LifeLock.try_acquire(self.files.lock)
             if self._lock is not None:
                 return None
@@ -235,24 +237,16 @@ class SessionConnection(Generic[OrderT]):
     # ---- endings
 
     def _ending(self, kind: str, reason: str = "", *, resets_at: float | None = None) -> ConnectionEnd:
-        """Return how the connection ends: by its report, by the API's own answer if the proxy has seen it, else as the
-        program says. A failure after the report is no reason to repeat the work."""
+        """Return how the connection ends: by its report, else as the recorder judges what the program says. A failure
+        after the report is no reason to repeat the work."""
+        # What a connection that is stopped or crashes has reported is found by the next one (`_left_over`).
         if kind not in (policy.STOPPED, TroubleKind.CRASH) and not self._is_in_call and (report := self._take_report()):
             return self._reported(report)
-        now, status, answer = time.time(), None, read_answer(self.files.attempt / NETWORK, self._began)
-        if answer is not None and (seen := judge(kind, answer)) is not None:
-            reason = reason if kind == seen and reason else answer.describe()
-            kind, status, resets_at = seen, answer.status, answer.resets_at or resets_at
-        if kind not in LIMITS:
-            resets_at = resets_at if kind in TRANSIENT else None
-        elif resets_at is None:
-            resets_at = read_reset(reason, now, local_zone())
-        return ConnectionEnd(kind, now, shorten(reason), False, resets_at, self._answered, status)
+        return self._recorder.ending(kind, reason, resets_at=resets_at, answered=self._answered)
 
     def _reported(self, report: Mapping[str, object]) -> ConnectionEnd:
         return ConnectionEnd(policy.REPORTED, time.time(), shorten(str(report["summary"])), report["status"] in LANDING,
-                             None,
-                             self._answered)
+                             None, self._answered)
 
     async def _program_ended(self, end: End, said: str, kind: str) -> ConnectionEnd:
         """Return the ending of a program that has ended by itself.
@@ -271,6 +265,7 @@ class SessionConnection(Generic[OrderT]):
                                  progress=self._answered)
         if end.kind is EndKind.LOST:
             return self._ending(TroubleKind.CRASH, f"{self.program} closed its output")
+        # A program that has answered was there: its own words say what ended it.
         if not self._answered and (gone := self._vanished(was_run=end.kind is not EndKind.NOT_RUN)):
             return gone
         if end.kind is EndKind.NOT_RUN:
@@ -288,16 +283,7 @@ class SessionConnection(Generic[OrderT]):
             return self._ending(TroubleKind.VANISHED, f"{program} cannot be run yet; waiting until it can")
         return None
 
-    # ---- what is recorded and shown
-
-    def _write(self, event: Mapping[str, object]) -> None:
-        """Append an event to the stream, and show it in the output."""
-        append_line(self.files.stream, {"at": costs.now(), "life": self.job.incarnation, **event})
-        if text := render(event):
-            print(clean(text), flush=True)
-
-    def _note(self, text: str) -> None:
-        self._write({"kind": "note", "text": text})
+    # ---- what is shown
 
     def _show_wait(self, what: str) -> None:
         """Show what the session waits for, in the output and in `status`."""
@@ -316,6 +302,7 @@ def run_connection(connection: Callable[[OrderT], SessionConnection[OrderT]], or
                    argv: list[str] | None) -> int:
     """Run a connection by the order in the file that the command line names; exit 0 once its ending is on disk."""
     path = Path((sys.argv[1:] if argv is None else argv)[0])
+    # A connection without its orchestrator would work on while the successor's connection waits for the lock.
     die_with_parent()
     job = from_data(order, {_EARLIER.get(name, name): value for name, value in (read_json(path) or {}).items()})
 
@@ -334,12 +321,3 @@ def run_to_ending(files: AttemptFiles, run: Callable[[], Coroutine[object, objec
             os.write(1, f"the connection ends: {error}\n".encode(errors="replace"))
         os._exit(1)  # what is not flushed would print a traceback
     return 0
-
-
-def clean(text: str) -> str:
-    """Remove escape sequences and control characters: an agent's text must not steer the terminal."""
-    return "\n".join(clean_lines(text))
-
-
-def shorten(reason: str) -> str:
-    return clean(reason).strip()[:_MAX_REASON]

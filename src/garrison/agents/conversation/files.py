@@ -149,4 +149,5 @@ class AttemptFiles:
 
     def add_ending(self, ending: ConnectionEnd) -> None:
         """Record how a connection ended."""
+        # In one write, so a kill leaves the whole ending or none, and then the orchestrator adds one itself.
         append_line(self.endings, fields_of(ending))

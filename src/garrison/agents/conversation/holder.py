@@ -52,6 +52,7 @@ def end_orphan(files: AttemptFiles) -> None:
     recorded = read_json(files.process)
     if recorded is None:
         return
+    # After a reboot the recorded pid, even with its start ticks, may be somebody else's.
     for number, seconds in _STEPS if processes.same_boot(str(recorded.get("boot", ""))) else ():
         if not processes.send(recorded["pid"], recorded["ticks"], number):
             break
@@ -119,6 +120,7 @@ def taken_over(node: str, files: AttemptFiles, since: str, wait: Callable[[], No
         wait: called while the session is being suspended.
         lock_file: lock of the session, which only one process may run.
     """
+    # The claim comes first: by it the orchestrator knows that it has to end its program, which holds the other lock.
     claim = _lock(files.takeover, _CLAIM_TIMEOUT)
     if claim is None:
         person = person_of(files)
@@ -130,6 +132,7 @@ def taken_over(node: str, files: AttemptFiles, since: str, wait: Callable[[], No
     session = None
     try:
         wait()
+        # Both programs append to one transcript; the lock is free only once the agent's has ended.
         session = _lock(lock_file, _SUSPEND_TIMEOUT)
         if session is None:
             raise Refused(f"the session of {node} was not suspended within {_SUSPEND_TIMEOUT:.0f} s; nothing was "

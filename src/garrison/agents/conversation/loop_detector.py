@@ -132,6 +132,8 @@ class LoopDetector:
             found.add(_digest(f"{call.tool}\0{call.arguments}"))
         is_new = not found <= self._lines
         if len(self._lines) > MAX_LINES:
+            # A bound on memory. The session then has a second chance with everything it repeats, which costs some
+            # calls.
             self._lines.clear()
         self._lines |= found
         return is_new and not call.tool.endswith(_NOTING)

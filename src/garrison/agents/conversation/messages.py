@@ -49,6 +49,7 @@ def pending(files: AttemptFiles) -> Undelivered | None:
 
     A session that begins, since the one before it could not continue or another agent does, gets all of the attempt.
     """
+    # Messages to earlier agents count as well: what the user said holds for whoever does the task.
     messages = [str(line["text"]) for folder in session_holders(files.attempt)
                 for line in read_lines(AttemptFiles(folder).messages)]
     record = (read_json(files.delivered) or {}) if messages else {}

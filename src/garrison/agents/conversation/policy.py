@@ -118,6 +118,7 @@ MESSAGE_RETRIES = Backoff(1.0, tries=3)
 """Pauses before a message is tried again for whose answer a caller waits (`decide_message`)."""
 MAX_MESSAGE_WAIT = 60.0
 """Seconds that the API may ask such a caller to wait; if it asks for more, the message fails with the reason."""
+# A crash is no class that passes, but here a new try is a new program, and the caller would do the same by hand.
 _PASSING = (TRANSIENT.keys() | {TroubleKind.CRASH}) - {TroubleKind.TOO_LONG}
 """Failures after which such a message is tried again; of one that is too long each try would be paid for."""
 MAX_RETRY_DELAY = 15.0
@@ -144,9 +145,20 @@ class Failure(NamedTuple):
 
     @property
     def is_final(self) -> bool:
-        """Return whether the turn ends by it: the program does not ask again, only the user can help, or it waits too
-        long."""
-        return not self.wait or self.wait > MAX_RETRY_DELAY or self.kind in NEEDS_PERSON
+        """Return whether the turn ends by it: because the program does not ask again, or is not to."""
+        return not self.wait or ends_turn(self.kind, self.wait)
+
+
+def ends_turn(kind: str, wait: float = 0.0) -> bool:
+    """Return whether a failure ends the turn although the program would ask again in `wait` seconds: only the user can
+    help, or that is too long."""
+    return kind in NEEDS_PERSON or wait > MAX_RETRY_DELAY
+
+
+def is_waited_for(kind: str) -> bool:
+    """Return whether a session waits for the end of such a failure, which passes or which the user resolves; by any
+    other its attempt has failed."""
+    return kind in TRANSIENT or kind in NEEDS_PERSON
 
 
 def failure_in(event: Event, last_error: str) -> Failure | None:
@@ -256,6 +268,7 @@ def consecutive(endings: Sequence[ConnectionEnd], kinds: Collection[str]) -> int
     """
     count = 0
     for ending in reversed(endings):
+        # Different troubles of one outage alternate (overloaded, not reachable): they are one row.
         if ending.kind not in TRANSIENT:
             break
         count += ending.kind in kinds
@@ -279,6 +292,7 @@ def find_trouble(endings: Sequence[ConnectionEnd], decision: NextStep) -> Troubl
         since, crashes = ending.at, crashes + 1
         if ending.progress:
             break
+    # Its runner restarts it and counts that by itself; here it is only asked whether another agent would do better.
     if last.kind == TroubleKind.CRASH:
         is_given_up = crashes >= MAX_CRASHES and not any(ending.progress for ending in endings[-crashes:])
         return Trouble(last.kind, last.reason, since, given_up=True) if is_given_up else None
@@ -355,6 +369,7 @@ def _after_unknown_session(endings: Sequence[ConnectionEnd], _answered: bool) ->
 
 def _after_interruption(endings: Sequence[ConnectionEnd], _answered: bool) -> NextStep:
     """Resume after a stop, a death or a takeover; mention a takeover until the model has responded to it."""
+    # A takeover is mentioned until the model has answered once: a prompt that a death cut off has told it nothing.
     for ending in reversed(endings):
         if ending.kind == PERSON:
             return NextStep(NextStepKind.CONNECT, Prompt.PERSON)

@@ -127,10 +127,6 @@ def report_request() -> str:
     return fill("claude_report.md")
 
 
-def _report(_assignment: Assignment, _files: AttemptFiles) -> str:
-    return report_request()
-
-
 def loop(_assignment: Assignment, files: AttemptFiles) -> str:
     return fill("claude_loop.md", reason=files.read_endings()[-1].reason)
 
@@ -156,5 +152,5 @@ def answer_of(files: AttemptFiles) -> str:
 
 
 _BUILDERS: Mapping[Prompt, Callable[[Assignment, AttemptFiles], str]] = {
-    Prompt.TASK: _task, Prompt.CONTINUE: _continue, Prompt.REPORT: _report, Prompt.ANSWER: answer_alone,
-    Prompt.HAND_OVER: _hand_over, Prompt.PERSON: _person, Prompt.LOOP: loop}
+    Prompt.TASK: _task, Prompt.CONTINUE: _continue, Prompt.REPORT: lambda *_: report_request(),
+    Prompt.ANSWER: answer_alone, Prompt.HAND_OVER: _hand_over, Prompt.PERSON: _person, Prompt.LOOP: loop}

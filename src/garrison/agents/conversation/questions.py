@@ -43,6 +43,7 @@ def ask(files: AttemptFiles, text: str, call: str = "", permission: Sequence[str
         permission: tool and digest of the call that the answer allows or refuses.
     """
     question = read_json(files.question)
+    # Only one question is open at a time: a second one would replace the first, which nobody has answered.
     if question and not call and not is_answered(files):
         text = question["text"] if text in question["text"] else f"{question['text']}\n{text}"
     write_json(files.question, {"id": uuid.uuid4().hex[:12], "text": text, **({"call": call} if call else {}),
@@ -182,6 +183,7 @@ def plain_question(text: str) -> str:
     """
     prose = _FENCED.sub("", text).strip()
     marks = [match.end() for match in _QUESTION_MARK.finditer(prose)]
+    # A question in the middle of a report is rhetoric: one that is meant stands near the end.
     if not marks or len(prose) - marks[-1] > _MAX_AFTER:
         return ""
     line = prose[prose.rfind("\n", 0, marks[-1]) + 1:].partition("\n")[0].strip()

@@ -60,6 +60,7 @@ class StartWatch:
         tree = processes.descendants(os.getpid(), self._marker)
         is_asleep = bool(tree) and all(info.state in _ASLEEP for info in tree)
         seen = processes.cpu_fingerprint(os.getpid(), self._marker) if is_asleep else None
+        # It changes with any CPU time and with any process: a program that sleeps between two steps never gets far.
         self._looks = self._looks + 1 if seen is not None and seen == self._seen else 0
         self._seen = seen
         idle = self._looks * POLL
@@ -115,6 +116,7 @@ _MAX_HOLD = 30.0
 async def start_slot(home: Path, slots: int, on_wait: Callable[[str], None],
                      stop: asyncio.Event) -> AsyncIterator[asyncio.Event]:
     """Wait for a slot, unless `stop` is set meanwhile; yield the event that releases the slot."""
+    # Locks and not a counter: whoever dies while it starts gives its slot back.
     folder = atomic.make_directory(home / "run")
     lock, waiting = None, False
     while not stop.is_set() and (lock := _try_lock(folder, slots)) is None:

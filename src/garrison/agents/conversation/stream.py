@@ -173,12 +173,13 @@ def calls_in_flight(attempt: Path) -> list[CallInFlight]:
 def _calls(attempt: Path, *, resumed_end_calls: bool) -> list[CallInFlight]:
     calls: dict[str, CallInFlight] = {}
     has_begun = False
-    for line in _tail(attempt / "claude" / "stream.jsonl").splitlines():
+    for line in untrusted.read_end(attempt / "claude", "stream.jsonl", _TAIL_BYTES).encode().splitlines():
         try:
             event = json.loads(line)
         except ValueError:  # the first line of the tail is cut, the last may be torn
             continue
         kind = event.get("kind") if isinstance(event, dict) else None
+        # Once the model of a resumed session speaks, it has seen what became of the calls that were cut off.
         if kind == "result" or (has_begun and kind in _SPOKEN) or (kind == "begin" and resumed_end_calls):
             calls.clear()
         has_begun = kind == "begin" or (has_begun and kind not in _SPOKEN)
@@ -252,7 +253,3 @@ def _one_line(text: str) -> str:
 _RENDERERS: Mapping[str, Callable[[Mapping[str, object]], str]] = {
     "begin": _render_begin, "text": _render_text, "thinking": _render_thinking, "tool": _render_tool,
     "tool_result": _render_tool_result, "retry": _render_retry, "note": _render_note, "result": _render_result}
-
-
-def _tail(path: Path) -> bytes:
-    return untrusted.read_end(path.parent, path.name, _TAIL_BYTES).encode()

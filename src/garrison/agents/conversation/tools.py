@@ -164,6 +164,7 @@ def check_report(arguments: dict[str, object]) -> dict[str, object]:
     if status not in STATUSES or not summary:
         raise UsageError(f"say status={', status='.join(STATUSES[:-1])} or status={STATUSES[-1]}, and a summary")
     evidence = arguments.get("evidence") or []
+    # The one claim that lands nothing and that no gate tests; so it needs proof that a validator can read.
     if status == NOTHING_TO_DO and not evidence:
         raise UsageError("say in evidence which lines of which files prove that nothing has to be done")
     try:
@@ -194,7 +195,7 @@ _AFTER_QUESTION = frozenset(f"mcp__{SERVER}__{name}" for name in ("ask_guardian"
 
 
 class SessionReports:
-    """True if an attempt's session has reported or asked, as its files tell."""
+    """Report or question of an attempt's session, which ends its turn, as its files tell."""
 
     def __init__(self, files: AttemptFiles) -> None:
         self._files = files

@@ -5,7 +5,8 @@ entered them. Calls for the same agent run one after the other; different agents
 session is closed, and the next try resumes it with the current prompt, so that the agent remembers; one that cannot be
 resumed is started again. Otherwise only `stop` and `restart` make an agent forget.
 
-Whether a failed call is tried again, and after how long, `conversation.policy.decide_message` decides.
+Whether a failed call is tried again, and after how long, `conversation.policy.decide_message` decides. Nothing of a
+session is on disk, unlike that of an attempt; `agents.conversation` says why there are both.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""`AgentOrchestrator`: the user's message in, events out, in the order that `events` enforces.
+"""`AgentOrchestrator`: the user's message in, events out, in the order that `models.EventSequence` enforces.
 
-Thin: `prompts` asks the questions and parses the answers, `context` builds what a specialist gets. The crew is an agent
-graph in which the butler directs everyone, so each specialist's prompt names its supervisor; a session starts when its
-agent is first needed. The butler classifies in its own session, whose answers must follow a schema. Messages of
-one conversation are handled one after the other.
+Thin: `prompts` asks the questions, parses the answers and builds what a specialist gets. The crew is an agent graph in
+which the butler directs everyone, so each specialist's prompt names its supervisor; a session starts when its agent is
+first needed. The butler classifies in its own session, whose answers must follow a schema. Messages of one conversation
+are handled one after the other.
 """
 
 from __future__ import annotations
@@ -141,6 +141,7 @@ class AgentOrchestrator:
         if not message.strip():
             raise UsageError("the message is empty")
         queue: asyncio.Queue[ChatEvent | None] = asyncio.Queue()
+        # In its own task: a browser that closes its stream must not leave half a turn in the conversation.
         work = asyncio.create_task(self._process(message, place, queue.put_nowait))
         work.add_done_callback(lambda _: queue.put_nowait(None))
         while (event := await queue.get()) is not None:
@@ -201,6 +202,7 @@ class AgentOrchestrator:
         """Do not end the sessions, or wait until they have ended."""
         resting, self._resting = self._resting, None
         if resting is not None:
+            # Sessions that are being ended are waited for: cancelled half-way, some would stay with their processes.
             if not self._is_ending:
                 resting.cancel()
             await asyncio.gather(resting, return_exceptions=True)
@@ -224,6 +226,7 @@ class AgentOrchestrator:
     async def _handle(self, message: str, place: str, emit: Callable[..., None]) -> None:
         self._on_message()
         emit("agent_start", agent=BUTLER)
+        # Before the message is added: whether it agrees is asked about the proposals of the entry before it.
         turns, proposals = self.conversation.turns(), self.proposals
         self.conversation.add(ChatEntry(role="user", content=message, at=self._clock(), agent="user",
                                         about=place or None))
@@ -342,6 +345,7 @@ class AgentOrchestrator:
                 answer = await self._ask(specialist.name, prompts.delegation_prompt(given), receive)
             stream.finish()
         except TimeoutError:
+            # The session would still answer the old question, and the next one would wait behind it.
             await self.graph.stop_agent(specialist.name)
             return self._failed(specialist, f"{specialist.name} had no answer within {specialist.timeout:.0f} s")
         except Exception as error:  # the others continue

@@ -10,7 +10,7 @@ import os
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from garrison.agents.graph.graph import claude, graph_settings
 from garrison.config import read_config
@@ -22,9 +22,6 @@ from garrison.errors import Refused
 from garrison.records.budget import Allowance, Purse
 from garrison.system.command import run_to_end
 from garrison.system.machine import garrison_argv
-
-if TYPE_CHECKING:
-    pass
 
 COMMAND_SECONDS = 120.0
 """Time limit of a tool's command, in seconds."""
@@ -69,9 +66,11 @@ def _command_runner(home: Path, repo_root: Path | None) -> Any:
             seconds = RUN_SECONDS
         else:
             words = garrison_argv(*argv, home=home)
+        # What a command prints is read by a model, so only the one that needs the keys gets them.
         if argv[0] != "run":
             environment = {name: value for name, value in environment.items() if not name.startswith("ANTHROPIC_")}
         code, out, err = await run_to_end(words, seconds, environment)
+        # `git grep` exits with 1 if it has found nothing, which is an answer.
         if code and not (argv[0] == "git" and code == 1):
             raise Refused(err.strip() or f"`{argv[0]}` ended with exit code {code}")
         return (out + err).strip() or "(nothing)"

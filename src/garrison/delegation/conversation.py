@@ -110,6 +110,7 @@ def _read(path: Path) -> list[ChatEntry]:
         return []
     whole = data.rfind(b"\n") + 1
     if whole < len(data):
+        # Else the next entry would continue the torn line, and neither could be read.
         os.truncate(path, whole)
     try:
         return [ChatEntry.model_validate_json(line) for line in data[:whole].splitlines() if line]

@@ -158,6 +158,7 @@ def _fill(word: str, given: Mapping[str, object]) -> str:
     value = given.get(match.group(1))
     if not isinstance(value, str) or not value.strip() or "\0" in value:
         raise UsageError(f"give {match.group(1)}")
+    # A model's word in the place of a name would otherwise be an option, such as another home.
     if value.startswith("-"):
         raise UsageError(f"{match.group(1)} may not start with a dash")
     return value

@@ -34,36 +34,24 @@ _MISPLACED = frozenset({errno.EISDIR, errno.ENOTDIR, errno.EACCES, errno.EPERM, 
 
 def read(path: Path) -> bytes | None:
     """Return the bytes of a record, None if it is absent; RecordUnreadable if it is not a file or may not be read."""
-    descriptor = open_existing(path)
-    if descriptor is None:
-        return None
     try:
-        return read_open(descriptor, path)
-    finally:
-        os.close(descriptor)
-
-
-def open_existing(path: Path) -> int | None:
-    """Open `path` for reading, None if it is absent; RecordUnreadable as for `read`."""
-    try:
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise to_record_error(path, error) from error
-
-
-def read_open(descriptor: int, path: Path) -> bytes:
-    """Return the bytes behind an open descriptor of the file `path`; RecordUnreadable as for `read`."""
     try:  # half the cost of `read_bytes`, which makes a file object; a scan reads hundreds of records
         chunks = []
         while chunk := os.read(descriptor, _CHUNK):
             chunks.append(chunk)
+            # A regular file returns less than was asked for only at its end; this saves the second call.
             if len(chunk) < _CHUNK:
                 break
         return b"".join(chunks)
     except OSError as error:
         raise to_record_error(path, error) from error
+    finally:
+        os.close(descriptor)
 
 
 def list_names(folder: Path) -> list[str]:
@@ -78,6 +66,7 @@ def list_names(folder: Path) -> list[str]:
 
 def to_record_error(path: Path, error: OSError) -> Exception:
     """Return the exception to raise for `error` at `path`: RecordUnreadable if the user must act, else `error`."""
+    # A full disk or an I/O error is the machine's and may pass: the process ends by it, and its successor tries again.
     if error.errno not in _MISPLACED:
         return error
     owner = _describe_owner(path) if error.errno in (errno.EACCES, errno.EPERM) else ""
@@ -214,6 +203,7 @@ def _temporary(path: str, flags: int) -> tuple[str, int]:
     """Create a new file alongside `path`; skip names that a killed writer of the same pid left."""
     at = path.rfind("/") + 1
     while True:
+        # The dot hides it from whoever lists the folder: they take each `*.json` there for a record.
         temporary = f"{path[:at]}.{path[at:]}.{os.getpid()}-{next(SERIAL)}.tmp"
         try:
             return temporary, os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | flags, 0o600)
@@ -280,6 +270,9 @@ def _locked_in_time(path: Path, timeout: float) -> Iterator[None]:
     from filelock import FileLock, Timeout  # imported here: short commands do without
 
     try:
+        # Without flock, filelock would fall back to a lock by the file's existence, which outlives its holder and
+        # excludes none of ours; and a lock file that it unlinks would leave two processes with a lock on two files of
+        # one name.
         lock = FileLock(path, timeout, 0o600, poll_interval=_POLL, fallback_to_soft=False, preserve_lock_file=True)
         lock.acquire()
     except Timeout:
@@ -329,5 +322,6 @@ def same_file(descriptor: int, path: Path | str) -> os.stat_result | None:
         named = os.stat(path)  # noqa: PTH116
     except FileNotFoundError:
         return None
+    # By device and inode: the name may be another file's by now, whose lock excludes nobody who holds this one.
     opened = os.fstat(descriptor)
     return opened if (named.st_dev, named.st_ino) == (opened.st_dev, opened.st_ino) else None

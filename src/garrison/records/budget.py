@@ -180,6 +180,7 @@ class Meter:
         """Return the US dollars spent by the node, by the run, and by the home on a day (today), where limited."""
         today = day or now()[:10]
         attempts: dict[tuple[str, str, Path], list[UsageRecord]] = {}
+        # Without a limit of the day the files of other runs, which may be thousands, are not looked at.
         for run, node, path in usage_files(self.home, None if self.limits.day is not None else self.run):
             attempts.setdefault((run, node, path.parent.parent), []).extend(self._cache.read_all(path))
         by_node = by_run = by_day = 0.0
@@ -228,6 +229,7 @@ class Reservation:
 
     def reduce(self, usd: float) -> None:
         """Reserve less by what the call in progress has been recorded to cost."""
+        # What is recorded counts as spent from now on; reserved as well, it would count twice for others.
         if self._usd and usd > 0:
             self._write(max(self._usd - usd, 0.0))
 
@@ -252,9 +254,7 @@ class Reservation:
 
     def read_left(self) -> float:
         """Return what a process that died had reserved: its calls may have cost that."""
-        body = read_json(self._file)
-        usd = body.get("usd") if isinstance(body, dict) else None
-        return float(usd) if isinstance(usd, int | float) else 0.0
+        return _read_reserved(self._file)
 
     def release(self) -> None:
         """Reserve nothing."""
@@ -279,10 +279,9 @@ class Reservation:
         for nodes, place in product(whose, _PLACES):
             for path in home.glob(f"{nodes}/*/*/{place}/{FILE}"):
                 attempt = path.parent.parent
+                # A killed session leaves its reservation behind, but no lock.
                 if attempt != self._file.parent.parent and is_held(path.with_name(SESSION_LOCK)):
-                    body = read_json(path)
-                    usd = body.get("usd") if isinstance(body, dict) else None
-                    attempts[attempt] = max(attempts.get(attempt, 0.0), usd if isinstance(usd, int | float) else 0.0)
+                    attempts[attempt] = max(attempts.get(attempt, 0.0), _read_reserved(path))
         node = run = day = 0.0
         for attempt, usd in attempts.items():
             top, first, second, name, *_ = attempt.relative_to(home).parts
@@ -291,6 +290,12 @@ class Reservation:
             run += usd if owner == own else 0.0
             node += usd if (owner, name) == (own, self._meter.node) else 0.0
         return node, run, day
+
+
+def _read_reserved(path: Path) -> float:
+    body = read_json(path)
+    usd = body.get("usd") if isinstance(body, dict) else None
+    return float(usd) if isinstance(usd, int | float) else 0.0
 
 
 class Account:
@@ -385,6 +390,7 @@ def fit(limits: Limits, spent: Sums, held: Sums, running: float, price: CallPric
     for what, limit, used, others in limits.against(spent, held):
         reserved = others + running
         free = limit - used - reserved + ROUNDING
+        # A call that costs nothing, as of a model on the user's own machine, may pass a limit that is used up.
         if used >= limit and most > 0:
             return Shortfall(describe_spent(what, limit, used), False)
         if free < least:
@@ -394,6 +400,7 @@ def fit(limits: Limits, spent: Sums, held: Sums, running: float, price: CallPric
         usd = min(usd, free)
     if usd >= most:
         return Grant(price.output, most)
+    # The price is linear in the tokens of the answer, so this is how many of them the rest of the limit pays for.
     rate = (most - price.usd(0)) / price.output
     output = max(price.floor, int((usd - price.usd(0)) / rate))
     return Grant(output, price.usd(output))
@@ -402,6 +409,7 @@ def fit(limits: Limits, spent: Sums, held: Sums, running: float, price: CallPric
 @contextmanager
 def _locked(home: Path) -> Iterator[None]:
     """Hold the home's lock of reservations, for milliseconds."""
+    # One lock for the home, since the limit of a day is that of all runs.
     with (atomic.make_directory(home / "run") / "reservations.lock").open("a") as file:
         atomic.flock(file.fileno(), fcntl.LOCK_EX, home / "run" / "reservations.lock")
         yield

@@ -191,6 +191,7 @@ def total(records: Iterable[UsageRecord]) -> Spent:
 
 def total_of_day(records: list[UsageRecord], day: str) -> float:
     """Return the US dollars of one day (2026-01-31, UTC): spent by its end, less spent before it."""
+    # Not the sum of the day's lines: a total of the CLI also has what the days before have cost.
     until = [record for record in records if record.at[:10] <= day]
     return total(until).usd - total(record for record in until if record.at[:10] < day).usd
 
@@ -374,6 +375,7 @@ class UsageCache:
         """Return all records of one file."""
         size = path.stat().st_size
         cached = self._files.get(path)
+        # Usage files only grow, so one of the same size has the same lines.
         if cached is None or cached[0] != size:
             self._files[path] = cached = (size, _read_all(path))
         return cached[1]

@@ -85,6 +85,8 @@ def keep_earlier_sessions(attempt: Path, failovers: Sequence[Failover]) -> None:
         for name in _SESSION_FOLDERS:
             if (attempt / name).is_dir() and not (kept / name).exists():
                 (attempt / name).rename(kept / name)
+        # Last: its presence says that every folder is moved, and the present agent may have made new ones of these
+        # names.
         atomic.write(kept / _DONE, failover.previous.encode())
 
 

@@ -126,6 +126,7 @@ def next_hook(old: Hook | None, key: Key, incarnation: int, now: str, fresh_id: 
         return Hook(fresh_id, key.role, key.name, key.run, now, now, incarnation=incarnation)
     if old.incarnation > incarnation:
         raise Fenced(f"{key.full} has a later incarnation ({old.incarnation} > {incarnation}); nothing was started")
+    # Written by an earlier try to start this incarnation, which was killed before there was a process.
     if old.incarnation == incarnation:
         return old
     return continue_hook(old, fresh_id, incarnation, now)

@@ -145,4 +145,5 @@ def read_sets(home: Path, name: str) -> list[str]:
     text = (atomic.read(queues_path(home)) or b"").decode(errors="replace")
     sets = [line.strip() for line in text.splitlines()]
     mine = [line for line in sets if _SET.match(line) and name in line.removeprefix(SET).split("+")]
+    # The latest ones: launches append to the file and nobody shortens it, and the server is polled for each queue.
     return list(dict.fromkeys(mine))[-MAX_SETS:]

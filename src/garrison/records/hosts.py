@@ -29,7 +29,7 @@ _LABEL = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}\Z")
 
 
 class HostState(StrEnum):
-    """True if a host takes new work."""
+    """Readiness of a host for new work."""
 
     READY = "ready"
     DRAINING = "draining"
@@ -97,6 +97,7 @@ def read_crew(home: Path) -> str:
     It is kept, not derived: a copy of the home on another machine continues with the same hosts.
     """
     path = atomic.make_directory(home / FOLDER) / "crew"
+    # Two commands that add the first hosts at once must agree on one name: hosts of another would never be found.
     with atomic.locked(path.with_suffix(".lock")):
         crew = (atomic.read(path) or b"").decode(errors="replace").strip()
         if not crew:

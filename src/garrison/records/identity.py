@@ -97,6 +97,7 @@ class Identity(Value):
         """Return how it ended by itself; None if it has not, and after a crash."""
         if self.status != "terminated":
             return None
+        # Not the reason: that is a sentence for people, and its words change between versions.
         told = self.metadata.get("departure")
         return earlier.departure_of(self.reason) if told is None else Departure(str(told))
 

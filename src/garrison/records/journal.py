@@ -63,6 +63,8 @@ def _line(seq: int, epoch: int, token: str, at: str, kind: str, data: dict[str, 
             f',"kind":{_quote(kind)}')
     body = f'{head},"data":{_ENCODE(data)}}}'
     raw = body.encode(errors="backslashreplace")  # for a lone surrogate that is JSON's own escape
+    # The checksum is spliced into the bytes that it covers: to encode the record again for a check would depend on the
+    # JSON library that wrote it.
     return raw[:-1] + b',"crc":"%08x"}\n' % zlib.crc32(raw)
 
 
@@ -145,6 +147,7 @@ class Reader:
             raise atomic.to_record_error(self.path, error) from error
         try:
             stat = os.fstat(descriptor)
+            # Shorter under the same inode: a session's journal is cleared in place (`Writer.clear`).
             if stat.st_ino != self._inode or stat.st_size < self._offset:
                 self._inode, self._offset = stat.st_ino, 0
             return os.pread(descriptor, stat.st_size - self._offset, self._offset)
@@ -161,6 +164,7 @@ class Reader:
             except ValueError as error:
                 raise RecordCorrupt(self.path, f"damaged at byte {self._offset} ({error})") from error
             self._offset += len(line)
+            # The file is read from its start again once it was compacted: what is known by then is skipped.
             if entry.seq <= self._seq and not (entry.kind == "snapshot" and entry.seq == self._seq):
                 continue
             if entry.seq != self._seq + 1 and entry.kind != "snapshot":
@@ -191,6 +195,7 @@ class Verifier:
         stamp = (stat.st_ino, stat.st_size, stat.st_mtime_ns)
         if stamp == self._verified or now < self._next:
             return
+        # With its own reader, from the start: the follower's is past the bytes that may have changed.
         Reader(self.path).read()
         self._verified, self._next = stamp, now + self.seconds
 
@@ -208,6 +213,7 @@ def read_last(path: Path) -> Entry | None:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - _END))
             lines = file.read(_END).splitlines(keepends=True)
+        # The first line of the window may be the end of a longer one, so one alone proves nothing.
         if len(lines) < 2:
             return None
         entry = decode_line(lines[-1], path)
@@ -259,6 +265,8 @@ class Writer:
 
     def append(self, kind: str, data: dict[str, object], at: str, *, sync: bool = False) -> Entry:
         """Append one record; with `sync` it is on the disk when this returns. Fenced if the file was replaced."""
+        # A process that was suspended, with its machine or by a signal, may have a successor when it wakes. A record of
+        # both under one number would make the journal unreadable for good.
         self._check_unfenced()
         line = _line(self.seq + 1, self.epoch, self.token, at, kind, store_blobs(self.path.parent, data))
         write_line(self._descriptor, line, sync=sync)
@@ -289,6 +297,8 @@ class Writer:
         number."""
         stored = store_blobs(self.path.parent, state)
         line = encode_line(Entry(self.seq, self.epoch, self.token, at, "snapshot", stored))
+        # The link first. A kill after it leaves one file with two names, which `archive` and `finished_parts` know;
+        # without it the replacement would be the end of all earlier records.
         archive(self.path, self.seq)
         with atomic.replacing(self.path, os.O_APPEND) as descriptor:
             atomic.write_all(descriptor, line)
@@ -378,6 +388,7 @@ def _last(descriptor: int, path: Path) -> tuple[int, int]:
         before = data.rfind(b"\n", 0, len(data) - 1)
         if before >= 0 or start == 0:
             break
+        # A record of many values, each just too short for a blob, is longer than the window.
         length *= 4
     try:
         entry = decode_line(data[before + 1:], path)
@@ -388,6 +399,7 @@ def _last(descriptor: int, path: Path) -> tuple[int, int]:
 
 def write_line(descriptor: int, line: bytes, *, sync: bool) -> None:
     """Append `line` in one write; a short write (disk full) is undone, so that the journal stays whole."""
+    # O_APPEND writes at the end wherever the offset is; it is asked for only to know where to cut.
     end = os.lseek(descriptor, 0, os.SEEK_END)
     try:
         if os.write(descriptor, line) != len(line):
@@ -395,6 +407,8 @@ def write_line(descriptor: int, line: bytes, *, sync: bool) -> None:
         if sync:
             os.fdatasync(descriptor)
     except OSError:
+        # Also after a failed sync: whether that record is on the disk nobody can say, so the caller must not act on it,
+        # and no successor may read it.
         os.ftruncate(descriptor, end)
         raise
 
@@ -434,6 +448,7 @@ def check_tail(head: bytes, path: Path, at: int) -> None:
 def cut_torn_tail(descriptor: int, path: Path) -> None:
     """Truncate an open journal to its last newline; RecordCorrupt, and nothing cut, if what follows is foreign."""
     size = os.lseek(descriptor, 0, os.SEEK_END)
+    # The usual case costs one byte: an earlier process ended between two records.
     if not size or os.pread(descriptor, 1, size - 1) == b"\n":
         return
     end = size
@@ -507,6 +522,7 @@ def store_blobs(folder: Path, data: dict[str, object]) -> dict[str, object]:
     """Replace top-level strings over 8 kB in `data` by `{"blob": sha256}`; store their bytes under `blobs/`."""
     stored = dict(data)
     for name, value in data.items():
+        # A character has at most four bytes in UTF-8: most values need not be encoded to see that they are short.
         if isinstance(value, str) and len(value) > BLOB_BYTES // 4 and len(raw := value.encode(*_UTF8)) > BLOB_BYTES:
             digest = atomic.digest_of(raw)
             path = atomic.make_directory(folder / "blobs") / digest

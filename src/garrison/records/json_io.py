@@ -94,12 +94,15 @@ def _open_private(path: str, flags: int) -> int:
     """Open a regular file for appending; anything else that has its name is renamed."""
     for _ in range(_TRIES):
         try:
+            # Without O_NONBLOCK a planted pipe would hold the process up until somebody reads from it; with it there is
+            # ENXIO.
             descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
         except OSError as error:
             if error.errno not in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
                 raise
         else:
             state = os.fstat(descriptor)
+            # A second name may be that of a file of the user's, at whose end our lines would stand.
             if stat.S_ISREG(state.st_mode) and state.st_nlink == 1:
                 return descriptor
             os.close(descriptor)
@@ -114,6 +117,7 @@ def _ends_with_newline(path: Path) -> bool:
         return file.read(1) == b"\n"
 
 
+# An agent that works meanwhile may plant the next thing as soon as the last one is renamed.
 _TRIES = 100
 _MAX_BRACES = 50
 """Opening braces that are tried."""

@@ -55,6 +55,7 @@ class LifeLock:
         try:
             os.utime(self._descriptor, ns=(monotonic_ns, time_ns))
         except PermissionError:  # another user made it, in a repository that both share
+            # Any times but now are the owner's to set; who may only write may set both to now.
             os.utime(self._descriptor)
 
     def release(self) -> None:

@@ -53,6 +53,8 @@ def find_data(descriptor: int, offset: int, size: int) -> tuple[int, int]:
         begin = os.lseek(descriptor, offset, os.SEEK_DATA)
         return begin, min(size, os.lseek(descriptor, begin, os.SEEK_HOLE))
     except OSError as error:
+        # ENXIO: nothing but a hole up to the end. Any other error: a file system that knows no holes, so all of it is
+        # data.
         return (size, size) if error.errno == errno.ENXIO else (offset, size)
 
 
@@ -66,8 +68,10 @@ def bound_log(path: Path, max_bytes: int | None = None) -> bool:
         found = path.lstat()
         if found.st_blocks * 512 <= max_bytes or not stat.S_ISREG(found.st_mode):
             return False
+        # Whole blocks: only these are given back. In a part of one the kernel only writes zeros.
         begin = _aligned(max_bytes // _HEAD_FRACTION)
         end = _aligned(found.st_size - (max_bytes - max_bytes // _HEAD_FRACTION) // 2)
+        # Not through a link, which an agent may have put in the place of its own output.
         descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
             if end <= begin or not _punch_hole(descriptor, begin, end - begin):

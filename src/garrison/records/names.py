@@ -137,6 +137,7 @@ def format_marker(home: str, key: Key, incarnation: int) -> str:
 
 def parse_marker(text: str) -> tuple[str, str, str, int] | None:
     """Return (home, run, role-name, incarnation) of a marker; None if it is malformed. The run may be empty."""
+    # From the right: the home is a path, in which both separators may occur.
     rest, _, number = text.rpartition("#")
     rest, _, stem = rest.rpartition(":")
     home, _, run = rest.rpartition(":")

@@ -9,6 +9,7 @@ import re
 from typing import TYPE_CHECKING
 
 from garrison.errors import NotFound, UsageError
+from garrison.records.host_service import ANY_QUEUE, SET, host_queue, label_queue
 from garrison.records.hosts import HostState, check_label
 from garrison.records.names import quote
 
@@ -51,6 +52,7 @@ def eligible(placement: str, hosts: Iterable[Host]) -> list[Host]:
     if names == [ANY]:
         return known
     by_name = {host.name: host for host in known}
+    # A name wins over a label, so that a label which is added later moves no run away from its host.
     if len(names) == 1 and names[0] not in by_name:
         return [host for host in known if names[0] in host.labels]
     return [by_name[name] for name in names if name in by_name]
@@ -76,10 +78,10 @@ def queue_of(placement: str, hosts: Iterable[Host]) -> str:
     """Return the queue from which the hosts of a placement take its attempts."""
     names = placement.split(",")
     if names == [ANY]:
-        return ANY
+        return ANY_QUEUE
     if len(names) > 1:
-        return f"set:{'+'.join(names)}"
-    return f"host:{names[0]}" if any(host.name == names[0] for host in hosts) else f"label:{names[0]}"
+        return f"{SET}{'+'.join(names)}"
+    return host_queue(names[0]) if any(host.name == names[0] for host in hosts) else label_queue(names[0])
 
 
 def describe(placement: str) -> str:

@@ -74,6 +74,7 @@ def unknown_fields(kind: type[msgspec.Struct], data: bytes) -> dict[str, object]
 def from_dict(kind: type[T], body: Mapping[str, object], where: object) -> T:
     """Build a record of `kind` from a JSON object, checking the type of every field."""
     schema = body.get("schema", SCHEMA)
+    # Before anything else: a record of a newer schema may have none of the fields that this one requires.
     if not isinstance(schema, int):
         raise RecordCorrupt(where, "schema is not a number")
     if schema > SCHEMA:

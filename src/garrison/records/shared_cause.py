@@ -33,6 +33,7 @@ def claim(home: Path, cause: str, claimant: str) -> bool:
         known = (atomic.read(path) or b"").decode(errors="replace")
         if known:
             return known == claimant
+        # Removed since, or left empty by an earlier version that was killed while it wrote the claim in place.
         draft.replace(path)
     finally:
         draft.unlink(missing_ok=True)

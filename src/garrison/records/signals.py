@@ -57,6 +57,7 @@ BY_INCARNATION = frozenset({"RUNNER_EXITED", "ORCHESTRATOR_CRASHED"})
 TO_INCARNATION = frozenset({"KILL_ORCHESTRATOR", "INPUT_RESPONSE"})
 """Commands to one incarnation (`payload.incarnation`); refused when that is over."""
 
+# Signals of one process within the same microsecond are applied in the order in which they were sent.
 _counter = count()
 
 
@@ -162,6 +163,7 @@ def read(path: Path) -> Signal:
     data = atomic.read(path)
     if data is None:
         raise FileNotFoundError(errno.ENOENT, "No such signal", str(path))
+    # The user may write a signal by hand: a name with a slash would lead out of the inboxes.
     signal = record.decode(Signal, data, path)
     try:
         signal.recipient, signal.sender, signal.incarnation  # noqa: B018  # what is in the body is checked by this
@@ -178,6 +180,7 @@ def list_pending(home: Path, recipient: Key) -> list[PostedSignal]:
     for name in sorted(names):
         try:
             pending.append(PostedSignal(folder / name, read(folder / name)))
+        # Another process has acknowledged it since the names were listed.
         except FileNotFoundError:
             continue
         except RecordError as error:
@@ -223,13 +226,17 @@ def find_objection(signal: Signal, run: str, attempts: Mapping[str, int],
         current = attempts.get(signal.node_id or "")
         if current is None:
             return f"this run has no node {signal.node_id}"
+        # A runner may be killed after it has sent its report: that arrives when the next attempt is under way already.
         if signal.attempt != current:
             return f"it is of attempt {signal.attempt} of {signal.node_id}, the current one is {current}"
     if kind in BY_INCARNATION:
         current = incarnations.get(signal.sender.full, 0)
+        # The report of a sender that died is overtaken by what its successor says about the same attempt.
         if (signal.incarnation or 0) < current:
             return f"{signal.sender.full} has a later incarnation ({current})"
     if kind in TO_INCARNATION and "incarnation" in signal.payload:
+        # The order was given on the sight of one incarnation; its successor has done nothing to deserve it, and would
+        # answer another question.
         target = Key("orchestrator", signal.recipient.name, run).full
         if signal.payload["incarnation"] != incarnations.get(target, 0):
             return f"it was meant for incarnation {signal.payload['incarnation']} of {target}, which is over"

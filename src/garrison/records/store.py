@@ -48,8 +48,12 @@ class Store:
     def read(self, kind: type[R], key: Key) -> R | None:
         """Return the record, or None if there is none; RecordError if it cannot be read as one."""
         path = self.path(kind, key)
-        data = atomic.read(path)
-        return None if data is None else _decode(kind, key, data, path)
+        if (data := atomic.read(path)) is None:
+            return None
+        found = record.decode(kind, data, path)
+        if (found.role, found.name, found.run_id) != (key.role, key.name, key.run):
+            raise RecordCorrupt(path, f"it is about {found.role} {found.name} of run {found.run_id!r}")
+        return found
 
     def get(self, kind: type[R], key: Key) -> R:
         """Return the record; NotFound if there is none."""
@@ -69,6 +73,7 @@ class Store:
             new = change(old)
             if new != old:
                 path = self.path(kind, key)
+                # Fields that a later garrison added survive being rewritten by this one, as after a downgrade.
                 before = atomic.read(path) if old is not None else None
                 unknown = record.unknown_fields(kind, before) if before else None
                 atomic.write(path, record.encode(new, unknown), named=named)
@@ -81,6 +86,8 @@ class Store:
         if incarnation is None:
             atomic.make_directory(folder)
         elif not folder.is_dir():
+            # Not created again: a home that was removed under a running process must not come back with one record in
+            # it.
             raise Fenced(f"{folder} is gone; stopping without writing")
         with atomic.locked(self._path(kind, key, "lock")):
             old = self.read(kind, key)
@@ -147,13 +154,6 @@ class Store:
         return records, errors
 
 
-def _decode(kind: type[R], key: Key, data: bytes, path: Path) -> R:
-    decoded = record.decode(kind, data, path)
-    if (decoded.role, decoded.name, decoded.run_id) != (key.role, key.name, key.run):
-        raise RecordCorrupt(path, f"it is about {decoded.role} {decoded.name} of run {decoded.run_id!r}")
-    return decoded
-
-
 def check_incarnation(existing: Identity | Hook | None, key: Key, incarnation: int) -> None:
     """Raise Fenced unless the existing record belongs to `incarnation` or an earlier one."""
     if existing is None:
@@ -184,6 +184,7 @@ def quarantine(home: Path, path: Path, now: str, *, replaced: bool = False) -> P
         target.hardlink_to(path)
     else:
         path.rename(target)
+    # In this order: a power cut in between may leave both names, never none.
     atomic.sync_directory(folder)
     atomic.sync_directory(path.parent)
     return target

@@ -5,8 +5,8 @@
         print((await session.send("Hello")).response)
 
 The session owns state, the graphs own flow; the engine keeps nothing between two runs. The inputs and results of a run
-(`state`) and the permissions of each trust tier (`trust`) are pure; `nodes` holds the engine's handlers, and only
-`adapters` reach the outside world. A heartbeat calls a model only if initiative is switched on, within its budget.
+and the permissions of each trust tier are pure (`state`); `nodes` has the engine's handlers, and only `adapters` reach
+the outside world. A heartbeat calls a model only if initiative is switched on, within its budget.
 """
 
 from garrison.session.adapters import Adapters

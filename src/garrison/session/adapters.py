@@ -9,10 +9,11 @@
     route_actions(actions, agent_id) -> None
     update_goals(goal_updates, new_goals, agent_id) -> None
     emit_signal(name, data, agent_id) -> None
-    build_prompt(context) -> messages for the model, instead of the session's own (`prompt.build_messages`)
+    build_prompt(context) -> messages for the model, instead of the session's own (`nodes.build_messages`)
 
 In `llm_call`, the messages begin with what the session knows in addition to the conversation (goals, working memory,
-results of background checks), if anything, as one message of the role `system`.
+results of background checks), if anything, as one message of the role `system`; the options have agent_id, tools,
+memories, context (goals and so on, as data) and the node's attributes.
 
 The adapters in `DATA_ADAPTERS` share one signature: NAME(data, agent_id) -> None, or a mapping of the session keys that
 change (`{"has_action_results": True}` sets `session.has_action_results`).
@@ -25,14 +26,14 @@ import inspect
 import json
 import re
 from collections import Counter
-from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, TypedDict
+from typing import Any, TypedDict
 
 from garrison.agents.base import Function
 from garrison.errors import UsageError
 from garrison.records import atomic
-from garrison.session.state import Message, ToolCall
+from garrison.session.state import ToolCall
 
 
 class ModelResponse(TypedDict, total=False):
@@ -41,17 +42,6 @@ class ModelResponse(TypedDict, total=False):
     content: str
     tool_calls: list[ToolCall]
     thinking: list[str]
-
-
-class LlmCall(Protocol):
-    """Signature of the adapter `llm_call`."""
-
-    def __call__(self, messages: list[Message], mode: str, options: Mapping[str, object], /,
-                 ) -> ModelResponse | Awaitable[ModelResponse]:
-        """Return the answer to `messages`; `options` has agent_id, tools, memories, context (goals and so on, as data)
-        and the node's attributes.
-        """
-        ...
 
 
 Adapters = Mapping[str, Callable[..., Any]]
@@ -144,6 +134,7 @@ async def _call_tool(function: Callable[..., object], arguments: Mapping[str, ob
     """Call a tool; a blocking one runs in a thread."""
     if inspect.iscoroutinefunction(function):
         return await function(**arguments)
+    # In a thread, since a blocking tool would hold up the heartbeat and every other session of the process.
     result = await asyncio.to_thread(function, **arguments)
     return await result if inspect.isawaitable(result) else result
 

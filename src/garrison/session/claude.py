@@ -24,7 +24,7 @@ from garrison.agents.graph import AgentGraph, Connect
 from garrison.agents.graph.graph import claude
 from garrison.agents.graph.model import Event, Node
 from garrison.session.adapters import Memory, ModelResponse, ToolDispatcher
-from garrison.session.state import Message, ToolCall
+from garrison.session.state import Message, ToolCall, add_notes
 from garrison.values import replace
 
 SYSTEM = ("You are the voice of a session that garrison keeps. You are given what the session knows and the "
@@ -82,6 +82,8 @@ class _ClaudeModel:
         self._prompt = partial(prompt_of, messages, mode, options)  # a retry uses the latest one
         self._thinking = []
         if not self._deliver_results(messages):
+            # A turn that still waits has other calls open than this conversation has results for, as after a failed
+            # node.
             await self.stop()
             self._text = []
             self._turn = asyncio.create_task(self._graph.sessions.ask(self.node, self._start_attempt, self._receive))
@@ -118,6 +120,7 @@ class _ClaudeModel:
         try:
             await asyncio.wait({request, self._turn}, return_when=asyncio.FIRST_COMPLETED)
             if request.done():
+                # Calls that Claude makes in parallel arrive together, and become one answer with several calls.
                 calls = [request.result()]
                 while not self._requests.empty():
                     calls.append(self._requests.get_nowait())
@@ -189,18 +192,10 @@ def _line(message: Message) -> str:
     return f"{who}: {calls or message['content']}"
 
 
-def remember(memory: Memory, agent: str, turn: Mapping[str, object]) -> dict[str, object] | None:
-    """Keep a turn and its notes (the adapter `memory_update`); return the changed working memory."""
+def remember(memory: Memory, agent: str, turn: Mapping[str, Any]) -> dict[str, object] | None:
+    """Keep a turn and its notes (the adapter `memory_update`); return working memory with the notes added, None (no
+    change) if there are none."""
     memory.update(agent, turn)
-    return add_notes(agent, turn)
-
-
-def add_notes(_agent: str, turn: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return working memory with the turn's notes added; None (no change) if there are none."""
-    given = turn.get("notes") or []
-    notes = [note if isinstance(note, str) else json.dumps(note, ensure_ascii=False) for note in given]
-    if not notes:
-        return None
-    memory = dict(turn.get("working_memory") or {})
-    kept = [note for note in memory.get("notes", []) if note not in notes]
-    return {**memory, "notes": [*kept, *dict.fromkeys(notes)][-MAX_NOTES:]}
+    notes = [note if isinstance(note, str) else json.dumps(note, ensure_ascii=False)
+             for note in turn.get("notes") or []]
+    return add_notes(turn.get("working_memory") or {}, notes, MAX_NOTES) if notes else None

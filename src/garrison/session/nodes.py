@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from garrison.pipeline.outcome import FAIL, SKIPPED, SUCCESS, Outcome
 from garrison.records.json_io import extract_object
 from garrison.session.adapters import DATA_ADAPTERS, NAMES, OPTIONAL, Adapters, call_adapter
-from garrison.session.state import Tier
+from garrison.session.state import Tier, add_notes
 
 if TYPE_CHECKING:
     from garrison.pipeline.handlers.call import Call
@@ -138,11 +138,8 @@ class SessionNodes:
                                    for name in _LISTS}
         notes = updates["session.memory_notes"]
         if notes:
-            memory = dict(call.context.get("session.working_memory") or {})
-            kept = [note for note in memory.get("notes", []) if note not in notes]
-            new = [note for at, note in enumerate(notes) if note not in notes[:at]]
-            memory["notes"] = [*kept, *new][-MAX_NOTES:]  # what a model notes again is kept once
-            updates["session.working_memory"] = memory
+            memory = call.context.get("session.working_memory") or {}
+            updates["session.working_memory"] = add_notes(memory, notes, MAX_NOTES)
         return Outcome(SUCCESS, context_updates=updates)
 
     async def transform(self, call: Call) -> Outcome:
@@ -206,11 +203,13 @@ class SessionNodes:
         allowed = [requested for requested in calls if self.tier.allows(str(requested.get("name", "")))]
         agent = call.context.get("session.agent_id")
         results = list(await self._call("tool_dispatch", allowed, agent)) if allowed else []
+        # The adapter is the user's code; with one result too few each later one would answer another call.
         if len(results) != len(allowed):
             raise ValueError(f"tool_dispatch returned {len(results)} results for {len(allowed)} calls")
         for requested in calls:
             self._on_event("tool_dispatched", {"node": call.node.id, "tool": str(requested.get("name", "")),
                                                "allowed": requested in allowed})
+        # By identity: the ids of calls are the model's, which may leave them out or give two the same.
         by_call = {id(requested): result for requested, result in zip(allowed, results, strict=True)}
         refused = f"is not allowed at trust tier {self.tier.name}"
         texts = [by_call.get(id(requested), f"refused: {requested.get('name')} {refused}") for requested in calls]

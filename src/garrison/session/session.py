@@ -129,6 +129,7 @@ class Session:
     async def __aenter__(self) -> Self:
         if self.folder is not None:
             atomic.make_directory(self.folder)
+            # The lock before the journal, whose opening writes: two processes would clear each other's records.
             self._lock = LifeLock.try_acquire(self.folder / "session.lock")
             if self._lock is None:
                 raise Refused(f"session {self.state.session_id} is in use by another process; retry when it has ended")
@@ -155,6 +156,7 @@ class Session:
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None,
                         trace: TracebackType | None) -> None:
         if self._heartbeats is not None:
+            # One in the middle of its run stays under way in the journal, and is finished by the next process.
             self._heartbeats.cancel()
             await asyncio.wait({self._heartbeats})
         self._release()
@@ -177,6 +179,7 @@ class Session:
 
     async def heartbeat(self) -> HeartbeatResult | None:
         """Run one heartbeat; None, without doing anything, while another run is in progress."""
+        # A heartbeat that waited would fall due again behind each long turn; the next one comes anyway.
         if self._busy.locked():
             return None
         async with self._busy:
@@ -186,6 +189,7 @@ class Session:
         """Replace a graph (DOT text) from the next run on; an error in it is raised now, and nothing changes."""
         given: tuple[tuple[Kind, str | None], ...] = (("turn", turn), ("heartbeat", heartbeat))
         graphs = {kind: _read_graph(kind, text) for kind, text in given if text is not None}
+        # All of them before one is taken: half a pair of graphs must not run.
         for graph in graphs.values():
             self._compile(graph)
         self._next.update(graphs)
@@ -252,6 +256,7 @@ class Session:
 
         seed, handlers = f"{self.state.session_id}-{run.name}", self.nodes.handlers()
         folder = self._journal.files_of(run) if self._journal is not None else None
+        # A run of this number that failed has left its checkpoint there.
         if folder is not None and not resume:
             shutil.rmtree(folder, ignore_errors=True)
         if folder is not None and resume and (folder / "journal.jsonl").exists():  # an earlier version's run
@@ -297,6 +302,7 @@ class Session:
         """Return whether a heartbeat may make another model call, and count it."""
         if self.initiative is None or self.initiative.spent >= self.initiative.budget:
             return False
+        # Counted before the call, so that calls which fail use the budget up as well.
         self.initiative.spent += 1
         return True
 

@@ -132,6 +132,14 @@ def apply_heartbeat_result(state: SessionState, context: Mapping[str, object]) -
                    working_memory=_memory_after(state, context))
 
 
+def add_notes(memory: Mapping[str, object], notes: Sequence[object], most: int) -> dict[str, object]:
+    """Return a working memory with notes added, at most so many; what is noted again is kept once, as the latest."""
+    before = memory.get("notes")
+    kept = [note for note in before if note not in notes] if isinstance(before, list) else []
+    new = [note for at, note in enumerate(notes) if note not in notes[:at]]
+    return {**memory, "notes": [*kept, *new][-most:]}
+
+
 def _memory_after(state: SessionState, context: Mapping[str, object]) -> dict[str, object]:
     memory = context.get("session.working_memory")
     return copy.deepcopy(dict(memory)) if isinstance(memory, Mapping) else state.working_memory

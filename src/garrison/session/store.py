@@ -156,6 +156,8 @@ class SessionJournal:
         _, self.under_way = replay(state, self._writer.entries, self._writer.path)
         self._lists: dict[str, list[object]] = {}
         """Last value of each list in the context of the run."""
+        # The state has all ends of the journal by now. It is written before they are dropped: after a kill in between
+        # they are skipped, as their numbers do not follow.
         self._state_bytes = write_state(folder, state)
         if self.under_way is None:
             self._writer.clear()
@@ -173,6 +175,7 @@ class SessionJournal:
         old = fields_of(before)
         changed = {name: value for name, value in fields_of(after).items() if name != "messages" and value != old[name]}
         self._close_run(RunEnd(run.kind, run.number, changed, after.messages[len(before.messages):]))
+        # Not at a fixed size: a state of many megabytes would be written again with each turn.
         if self._writer.size > max(COMPACT_BYTES, self._state_bytes):
             self.compact(after)
 
@@ -228,6 +231,7 @@ class SessionJournal:
         """Return a value of the context as the journal has it: of a list that has grown, what was added."""
         packed: object = {_VALUE: value} if isinstance(value, dict) and (_VALUE in value or _MORE in value) else value
         if isinstance(value, list):
+            # A turn of n tool calls would otherwise write its messages n times, and n² in all.
             before = self._lists.get(name)
             if before and value[:len(before)] == before:
                 packed = {_MORE: len(before), _VALUE: value[len(before):]}

@@ -133,7 +133,7 @@ class WorkflowAgent:
         cleaned up.
         """
         check_types(workflow)
-        session_id = session_id or self._generate_session_id()
+        session_id = session_id or f"{datetime.now(UTC):%Y%m%d_%H%M%S}_{secrets.token_hex(4)}"
         state = await self.state_manager.load_state(session_id)
         resume = state is not None
         if state is not None:
@@ -209,9 +209,6 @@ class WorkflowAgent:
         return WorkflowExecutor(self.tools, kept, logger, max_retries=max(0, self.config.max_retries),
                                 on_progress=self._on_progress, resume_call=self._resume_call)
 
-    def _generate_session_id(self) -> str:
-        return f"{datetime.now(UTC):%Y%m%d_%H%M%S}_{secrets.token_hex(4)}"
-
     @contextmanager
     def _lock(self, session_id: str) -> Iterator[None]:
         """Lock the session for this process; AlreadyAlive if another process has it."""
@@ -223,6 +220,7 @@ class WorkflowAgent:
             try:
                 yield
             finally:
+                # While it is held: whoever opened the file meanwhile finds that it has lost its name, and tries again.
                 if not self.state_manager.path(session_id).exists():
                     path.unlink(missing_ok=True)
 

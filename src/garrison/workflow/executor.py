@@ -149,12 +149,10 @@ class _Execution:
                 f"Workflow '{self.workflow.name}' failed: {result.reason or result.detail}"
             message = f"{what}; " + ("correct the workflow, then run it again" if self.not_resumable else
                                      f"continue with `{self.executor.resume_call(self.state.session_id)}`")
+        known = self.state.step_status
+        statuses = {step.name: known[step.name] for step in self.workflow.steps if step.name in known}
         return WorkflowResult(success, dict(self.state.step_results), list(self.state.errors), message,
-                              self.state.session_id, self._statuses(), list(self.state.suggestions))
-
-    def _statuses(self) -> dict[str, StepStatus]:
-        statuses = self.state.step_status
-        return {step.name: statuses[step.name] for step in self.workflow.steps if step.name in statuses}
+                              self.state.session_id, statuses, list(self.state.suggestions))
 
     # ---- one step
 
@@ -191,6 +189,7 @@ class _Execution:
 
     def _fail(self, step: WorkflowStep, attempt: int, error: Exception, elapsed: float) -> Outcome | Waiting:
         message = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        # A service that fails answers with a page instead of JSON, and with JSON again when it has recovered.
         deterministic = isinstance(error, _DETERMINISTIC) and not isinstance(error, json.JSONDecodeError)
         if attempt <= self._retries(step) and not deterministic:
             self.executor.logger.warning("step %s, attempt %d: %s", step.name, attempt, message)
@@ -201,6 +200,7 @@ class _Execution:
         self.state.suggestions.append(f"{step.name}: {advice(error, step.tool, step.timeout)}")
         self.state.failed_steps.append(step.name)
         self.failed[step.name] = message
+        # Waiting, not failed: a failure would be an outcome in the journal, and a resume would not call the tool again.
         if step.critical:
             self.halted = self.halted or step.name
             self.not_resumable = self.not_resumable or isinstance(error, NOT_RESUMABLE)
@@ -240,10 +240,6 @@ class _Execution:
     def _restore(self, context: Mapping[str, object], outcomes: Mapping[str, Outcome]) -> None:
         """Apply results recorded by another process, so that the snapshot is complete."""
         self._restored = True
-        self._restore_results(context, outcomes)
-        self._finished = sum(status in _FINISHED for status in self.state.step_status.values())
-
-    def _restore_results(self, context: Mapping[str, object], outcomes: Mapping[str, Outcome]) -> None:
         for node, step in self.steps.items():
             if f"step.{step.name}" in context:
                 self.state.step_results[step.name] = context[f"step.{step.name}"]
@@ -253,6 +249,7 @@ class _Execution:
             elif node in outcomes and f"lost.{step.name}" in context:
                 skipped = outcomes[node].status == SKIPPED
                 self.state.step_status[step.name] = StepStatus.SKIPPED if skipped else StepStatus.FAILED
+        self._finished = sum(status in _FINISHED for status in self.state.step_status.values())
 
     def _report(self, step: WorkflowStep, status: StepStatus, elapsed: float, error: str = "",
                 shown: str = "") -> None:
@@ -280,6 +277,7 @@ class _Execution:
         started = time.monotonic()
         if self.executor.state_manager is None or (if_due and started < self._next_save):
             return
+        # A snapshot between two steps may be lost in a power cut: the journal, which is synced, has the result.
         self.executor.state_manager.write(self.state, named=not if_due)
         self._next_save = time.monotonic() + max(SNAPSHOT_INTERVAL_S, SNAPSHOT_PAUSE * (time.monotonic() - started))
 

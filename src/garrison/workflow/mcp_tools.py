@@ -95,8 +95,8 @@ class _ToolRequest:
 class OpenServer:
     """A server in use."""
 
-    def __init__(self, spec: ServerSpec, log: Path | None = None) -> None:
-        self.spec, self._log = spec, log
+    def __init__(self, spec: ServerSpec, log: Path | None = None, *, start_seconds: float = START_SECONDS) -> None:
+        self.spec, self._log, self._start_seconds = spec, log, start_seconds
         self._task: asyncio.Task[None] | None = None
         self._requests: asyncio.Queue[_ToolRequest | None] = asyncio.Queue()
         self._ready: asyncio.Future[list[Tool]] | None = None
@@ -146,6 +146,7 @@ class OpenServer:
                 self._task = asyncio.create_task(self._run(self._ready, self._requests), name=f"mcp {self.spec.name}")
             assert self._ready is not None
             ready = self._ready
+        # Not awaited itself: to cancel one caller would cancel the start for all who wait for it.
         await asyncio.wait({ready})
         return ready.result()
 
@@ -156,10 +157,11 @@ class OpenServer:
 
     async def _serve(self, ready: asyncio.Future[list[Tool]], requests: asyncio.Queue[_ToolRequest | None],
                      errors: io.TextIOBase) -> None:
+        # The file may have the output of earlier starts of the server, which says nothing about this one.
         start = errors.seek(0, io.SEEK_END)
         try:
             async with contextlib.AsyncExitStack() as stack:
-                async with asyncio.timeout(START_SECONDS):
+                async with asyncio.timeout(self._start_seconds):
                     client = await stack.enter_async_context(_client(self.spec, errors))
                     listed = await client.list_tools()
                 ready.set_result(list(listed.tools))
@@ -169,7 +171,7 @@ class OpenServer:
         except BaseException as error:
             if not ready.done():
                 ready.set_exception(McpError(f"server {self.spec.name} ({self.spec.shown}) did not start: "
-                                             f"{_describe(error)}{_last_stderr_line(errors, start)}"))
+                                             f"{self._describe(error)}{_last_stderr_line(errors, start)}"))
             if isinstance(error, asyncio.CancelledError):
                 raise
 
@@ -179,8 +181,9 @@ class OpenServer:
             answer = _value(result)
         except Exception as error:  # the client raises errors of several libraries
             if not request.answer.done():
-                request.answer.set_exception(McpError(f"{self.spec.name}.{request.tool}: {_describe(error)}"))
+                request.answer.set_exception(McpError(f"{self.spec.name}.{request.tool}: {self._describe(error)}"))
             if _is_closed(error) and server_task is not None:
+                # Set before its task has ended, or a call in between would go to a queue that nobody reads.
                 self._dead = True
                 server_task.cancel()  # the next call restarts the server
             return
@@ -190,6 +193,14 @@ class OpenServer:
             request.answer.set_exception(McpError(f"{self.spec.name}.{request.tool}: {answer!s:.500}"))
         else:
             request.answer.set_result(answer)
+
+    def _describe(self, error: BaseException) -> str:
+        if isinstance(error, BaseExceptionGroup):
+            return self._describe(error.exceptions[0])
+        if isinstance(error, TimeoutError):
+            return f"no answer within {self._start_seconds:g} s"
+        message = " ".join(str(error).split())
+        return (message if len(message) <= 240 else f"{message[:240]}…") or type(error).__name__
 
     @contextlib.contextmanager
     def _errors(self) -> Iterator[io.TextIOBase]:
@@ -239,20 +250,12 @@ def _last_stderr_line(errors: io.TextIOBase, start: int) -> str:
     return f"; its last output: {last:.300}" if last else ""
 
 
-def _describe(error: BaseException) -> str:
-    if isinstance(error, BaseExceptionGroup):
-        return _describe(error.exceptions[0])
-    if isinstance(error, TimeoutError):
-        return f"no answer within {START_SECONDS:g} s"
-    message = " ".join(str(error).split())
-    return (message if len(message) <= 240 else f"{message[:240]}…") or type(error).__name__
-
-
 class McpTools(Mapping[str, Callable[..., object]]):
     """Tools of several servers by `server.tool`, as a workflow agent takes them; an async context manager."""
 
-    def __init__(self, specs: Mapping[str, ServerSpec], logs: Path | None = None) -> None:
-        self._servers = {name: OpenServer(spec, logs / f"mcp-{name}.log" if logs else None)
+    def __init__(self, specs: Mapping[str, ServerSpec], logs: Path | None = None, *,
+                 start_seconds: float = START_SECONDS) -> None:
+        self._servers = {name: OpenServer(spec, logs / f"mcp-{name}.log" if logs else None, start_seconds=start_seconds)
                          for name, spec in specs.items()}
         self._tools: dict[str, Callable[..., object]] = {}
 

@@ -50,6 +50,7 @@ def split(reference: str, steps: Container[str]) -> tuple[str, list[str | int]]:
     A step's name may contain dots and spaces: the longest matching name wins.
     """
     places = [match.start() for match in re.finditer(r"[.\[]", reference)] + [len(reference)]
+    # The longest first: with steps `a` and `a.b`, `${a.b.c}` means the key c of the second.
     for place in sorted(places, reverse=True):
         name = reference[:place]
         if name in steps or name in (INPUTS, ENVIRONMENT):

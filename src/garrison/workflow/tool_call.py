@@ -37,10 +37,10 @@ class ToolEnded(AgentError):
 
 
 class ToolCaller:
-    """Call the tools of one session."""
+    """Call the tools of one session; blocking ones take at most so many `threads` at once."""
 
-    def __init__(self) -> None:
-        self._threads = asyncio.Semaphore(MAX_THREADS)
+    def __init__(self, threads: int = MAX_THREADS) -> None:
+        self._threads = asyncio.Semaphore(threads)
 
     async def call(self, tool: Callable[..., Any], arguments: Mapping[str, object], timeout: float) -> object:
         """Return the tool's result; TimeoutError after `timeout` seconds, or the tool's own exception."""
@@ -98,6 +98,7 @@ async def _contain_cancellation(call: Awaitable[object]) -> object:
             return await call
     except asyncio.CancelledError:
         task = asyncio.current_task()
+        # Only a cancellation from outside is counted there; a tool that raises CancelledError itself is not.
         if task is not None and task.cancelling():
             raise
         raise ToolEnded("the tool cancelled itself") from None
@@ -108,6 +109,7 @@ def _exit_contained() -> Iterator[None]:
     """Turn an exit of the whole program into ToolEnded."""
     try:
         yield
+    # asyncio raises these two through the event loop, past every handler of the other steps.
     except (SystemExit, KeyboardInterrupt) as error:
         raise ToolEnded(f"the tool ended itself ({type(error).__name__}{f': {error}' if str(error) else ''})") from None
 

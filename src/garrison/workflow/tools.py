@@ -112,6 +112,7 @@ class Toolbox:
     def write(self, path: str, text: str) -> dict[str, object]:
         """Write a text file atomically, creating its folders: {path, bytes}."""
         name = self._name(path)
+        # In lower case, since git on a file system that ignores case obeys `.GIT/config` as well.
         if any(part.lower() == ".git" for part in Path(name).parts):
             raise UsageError(f"{path!r:.200} belongs to git, which obeys what is there; use git for that")
         raw = text.encode()
@@ -174,6 +175,7 @@ class Toolbox:
                 out, err = await asyncio.gather(_read_bounded(process.stdout), _read_bounded(process.stderr))
                 await process.wait()
             except BaseException:
+                # The whole group, which is its own session: what the command has started would outlive the step.
                 signal_group(process)
                 await process.wait()
                 raise
@@ -215,6 +217,7 @@ async def _read_bounded(stream: asyncio.StreamReader | None) -> bytes:
     """Return the begin of an output, to whose end it is read."""
     kept = bytearray()
     while stream is not None and (chunk := await stream.read(1 << 16)):
+        # The rest is read and dropped, or the command would block on a full pipe.
         kept += chunk[:MAX_OUTPUT - len(kept)]
     return bytes(kept)
 
@@ -262,6 +265,7 @@ def load_tool(name: str, base: Path) -> Callable[..., object]:
 
 def _import_module(name: str, base: Path) -> ModuleType:
     with _on_path(base):
+        # Python remembers what a folder contains; a module that an earlier step has written would not be found.
         importlib.invalidate_caches()
         try:
             return importlib.import_module(name)

@@ -202,6 +202,7 @@ def _annotation_types(annotation: object) -> Types:
 def _is_compatible(value: object, kinds: Types) -> bool:
     if not kinds or value is None or (isinstance(value, str) and any(references(value))):
         return True
+    # In Python a bool is an int as well; no tool that takes a number means `true`.
     if isinstance(value, bool):
         return bool in kinds
     return isinstance(value, (*kinds, int) if float in kinds else kinds)

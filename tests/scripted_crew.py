@@ -26,6 +26,7 @@ class ScriptedSession:
 
     async def connect(self) -> None:
         self.crew.sessions.append(self.spec.node_id)
+        self.crew.told[self.spec.node_id] = self.spec.system_prompt
 
     async def ask(self, content: str) -> AsyncIterator[dict[str, Any]]:
         self.crew.prompts.append((self.spec.node_id, content))
@@ -59,6 +60,8 @@ class ScriptedCrew:
     def __init__(self, classified: str = delegations(), crew: Crew = CREW, **scripts: Script) -> None:
         self.sessions: list[str] = []
         self.prompts: list[tuple[str, str]] = []
+        self.told: dict[str, str] = {}
+        """Agent → its system prompt."""
         self.classified, self.crew = [classified], crew
         self.scripts: dict[str, Script] = {name: lambda _, name=name: f"{name} says so" for name in crew.names}
         self.scripts["butler"] = self._butler

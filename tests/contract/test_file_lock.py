@@ -49,15 +49,12 @@ def test_a_lock_excludes_every_way_to_take_it(tmp_path: Path, how: str) -> None:
     assert path.stat().st_mode & 0o077 == 0 or how == "FileLock"
 
 
-def test_an_error_within_it_frees_it(tmp_path: Path) -> None:
+def test_an_error_within_it_frees_it_and_a_directory_in_its_place_is_named(tmp_path: Path) -> None:
     path = tmp_path / "queue.lock"
     with pytest.raises(ZeroDivisionError), atomic.locked(path, 1.0):
         raise ZeroDivisionError
     with atomic.locked(path, 0.05):
-        pass
-
-
-def test_a_directory_in_its_place_is_named(tmp_path: Path) -> None:
-    (tmp_path / "queue.lock").mkdir()
+        path.unlink()
+    path.mkdir()
     with pytest.raises(RecordUnreadable, match=r"queue\.lock"), atomic.locked(tmp_path / "queue.lock", 0.05):
         raise AssertionError

@@ -78,7 +78,8 @@ def test_the_epoch_grows_with_each_writer_and_the_numbers_go_on(path: Path) -> N
 
 @pytest.mark.usefixtures("unsynced")
 def test_every_prefix_of_a_journal_is_a_torn_tail(path: Path) -> None:
-    """A crash may stop a write at any byte: readers pass the torn part over, the next writer cuts it and goes on."""
+    """A crash may stop a write at any byte: readers pass the torn part over, the next writer, of its own journal or of
+    a shared one, cuts it and goes on."""
     whole = filled(path, 2)
     for length in range(len(whole) + 1):
         path.write_bytes(whole[:length])
@@ -91,6 +92,9 @@ def test_every_prefix_of_a_journal_is_a_torn_tail(path: Path) -> None:
         assert writer.append("note", {"number": 9}, AT).seq == lines + 1
         writer.close()
         assert numbers(read_all(path)) == [*range(lines), 9]
+        path.write_bytes(whole[:length])
+        assert append_shared(path, "t", "note", {"number": 7}, AT).seq == lines + 1
+        assert numbers(read_all(path)) == [*range(lines), 7]
 
 
 def test_a_torn_tail_longer_than_a_block_is_cut(path: Path) -> None:
@@ -247,6 +251,11 @@ def test_a_reader_follows_across_a_cut_tail(path: Path) -> None:
     writer = Writer(path, "t#2")
     writer.append("note", {"number": 2}, AT)
     assert numbers(reader.read()) == [2]
+    writer.close()
+    with path.open("ab") as file:
+        file.write(b'{"seq":4,"torn')
+    append_shared(path, "t", "note", {"number": 3, "text": "x" * 9000}, AT)
+    assert [(entry.data["number"], entry.data["text"]) for entry in reader.read()] == [(3, "x" * 9000)]
 
 
 def test_compaction_keeps_the_old_file_and_readers_go_on(path: Path) -> None:
@@ -422,16 +431,6 @@ def test_many_writers_share_one_journal(path: Path) -> None:
         assert numbers([entry for entry in entries if entry.token == f"w#{who}"]) == list(range(20))
 
 
-@pytest.mark.usefixtures("unsynced")
-def test_a_shared_journals_tail_is_cut_at_any_byte(path: Path) -> None:
-    whole = filled(path, 2)
-    for length in range(len(whole) + 1):
-        path.write_bytes(whole[:length])
-        lines = whole[:length].count(b"\n")
-        assert append_shared(path, "t", "note", {"number": 7}, AT).seq == lines + 1
-        assert numbers(read_all(path)) == [*range(lines), 7]
-
-
 def test_the_shared_epoch_fences_a_superseded_writer(path: Path) -> None:
     assert append_shared(path, "enqueuer", "enqueue", {}, AT).epoch == 0
     mine = append_shared(path, "p#1", "taken", {}, AT, take=True).epoch
@@ -447,20 +446,42 @@ def test_the_shared_epoch_fences_a_superseded_writer(path: Path) -> None:
         append_shared(path, "p#2", "merge", {}, AT, epoch=2)
 
 
+def test_a_reader_in_a_hurry_learns_whether_it_must_read(path: Path) -> None:
+    reader = Reader(path)
+    assert reader.mentions(b"anything")  # it has read nothing yet
+    append_shared(path, "a", "enq", {"n": 1}, AT)
+    reader.read()
+    assert not reader.mentions(b'"n":2')
+    append_shared(path, "a", "enq", {"n": 2}, AT)
+    assert reader.mentions(b'"n":2', b"else")
+    assert not reader.mentions(b'"n":1')
+    append_shared(path, "a", "enq", {"long": ["y" * 100] * 1000}, AT)
+    assert reader.mentions(b'"n":1')
+    assert [entry.seq for entry in reader.read()] == [2, 3]
+    assert not reader.mentions(b'"n":2')
+    for number in (4, 5):
+        append_shared(path, "a", "enq", {"n": number}, AT)
+    whole = path.read_bytes()
+    assert not reader.mentions(b"nothing of the kind")
+    path.write_bytes(whole.replace(b'"n":4', b'"n":7'))
+    assert reader.mentions(b"nothing of the kind")  # damaged: to read it tells where
+    path.write_bytes(whole.replace(b'{"seq":4', b'{"seq":5').replace(b'{"seq":5,"epoch":0', b'{"seq":9,"epoch":0', 1))
+    assert reader.mentions(b"nothing of the kind")
+    path.write_bytes(whole.partition(b"\n")[0] + b"\n")
+    assert reader.mentions(b"nothing of the kind")
+    path.unlink()
+    assert reader.mentions(b"nothing of the kind")
+
+
 def test_a_shared_journal_with_a_damaged_end_takes_nothing_more(path: Path) -> None:
-    append_shared(path, "t", "note", {"number": 0}, AT)
-    damaged = path.read_bytes().replace(b'"number":0', b'"number":1')
+    for seq in (1, 3):  # a record longer than what is looked at first is found all the same
+        append_shared(path, "t", "note", {"list": ["x" * 1000] * 30}, AT)
+        assert append_shared(path, "t", "note", {"number": 0}, AT).seq == seq + 1
+    damaged = path.read_bytes()[::-1].replace(b'0:"rebmun"', b'1:"rebmun"', 1)[::-1]
     path.write_bytes(damaged)
     with pytest.raises(RecordCorrupt, match="its last record is damaged"):
         append_shared(path, "t", "note", {}, AT)
     assert path.read_bytes() == damaged
-
-
-def test_a_long_last_record_is_found(path: Path) -> None:
-    append_shared(path, "t", "note", {"list": ["x" * 1000] * 30}, AT)
-    assert append_shared(path, "t", "note", {}, AT).seq == 2
-    append_shared(path, "t", "note", {"list": ["x" * 1000] * 30}, AT)
-    assert append_shared(path, "t", "note", {}, AT).seq == 4
 
 
 def test_damage_to_what_a_follower_has_read_is_noticed_once_the_file_has_changed(path: Path) -> None:

@@ -26,18 +26,12 @@ RECORDS: list[Any] = [
 
 
 @pytest.mark.parametrize("value", RECORDS, ids=lambda value: type(value).__name__)
-def test_there_and_back(tmp_path: Path, value: Any) -> None:
+def test_there_and_back_absent_is_none_and_torn_is_named(tmp_path: Path, value: Any) -> None:
     path = tmp_path / "deep/down/record.json"
+    assert run_records.load(type(value), path) is None
     run_records.save(path, value)
     assert run_records.load(type(value), path) == value
     assert stat.S_IMODE(path.stat().st_mode) == 0o600 and stat.S_IMODE(path.parent.stat().st_mode) == 0o700
-
-
-@pytest.mark.parametrize("value", RECORDS, ids=lambda value: type(value).__name__)
-def test_absent_is_none_and_torn_is_named(tmp_path: Path, value: Any) -> None:
-    path = tmp_path / "record.json"
-    assert run_records.load(type(value), path) is None
-    run_records.save(path, value)
     path.write_bytes(path.read_bytes()[:-5])
     with pytest.raises(RecordCorrupt, match=r"record\.json"):
         run_records.load(type(value), path)

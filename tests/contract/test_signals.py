@@ -54,11 +54,6 @@ def test_a_thousand_in_one_second_are_a_thousand_in_order(tmp_path: Path) -> Non
     assert len(names(inbox_path(tmp_path, TARGET) / "taken")) == 1000
 
 
-def test_an_empty_inbox(tmp_path: Path) -> None:
-    assert list_pending(tmp_path, TARGET) == []
-    assert not inbox_path(tmp_path, TARGET).exists()
-
-
 def test_a_crash_between_applying_and_taking_obeys_once(tmp_path: Path) -> None:
     """Apply (with the id in the journal), then take: whoever comes next sees the id and only takes."""
     path = tmp_path / "journal.jsonl"
@@ -88,16 +83,13 @@ def test_a_crash_between_applying_and_taking_obeys_once(tmp_path: Path) -> None:
     assert len(Reader(path).read()) == 2
 
 
-def test_taking_or_refusing_what_is_gone_is_nothing(tmp_path: Path) -> None:
-    path = post(tmp_path, signal())
-    acknowledge(path)
-    acknowledge(path)
-    assert names(path.parent / "taken") == [path.name]
-    refuse(path, "again")
-    assert not (path.parent / "refused" / path.name).exists()
-
-
-def test_refused_ones_keep_their_reason(tmp_path: Path) -> None:
+def test_refused_ones_keep_their_reason_and_to_take_or_refuse_what_is_gone_is_nothing(tmp_path: Path) -> None:
+    gone = post(tmp_path, signal())
+    acknowledge(gone)
+    acknowledge(gone)
+    refuse(gone, "again")
+    assert names(gone.parent / "taken") == [gone.name] and not (gone.parent / "refused" / gone.name).exists()
+    (gone.parent / "refused" / f"{gone.name}.reason").unlink()
     path = post(tmp_path, signal())
     refuse(path, "it is of attempt 1 of a, the current one is 2")
     assert list_pending(tmp_path, TARGET) == []
@@ -147,7 +139,9 @@ def test_a_signal_of_a_newer_version_is_reported_as_such(tmp_path: Path) -> None
     assert told.signal is None and "schema 9" in told.error
 
 
-def test_files_that_are_no_signals_are_skipped(tmp_path: Path) -> None:
+def test_files_that_are_no_signals_are_skipped_and_to_look_makes_no_inbox(tmp_path: Path) -> None:
+    assert list_pending(tmp_path, TARGET) == []
+    assert not inbox_path(tmp_path, TARGET).exists()
     path = post(tmp_path, signal())
     (path.parent / f".{path.name}.7-0.tmp").write_text('{"half')
     (path.parent / "README").write_text("x")
@@ -165,7 +159,4 @@ def test_a_number_makes_saying_it_again_the_same_file(tmp_path: Path) -> None:
     acknowledge(first)
     assert post(tmp_path, signal(), number=12) == first.parent / "taken" / first.name
     assert [posted.path.name[22:28] for posted in list_pending(tmp_path, TARGET)] == ["000013"]
-
-
-def test_without_a_number_each_saying_is_a_file(tmp_path: Path) -> None:
-    assert len({post(tmp_path, signal()) for _ in range(5)}) == 5 == len(list_pending(tmp_path, TARGET))
+    assert len({post(tmp_path, signal()) for _ in range(5)}) == 5, "without a number each saying is a file"

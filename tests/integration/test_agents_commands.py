@@ -54,24 +54,17 @@ def told(home: Path) -> list[dict[str, Any]]:
     return [posted.signal.payload for posted in signals.list_pending(home, GUARDIAN) if posted.signal]
 
 
-@pytest.mark.parametrize(("name", "who"), [("a", "a"), ("runner-a", "a"), ("orchestrator-a@r1", "a"),
-                                           ("processor-crew", "processor")])
-def test_park_and_unpark_signal_the_guardian(home: Path, capfd: pytest.CaptureFixture[str], name: str,
-                                             who: str) -> None:
-    assert main(["agents", "park", name, "--reason", "the API is down"]) == 0
-    assert told(home) == [{"action": "park", "who": who, "text": "the API is down"}]
-    assert f"{who} will be parked when run r1 is resumed" in capfd.readouterr().err
-    assert main(["agents", "unpark", name]) == 0  # what has not been done yet can be taken back
-    assert [one["action"] for one in told(home)] == ["park", "unpark"]
-    assert "continues when its run does: `garrison resume r1`" in capfd.readouterr().err
+def test_park_and_unpark_signal_the_guardian(home: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    for name, who in (("a", "a"), ("runner-a", "a"), ("orchestrator-a@r1", "a"), ("processor-crew", "processor")):
+        assert main(["agents", "park", name, "--reason", "the API is down"]) == 0
+        assert told(home)[-1] == {"action": "park", "who": who, "text": "the API is down"}
+        assert f"{who} will be parked when run r1 is resumed" in capfd.readouterr().err
+        assert main(["agents", "unpark", name]) == 0  # what has not been done yet can be taken back
+        assert [one["action"] for one in told(home)[-2:]] == ["park", "unpark"]
+        assert "continues when its run does: `garrison resume r1`" in capfd.readouterr().err
 
 
-def test_unpark_releases_a_node_parked_by_policy(home: Path) -> None:
-    assert main(["agents", "unpark", "d"]) == 0
-    assert told(home) == [{"action": "unpark", "who": "d"}]
-
-
-@pytest.mark.parametrize(("words", "said"), [
+REFUSALS = (
     (("unpark", "a"), "a of run r1 is not parked; `garrison status r1` shows what it does"),
     (("park", "A1"), "no run in"), (("park", "dd"), "did you mean d?"),
     (("park", "b"), "b has landed"), (("park", "c"), "`garrison merge-queue cancel NODE` withdraws it"),
@@ -81,12 +74,19 @@ def test_unpark_releases_a_node_parked_by_policy(home: Path) -> None:
     (("cancel", "d"), "`garrison agents unpark d` first"),
     (("cancel", "e"), "`garrison agents park e` keeps it from starting"),
     (("cancel", "dd"), "did you mean d?"),
-])
-def test_a_refusal_is_one_line(home: Path, capfd: pytest.CaptureFixture[str],
-                               words: tuple[str, ...], said: str) -> None:
-    assert main(["agents", *words]) == 1
-    out, err = capfd.readouterr()
-    assert out == "" and said in err and err.count("\n") == 1 and told(home) == []
+    (("park", "x"), "`garrison stop adhoc-x-1` stops it"),
+)
+
+
+def test_a_refusal_is_one_line_and_only_what_is_parked_is_unparked(home: Path,
+                                                                   capfd: pytest.CaptureFixture[str]) -> None:
+    make(home, "adhoc-x-1", {"x": ["active"]}, adhoc=True)
+    for words, said in REFUSALS:
+        assert main(["agents", *words]) == 1
+        out, err = capfd.readouterr()
+        assert out == "" and said in err and err.count("\n") == 1 and told(home) == [], words
+    assert main(["agents", "unpark", "d"]) == 0
+    assert told(home) == [{"action": "unpark", "who": "d"}], "also what policy has parked"
 
 
 def test_cancel_signals_the_runner_idempotently(home: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -99,12 +99,6 @@ def test_cancel_signals_the_runner_idempotently(home: Path, capfd: pytest.Captur
     err = capfd.readouterr().err
     assert "a is cancelled as soon as run r1 has a runner for it" in err
     assert err.count("warning: --why is now --reason") == 1, "the former name is accepted, with a warning"
-
-
-def test_an_adhoc_run_cannot_be_parked(home: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    make(home, "adhoc-x-1", {"x": ["active"]}, adhoc=True)
-    assert main(["agents", "park", "x"]) == 1
-    assert "`garrison stop adhoc-x-1` stops it" in capfd.readouterr().err
 
 
 def test_status_shows_why_a_node_is_parked_and_when_its_probe_is_due(

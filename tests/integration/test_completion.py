@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from garrison.cli.main import main
 from garrison.cli.resolve import suggestion
 from garrison.records import run as run_records
 from garrison.records.journal import Writer
@@ -74,15 +75,17 @@ def test_other_shells_accept_their_script(home: Path, shell: str, tmp_path: Path
     assert subprocess.run([shell, "-n", str(tmp_path / "script")], check=False, timeout=DEADLINE).returncode == 0
 
 
-@pytest.mark.parametrize("words", ["garrison ", "garrison status ", "garrison logs ", "garrison attach "])
-def test_completion_imports_no_parser_and_no_tmux(home: Path, words: str) -> None:
-    code = ("import sys\nfrom garrison.cli.main import main\ntry:\n    main([])\nexcept SystemExit:\n    pass\n"
-            "print(sorted({'lark', 'rich', 'yaml'} & set(sys.modules)), file=sys.stderr)")
+def test_completion_imports_no_parser_and_no_tmux(home: Path) -> None:
+    """One process completes all lines, and says after each what it has loaded."""
+    code = ("import contextlib, os, sys\nfrom garrison.cli.main import main\n"
+            "for words in ('garrison ', 'garrison status ', 'garrison logs ', 'garrison attach '):\n"
+            "    os.environ.update(COMP_WORDS=words, COMP_CWORD=str(len(words.split())))\n"
+            "    with contextlib.suppress(SystemExit):\n        main([])\n"
+            "    print('loaded', sorted({'lark', 'rich', 'yaml'} & set(sys.modules)))")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=DEADLINE,
-                          env={**environment(home), "_GARRISON_COMPLETE": "bash_complete", "COMP_WORDS": words,
-                               "COMP_CWORD": str(len(words.split()))})
-    assert done.stdout
-    assert done.stderr.splitlines()[-1] == "[]"
+                          env={**environment(home), "_GARRISON_COMPLETE": "bash_complete"})
+    commands, runs, nodes, _sessions, rest = (block.split() for block in done.stdout.split("loaded []\n"))
+    assert "plain,status" in commands and "plain,crew-1" in runs and "plain,port" in nodes and not rest
 
 
 def test_completion_of_an_unreadable_home_is_empty_and_silent(home: Path) -> None:
@@ -99,13 +102,12 @@ def test_suggestions(name: str, known: list[str], said: str) -> None:
     assert suggestion(name, known) == said
 
 
-def test_an_unknown_run_or_node_is_answered_with_the_closest_name(home: Path) -> None:
+@pytest.mark.usefixtures("home")
+def test_an_unknown_run_or_node_is_answered_with_the_closest_name(capfd: pytest.CaptureFixture[str]) -> None:
     for arguments, said in ((["status", "crew-11"], "did you mean crew-1?"),
                             (["logs", "add_test"], "did you mean add_tests?"),
                             (["logs", "prt", "--run", "crew-2"], "did you mean port?"),
                             (["logs", "port"], "has not started"), (["attach", "port"], "has no session yet")):
-        done = subprocess.run([PROGRAM, *arguments], env=environment(home), capture_output=True, text=True,
-                              check=False, timeout=DEADLINE)
-        assert (done.returncode, done.stdout) == (1, "")
-        assert said in done.stderr
-        assert done.stderr.count("\n") == 1
+        assert main(arguments) == 1
+        out, err = capfd.readouterr()
+        assert (out, err.count("\n")) == ("", 1) and said in err

@@ -72,16 +72,10 @@ def test_enqueue_list_process_show(world):
     assert call("show", "nothing").exit_code == 1
     assert "landed" in call("list").stdout
     listed = json.loads(call("list", "--json", "--repo-root", str(world.repo)).stdout)
-    assert listed["entries"][1]["status"] == "rejected"
+    assert (listed["entries"][1]["status"], listed["entries"][1]["attempt"]) == ("rejected", 1)
+    again = enqueue("bad", "bad")["entry"]
+    assert (again["attempt"], again["status"]) == (2, "queued"), "a failed branch is enqueued again by hand"
     check(world)
-
-
-def test_a_failed_branch_is_enqueued_again_by_hand(world):
-    world.branch("bad", {"bad": "x\n"})
-    first = enqueue("bad", "bad")["entry"]
-    assert process_next()["success"] is False
-    second = enqueue("bad", "bad")["entry"]
-    assert (first["attempt"], second["attempt"], second["status"]) == (1, 2, "queued")
 
 
 def test_without_a_gate_process_fails_with_a_message_and_leaves_the_entry(world):
@@ -108,15 +102,11 @@ def test_drain_works_all_and_another_gate_is_refused(world):
     assert [json.loads(part + "}")["success"] for part in result.stdout.split("\n}") if part.strip()] == [
         True, False, True]
     assert "garrison: the gate `test ! -e bad" in result.stderr and result.stderr.endswith("` failed (exit 1)\n")
-
-
-def test_a_drain_names_all_that_did_not_land(world):
-    for name in ("bad", "worse"):
+    ids = []
+    for name in ("worse", "worst"):
         world.branch(name, {name: "x\n", "bad": f"{name}\n"})
-        enqueue(name, name)
-    ids = [entry.id for entry in world.queue.entries()]
-    result = call("process", "--drain")
-    assert result.stderr.endswith(f"garrison: 2 entries did not land: {', '.join(ids)}\n")
+        ids.append(enqueue(name, name)["entry"]["id"])
+    assert call("process", "--drain").stderr.endswith(f"garrison: 2 entries did not land: {', '.join(ids)}\n")
 
 
 def test_errors_are_one_line_and_usage_is_2(world):

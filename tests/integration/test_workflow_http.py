@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from garrison.workflow import AgentConfig, ResearchAgent, Workflow, WorkflowStep, mcp_tools
+from garrison.workflow import AgentConfig, ResearchAgent, Workflow, WorkflowStep
 from garrison.workflow.mcp_tools import McpError, McpTools, ServerSpec
 from support import DEADLINE
 
@@ -104,9 +104,7 @@ ODD = {"html": (200, "text/html", b"<html>"), "refuses": (500, "text/plain", b"n
 
 
 @pytest.mark.parametrize("kind", ODD)
-def test_a_server_that_speaks_no_mcp_is_refused_in_a_line(kind: str, monkeypatch: pytest.MonkeyPatch,
-                                                          capfd: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(mcp_tools, "START_SECONDS", 1.0 if kind == "silence" else 30.0)
+def test_a_server_that_speaks_no_mcp_is_refused_in_a_line(kind: str, capfd: pytest.CaptureFixture[str]) -> None:
     over = threading.Event()
 
     class Odd(BaseHTTPRequestHandler):
@@ -124,7 +122,8 @@ def test_a_server_that_speaks_no_mcp_is_refused_in_a_line(kind: str, monkeypatch
         def log_message(self, *_: Any) -> None: ...
 
     async def scene(port: int) -> None:
-        async with McpTools({"odd": ServerSpec("odd", url=f"http://127.0.0.1:{port}/mcp")}):
+        async with McpTools({"odd": ServerSpec("odd", url=f"http://127.0.0.1:{port}/mcp")},
+                            start_seconds=0.3 if kind == "silence" else 30.0):
             pass
     with ThreadingHTTPServer(("127.0.0.1", 0), Odd) as odd:
         threading.Thread(target=odd.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
@@ -135,4 +134,4 @@ def test_a_server_that_speaks_no_mcp_is_refused_in_a_line(kind: str, monkeypatch
     assert "\n" not in str(caught.value)
     assert "Traceback" not in capfd.readouterr().err
     if kind == "silence":
-        assert str(caught.value).endswith("no answer within 1 s")
+        assert str(caught.value).endswith("no answer within 0.3 s")

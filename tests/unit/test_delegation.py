@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from garrison.agents.graph import AgentFailure, SessionSpec
+from garrison.agents.graph import AgentFailure
 from garrison.delegation import prompts as classify
 from garrison.delegation.butler import AgentOrchestrator, TextStream
 from garrison.delegation.confirmations import Confirmations
@@ -49,13 +49,9 @@ def test_2_3_1_and_2_the_butler_lets_the_specialist_of_the_intent_work(intent: s
     assert [event.id for event in events] == list(range(1, 10))
     assert scripted.sessions == ["butler", agent, "butler"], "nobody else is begun; the butler classifies on its own"
     assert f"{agent} says so" in scripted.prompts[-1][1], "the butler folds the result in"
-
-
-def test_a_message_that_needs_no_specialist_is_answered_by_the_butler() -> None:
-    scripted = ScriptedCrew()
-    [events] = scripted.run("Hello")
-    assert summarize(events) == ["agent_start(butler)", "text(butler)", "agent_complete(butler)", "done()"]
-    assert scripted.sessions == ["butler", "butler"]
+    assert scripted.last.graph.get_control_relationships() == {"butler": sorted(CREW.specialists)}
+    assert "Agent 'butler' (delegates to you)" in scripted.told[agent], "each specialist is told its director"
+    assert "Control Hierarchy" not in scripted.told["butler"]
 
 
 def test_several_specialists_work_side_by_side_and_one_resume_follows_the_last() -> None:
@@ -93,22 +89,6 @@ def test_2_3_3_the_context_has_entities_times_preferences_and_history() -> None:
     assert given["delegationReasoning"] == "triage knows"
 
 
-def test_each_specialist_is_told_its_director() -> None:
-    scripted = ScriptedCrew(delegations(delegation("triage")))
-    prompts: dict[str, str] = {}
-
-    async def scene() -> None:
-        def connect(spec: SessionSpec) -> ScriptedSession:
-            prompts[spec.node_id] = spec.system_prompt
-            return ScriptedSession(spec, scripted)
-        async with AgentOrchestrator(CREW, connect=connect) as desk:
-            await desk.handle_user_message("hi")
-            assert desk.graph.get_control_relationships() == {"butler": sorted(CREW.specialists)}
-    asyncio.run(scene())
-    assert "Agent 'butler' (delegates to you)" in prompts["triage"]
-    assert "Control Hierarchy" not in prompts["butler"]
-
-
 def test_a_context_that_is_too_large_loses_its_oldest_history_with_a_note() -> None:
     history = [ChatTurn(role="user", content=f"{number} " + "x" * 400) for number in range(100)]
     wanted = DelegationRequest(intent="delegate_triage", reasoning="r", relevant_entities=("e",),
@@ -140,7 +120,9 @@ def test_message_entities_and_times_are_never_cut() -> None:
 def test_2_3_5_two_turns_are_four_entries_with_the_delegation_between(tmp_path: Path) -> None:
     scripted = ScriptedCrew(delegations(delegation("triage")))
     scripted.classified.insert(0, delegations())
-    scripted.run("Hello", "Check my runs", conversation=Conversation(tmp_path, "c1"))
+    [alone, _] = scripted.run("Hello", "Check my runs", conversation=Conversation(tmp_path, "c1"))
+    assert summarize(alone) == ["agent_start(butler)", "text(butler)", "agent_complete(butler)", "done()"]
+    assert scripted.sessions == ["butler", "butler", "triage"], "it answers alone what needs no specialist"
     history = Conversation(tmp_path, "c1").entries
     assert history == scripted.last.get_conversation_history()
     assert [(one.role, one.content) for one in history] == [
@@ -202,19 +184,16 @@ def test_a_butler_that_never_answers_in_json_answers_itself_with_a_note() -> Non
     assert "could not be read" in scripted.last.get_conversation_history()[1].note
 
 
-def test_a_model_that_refuses_to_classify_is_told() -> None:
-    def butler(prompt: str) -> Any:
-        return AgentFailure("I cannot help with that", error="refusal") if prompt.startswith("CLASSIFY") else "Hello."
-    [events] = ScriptedCrew(butler=butler).run("Do something bad")
-    assert [event.content for event in events if event.type == "text"] == [
+@pytest.mark.parametrize(("failure", "told", "success"), [
+    (AgentFailure("I cannot help with that", error="refusal"), [
         "I could not decide whom to ask, so I answer alone: the classification failed: I cannot help with that.\n\n",
-        "Hello."]
-
-
-def test_a_log_in_that_is_missing_is_told_once() -> None:
-    [events] = ScriptedCrew(butler=lambda _: AgentFailure("run `garrison login`", needs_person=True)).run("Hi")
-    assert [event.content for event in events if event.type == "text"] == ["no answer: run `garrison login`"]
-    assert [event.success for event in events if event.type == "agent_complete"] == [False]
+        "Hello."], True),
+    (AgentFailure("run `garrison login`", needs_person=True), ["no answer: run `garrison login`"], False)])
+def test_a_model_that_refuses_to_classify_is_told_and_a_missing_log_in_once(failure: AgentFailure, told: list[str],
+                                                                           success: bool) -> None:
+    [events] = ScriptedCrew(butler=lambda prompt: failure if prompt.startswith("CLASSIFY") else "Hello.").run("Hi")
+    assert [event.content for event in events if event.type == "text"] == told
+    assert [event.success for event in events if event.type == "agent_complete"] == [success]
 
 
 def test_a_new_session_of_the_butler_is_told_the_conversation_and_one_that_remembers_is_not(tmp_path: Path) -> None:
@@ -442,15 +421,9 @@ def test_a_classification_is_checked(said: str) -> None:
 
 @pytest.mark.parametrize("form", ["Sure:\n```json\n{}\n```", "As {you} said {}, so {be it}.", "{ {} }", '{"a": 1} {}'])
 def test_text_around_the_object_does_no_harm(form: str) -> None:
-    found = classify.parse_classification(form.replace("{}", delegations(delegation("draft"))), CREW)
-    assert [one.intent for one in found.delegations] == ["delegate_draft"]
-
-
-def test_null_counts_as_missing() -> None:
-    found = classify.parse_classification('{"reasoning": null, "delegations": [{"intent": "delegate_triage", '
-                                          '"reasoning": "r", '
-                          '"relevantEntities": null, "timeConstraints": null}]}', CREW)
-    assert (found.delegations[0].relevant_entities, found.delegations[0].time_constraints) == ((), None)
+    empty = {"relevantEntities": None, "timeConstraints": None}
+    found = classify.parse_classification(form.replace("{}", delegations(delegation("draft", **empty))), CREW)
+    assert found.delegations == (DelegationRequest(intent="delegate_draft", reasoning="draft knows"),), "null is none"
 
 
 @pytest.mark.parametrize(("said", "found"), [

@@ -47,6 +47,8 @@ def test_a_tool_is_a_command_as_a_person_would_type_it(tmp_path: Path) -> None:
     assert call(made, "why", name="build", run="r1") == "ok"
     assert call(made, "why", name="build") == "ok"
     assert typed == [["why", "build", "--all", "--run", "r1"], ["why", "build", "--all"]]
+    made, _ = desk(tmp_path, "x" * (MAX_ANSWER + 7))
+    assert call(made, "runs").endswith("… 7 characters left out")
 
 
 @pytest.mark.parametrize("given", [{"run": "--home=/etc"}, {"run": ""}, {}, {"run": 7}, {"run": "a\0b"}])
@@ -69,11 +71,6 @@ def test_a_tool_that_changes_a_run_only_proposes_its_command(tmp_path: Path, too
     assert told.startswith("NOT DONE YET") and command in told
     assert typed == []
     assert [str(one) for one in made.confirmations.take()] == [command]
-
-
-def test_a_long_answer_is_truncated_with_a_note(tmp_path: Path) -> None:
-    made, _ = desk(tmp_path, "x" * (MAX_ANSWER + 7))
-    assert call(made, "runs").endswith("… 7 characters left out")
 
 
 def test_transcripts_are_searched_the_newest_run_first(tmp_path: Path) -> None:

@@ -72,6 +72,11 @@ def entry(status: str) -> Entry:
     return Entry(3, 1, "t", AT, "node", {"node": "a", "status": status})
 
 
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
 DEATH = ChildDied("guardian-p@r1", 1, 1.0, "b", why="process 7 is gone")
 
 
@@ -91,10 +96,6 @@ def test_a_line_per_event(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_on_a_terminal_lines_break_at_words_and_commands_stay_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
     monkeypatch.setattr(sys, "stdout", screen := Terminal())
     monkeypatch.setenv("COLUMNS", "50")
     progress = RunProgress()
@@ -151,11 +152,6 @@ def test_only_a_note_that_needs_a_person_says_so(who: str, line: str) -> None:
 
 STEPS = [Progress("[red]a", StepStatus.RUNNING, 0.0, 0, 2), Progress("[red]a", StepStatus.RUNNING, 1.0, 0, 2, "boom"),
          Progress("[red]a", StepStatus.COMPLETED, 1.5, 1, 2)]
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 def told(monkeypatch: pytest.MonkeyPatch, to: io.StringIO, *, as_json: bool = False) -> str:

@@ -104,16 +104,13 @@ def smallest(kind: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_field_has_its_type_checked(kind: Any) -> None:
-    assert record.from_dict(kind, smallest(kind), WHERE)
+def test_every_field_has_its_type_checked_and_a_missing_one_is_named(kind: Any) -> None:
+    found = record.from_dict(kind, smallest(kind), WHERE)
+    assert record.from_dict(kind, {**smallest(kind), "colour": "blue"}, WHERE) == found, "one of tomorrow is dropped"
     for name in field_names(kind):
         for value in wrong(kind, name):
             with pytest.raises(RecordCorrupt, match=rf"{WHERE}: .*[$][.]{name}`"):
                 record.from_dict(kind, {**smallest(kind), name: value}, WHERE)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_missing_field_is_named(kind: Any) -> None:
     for name in required(kind):
         body = smallest(kind)
         del body[name]
@@ -135,18 +132,13 @@ def test_a_newer_schema_is_refused_even_if_nothing_else_fits() -> None:
         record.decode(Identity, b'{"schema": 2, "who": "knows"}', WHERE)
 
 
-def test_fields_of_tomorrow_are_dropped() -> None:
-    body = {**smallest(Identity), "colour": "blue"}
-    assert record.from_dict(Identity, body, WHERE) == record.from_dict(Identity, smallest(Identity), WHERE)
-
-
 @pytest.mark.parametrize(("kind", "field", "value"), [
     (Identity, "status", "alive"), (Identity, "incarnation", 0), (Identity, "last_heartbeat", "yesterday"),
     (Identity, "created_at", ""), (Identity, "created_at", "then"),
     (Identity, "last_heartbeat", "2026-02-30T12:00:00.000000Z"), (Identity, "spawn_deadline", "soon"),
     (Hook, "phase", "done"), (Signal, "signal_type", "HELLO"), (Result, "status", "maybe")])
 def test_a_value_outside_its_table_is_refused(kind: Any, field: str, value: Any) -> None:
-    with pytest.raises(RecordCorrupt, match=WHERE):
+    with pytest.raises(RecordCorrupt, match=rf"{WHERE}: .*(is none of|is neither|is below 1|not a time)"):
         record.from_dict(kind, {**smallest(kind), field: value}, WHERE)
 
 

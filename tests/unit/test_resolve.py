@@ -23,23 +23,13 @@ def never(key: Key) -> bool:
     raise AssertionError(f"whether {key} is alive decides nothing")
 
 
-def test_a_single_candidate_is_chosen_dead_or_alive() -> None:
-    assert resolve.choose([HERE], "", never, "none") == HERE
-    assert resolve.choose([HERE], "r9", never, "none") == HERE
-
-
-def test_no_candidate_is_not_found() -> None:
+def test_the_single_candidate_that_of_the_callers_run_or_the_only_living_one_is_chosen() -> None:
+    for run in ("", "r9"):
+        assert resolve.choose([HERE], run, never, "none") == HERE, "dead or alive"
+        assert resolve.choose([HERE, THERE], run, lambda key: key == THERE, "none") == THERE
+    assert resolve.choose([HERE, THERE], "r2", never, "none") == THERE
     with pytest.raises(NotFound, match="none here"):
         resolve.choose([], "r1", never, "none here")
-
-
-def test_the_candidate_of_the_callers_run_is_chosen() -> None:
-    assert resolve.choose([HERE, THERE], "r2", never, "none") == THERE
-
-
-def test_the_only_living_candidate_is_chosen() -> None:
-    assert resolve.choose([HERE, THERE], "", lambda key: key == THERE, "none") == THERE
-    assert resolve.choose([HERE, THERE], "r9", lambda key: key == HERE, "none") == HERE
 
 
 @pytest.mark.parametrize(("living", "marked"), [(set(), set()), ({HERE, THERE}, {HERE, THERE})])

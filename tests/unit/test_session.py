@@ -23,7 +23,7 @@ from garrison.session.adapters import Memory
 from garrison.session.nodes import IDEMPOTENCY, KEPT_MESSAGES, MAX_SECTION, SessionNodes, build_messages
 from garrison.session.session import RunFailed, shipped_graph
 from garrison.session.state import Tier, apply_goal_changes, build_turn_values, is_plan_due, read_tiers
-from garrison.session.store import read_state, write_state
+from garrison.session.store import COMPACT_BYTES, read_state, write_state
 from garrison.values import asdict
 
 NOW = datetime(2026, 1, 15, 10, 0, tzinfo=UTC)
@@ -216,6 +216,11 @@ def test_what_the_session_knows_comes_before_a_message_and_results_of_tools_afte
     play(world.session(more={"build_prompt": lambda _: own}), "look it up")
     assert world.asked()[1][0][0] == own[0], "also after an adapter's own prompt"
     assert world.asked()[1][0][-1]["content"] == "result of search"
+    graph = """digraph t { start [shape=Mdiamond]; done [shape=Msquare]; ask [type="session.llm_call"]
+        say [type="session.format"]; start -> ask -> say -> done }"""
+    world = World()
+    play(world.session(SessionState("s1", "agent", **KNOWING), turn_graph=graph), "hi")
+    assert "ship the parser" in told_by(world), "also in a graph without build_prompt"
 
 
 def test_heartbeats_check_the_latest_runs(tmp_path: Path) -> None:
@@ -225,14 +230,6 @@ def test_heartbeats_check_the_latest_runs(tmp_path: Path) -> None:
     checked = check_runs(tmp_path)
     assert list(checked) == [f"run r{number:02}" for number in range(2, CHECKED_RUNS + 2)]
     assert "is damaged or gone" in checked["run r11"]
-
-
-def test_a_graph_without_build_prompt_hides_nothing() -> None:
-    graph = """digraph t { start [shape=Mdiamond]; done [shape=Msquare]; ask [type="session.llm_call"]
-        say [type="session.format"]; start -> ask -> say -> done }"""
-    world = World()
-    play(world.session(SessionState("s1", "agent", **KNOWING), turn_graph=graph), "hi")
-    assert "ship the parser" in told_by(world)
 
 
 def test_old_messages_are_left_out_and_the_turn_in_progress_never() -> None:
@@ -277,13 +274,10 @@ def test_1d_a_turn_adds_two_messages_and_changes_nothing_else() -> None:
                             {"role": "assistant", "content": "hello"}, {"role": "user", "content": "Again"},
                             {"role": "assistant", "content": "hello"}]
     assert (new.turn_count, new.trust_tier, new.goals, new.working_memory) == (5, "trusted", [{"id": 1}], {"k": [1]})
+    changed = World().session(more={"memory_update": lambda *_: {"seen": 1}})
+    play(changed, "Hello")
+    assert changed.state.working_memory == {"seen": 1}, "it changes only if the graph changes it"
     assert SessionState.from_data(json.loads(json.dumps(asdict(new)))) == new
-
-
-def test_1d_memory_changes_only_if_the_graph_changed_it() -> None:
-    session = World().session(more={"memory_update": lambda *_: {"seen": 1}})
-    play(session, "Hello")
-    assert session.state.working_memory == {"seen": 1}
 
 
 # ---- 1e: nodes and adapters
@@ -315,9 +309,6 @@ def test_1e_an_adapter_that_raises_fails_its_node_unless_the_graph_lets_it_pass(
     with pytest.raises(RunFailed, match="no model"):
         play(session, "Hello")
     assert session.state.messages == []
-
-
-def test_a_model_that_gives_neither_text_nor_calls_is_asked_again() -> None:
     with pytest.raises(RunFailed, match="it must return content or tool_calls"):
         play(World({"odd": 1}).session(), "Hello")
 
@@ -341,11 +332,8 @@ def test_a_blocked_input_has_its_answer_also_where_the_graph_leads_it_to_its_end
     refused, answered = play(world.session(SessionState("s1", "a", "untrusted"), turn_graph=graph), "/rm", "hi")
     assert refused.response == "I cannot do this: it is blocked at trust tier untrusted."
     assert answered.response == "hello"
-
-
-def test_a_graph_of_no_text_is_not_the_shipped_one() -> None:
     with pytest.raises(GarrisonError):
-        World().session(turn_graph="")
+        World().session(turn_graph="")  # no text is not the shipped graph
 
 
 def test_a_tool_that_the_tier_does_not_allow_is_refused_and_the_model_told() -> None:
@@ -424,31 +412,15 @@ class Killed(BaseException):
 @pytest.mark.parametrize("node", ["memory_recall", "llm_call", "tool_dispatch", "memory_update", "checkpoint"])
 def test_killed_in_a_node_the_turn_is_finished_and_no_finished_node_runs_again(tmp_path: Path, node: str) -> None:
     world = World(tool(), {"content": "done"})
-    inner = world.adapters()[node]
-    first = True
-
-    def deadly(*arguments: Any) -> Any:
-        nonlocal first
-        if first:
-            first = False
-            world.calls.append((node, "died"))
-            raise Killed
-        return inner(*arguments)
     with pytest.raises(BaseException):  # noqa: B017
-        play(world.session(folder=tmp_path / "s1", more={node: deadly}), "look it up")
+        play(world.session(folder=tmp_path / "s1", more={node: deadly(world, node)}), "look it up")
     before = [name for name, _ in world.calls]
     assert read_state(tmp_path / "s1").turn_count == 0
-
-    async def scene() -> SessionState:
-        async with Session.restore(tmp_path / "s1", world.adapters()) as session:
-            return session.state
-    state = asyncio.run(scene())
+    state = restored(tmp_path / "s1", world)
     assert state.turn_count == 1
     assert [one["content"] for one in state.messages] == ["look it up", "done"]
-    after = [name for name, _ in world.calls]
     for name in ("memory_recall", "llm_call", "tool_dispatch", "memory_update", "checkpoint"):
-        expected = {"llm_call": 2}.get(name, 1) + (1 if name == node else 0)
-        assert after.count(name) == expected, (name, before, after)
+        assert world.count(name) == {"llm_call": 2}.get(name, 1), (name, before, world.calls)
     assert not (tmp_path / "s1/under_way.json").exists()
 
 
@@ -505,21 +477,20 @@ def test_a_step_that_must_not_happen_twice_is_synced_before_the_next_and_no_othe
         "sync"]
 
 
-def test_a_long_journal_is_compacted_and_an_end_that_the_state_has_is_not_repeated(
-        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("garrison.session.store.COMPACT_BYTES", 40_000)
+@pytest.mark.usefixtures("unsynced")
+def test_a_long_journal_is_compacted_and_an_end_that_the_state_has_is_not_repeated(tmp_path: Path) -> None:
     folder, sizes = tmp_path / "s1", []
 
     async def scene() -> None:
         async with World().session(folder=folder) as session:
             for number in range(40):
-                await session.send({"tool_result": number})
+                await session.send({"tool_result": "x" * (COMPACT_BYTES // 50), "number": number})
                 await session.heartbeat()
                 sizes.append((folder / "journal.jsonl").stat().st_size)
                 assert read_state(folder) == session.state
             shutil.copy(folder / "journal.jsonl", tmp_path / "records")
     asyncio.run(scene())
-    assert max(sizes) < 60_000 and min(sizes[5:]) < max(sizes) / 2
+    assert max(sizes) < 1.5 * COMPACT_BYTES and min(sizes[20:]) < max(sizes) / 2
     state = read_state(folder)
     shutil.copy(tmp_path / "records", folder / "journal.jsonl")  # killed within a compaction
     assert read_state(folder) == state == restored(folder, World())

@@ -88,17 +88,14 @@ def test_commands_for_one_incarnation(kind: str, payload: dict[str, Any], over: 
         assert why is None
 
 
-def test_the_tables_name_only_known_types() -> None:
+def test_the_tables_name_only_known_types_and_a_signal_its_sender_and_recipient() -> None:
+    sent = signal("GUIDANCE")
+    assert sent.sender == Key("runner", "a", "r1") and sent.recipient == Key("guardian", "p", "r1")
     assert BY_ATTEMPT | BY_INCARNATION | TO_INCARNATION <= TYPES
     assert len(TYPES) == 20
     assert {"NODE_COMPLETE", "MERGE_READY", "MERGE_COMPLETE", "MERGE_FAILED"} <= BY_ATTEMPT
     assert {"RUNNER_EXITED", "ORCHESTRATOR_CRASHED"} == BY_INCARNATION
     assert {"KILL_ORCHESTRATOR", "INPUT_RESPONSE"} == TO_INCARNATION
-
-
-def test_the_name_of_a_signal_file() -> None:
-    name = file_name(signal("NODE_COMPLETE"), 12)
-    assert name == "20260131T120000000001-000012Z-runner-guardian-NODE_COMPLETE-i.json"
 
 
 @given(st.integers(0, 999_999), st.integers(0, 999_999))
@@ -107,16 +104,6 @@ def test_files_sort_in_the_order_of_writing(first: int, second: int) -> None:
     assert (names[0] < names[1]) == (first < second)
     later = file_name(signal("GUIDANCE", timestamp="2026-01-31T12:00:00.000002Z"), first)
     assert later > names[1]
-
-
-def test_sender_and_recipient() -> None:
-    sent = signal("GUIDANCE")
-    assert sent.sender == Key("runner", "a", "r1") and sent.recipient == Key("guardian", "p", "r1")
-
-
-def test_no_such_type() -> None:
-    with pytest.raises(ValueError, match="signal_type 'HELLO' is none of"):
-        signal("HELLO")
 
 
 def test_a_users_own_type_is_a_signal_with_no_other_effect() -> None:

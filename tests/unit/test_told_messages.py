@@ -43,16 +43,11 @@ def test_what_was_not_confirmed_is_pending_still(files: AttemptFiles) -> None:
     assert messages.take(files) == f"{messages.HEADING}\n\nTwo."
 
 
-def test_a_new_session_is_told_everything(files: AttemptFiles) -> None:
+def test_a_new_session_is_told_everything_also_that_of_another_agent(files: AttemptFiles) -> None:
     tell(files, "One.")
     messages.take(files)
-    write_json(files.session, {"id": "s2"})
+    write_json(files.session, {"id": "s3"})
     assert "One." in messages.take(files) and messages.take(files) == ""
-
-
-def test_so_is_the_agent_that_goes_on_after_a_failover(files: AttemptFiles) -> None:
-    tell(files, "One.")
-    messages.take(files)
     add_failover(files.attempt, Failover(1.0, "a", "b"))
     keep_earlier_sessions(files.attempt, read_failovers(files.attempt))
     files.make()

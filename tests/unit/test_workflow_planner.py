@@ -33,11 +33,6 @@ def test_the_agent_sees_every_tool_with_its_arguments(tmp_path: Path) -> None:
     assert all(f"- {name}(" in asked for name in tools)
 
 
-def test_a_sound_plan_is_a_workflow(tmp_path: Path) -> None:
-    tools = Toolbox(tmp_path).tools()
-    assert parse_plan(body(tool="files.list", arguments={"pattern": "*"}), tools).steps[0].tool == "files.list"
-
-
 @pytest.mark.parametrize(("said", "why"), [
     ("no", "no JSON object"), ("{x}", "not valid JSON"), (body(tool="fly"), "does not exist"),
     (body(tool="files.read", arguments={}), "needs path"),

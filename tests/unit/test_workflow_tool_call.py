@@ -20,11 +20,10 @@ from garrison.workflow import (
     WorkflowResult,
     WorkflowStep,
     WorkflowValidationError,
-    tool_call,
 )
 from garrison.workflow.errors import UnserializableResult
 from garrison.workflow.mcp_tools import ServerSpec
-from garrison.workflow.tool_call import to_json
+from garrison.workflow.tool_call import ToolCaller, to_json
 from garrison.workflow.workflow_file import read_workflow
 
 
@@ -66,13 +65,11 @@ def test_blocking_tools_begin_at_once_however_few_cores_there_are(tmp_path: Path
     assert (result.success, len(result.results)) == (True, 40)
 
 
-def test_a_steps_clock_begins_with_its_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tool_call, "MAX_THREADS", 1)
-    never = threading.Event()
-    result = run(tmp_path, {"t": never.wait}, *(WorkflowStep(f"s{number}", "t", timeout=0.05, critical=False)
-                                                for number in range(4)))
+async def test_a_steps_clock_begins_with_its_call() -> None:
+    never, caller = threading.Event(), ToolCaller(threads=1)
+    ends = await asyncio.gather(*(caller.call(never.wait, {}, 0.05) for _ in range(4)), return_exceptions=True)
     never.set()
-    assert len(result.errors) == 4, "one that never returns gives its place to the next"
+    assert list(map(type, ends)) == [TimeoutError] * 4, "one that never returns gives its place to the next"
 
 
 def test_a_tool_that_never_returns_does_not_hold_the_program(tmp_path: Path) -> None:

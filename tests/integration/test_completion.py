@@ -78,13 +78,13 @@ def test_other_shells_accept_their_script(home: Path, shell: str, tmp_path: Path
 def test_completion_imports_no_parser_and_no_tmux(home: Path) -> None:
     """One process completes all lines, and says after each what it has loaded."""
     code = ("import contextlib, os, sys\nfrom garrison.cli.main import main\n"
-            "for words in ('garrison ', 'garrison status ', 'garrison logs ', 'garrison attach '):\n"
+            "for words in ('garrison status ', 'garrison logs ', 'garrison attach ', 'garrison '):\n"
             "    os.environ.update(COMP_WORDS=words, COMP_CWORD=str(len(words.split())))\n"
             "    with contextlib.suppress(SystemExit):\n        main([])\n"
             "    print('loaded', sorted({'lark', 'rich', 'yaml'} & set(sys.modules)))")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=DEADLINE,
                           env={**environment(home), "_GARRISON_COMPLETE": "bash_complete"})
-    commands, runs, nodes, _sessions, rest = (block.split() for block in done.stdout.split("loaded []\n"))
+    runs, nodes, _sessions, commands, rest = (block.split() for block in done.stdout.split("loaded []\n"))
     assert "plain,status" in commands and "plain,crew-1" in runs and "plain,port" in nodes and not rest
 
 

@@ -1,8 +1,8 @@
 """Connection: a process that runs an agent's program for one prompt of a session, and records what becomes of it.
 
 It decides nothing about the attempt: it writes how it ended to `endings.jsonl` and exits, and the orchestrator decides
-what follows (`attempt`). It dies with its orchestrator, and the program with it. What holds for every kind of agent is
-told here, in this order:
+what follows (`attempt`). It dies with its orchestrator, and the program with it. What is common to every kind of agent
+is here, in this order:
 
 1. `run` records what a dead predecessor has left, waits until no other process runs the session and until a start slot
    is free, and has the program opened.

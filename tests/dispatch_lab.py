@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import subprocess
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
+
+import pytest
 
 from doubles.clock import FakeClock
 from doubles.dispatch import MemoryDispatcher, MemoryEngine
+from garrison.errors import NotFound
 from garrison.hosts.attempts import AttemptId, NodeAttempt
+from garrison.hosts.keeper import LocalServer
 from garrison.hosts.lease import worker_clock
 from garrison.hosts.relay import HostRelay, RelayClient
 from go_betweens import Forwarder
 from support import wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from garrison.hosts.attempts import AttemptResult, Claim, ClaimToken, Dispatcher, HeartbeatReply
@@ -111,6 +117,34 @@ class RelayLab(MemoryLab):
 
     def close(self) -> None:
         self.relay.close()
+
+
+class TemporalServer(LocalServer):
+    """A real Temporal server that a test kills and starts again; what was submitted stays in its database."""
+
+    def start(self) -> None:
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(self.argv(), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                                             cwd=self.folder)
+        wait_for("the server answers", self.is_answering)
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+@contextmanager
+def temporal_server(folder: Path) -> Iterator[TemporalServer]:
+    """Yield a running server; the test is skipped where there is no program for it."""
+    server = TemporalServer(folder)
+    try:
+        server.start()
+    except NotFound as error:
+        pytest.skip(str(error))
+    try:
+        yield server
+    finally:
+        server.kill()
 
 
 class TemporalWorker:

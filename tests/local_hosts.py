@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from garrison.hosts.keeper import ensure_keeper, find_engine, is_running, read_state
+from garrison.hosts.keeper import ensure_keeper, is_running, read_state, server_address
 from garrison.records import atomic, record
 from garrison.records.host_service import HostSettings, settings_path
 from garrison.records.hosts import Host, host_path, read_crew, write_host
@@ -34,7 +34,7 @@ class LocalHosts:
             command = str(Path(PYTHON).with_name("garrison"))
             write_host(place.home, Host(name, home=str(self.home(name)), command=command, slots=slots))
         ensure_keeper(place.home, environ=place.env)
-        address = find_engine(place.home).address
+        address = server_address(place.home)
         for name in names:
             atomic.make_directory(settings_path(self.home(name)).parent)
             atomic.write(settings_path(self.home(name)), record.encode(HostSettings(

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dispatch_lab import Lab, MemoryLab, RelayLab, TemporalLab, Worker, attempt
-from garrison.errors import NotFound
+from dispatch_lab import Lab, MemoryLab, RelayLab, TemporalLab, Worker, attempt, temporal_server
 from garrison.hosts.attempts import (
     AttemptId,
     AttemptResult,
@@ -36,16 +35,8 @@ CANCELLED = AttemptResult(Completion.CANCELLED)
 def temporal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Address of a real Temporal server."""
     pytest.importorskip("temporalio", reason="the extra garrison[hosts] is not installed")
-    from garrison.hosts import keeper
-
-    try:
-        keeper.find_program()
-    except NotFound as error:
-        pytest.skip(str(error))
-    running = keeper.LocalServer(tmp_path_factory.mktemp("temporal"))
-    running.start()
-    yield running.address
-    running.stop()
+    with temporal_server(tmp_path_factory.mktemp("temporal")) as running:
+        yield running.address
 
 
 @pytest.fixture(params=["memory", "relay", pytest.param("temporal", marks=pytest.mark.slow)])

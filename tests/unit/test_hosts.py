@@ -210,11 +210,8 @@ def test_a_removed_host_has_no_worktrees_of_its_clones_left(tmp_path: Path, othe
 # ---- incoming refs: each claim has one
 
 
-MINE = "refs/garrison/incoming/box2/r1/work/2-3"
-
-
 def test_the_ref_names_the_claim() -> None:
-    assert incoming_ref("box2", ClaimToken(AttemptId("r1", "work", 2), 3)) == MINE
+    assert incoming_ref("box2", ClaimToken(AttemptId("r1", "work", 2), 3)) == "refs/garrison/incoming/box2/r1/work/2-3"
 
 
 @pytest.mark.parametrize("host", ["", "../x", "Box", "-x", "a.lock", "a/b", "x\n", "a" * 64])

@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -123,64 +124,52 @@ def test_a_missing_program_of_the_server_is_said(tmp_path: Path, monkeypatch: py
     assert made.state.server == "there is no Temporal server here"
 
 
-def test_a_server_whose_port_another_program_has_moves_and_hosts_follow(tmp_path: Path,
-                                                                        monkeypatch: pytest.MonkeyPatch) -> None:
-    # Found by hand: a home on another machine waited for ever, since a connection had the port there.
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        old = f"127.0.0.1:{taken.getsockname()[1]}"
-        monkeypatch.setattr(LocalServer, "argv", lambda _: ["sleep", "60"])
-        monkeypatch.setattr(keeper, "Tunnel", FakeTunnel)
-        monkeypatch.setattr(FakeTunnel, "made", [])
-        here = Host("here", home=str(tmp_path / "there"), command="/h/garrison", address=old)
-        settings_path(Path(here.home)).parent.mkdir(parents=True)
-        write_host(tmp_path, here)
-        write_host(tmp_path, BOX)
-        kept = HostsKeeper(tmp_path)
-        kept.state = replace(kept.state, address=old)
-        try:
-            kept.turn()
-            new = kept.state.address
-            assert new != old
-            assert int(new.rpartition(":")[2]) in PORTS
-            assert read_host(tmp_path, "here").address == read_settings(Path(here.home)).address == new
-            assert [tunnel.target for tunnel in FakeTunnel.made] == [new]
-        finally:
-            processes.send(kept.state.server_pid, kept.state.server_ticks, signal.SIGKILL)
-            processes.exit_code(kept.state.server_pid)
-
-
-def test_a_server_that_a_killed_keeper_had_not_noted_is_taken_over(tmp_path: Path,
-                                                                   monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def serving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HostsKeeper]:
+    """A keeper whose server, a program that sleeps, is killed at the end."""
+    monkeypatch.setattr(LocalServer, "argv", lambda _: ["sleep", "60"])
     monkeypatch.setattr(keeper, "Tunnel", FakeTunnel)
+    monkeypatch.setattr(FakeTunnel, "made", [])
     monkeypatch.setattr(HostsKeeper, "keep_relay", lambda _: None)
     write_host(tmp_path, BOX)
     kept = HostsKeeper(tmp_path)
+    yield kept
+    processes.send(kept.state.server_pid, kept.state.server_ticks, signal.SIGKILL)
+    processes.exit_code(kept.state.server_pid)
+
+
+def test_a_server_whose_port_another_program_has_moves_and_hosts_follow(serving: HostsKeeper) -> None:
+    # Found by hand: a home on another machine waited for ever, since a connection had the port there.
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        old = f"127.0.0.1:{taken.getsockname()[1]}"
+        here = Host("here", home=str(serving.home / "there"), command="/h/garrison", address=old)
+        settings_path(Path(here.home)).parent.mkdir(parents=True)
+        write_host(serving.home, here)
+        serving.state = replace(serving.state, address=old)
+        serving.turn()
+    new = serving.state.address
+    assert new != old
+    assert int(new.rpartition(":")[2]) in PORTS
+    assert read_host(serving.home, "here").address == read_settings(Path(here.home)).address == new
+    assert [tunnel.target for tunnel in FakeTunnel.made] == [new]
+
+
+def test_a_server_that_a_killed_keeper_had_not_noted_is_taken_over(serving: HostsKeeper, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        kept.state = replace(kept.state, address=f"127.0.0.1:{port}")
-        database = LocalServer(kept.folder / "temporal", port).database
+        serving.state = replace(serving.state, address=f"127.0.0.1:{port}")
+        database = LocalServer(serving.folder / "temporal", port).database
         server = processes.spawn([sys.executable, "-c", "import time; time.sleep(60)", "start-dev", str(database)],
                                  cwd=tmp_path, env=keeper.make_environment(tmp_path, os.environ), log=tmp_path / "log")
-        try:
-            kept.turn()
-            assert (kept.state.server_pid, kept.state.server_ticks) == (server.pid, server.ticks)
-            kept.turn()
-            assert kept.state.server == ""
-        finally:
-            processes.send(server.pid, server.ticks, signal.SIGKILL)
-            server.close()
+        serving.turn()
+        assert (serving.state.server_pid, serving.state.server_ticks) == (server.pid, server.ticks)
+        serving.turn()
+        assert serving.state.server == ""
+        server.close()
 
 
-def test_a_server_keeps_its_port_when_it_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(LocalServer, "argv", lambda _: ["sleep", "60"])
-    monkeypatch.setattr(keeper, "Tunnel", FakeTunnel)
-    write_host(tmp_path, BOX)
-    kept = HostsKeeper(tmp_path)
+def test_a_server_keeps_its_port_when_it_is_started_again(serving: HostsKeeper) -> None:
     old = f"127.0.0.1:{free_port()}"
-    kept.state = replace(kept.state, address=old)
-    try:
-        kept.turn()
-        assert kept.state.address == old
-    finally:
-        processes.send(kept.state.server_pid, kept.state.server_ticks, signal.SIGKILL)
-        processes.exit_code(kept.state.server_pid)
+    serving.state = replace(serving.state, address=old)
+    serving.turn()
+    assert serving.state.address == old

@@ -50,6 +50,7 @@ LONGEST_SOCKET = 80
 """Bytes of a control socket's path: 107, less the ending of 17 letters that ssh makes it under, and some."""
 SSH_FAILED = 255
 """Exit code of ssh itself; a command on the host that ends so is reported as 254."""
+# RemoteCommand: where the user's configuration sets one, ssh refuses any other command.
 OPTIONS = {
     "BatchMode": "yes", "ConnectTimeout": str(CONNECT_SECONDS), "ServerAliveInterval": str(ALIVE_SECONDS),
     "ServerAliveCountMax": "3", "ForwardAgent": "no", "ForwardX11": "no", "PermitLocalCommand": "no",
@@ -138,6 +139,7 @@ class HostAccess:
                 given.seek(0)
             try:
                 # Standard error is a file: the shared connection, which stays, would keep a pipe open.
+                # In its own session, whose group is killed: a ProxyCommand is a child of ssh.
                 process = subprocess.Popen(words, stdin=given if isinstance(stdin, bytes) else stdin, stderr=err,
                                            stdout=subprocess.PIPE, start_new_session=True)
             except OSError as error:
@@ -222,19 +224,19 @@ class HostAccess:
     def tunnel(self, host_port: int, target: str, argv: Sequence[str]) -> list[str]:
         """Return the command that lets programs of the host reach `target`, host and port at home's side, at a port of
         its loopback, for as long as `argv` runs there; it ends with 255 if the port is taken."""
-        words = self._program(ControlPath="none", ExitOnForwardFailure="yes")
-        return [*words, "-R", f"127.0.0.1:{host_port}:{target}", "--", self.ssh,
-                for_any_shell(f"exec {shlex.join(argv)}")]
+        return self._forward("-R", f"127.0.0.1:{host_port}:{target}", argv)
 
     def tunnel_in(self, local: str, remote: str, argv: Sequence[str]) -> list[str]:
         """Return the command that leads a Unix socket here to one of the host for as long as `argv` runs there.
 
         On this machine itself both are the same socket, and the command is `argv`.
         """
-        if not self.ssh:
-            return list(argv)
+        return self._forward("-L", f"{local}:{remote}", argv) if self.ssh else list(argv)
+
+    def _forward(self, way: str, ends: str, argv: Sequence[str]) -> list[str]:
+        # Not over the shared connection: its master would keep the port open after the command has ended.
         words = self._program(ControlPath="none", ExitOnForwardFailure="yes", StreamLocalBindMask="0177")
-        return [*words, "-L", f"{local}:{remote}", "--", self.ssh, for_any_shell(f"exec {shlex.join(argv)}")]
+        return [*words, way, ends, "--", self.ssh, for_any_shell(f"exec {shlex.join(argv)}")]
 
     def disconnect(self) -> None:
         """End the shared connection, if there is one."""
@@ -369,6 +371,7 @@ CLONES = "clones"
 """Folder of a host's home with its clones."""
 SECONDS = 600.0
 """Longest transfer."""
+# By protocol 2 a server gives any commit by its id; by earlier ones only those that a ref names.
 _FETCH = {"fetch.fsckObjects": "true", "transfer.fsckObjects": "true", "fetch.recurseSubmodules": "false",
           "protocol.version": "2"}
 _PUSH = {"push.recurseSubmodules": "no", "push.followTags": "false"}
@@ -397,8 +400,7 @@ class Transport:
         """Fetch exactly that commit, and return the ref that keeps it; TransferFailed if that was not possible."""
         ref = incoming_ref(self.host, token)
         if self.git.rev(check_commit(commit)) != commit or self.git.rev(ref) != commit:
-            self._run("fetch", _FETCH, "--quiet", "--no-tags", "--no-write-fetch-head", "--force",
-                      self.access.git_url(self.clone), f"{commit}:{ref}")
+            self._fetch(f"{commit}:{ref}")
         if self.git.rev(ref) != commit:
             raise TransferFailed(f"{self.host} has sent another commit than {commit[:10]}")
         return ref
@@ -406,12 +408,16 @@ class Transport:
     def fetch_left(self, token: ClaimToken) -> tuple[str, str]:
         """Fetch what a worker left that was cut off or stopped; return the commit and the ref that keeps it, two empty
         texts if it left nothing."""
-        name, url = left_ref(token.id), self.access.git_url(self.clone)
-        if not self._run("ls-remote", _FETCH, url, name).strip():
+        name = left_ref(token.id)
+        if not self._run("ls-remote", _FETCH, self.access.git_url(self.clone), name).strip():
             return "", ""
         ref = incoming_ref(self.host, token)
-        self._run("fetch", _FETCH, "--quiet", "--no-tags", "--no-write-fetch-head", "--force", url, f"+{name}:{ref}")
+        self._fetch(f"+{name}:{ref}")
         return self.git.rev(ref) or "", ref
+
+    def _fetch(self, what: str) -> None:
+        self._run("fetch", _FETCH, "--quiet", "--no-tags", "--no-write-fetch-head", "--force",
+                  self.access.git_url(self.clone), what)
 
     def _run(self, name: str, settings: Mapping[str, str], *arguments: str) -> str:
         # Settings of this variable are on top of those by number, which make the call neutral.

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from garrison.processes.runtime import Runtime
     from garrison.records.run import Launch, Task
 
+
 class AttemptId(Value):
     """Identity of one attempt of a node of a run; a retry or a rework is another attempt."""
 
@@ -165,10 +166,10 @@ class AttemptView(Value):
 #
 # What every backend guarantees:
 #
-# - An attempt has at most one current claim. A heartbeat, a result or a message of an earlier one is refused. - A
-# claim ends with a result, or when no heartbeat arrived for the attempt's lease, never earlier. Only then may
-# another worker claim the attempt. - Submitting, cancelling and sending are idempotent: a run that was killed
-# between act and record repeats them.
+# - An attempt has at most one current claim. A heartbeat, a result or a message of an earlier one is refused.
+# - A claim ends with a result, or when no heartbeat arrived for the attempt's lease, never earlier. Only then may
+#   another worker claim the attempt.
+# - Submitting, cancelling and sending are idempotent: a run that was killed between act and record repeats them.
 
 
 class StaleToken(Refused):
@@ -213,7 +214,7 @@ class Dispatcher(Protocol):
         ...
 
     def heartbeat(self, token: ClaimToken, progress: str = "") -> HeartbeatReply:
-        """Renew the lease, report progress, and return what the worker must do; Unreachable without an answer."""
+        """Renew the lease, report progress, and return what the worker must do; DispatcherLost without an answer."""
         ...
 
     def is_called(self, token: ClaimToken) -> bool:
@@ -221,7 +222,7 @@ class Dispatcher(Protocol):
         ...
 
     def complete(self, token: ClaimToken, result: AttemptResult) -> None:
-        """Complete the attempt; StaleToken if the claim is not current, Unreachable without an answer."""
+        """Complete the attempt; StaleToken if the claim is not current, DispatcherLost without an answer."""
         ...
 
 
@@ -381,6 +382,7 @@ def check_commit(oid: str) -> str:
 
 def encode(value: object, limit: int) -> str:
     """Return a record of this module as JSON; Refused if it has more than `limit` bytes."""
+    # A lone surrogate, which an agent's output may have, has no UTF-8.
     text = json.dumps(record.to_dict(value), ensure_ascii=False).encode(errors="replace").decode()
     if (size := len(text.encode())) > limit:
         raise Refused(f"the task for a host has {size:,} bytes, and {limit:,} is the limit; shorten the task, "
@@ -426,6 +428,8 @@ def give_up(runtime: Runtime, launch: Launch, task: Task, cancel: str) -> None:
     if state is None or state.phase == RemotePhase.ENDED:
         return
     id_ = AttemptId(task.run_id, task.node, task.attempt, state.offer)
+    # Noted first: after a death in between it is noted once more, which changes nothing. The other way round nobody
+    # would cancel it, or fetch what its worker left.
     if state.host or cancel:
         note_late(runtime.home, LateWork(str(id_), launch.repo, runtime.clock.utc(), state.host, state.claim, cancel))
     write_remote(folder, replace(state, phase=RemotePhase.ENDED, since=runtime.clock.utc()))

@@ -121,6 +121,8 @@ class Calls:
 
     def poll(self, now: float) -> None:
         """Begin what is due, and take what has been answered."""
+        # Emptied before the look: what is answered meanwhile wakes the loop once more. The other way round the wake
+        # would be gone, and the answer taken at the next timer only.
         with suppress(BlockingIOError):
             os.eventfd_read(self._wakeup)
         for call in list(self._calls.values()):

@@ -6,6 +6,7 @@ when it dies. Both end when the service ends by itself. `probe` prints a line of
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -54,6 +55,7 @@ while :; do
 done
 """
 """Runs the service again when it was killed, and after a while when it failed."""
+# StartLimitIntervalSec=0: by default systemd gives up a unit that was started five times within ten seconds.
 UNIT = """\
 [Unit]
 Description=garrison: work for {crew} on this host
@@ -84,15 +86,16 @@ def start(home: Path, environ: Mapping[str, str]) -> str:
         return "it runs"
     variables = {**environ, "PATH": login_path(environ)}
     unit = unit_name(home)
-    manager = systemd.find_manager(environ)
-    if manager is not None and manager.systemctl:
-        file = Path(environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "systemd/user" / unit
+    if (manager := _find_manager(environ)) is not None:
+        file = _unit_file(home, environ)
         atomic.make_directory(file.parent)
         path = variables["PATH"].replace("%", "%%")
         atomic.write(file, UNIT.format(crew=settings.crew, command=_word(command_path()), home=_word(home),
                                        path=_word(f"PATH={path}", is_escaped=True)).encode())
         if _call(manager, "daemon-reload") and _call(manager, "enable", "--now", unit) and _wait(home, is_up=True):
             return "kept by systemd" + _linger(manager)
+        # A manager that answers may still start nothing, as in a container. What it was given is taken back: once it
+        # can, it would start a second service, which the lock refuses, ten times a second.
         _call(manager, "disable", "--now", unit)
         file.unlink(missing_ok=True)
     log = home / FOLDER / "service.log"
@@ -105,13 +108,11 @@ def start(home: Path, environ: Mapping[str, str]) -> str:
 
 def stop(home: Path, environ: Mapping[str, str]) -> str:
     """End the service of a home and what is at work there; it stays ended until `start`."""
-    unit, manager = unit_name(home), systemd.find_manager(environ)
-    if manager is not None and manager.systemctl:
-        _call(manager, "disable", "--now", unit)
-        file = Path(environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "systemd/user" / unit
-        file.unlink(missing_ok=True)
+    if (manager := _find_manager(environ)) is not None:
+        _call(manager, "disable", "--now", unit_name(home))
+        _unit_file(home, environ).unlink(missing_ok=True)
     supervisor = (atomic.read(home / FOLDER / "supervisor.pid") or b"").decode(errors="replace").strip()
-    if supervisor.isdigit():
+    if supervisor.isdigit():  # first: it would start the service again
         _signal(int(supervisor), home, signal.SIGKILL)
     for signum in (signal.SIGTERM, signal.SIGKILL):
         status = read_status(home)
@@ -135,10 +136,11 @@ def probe(home: Path, environ: Mapping[str, str]) -> HostProbe:
     for preset in PRESETS:
         if preset.find(search["PATH"]) and all(preset.program != known.program for known in agents):
             agents.append(AgentOnHost(preset.program, preset.has_access(search), preset.access(search)))
+    manager = _find_manager(environ)
+    is_unit = manager is not None and _call(manager, "is-active", unit_name(home))
     found = HostProbe(
         time.time(), __version__, is_held(life_path(home)), load=os.getloadavg()[0], cores=os.cpu_count() or 1,
-        disk_free=shutil.disk_usage(home).free, agents=agents,
-        kept_by="systemd" if _unit_is_active(home, environ) else "shell")
+        disk_free=shutil.disk_usage(home).free, agents=agents, kept_by="systemd" if is_unit else "shell")
     return found if status is None else replace(
         found, connected=status.connected, why=status.why, contact_at=status.contact_at, state=status.state,
         slots=status.slots, working=list(status.working))
@@ -147,6 +149,7 @@ def probe(home: Path, environ: Mapping[str, str]) -> HostProbe:
 def login_path(environ: Mapping[str, str]) -> str:
     """Return the PATH of the user's login shell: ssh starts commands with a shorter one, without users' programs."""
     own = environ.get("PATH", os.defpath)
+    # A profile may print, and end without a line break: the last line is ours.
     done = command.run([environ.get("SHELL") or "sh", "-lc", 'echo; echo "$PATH"'], SHELL_SECONDS, env=environ)
     lines = done.out.rstrip("\n").split("\n")
     words = [word for word in lines[-1].split(":") if word.startswith("/")]
@@ -154,9 +157,17 @@ def login_path(environ: Mapping[str, str]) -> str:
 
 
 def unit_name(home: Path) -> str:
-    import hashlib
-
     return f"garrison-host-{hashlib.sha256(str(home).encode()).hexdigest()[:12]}.service"
+
+
+def _unit_file(home: Path, environ: Mapping[str, str]) -> Path:
+    return Path(environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "systemd/user" / unit_name(home)
+
+
+def _find_manager(environ: Mapping[str, str]) -> systemd.Manager | None:
+    """Return the user manager that can be given a unit, None without one."""
+    manager = systemd.find_manager(environ)
+    return manager if manager is not None and manager.systemctl else None
 
 
 def _word(text: object, *, is_escaped: bool = False) -> str:
@@ -166,11 +177,6 @@ def _word(text: object, *, is_escaped: bool = False) -> str:
 
 def _call(manager: systemd.Manager, *words: str) -> bool:
     return systemd.call(manager, [manager.systemctl, "--user", *words]) is not None
-
-
-def _unit_is_active(home: Path, environ: Mapping[str, str]) -> bool:
-    manager = systemd.find_manager(environ)
-    return manager is not None and bool(manager.systemctl) and _call(manager, "is-active", unit_name(home))
 
 
 def _linger(manager: systemd.Manager) -> str:
@@ -187,17 +193,10 @@ def _wait(home: Path, *, is_up: bool) -> bool:
     return wait_until(lambda: is_held(life_path(home)) is is_up, START_SECONDS if is_up else STOP_SECONDS)
 
 
-def _command_line(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-    except OSError:
-        return ""
-
-
 def _signal(pid: int, home: Path, signum: int) -> None:
     """Signal a process of the service, unless the pid is another's by now."""
     found = processes.probe(pid)
-    if found is not None and str(home) in _command_line(pid):
+    if found is not None and os.fsencode(home) in b" ".join(processes.read_argv(pid)):
         processes.send(pid, found.ticks, signum)
 
 
@@ -248,6 +247,7 @@ class ServiceGuard:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "garrison.hosts.control", str(self.home), "guard"],
                 stdin=subprocess.PIPE, start_new_session=True, cwd=self.home)
+            # A new guard has heard of none: it gets all runs, that of this line included.
             line = "\n".join(f"+{run}" for run in sorted(self.runs))
         assert self._process.stdin is not None
         with suppress(OSError):  # it was killed: the next run gets another one

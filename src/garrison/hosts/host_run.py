@@ -353,7 +353,7 @@ def _used_at(home: Path, run: str) -> float:
 
 
 def _remove(runtime: Runtime, run: str) -> bool:
-    refs = _refs(runtime, run)
+    refs = _refs(runtime, run)  # before `clean`, which removes the record that names the attempt
     if runtime.files(run).root.exists():
         argv = garrison_argv("clean", "--run", run, "--force", "--yes", home=runtime.home)
         if not command.run(argv, _CLEAN_SECONDS, cwd=runtime.home).ok:

@@ -11,11 +11,11 @@ import os
 import shutil
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
 from contextlib import closing
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,18 +23,17 @@ import msgspec
 
 from garrison.config import read_config
 from garrison.errors import GarrisonError, NotFound
-from garrison.hosts.access import HostAccess, HostUnreachable, TransferFailed, Transport, Tunnel, clone_path
+from garrison.hosts.access import HostUnreachable, TransferFailed, Tunnel, transport_to
 from garrison.hosts.attempts import OVER, AttemptId, AttemptState, ClaimToken, DispatcherLost
 from garrison.hosts.relay import HostRelay, socket_path
 from garrison.records import atomic, log_retention, record
 from garrison.records.host_service import HostSettings, settings_path
-from garrison.records.hosts import FOLDER, Host, list_hosts, read_crew, read_host, write_host
+from garrison.records.hosts import FOLDER, Host, list_hosts, read_crew, write_host
 from garrison.records.late_work import LateWork, forget_late, list_late, note_late
 from garrison.records.life_lock import hold, is_held
 from garrison.system import processes
 from garrison.system.clock import SystemClock, from_iso
 from garrison.system.environment import child_environment
-from garrison.system.git import Git
 from garrison.system.git.rescues import rescue_stem
 from garrison.values import Value, replace
 
@@ -80,7 +79,7 @@ def ensure_keeper(home: Path, seconds: float = START_SECONDS, environ: Mapping[s
     end = time.monotonic() + seconds
     started = -1.0
     while True:
-        if not is_running(home) and time.monotonic() > started + 5.0:
+        if not is_running(home) and time.monotonic() > started + 5.0:  # a new one needs a moment for its lock
             started = time.monotonic()
             processes.spawn([sys.executable, "-P", "-m", "garrison.hosts.keeper", str(home)],
                             env=make_environment(home, os.environ if environ is None else environ), cwd="/",
@@ -390,34 +389,24 @@ def write_state(home: Path, state: KeeperState) -> None:
     atomic.write(keeper_folder(home) / "state.json", record.encode(state), durable=False)
 
 
-# ---- Engine of a home: the Temporal server through which its hosts get their work, and who is meant on it.
+# ---- The Temporal server through which a home's hosts get their work.
 
 
-class Engine(Value):
-    """Where a home's attempts are submitted."""
-
-    address: str
-    namespace: str
-    crew: str
-    lease: float
-
-
-def find_engine(home: Path) -> Engine:
-    """Return the engine of a home; GarrisonError if its own server was never started (`ensure_keeper` starts it)."""
-    config = read_config(home).hosts()
-    address = config.temporal or read_state(home).address
+def server_address(home: Path) -> str:
+    """Return the address of a home's server; GarrisonError if its own was never started (`ensure_keeper` starts it)."""
+    address = read_config(home).hosts().temporal or read_state(home).address
     if not address:
         raise GarrisonError("the Temporal server of this home does not run; `garrison host list` starts it")
-    return Engine(address, config.namespace, read_crew(home), config.lease)
+    return address
 
 
 def connect(home: Path) -> TemporalDispatcher:
-    """Connect the run's side to the engine of a home; Unreachable without an answer."""
+    """Connect the run's side to the server of a home; DispatcherLost without an answer."""
     from garrison.hosts.temporal import TemporalDispatcher
 
-    engine = find_engine(home)
-    return TemporalDispatcher(engine.address, engine.crew, namespace=engine.namespace, serves_workflows=True,
-                              config=read_config(home).hosts())
+    config = read_config(home).hosts()
+    return TemporalDispatcher(server_address(home), read_crew(home), namespace=config.namespace, serves_workflows=True,
+                              config=config)
 
 
 # ---- Settle what runs have given up: cancel it, and fetch what its worker left, as soon as its host can be
@@ -469,18 +458,17 @@ def _is_settled(home: Path, late: LateWork, log: Callable[[str], None]) -> bool:
     if not late.host or age > LONGEST or not Path(late.repo).is_dir():
         return True
     try:
-        host = read_host(home, late.host)
+        transport = transport_to(home, Path(late.repo), late.host)
     except NotFound:
         return True
-    git, id_ = Git(Path(late.repo), home=home), AttemptId.parse(late.id)
-    transport = Transport(git, HostAccess.of(home, host), host.name, clone_path(host.home, git.key))
+    git, id_ = transport.git, AttemptId.parse(late.id)
     commit, ref = transport.fetch_left(ClaimToken(id_, max(late.claim, 1)))
     if not commit:
         return age > NOTHING_LEFT
     if not git.tips_containing(commit, but=ref):
         kept = git.save_commit(commit, rescue_stem(id_.run, id_.node, id_.attempt, "late"))
-        log(f"what {host.name} had of {late.id} is kept as {kept}")
-    git.delete_refs([ref])
+        log(f"what {late.host} had of {late.id} is kept as {kept}")
+    git.delete_refs([ref])  # the incoming one, now that a rescue ref or a branch keeps the commit
     return True
 
 
@@ -493,10 +481,6 @@ def _age(late: LateWork) -> float:
 
 POLL_SECONDS = 3
 """Time after which it answers a poll for which there is no work."""
-SERVER_START_SECONDS = 60.0
-"""Longest start of the server; one with an empty database takes half a second on an idle machine."""
-
-
 PORTS = range(20_000, 32_000)
 """Ports below those that Linux gives to connections (32768 to 60999)."""
 
@@ -514,14 +498,16 @@ def find_program() -> Path:
 def free_port() -> int:
     """Return a port of the loopback interface that is free now, and that no connection gets as its own end: while the
     server is down a connection would keep such a port from it."""
+    # From another place in each process: homes that start at once would all look at the same port.
     first = PORTS.start + os.getpid() * 7919 % len(PORTS)
-    return next((port for port in (*range(first, PORTS.stop), *range(PORTS.start, first)) if is_free(port)), 0) or \
-        _any_port()
+    return next(filter(is_free, chain(range(first, PORTS.stop), range(PORTS.start, first))))
 
 
 def is_free(port: int) -> bool:
     """Return whether a server can listen at this port of the loopback interface."""
     with closing(socket.socket()) as probe:
+        # With SO_REUSEADDR, which the server sets as well, connections that the last one has closed do not count. Linux
+        # then lets two sockets bind the port while neither listens: only `listen` finds out.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", port))
@@ -531,21 +517,13 @@ def is_free(port: int) -> bool:
         return True
 
 
-def _any_port() -> int:
-    with closing(socket.socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 class LocalServer:
-    """A server that this process starts and ends."""
+    """The server of a folder, at a port: how it is started, and whether it answers."""
 
     def __init__(self, folder: Path, port: int = 0) -> None:
         self.folder, self.port = folder, port or free_port()
         atomic.make_directory(folder)
         self.log = folder / "server.log"
-        self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def address(self) -> str:
@@ -555,27 +533,10 @@ class LocalServer:
     def database(self) -> Path:
         return self.folder / "temporal.db"
 
-    @property
-    def pid(self) -> int | None:
-        """Return the server's process, None if it does not run."""
-        return self._process.pid if self._process is not None else None
-
     def argv(self) -> list[str]:
         return [str(find_program()), "server", "start-dev", "--headless", "--ip", "127.0.0.1", "--port", str(self.port),
                 "--db-filename", str(self.database), "--log-level", "warn",
                 "--dynamic-config-value", f'matching.longPollExpirationInterval="{POLL_SECONDS}s"']
-
-    def start(self, wait: Callable[[float], None] = time.sleep) -> None:
-        """Start the server, and wait until it answers."""
-        with self.log.open("ab") as log:
-            self._process = subprocess.Popen(self.argv(), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                                             cwd=self.folder)
-        end = time.monotonic() + SERVER_START_SECONDS
-        while not self.is_answering():
-            if self._process.poll() is not None or time.monotonic() > end:
-                self.stop()
-                raise GarrisonError(f"the Temporal server did not start; its log is {self.log}")
-            wait(0.05)
 
     def is_answering(self) -> bool:
         """Return whether it accepts connections."""
@@ -584,25 +545,6 @@ class LocalServer:
         except OSError:
             return False
         return True
-
-    def stop(self) -> None:
-        """End the server; what was submitted stays in its database."""
-        if self._process is None:
-            return
-        self._process.terminate()
-        try:
-            self._process.wait(10)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._process = None
-
-    def kill(self) -> None:
-        """Kill the server."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
 
 
 if __name__ == "__main__":

@@ -250,6 +250,7 @@ class _Worker:
         assert self.lease.sent is not None
         self.lease = self.lease.note_answer(self.lease.sent)
         if answer.order is WorkerOrder.CANCEL:
+            # Asked before the kill: work that is done counts, although it is no longer wanted.
             result = self.work.poll() if self.has_started else None
             self.work.kill()
             return self._complete(result or AttemptResult(Completion.CANCELLED))
@@ -268,6 +269,7 @@ class _Worker:
             except StaleToken:
                 return ClaimEnd.LOST
             except DispatcherLost:
+                # Nothing renews the lease here: once it is over, the attempt may be another worker's.
                 if self.lease.decide(self.pace.now()) is Duty.STOP:
                     return ClaimEnd.CUT_OFF
                 self.pace.wait(None, POLL_SECONDS)

@@ -211,7 +211,7 @@ class RemoteWork(Work):
         state = RemoteWorkState(
             offer, self.task.hosts, base, encode(job, MAX_JOB), placement.queue_of(self.task.hosts, hosts),
             since=self.runtime.clock.utc(), host_run=job.host_run, losses=last.losses if last is not None else 0)
-        write_remote(self.folder, state)
+        write_remote(self.folder, state)  # durable before it is submitted: a successor must know what a host may do
         self._say(f"waiting for a host ({placement.describe(self.task.hosts)})")
         return state
 
@@ -344,7 +344,7 @@ class RemoteWork(Work):
 
     def _lease(self) -> float:
         """Return the lease of the offer: twice that of one whose host did not answer in time, since it may be slow."""
-        lease = lease_of(self.runtime.home)
+        lease = read_config(self.runtime.home).hosts().lease
         return max(lease, min(lease * (1 << self.state.losses), MAX_LEASE))
 
     def _followed(self, following: Following) -> None:
@@ -440,10 +440,13 @@ class RemoteWork(Work):
 
     # ---- commits
 
+    @property
+    def _token(self) -> ClaimToken:
+        return ClaimToken(self.id, self.state.claim)
+
     def _transfer(self, name: str, what: str, commit: str, done: Callable[[Any], Any], every: float = 0.0) -> None:
         """Let a child process bring a commit to the host, or from there."""
-        argv = transfer_argv(what, self.runtime.home, self.launch.repo, self.state.host,
-                             ClaimToken(self.id, self.state.claim), commit)
+        argv = transfer_argv(what, self.runtime.home, self.launch.repo, self.state.host, self._token, commit)
         self.calls.run(name, self._now, argv, done, env=self.assignment.environment, cwd=self.runtime.home,
                        log=self.folder / "transfer.log", timeout=SECONDS, every=every)
 
@@ -455,10 +458,10 @@ class RemoteWork(Work):
             return ""
         if head is None or not self.git.is_ancestor(head, commit):
             return f"what {self.state.host} made ({commit[:10]}) does not continue {(head or 'nothing')[:10]}, which " \
-                   f"it began with; it is kept as " \
-                   f"{incoming_ref(self.state.host, ClaimToken(self.id, self.state.claim))}"
+                   f"it began with; it is kept as {incoming_ref(self.state.host, self._token)}"
         self.git.run("merge", "--ff-only", "--quiet", "--no-verify-signatures", commit, cwd=self.worktree)
-        self.git.delete_refs([incoming_ref(self.state.host, ClaimToken(self.id, self.state.claim))])
+        # Only now: until the branch has the commit, nothing but this ref keeps it.
+        self.git.delete_refs([incoming_ref(self.state.host, self._token)])
         self._change(head=commit)
         return ""
 
@@ -537,11 +540,13 @@ class RemoteWork(Work):
             return
 
         def put_back(_: object) -> None:
-            ref = incoming_ref(self.state.host, ClaimToken(self.id, self.state.claim))
+            ref = incoming_ref(self.state.host, self._token)
             head, left = self.git.head(self.worktree), self.git.rev(ref)
             parent = self.git.rev(f"{ref}^") if left is not None else None
             if left and parent and head and self.git.is_ancestor(head, parent):
                 self._adopt(parent)
+                # Index and files become those of the snapshot while HEAD stays its parent: what was not committed is
+                # uncommitted again.
                 self.git.run("read-tree", "-m", "-u", "HEAD", left, cwd=self.worktree)
                 self.git.delete_refs([ref])
                 self._has_left = True
@@ -589,16 +594,10 @@ def make_job(home: Path, launch: Launch, task: Task, offer: int, git: Git, promp
 
 def start_keeper(runtime: Runtime) -> None:
     """Start the keeper of the home's hosts, unless it runs; return without waiting for it."""
-    from garrison.hosts import keeper  # what it imports is of no use to a run whose keeper runs
-    from garrison.hosts.keeper import is_running
+    from garrison.hosts import keeper  # only a node on a host needs it
 
-    if not is_running(runtime.home):
+    if not keeper.is_running(runtime.home):
         keeper.ensure_keeper(runtime.home, 0, runtime.environ)
-
-
-def lease_of(home: Path) -> float:
-    """Return the lease of attempts, in seconds."""
-    return read_config(home).hosts().lease
 
 
 # ---- Usage of remote work: what a host reports, as lines of the attempt's usage file at home.

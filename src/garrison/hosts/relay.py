@@ -107,7 +107,7 @@ class HostRelay:
         """Stop serving; who waits for a reply finds the connection closed."""
         self._is_closed = True
         self._wakeup.set()
-        with suppress(OSError):
+        with suppress(OSError):  # closing alone wakes no thread that waits in accept()
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         with suppress(OSError):
@@ -203,7 +203,7 @@ class HostRelay:
                 reply = self._answer(RelayRequest("watch", str(id_)))
                 with self._lock:
                     sinks = each.take_new(reply)
-                for sink in sinks:
+                for sink in sinks:  # without the lock: a client that reads slowly must keep nobody from connecting
                     with suppress(OSError):
                         sink.send(reply)
             self._wakeup.wait(max(FOLLOW_SECONDS, len(followed) / LOOKS_A_SECOND))
@@ -255,7 +255,7 @@ def read_lines(connection: socket.socket) -> Iterator[bytes]:
 
 
 class RelayClient:
-    """The run's side of a dispatcher, through the socket of a home's relay. Unreachable while it is not served."""
+    """The run's side of a dispatcher, through the socket of a home's relay. DispatcherLost while it is not served."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -328,14 +328,14 @@ class Following:
         return self._connection.fileno()
 
     def take(self) -> AttemptView | None:
-        """Return the newest state that has come, None for none; Unreachable if the dispatcher or the relay is gone."""
+        """Return the newest state that has come, None for none; DispatcherLost if dispatcher or relay is gone."""
         is_closed = False
         with suppress(BlockingIOError):
             while block := self._connection.recv(65536):
                 self._buffer += block
             is_closed = True
         *lines, self._buffer = self._buffer.split(b"\n")
-        if lines:
+        if lines:  # each is a whole state, so earlier ones do not matter
             return _to_view(_read_reply(lines[-1]))
         if is_closed or len(self._buffer) > MAX_BYTES:
             raise DispatcherLost("the keeper of this home's hosts has ended the connection")

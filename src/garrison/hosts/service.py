@@ -72,6 +72,7 @@ if TYPE_CHECKING:
     from garrison.hosts.attempts import Dispatcher, WorkerMessage
     from garrison.hosts.lease import ClaimWork
     from garrison.system.clock import Clock
+
     class QueueDispatcher(Dispatcher, Protocol):
         """A dispatcher whose worker serves several queues."""
 
@@ -82,11 +83,10 @@ if TYPE_CHECKING:
         def close(self) -> None:
             """Close the connection."""
             ...
+
     MakeWork = Callable[[Path, Host, Claim], ClaimWork]
     Tidy = Callable[[Path, float], Sequence[str]]
     Connect = Callable[[HostSettings], QueueDispatcher]
-    from collections.abc import Sequence
-
 
 TURN_SECONDS = 0.5
 RETRY_SECONDS = 1.0
@@ -125,6 +125,8 @@ class StoppableWork:
 
     def __init__(self, work: ClaimWork) -> None:
         self._work = work
+        # Between a claim's thread, which starts the work, and the main thread, which stops it: the stop kills what was
+        # started before it, and nothing starts after it.
         self._lock = threading.Lock()
         self._is_stopped = self._has_started = False
 
@@ -334,6 +336,7 @@ class HostService:
             earlier[1].join()
         note = self.home / FOLDER / "claims" / f"{hashlib.sha256(key.encode()).hexdigest()[:24]}.json"
         try:
+            # Before the work: what has no note is killed by nobody after our death. A power cut ends the work as well.
             atomic.write(note, record.encode(ClaimNote.of(claim)), durable=False)
             work = StoppableWork(self.make_work(self.home, self._host(), claim))
         except (GarrisonError, OSError) as error:  # a full disk: its lease runs out, and another host claims it
@@ -356,7 +359,7 @@ class HostService:
         else:
             note.unlink(missing_ok=True)
         finally:
-            with self.lock:
+            with self.lock:  # a later claim of the same attempt may be there by now
                 if (mine := self.working.get(key)) is not None and mine[0] is work:
                     del self.working[key]
 
@@ -438,7 +441,7 @@ class HostWork:
         argv = [sys.executable, "-P", "-m", "garrison.hosts.host_run", "--home", str(self.runtime.home),
                 "--run", self.job.host_run, "--attempt", str(self.claim.attempt.id)]
         marker = f"{self.runtime.home}:{self.job.host_run}:begin#{self.claim.token.claim}"
-        ServiceGuard.of(self.runtime.home).begin(self.job.host_run)
+        ServiceGuard.of(self.runtime.home).begin(self.job.host_run)  # first: it kills only what it has heard of
         self._process = start_detached(argv, folder / LOG, cwd=self.runtime.home,
                                        env={**self.runtime.environ, "GARRISON_LIFE": marker})
 

@@ -26,7 +26,7 @@ from garrison.directories import checkout
 from garrison.errors import GarrisonError, NotFound, Refused
 from garrison.hosts import unpack
 from garrison.hosts.access import CONTROL, Completed, HostAccess, HostUnreachable, host_python
-from garrison.hosts.keeper import ensure_keeper, find_engine, find_program, host_settings, read_state
+from garrison.hosts.keeper import ensure_keeper, find_program, host_settings, read_state, server_address
 from garrison.records import atomic, record
 from garrison.records.host_service import HostProbe, settings_path
 from garrison.records.hosts import FOLDER as HOSTS
@@ -78,6 +78,8 @@ os.execvp(words[0], words)
 """
 """Runs a command alone in a folder: the installation of an `add` that was interrupted continues there. A file system
 without locks does without."""
+# --without-pip: on Debian ensurepip is a separate package, so the wheel of pip that came along is run as it is.
+# Bundles of interrupted set-ups go after an hour: a younger one may be that of an `add` which waits for the lock.
 INSTALL = """\
 set -e
 umask 077
@@ -228,7 +230,8 @@ class HostSetup:
             self.say(f"note: its clock is {facts.clock_offset:+.0f} s off; leases do not depend on it, times in its "
                      "logs do")
         base = f"{facts.home}/.local/share/garrison-hosts/{read_crew(self.home)}/{self.wanted.name}"
-        command = self._install(base, facts)
+        with tempfile.TemporaryDirectory(prefix="garrison-wheel-") as folder:
+            command = self._install(Path(folder), base, facts)
         host = self._choose_address(replace(self.wanted, home=f"{base}/home", command=command, version=__version__,
                                             added_at=self.wanted.added_at), facts)
         self._make_home(host)
@@ -250,12 +253,8 @@ class HostSetup:
 
     # ---- installation
 
-    def _install(self, base: str, facts: HostFacts) -> str:
+    def _install(self, own_folder: Path, base: str, facts: HostFacts) -> str:
         """Install this garrison in its own environment; return the path of its command there."""
-        with tempfile.TemporaryDirectory(prefix="garrison-wheel-") as folder:
-            return self._install_from(Path(folder), base, facts)
-
-    def _install_from(self, own_folder: Path, base: str, facts: HostFacts) -> str:
         own, others = collect(self.home / HOSTS / "wheels", own_folder)
         name = f"env-{fingerprint([own, *others])}-{facts.python_version}"
         command = f"{base}/{name}/bin/garrison"
@@ -320,14 +319,17 @@ class HostSetup:
             return host  # the user's
         if own:
             return replace(host, address=own, port=0)
+        known = self._known()
+        if known is None or not known.is_set_up:  # the keeper starts for a host only, whose server's port is needed
+            write_host(self.home, replace(host, port=0))
+            known = None
+        ensure_keeper(self.home)
+        address = server_address(self.home)
         if not host.ssh:
-            ensure_keeper_of_first(self.home, host)
-            return replace(host, address=find_engine(self.home).address, port=0)
-        ensure_keeper_of_first(self.home, host)
-        taken = {known.port for known in list_hosts(self.home)[0] if known.name != host.name and known.ssh == host.ssh}
-        known = _known_port(self.home, host.name)
-        first = known or int(find_engine(self.home).address.rpartition(":")[2])
-        port = self._free_port(first, taken, facts, is_ours=bool(known))
+            return replace(host, address=address, port=0)
+        taken = {other.port for other in list_hosts(self.home)[0] if other.name != host.name and other.ssh == host.ssh}
+        ours = known.port if known is not None else 0
+        port = self._free_port(ours or int(address.rpartition(":")[2]), taken, facts, is_ours=bool(ours))
         return replace(host, address=f"127.0.0.1:{port}", port=port)
 
     def _free_port(self, first: int, taken: set[int], facts: HostFacts, *, is_ours: bool) -> int:
@@ -378,35 +380,16 @@ class HostSetup:
                             f"{why}; {needed}run `garrison host add HOST` again to continue")
 
 
-def ensure_keeper_of_first(home: Path, host: Host) -> None:
-    """Start the keeper although the home has no host yet: the port of its server is needed for the first."""
-    try:
-        is_first = not read_host(home, host.name).is_set_up
-    except NotFound:
-        is_first = True
-    if is_first:
-        write_host(home, replace(host, port=0))
-    ensure_keeper(home)
-
-
-def _known_port(home: Path, name: str) -> int:
-    try:
-        return read_host(home, name).port
-    except NotFound:
-        return 0
-
-
 def _bundle(paths: list[Path], bundle: Path) -> None:
-    import zipfile
-
-    lines = []
     with zipfile.ZipFile(bundle, "w", zipfile.ZIP_STORED) as archive:
         for path in paths:
             archive.write(path, path.name)
-            name, version = path.name.split("-")[:2]
-            lines.append(f"{name}=={version}\n")
-        archive.writestr("constraints.txt", "".join(lines[1:]))
+        archive.writestr("constraints.txt", "".join(f"{_pin(path)}\n" for path in paths[1:]))
         archive.write(unpack.__file__, "unpack.py")
+
+
+def _pin(wheel: Path) -> str:
+    return "==".join(wheel.name.split("-")[:2])
 
 
 def push_file(access: HostAccess, content: bytes, path: str) -> None:
@@ -442,12 +425,6 @@ def probe(access: HostAccess, host: Host, timeout: float = CHECK_SECONDS) -> Hos
     return replace(seen, clock_offset=seen.time - (before + after) / 2)
 
 
-def _stop_service(access: HostAccess, host: Host) -> None:
-    done = control(access, host, "stop", timeout=CONNECT_SECONDS)
-    if done.code and done.code != 127:
-        raise GarrisonError(f"{access.place}: {done.message}")
-
-
 def remove(home: Path, host: Host, say: Callable[[str], None], *, reach: bool = True) -> None:
     """End a host's service, remove what `add` made there, and its record here."""
     access = HostAccess.of(home, host)
@@ -455,7 +432,9 @@ def remove(home: Path, host: Host, say: Callable[[str], None], *, reach: bool = 
     if reach and host.home:
         try:
             if host.is_set_up:
-                _stop_service(access, host)
+                done = control(access, host, "stop", timeout=CONNECT_SECONDS)
+                if done.code and done.code != 127:  # 127: its Python is gone
+                    raise GarrisonError(f"{access.place}: {done.message}")
             if "/.local/share/garrison-hosts/" in base:
                 access.run(["sh", "-c", TREES, "sh", base], timeout=INSTALL_SECONDS)
                 done = access.run(["rm", "-rf", "--", base], timeout=INSTALL_SECONDS)
@@ -601,12 +580,11 @@ def download(others: list[Path], python: str, machine: str, folder: Path) -> lis
     GarrisonError if an index does not answer, or has no wheel for it.
     """
     atomic.make_directory(folder)
-    names = ["=".join((path.name.split("-")[0], "=" + path.name.split("-")[1])) for path in others]
     platforms = [word for libc in ("manylinux_2_28", "manylinux_2_17", "manylinux2014")
                  for word in ("--platform", f"{libc}_{machine}")]
     done = command.run(
         [sys.executable, "-m", "pip", "download", "-q", "--disable-pip-version-check", "--no-deps",
-         "--only-binary=:all:", "--python-version", python, *platforms, "-d", str(folder), *names],
+         "--only-binary=:all:", "--python-version", python, *platforms, "-d", str(folder), *map(_pin, others)],
         DOWNLOAD_SECONDS)
     if not done.ok:
         raise GarrisonError(done.last_error[:300])

@@ -156,7 +156,7 @@ class TemporalDispatcher:
         await asyncio.gather(*others, return_exceptions=True)
 
     def _call(self, work: Coroutine[Any, Any, R], seconds: float = CALL_SECONDS) -> R:
-        """Run a coroutine on the loop; Unreachable if the server does not answer in time."""
+        """Run a coroutine on the loop; DispatcherLost if the server does not answer in time."""
         async def limited() -> R:
             return await asyncio.wait_for(work, seconds)
 
@@ -191,6 +191,7 @@ class TemporalDispatcher:
             await self._client.start_workflow(
                 WORKFLOW, AttemptOffer(attempt, self._offers(attempt.queue)), id=self._workflow_id(attempt.id),
                 task_queue=self._runs, task_timeout=TASK_TIMEOUT,
+                # Neither while it runs nor once it is over does a repeated submission do the attempt again.
                 id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
                 id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING)
         except WorkflowAlreadyStartedError:  # it was submitted before, and is over
@@ -247,6 +248,7 @@ class TemporalDispatcher:
             is_claimed = activity.state != PendingActivityState.PENDING_ACTIVITY_STATE_SCHEDULED
             details = activity.heartbeat_details.payloads  # none before the first heartbeat
             progress = await self._client.data_converter.decode(details, [str]) if details else [""]
+            # While it waits, Temporal's number is already that of the next claim.
             return AttemptView(
                 attempt, AttemptState.CLAIMED if is_claimed else AttemptState.WAITING,
                 claim=activity.attempt if is_claimed else activity.attempt - 1, worker=activity.last_worker_identity,
@@ -286,6 +288,7 @@ class TemporalDispatcher:
         if task is None:
             return None
         (attempt,) = await self._client.data_converter.decode(task.input.payloads, [NodeAttempt])
+        # Before the workflow hears of the claim: it may deliver at once, and what is for no known claim is dropped.
         self._held[attempt.id, task.attempt] = _Held(attempt, task.task_token)
         of: WorkflowExecution = task.workflow_execution
         await self._signal_workflow(of.workflow_id, CLAIMED, Claimed(task.attempt, self._inbox), of.run_id)
@@ -326,9 +329,11 @@ class TemporalDispatcher:
 
     def heartbeat(self, token: ClaimToken, progress: str = "") -> HeartbeatReply:
         """Renew the lease, and return what the worker must do."""
+        return self._call(self._heartbeat(token, progress), self._patience(token))
+
+    def _patience(self, token: ClaimToken) -> float:
         held = self._held.get((token.id, token.claim))
-        seconds = BEAT_SHARE * held.attempt.lease if held is not None else CALL_SECONDS
-        return self._call(self._heartbeat(token, progress), seconds)
+        return BEAT_SHARE * held.attempt.lease if held is not None else CALL_SECONDS
 
     async def _heartbeat(self, token: ClaimToken, progress: str) -> HeartbeatReply:
         held = self._held.get((token.id, token.claim))
@@ -354,9 +359,7 @@ class TemporalDispatcher:
 
     def complete(self, token: ClaimToken, result: AttemptResult) -> None:
         """Complete the attempt; StaleToken if the claim is not current."""
-        held = self._held.get((token.id, token.claim))
-        seconds = BEAT_SHARE * held.attempt.lease if held is not None else CALL_SECONDS
-        if not self._call(self._respond(bytes.fromhex(token.secret), result), seconds):
+        if not self._call(self._respond(bytes.fromhex(token.secret), result), self._patience(token)):
             self._held.pop((token.id, token.claim), None)
             raise StaleToken(token)
 

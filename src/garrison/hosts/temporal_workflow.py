@@ -24,6 +24,7 @@ from temporalio.converter import (
 )
 from temporalio.exceptions import ActivityError
 
+# The SDK's sandbox would import these anew for each workflow.
 with workflow.unsafe.imports_passed_through():
     import msgspec
 
@@ -107,11 +108,12 @@ class NodeAttemptWorkflow:
     async def run(self, offer: AttemptOffer) -> AttemptEnd:
         """Offer the attempt until it has a result, is cancelled or is lost."""
         attempt = offer.attempt
-        if self._cancelled is not None:
+        if self._cancelled is not None:  # signals that have come are delivered before the first step
             return AttemptEnd(AttemptState.CANCELLED, why=self._cancelled)
         self._activity = workflow.start_activity(
             ATTEMPT, attempt, task_queue=offer.task_queue, heartbeat_timeout=timedelta(seconds=attempt.lease),
             start_to_close_timeout=LONGEST_ATTEMPT, result_type=AttemptResult,
+            # No pause before the next claim: the lease of the last one was waited out.
             retry_policy=RetryPolicy(initial_interval=timedelta(milliseconds=10), backoff_coefficient=1.0,
                                      maximum_attempts=attempt.max_claims),
             cancellation_type=workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED)

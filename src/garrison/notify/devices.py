@@ -9,7 +9,6 @@ is `web/devices/ID.json`; without that file, none of its sessions is valid any m
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import hmac
 import re
@@ -17,7 +16,7 @@ import secrets
 from typing import TYPE_CHECKING
 
 from garrison.errors import NotFound, RecordError, Refused, UsageError
-from garrison.notify.push import Subscription
+from garrison.notify.push import Subscription, decode_base64
 from garrison.records import atomic, record
 from garrison.records.record import Record
 from garrison.system import processes
@@ -148,7 +147,7 @@ def pair(home: Path, code: str, name: str, may: str, key: str, *, now: float, at
         Refused: no offer stands, or the code is wrong.
         UsageError: name, right or key are none.
     """
-    read_key(key)
+    read_key(key)  # before the code is looked at: a request that is malformed costs no try
     shown = " ".join(clean(name).split())[:NAME_LENGTH]
     if not shown or may not in (WATCH, DECIDE):
         raise UsageError("give the device a name, and say whether it may watch or decide")
@@ -162,7 +161,7 @@ def pair(home: Path, code: str, name: str, may: str, key: str, *, now: float, at
             raise Refused("this code is wrong; look at it again, or let `garrison serve --qr` show a new one")
         if may == DECIDE and offer.may != DECIDE:
             raise UsageError("this code lets a device watch, no more; `garrison serve --qr decide` shows another")
-        _offer_path(home).unlink()
+        _offer_path(home).unlink()  # before the device is written: a kill in between costs a code, and pairs none twice
         taken = {device.name for device in list_devices(home)}
         number = 1
         while (unique := shown if number == 1 else f"{shown} {number}") in taken:
@@ -294,11 +293,3 @@ def is_signed(device: Device, text: str, signature: str) -> bool:
     except (InvalidSignature, ValueError, UsageError):
         return False
     return True
-
-
-def decode_base64(text: str) -> bytes:
-    """Return the bytes of base64url without padding; ValueError for anything else."""
-    try:
-        return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
-    except binascii.Error as error:
-        raise ValueError(str(error)) from None

@@ -46,6 +46,7 @@ def check_endpoint(endpoint: str) -> None:
     """Raise UsageError for an address that no browser maker's push service has."""
     try:
         parts = urlsplit(endpoint)
+        # Parsers disagree about backslashes and spaces: another host than the checked one might be asked.
         is_plain = (parts.scheme == "https" and parts.port in (None, 443) and not parts.username and not parts.password
                     and not parts.fragment and endpoint.isascii() and endpoint.isprintable()
                     and not any(letter in " \\" for letter in endpoint))
@@ -59,10 +60,14 @@ def check_endpoint(endpoint: str) -> None:
 
 def _length(text: str) -> int:
     try:
-        return len(base64.b64decode(text.rstrip("=") + "=" * (-len(text.rstrip("=")) % 4), altchars=b"-_",
-                                    validate=True))
+        return len(decode_base64(text.rstrip("=")))
     except ValueError:
         return -1
+
+
+def decode_base64(text: str) -> bytes:
+    """Return the bytes of base64url without padding; ValueError for anything else."""
+    return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
 
 
 def key_path(home: Path) -> Path:

@@ -87,6 +87,7 @@ class Discreet(logging.StreamHandler[TextIO]):
 
     def __init__(self, urls: Iterable[str]) -> None:
         super().__init__(sys.stdout)
+        # The longest first: a shorter one may be a part of it, and would leave the rest.
         self._secrets = sorted({part for url in urls for part in re.split(r"[/?&=@:]+", url) if len(part) >= _SECRET},
                                key=len, reverse=True)
 

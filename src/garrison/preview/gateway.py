@@ -166,6 +166,7 @@ class _PreviewExchange:
         answer, watch = asyncio.ensure_future(work), asyncio.ensure_future(self._upload_and_watch())
         try:
             await asyncio.wait({answer, watch}, return_when=asyncio.FIRST_COMPLETED)
+            # The browser may also send more before the answer, as a pipelined request: the answer is still awaited.
             if not answer.done() and watch.result():
                 raise Gone
             return await answer
@@ -204,6 +205,7 @@ class _PreviewExchange:
         await self.browser.send(h11.InformationalResponse(
             status_code=101, reason=response.reason,
             headers=[(b"Connection", b"Upgrade"), (b"Upgrade", b"websocket"), *kept]))
+        # What was read along with the two heads would be missing if the sides were joined as they are.
         for data, side in ((self.http.trailing_data[0], self.browser.client),
                            (self.browser.http.trailing_data[0], self.upstream)):
             if data:

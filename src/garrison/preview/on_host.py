@@ -120,7 +120,7 @@ class NodeAnywhere(NodeAtWork):
         state = work_on_host(self._home, self._wanted)
         place = ("", "") if state is None or not state.host_run or state.phase == RemotePhase.WAITING else (
             state.host, state.host_run)
-        if place != self._place:  # it was lost, and another host has it
+        if place != self._place:  # it was lost, and another host has it; what was seen on the first is not true there
             self._end()
             self._place, self._failures, self._retry_at = place, 0, 0.0
         if self._process is None and place[0] and time.monotonic() >= self._retry_at:
@@ -183,7 +183,7 @@ class NodeAnywhere(NodeAtWork):
         with tempfile.TemporaryFile() as err:
             self._process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=err,
                                              cwd=self._folder, start_new_session=True)
-            self._err = os.dup(err.fileno())
+            self._err = os.dup(err.fileno())  # read by `pread`: the offset is the child's as well
         assert self._process.stdout is not None
         os.set_blocking(self._process.stdout.fileno(), False)
 

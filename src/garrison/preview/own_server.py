@@ -114,6 +114,7 @@ class OwnServer(PreviewSource):
         self._end = self._job.poll(time.monotonic())
         if self._end is not None:
             return None
+        # An empty tree where it has no program yet: None would mean that it has ended.
         return look_at(ProcessId(self._job.pid, self._job.ticks), self._pid) or Tree(None)
 
     def why_over(self) -> str:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 TICKET = "garrison-ticket"
 """Parameter of an address that opens a preview once beyond this machine."""
+# `__Host-`: a browser takes such a cookie over TLS and from this very host alone, so no other server can plant one.
 COOKIE = "__Host-garrison-preview-"
 """Beginning of the cookies that prove access; the port follows. No server behind a preview sees or sets one."""
 MAX_LABEL = 63
@@ -88,6 +89,7 @@ def judge(rules: PreviewRules, method: bytes, target: bytes, headers: Headers) -
     hosts = [value.decode("latin-1").strip().lower() for name, value in headers if name == b"host"]
     if hosts != [rules.host]:
         return HttpRefusal(421, f"this preview is at {rules.origin}, and under no other name")
+    # Both framing headers: two readers could find two ends of the body, and one take the rest for another request.
     names = {name for name, _ in headers}
     if not target.startswith(b"/") or method == b"CONNECT" or names >= FRAMING:
         return HttpRefusal(400, "the request can be read in two ways")
@@ -95,6 +97,7 @@ def judge(rules: PreviewRules, method: bytes, target: bytes, headers: Headers) -
         return HttpRefusal(403, f"pages of other sites may not use this preview; open {rules.origin}/ itself")
     if rules.is_shared and (b"service-worker", b"script") in {(name, value.lower()) for name, value in headers}:
         return HttpRefusal(403, "a service worker would stay for other servers of this host name")
+    # As bytes: of texts `compare_digest` takes ASCII alone, and raises TypeError for what a header may have.
     if rules.secret and not hmac.compare_digest(cookies(headers).get(rules.cookie, "").encode(), rules.secret.encode()):
         return HttpRefusal(401, "open the address that `garrison preview` printed last; each opens one browser")
     return None

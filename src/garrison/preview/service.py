@@ -60,12 +60,11 @@ class Address(Value):
     def check(self) -> Address:
         """Return itself; UsageError for an address beyond this machine without TLS or a name."""
         try:
-            is_loopback = ip_address(self.listen).is_loopback
+            if self.is_loopback:
+                return self
         except ValueError:
             raise UsageError(f"--listen {self.listen!r:.60} is not an IP address; to open it on this machine only, "
                              "omit it") from None
-        if is_loopback:
-            return self
         if self.tcp or self.as_localhost:
             raise UsageError("--tcp and --as-localhost are for this machine only: they have no ticket; leave out "
                              "--listen, and reach it by `ssh -L`")
@@ -272,6 +271,7 @@ def open_sockets(address: Address, inner: int) -> list[socket.socket]:
 
     An app that is bound to the name `localhost` is shown at its own port where that is free.
     """
+    # 0 four times: a port that the kernel finds free on 127.0.0.1 may be taken on ::1, and then it is asked again.
     ports = [address.port] if address.port else [inner, 0, 0, 0] if address.as_localhost else [0, 0, 0, 0]
     for number, port in enumerate(ports):
         try:

@@ -53,6 +53,7 @@ class NodeWay:
         """Connect in the machine's own namespace, where another program may take the port meanwhile."""
         stream = await connect(socket.socket(socket.AF_INET6 if listener.is_v6 else socket.AF_INET,
                                              socket.SOCK_STREAM, socket.IPPROTO_TCP), listener)
+        # Looked at after the connection: before it, the port could change hands between the two.
         tree = self._look()
         found = tree.find(self.port) if tree is not None else None
         if found is None or found.inode != listener.inode:  # it was connected to some other socket, perhaps

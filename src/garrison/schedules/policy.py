@@ -200,6 +200,7 @@ def decide(schedule: Schedule, handled: float, now: float, zone: tzinfo) -> Due:
         return Due()
     keep = schedule.missed or 0.0
     due = []
+    # Not from the last handled time: a schedule of every minute that slept for a year has half a million.
     for moment in due_times(schedule, max(handled, schedule.since, now - max(LOOKBACK, keep + DAY)), zone):
         if moment > now:
             break

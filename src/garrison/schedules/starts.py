@@ -110,6 +110,7 @@ class Schedules:
 
     def handled(self, name: str) -> float:
         """Return the latest due time that has a record, in seconds since 1970; 0 if none has. Reads names alone."""
+        # A start by hand has a longer name, and uses up no due time.
         stems = [each[:-5] for folder in (STARTS, HISTORY) for each in atomic.list_names(self.folder / name / folder)
                  if _STEM.match(each)]
         return datetime.strptime(max(stems), STAMP).replace(tzinfo=UTC).timestamp() if stems else 0.0
@@ -205,6 +206,7 @@ def _record_due(schedules: Schedules, name: str, now: float) -> list[ScheduledSt
     settle_outcomes(schedules, name)
     schedule = schedules.read(name)
     due = policy.decide(schedule, schedules.handled(name), now, zone_of(schedule))
+    # The missed ones first: a kill after the start alone would leave them before the latest handled time, for ever.
     found = [start for start in (due.missed, due.start) if start is not None]
     for start in found:
         schedules.write_start(name, start)
@@ -263,6 +265,7 @@ def perform(home: Path, name: str, stem: str) -> None:
     if start is None:
         return
     with suppress(NotFound), hold(schedules.life(name, start)) as lock:  # it may be removed meanwhile
+        # Again, under the lock: whoever held it may have brought the start to its end.
         start = schedules.find_start(name, stem) if lock is not None else None
         if start is None or start.stage not in OPEN:
             return
@@ -400,6 +403,7 @@ def arm(schedules: Schedules, now: float) -> bool:
     due = [at for name in schedules.names() if (at := schedules.next_due(schedules.read(name), now)) is not None]
     if not due:
         return False
+    # systemd-run refuses the name of a unit that is there: the last alarm is, unless it has rung.
     systemd.call(manager, [manager.systemctl, "--user", "stop", f"{systemd.alarm_unit(schedules.home)}.timer"])
     argv = garrison_argv("up", home=schedules.home)
     return systemd.call(manager, systemd.alarm_words(manager, schedules.home, min(due), argv)) is not None

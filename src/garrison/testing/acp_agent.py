@@ -71,7 +71,7 @@ class AcpDouble:
         """Read one message; the end of the input is the end of the program."""
         line = sys.stdin.readline()
         if not line:
-            sys.exit(0)
+            sys.exit(0)  # garrison has closed the pipe or is dead: an agent that stayed would be a leftover
         return dict(json.loads(line))
 
     def request(self, method: str, params: Json) -> Json:
@@ -169,7 +169,7 @@ class AcpDouble:
         session = str(params["sessionId"])
         known = self.read(session)
         text = "".join(str(part.get("text", "")) for part in params["prompt"])
-        self.keep(session, {**known, "prompts": [*known["prompts"], text]})
+        self.keep(session, {**known, "prompts": [*known["prompts"], text]})  # before it is played: a death counts
         turns = self.script["turns"]
         for step in turns[min(len(known["prompts"]), len(turns) - 1)]:
             kind = next(iter(step))
@@ -192,7 +192,7 @@ class AcpDouble:
         self.state.mkdir(parents=True, exist_ok=True)
         part = self._file(session).with_suffix(".part")
         part.write_text(json.dumps(known))
-        part.rename(self._file(session))
+        part.rename(self._file(session))  # as a whole: the agent dies at any moment
 
     # ---- steps
 

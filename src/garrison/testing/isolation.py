@@ -45,7 +45,7 @@ _ENTER = {"namespace": ("unshare", "-rn", "--"),
           "root": ("unshare", "--net", "--pid", "--mount", "--ipc", "--fork", "--kill-child", "--mount-proc", "--")}
 """Way of isolation → words that enter it."""
 _STORE = "/var/lib/containers/storage"
-_GET_FLAGS, _SET_FLAGS, _UP = 0x8913, 0x8914, 1
+_GET_FLAGS, _SET_FLAGS, _UP = 0x8913, 0x8914, 1  # SIOCGIFFLAGS, SIOCSIFFLAGS, IFF_UP: Python has no names for them
 
 
 def environment(folder: Path, url: str = "", source: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -135,8 +135,10 @@ def main(arguments: list[str] | None = None) -> int:
         return SKIPPED
     command = [sys.executable, "-P", "-m", "garrison.testing.isolation", "--inside", way, "--"]
     with _folder(given.folder) as folder:
-        return _wait([*_ENTER.get(way, ()), *command, *given.command],
-                     environment(folder) | _passed_variables(given.env))
+        pairs = (text.partition("=") for text in given.env)
+        passed = {name: value if sign else os.environ[name] for name, sign, value in pairs
+                  if sign or name in os.environ}
+        return _wait([*_ENTER.get(way, ()), *command, *given.command], environment(folder) | passed)
 
 
 def _choose_isolation(requested: str | None) -> tuple[str, str]:
@@ -200,11 +202,6 @@ def _folder(given: Path | None) -> Iterator[Path]:
         return
     with tempfile.TemporaryDirectory(prefix="garrison-", ignore_cleanup_errors=True) as folder:
         yield Path(folder)
-
-
-def _passed_variables(requested: list[str]) -> dict[str, str]:
-    pairs = (text.partition("=") for text in requested)
-    return {name: value if sign else os.environ[name] for name, sign, value in pairs if sign or name in os.environ}
 
 
 def _wait(command: list[str], env: dict[str, str]) -> int:

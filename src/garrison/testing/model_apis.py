@@ -175,6 +175,7 @@ def _block_of_messages(block: Block) -> Body:
         case "tool_use":
             return {"type": block.type, "name": block.name, "input": block.input, "id": block.id}
         case "thinking":
+            # The signature is base64 of "scripted": the CLI sends it back as it is, and only the real API verifies it.
             return {"type": block.type, "thinking": block.text, "signature": "c2NyaXB0ZWQ="}
     return {"type": block.type, "text": block.text}
 
@@ -188,6 +189,7 @@ def say_message(turn: Turn, asked_model: str, token: str) -> Body:
 
 def _events_of_messages(turn: Turn, asked_model: str, token: str) -> Iterator[bytes]:
     begun = {**say_message(turn, asked_model, token), "content": [], "stop_reason": None}
+    # As the real API: the first event counts one token of output, the last one all.
     begun["usage"] = {**_usage_of_messages(turn.usage), "output_tokens": 1}
     yield _event(type="message_start", message=begun)
     for index, block in enumerate(_said(turn, token)):

@@ -91,6 +91,7 @@ class ModelServer:
         self._token = secrets.token_hex(4)
         self._http = _Http(self, self.port)
         self.port = self._http.server_address[1]
+        # It polls for its end: at the default of 0.5 s, closing a server would take as long.
         threading.Thread(target=self._http.serve_forever, args=(0.05,), daemon=True, name="model-server").start()
 
     @property
@@ -124,7 +125,7 @@ class ModelServer:
         """End all current hangs: the rest of each answer is sent."""
         with self._lock:
             self._release.set()
-            self._release = threading.Event()
+            self._release = threading.Event()  # another one: hangs that begin from now on wait for the next release
 
     def close(self) -> None:
         """Stop serving; release all hangs."""
@@ -292,7 +293,8 @@ def plan(answer: Answer, asked: Request, token: str, api: ModelApi = MESSAGES) -
     """Return the plan for an answer."""
     fault = answer.fault
     if fault is not None and fault.status is not None:
-        return refusal(fault.status, fault.error, token, _fault_headers(fault), api)
+        wait = {} if fault.retry_after is None else {"retry-after": f"{fault.retry_after:g}"}
+        return refusal(fault.status, fault.error, token, {**wait, **fault.headers}, api)
     turn = _oversize(answer.turn, fault)
     parts = _stream_parts(turn, asked, token, fault, api) if asked.stream else \
         _json(200, api.message(turn, asked.model, token), token, {})
@@ -321,11 +323,6 @@ def _oversize(turn: Turn, fault: Fault | None) -> Turn:
     return replace(turn, blocks=(text("x" * size), *turn.blocks), piece=max(size, turn.piece))
 
 
-def _fault_headers(fault: Fault) -> dict[str, str]:
-    wait = {} if fault.retry_after is None else {"retry-after": f"{fault.retry_after:g}"}
-    return {**wait, **fault.headers}
-
-
 def _head(status: int, token: str, headers: dict[str, str]) -> list[bytes]:
     """Return the head in two halves."""
     reason = HTTPStatus(status).phrase if status in HTTPStatus._value2member_map_ else "Scripted"
@@ -337,7 +334,7 @@ def _head(status: int, token: str, headers: dict[str, str]) -> list[bytes]:
 def _json(status: int, body: Body, token: str, headers: dict[str, str]) -> list[bytes]:
     data = json.dumps(body).encode()
     head = {"content-type": "application/json", "content-length": str(len(data)), **headers}
-    size = max(1, len(data) // 6)
+    size = max(1, len(data) // 6)  # in pieces, so that a fault `stream` has a place within the body
     return [*_head(status, token, head), *(data[at:at + size] for at in range(0, len(data), size))]
 
 
@@ -386,6 +383,7 @@ def deliver(plan: Plan, connection: socket.socket, released: Callable[[float], b
 def reset(connection: socket.socket) -> None:
     """Drop the connection so that the peer gets a reset."""
     with contextlib.suppress(OSError):
+        # Lingering for no time turns the close into a reset: an ordinary one would look like the end of the body.
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         connection.close()
 
@@ -396,6 +394,7 @@ def _pause(plan: Plan, connection: socket.socket, released: Callable[[float], bo
     while deadline is None or time.monotonic() < deadline:
         if released(0.05):
             return True
+        # Readable, and nothing to read: the client has closed. Peeked, since it may also have sent its next request.
         if select.select([connection], [], [], 0)[0] and not connection.recv(1, socket.MSG_PEEK):
             return False
     return True

@@ -99,7 +99,7 @@ class Script:
 
     def _turn(self, counted: str, turn: Turn, asked: Request) -> Answer:
         name = counted if self._player is None else ""
-        with self._lock:
+        with self._lock:  # the server asks from a thread for each connection, and a fault occurs once
             for index, fault in enumerate(turn.faults):
                 place = (counted, asked.key, asked.step, index)
                 if self._fault_counts[place] < fault.times:

@@ -85,8 +85,8 @@ def read_events(lines: Iterable[str]) -> History:
             if not isinstance(body["data"], dict):
                 raise TypeError("its data is not an object")
             events.append(JournalEvent(body["at"], body["journal"], body["by"], int(body["seq"]), body["kind"],
-                                       body["node"],
-                                       body["data"], str(body.get("queue", ""))))
+                                       body["node"], body["data"], str(body.get("queue", ""))))
         except (ValueError, KeyError, TypeError) as error:
             raise UnreadableHistory(f"line {number} is not one of `garrison events --json`: {line[:80]!r}") from error
+    # By number: clocks are set back, and the lines of several journals come in any order.
     return History(tuple(sorted(events, key=lambda event: (event.journal, event.queue, event.seq))))

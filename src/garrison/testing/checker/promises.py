@@ -201,9 +201,8 @@ class _Check:
                 continue
             node = nodes[change["node"]]
             if change.get("attempt", 1) < node.attempt:
-                self.wrong.append(BrokenPromise(Promise.LIMITS,
-                                                f"{change['node']} went from attempt {node.attempt} back to "
-                                                          f"{change['attempt']} ({event.place})"))
+                self.wrong.append(BrokenPromise(Promise.LIMITS, f"{change['node']} went from attempt {node.attempt} "
+                                                                f"back to {change['attempt']} ({event.place})"))
             node.step = change.get("step") or node.step
             node.status, node.reason = change["status"], change.get("reason", "")
             node.landing, node.attempt = change.get("landing", ""), change.get("attempt", 1)
@@ -293,8 +292,8 @@ class _Check:
             since: list[str] = []
             for _, landing in sorted(landings.items()):
                 is_whole = self.repository.tree(str(landing.data["new"])) in whole
-                most = None if self.launch.get("no_gate") else whole_gate_every(self.repository,
-                                                                                str(landing.data["old"]))
+                old = str(landing.data["old"])
+                most = None if self.launch.get("no_gate") else whole_gate_every(self.repository, old)
                 since = [] if is_whole or most is None else [*since, *landing.entries]
                 if most is not None and len(since) >= most:
                     yield (f"{len(since)} entries landed on {target} without the whole gate, which has to run for one "
@@ -474,6 +473,7 @@ class _Check:
                         if entry.moved and entry.enqueued.data.get("run") == self.launch.get("run_id"))
         for name, node in self.nodes.items():
             for step, times in node.attempts.items():
+                # A target that moved under the work, and the user's own command, each add an attempt beyond the limit.
                 if allowed is not None and times > 1 + int(allowed) + moved[name] + helped[name]:
                     yield f"{name} was begun {times} times in step {step or 'one'}, allowed are {1 + int(allowed)}"
 
@@ -482,6 +482,7 @@ class _Check:
         crashes = (event.data for event in self.history.of("death") if event.data.get("class", "crash") == "crash")
         deaths = Counter((str(data["full"]), int(data.get("attempt", 1))) for data in crashes)
         for (name, attempt), times in deaths.items():
+            # One more: the limit is on restarts, and the process that was restarted last may die as well.
             if allowed is not None and name.startswith(("runner-", "orchestrator-")) and times > int(allowed) + 1:
                 yield f"{name} died {times} times in attempt {attempt}, allowed are {allowed}"
 

@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 
 _NAMES = "%(trailers:key=Merge-Queue-Entry,valueonly,separator=%x2C)"
+# The repository's own configuration may name programs, which git would run for these.
 _CALM = ("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "-c", "log.showSignature=false")
 
 
@@ -32,6 +33,7 @@ class CheckedRepository:
     def git(self, *words: str) -> tuple[int, str]:
         """Run one git command and return its exit code and output."""
         env = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+        # NO_LAZY_FETCH: in a partial clone git would ask the remote for an object that is missing, which is a finding.
         env |= {"GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_NOSYSTEM": "1", "GIT_OPTIONAL_LOCKS": "0",
                 "GIT_NO_LAZY_FETCH": "1"}
         done = subprocess.run(["git", *_CALM, *words], cwd=self.path, env=env, capture_output=True, check=False,

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 
 from support import UserWorld
+from top_support import HomeBuilder, home_builder
 
 
 @pytest.fixture(autouse=True)
@@ -13,3 +17,10 @@ def user(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPat
     made = UserWorld(tmp_path_factory.mktemp("u"))
     made.enter(monkeypatch)
     return made
+
+
+@pytest.fixture
+def builder(tmp_path: Path) -> Iterator[HomeBuilder]:
+    """Makes records of runs in `tmp_path`."""
+    with home_builder(tmp_path) as made:
+        yield made

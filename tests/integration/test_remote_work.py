@@ -71,6 +71,8 @@ class Bench:
         self.folder = self.runtime.files("r1").attempt("work", 1)
         self.folder.mkdir(parents=True)
         self.made: list[RemoteWork] = []
+        self.ahead = 0.0
+        """Seconds that the clock of its orchestrator is ahead."""
         self.begin()
 
     def begin(self) -> RemoteWork:
@@ -85,7 +87,7 @@ class Bench:
         """Poll the work as its orchestrator does until a condition holds."""
         end = time.monotonic() + 60
         while not condition():
-            self.outcome = self.work.poll(time.monotonic())
+            self.outcome = self.work.poll(time.monotonic() + self.ahead)
             assert time.monotonic() < end, f"never: {what}; {self.work.state}"
             time.sleep(0.01)
 
@@ -203,13 +205,12 @@ def test_a_result_that_continues_nothing_fails_the_attempt_and_touches_no_branch
 
 
 @pytest.mark.slow
-def test_a_commit_that_the_host_does_not_have_is_waited_for_and_given_up_in_the_end(
-        bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_commit_that_the_host_does_not_have_is_waited_for_and_given_up_in_the_end(bench: Bench) -> None:
     claim = bench.claim()
     bench.complete(claim, JobResult("box2", JobStatus.SUCCESS, head="1" * 40))
     bench.until("the fetch has failed", lambda: bench.work.state.phase == RemotePhase.COLLECTING
                 and bench.work.state.trouble)
-    monkeypatch.setattr(orchestrator, "RESULT_PATIENCE", 0.0)
+    bench.ahead = orchestrator.RESULT_PATIENCE
     outcome = bench.end()
     assert outcome.killed and "its commits could not be fetched: box2: git" in outcome.reason
 
@@ -237,10 +238,11 @@ def test_a_server_that_forgets_an_offer_for_a_moment_ends_nothing(bench: Bench) 
 
 
 @pytest.mark.slow
-def test_an_offer_that_stays_unknown_is_lost(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(orchestrator, "UNKNOWN_PATIENCE", 0.2)
+def test_an_offer_that_stays_unknown_is_lost(bench: Bench) -> None:
     claim = bench.claim()
     bench.lab.engine.entries.pop(claim.attempt.id)
+    bench.until("home hears of it", lambda: bench.work.view and bench.work.view.state is AttemptState.UNKNOWN)
+    bench.ahead = orchestrator.UNKNOWN_PATIENCE
     outcome = bench.end()
     assert outcome.killed and outcome.reason == "the Temporal server no longer knows it"
 

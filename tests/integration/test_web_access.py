@@ -15,7 +15,7 @@ from garrison.errors import RecordUnreadable, Refused, UsageError
 from garrison.web import access
 from garrison.web.access import load_tokens
 from garrison.web.server import Endpoint, open_socket
-from top_support import home_builder
+from top_support import HomeBuilder
 from web_support import READ, Site, site
 
 TOKENS = {"write": "w" * 40, "read": "r" * 40}
@@ -234,19 +234,15 @@ def test_a_taken_port_is_refused_in_one_line() -> None:
 
 
 @pytest.mark.smoke
-def test_requests_over_the_wire(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+async def test_requests_over_the_wire(tmp_path: Path, capfd: pytest.CaptureFixture[str], builder: HomeBuilder) -> None:
     """The judge stands before everything, every answer has the headers, and no token is told to anybody."""
-    async def scene() -> None:
-        async with site(tmp_path) as here:
-            await _doors(here)
-            await _bodies(here)
-            await _files(here)
-
-    with home_builder(tmp_path) as builder:
-        builder.run("r1", "a").close()
-        asyncio.run(scene())
-        said = capfd.readouterr()
-        assert not any(token in said.out + said.err for token in load_tokens(tmp_path).values())
+    builder.run("r1", "a").close()
+    async with site(tmp_path) as here:
+        await _doors(here)
+        await _bodies(here)
+        await _files(here)
+    said = capfd.readouterr()
+    assert not any(token in said.out + said.err for token in load_tokens(tmp_path).values())
 
 
 async def _doors(here: Site) -> None:

@@ -16,17 +16,12 @@ from garrison.records.run import RunFiles
 from garrison.values import replace
 from garrison.views.page_view import HomeObserver
 from garrison.views.run_view import RunReader
-from garrison.web import broadcaster, routes
+from garrison.web import routes
 from garrison.web.metrics import run_metrics
-from top_support import HomeBuilder, home_builder
-from web_support import ServerEvent, Site, Stream, site
+from top_support import HomeBuilder
+from web_support import PATIENCE, ServerEvent, Site, Stream, site
 
 BOTH = "/api/events?run=r1&run=r2&runs=1"
-
-
-def on(tmp_path: Path, scene: Any) -> None:
-    with home_builder(tmp_path) as builder:
-        asyncio.run(scene(builder))
 
 
 def begin(builder: HomeBuilder, guardian: Writer, node: str) -> None:
@@ -38,211 +33,183 @@ async def snapshots(stream: Stream) -> dict[str, ServerEvent]:
     return {one.data["run"]: one for one in found}
 
 
-def test_the_first_run_of_a_home_is_listed_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(broadcaster, "OBSERVE_EVERY", 1000.0)
-
-    async def scene(builder: HomeBuilder) -> None:
-        async with site(tmp_path) as here:
-            assert (await here.get("/")).status == 200 and (await here.get("/api/runs")).json == []
-            assert (await here.get("/api/events")).status == 400
-            stream = await here.stream("/api/events?runs=1")
-            told = (await stream.until("runs")).data
-            assert told == {"home": str(tmp_path), "runs": []}
-            builder.run("r1", "a").close()
-            assert [one["run"] for one in (await stream.until("runs")).data["runs"]] == ["r1"]
-            builder.run("r2", "a").close()
-            assert {one["run"] for one in (await stream.until("runs")).data["runs"]} == {"r1", "r2"}
-            stream.close()
-
-    on(tmp_path, scene)
-
-
-def test_the_first_event_can_be_had_alone_and_the_stream_continues_after_it(tmp_path: Path) -> None:
-    async def scene(builder: HomeBuilder) -> None:
-        guardian = builder.run("r1", "a")
-        async with site(tmp_path) as here:
-            def events(body: bytes) -> list[list[str]]:
-                return [event.split("\n") for event in body.decode().split("\n\n") if event]
-
-            [[first, name, data]] = events((await here.get("/api/events?run=r1&first=1")).body)
-            assert name == "event: snapshot" and json.loads(data.removeprefix("data: "))["run"] == "r1"
-            [[name, _]] = events((await here.get("/api/events?run=gone&first=1")).body)
-            assert name == "event: gone"
-            [[name, _]] = events((await here.get("/api/events?runs=1&first=1")).body)
-            assert name == "event: runs"
-            guardian.append("node", {"node": "a", "status": "active", "attempt": 1}, builder.now())
-            stream = await here.stream("/api/events?run=r1", after=first.removeprefix("id: "))
-            found = await stream.next()
-            assert found is not None and found.event == "change", "nothing again, nothing missed"
-            stream.close()
-        guardian.close()
-
-    on(tmp_path, scene)
-
-
-def test_what_a_run_takes_on_its_disk_is_told_by_itself(tmp_path: Path) -> None:
-    async def scene(builder: HomeBuilder) -> None:
+async def test_the_first_run_of_a_home_is_listed_at_once(tmp_path: Path, builder: HomeBuilder) -> None:
+    async with site(tmp_path, observe_every=1000.0) as here:
+        assert (await here.get("/")).status == 200 and (await here.get("/api/runs")).json == []
+        assert (await here.get("/api/events")).status == 400
+        stream = await here.stream("/api/events?runs=1")
+        told = (await stream.until("runs")).data
+        assert told == {"home": str(tmp_path), "runs": []}
         builder.run("r1", "a").close()
-        async with site(tmp_path) as here:
-            before = (await here.get("/api/runs/r1/disk")).json
-            assert before["records"] > 0 and before["worktrees"] == 0
-            (RunFiles(tmp_path, "r1").root / "output.log").write_bytes(b"x" * 100_000)
-            after = (await here.get("/api/runs/r1/disk")).json
-            assert after["records"] - before["records"] >= 100_000
-            assert (await here.get("/api/runs/r9/disk")).status == 404
-
-    on(tmp_path, scene)
+        assert [one["run"] for one in (await stream.until("runs")).data["runs"]] == ["r1"]
+        builder.run("r2", "a").close()
+        assert {one["run"] for one in (await stream.until("runs")).data["runs"]} == {"r1", "r2"}
+        stream.close()
 
 
-def test_one_stream_of_several_runs_continues_in_each(tmp_path: Path) -> None:
-    async def scene(builder: HomeBuilder) -> None:
-        first, second = builder.run("r1", "a", "b"), builder.run("r2", "a", "b")
-        async with site(tmp_path) as here:
-            stream = await here.stream(BOTH)
-            shown = await snapshots(stream)
-            assert set(shown) == {"r1", "r2"} and [one["run"] for one in (await stream.until("runs")).data["runs"]]
-            begin(builder, first, "a")
-            one = await stream.until("change")
-            begin(builder, second, "a")
-            two = await stream.until("change")
-            assert (one.data["run"], two.data["run"]) == ("r1", "r2")
-            assert two.id == f"{one.data['id']},{two.data['id']}", "where it stands in both"
-            stream.close()
-        begin(builder, second, "b")
-        begin(builder, first, "b")
-        async with site(tmp_path) as here:
-            again = await here.stream(BOTH, after=two.id)
-            missed = [await again.until("change") for _ in range(2)]
-            assert [(told.data["run"], told.data["node"]) for told in missed] == [("r1", "b"), ("r2", "b")]
-            assert not any(told.event == "snapshot" for told in again.seen)
-            half = await here.stream(BOTH, after=f"{one.data['id']},")
-            assert (await half.until("change")).data["run"] == "r1"
-            assert (await half.until("snapshot")).data["run"] == "r2", "of which it has seen nothing"
-            for open_ in (again, half):
-                open_.close()
-        for journal in (first, second):
-            journal.close()
+async def test_the_first_event_can_be_had_alone_and_the_stream_continues_after_it(tmp_path: Path,
+                                                                                builder: HomeBuilder) -> None:
+    guardian = builder.run("r1", "a")
+    async with site(tmp_path) as here:
+        async def first_event(query: str) -> list[str]:
+            [event] = filter(None, (await here.get(f"/api/events?{query}&first=1")).body.decode().split("\n\n"))
+            return event.split("\n")
 
-    on(tmp_path, scene)
+        first, name, data = await first_event("run=r1")
+        assert name == "event: snapshot" and json.loads(data.removeprefix("data: "))["run"] == "r1"
+        assert (await first_event("run=gone"))[0] == "event: gone"
+        assert (await first_event("runs=1"))[0] == "event: runs"
+        guardian.append("node", {"node": "a", "status": "active", "attempt": 1}, builder.now())
+        stream = await here.stream("/api/events?run=r1", after=first.removeprefix("id: "))
+        found = await stream.next()
+        assert found is not None and found.event == "change", "nothing again, nothing missed"
+        stream.close()
+    guardian.close()
 
 
-def test_a_missing_run_does_not_affect_the_others(tmp_path: Path) -> None:
-    async def scene(builder: HomeBuilder) -> None:
-        guardian = builder.run("r2", "a")
-        async with site(tmp_path) as here:
-            assert (await here.get("/api/events?run=r1")).status == 404
-            stream = await here.stream(BOTH)
-            assert (await stream.until("gone")).data["run"] == "r1"
-            assert (await stream.until("snapshot")).data["run"] == "r2"
-            begin(builder, guardian, "a")
-            assert (await stream.until("change")).data["run"] == "r2"
-            stream.close()
-        guardian.close()
-
-    on(tmp_path, scene)
+async def test_what_a_run_takes_on_its_disk_is_told_by_itself(tmp_path: Path, builder: HomeBuilder) -> None:
+    builder.run("r1", "a").close()
+    async with site(tmp_path) as here:
+        before = (await here.get("/api/runs/r1/disk")).json
+        assert before["records"] > 0 and before["worktrees"] == 0
+        (RunFiles(tmp_path, "r1").root / "output.log").write_bytes(b"x" * 100_000)
+        after = (await here.get("/api/runs/r1/disk")).json
+        assert after["records"] - before["records"] >= 100_000
+        assert (await here.get("/api/runs/r9/disk")).status == 404
 
 
-def test_a_removed_run_is_gone_and_its_name_can_be_reused(tmp_path: Path,
-                                                                       monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(broadcaster, "OBSERVE_EVERY", 0.05)
+async def test_one_stream_of_several_runs_continues_in_each(tmp_path: Path, builder: HomeBuilder) -> None:
+    first, second = builder.run("r1", "a", "b"), builder.run("r2", "a", "b")
+    async with site(tmp_path) as here:
+        stream = await here.stream(BOTH)
+        shown = await snapshots(stream)
+        assert set(shown) == {"r1", "r2"} and [one["run"] for one in (await stream.until("runs")).data["runs"]]
+        begin(builder, first, "a")
+        one = await stream.until("change")
+        begin(builder, second, "a")
+        two = await stream.until("change")
+        assert (one.data["run"], two.data["run"]) == ("r1", "r2")
+        assert two.id == f"{one.data['id']},{two.data['id']}", "where it stands in both"
+        stream.close()
+    begin(builder, second, "b")
+    begin(builder, first, "b")
+    async with site(tmp_path) as here:
+        again = await here.stream(BOTH, after=two.id)
+        missed = [await again.until("change") for _ in range(2)]
+        assert [(told.data["run"], told.data["node"]) for told in missed] == [("r1", "b"), ("r2", "b")]
+        assert not any(told.event == "snapshot" for told in again.seen)
+        half = await here.stream(BOTH, after=f"{one.data['id']},")
+        assert (await half.until("change")).data["run"] == "r1"
+        assert (await half.until("snapshot")).data["run"] == "r2", "of which it has seen nothing"
+        for open_ in (again, half):
+            open_.close()
+    for journal in (first, second):
+        journal.close()
 
-    async def scene(builder: HomeBuilder) -> None:
-        builder.run("r1", "old").close()
-        async with site(tmp_path) as here:
-            stream, alone = await here.stream("/api/events?run=r1&runs=1"), await here.stream("/api/events?run=r1")
-            await stream.until("snapshot")
-            shutil.rmtree(RunFiles(tmp_path, "r1").root)
-            assert "removed" in (await stream.until("gone")).data["why"]
-            assert [one.event for one in (await alone.rest())[-2:]] == ["gone", "bye"], "there is nothing more"
-            builder.run("r1", "new").close()
-            again = await here.stream("/api/events?run=r1&runs=1")
-            assert "new" in (await again.until("snapshot")).data["nodes"]
-            for open_ in (stream, again):
-                open_.close()
 
-    on(tmp_path, scene)
+async def test_a_missing_run_does_not_affect_the_others(tmp_path: Path, builder: HomeBuilder) -> None:
+    guardian = builder.run("r2", "a")
+    async with site(tmp_path) as here:
+        assert (await here.get("/api/events?run=r1")).status == 404
+        stream = await here.stream(BOTH)
+        assert (await stream.until("gone")).data["run"] == "r1"
+        assert (await stream.until("snapshot")).data["run"] == "r2"
+        begin(builder, guardian, "a")
+        assert (await stream.until("change")).data["run"] == "r2"
+        stream.close()
+    guardian.close()
 
 
-@pytest.mark.parametrize("damage", ["ad hoc", "torn", "lost"])
-def test_page_list_and_status_agree_on_the_status_of_a_run(tmp_path: Path, damage: str) -> None:
+async def test_a_removed_run_is_gone_and_its_name_can_be_reused(tmp_path: Path, builder: HomeBuilder) -> None:
+    builder.run("r1", "old").close()
+    async with site(tmp_path, observe_every=0.05) as here:
+        stream, alone = await here.stream("/api/events?run=r1&runs=1"), await here.stream("/api/events?run=r1")
+        await stream.until("snapshot")
+        shutil.rmtree(RunFiles(tmp_path, "r1").root)
+        assert "removed" in (await stream.until("gone")).data["why"]
+        assert [one.event for one in (await alone.rest())[-2:]] == ["gone", "bye"], "there is nothing more"
+        builder.run("r1", "new").close()
+        again = await here.stream("/api/events?run=r1&runs=1")
+        assert "new" in (await again.until("snapshot")).data["nodes"]
+        for open_ in (stream, again):
+            open_.close()
+
+
+def make_ad_hoc(files: RunFiles) -> None:
+    launch = run_records.load(run_records.Launch, files.launch)
+    assert launch is not None
+    run_records.save(files.launch, replace(launch, adhoc=True))
+    files.journal.unlink()
+
+
+async def test_page_list_and_status_agree_on_the_status_of_a_run(tmp_path: Path, builder: HomeBuilder) -> None:
     """Of an ad-hoc run no journal tells the status; of one whose journal is damaged, the journal would tell another."""
-    async def scene(builder: HomeBuilder) -> None:
-        builder.run("r1", "a").close()
-        files = RunFiles(tmp_path, "r1")
-        builder.incarnation("guardian", "crew", "r1")
-        if damage == "ad hoc":
-            launch = run_records.load(run_records.Launch, files.launch)
-            assert launch is not None
-            run_records.save(files.launch, replace(launch, adhoc=True))
-            files.journal.unlink()
-        elif damage == "torn":
-            files.journal.write_bytes(b"{}\n" + files.journal.read_bytes())
-        else:
-            files.journal.unlink()
-        async with site(tmp_path) as here:
-            for expected in ("new", "running") if damage == "ad hoc" else ("corrupt", "corrupt"):
-                stream = await here.stream("/api/events?run=r1")
-                shown = (await stream.until("snapshot")).data["status"]
-                listed = (await here.get("/api/runs")).json[0]["status"]
-                assert shown == listed == RunReader(tmp_path).read("r1").status == expected
-                stream.close()
-                builder.incarnation("runner", "a", "r1")
-                await asyncio.sleep(2 * broadcaster.FRESH)  # until the last observation counts as old
+    for run in ("adhoc", "torn", "lost"):
+        builder.run(run, "a").close()
+        builder.incarnation("guardian", "crew", run)
+    make_ad_hoc(RunFiles(tmp_path, "adhoc"))
+    torn = RunFiles(tmp_path, "torn").journal
+    torn.write_bytes(b"{}\n" + torn.read_bytes())
+    RunFiles(tmp_path, "lost").journal.unlink()
+    async with site(tmp_path) as here:
+        async def shown(run: str) -> str:
+            stream = await here.stream(f"/api/events?run={run}")
+            status = (await stream.until("snapshot")).data["status"]
+            stream.close()
+            return str(status)
 
-    on(tmp_path, scene)
+        for status in ("new", "running"):
+            expected = {"adhoc": status, "torn": "corrupt", "lost": "corrupt"}
+            async with asyncio.timeout(PATIENCE):
+                while await shown("adhoc") != status:  # until the last observation counts as old
+                    await asyncio.sleep(0.05)
+            assert {run: await shown(run) for run in expected} == expected
+            assert {each["run"]: each["status"] for each in (await here.get("/api/runs")).json} == expected
+            assert {run: RunReader(tmp_path).read(run).status for run in expected} == expected
+            for run in expected:
+                builder.incarnation("runner", "a", run)
 
 
-def test_list_and_metrics_count_what_waits_for_a_person(tmp_path: Path) -> None:
+def test_list_and_metrics_count_what_waits_for_a_person(tmp_path: Path, builder: HomeBuilder) -> None:
     def waiting(reader: RunReader) -> list[int]:
         page = HomeObserver(tmp_path).lines()[0].gates
         metric = next(metric for metric in run_metrics([reader.read("r1")]) if metric.name == "garrison_questions_open")
         return [page, len(reader.read("r1", details=False).questions), int(metric.samples[0].value)]
 
-    with home_builder(tmp_path) as builder:
-        guardian, reader = builder.run("r1", "a", "b"), RunReader(tmp_path)
-        builder.working(guardian, "r1", "a")
-        guardian.append("signal", {"id": "s1", "type": "NEEDS_INPUT", "node": "a", "from": "runner-a@r1",
-                                   "question": {"id": "q1", "text": "which?"}}, builder.now())
-        assert waiting(reader) == [0, 0, 0], "its agent is at work again: it was settled in another way"
-        folder = RunFiles(tmp_path, "r1").attempt("a", 1) / "claude"
-        folder.mkdir(parents=True)
-        (folder / "waiting").write_text("for an answer: which?")
-        assert waiting(reader) == [1, 1, 1]
-        option = {"key": "Y", "label": "Yes", "target": "b", "written": "Yes"}
-        guardian.append("gate", {"place": "b#1", "node": "b", "kind": "human", "text": "Ship?", "type": "single_select",
-                                 "default": "", "deadline": "", "signal": "", "options": [option]}, builder.now())
-        assert waiting(reader) == [2, 2, 2]
-        guardian.append("gate", {"place": "b#2", "node": "b", "kind": "signal", "text": "", "type": "single_select",
-                                 "default": "", "deadline": "", "signal": "deployed", "options": []}, builder.now())
-        assert waiting(reader) == [2, 2, 2], "a signal is not a person's answer"
-        guardian.close()
+    guardian, reader = builder.run("r1", "a", "b"), RunReader(tmp_path)
+    builder.working(guardian, "r1", "a")
+    guardian.append("signal", {"id": "s1", "type": "NEEDS_INPUT", "node": "a", "from": "runner-a@r1",
+                               "question": {"id": "q1", "text": "which?"}}, builder.now())
+    assert waiting(reader) == [0, 0, 0], "its agent is at work again: it was settled in another way"
+    folder = RunFiles(tmp_path, "r1").attempt("a", 1) / "claude"
+    folder.mkdir(parents=True)
+    (folder / "waiting").write_text("for an answer: which?")
+    assert waiting(reader) == [1, 1, 1]
+    option = {"key": "Y", "label": "Yes", "target": "b", "written": "Yes"}
+    guardian.append("gate", {"place": "b#1", "node": "b", "kind": "human", "text": "Ship?", "type": "single_select",
+                             "default": "", "deadline": "", "signal": "", "options": [option]}, builder.now())
+    assert waiting(reader) == [2, 2, 2]
+    guardian.append("gate", {"place": "b#2", "node": "b", "kind": "signal", "text": "", "type": "single_select",
+                             "default": "", "deadline": "", "signal": "deployed", "options": []}, builder.now())
+    assert waiting(reader) == [2, 2, 2], "a signal is not a person's answer"
+    guardian.close()
 
 
-def test_a_page_is_sent_the_status_of_an_ad_hoc_run_when_it_changes(tmp_path: Path,
-                                                                    monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(broadcaster, "OBSERVE_EVERY", 0.05)
-
-    async def scene(builder: HomeBuilder) -> None:
-        builder.run("r1", "a").close()
-        files = RunFiles(tmp_path, "r1")
-        launch = run_records.load(run_records.Launch, files.launch)
-        assert launch is not None
-        run_records.save(files.launch, replace(launch, adhoc=True))
-        files.journal.unlink()
-        async with site(tmp_path) as here:
-            stream = await here.stream("/api/events?run=r1")
-            assert (await stream.until("snapshot")).data["status"] == "new"
-            builder.incarnation("runner", "a", "r1")
-            while (beat := await stream.until("beat")).data.get("status") is None:
-                pass  # an observation that had begun before
-            assert beat.data["status"] == "running"
-            stream.close()
-
-    on(tmp_path, scene)
+async def test_a_page_is_sent_the_status_of_an_ad_hoc_run_when_it_changes(tmp_path: Path, builder: HomeBuilder) -> None:
+    builder.run("r1", "a").close()
+    make_ad_hoc(RunFiles(tmp_path, "r1"))
+    async with site(tmp_path, observe_every=0.05) as here:
+        stream = await here.stream("/api/events?run=r1")
+        assert (await stream.until("snapshot")).data["status"] == "new"
+        builder.incarnation("runner", "a", "r1")
+        while (beat := await stream.until("beat")).data.get("status") is None:
+            pass  # an observation that had begun before
+        assert beat.data["status"] == "running"
+        stream.close()
 
 
-def test_a_fault_of_the_server_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-                                                  capfd: pytest.CaptureFixture[str]) -> None:
+async def test_a_fault_of_the_server_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                                 capfd: pytest.CaptureFixture[str]) -> None:
     def broken(*_: Any) -> None:
         raise ZeroDivisionError("so\nit is")
 
@@ -251,13 +218,10 @@ def test_a_fault_of_the_server_is_one_line(tmp_path: Path, monkeypatch: pytest.M
         assert (found.status, found.json["ok"]) == (500, False)
         return capfd.readouterr().err
 
-    async def scene(builder: HomeBuilder) -> None:
-        async with site(tmp_path) as here:
-            said = await ask(here)
-            assert said.count("\n") == 1 and "ZeroDivisionError: so it is" in said and "test_web_runs.py:" in said
-            monkeypatch.setenv("GARRISON_DEBUG", "1")
-            assert "Traceback" in await ask(here)
-
     monkeypatch.delenv("GARRISON_DEBUG", raising=False)
     monkeypatch.setattr(routes.chat, "read_members", broken)
-    on(tmp_path, scene)
+    async with site(tmp_path) as here:
+        said = await ask(here)
+        assert said.count("\n") == 1 and "ZeroDivisionError: so it is" in said and "test_web_runs.py:" in said
+        monkeypatch.setenv("GARRISON_DEBUG", "1")
+        assert "Traceback" in await ask(here)

@@ -14,7 +14,7 @@ import pytest
 from garrison.errors import RecordUnreadable
 from garrison.web import webhooks
 from garrison.web.access import WEBHOOK
-from garrison.web.webhooks import DeliveryProof, load_secret, secret_path
+from garrison.web.webhooks import DeliveryProof, Webhooks, load_secret, secret_path
 from support import DEADLINE
 from web_support import Site, site
 
@@ -55,15 +55,11 @@ def wakes(monkeypatch: pytest.MonkeyPatch) -> Wakes:
     return Wakes(monkeypatch)
 
 
-def test_a_signed_delivery_wakes_the_runs(tmp_path: Path, wakes: Wakes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(webhooks, "GAP_SECONDS", 0.0)
-
-    async def main() -> None:
-        async with site(tmp_path, webhook_secret=SECRET) as server:
-            for times, headers in enumerate((GITHUB, GITEA, FORGEJO, GITLAB), 1):
-                assert (await server.ask("POST", WEBHOOK, delivery(server, headers), BODY)).status == 202
-                await wakes.until(times)
-    asyncio.run(main())
+async def test_a_signed_delivery_wakes_the_runs(tmp_path: Path, wakes: Wakes) -> None:
+    async with site(tmp_path, webhooks=Webhooks(tmp_path, SECRET, gap=0.0)) as server:
+        for times, headers in enumerate((GITHUB, GITEA, FORGEJO, GITLAB), 1):
+            assert (await server.ask("POST", WEBHOOK, delivery(server, headers), BODY)).status == 202
+            await wakes.until(times)
 
 
 UNPROVEN: list[dict[str, str]] = [
@@ -78,75 +74,58 @@ UNPROVEN: list[dict[str, str]] = [
 ]
 
 
-def test_without_the_proof_nothing_is_woken(tmp_path: Path, wakes: Wakes) -> None:
-    async def main() -> None:
-        async with site(tmp_path, webhook_secret=SECRET) as server:
-            for headers in UNPROVEN:
-                answer = await server.ask("POST", WEBHOOK, delivery(server, headers), BODY)
-                assert answer.status in (401, 403, 421) and answer.headers["connection"] == "close", headers
-                assert SECRET not in answer.body.decode()
-            assert (await server.ask("POST", WEBHOOK, delivery(server, GITHUB), BODY)).status == 202
-            await wakes.until(1)
-    asyncio.run(main())
+async def test_without_the_proof_nothing_is_woken(tmp_path: Path, wakes: Wakes) -> None:
+    async with site(tmp_path, webhooks=Webhooks(tmp_path, SECRET)) as server:
+        for headers in UNPROVEN:
+            answer = await server.ask("POST", WEBHOOK, delivery(server, headers), BODY)
+            assert answer.status in (401, 403, 421) and answer.headers["connection"] == "close", headers
+            assert SECRET not in answer.body.decode()
+        assert (await server.ask("POST", WEBHOOK, delivery(server, GITHUB), BODY)).status == 202
+        await wakes.until(1)
     assert wakes.times == 1
 
 
-def test_there_is_no_webhook_without_a_secret(tmp_path: Path, wakes: Wakes) -> None:
-    async def main() -> None:
-        async with site(tmp_path) as server:
-            empty = {"x-hub-signature-256": f"sha256={signed(BODY, '')}"}
-            assert (await server.ask("POST", WEBHOOK, delivery(server, empty), BODY)).status == 404
-            assert (await server.ask("POST", WEBHOOK, delivery(server, {"x-gitlab-token": ""}), BODY)).status == 404
-    asyncio.run(main())
+async def test_there_is_no_webhook_without_a_secret(tmp_path: Path, wakes: Wakes) -> None:
+    async with site(tmp_path) as server:
+        empty = {"x-hub-signature-256": f"sha256={signed(BODY, '')}"}
+        assert (await server.ask("POST", WEBHOOK, delivery(server, empty), BODY)).status == 404
+        assert (await server.ask("POST", WEBHOOK, delivery(server, {"x-gitlab-token": ""}), BODY)).status == 404
     assert wakes.times == 0
 
 
-def test_nothing_of_a_body_is_believed(tmp_path: Path, wakes: Wakes, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nothing_of_a_body_is_believed(tmp_path: Path, wakes: Wakes) -> None:
     """Whatever it says, a signed delivery wakes the runs and does nothing else."""
-    monkeypatch.setattr(webhooks, "GAP_SECONDS", 0.0)
-
-    async def main() -> None:
-        async with site(tmp_path, webhook_secret=SECRET) as server:
-            bodies = (b"", b"\0" * 1000, b"[" * 5000, b'{"ref": "../../etc"}', b"\xff\xfe not json")
-            for times, body in enumerate(bodies, 1):
-                sent = delivery(server, {"x-gitea-signature": signed(body)})
-                assert (await server.ask("POST", WEBHOOK, sent, body)).status == 202
-                await wakes.until(times)
-    asyncio.run(main())
+    async with site(tmp_path, webhooks=Webhooks(tmp_path, SECRET, gap=0.0)) as server:
+        bodies = (b"", b"\0" * 1000, b"[" * 5000, b'{"ref": "../../etc"}', b"\xff\xfe not json")
+        for times, body in enumerate(bodies, 1):
+            sent = delivery(server, {"x-gitea-signature": signed(body)})
+            assert (await server.ask("POST", WEBHOOK, sent, body)).status == 202
+            await wakes.until(times)
 
 
-def test_a_storm_of_replays_wakes_once_at_once_and_once_later(tmp_path: Path, wakes: Wakes,
-                                                              monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(webhooks, "GAP_SECONDS", 1.5)
-
-    async def main() -> None:
-        async with site(tmp_path, webhook_secret=SECRET) as server:
-            for _ in range(40):
-                assert (await server.ask("POST", WEBHOOK, delivery(server, GITHUB), BODY)).status == 202
-            began = asyncio.get_running_loop().time()
-            await wakes.until(2)  # the last delivery may tell of something newer than the first wake saw
-            assert asyncio.get_running_loop().time() - began < 1.5 + DEADLINE / 10
-    asyncio.run(main())
+async def test_a_storm_of_replays_wakes_once_at_once_and_once_later(tmp_path: Path, wakes: Wakes) -> None:
+    async with site(tmp_path, webhooks=Webhooks(tmp_path, SECRET, gap=1.0)) as server:
+        for _ in range(40):
+            assert (await server.ask("POST", WEBHOOK, delivery(server, GITHUB), BODY)).status == 202
+        began = asyncio.get_running_loop().time()
+        await wakes.until(2)  # the last delivery may tell of something newer than the first wake saw
+        assert asyncio.get_running_loop().time() - began < 1.0 + DEADLINE / 10
     assert wakes.times == 2
 
 
-def test_a_body_is_bounded_in_size_and_time(tmp_path: Path, wakes: Wakes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(webhooks, "BODY_BYTES", 100_000)
-    monkeypatch.setattr(webhooks, "READ_SECONDS", 0.3)
-
-    async def main() -> None:
-        async with site(tmp_path, webhook_secret=SECRET) as server:
-            large = b"x" * 100_001
-            chunked = {**delivery(server, GITLAB), "transfer-encoding": "chunked"}
-            endless = b"".join(b"4000\r\n" + b"y" * 0x4000 + b"\r\n" for _ in range(8))
-            for headers, body in ((delivery(server, {"x-gitea-signature": signed(large)}), large), (chunked, endless)):
-                _, writer, status, _ = await server.open("POST", WEBHOOK, headers, body)
-                writer.close()
-                assert status == 413
-            writer, status = await _send_half(server)
+async def test_a_body_is_bounded_in_size_and_time(tmp_path: Path, wakes: Wakes) -> None:
+    bounded = Webhooks(tmp_path, SECRET, most_bytes=100_000, read_seconds=0.3)
+    async with site(tmp_path, webhooks=bounded) as server:
+        large = b"x" * 100_001
+        chunked = {**delivery(server, GITLAB), "transfer-encoding": "chunked"}
+        endless = b"".join(b"4000\r\n" + b"y" * 0x4000 + b"\r\n" for _ in range(8))
+        for headers, body in ((delivery(server, {"x-gitea-signature": signed(large)}), large), (chunked, endless)):
+            _, writer, status, _ = await server.open("POST", WEBHOOK, headers, body)
             writer.close()
-            assert status == 408
-    asyncio.run(main())
+            assert status == 413
+        writer, status = await _send_half(server)
+        writer.close()
+        assert status == 408
     assert wakes.times == 0
 
 

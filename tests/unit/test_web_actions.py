@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shlex
 from pathlib import Path
 
@@ -14,8 +15,11 @@ from garrison.errors import Refused, UsageError
 from garrison.views.top_frame import TopRow
 from garrison.web import actions, begin
 from garrison.web.access import Rules
+from garrison.web.broadcaster import Broadcaster
+from garrison.web.chat import claude_butler
 from garrison.web.connections import capacity_of
 from garrison.web.routes import Page
+from garrison.web.webhooks import Webhooks
 
 ROWS = (TopRow(None, 0, 0, id="n", run="r1", kind="node", name="a", state="working"),
         TopRow(None, 0, 0, id="g", run="r1", kind="layer", name="guardian-x", state="alive", role="guardian"))
@@ -71,7 +75,7 @@ def test_the_queue_that_is_shown_is_acted_on_and_none_of_another_run() -> None:
 @pytest.mark.parametrize("body", [{}, {"action": "rm"}, {"action": ["stop"]}])
 def test_an_unknown_action_is_refused(body: dict[str, object]) -> None:
     with pytest.raises(UsageError, match=r"keep-in-AGENTS.md, keep-in-CLAUDE.md, keep-private, drop"):
-        actions.lesson_command_words("a1", body)
+        actions.named_command_words(actions.LESSON, "a1", body)
     with pytest.raises(UsageError, match="stop, resume"):
         actions.run_command_words("r1", body)
     with pytest.raises(UsageError, match="merge entry"):
@@ -105,6 +109,16 @@ def test_what_can_be_begun_where_folders_are_gone(tmp_path: Path, monkeypatch: p
     gone.mkdir()
     monkeypatch.chdir(gone)
     gone.rmdir()
-    assert Page(tmp_path, Rules(frozenset(), {}), capacity_of(1000)).read_offer().places == ()
+    broadcaster = Broadcaster(tmp_path, capacity_of(1000))
+    assert Page(tmp_path, Rules(frozenset(), {}), broadcaster, claude_butler, Webhooks(tmp_path)
+                ).read_offer().places == ()
     with pytest.raises(Refused, match=r"the repository .*/gone is gone"):
         begin.Beginnings(tmp_path).start(begin.CommandLine(("run",), str(gone)))
+
+
+async def test_a_command_that_says_a_line_of_seventy_thousand_characters_ends_on_the_page(tmp_path: Path) -> None:
+    beginnings = begin.Beginnings(tmp_path)
+    begun = beginnings.start(begin.CommandLine(("x" * 70_000,), str(tmp_path)))
+    while not beginnings.look(begun.id).is_over:
+        await asyncio.sleep(0.02)
+    assert beginnings.look(begun.id).problem == "Try 'garrison --help' for help."

@@ -86,7 +86,7 @@ def serve(port: int, run: str | None, address: str, hostnames: tuple[str, ...], 
     from garrison.web.access import READ, WEBHOOK, WRITE, load_tokens
     from garrison.web.server import Endpoint
     from garrison.web.server import serve as serve_page
-    from garrison.web.webhooks import load_secret, secret_path
+    from garrison.web.webhooks import Webhooks, load_secret, secret_path
 
     if revoke is not None and not devices_:
         raise UsageError(f"--revoke goes with --devices: garrison serve --devices --revoke {revoke}")
@@ -122,7 +122,7 @@ def serve(port: int, run: str | None, address: str, hostnames: tuple[str, ...], 
         if sys.stdout.isatty():
             print_message("open it in a browser; Ctrl-C ends the server, not the runs")
 
-    asyncio.run(serve_page(state, endpoint, tokens, print_address, until=pid, webhook_secret=secret))
+    asyncio.run(serve_page(state, endpoint, tokens, print_address, until=pid, webhooks=Webhooks(state, secret)))
 
 
 # ---- devices

@@ -116,6 +116,7 @@ class Rules(Value):
 
     def scope_of_token(self, token: str) -> str:
         """Return the scope of a token, '' if invalid; compares in constant time."""
+        # As bytes: of texts `compare_digest` takes ASCII alone, and raises TypeError for what a header may have.
         scopes = [scope for scope, valid in self.tokens.items() if hmac.compare_digest(valid.encode(), token.encode())]
         return scopes[0] if scopes else ""
 
@@ -138,6 +139,7 @@ class Rules(Value):
 
     def issue_session(self, given: Pass, now: float) -> tuple[str, int] | None:
         """Return a session for the holder of a pass, with its seconds of validity; None long after its login."""
+        # Counted from the log-in, however often the session is renewed: a copied one is good for a week at most.
         expires = min(int(now) + SESSION_SECONDS, given.login + LOGIN_SECONDS)
         if expires <= now:
             return None
@@ -164,6 +166,7 @@ def judge(rules: Rules, method: str, path: str, headers: Mapping[str, str], now:
 
     Names of headers are in lower case.
     """
+    # Before all else: under a name that DNS rebinding gave us, even our own page would be another site's.
     if not rules.is_own_host(headers.get("host", "")):
         return AccessDenied(421,
                             "this server has another host name; open the address that `garrison serve` printed, or "

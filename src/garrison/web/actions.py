@@ -35,6 +35,7 @@ RUN: Mapping[str, Callable[[str], list[str]]] = {
     "sync": lambda run: ["pr", "sync", run],
     "reopen": lambda run: ["pr", "open", "--again", run],
 }
+# `--` and `--reason=`: what people write may begin with a dash, and is never taken for an option.
 NODE: Mapping[str, Callable[[str, str, str], list[str]]] = {
     "respawn": lambda run, node, text: ["agents", "respawn", "--run", run, "--", node],
     "retry": lambda run, node, text: ["agents", "retry", "--run", run, "--", node],
@@ -46,24 +47,16 @@ NODE: Mapping[str, Callable[[str, str, str], list[str]]] = {
     "preview": lambda run, node, text: ["preview", "--background", "--run", run, "--", node,
                                         *re.findall(r"\d{1,5}", text)[:1]],
 }
-ENTRY: Mapping[str, Callable[[str], list[str]]] = {
-    "hold": lambda entry: ["merge-queue", "hold", "--", entry],
-    "unhold": lambda entry: ["merge-queue", "release", "--", entry],
-    "cancel": lambda entry: ["merge-queue", "cancel", "--", entry],
-    "retry": lambda entry: ["merge-queue", "retry", "--", entry],
-}
-SCHEDULE: Mapping[str, Callable[[str], list[str]]] = {
-    "run-now": lambda name: ["schedule", "run-now", "--", name],
-    "pause": lambda name: ["schedule", "pause", "--", name],
-    "unpause": lambda name: ["schedule", "unpause", "--", name],
-}
-LESSON: Mapping[str, Callable[[str], list[str]]] = {
-    "keep-in-AGENTS.md": lambda lesson: ["lessons", "keep", "--to=AGENTS.md", "--", lesson],
-    "keep-in-CLAUDE.md": lambda lesson: ["lessons", "keep", "--to=CLAUDE.md", "--", lesson],
-    "keep-private": lambda lesson: ["lessons", "keep", "--private", "--", lesson],
-    "drop": lambda lesson: ["lessons", "drop", "--", lesson],
-}
-QUEUE: Mapping[str, Sequence[str]] = {"pause": ["merge-queue", "pause"], "resume": ["merge-queue", "unpause"]}
+ENTRY: Mapping[str, Sequence[str]] = {
+    "hold": ("merge-queue", "hold"), "unhold": ("merge-queue", "release"), "cancel": ("merge-queue", "cancel"),
+    "retry": ("merge-queue", "retry")}
+SCHEDULE: Mapping[str, Sequence[str]] = {
+    "run-now": ("schedule", "run-now"), "pause": ("schedule", "pause"), "unpause": ("schedule", "unpause")}
+LESSON: Mapping[str, Sequence[str]] = {
+    "keep-in-AGENTS.md": ("lessons", "keep", "--to=AGENTS.md"),
+    "keep-in-CLAUDE.md": ("lessons", "keep", "--to=CLAUDE.md"),
+    "keep-private": ("lessons", "keep", "--private"), "drop": ("lessons", "drop")}
+QUEUE: Mapping[str, Sequence[str]] = {"pause": ("merge-queue", "pause"), "resume": ("merge-queue", "unpause")}
 """Action → the words of its command."""
 
 
@@ -152,15 +145,12 @@ class GivenComment(Value):
 def entry_command_words(entry: str, body: Mapping[str, object]) -> list[str]:
     if not _ENTRY.match(entry):
         raise UsageError("invalid merge entry id")
-    return _choose(ENTRY, body)(entry)
+    return named_command_words(ENTRY, entry, body)
 
 
-def schedule_command_words(name: str, body: Mapping[str, object]) -> list[str]:
-    return _choose(SCHEDULE, body)(name)
-
-
-def lesson_command_words(lesson: str, body: Mapping[str, object]) -> list[str]:
-    return _choose(LESSON, body)(lesson)
+def named_command_words(table: Mapping[str, Sequence[str]], name: str, body: Mapping[str, object]) -> list[str]:
+    """Return the command of a table's action on what has this name."""
+    return [*_choose(table, body), "--", name]
 
 
 def queue_command_words(repo: str, targets: Sequence[str], body: Mapping[str, object]) -> list[str]:
@@ -178,11 +168,11 @@ def _choose(table: Mapping[str, T], body: Mapping[str, object]) -> T:
     return table[action]
 
 
-def text_of(body: Mapping[str, object], key: str, *, required: bool) -> str:
+def text_of(body: Mapping[str, object], key: str, *, required: bool, most: int = TEXT) -> str:
     """Return a text of a request; UsageError if it is missing, or cannot be passed to a command."""
     text = body.get(key, "")
-    if not isinstance(text, str) or "\0" in text or len(text) > TEXT:
-        raise UsageError(f"{key} must be a text of at most {TEXT} characters")
+    if not isinstance(text, str) or "\0" in text or len(text) > most:
+        raise UsageError(f"{key} must be a text of at most {most} characters")
     if required and not text.strip():
         raise UsageError(f"{key} is missing")
     return text

@@ -154,11 +154,7 @@ def _place_of(home: Path, repo: Path) -> RunDefaults:
 
 
 def _task(body: Mapping[str, object]) -> tuple[list[str], str]:
-    text = _long_text(body)
-    command = text_of(body, "command", required=False).strip()
-    budget = text_of(body, "budget", required=False).strip()
-    return ["run", *([f"--command={command}"] if command else []), *([f"--budget={budget}"] if budget else []),
-            "--file=-"], text
+    return ["run", *_options(body, "command", "budget"), "--file=-"], _long_text(body)
 
 
 def _tasks(body: Mapping[str, object]) -> tuple[list[str], str]:
@@ -203,9 +199,7 @@ def order_of(body: Mapping[str, object], offer: StartOffer) -> CommandLine:
     if agent and agent not in {*offer.agents, *(place.agent for place in offer.places)}:
         raise UsageError(f"agent {agent!r:.60} is not installed here; there are {', '.join(offer.agents) or 'none'}")
     words, text = KINDS[kind](body)
-    gate, acceptance = (text_of(body, key, required=False).strip() for key in ("gate", "acceptance"))
-    given = [*([f"--agent={agent}"] if agent else []), *([f"--gate={gate}"] if gate else []),
-             *([f"--acceptance={acceptance}"] if acceptance and kind == "task" else []),
+    given = [*_options(body, "agent", "gate", *(("acceptance",) if kind == "task" else ())),
              *(["--approve"] if body.get("approve") is True else [])]
     first, *rest = words
     return CommandLine((first, *given, *rest, f"--target-dir={repo}",
@@ -229,16 +223,18 @@ def order_again(home: Path, run: str) -> CommandLine:
 
 def order_added(run: str, body: Mapping[str, object]) -> CommandLine:
     """Return the command that adds a task to a run at work."""
-    given = [f"--{key}={value}" for key in ("after", "agent", "budget")
-             if (value := text_of(body, key, required=False).strip())]
-    return CommandLine(("add", f"--run={run}", *given, "--file=-"), "", _long_text(body))
+    options = _options(body, "after", "agent", "budget")
+    return CommandLine(("add", f"--run={run}", *options, "--file=-"), "", _long_text(body))
 
 
 def order_edited(run: str, node: str, body: Mapping[str, object]) -> CommandLine:
     """Return the command that changes a node which has not started: its task, its agent or its budget."""
-    given = [f"--{key}={value}" for key in ("agent", "budget") if (value := text_of(body, key, required=False).strip())]
-    text = _long_text(body) if body.get("text") else ""
-    return CommandLine(("edit", f"--run={run}", *given, *(["--file=-"] if text else []), "--", node), "", text)
+    options, text = _options(body, "agent", "budget"), _long_text(body) if body.get("text") else ""
+    return CommandLine(("edit", f"--run={run}", *options, *(["--file=-"] if text else []), "--", node), "", text)
+
+
+def _options(body: Mapping[str, object], *keys: str) -> list[str]:
+    return [f"--{key}={value}" for key in keys if (value := text_of(body, key, required=False).strip())]
 
 
 def _long_text(body: Mapping[str, object]) -> str:
@@ -323,8 +319,10 @@ class Beginnings:
         assert process.stdin is not None and process.stdout is not None and process.stderr is not None
         process.stdin.write(order.text.encode("utf-8", "replace"))
         process.stdin.close()
-        out = asyncio.ensure_future(process.stdout.read())
-        async for line in process.stderr:
-            if told := clean(line.decode(errors="replace")).strip():
-                self._found[begun.id] = replace(begun, line=told[:500])
+        out = asyncio.ensure_future(process.stdout.read())  # alongside: a full pipe would stop the command
+        while not process.stderr.at_eof():
+            with suppress(ValueError):  # a line that is longer than asyncio keeps: dropped, and what follows is read
+                line = await process.stderr.readline()
+                if told := clean(line.decode(errors="replace")).strip():
+                    self._found[begun.id] = replace(begun, line=told[:500])
         return await process.wait(), (await out).decode(errors="replace")

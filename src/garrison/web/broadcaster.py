@@ -97,12 +97,12 @@ class RunList:
 class Broadcaster:
     """Broadcast all runs of a home to all clients of a server."""
 
-    def __init__(self, home: Path, capacity: Capacity) -> None:
-        self.home, self._capacity, self._joining = home, capacity, 0
+    def __init__(self, home: Path, capacity: Capacity, observe_every: float = OBSERVE_EVERY) -> None:
+        self.home, self._capacity, self._observe_every, self._joining = home, capacity, observe_every, 0
         self.observer = HomeObserver(home)
         self.run_list = RunList(home, self.observer.lines)
         self.stopping = False
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="read")
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="read")  # one: the observer keeps what it saw last
         self._streams: dict[str, RunStream] = {}
         self._observed_at: dict[str, float] = {}
         self._opening, self._observing, self._listing = asyncio.Lock(), asyncio.Lock(), asyncio.Lock()
@@ -123,7 +123,7 @@ class Broadcaster:
     def leave(self) -> None:
         """Send all clients the remaining events, then `bye`; accept no new client."""
         for stream in () if self.stopping else self._followed():
-            self._read(stream, None)
+            self._read(stream, None)  # its run may have ended with us, as of `launch --serve`: pages get the last word
         self.stopping = True
         for written in self._file_waiters:
             written.set()
@@ -149,7 +149,7 @@ class Broadcaster:
 
     async def stream(self, run: str) -> RunStream:
         """Return the stream of a run, read up to now; NotFound if there is no such run."""
-        async with self._opening:
+        async with self._opening:  # clients that open a run at once share one stream
             if run in self._streams and not self._streams[run].exists():
                 self._remove(self._streams[run])
             if run not in self._streams:
@@ -268,6 +268,8 @@ class Broadcaster:
         missed = await self._thread(lambda: replay_since(fresh, after))
         if missed is None:
             return None
+        # While the thread replayed, the stream may have read on. No event is lost or repeated only where both stand at
+        # the same place; a run that is never quiet long enough gets a snapshot.
         for _ in range(CATCH_UP_TRIES):
             stream.read()
             missed += encode_changes(fresh.read())
@@ -293,7 +295,7 @@ class Broadcaster:
 
     def _on_write(self) -> None:
         """Read the changed journals: the kernel reported a write in a watched folder."""
-        paths = self._changes.read()
+        paths = self._changes.read()  # None once the kernel's queue has overflowed: anything may have changed
         for written, folders in self._file_waiters.items():
             if paths is None or any(path.parent in folders for path in paths):
                 written.set()
@@ -339,11 +341,11 @@ class Broadcaster:
 
     async def _until_due(self) -> None:
         """Wait until something changed or an observation is due; without clients, until there is one."""
-        every = OBSERVE_EVERY if self._changes.fileno() is not None else POLL_WITHOUT_INOTIFY
+        every = self._observe_every if self._changes.fileno() is not None else POLL_WITHOUT_INOTIFY
         with suppress(TimeoutError):
             async with asyncio.timeout(every if self._clients() else None):
                 await self._stale.wait()
-        self._stale.clear()
+        self._stale.clear()  # before the observation: what changes during it is observed next
 
     async def _observe_all(self, streams: list[RunStream]) -> float:
         """Observe, and send the changes; return the CPU seconds that it took."""

@@ -112,7 +112,7 @@ class ServedConversation:
             if shown != (entries[-1].proposals if entries else []):
                 raise Refused("the butler's proposal has changed; nothing was done, open the conversation "
                               "again")
-        client = self.join(self.last_id)
+        client = self.join(self.last_id)  # before the answer begins: it misses none of its events
         self._turn_began = self._number
         self._askers.add(client)
         self._turn = asyncio.create_task(self._answer(message, place))

@@ -55,6 +55,7 @@ class Capacity(Value):
     connections: int
     strangers: int
     streams: int
+    head_seconds: float = HEAD_SECONDS
 
     def check_streams(self, opened: int) -> None:
         """Raise Overloaded if there is no room for a stream alongside the `opened` ones."""
@@ -91,7 +92,7 @@ class HttpConnection(H11Protocol):
         self._strangers: dict[HttpConnection, float] = app_state.setdefault(_STATE, {})
         """Connection → its time, in the order of connecting."""
         self._capacity: Capacity = app_state[CAPACITY]
-        self.app_state = {**app_state, _CONNECTION: self}
+        self.app_state = {**app_state, _CONNECTION: self}  # uvicorn copies it into the scope of each request
         self._deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
@@ -102,7 +103,7 @@ class HttpConnection(H11Protocol):
         if len(self._strangers) > self._capacity.strangers:
             silent = (one for one in self._strangers if one.cycle is None)
             next(silent, next(iter(self._strangers))).end()
-        elif len(self._strangers) == STRANGERS + 1:
+        elif len(self._strangers) == STRANGERS + 1:  # exactly: one timer for the crowd, not one for each of it
             self.loop.call_later(GRACE_SECONDS, self._end_strangers)
 
     def _end_strangers(self) -> None:
@@ -147,10 +148,10 @@ class HttpConnection(H11Protocol):
         """End it at once."""
         self._strangers.pop(self, None)
         self._head_came()
-        self.transport.abort()
+        self.transport.abort()  # `close` would wait until a client that reads nothing has been sent what is buffered
 
     def _expect_head(self) -> None:
-        self._deadline = self.loop.call_later(HEAD_SECONDS, self.end)
+        self._deadline = self.loop.call_later(self._capacity.head_seconds, self.end)
 
     def _head_came(self) -> None:
         if self._deadline is not None:

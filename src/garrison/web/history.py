@@ -142,7 +142,7 @@ class _KeptReaders(Generic[T]):
         if launch is None:
             raise NotFound(f"no run {run} in {home}; `garrison status` lists the runs")
         name = (run, launch.created_at)  # another run may have a removed one's name
-        with self._lock:
+        with self._lock:  # for the whole reading, which replays journals on: requests come in several threads
             self._readers[name] = reader = self._readers.pop(name, None) or self._make(launch)
             if len(self._readers) > self._most:
                 self._readers.popitem(last=False)

@@ -328,9 +328,9 @@ def _read_piece(path: Path, begin: int, stop: int, *, whole_lines: bool = False)
         return start, b"", size
     with path.open("rb") as file:
         if start and (begin < 0 or stop >= 0):
-            file.seek(start - 1)
+            file.seek(start - 1)  # the byte before: a piece right behind a line break begins with a line already
             aligned = start + len(file.readline(LOG_BYTES)) - 1
-            start = aligned if aligned < end else start
+            start = aligned if aligned < end else start  # a line that is longer than the piece
         file.seek(start)
         data = file.read(max(0, min(LOG_BYTES, end - start)))
         if whole_lines and data and b"\n" not in data:
@@ -448,7 +448,7 @@ def search_file(path: Path, wanted: bytes, begin: int, *, backwards: bool = Fals
         size = file.seek(0, 2)
         place = max(0, min(size, begin if begin >= 0 else size))
         last = max(0, place - scan) if backwards else min(size, place + scan)
-        overlap = len(wanted) - 1
+        overlap = len(wanted) - 1  # a text may lie across the border of two chunks
         while place > last if backwards else place < last:
             start = max(last, place - chunk) if backwards else place
             length = place - start if backwards else min(chunk, last - place)

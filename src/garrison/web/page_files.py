@@ -58,6 +58,7 @@ class PageFile(Value):
 
 
 def _file(kind: str, data: bytes) -> PageFile:
+    # mtime=0: the same content is the same bytes, whenever the server was started.
     compressed = gzip.compress(data, mtime=0) if len(data) > 1000 and kind not in COMPRESSED else b""
     return PageFile(kind, data, compressed, hashlib.sha256(data).hexdigest()[:20])
 

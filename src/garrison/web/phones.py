@@ -62,7 +62,7 @@ class Phones:
     async def pair(self, request: Request) -> Response:
         """Register a device for the code that it sends."""
         body = await body_of(request)
-        code, name, may, key = (_text(body, word) for word in ("code", "name", "may", "key"))
+        code, name, may, key = (_text(body, each) for each in ("code", "name", "may", "key"))
         made = await asyncio.to_thread(lambda: devices.pair(
             self._home, code, name, may, key, now=time.time(), at=SystemClock().utc()))
         print(clean(f"garrison serve: paired {made.name}, which may {made.may}; `garrison serve --devices` lists all"),
@@ -81,8 +81,8 @@ class Phones:
     async def begin_session(self, request: Request) -> Response:
         """Give a device a session for a signed challenge."""
         body = await body_of(request)
-        id, challenge, signature = (_text(body, word) for word in ("device", "challenge", "signature"))
-        asked, until = self._challenges.pop(challenge, ("", 0.0))
+        id, challenge, signature = (_text(body, each) for each in ("device", "challenge", "signature"))
+        asked, until = self._challenges.pop(challenge, ("", 0.0))  # any try uses it up
         if asked != id or time.monotonic() >= until:
             raise Refused("this challenge was used or is too old; load the page again")
         device = devices.read_device(self._home, id)
@@ -136,7 +136,4 @@ def signed_text(origin: str, challenge: str) -> str:
 
 
 def _text(body: Mapping[str, object], key: str) -> str:
-    value = body.get(key)
-    if not isinstance(value, str) or len(value) > 300:
-        raise UsageError(f"{key} must be a text of at most 300 characters")
-    return value
+    return actions.text_of(body, key, required=False, most=300)

@@ -62,14 +62,13 @@ WAIT_SECONDS = 25
 class Page:
     """Web application: the home, its runs, its conversations, and the access rules."""
 
-    def __init__(self, home: Path, rules: access.Rules, capacity: connections.Capacity,
-                 open_butler: chat.OpenButler = chat.claude_butler, webhook_secret: str = "") -> None:
-        self.home, self.rules, self.broadcaster = home, rules, Broadcaster(home, capacity)
+    def __init__(self, home: Path, rules: access.Rules, broadcaster: Broadcaster, open_butler: chat.OpenButler,
+                 webhooks: Webhooks) -> None:
+        self.home, self.rules, self.broadcaster, self.webhooks = home, rules, broadcaster, webhooks
         self.conversations = chat.Conversations(home, open_butler)
         self.histories = Histories(home)
         self.changes = changes.ChangeReader(home)
         self.terminals = Terminals(home)
-        self.webhooks = Webhooks(home, webhook_secret)
         self.beginnings = Beginnings(home)
         self.phones = Phones(home, rules)
 
@@ -342,8 +341,8 @@ class Page:
 
     async def act_on_schedule(self, request: Request) -> Response:
         """Start a schedule's command now, pause it or resume it."""
-        return await self._command(actions.schedule_command_words(
-            request.path_params["schedule"], await body_of(request)))
+        return await self._command(actions.named_command_words(
+            actions.SCHEDULE, request.path_params["schedule"], await body_of(request)))
 
     async def plans(self, _request: Request) -> Response:
         """List the plans that have not begun."""
@@ -357,7 +356,7 @@ class Page:
     async def act_on_lesson(self, request: Request) -> Response:
         """Keep a proposed lesson, by a commit that the gate tests or in the home, or drop one."""
         body = await body_of(request)
-        words = actions.lesson_command_words(request.path_params["lesson"], body)
+        words = actions.named_command_words(actions.LESSON, request.path_params["lesson"], body)
         repo = await self._repo(actions.text_of(body, "repo", required=True))
         return json_answer({"ok": True, "message": await actions.run_command(
             self.home, words, repo=repo, seconds=actions.GATE_SECONDS)})
@@ -439,6 +438,7 @@ class AccessGuard:
                 own = {name for name, _ in message["headers"]}
                 message = {**message, "headers": [*message["headers"],
                                                   *((name, value) for name, value in _HEADERS if name not in own)]}
+            # Each piece of a stream, since its pass was checked only once: when it began.
             if device and message.get("more_body") and not self.rules.scope_of_device(device):
                 raise ConnectionAbortedError("the device was revoked")
             await send(message)

@@ -244,12 +244,10 @@ class RunStream:
             self._before = self.followed.id
         for event in self.followed.read(only):
             data = encode_event("change", event, event.id)
-            if len(self._latest) == KEPT_EVENTS:
+            if len(self._latest) == KEPT_EVENTS:  # the oldest falls out: its id is now that before the first kept one
                 self._before = self._latest[0][0]
             self._latest.append((event.id, data))
-            for client in list(self.clients):
-                client.put(data, self.run)
-
+            self._send(data)
         if self.page.model.state.graph != self._changed:
             self._draw_again()
 
@@ -259,16 +257,16 @@ class RunStream:
         with suppress(GarrisonError):
             self.graph = parse(self._changed)
         self.page.graph = graph_nodes(self.graph, self.launch)
-        data = encode_event("snapshot", self.snapshot(), self.followed.id)
+        self._send(encode_event("snapshot", self.snapshot(), self.followed.id))
+
+    def _send(self, data: bytes) -> None:
         for client in list(self.clients):
             client.put(data, self.run)
 
     def observe(self, observation: LiveState) -> None:
         """Apply a new observation, and send its changes to the clients."""
         if (patch := self.page.observe(observation)) != NOTHING:
-            data = encode_event("beat", Beat(run=self.run, **fields_of(patch)))
-            for client in list(self.clients):
-                client.put(data)
+            self._send(encode_event("beat", Beat(run=self.run, **fields_of(patch))))
 
     def events_since(self, after: str) -> list[bytes] | None:
         """Return the events since `after`, if they are in memory; else None."""
@@ -290,6 +288,7 @@ def replay_since(fresh: FollowedRun, after: str) -> list[bytes] | None:
     Returns None if `after` is not a position in them. Reads files; for a thread.
     """
     records = fresh.log.records()
+    # Replayed twice: the numbers of an id are those of the nodes in an order that only the whole journal tells.
     whole = FollowedRun(fresh.home, fresh.launch, {})
     whole.catch_up(records)
     seen = decode(after, whole.order)

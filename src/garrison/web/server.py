@@ -26,10 +26,12 @@ from garrison.notify import devices
 from garrison.system.stamps import file_stamp
 from garrison.values import Value
 from garrison.web import access, page_files
+from garrison.web.broadcaster import OBSERVE_EVERY, Broadcaster
 from garrison.web.chat import OpenButler, claude_butler
-from garrison.web.connections import CAPACITY, HEAD_SECONDS, Capacity, HttpConnection, capacity_of, raise_file_limit
+from garrison.web.connections import CAPACITY, Capacity, HttpConnection, capacity_of, raise_file_limit
 from garrison.web.phones import scope_of_device
 from garrison.web.routes import Page
+from garrison.web.webhooks import Webhooks
 
 BACKLOG = 1024
 """Connections that the kernel holds until they are accepted: a client that finds it full tries again after a second."""
@@ -156,6 +158,7 @@ class Server(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Stop the server gracefully on TERM, INT and HUP."""
+        # uvicorn's own would raise the signal once more after the shutdown, and the exit code would be that of a kill.
         loop = asyncio.get_running_loop()
         for number in SIGNALS:
             loop.add_signal_handler(number, self.stop)
@@ -183,14 +186,14 @@ class Server(uvicorn.Server):
 
         self.servers = [await loop.create_server(
             accepted, sock=sock, backlog=ACCEPTED_AT_ONCE, ssl=secure,
-            ssl_handshake_timeout=HEAD_SECONDS if secure else None) for sock in sockets or ()]
+            ssl_handshake_timeout=self.capacity.head_seconds if secure else None) for sock in sockets or ()]
         for sock in sockets or ():
             sock.listen(BACKLOG)  # asyncio has set it to what it accepts at once
         self.started = True
 
     async def main_loop(self) -> None:
         """Run until stopped."""
-        await self.on_tick(0)
+        await self.on_tick(0)  # sets the headers of responses; they have no date, so once is enough
         await self._stopping.wait()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -201,7 +204,8 @@ class Server(uvicorn.Server):
 
 async def serve(home: Path, endpoint: Endpoint, tokens: dict[str, str], ready: Callable[[int], None], *,
                 until: int | None = None, stop: asyncio.Event | None = None,
-                open_butler: OpenButler = claude_butler, webhook_secret: str = "") -> None:
+                open_butler: OpenButler = claude_butler, webhooks: Webhooks | None = None,
+                capacity: Capacity | None = None, observe_every: float = OBSERVE_EVERY) -> None:
     """Serve until a signal, until the process `until` has ended, or until `stop`; `ready` is called with the port.
 
     The socket listens already then, so that a browser that connects at once gets a response.
@@ -210,8 +214,8 @@ async def serve(home: Path, endpoint: Endpoint, tokens: dict[str, str], ready: C
     port = sock.getsockname()[1]
     rules = access.Rules(access.origins(endpoint.host_names, port, endpoint.scheme), tokens, f"garrison-{port}",
                          partial(scope_of_device, home))
-    capacity = capacity_of(raise_file_limit())
-    page = Page(home, rules, capacity, open_butler, webhook_secret)
+    capacity = capacity or capacity_of(raise_file_limit())
+    page = Page(home, rules, Broadcaster(home, capacity, observe_every), open_butler, webhooks or Webhooks(home))
     server = Server(_config(page, endpoint), capacity, page.leave, Certificate(endpoint.tls) if endpoint.tls else None)
     waiting = asyncio.create_task(_stop_after(stop, server)) if stop is not None else None
     page.broadcaster.start()

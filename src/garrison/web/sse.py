@@ -82,6 +82,7 @@ class Client:
             return
         data = self._with_cursors(data, run)
         if len(self._queue) >= EVENTS or self._bytes + len(data) > BYTES:
+            # All of it: events after a gap could not be applied, and by its last id it gets them when it reconnects.
             self._queue.clear()
             self._bytes = 0
             self.leave("you read too slowly; connect again")

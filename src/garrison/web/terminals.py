@@ -27,6 +27,7 @@ from garrison.records.store import Store
 from garrison.run.user_signals import signal_by_person
 from garrison.system.tmux import TmuxTerminal
 from garrison.system.tmux_viewer import ScreenSize, TmuxViewer
+from garrison.values import asdict
 from garrison.views.agent_session import AgentSession, open_session
 from garrison.web.connections import Overloaded
 from garrison.web.sse import COMMENT, KEEPALIVE_SECONDS, encode_event
@@ -67,6 +68,7 @@ class PageTerminal:
         """New size that the page does not know yet; it is sent before anything drawn in that size."""
         self._why = ""
         self._wake = asyncio.Event()
+        # Keyboard and size change one at a time: a look in the middle of it would give the window its old size back.
         self._changing = asyncio.Lock()
 
     @property
@@ -82,13 +84,13 @@ class PageTerminal:
         """Yield what draws the session, its size when that changes, and why it ended."""
         loop, descriptor = asyncio.get_running_loop(), self.viewer.fileno()
         yield encode_event("ready", {"terminal": self.id, "title": self.agent.title, "read_only": self.agent.read_only,
-                                     **size_json(self.viewer.size)})
+                                     **asdict(self.viewer.size)})
         decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         looked, spoken = loop.time(), loop.time()
         while not self._why:
             if (resized := self._resized) is not None:
                 self._resized = None
-                yield encode_event("size", size_json(resized))
+                yield encode_event("size", resized)
                 continue
             data = self.viewer.read()
             if data:
@@ -163,7 +165,7 @@ class PageTerminal:
             if self.viewer.other_writers():
                 name = self.agent.key.name
                 raise Refused(f"somebody is typing to {name} at a terminal (`garrison attach {name} --write`)")
-            self._record("the user types to the agent on the page")
+            self._record("the user types to the agent on the page")  # before the first key can come
         except BaseException:
             os.close(lock)
             raise
@@ -267,13 +269,10 @@ def typed_of(body: Mapping[str, object]) -> str:
     return text.encode(errors="replace").decode()
 
 
-def size_json(size: ScreenSize) -> dict[str, int]:
-    return {"columns": size.columns, "rows": size.rows}
-
-
 def _lock_keyboard(home: Path, key: Key) -> int:
     """Lock the keyboard of a session, also against other servers of the home; Refused if the user has it."""
     path = home / "run" / f"keyboard-{key.full}.lock"
+    # A flock, which the kernel releases with the server: a killed one leaves no keyboard taken.
     lock = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -102,8 +102,10 @@ class DeliveryProof:
 class Webhooks:
     """Receiver of deliveries; without a secret there is none."""
 
-    def __init__(self, home: Path, secret: str = "") -> None:
+    def __init__(self, home: Path, secret: str = "", *, gap: float = GAP_SECONDS, most_bytes: int = BODY_BYTES,
+                 read_seconds: float = READ_SECONDS) -> None:
         self._home, self._secret = home, secret
+        self._gap, self._most_bytes, self._read_seconds = gap, most_bytes, read_seconds
         self._last = float("-inf")
         self._timer: asyncio.TimerHandle | None = None
         self._work: set[asyncio.Task[None]] = set()
@@ -118,14 +120,14 @@ class Webhooks:
         if not proof.is_offered:
             return refusal(request, 401, "the delivery is not signed with the secret of this server", close=True)
         try:
-            async with asyncio.timeout(READ_SECONDS):
+            async with asyncio.timeout(self._read_seconds):
                 async for piece in request.stream():
                     size += len(piece)
-                    if size > BODY_BYTES:
-                        return refusal(request, 413, f"a delivery has at most {BODY_BYTES >> 20} MiB", close=True)
+                    if size > self._most_bytes:
+                        return refusal(request, 413, f"a delivery has at most {self._most_bytes >> 20} MiB", close=True)
                     proof.feed(piece)
         except TimeoutError:
-            return refusal(request, 408, f"a delivery takes at most {READ_SECONDS:g} s", close=True)
+            return refusal(request, 408, f"a delivery takes at most {self._read_seconds:g} s", close=True)
         if not proof.holds():
             return refusal(request, 401, "the signature of the delivery is wrong; is the secret that of this server?",
                            close=True)
@@ -137,9 +139,10 @@ class Webhooks:
         """Wake the runs at once, or as soon as the last wake is long enough ago."""
         loop = asyncio.get_running_loop()
         if self._timer is None:
-            self._timer = loop.call_at(max(loop.time(), self._last + GAP_SECONDS), self._begin)
+            self._timer = loop.call_at(max(loop.time(), self._last + self._gap), self._begin)
 
     def _begin(self) -> None:
+        # None before the wake: a delivery during it may tell of something that it did not see, and rings again.
         self._timer, self._last = None, asyncio.get_running_loop().time()
         task = asyncio.get_running_loop().create_task(asyncio.to_thread(self._wake))
         self._work.add(task)

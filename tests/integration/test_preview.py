@@ -16,10 +16,9 @@ import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -86,7 +85,7 @@ class Node:
         self.root: ProcessId | None = None
 
     def serve(self, address: str, *ports: int, delay: float = 0.0) -> None:
-        """Start servers below the node's orchestrator, here a shell."""
+        """Start servers below the node's orchestrator, here a shell; wait until they listen if they are not late."""
         entry = () if self.namespace is None else self.namespace.entry()
         words = [" ".join([*entry, sys.executable, "-c", '"$0"', address, str(port), str(delay)]) for port in ports]
         child = subprocess.Popen(["/bin/sh", "-c", f"{' & '.join(words)} & wait", SERVER])
@@ -94,15 +93,13 @@ class Node:
         found = processes.probe(child.pid)
         assert found is not None
         self.root = found.id
+        until = time.monotonic() + 30
+        while not delay and ((tree := self.look()) is None or any(tree.find(port) is None for port in ports)):
+            assert time.monotonic() < until, tree
+            time.sleep(0.02)
 
     def look(self) -> Tree | None:
         return look_at(self.root, os.getpid()) if self.root is not None else None
-
-    def await_port(self, port: int) -> None:
-        until = time.monotonic() + 30
-        while (tree := self.look()) is None or tree.find(port) is None:
-            assert time.monotonic() < until, tree
-            time.sleep(0.02)
 
     def close(self) -> None:
         while self.started:
@@ -154,30 +151,27 @@ async def ask(port: int, text: str, tls: tuple[ssl.SSLContext, str] | None = Non
     return found
 
 
-def served(node: Node, inner: int, scenario: Any, **rules: Any) -> Any:
-    """Run a scenario with a gateway to a port of the node; it gets the outer port and the gateway."""
-    async def run() -> Any:
-        listener, port = listening()
-        way = NodeWay(node.look, inner)
-        gateway = Gateway(way, PreviewRules(f"web-r1.localhost:{port}", inner, **rules), node="web")
-        await gateway.listen([listener])
-        try:
-            return await scenario(port, gateway)
-        finally:
-            await gateway.close()
-            way.close()
-    return asyncio.run(run())
+@asynccontextmanager
+async def served(node: Node, inner: int, address: str = "127.0.0.1") -> AsyncIterator[int]:
+    """Yield the outer port of a gateway to a port of the node, on which a program of it listens."""
+    node.serve(address, inner)
+    listener, port = listening()
+    way = NodeWay(node.look, inner)
+    gateway = Gateway(way, PreviewRules(f"web-r1.localhost:{port}", inner), node="web")
+    await gateway.listen([listener])
+    try:
+        yield port
+    finally:
+        await gateway.close()
+        way.close()
 
 
 def head(port: int, path: str = "/", more: str = "", method: str = "GET") -> str:
     return f"{method} {path} HTTP/1.1\nHost: web-r1.localhost:{port}\nConnection: close\n{more}\n"
 
 
-def test_requests_reach_the_server_as_localhost_and_only_under_the_name_of_the_preview(node: Node) -> None:
-    node.serve("127.0.0.1", 3000)
-    node.await_port(3000)
-
-    async def scenario(port: int, _gateway: Gateway) -> None:
+async def test_requests_reach_the_server_as_localhost_and_only_under_the_name_of_the_preview(node: Node) -> None:
+    async with served(node, 3000) as port:
         answer = await ask(port, head(port, "/a?b=1", "Content-Length: 3\n", "POST") + "abc")
         seen = json.loads(answer.partition(b"\r\n\r\n")[2])
         assert (seen["line"], seen["headers"]["host"], seen["body"]) == (
@@ -186,15 +180,7 @@ def test_requests_reach_the_server_as_localhost_and_only_under_the_name_of_the_p
         assert (await ask(port, f"GET / HTTP/1.1\nHost: 127.0.0.1:{port}\n\n")).startswith(b"HTTP/1.1 421")
         assert (await ask(port, head(port, more="Origin: https://evil.example\n"))).startswith(b"HTTP/1.1 403")
         assert (await ask(port, "NONSENSE\n\n")).startswith(b"HTTP/1.1 400")
-
-    served(node, 3000, scenario)
-
-
-def test_a_hostile_server_speaks_for_itself_alone(node: Node) -> None:
-    node.serve("127.0.0.1", 3000)
-    node.await_port(3000)
-
-    async def scenario(port: int, _gateway: Gateway) -> None:
+        # of a hostile server
         assert (await ask(port, head(port, "/garbage"))).startswith(b"HTTP/1.1 502")
         assert not (await ask(port, head(port, "/cut"))).endswith(b"\r\n\r\nab\r\n")
         assert (await ask(port, head(port, "/smuggle"))).count(b"HTTP/1.1") == 1
@@ -202,17 +188,15 @@ def test_a_hostile_server_speaks_for_itself_alone(node: Node) -> None:
         writer.write(head(port, "/stream").replace("\n", "\r\n").encode())
         await reader.readuntil(b"data: 1")  # events pass as they come
         writer.close()
+    tree = node.look()
+    assert tree is not None and tree.reserved == {network.PORT}, "the proxy's port is garrison's"
+    assert tree.find(network.PORT) is None, "and no preview shows it"
 
-    served(node, 3000, scenario)
 
-
-def test_a_websocket_passes_both_ways_and_not_for_a_foreign_page(node: Node) -> None:
-    node.serve("127.0.0.1", 3000)
-    node.await_port(3000)
+async def test_a_websocket_passes_both_ways_and_not_for_a_foreign_page(node: Node) -> None:
     key = base64.b64encode(b"0123456789abcdef").decode()
     upgrade = f"Connection: Upgrade\nUpgrade: websocket\nSec-WebSocket-Key: {key}\nSec-WebSocket-Version: 13\n"
-
-    async def scenario(port: int, _gateway: Gateway) -> None:
+    async with served(node, 3000) as port:
         start = f"GET /ws HTTP/1.1\nHost: web-r1.localhost:{port}\n{upgrade}"
         refused = await ask(port, f"{start}Origin: http://127.0.0.1:8642\n\n")
         assert refused.startswith(b"HTTP/1.1 403")
@@ -225,45 +209,26 @@ def test_a_websocket_passes_both_ways_and_not_for_a_foreign_page(node: Node) -> 
         assert await reader.readexactly(10) == b"SOME BYTES"
         writer.close()
 
-    served(node, 3000, scenario)
 
-
-def test_a_server_that_listens_on_ipv6_alone_is_reached_and_one_that_ended_is_told(node: Node) -> None:
-    node.serve("::1", 5173)
-    node.await_port(5173)
-
-    async def scenario(port: int, _gateway: Gateway) -> None:
+async def test_a_server_that_listens_on_ipv6_alone_is_reached_and_one_that_ended_is_told(node: Node) -> None:
+    async with served(node, 5173, "::1") as port:
         assert (await ask(port, head(port))).startswith(b"HTTP/1.1 200")
         node.close()
         assert b"none of its programs is running now" in await ask(port, head(port))
 
-    served(node, 5173, scenario)
 
-
-def test_the_proxys_port_is_garrisons_and_no_preview_shows_it(node: Node) -> None:
-    node.serve("127.0.0.1", 3000)
-    node.await_port(3000)
-    tree = node.look()
-    assert tree is not None and tree.reserved == {network.PORT} and tree.find(network.PORT) is None
-
-
-def test_a_port_of_the_machine_that_is_another_programs_is_not_reached(tmp_path: Path) -> None:
+async def test_a_port_of_the_machine_that_is_another_programs_is_not_reached(tmp_path: Path) -> None:
     other, port = listening()
     node = Node(tmp_path, is_shared=True)
     free, own = listening()
     free.close()
     try:
-        node.serve("127.0.0.1", own)
-        node.await_port(own)
-        tree = node.look()
-        assert tree is not None and tree.find(port) is None and tree.namespace is None
-        with pytest.raises(Unreachable, match="nothing listens"):
-            asyncio.run(NodeWay(node.look, port).open())
-
-        async def scenario(outer: int, _gateway: Gateway) -> None:
+        async with served(node, own) as outer:
+            tree = node.look()
+            assert tree is not None and tree.find(port) is None and tree.namespace is None
+            with pytest.raises(Unreachable, match="nothing listens"):
+                await NodeWay(node.look, port).open()
             assert (await ask(outer, head(outer))).startswith(b"HTTP/1.1 200")
-
-        served(node, own, scenario)
     finally:
         other.close()
         node.close()
@@ -279,50 +244,46 @@ def make_certificate(folder: Path) -> tuple[Path, Path]:
     return folder / "box.crt", folder / "box.key"
 
 
-def test_beyond_this_machine_a_ticket_opens_one_browser_over_tls(node: Node, tmp_path: Path) -> None:
+async def test_beyond_this_machine_a_ticket_opens_one_browser_over_tls(node: Node, tmp_path: Path) -> None:
     (tmp_path / "runs/r1").mkdir(parents=True)
     node.serve("127.0.0.1", 3000)
-    node.await_port(3000)
     cert, key = make_certificate(tmp_path)
     trusting = ssl.create_default_context(cafile=str(cert))
     told: list[str] = []
 
-    async def scenario() -> None:
-        opened: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        address = Address(listen="0.0.0.0", hostname="Box.Test", tls=(cert, key)).check()
-        preview = Preview(tmp_path, PreviewTarget("web", "r1", 3000), address, Fake(node), told.append)
-        running = asyncio.create_task(preview.run(opened.set_result))
-        url = urlsplit(await asyncio.wait_for(opened, 30))
-        assert (url.scheme, url.hostname) == ("https", "box.test") and url.port is not None
+    opened: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    address = Address(listen="0.0.0.0", hostname="Box.Test", tls=(cert, key)).check()
+    preview = Preview(tmp_path, PreviewTarget("web", "r1", 3000), address, Fake(node), told.append)
+    running = asyncio.create_task(preview.run(opened.set_result))
+    url = urlsplit(await asyncio.wait_for(opened, 30))
+    assert (url.scheme, url.hostname) == ("https", "box.test") and url.port is not None
 
-        def request(path: str, *more: str, host: str = "box.test") -> str:
-            return "\n".join((f"GET {path} HTTP/1.1", f"Host: {host}:{url.port}", "Connection: close", *more, "", ""))
+    def request(path: str, *more: str, host: str = "box.test") -> str:
+        return "\n".join((f"GET {path} HTTP/1.1", f"Host: {host}:{url.port}", "Connection: close", *more, "", ""))
 
-        async def browse(path: str, *more: str, host: str = "box.test") -> str:
-            return (await ask(url.port or 0, request(path, *more, host=host), (trusting, host))).decode()
+    async def browse(path: str, *more: str, host: str = "box.test") -> str:
+        return (await ask(url.port or 0, request(path, *more, host=host), (trusting, host))).decode()
 
-        assert b" 200 " not in await ask(url.port, request("/"))  # no word in the clear
-        assert (await browse("/")).startswith("HTTP/1.1 401")
-        ticket = f"/?{url.query}"
-        assert (await browse(ticket, host="other.test")).startswith("HTTP/1.1 401"), "a ticket for another name"
-        answer = await browse(ticket)
-        lines = [line for line in answer.splitlines() if line.lower().startswith("set-cookie: ")]
-        assert answer.startswith("HTTP/1.1 303") and "location: /\n" in answer.lower().replace("\r", "")
-        cookie, *attributes = (part.strip() for part in lines[0][len("set-cookie: "):].split(";"))
-        assert set(attributes) == {"Path=/", "Secure", "HttpOnly", "SameSite=Lax"} and cookie.startswith("__Host-")
-        assert (await browse(ticket)).startswith("HTTP/1.1 401"), "a second use"
-        seen = await browse("/", f"Cookie: b=2; {cookie}")
-        assert json.loads(seen.partition("\r\n\r\n")[2])["headers"]["cookie"] == "b=2"
-        name, _, value = cookie.partition("=")
-        assert (await browse("/", f"Cookie: {cookie}", host="other.test")).startswith("HTTP/1.1 421")
-        for other in (f"{name}={'x' * len(value)}", f"{name[:-5]}1{name[-4:]}={value}", f"{name}="):
-            assert (await browse("/", f"Cookie: {other}")).startswith("HTTP/1.1 401"), other
-        following = urlsplit(told[-1].rpartition(" ")[2])
-        assert following.query != url.query and (await browse(f"/?{following.query}")).startswith("HTTP/1.1 303")
-        assert [each.url for each in list_previews(tmp_path, "r1")] == [f"https://box.test:{url.port}/"]
-        running.cancel()
-
-    asyncio.run(scenario())
+    assert b" 200 " not in await ask(url.port, request("/"))  # no word in the clear
+    assert (await browse("/")).startswith("HTTP/1.1 401")
+    ticket = f"/?{url.query}"
+    assert (await browse(ticket, host="other.test")).startswith("HTTP/1.1 401"), "a ticket for another name"
+    answer = await browse(ticket)
+    lines = [line for line in answer.splitlines() if line.lower().startswith("set-cookie: ")]
+    assert answer.startswith("HTTP/1.1 303") and "location: /\n" in answer.lower().replace("\r", "")
+    cookie, *attributes = (part.strip() for part in lines[0][len("set-cookie: "):].split(";"))
+    assert set(attributes) == {"Path=/", "Secure", "HttpOnly", "SameSite=Lax"} and cookie.startswith("__Host-")
+    assert (await browse(ticket)).startswith("HTTP/1.1 401"), "a second use"
+    seen = await browse("/", f"Cookie: b=2; {cookie}")
+    assert json.loads(seen.partition("\r\n\r\n")[2])["headers"]["cookie"] == "b=2"
+    name, _, value = cookie.partition("=")
+    assert (await browse("/", f"Cookie: {cookie}", host="other.test")).startswith("HTTP/1.1 421")
+    for other in (f"{name}={'x' * len(value)}", f"{name[:-5]}1{name[-4:]}={value}", f"{name}="):
+        assert (await browse("/", f"Cookie: {other}")).startswith("HTTP/1.1 401"), other
+    following = urlsplit(told[-1].rpartition(" ")[2])
+    assert following.query != url.query and (await browse(f"/?{following.query}")).startswith("HTTP/1.1 303")
+    assert [each.url for each in list_previews(tmp_path, "r1")] == [f"https://box.test:{url.port}/"]
+    running.cancel()
 
 
 class Fake(PreviewSource):
@@ -338,7 +299,7 @@ class Fake(PreviewSource):
         return self.why
 
 
-def test_a_preview_waits_for_a_late_server_serves_it_and_ends_with_the_node(node: Node, tmp_path: Path) -> None:
+async def test_a_preview_waits_for_a_late_server_serves_it_and_ends_with_the_node(node: Node, tmp_path: Path) -> None:
     (tmp_path / "runs/r1").mkdir(parents=True)
     told: list[str] = []
     subject = Fake(node)
@@ -346,48 +307,40 @@ def test_a_preview_waits_for_a_late_server_serves_it_and_ends_with_the_node(node
     while node.look() is None:
         time.sleep(0.01)
 
-    async def scenario() -> None:
-        opened = asyncio.Event()
-        urls: list[str] = []
-        preview = Preview(tmp_path, PreviewTarget("web", "r1"), Address(), subject, told.append)
-        running = asyncio.create_task(preview.run(lambda url: (urls.append(url), opened.set())[1]))
-        await asyncio.wait_for(opened.wait(), 30)
-        port = int(urls[0].rstrip("/").rpartition(":")[2])
-        assert (await ask(port, head(port))).startswith(b"HTTP/1.1 200")
-        assert [each.url for each in list_previews(tmp_path, "r1")] == urls
-        subject.why = "web has ended"
-        node.close()
-        await asyncio.wait_for(running, 30)
-        with pytest.raises(ConnectionRefusedError):
-            await asyncio.open_connection("127.0.0.1", port)
-
-    asyncio.run(scenario())
+    opened = asyncio.Event()
+    urls: list[str] = []
+    preview = Preview(tmp_path, PreviewTarget("web", "r1"), Address(), subject, told.append)
+    running = asyncio.create_task(preview.run(lambda url: (urls.append(url), opened.set())[1]))
+    await asyncio.wait_for(opened.wait(), 30)
+    port = int(urls[0].rstrip("/").rpartition(":")[2])
+    assert (await ask(port, head(port))).startswith(b"HTTP/1.1 200")
+    assert [each.url for each in list_previews(tmp_path, "r1")] == urls
+    subject.why = "web has ended"
+    node.close()
+    await asyncio.wait_for(running, 30)
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection("127.0.0.1", port)
     assert told == ["web does not listen on a port yet; waiting for it", "web has ended; its preview is closed"]
     assert list(list_previews(tmp_path, "r1")) == []
 
 
-def test_a_preview_that_cannot_be_opened_says_why(node: Node, tmp_path: Path) -> None:
+async def test_a_preview_that_cannot_be_opened_says_why(node: Node, tmp_path: Path) -> None:
     node.serve("127.0.0.1", 3000, 3001)
-    node.await_port(3000)
-    node.await_port(3001)
     for port, words in ((0, "listens on several ports, name one: 3000 "), (network.PORT, "garrison's own")):
         with pytest.raises(Refused, match=words):
-            asyncio.run(Preview(tmp_path, PreviewTarget("web", "r1", port), Address(), Fake(node), print).run(print))
+            await Preview(tmp_path, PreviewTarget("web", "r1", port), Address(), Fake(node), print).run(print)
     waiting: list[str] = []
 
-    async def wait() -> None:
-        preview = Preview(tmp_path, PreviewTarget("web", "r1", 4444), Address(), Fake(node), waiting.append)
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(1.0):
-                await preview.run(print)
-
-    asyncio.run(wait())
+    preview = Preview(tmp_path, PreviewTarget("web", "r1", 4444), Address(), Fake(node), waiting.append)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(1.0):
+            await preview.run(print)
     [line] = waiting
     assert line.startswith("web does not listen on port 4444 yet, but on 3000 (python")
     held, port = listening()
     with held, pytest.raises(Refused, match="cannot be opened"):
         shown = PreviewTarget("web", "r1", 3000)
-        asyncio.run(Preview(tmp_path, shown, Address(port=port), Fake(node), print).run(print))
+        await Preview(tmp_path, shown, Address(port=port), Fake(node), print).run(print)
 
 
 SSHD = """Port {port}
@@ -453,15 +406,13 @@ def on_a_host(node: Node, tmp_path: Path, destination: str) -> Store:
 
 
 @pytest.mark.parametrize("by_ssh", [False, True], ids=["this machine", "ssh"])
-def test_a_node_on_another_machine_is_shown_through_ssh(by_ssh: bool, node: Node, tmp_path: Path,
-                                                        request: pytest.FixtureRequest) -> None:
+async def test_a_node_on_another_machine_is_shown_through_ssh(by_ssh: bool, node: Node, tmp_path: Path,
+                                                              request: pytest.FixtureRequest) -> None:
     node.serve("127.0.0.1", 3000)
-    node.await_port(3000)
     store = on_a_host(node, tmp_path, request.getfixturevalue("ssh_host") if by_ssh else "")
     told: list[str] = []
     subject = NodeAnywhere(store, PreviewTarget("web", "r1", 3000), lambda: "")
-
-    async def scenario() -> None:
+    try:
         opened: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         preview = Preview(store.home, PreviewTarget("web", "r1", 3000), Address(), subject, told.append)
         running = asyncio.create_task(preview.run(opened.set_result))
@@ -482,9 +433,6 @@ def test_a_node_on_another_machine_is_shown_through_ssh(by_ssh: bool, node: Node
             assert time.monotonic() < until, told
             await asyncio.sleep(0.2)
         running.cancel()
-
-    try:
-        asyncio.run(scenario())
     finally:
         subject.close()
     left = subprocess.run(["pgrep", "-f", f"relay {tmp_path}"], capture_output=True, text=True, check=False).stdout
@@ -494,12 +442,12 @@ def test_a_node_on_another_machine_is_shown_through_ssh(by_ssh: bool, node: Node
 
 @pytest.mark.parametrize(("words", "remedy"), [("exit 2", "garrison host add box` brings yours"),
                                               ("echo garrison: no >&2; exit 1", "its preview on box has ended: no")])
-def test_a_host_that_cannot_show_a_node_is_named_with_what_helps(words: str, remedy: str, node: Node, tmp_path: Path,
-                                                                 ) -> None:
+async def test_a_host_that_cannot_show_a_node_is_named_with_what_helps(words: str, remedy: str, node: Node,
+                                                                       tmp_path: Path) -> None:
     node.serve("127.0.0.1", 3000)
     store = on_a_host(node, tmp_path, "")
     (tmp_path / "garrison").write_text(f"#!/bin/sh\n{words}\n")
     with closing(NodeAnywhere(store, PreviewTarget("web", "r1"), str)) as subject, pytest.raises(Refused) as refused:
-        asyncio.run(Preview(store.home, PreviewTarget("web", "r1"), Address(), subject, print).run(print))
+        await Preview(store.home, PreviewTarget("web", "r1"), Address(), subject, print).run(print)
     assert remedy in str(refused.value) and "\n" not in str(refused.value)
     assert not list(tmp_path.rglob("*.sock"))

@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import math
 import os
 import resource
+import select
 import socket
 import statistics
 import subprocess
@@ -21,6 +23,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -32,7 +35,7 @@ from chromium import CHROMIUM, FLAGS  # noqa: E402
 from garrison.records.journal import Writer  # noqa: E402
 from garrison.records.run import RunFiles  # noqa: E402
 from top_support import HomeBuilder, home_builder  # noqa: E402
-from web_clients import Crowd, HalfOpen  # noqa: E402
+from web_clients import Crowd  # noqa: E402
 from web_support import Site  # noqa: E402
 
 LIVING = 20
@@ -166,6 +169,43 @@ async def measure_stalled(builder: HomeBuilder, guardian: Writer, here: Site, op
 
 
 NEW_CLIENTS = 40
+HALF = b"GET / HTTP/1.1\r\nHost: x\r\nX-Half: "
+
+
+class HalfOpen:
+    """Connections that send half a request, a byte now and then, and begin anew when they are ended."""
+
+    def __init__(self, port: int, number: int) -> None:
+        self.port, self.number, self.begun = port, number, 0
+        """`begun`: how often one began."""
+
+    def run(self, goes_on: Callable[[], bool]) -> None:
+        """Keep the crowd full; for a thread."""
+        poll, mine = select.poll(), dict[int, socket.socket]()
+        while goes_on():
+            for _ in range(self.number - len(mine)):
+                sock = socket.socket()
+                sock.setblocking(False)
+                sock.connect_ex(("127.0.0.1", self.port))
+                mine[sock.fileno()] = sock
+                poll.register(sock, select.POLLIN | select.POLLOUT)
+                self.begun += 1
+            for descriptor, event in poll.poll(50):
+                sock = mine[descriptor]
+                try:
+                    if event & select.POLLOUT:
+                        sock.send(HALF)
+                        poll.modify(sock, select.POLLIN)
+                        continue
+                    ended = not sock.recv(1000)
+                except OSError:
+                    ended = True
+                if ended:
+                    poll.unregister(sock)
+                    mine.pop(descriptor).close()
+        for sock in mine.values():
+            with contextlib.suppress(OSError):
+                sock.close()
 
 
 def measure_half_open(here: Site, number: int, table: Table) -> None:

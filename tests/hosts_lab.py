@@ -15,13 +15,14 @@ import signal
 import subprocess
 import sys
 import uuid
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from support import wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
 USER = "builder"
 FILLER = "filler"
@@ -89,12 +90,10 @@ class LabHost:
         self.address, self.way_home = f"10.213.{number}.2", f"10.213.{number}.1"
         self.link, self.peer = f"v{lab.token}{number}a", f"v{lab.token}{number}b"
         self.uid = 21000 + number
-        self.shell = "/bin/sh"
         self.mount_home = f"mount --bind {self.home} /home/{USER}"
         self.clock_ahead = 0
         """Seconds by which its monotonic clock is ahead of this machine's, from its next boot on."""
         self.disk = lab.disk
-        self.python = sys.base_prefix
         self._process: subprocess.Popen[bytes] | None = None
 
     def make(self) -> None:
@@ -120,15 +119,15 @@ class LabHost:
             return
         (self.folder / "passwd").write_text(
             f"root:x:0:0::/root:/bin/sh\nsshd:x:100:65534::/run/sshd:/usr/sbin/nologin\n"
-            f"{USER}:x:{self.uid}:{self.uid}::/home/{USER}:{self.shell}\n")
+            f"{USER}:x:{self.uid}:{self.uid}::/home/{USER}:/bin/sh\n")
         (self.folder / "sshd_config").write_text(SSHD.format(
-            address=self.address, keys=self.lab.keys, path=f"{self.python}/bin:/usr/local/bin:/usr/bin:/bin"))
+            address=self.address, keys=self.lab.keys, path=f"{sys.base_prefix}/bin:/usr/local/bin:/usr/bin:/bin"))
         skew = ["--time", "--boottime", str(self.clock_ahead), "--monotonic", str(self.clock_ahead)]
         self._process = subprocess.Popen(
             ["ip", "netns", "exec", self.space, "unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc",
              *(skew if self.clock_ahead else []), "sh", "-c",
              BOOT.format(user=USER, folder=self.folder, mount_home=self.mount_home, keys=self.lab.keys,
-                         lab=self.lab.folder, python=self.python)],
+                         lab=self.lab.folder, python=sys.base_prefix)],
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True)
 
     def boot(self) -> None:
@@ -172,14 +171,11 @@ class LabHost:
     def free_disk(self) -> None:
         (self.home / FILLER).unlink(missing_ok=True)
 
-    def stop(self) -> None:
-        """Stop all its processes, as a machine that swaps or sleeps."""
+    def signal(self, signum: int) -> None:
+        """Send a signal to all its processes: SIGSTOP makes it a machine that swaps or sleeps."""
         for pid in self.pids():
-            _signal(pid, signal.SIGSTOP)
-
-    def resume(self) -> None:
-        for pid in self.pids():
-            _signal(pid, signal.SIGCONT)
+            with suppress(ProcessLookupError):
+                os.kill(pid, signum)
 
     def cut(self, *, sends: bool = True, hears: bool = True) -> None:
         """Drop what it sends, what it would hear, or both; without a word."""
@@ -264,9 +260,9 @@ class HostsLab:
         for host in self.hosts.values():
             host.make()
 
-    def boot(self, *names: str) -> None:
-        for name in names or self.hosts:
-            self.hosts[name].boot()
+    def boot(self) -> None:
+        for host in self.hosts.values():
+            host.boot()
 
     def ip(self, *words: str) -> str:
         return run("ip", "-n", self.space, *words)
@@ -277,15 +273,13 @@ class HostsLab:
         """Return a command that runs in the network of home."""
         return ["ip", "netns", "exec", self.space, *argv]
 
-    def execute(self, *argv: str, timeout: float = 300.0, cwd: Path | None = None,
-                more: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(self.command(*argv), env={**self.environ, **(more or {})}, cwd=cwd, text=True,
-                              stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout, check=False)
+    def execute(self, *argv: str, timeout: float = 300.0) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(self.command(*argv), env=self.environ, text=True, stdin=subprocess.DEVNULL,
+                              capture_output=True, timeout=timeout, check=False)
 
-    def garrison(self, *arguments: str, timeout: float = 1200.0,
-                 cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    def garrison(self, *arguments: str, timeout: float = 1200.0) -> subprocess.CompletedProcess[str]:
         """Run a command of garrison at home."""
-        return self.execute(self.program, *arguments, timeout=timeout, cwd=cwd)
+        return self.execute(self.program, *arguments, timeout=timeout)
 
     def ssh(self, name: str, script: str) -> subprocess.CompletedProcess[str]:
         return self.execute("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5", name, script, timeout=60.0)
@@ -310,9 +304,3 @@ def _pid_space(pid: str) -> str:
     except OSError:
         return ""
 
-
-def _signal(pid: int, signum: int) -> None:
-    try:
-        os.kill(pid, signum)
-    except ProcessLookupError:
-        return

@@ -1,9 +1,8 @@
 """Seeded schedules of faults on three hosts with real ssh and a real Temporal server; a checker decides.
 
-`python tests/hosts_storm.py --seeds 1..200` sets three hosts up once,
-then begins a run for each seed and lets the faults
-of its schedule happen meanwhile. What must hold: every node landed once and tested, and of two workers of one node
-the first had stopped before the second began, by the agents' own journals on the clock of the one machine.
+`python tests/hosts_storm.py --seeds 1..200` sets three hosts up once, then begins a run for each seed and lets the
+faults of its schedule happen meanwhile. What must hold: every node landed once and tested, and of two workers of one
+node the first had stopped before the second began, by the agents' own journals on the clock of the one machine.
 """
 
 from __future__ import annotations
@@ -145,12 +144,10 @@ class Storm:
             (host.home / "agents.jsonl").touch()
             os.chown(host.home / "agents.jsonl", host.uid, host.uid)
         self.repo.mkdir()
-        self.git("init", "-qb", "main")
-        self.git("config", "user.name", "A User")
-        self.git("config", "user.email", "user@example.org")
         (self.repo / "README").write_text("storm\n")
-        self.git("add", "-A")
-        self.git("commit", "-qm", "Begin")
+        for words in (("init", "-qb", "main"), ("config", "user.name", "A User"), ("add", "-A"),
+                      ("config", "user.email", "user@example.org"), ("commit", "-qm", "Begin")):
+            self.git(*words)
 
     def add(self, name: str, slots: int) -> None:
         begun = time.monotonic()
@@ -230,8 +227,8 @@ class Storm:
                 return host.heal
             case "stop":
                 self.stopped.add(fault.host)
-                host.stop()
-                return host.resume
+                host.signal(signal.SIGSTOP)
+                return lambda: host.signal(signal.SIGCONT)
             case "power":
                 host.power_off()
                 host.clock_ahead = random.Random(f"{run} {fault.at}").choice(AHEAD)

@@ -1,15 +1,12 @@
-"""Clients of the page's server for benchmarks: many event streams in one loop, and requests that are never finished."""
+"""Clients of the page's server: many event streams in one loop."""
 
 from __future__ import annotations
 
-import contextlib
 import select
 import socket
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
-HALF = b"GET / HTTP/1.1\r\nHost: x\r\nX-Half: "
 _EVENT_END = b"\n\n\r\n"
 """End of an event that is the end of a chunk."""
 _READ = 1 << 18
@@ -96,39 +93,3 @@ class Crowd:
         for descriptor in list(self.readers)[:number]:
             self._poll.unregister(descriptor)
             self.readers.pop(descriptor).socket.close()
-
-
-class HalfOpen:
-    """Connections that send half a request, a byte now and then, and begin anew when they are ended."""
-
-    def __init__(self, port: int, number: int) -> None:
-        self.port, self.number, self.begun = port, number, 0
-        """`begun`: how often one began."""
-
-    def run(self, goes_on: Callable[[], bool]) -> None:
-        """Keep the crowd full; for a thread."""
-        poll, mine = select.poll(), dict[int, socket.socket]()
-        while goes_on():
-            for _ in range(self.number - len(mine)):
-                sock = socket.socket()
-                sock.setblocking(False)
-                sock.connect_ex(("127.0.0.1", self.port))
-                mine[sock.fileno()] = sock
-                poll.register(sock, select.POLLIN | select.POLLOUT)
-                self.begun += 1
-            for descriptor, event in poll.poll(50):
-                sock = mine[descriptor]
-                try:
-                    if event & select.POLLOUT:
-                        sock.send(HALF)
-                        poll.modify(sock, select.POLLIN)
-                        continue
-                    ended = not sock.recv(1000)
-                except OSError:
-                    ended = True
-                if ended:
-                    poll.unregister(sock)
-                    mine.pop(descriptor).close()
-        for sock in mine.values():
-            with contextlib.suppress(OSError):
-                sock.close()

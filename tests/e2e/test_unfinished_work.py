@@ -100,8 +100,8 @@ def test_unfinished_work_never_lands_and_its_reason_names_the_command_that_helps
         check_nothing_landed(place, name)
 
 
-@pytest.mark.parametrize("name", [
-    pytest.param(name, marks=() if name == "guard" else pytest.mark.slow) for name in ROWS])
+@pytest.mark.slow  # a last line of `run` is read in test_git_borders, these reasons above
+@pytest.mark.parametrize("name", ROWS)
 def test_unfinished_work_is_told_in_the_last_line_of_run(place: Place, name: str) -> None:
     row = ROWS[name]
     prepare(place)

@@ -243,7 +243,7 @@ def test_a_broken_gate_pauses_the_queue_and_rejects_no_entry(tmp_path):
     check(world)
 
 
-@pytest.mark.parametrize(("failure", "reason"), [("kill -9 $$", "gate_broken"), ("exit 1", "base_red")])
+@pytest.mark.parametrize(("failure", "reason"), [("sh -c 'kill -SEGV $$'", "gate_broken"), ("exit 1", "base_red")])
 def test_a_queue_whose_gate_failed_for_what_may_pass_tries_again_by_itself(tmp_path, failure, reason):
     world = World(tmp_path, gate=f"test ! -e {tmp_path}/down || {failure}")
     world.bounds = {"retry": Backoff(0.2)}

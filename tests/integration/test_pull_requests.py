@@ -42,19 +42,10 @@ def head(driver: Driver) -> str:
     return driver.world.branch(BRANCH)
 
 
-def test_from_the_push_to_the_merge_of_the_tested_tree(driver: Driver) -> None:
+def test_an_approval_counts_for_what_was_looked_at_and_the_tested_tree_is_merged(driver: Driver) -> None:
     [pull] = driver.world.pulls
     assert (pull.draft, pull.head, pull.base) == (False, BRANCH, "main") and "run `r1`" in pull.body
     assert driver.state.pull_request.waits_for() == "review of #1"
-    approve(driver.world)
-    driver.settle()
-    assert driver.state.landing.status == "landed" and driver.state.pull_request.state == "merged"
-    merged = driver.world.branch("main")
-    assert git(driver.bare, "rev-parse", f"{merged}^{{tree}}") in driver.tested.values()
-    assert driver.state.landing.commit == merged
-
-
-def test_an_approval_counts_for_what_was_looked_at(driver: Driver) -> None:
     seen = head(driver)
     driver.world.checks[seen] = [model.Check("ci", seen, CheckState.FAILED)]
     approve(driver.world, commit=seen)
@@ -65,17 +56,20 @@ def test_an_approval_counts_for_what_was_looked_at(driver: Driver) -> None:
         reviews=(GivenReview("eve", "approved", is_outdated=True),))
     approve(driver.world, commit=head(driver))
     driver.settle()
-    assert driver.state.landing.status == "landed"
+    assert driver.state.landing.status == "landed" and driver.state.pull_request.state == "merged"
+    merged = driver.world.branch("main")
+    assert git(driver.bare, "rev-parse", f"{merged}^{{tree}}") in driver.tested.values()
+    assert driver.state.landing.commit == merged
 
 
-@pytest.mark.parametrize("fault", ["refused", "gone", "forbidden", "502"])
-def test_a_push_without_an_answer_is_repeated_and_a_reply_that_is_not_taken_blocks_nothing(driver: Driver,
-                                                                                           fault: str) -> None:
-    """An outage of the remote for git alone; then a conversation that is locked, or whose first comment is deleted."""
-    first = head(driver)
-    driver.world.lines.append(model.LineComment("c1", "t1", "eve", "name it", "work.txt", 1, side=Side.NEW))
+def test_a_push_without_an_answer_is_repeated_and_a_reply_that_is_not_taken_blocks_nothing(driver: Driver) -> None:
+    """An outage of the remote for git alone; then conversations that are locked, or whose first comment is deleted, and
+    one answer that fails each time."""
+    first, faults = head(driver), iter(("refused", "gone", "forbidden"))
+    driver.world.lines += [model.LineComment(f"c{each}", f"t{each}", "eve", "name it", "work.txt", 1, side=Side.NEW)
+                           for each in range(4)]
     git(driver.repo, "config", "remote.origin.pushurl", str(driver.repo / "nowhere"))
-    driver.fault = lambda name: fault if name == "reply" else ""
+    driver.fault = lambda name: next(faults, "502") if name == "reply" else ""
     driver.kill()
     while "the remote does not answer" not in driver.state.pull_request.reason:
         driver.turn()
@@ -86,10 +80,11 @@ def test_a_push_without_an_answer_is_repeated_and_a_reply_that_is_not_taken_bloc
     driver.settle()
     assert head(driver) != first, "well before what is refused is tried again"
     approve(driver.world, commit=head(driver))
-    for _ in range(5):
+    for _ in range(8):
         driver.now += 60
         driver.settle()
     assert driver.state.landing.status == "landed", driver.state.pull_request
+    assert next(faults, "") == ""
 
 
 def test_only_clean_merges_of_the_base_leave_an_approval_as_it_is(tmp_path: Path) -> None:
@@ -333,17 +328,18 @@ def test_conversations_that_have_to_be_resolved_are_where_something_was_changed(
     assert driver.state.landing.status == "landed"
 
 
-@pytest.mark.parametrize(("change", "told"), [
-    ({"open": False}, "was closed"), ({"labels": ()}, "lost its label"), ({"labels": ("Bug",)}, "lost its label")])
-def test_an_issue_that_is_closed_or_loses_its_label_holds_its_run_up(tmp_path: Path, change: dict[str, Any],
-                                                                     told: str) -> None:
+def test_an_issue_that_is_closed_or_loses_its_label_holds_its_run_up(tmp_path: Path) -> None:
     driver = Driver(tmp_path)
     issue = model.Issue(7, "u", "Add it", "please", "eve", open=True, labels=("Bug", "Garrison"))
     driver.launch = replace(driver.launch, issue=7, issue_label="bug, garrison", issue_text=hash_words("Add it please"))
-    driver.world.issues = [replace(issue, **change)]
-    driver.settle()
-    assert not driver.world.pulls or driver.world.pulls[0].draft
-    assert driver.state.pull_request.waits_for().startswith("you: ") and told in driver.state.pull_request.reason
+    changes: tuple[tuple[dict[str, Any], str], ...] = (
+        ({"open": False}, "was closed"), ({"labels": ()}, "lost its label"), ({"labels": ("Bug",)}, "lost its label"))
+    for change, told in changes:
+        driver.world.issues = [replace(issue, **change)]
+        driver.now += 1000
+        driver.settle()
+        assert not driver.world.pulls or driver.world.pulls[0].draft
+        assert driver.state.pull_request.waits_for().startswith("you: ") and told in driver.state.pull_request.reason
     driver.world.issues = [issue]
     driver.now += 1000
     driver.settle()

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 import zlib
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -333,18 +334,6 @@ def test_a_foreign_value_does_not_pass_for_a_blob(path: Path, value: dict[str, o
 
 # --------------------------------------------------------------------------------------------------- kill and full disk
 
-APPENDER = """
-import sys
-from pathlib import Path
-from garrison.records.journal import Writer
-writer = Writer(Path(sys.argv[1]), "t")
-number = len(writer.entries)
-while True:
-    writer.append("note", {"number": number, "text": "x" * (number * 37 % 4000)}, "at")
-    number += 1
-"""
-
-
 def lines(path: Path) -> int:
     """How many there are, counted faster than the writer adds to them."""
     return path.read_bytes().count(b"\n") if path.exists() else 0
@@ -353,12 +342,15 @@ def lines(path: Path) -> int:
 def test_a_writer_killed_at_any_moment_loses_nothing_it_had_written(path: Path) -> None:
     known = 0
     for _ in range(4):
-        child = subprocess.Popen([sys.executable, "-c", APPENDER, str(path)])
+        if (child := os.fork()) == 0:
+            writer = Writer(path, "t")
+            for number in count(len(writer.entries)):
+                writer.append("note", {"number": number, "text": "x" * (number * 37 % 4000)}, AT)
         deadline = time.monotonic() + DEADLINE
         while lines(path) < known + 20 and time.monotonic() < deadline:
             pass
-        child.kill()
-        assert child.wait() == -signal.SIGKILL
+        os.kill(child, signal.SIGKILL)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
         found = numbers(read_all(path))
         assert found == list(range(len(found))) and len(found) >= known + 20
         known = len(found)

@@ -120,7 +120,8 @@ def test_a_runner_and_a_guardian_played_by_hand_as_printed(place):
     assert set(inboxes) <= {"runner-impl_a", "guardian-PRD0"}, "nothing went to another run"
 
 
-def test_a_section_says_where_a_branch_is_checked_out_and_what_tests(place, feature):
+def test_a_section_says_where_a_branch_is_checked_out_and_processing_elsewhere_where_entries_wait(place, feature,
+                                                                                                tmp_path):
     runner = place.command("prompt", "runner", "fix", "--branch", feature, "--pipeline", "crew",
                            "--repo-root", place.repo)
     assert f"checked out in {place.root / 'w'}" in runner.stdout
@@ -129,6 +130,13 @@ def test_a_section_says_where_a_branch_is_checked_out_and_what_tests(place, feat
     guardian = place.command("prompt", "guardian", "crew", "--repo-root", place.repo)
     assert "gate 'test -f calc.py'" in guardian.stdout
     assert "merge-queue config" not in guardian.stdout
+    assert place.command("merge-queue", "enqueue", "fix", feature, "--repo-root", place.repo).returncode == 0
+    other = tmp_path / "other"
+    git(tmp_path, "clone", "-q", str(place.repo), str(other))
+    for where, code in ((other, 0), (tmp_path, 1)):
+        done = place.command("merge-queue", "process", "--repo-root", where)
+        assert f"fix waits to land on main of {place.repo}: pass --repo-root {place.repo}" in done.stderr, done
+        assert done.returncode == code, done
 
 
 def test_the_chain_that_people_type_stays_by_hand(place):
@@ -168,34 +176,26 @@ print(result)
 """What a prompt of the original tells a guardian to run, on MERGE_READY."""
 
 
-@pytest.mark.parametrize("how", ["-c", "file"])
-def test_a_guardian_of_the_original_lands_and_answers_with_its_own_lines(place, feature, how):
-    """In a one-line program or in a script of the user's, by the system's Python; on an empty queue nothing is sent."""
+def test_a_guardian_of_the_original_lands_and_answers_with_its_own_lines(place, feature):
+    """In a one-line program and in a script of the user's, by the system's Python; without an entry nothing is sent."""
     program = SNIPPET.format(scripts=SCRIPTS)
     (place.root / "mine").mkdir()
     (place.root / "mine/demo.py").write_text("OWN = True\n")
     (place.root / "mine/land.py").write_text(program + "import demo\nassert demo.OWN, 'its own module'\n")
-    line = {"-c": f"cd {place.repo} && python3 -c \"{program}\"",
-            "file": f"cd {place.repo} && PYTHONPATH={place.root}/mine python3 {place.root}/mine/land.py"}[how]
-    empty = bash(place, line)
-    assert (empty.returncode, empty.stdout.strip()) == (0, "{'success': True, 'entry': {}, 'error': None}"), empty
-    assert "no MERGE_COMPLETE is sent" in empty.stderr
-    for words in ("identity_registry.py create runner fix",
-                  f"cli.py merge-queue enqueue fix {feature} --repo-root {place.repo}"):
-        assert bash(place, f"python3 {SCRIPTS}/{words}").returncode == 0
-    landed = bash(place, line)
-    assert landed.returncode == 0, landed
-    assert git(place.repo, "show", "main:new.txt") == "new"
-    inbox = list((place.home / "signals/runner-fix").glob("*MERGE_COMPLETE*.json"))
-    assert len(inbox) == 2, "the queue's own signal, and the one that the lines write"
+    lines = (f"cd {place.repo} && python3 -c \"{program}\"",
+             f"cd {place.repo} && PYTHONPATH={place.root}/mine python3 {place.root}/mine/land.py")
+    assert bash(place, f"python3 {SCRIPTS}/identity_registry.py create runner fix").returncode == 0
+    for attempt, line in enumerate(lines, 1):
+        empty = bash(place, line)
+        assert (empty.returncode, empty.stdout.strip()) == (0, "{'success': True, 'entry': {}, 'error': None}"), empty
+        assert "no MERGE_COMPLETE is sent" in empty.stderr
+        (place.root / "w/new.txt").write_text(f"new {attempt}\n")
+        git(place.root / "w", "commit", "-qam", "Change new")
+        enqueued = bash(place, f"python3 {SCRIPTS}/cli.py merge-queue enqueue fix {feature} --repo-root {place.repo}")
+        assert enqueued.returncode == 0, enqueued
+        landed = bash(place, line)
+        assert landed.returncode == 0, landed
+        assert git(place.repo, "show", "main:new.txt") == f"new {attempt}"
+        inbox = list((place.home / "signals/runner-fix").glob("*MERGE_COMPLETE*.json"))
+        assert len(inbox) == 2 * attempt, "the queue's own signal, and the one that the lines write"
     assert not (ROOT / "pipelines/signals").exists()
-
-
-def test_processing_elsewhere_says_where_entries_wait(place, feature, tmp_path):
-    assert place.command("merge-queue", "enqueue", "fix", feature, "--repo-root", place.repo).returncode == 0
-    other = tmp_path / "other"
-    git(tmp_path, "clone", "-q", str(place.repo), str(other))
-    for where, code in ((other, 0), (tmp_path, 1)):
-        done = place.command("merge-queue", "process", "--repo-root", where)
-        assert f"fix waits to land on main of {place.repo}: pass --repo-root {place.repo}" in done.stderr, done
-        assert done.returncode == code, done

@@ -8,40 +8,21 @@ from typing import Any, get_args
 import pytest
 
 from garrison.records import events
-from garrison.records.events import (
-    AgentQuestion,
-    ChildDied,
-    ChildSpawned,
-    FactRecorded,
-    FlowAdvanced,
-    GuardianSignal,
-    JournalSnapshot,
-    LauncherSignal,
-    ManagerCycled,
-    NodeChanged,
-    PipelineSignal,
-    ProcessOpened,
-    RunnerSignal,
-    StuckAgent,
-    WaitChanged,
-    decode_data,
-    encode,
-)
 
 ON_DISK: list[tuple[events.Event, dict[str, Any]]] = [
-    (ProcessOpened(2, 77), {"incarnation": 2, "pid": 77}),
-    (ProcessOpened(2, 77, resume=False, why="x"), {"incarnation": 2, "pid": 77, "resume": False, "why": "x"}),
+    (events.ProcessOpened(2, 77), {"incarnation": 2, "pid": 77}),
+    (events.ProcessOpened(2, 77, resume=False, why="x"), {"incarnation": 2, "pid": 77, "resume": False, "why": "x"}),
     (events.DecisionMade("start", "backoff", {"rule": "next_step"}),
      {"act": "start", "why": "backoff", "basis": {"rule": "next_step"}}),
     (events.ChildFenced("runner-a@r", 1, "dead", {}),
      {"full": "runner-a@r", "incarnation": 1, "why": "dead", "evidence": {}}),
     (events.ChildSwept("runner-a@r", 1, [7]), {"full": "runner-a@r", "incarnation": 1, "pids": [7]}),
-    (ChildDied("runner-a@r", 1, 5.0, "b1", 2, "killed", "hung"),
+    (events.ChildDied("runner-a@r", 1, 5.0, "b1", 2, "killed", "hung"),
      {"full": "runner-a@r", "incarnation": 1, "attempt": 2, "monotonic": 5.0, "boot_id": "b1", "why": "killed",
       "class": "hung"}),
-    (ChildSpawned("runner-a@r", 2, 1, "again"),
+    (events.ChildSpawned("runner-a@r", 2, 1, "again"),
      {"full": "runner-a@r", "incarnation": 2, "attempt": 1, "why": "again"}),
-    (ChildSpawned("runner-a@r", 2, 1, "probe", probe=True, monotonic=5.0, boot_id="b1"),
+    (events.ChildSpawned("runner-a@r", 2, 1, "probe", probe=True, monotonic=5.0, boot_id="b1"),
      {"full": "runner-a@r", "incarnation": 2, "attempt": 1, "why": "probe", "probe": True, "monotonic": 5.0,
       "boot_id": "b1"}),
     (events.ChildParked("runner-a@r", 6, "six deaths", 5.0, "b1", 1, "2026-01-31T12:00:00Z"),
@@ -50,24 +31,25 @@ ON_DISK: list[tuple[events.Event, dict[str, Any]]] = [
     (events.ChildHealed("runner-a@r", 7, "healthy"), {"full": "runner-a@r", "incarnation": 7, "why": "healthy"}),
     (events.SignalRefused("f.json", "stale"), {"file": "f.json", "why": "stale"}),
     (events.RunChanged("running"), {"status": "running", "reason": ""}),
-    (NodeChanged("a", "active"), {"node": "a", "status": "active", "attempt": 1}),
-    (NodeChanged("a", "failed", 2, "red", "", "a#1:2", "gate"),
+    (events.NodeChanged("a", "active"), {"node": "a", "status": "active", "attempt": 1}),
+    (events.NodeChanged("a", "failed", 2, "red", "", "a#1:2", "gate"),
      {"node": "a", "status": "failed", "attempt": 2, "reason": "red", "step": "a#1:2", "kind": "gate"}),
-    (NodeChanged("a", "validated", commit="c0ffee"),
+    (events.NodeChanged("a", "validated", commit="c0ffee"),
      {"node": "a", "status": "validated", "attempt": 1, "commit": "c0ffee"}),
-    (FlowAdvanced({"event": "finished", "place_id": "a#1", "outcome": {"status": "success"}, "attempt": 1}, "a", "go"),
+    (events.FlowAdvanced({"event": "finished", "place_id": "a#1", "outcome": {"status": "success"}, "attempt": 1}, "a",
+                         "go"),
      {"event": "finished", "place_id": "a#1", "outcome": {"status": "success"}, "attempt": 1, "node": "a",
       "took": "go"}),
-    (FlowAdvanced({"event": "timed_out"}), {"event": "timed_out"}),
-    (WaitChanged("g#1", "g", body={"place": "g#1", "node": "g", "kind": "human"}),
+    (events.FlowAdvanced({"event": "timed_out"}), {"event": "timed_out"}),
+    (events.WaitChanged("g#1", "g", body={"place": "g#1", "node": "g", "kind": "human"}),
      {"place": "g#1", "node": "g", "kind": "human"}),
-    (ManagerCycled("m#1", "m", 2, "go on", 1),
+    (events.ManagerCycled("m#1", "m", 2, "go on", 1),
      {"place": "m#1", "node": "m", "cycle": 2, "steer": "go on", "steered": 1}),
     (events.CandidatesRanked("a", "a#1:1", ["a__b", "a__a"], "7 and 5"),
      {"node": "a", "step": "a#1:1", "order": ["a__b", "a__a"], "why": "7 and 5"}),
     (events.CandidatesCompared("a", "a#1:1", 2, "a__b", "a__a", "none"),
      {"node": "a", "step": "a#1:1", "attempt": 2, "first": "a__b", "second": "a__a", "verdict": "none"}),
-    (NodeChanged("a__b", "impl_complete", landing="kept", kept=events.Kept("c0ffee", 3, 7.0)),
+    (events.NodeChanged("a__b", "impl_complete", landing="kept", kept=events.Kept("c0ffee", 3, 7.0)),
      {"node": "a__b", "status": "impl_complete", "attempt": 1, "landing": "kept",
       "kept": {"commit": "c0ffee", "lines": 3, "score": 7.0, "label": ""}}),
     (events.NodeCancelled("a", 1, "not needed"), {"node": "a", "attempt": 1, "why": "not needed"}),
@@ -76,7 +58,7 @@ ON_DISK: list[tuple[events.Event, dict[str, Any]]] = [
      {"state": "draft", "number": 7, "url": "https://forge/7", "head": "c0ffee", "taken": ["check:ci@c0ffee"],
       "node": "a"}),
     (events.LandingChanged("refused", 1, reason="red", failure_kind="rejected",
-                           flow=FlowAdvanced({"event": "sent_back", "to": "a", "reason": "red"})),
+                           flow=events.FlowAdvanced({"event": "sent_back", "to": "a", "reason": "red"})),
      {"status": "refused", "attempt": 1, "reason": "red", "kind": "rejected",
       "flow": {"event": "sent_back", "to": "a", "reason": "red"}}),
     (events.ForeignMove("main", "a1", "b2", ["a"], "fix (Ann)", rewritten=True),
@@ -86,26 +68,28 @@ ON_DISK: list[tuple[events.Event, dict[str, Any]]] = [
     (events.LaunchRecorded("{}", "digraph {}", {"inner": "digraph {}"}),
      {"launch": "{}", "graph": "digraph {}", "nested": {"inner": "digraph {}"}}),
     (events.NoteWritten("target", "it is gone"), {"who": "target", "text": "it is gone"}),
-    (GuardianSignal("s1", "GUIDANCE", sender="launch-launch@r", incarnation=1, resume={}),
+    (events.GuardianSignal("s1", "GUIDANCE", sender="launch-launch@r", incarnation=1, resume={}),
      {"id": "s1", "type": "GUIDANCE", "node": None, "attempt": 0, "from": "launch-launch@r", "incarnation": 1,
       "resume": {}}),
-    (GuardianSignal("s1", "NODE_COMPLETE", "a", 1, "runner-a@r", 1, effect=NodeChanged("a", "impl_complete")),
+    (events.GuardianSignal("s1", "NODE_COMPLETE", "a", 1, "runner-a@r", 1,
+                           effect=events.NodeChanged("a", "impl_complete")),
      {"id": "s1", "type": "NODE_COMPLETE", "node": "a", "attempt": 1, "from": "runner-a@r", "incarnation": 1,
       "effect": {"node": "a", "status": "impl_complete", "attempt": 1}}),
-    (GuardianSignal("s1", "X", "a", 1, "f", 1, question=AgentQuestion("q", "why?"), stuck=StuckAgent("w", "", 3),
-                    unstuck=0, heard=PipelineSignal("go"), flow=FlowAdvanced({"event": "resumed"})),
+    (events.GuardianSignal("s1", "X", "a", 1, "f", 1, question=events.AgentQuestion("q", "why?"),
+                           stuck=events.StuckAgent("w", "", 3), unstuck=0,
+                           heard=events.PipelineSignal("go"), flow=events.FlowAdvanced({"event": "resumed"})),
      {"id": "s1", "type": "X", "node": "a", "attempt": 1, "from": "f", "incarnation": 1,
       "question": {"id": "q", "text": "why?"}, "stuck": {"why": "w", "probe_at": "", "life": 3}, "unstuck": 0,
       "heard": {"name": "go", "value": True}, "flow": {"event": "resumed"}}),
-    (JournalSnapshot({"status": "running"}), {"status": "running"}),
-    (LauncherSignal("s1", "ESCALATE", {"who": "a"}), {"id": "s1", "type": "ESCALATE", "payload": {"who": "a"}}),
+    (events.JournalSnapshot({"status": "running"}), {"status": "running"}),
+    (events.LauncherSignal("s1", "ESCALATE", {"who": "a"}), {"id": "s1", "type": "ESCALATE", "payload": {"who": "a"}}),
     (events.NotificationSent("k", "done", "text"), {"key": "k", "event": "done", "text": "text"}),
     (events.GuardianUnparked("guardian-p@r", "resumed"), {"full": "guardian-p@r", "why": "resumed"}),
     (events.LauncherDetached(), {}),
     (events.LauncherEnded("done"), {"status": "done", "reason": ""}),
-    (RunnerSignal("s1", "GUIDANCE", 1, cancel="no need"),
+    (events.RunnerSignal("s1", "GUIDANCE", 1, cancel="no need"),
      {"id": "s1", "type": "GUIDANCE", "attempt": 1, "cancel": "no need"}),
-    (FactRecorded("failed", "red", 1, "acceptance"),
+    (events.FactRecorded("failed", "red", 1, "acceptance"),
      {"name": "failed", "value": "red", "attempt": 1, "kind": "acceptance"}),
     (events.JobStarted("setup", "make", 1), {"name": "setup", "command": "make", "attempt": 1}),
     (events.WorkSaved("refs/x", 1), {"ref": "refs/x", "attempt": 1}),
@@ -116,8 +100,8 @@ ON_DISK: list[tuple[events.Event, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("event", "data"), ON_DISK, ids=lambda one: type(one).__name__)
 def test_an_event_is_written_as_in_the_first_edition_and_read_back(event: events.Event, data: dict[str, Any]) -> None:
-    assert encode(event) == data
-    assert decode_data(event.kind, json.loads(json.dumps(data))) == event
+    assert events.encode(event) == data
+    assert events.decode_data(event.kind, json.loads(json.dumps(data))) == event
 
 
 def test_every_event_has_its_form_on_disk_checked() -> None:
@@ -125,25 +109,25 @@ def test_every_event_has_its_form_on_disk_checked() -> None:
 
 
 def test_a_closed_gate_and_a_closed_manager_are_recorded_as_closed() -> None:
-    assert encode(WaitChanged("g#1", "g", closed=True)) == {"place": "g#1", "node": "g", "closed": True}
-    closed = decode_data("gate", {"place": "g#1", "node": "g", "closed": True})
-    assert isinstance(closed, WaitChanged) and closed.closed
-    manager = decode_data("manager", {"place": "m#1", "node": "m", "closed": True})
-    assert isinstance(manager, ManagerCycled) and manager.closed
+    assert events.encode(events.WaitChanged("g#1", "g", closed=True)) == {"place": "g#1", "node": "g", "closed": True}
+    closed = events.decode_data("gate", {"place": "g#1", "node": "g", "closed": True})
+    assert isinstance(closed, events.WaitChanged) and closed.closed
+    manager = events.decode_data("manager", {"place": "m#1", "node": "m", "closed": True})
+    assert isinstance(manager, events.ManagerCycled) and manager.closed
 
 
 def test_fields_that_an_older_writer_left_out_are_filled_in() -> None:
-    died = decode_data("death", {"full": "guardian-p@r", "incarnation": 1, "monotonic": 1.0, "boot_id": "b"})
-    assert isinstance(died, ChildDied) and (died.attempt, died.death_class) == (1, "crash")
-    spawned = decode_data("spawn", {"full": "guardian-p@r", "incarnation": 1, "why": "started"})
-    assert isinstance(spawned, ChildSpawned) and spawned.attempt == 1
+    died = events.decode_data("death", {"full": "guardian-p@r", "incarnation": 1, "monotonic": 1.0, "boot_id": "b"})
+    assert isinstance(died, events.ChildDied) and (died.attempt, died.death_class) == (1, "crash")
+    spawned = events.decode_data("spawn", {"full": "guardian-p@r", "incarnation": 1, "why": "started"})
+    assert isinstance(spawned, events.ChildSpawned) and spawned.attempt == 1
 
 
 def test_fields_that_a_newer_writer_added_are_ignored() -> None:
-    assert decode_data("run", {"status": "done", "reason": "", "colour": "blue"}) == events.RunChanged("done")
-    assert decode_data("aurora", {"brightness": 3}) is None
+    assert events.decode_data("run", {"status": "done", "reason": "", "colour": "blue"}) == events.RunChanged("done")
+    assert events.decode_data("aurora", {"brightness": 3}) is None
 
 
 def test_a_record_without_its_fields_is_refused() -> None:
     with pytest.raises(ValueError, match="missing required field `status`"):
-        decode_data("node", {"node": "a"})
+        events.decode_data("node", {"node": "a"})

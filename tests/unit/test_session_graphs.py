@@ -144,13 +144,10 @@ def test_the_further_nodes_ask_their_adapters_and_the_loop_of_actions_is_a_cycle
     assert {"background_checks", "store_decompositions"} <= set(session.missing)
 
 
-def test_a_model_that_fails_after_a_tool_does_not_have_the_tool_called_again() -> None:
+def test_a_failing_model_has_no_tool_called_again_and_an_unknown_action_is_refused_with_its_node() -> None:
     model = Model(WANTED, RuntimeError("no model"))
     with pytest.raises(RunFailed, match="no model"):
         turn(TURN, model)
     assert model.dispatches == 1
-
-
-def test_an_action_that_no_session_has_is_refused_with_its_node() -> None:
     with pytest.raises(UsageError, match=r"node recall is type=exec with the action 'web\.fly', which no session has"):
         read_session_graph(LATER.replace("session_memory.recall", "web.fly"), "x")

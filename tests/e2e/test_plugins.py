@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import shutil
 import subprocess
 import sys
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,31 +26,16 @@ POINTS = (
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a Python with this garrison and the example, installed as a user would, from no network."""
+    """Return a Python with this garrison and the wheel of the example, as a user would install it, from no network."""
     folder = tmp_path_factory.mktemp("plugins")
     made = install_in(folder / "venv")
-    installed = next((folder / "venv/lib").glob("python*/site-packages"))
     shutil.copytree(EXAMPLE, folder / "plugin")
-    if all(map(importlib.util.find_spec, ("pip", "hatchling"))):
-        subprocess.run([sys.executable, "-m", "pip", "--python", made, "install", "--quiet", "--no-deps", "--no-index",
-                        "--no-build-isolation", "--disable-pip-version-check", folder / "plugin"], check=True)
-    else:
-        _install_by_hand(folder / "plugin", installed)
+    subprocess.run([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder], cwd=folder / "plugin",
+                   check=True, capture_output=True)
+    [wheel] = folder.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(next((folder / "venv/lib").glob("python*/site-packages")))
     return made
-
-
-def _install_by_hand(package: Path, into: Path) -> None:
-    """Do what pip would, where it or the build backend is missing."""
-    import tomllib
-
-    project = tomllib.loads((package / "pyproject.toml").read_text())["project"]
-    shutil.copytree(package / "garrison_example", into / "garrison_example")
-    info = into / "garrison_example-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n")
-    (info / "entry_points.txt").write_text("".join(
-        f"[{group}]\n" + "".join(f"{name} = {value}\n" for name, value in points.items())
-        for group, points in project["entry-points"].items()))
 
 
 @pytest.fixture

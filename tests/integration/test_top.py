@@ -180,8 +180,8 @@ def test_keys_choose_filter_show_details_and_resize(home: HomeBuilder) -> None:
     drive(home, play)
 
 
-def test_actions_run_commands_and_show_their_output(home: HomeBuilder, monkeypatch: pytest.MonkeyPatch,
-                                                                 tmp_path: Path) -> None:
+def test_actions_run_commands_and_show_their_output_and_a_failed_refresh_is_retried(
+        home: HomeBuilder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     build_busy_run(home)
     fake = tmp_path / "fake"
     fake.write_text('#!/bin/sh\nshift 3\necho "$GARRISON_HOME $*" >> "' + str(tmp_path / "said") + '"\n'
@@ -207,17 +207,7 @@ def test_actions_run_commands_and_show_their_output(home: HomeBuilder, monkeypat
         await until(pilot, lambda: "because of" in screen(app) and "\n  this" in screen(app))
         await pilot.press("escape", "l")
         assert "logs needs a terminal" in screen(app)
-
-    drive(home, play)
-    rest = "add_tests --run crew-1"
-    assert (tmp_path / "said").read_text().splitlines() == [f"{home.home} {words} {rest}" for words in (
-        "agents park", "agents unpark", "agents respawn", "why")]
-
-
-def test_a_failed_refresh_is_shown_and_retried(home: HomeBuilder, monkeypatch: pytest.MonkeyPatch) -> None:
-    build_busy_run(home)
-
-    async def play(pilot: Any, app: Top) -> None:
+        await pilot.press("escape")
         real = app.reader.read
 
         def broken() -> Frame:
@@ -232,3 +222,6 @@ def test_a_failed_refresh_is_shown_and_retried(home: HomeBuilder, monkeypatch: p
         assert "cannot read" not in screen(app)
 
     drive(home, play)
+    rest = "add_tests --run crew-1"
+    assert (tmp_path / "said").read_text().splitlines() == [f"{home.home} {words} {rest}" for words in (
+        "agents park", "agents unpark", "agents respawn", "why")]

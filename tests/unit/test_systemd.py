@@ -16,7 +16,7 @@ import click
 import pytest
 
 from garrison.cli import main
-from garrison.cli.service import cron_lines, fill_unit
+from garrison.cli.service import cron_lines, fill_unit, is_called_by_cron
 from garrison.config import Timing
 from garrison.launch import launch
 from garrison.processes.runtime import Runtime
@@ -252,3 +252,15 @@ def test_an_installed_unit_names_program_and_home_as_systemd_and_cron_read_them(
     assert cron_lines(program, home)[1] == (
         "* * * * *  GARRISON_HOME='/srv/a home' '/opt/my tools/100\\%/garrison' up >/dev/null 2>&1")
     assert cron_lines(Path("/usr/bin/garrison"), None)[0] == "@reboot    /usr/bin/garrison up >/dev/null 2>&1"
+
+
+def test_a_crontab_calls_garrison_by_a_line_that_is_no_comment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A comment in another encoding does not end `garrison schedule add`."""
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    program = tmp_path / "crontab"
+    program.write_text(f"#!/bin/sh\ncat {tmp_path}/lines\n")
+    program.chmod(0o755)
+    line = cron_lines(Path("/usr/bin/garrison"), None)[1]
+    for text, called in ((f"# \xfc\n{line}\n", True), (f" # {line}\n* * * * * /bin/up\n", False), ("", False)):
+        (tmp_path / "lines").write_bytes(text.encode("latin-1"))
+        assert is_called_by_cron() is called, text

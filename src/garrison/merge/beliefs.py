@@ -232,7 +232,7 @@ class BeliefRecord(Value):
 
 
 class TrackRecord:
-    """Model of one queue's entries; only the queue's processor lets it learn (`estimate`), others only `explain`."""
+    """Model of one queue's entries; only the queue's processor lets it `learn` and `estimate`, others only `explain`."""
 
     def __init__(self, folder: Path, touched: TouchedFiles) -> None:
         self.path, self.touched = folder / FILE, touched
@@ -242,7 +242,7 @@ class TrackRecord:
 
     def estimate(self, state: QueueState, entries: Sequence[MergeEntry], tip: str) -> Beliefs:
         """Learn what was judged meanwhile, and return what to believe of these entries."""
-        self._learn(state)
+        self.learn(state)
         touched = self.touched.of_all(entries, tip)
         bad = {entry.id: self._explain(entry, tip).probability for entry in entries}
         sharing: dict[str, list[str]] = {}
@@ -268,7 +268,8 @@ class TrackRecord:
 
     # --- learning ---------------------------------------------------------------------------------------------------
 
-    def _learn(self, state: QueueState) -> None:
+    def learn(self, state: QueueState) -> None:
+        """Learn what was judged since it learned last; costs calls of git for each entry that was."""
         self._load(state)
         if not state.outcomes or state.outcomes[-1].seq <= self._learned:
             return

@@ -90,11 +90,6 @@ REFUSAL = {"verdict": "fail", "reason": "red",
            "criteria": [{"criterion": "it is made", "met": False, "evidence": "no made.txt"}]}
 
 
-def test_a_validator_accepts(judge: Judge, stage: Stage) -> None:
-    judge.accept(stage)
-    assert _judge(judge, stage) == WorkResult("success"), "a verdict is not for the pipeline"
-
-
 def test_a_validator_refuses_with_a_reason_and_criteria(judge: Judge, stage: Stage) -> None:
     judge.refuse(stage)
     outcome = _judge(judge, stage)
@@ -120,7 +115,7 @@ def test_a_validator_that_was_killed_judges_on_in_its_session(judge: Judge, stag
     assert all(is_gone(pid) for pid in below)
     judge.accept(stage)
     again = stage.start(judge.make(stage))
-    assert stage.finish(again) == WorkResult("success")
+    assert stage.finish(again) == WorkResult("success"), "a verdict is not for the pipeline"
     assert session and again.session == session, stage.describe()
 
 
@@ -133,5 +128,3 @@ def _members(work: Work) -> list[int]:
     """Return the agent's process and all below it."""
     process = work.process()
     return [process[0], *(each.pid for each in processes.descendants(process[0], ""))]
-
-

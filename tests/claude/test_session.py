@@ -30,17 +30,28 @@ def speaker(place: Place, server: ModelServer) -> Any:
     return garrison
 
 
-def test_two_turns_of_a_session(place: Place) -> None:
+def test_two_turns_of_a_session_and_1b_its_tools_go_through_the_graph_and_its_tier(place: Place) -> None:
+    """One call of a tool: two calls of the model and one dispatch; what the tier does not allow does not exist."""
+    (place.root / "note.txt").write_text("the moon is far")
+
     def script(asked: Request) -> Any:
-        return say("I am well." if "assistant: I am well." not in asked.prompt else "As I said.")
+        if "assistant: I am well." not in asked.prompt:
+            return say("I am well.")
+        return (say("I look.", use(f"{DESK}read", path="note.txt")), say("It is far."))[min(asked.step, 1)]
 
     with ModelServer(script) as server:
         garrison = speaker(place, server)
-        garrison("start", "s1")
+        garrison("start", "s1", "--tier", "probationary")
         assert garrison("send", "s1", "How are you?") == "I am well.\n"
-        assert json.loads(garrison("send", "s1", "Really?", "--json"))["response"] == "As I said."
-        assert "user: How are you?\nassistant: I am well.\nuser: Really?" in server.messages[-1].asked.prompt
+        told = json.loads(garrison("send", "s1", "What does the note say?", "--json"))
+        assert (told["response"], told["tool_calls_made"], len(server.messages)) == ("It is far.", 1, 3)
+        assert "user: How are you?\nassistant: I am well.\nuser: What does" in server.messages[-1].asked.prompt
+        assert "the moon is far" in server.messages[-1].asked.result
+        own = {name for name in server.messages[0].asked.tools if name.startswith("mcp__")}
+        assert own == {f"{DESK}{name}" for name in ("read", "list", "search")}
         assert json.loads(garrison("show", "s1", "--json"))["turn_count"] == 2
+    events = [json.loads(line) for line in (place.home / "sessions/s1/events.jsonl").read_text().splitlines()]
+    assert [(one["tool"], one["allowed"]) for one in events if one["event"] == "tool_dispatched"] == [("read", True)]
 
 
 @pytest.mark.slow
@@ -64,25 +75,6 @@ def test_goals_and_notes_reach_the_model(place: Place) -> None:
         assert "moon: reach the moon" in prompt
         assert "- it is far away" in prompt
     assert "user: What is next?" in sent
-
-
-def test_1b_tools_of_a_claude_session_go_through_the_graph_and_its_tier(place: Place) -> None:
-    """One call of a tool: two calls of the model and one dispatch; what the tier does not allow does not exist."""
-    (place.root / "note.txt").write_text("the moon is far")
-
-    def script(asked: Request) -> Any:
-        return (say("I look.", use(f"{DESK}read", path="note.txt")), say("It is far."))[min(asked.step, 1)]
-
-    with ModelServer(script) as server:
-        garrison = speaker(place, server)
-        garrison("start", "s1", "--tier", "probationary")
-        told = json.loads(garrison("send", "s1", "What does the note say?", "--json"))
-        assert (told["response"], told["tool_calls_made"], len(server.messages)) == ("It is far.", 1, 2)
-        assert "the moon is far" in server.messages[-1].asked.result
-        own = {name for name in server.messages[0].asked.tools if name.startswith("mcp__")}
-        assert own == {f"{DESK}{name}" for name in ("read", "list", "search")}
-    events = [json.loads(line) for line in (place.home / "sessions/s1/events.jsonl").read_text().splitlines()]
-    assert [(one["tool"], one["allowed"]) for one in events if one["event"] == "tool_dispatched"] == [("read", True)]
 
 
 @pytest.mark.slow

@@ -33,18 +33,12 @@ until test -e {root}/leave; do sleep 0.05; done
 """
 
 
-@pytest.fixture
-def taking(scene):
-    """A node in mid-tool, whose CLI is the fake one, and the launcher."""
-    place = scene.place
-    fake = place.root / "cli"
-    fake.write_text(FAKE.format(real=REAL, root=place.root))
+def fake_cli(scene) -> None:
+    """Make the CLI one that notes how a person's was called, and waits."""
+    fake = scene.place.root / "cli"
+    fake.write_text(FAKE.format(real=REAL, root=scene.place.root))
     fake.chmod(0o755)
     scene.configure(f'cli = "{fake}"')
-    scene.players["a"] = again(work("a", before="sleep 987;"), after=(work("a"), report(), "Done."))
-    child = scene.launch(scene.graph(a=""))
-    wait_for("the tool runs", lambda: sleeping(place))
-    return child
 
 
 def sleeping(place) -> bool:
@@ -68,9 +62,13 @@ def stretches(place) -> list[int]:
     return [one.pid for one in place.living_processes() if "garrison.agents.claude.connection" in one.argv]
 
 
-def test_the_agent_continues_after_a_takeover(scene, taking):
+def test_the_agent_continues_after_a_takeover(scene):
     """While the person is there nothing else runs, and status says so; afterwards the agent is told."""
     place = scene.place
+    fake_cli(scene)
+    scene.players["a"] = again(work("a", before="sleep 987;"), after=(work("a"), report(), "Done."))
+    child = scene.launch(scene.graph(a=""))
+    wait_for("the tool runs", lambda: sleeping(place))
     refused = place.command("takeover", "a")
     assert refused.returncode == 1
     assert "needs a terminal" in refused.stderr
@@ -94,7 +92,7 @@ def test_the_agent_continues_after_a_takeover(scene, taking):
     place.pid("orchestrator-a", incarnation=2)
     (place.root / "leave").touch()
     assert person.wait(DEADLINE) == 0
-    assert place.finish(taking) == 0, place.logs()
+    assert place.finish(child) == 0, place.logs()
     resumed = next(one for one in scene.calls("a") if "The user has taken this session over" in one.asked.prompt)
     assert "I write a." in json.dumps(resumed.body["messages"][:-1]), "it is the same session"
     assert scene.endings("a") == ["stopped", "person", "reported"]
@@ -106,10 +104,7 @@ def test_the_agent_continues_after_a_takeover(scene, taking):
 def test_a_session_agent_resumes_after_a_takeover(scene):
     """The CLI is told the conversation; the tool under way is called again, and the model told that they were there."""
     place = scene.place
-    fake = place.root / "cli"
-    fake.write_text(FAKE.format(real=REAL, root=place.root))
-    fake.chmod(0o755)
-    scene.configure(f'cli = "{fake}"')
+    fake_cli(scene)
     desk = "mcp__desk__"
 
     def play(asked):

@@ -22,7 +22,6 @@ from agent_contract import (  # noqa: F401  # the tests of the contract
     test_a_failure_has_a_reason,
     test_a_stop_and_a_kill_leave_nothing_running_and_are_no_verdict,
     test_a_timeout_ends_it,
-    test_a_validator_accepts,
     test_a_validator_refuses_with_a_reason_and_criteria,
     test_a_validator_that_was_killed_judges_on_in_its_session,
     test_a_validator_without_a_verdict_is_asked_once_and_then_has_refused,

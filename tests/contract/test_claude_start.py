@@ -67,7 +67,7 @@ def test_a_start_that_works_or_waits_for_others_is_no_hang(program: str) -> None
         child = subprocess.Popen([sys.executable, "-c", program.format(port=server.getsockname()[1])])
         try:
             watch = StartWatch(hung=1.0)
-            for _ in range(12):
+            for _ in range(6):
                 time.sleep(0.3)
                 assert not watch.look()
         finally:

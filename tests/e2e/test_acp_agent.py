@@ -21,6 +21,7 @@ pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
 
 @pytest.mark.traced
 def test_a_confined_agent_asks_dies_is_resumed_in_its_session_and_reports(place: Place) -> None:
+    """Another one makes no report: it is judged by its work, and `status` says so."""
     script = place.root / "script.json"
     commit = "cat /proc/self/status | grep -c NSpid; echo one > one.txt; git add one.txt; git commit -qm one"
     script.write_text(json.dumps({"turns": [
@@ -29,9 +30,13 @@ def test_a_confined_agent_asks_dies_is_resumed_in_its_session_and_reports(place:
         [{"run": f"cat one.txt two.txt; test -e {place.home}/config.toml || echo confined"},
          {"tool": "report_result", "with": {"status": "success", "summary": "both are there",
                                             "context_updates": {"colour": "blue"}}}]]}))
-    argv = json.dumps([PYTHON, "-P", "-m", "garrison.testing.acp_agent", str(script)])
-    place.configure(f'[agents.double]\nkind = "acp"\nargv = {argv}\nread = ["{script}"]\n')
-    child = place.launch(place.graph(Node("a", command="", attributes='agent=double, prompt="Make both."')),
+    silent = place.root / "silent.json"
+    silent.write_text(json.dumps({"turns": [[{"write": {"made.txt": "made"}}, {"say": "Done."}], [{"say": "Yes."}]]}))
+    argv = [PYTHON, "-P", "-m", "garrison.testing.acp_agent"]
+    place.configure(f'[agents.double]\nkind = "acp"\nargv = {json.dumps([*argv, str(script)])}\nread = ["{script}"]\n'
+                    f'[agents.silent]\nkind = "acp"\nargv = {json.dumps([*argv, str(silent)])}\nmcp = false\n')
+    child = place.launch(place.graph(Node("a", command="", attributes='agent=double, prompt="Make both."'),
+                                     Node("b", command="", attributes='agent=silent, prompt="Make it."')),
                          gate="test -f calc.py")
     wait_for("it asks", lambda: "Which colour?" in place.command("status", "r1").stdout)
     first = place.hook("orchestrator-a")["claude_session_id"]
@@ -45,18 +50,8 @@ def test_a_confined_agent_asks_dies_is_resumed_in_its_session_and_reports(place:
     shown = (place.home / "runs/r1/nodes/a/1/output.log").read_text()
     assert shown.count("begun,") == 1 and shown.count("resumed,") == 2, shown
     assert "← one two confined" in shown
-
-
-def test_an_acp_agent_that_makes_no_report_is_judged_by_its_work_and_status_says_so(place: Place) -> None:
-    script = place.root / "script.json"
-    script.write_text(json.dumps({"turns": [[{"write": {"made.txt": "made"}}, {"say": "Done."}], [{"say": "Yes."}]]}))
-    argv = json.dumps([PYTHON, "-P", "-m", "garrison.testing.acp_agent", str(script)])
-    place.configure(f'[agents.double]\nkind = "acp"\nargv = {argv}\nmcp = false\n')
-    child = place.launch(place.graph(Node("a", command="", attributes='agent=double, prompt="Make it."')),
-                         gate="test -f calc.py")
-    assert place.finish(child) == 0, place.logs()
     told = place.command("status", "r1").stdout
-    assert "a: its agent made no report: judged by its commits and acceptance alone" in told, told
+    assert "b: its agent made no report: judged by its commits and acceptance alone" in told, told
 
 
 @pytest.mark.slow

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import shlex
 
-import pytest
-
 from support import PROGRAM, Node, wait_for
 
 GARRISON = shlex.join(PROGRAM)
@@ -14,7 +12,8 @@ GARRISON = shlex.join(PROGRAM)
 
 def test_an_agent_asks_and_reports_and_its_sibling_cannot_report_for_it(place):
     """Node a asks a person; b, of the same user, says that a has failed; a reports what the person answered. Its
-    acceptance fails: the next attempt knows the answer, and asks nobody."""
+    acceptance fails: the next attempt knows the answer, and asks nobody. a's orchestrator dies while its agent waits:
+    the next agent asks again, and is answered."""
     graph = place.graph(
         Node("a", attributes='acceptance="test -e again.txt"',
              before=f"{GARRISON} phase executing; {GARRISON} note 'half of it is done'; if [ $GARRISON_ATTEMPT = 1 ]; "
@@ -32,6 +31,8 @@ def test_an_agent_asks_and_reports_and_its_sibling_cannot_report_for_it(place):
     wait_for("a asks", lambda: "Which colour?" in place.command("status", "r1").stdout)
     place.release("b")
     wait_for("b is over", lambda: place.nodes()["b"]["status"] == "validated")
+    place.kill("orchestrator-a")
+    wait_for("a successor", lambda: place.identity("orchestrator-a")["incarnation"] == 2)
     answered = place.command("answer", "a", "blue")
     assert answered.returncode == 0 and "answer recorded to “Which colour?”" in answered.stderr, answered.stderr
     assert place.finish(child) == 0, place.logs()
@@ -44,17 +45,3 @@ def test_an_agent_asks_and_reports_and_its_sibling_cannot_report_for_it(place):
     refused = (place.home / "runs/r1/nodes/b/1/output.log").read_text()
     assert "GARRISON_AGENT_SOCKET names no socket" in refused, "there is none but its own in its sandbox"
     assert not (place.home / "runs/r1/nodes/a/1/agent.sock").exists()
-
-
-@pytest.mark.slow
-def test_a_successor_gets_the_answer(place):
-    """The orchestrator dies while its agent waits for a person: the next agent asks again, and is answered."""
-    graph = place.graph(Node("a", before=f"{GARRISON} ask-person 'Which colour?' > colour.txt"))
-    child = place.launch(graph)
-    wait_for("a asks", lambda: "Which colour?" in place.command("status", "r1").stdout)
-    place.kill("orchestrator-a")
-    wait_for("a successor", lambda: place.identity("orchestrator-a")["incarnation"] == 2)
-    answered = place.command("answer", "a", "blue")
-    assert answered.returncode == 0, answered.stderr
-    assert place.finish(child) == 0, place.logs()
-    assert (place.repo / "colour.txt").read_text() == "blue\n"

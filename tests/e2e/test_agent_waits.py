@@ -19,16 +19,33 @@ def _once(words: str) -> str:
 
 
 def test_a_program_waits_for_what_passes_and_nothing_is_spent(place: Place) -> None:
+    """For its API, for its limit's end, and for itself, if an update has taken it away."""
     over = _once("echo 'API Error: 529 overloaded_error' >&2; exit 1").replace("$NAME", "over")
     soon = _once("echo 'Rate limit reached. Please try again in 3s.'; exit 1").replace("$NAME", "soon")
     late = "echo 'Claude usage limit reached. Your limit will reset in 2 hours.'; exit 1"
     own = "echo 'the API answered 429 too many requests, so I fixed that'; echo 'error: no such file'; exit 1"
+    tool = place.root / "bin" / "agent-tool"
+    away = tool.with_name("away")
+    tool.parent.mkdir()
+    tool.write_text(f"#!/bin/sh\n. {place.root}/lib.sh\necho by the tool > made.txt\n")
+    (place.root / "lib.sh").write_text("true\n")
+    tool.chmod(0o755)
+    place.configure(f'[agents.tool]\nargv = ["agent-tool"]\nread = ["{place.root}"]\n')
+    first = Node("first", command=f"until [ ! -e {tool} ]; do sleep 0.05; done; echo 1 > first.txt")
     graph = place.graph(Node("over", command=over), Node("soon", command=soon), Node("late", command=late),
-                        Node("own", command=own))
-    child = place.launch(graph, "r1", "--max-rework", "0", gate="test -f calc.py")
-    waits = "its session is waiting until "
-    wait_for("it waits", lambda: f"{waits}" in place.command("why", "late", "--run", "r1").stdout)
-    wait_for("the others have ended", lambda: "2 landed, 1 working, 1 failed" in place.command("status", "r1").stdout)
+                        Node("own", command=own), first,
+                        Node("second", command="", after=("first",), attributes='agent=tool, prompt="Make it."'),
+                        Node("shell", command="agent-tool", after=("first",)))
+    child = place.launch(graph, "r1", "--max-rework", "0", "--max-agents", "7", gate="test -f calc.py",
+                         PATH=f"{tool.parent}:{place.env['PATH']}")
+    place.pid("orchestrator-first")
+    tool.rename(away)
+    gone = "agent-tool is not on the PATH any more; waiting until it is back"
+    for name, waits in (("second", gone), ("shell", gone), ("late", "its session is waiting until ")):
+        wait_for(f"{name} waits", lambda name=name, waits=waits: waits in place.command(
+            "why", name, "--run", "r1").stdout)
+    away.rename(tool)
+    wait_for("the others have ended", lambda: "5 landed, 1 working, 1 failed" in place.command("status", "r1").stdout)
     assert [each["kind"] for name in ("over", "soon") for each in _endings(place, name)] == ["overloaded", "rate_limit"]
     assert not _endings(place, "own")  # its own words are about a limit, and its last ones are not
     place.kill("orchestrator-late")
@@ -43,29 +60,5 @@ def test_a_program_waits_for_what_passes_and_nothing_is_spent(place: Place) -> N
     place.command("stop", "r1")
     assert place.finish(child) != 0
     assert place.status() == "stopped", place.logs()
-    assert git(place.repo, "show", "main:made-over.txt") == git(place.repo, "show", "main:made-soon.txt") == "made"
-
-
-def test_a_program_that_an_update_has_taken_away_is_waited_for(place: Place) -> None:
-    tool = place.root / "bin" / "agent-tool"
-    tool.parent.mkdir()
-    tool.write_text(f"#!/bin/sh\n. {place.root}/lib.sh\necho by the tool > made.txt\n")
-    (place.root / "lib.sh").write_text("true\n")
-    tool.chmod(0o755)
-    place.home.mkdir(exist_ok=True, mode=0o700)
-    with (place.home / "config.toml").open("a") as file:
-        file.write(f'[agents.tool]\nargv = ["agent-tool"]\nread = ["{place.root}"]\n')
-    first = Node("first", command=f"until [ ! -e {tool} ]; do sleep 0.05; done; echo 1 > first.txt")
-    second = Node("second", command="", after=("first",), attributes='agent=tool, prompt="Make it."')
-    shell = Node("shell", command="agent-tool", after=("first",))
-    child = place.launch(place.graph(first, second, shell), "r1", "--max-rework", "0", gate="test -f calc.py",
-                         PATH=f"{tool.parent}:{place.env['PATH']}")
-    place.pid("orchestrator-first")
-    away = tool.with_name("away")
-    tool.rename(away)
-    told = "agent-tool is not on the PATH any more; waiting until it is back"
-    for name in ("second", "shell"):
-        wait_for(f"{name} waits", lambda name=name: told in place.command("why", name, "--run", "r1").stdout)
-    away.rename(tool)
-    assert place.finish(child) == 0, place.logs()
-    assert git(place.repo, "show", "main:made.txt") == "by the tool"
+    for name, text in (("made-over", "made"), ("made-soon", "made"), ("made", "by the tool")):
+        assert git(place.repo, "show", f"main:{name}.txt") == text

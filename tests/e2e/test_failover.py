@@ -87,76 +87,65 @@ def test_when_all_are_exhausted_a_person_is_asked_and_told_which_were_tried(plac
     place.finish(child)
 
 
-@pytest.mark.parametrize("point", ["runner:failed_over", pytest.param("", marks=pytest.mark.slow)])
-def test_a_validator_hands_over_like_a_worker(place: Place, point: str) -> None:
-    """The first one's key is refused, a command cannot judge, the next one does not start: the last one judges."""
+@pytest.mark.parametrize(("point", "answer"), [
+    ("runner:failed_over", "land"), pytest.param("", "other", marks=pytest.mark.slow)])
+def test_validators_hand_over_or_give_no_verdict_and_a_stronger_agent_goes_on(
+        place: Place, point: str, answer: str) -> None:
+    """Three nodes. `over`: its validator's key is refused, a command cannot judge, the next one does not start, and the
+    last one judges. `undecided`: its validator's model has a typo; it judges once more in a fresh session, then the
+    finished branch is held and a person asked; the work is not done again, and its agent told nothing. `hard`: its
+    attempt is refused, so the stronger agent, and no other before that, is told the refusal, on the refused work."""
     verdict = {"verdict": "pass", "reason": "fine",
                "criteria": [{"criterion": "it is there", "met": True, "evidence": "made.txt"}]}
     first = _double(place, "one", [{"error": [-32603, "status 401: unauthorized"]}])
     last = _double(place, "three", [{"tool": "report_verdict", "with": verdict}])
-    _configure(place, first={"kind": "acp", "argv": first}, other={"argv": ["true"]},
+    typo = _double(place, "typo", [{"error": [-32603, "API Error: 404 model: claude-opuss"]}])
+    note = 'echo "$0 $GARRISON_ATTEMPT" >> "$LEDGER"'
+    _configure(place, first={"kind": "acp", "argv": first}, program={"argv": ["true"]},
                second={"kind": "acp", "argv": ["/bin/sh", "-c", "echo no such thing >&2; exit 127"]},
-               third={"kind": "acp", "argv": last})
+               third={"kind": "acp", "argv": last}, judge={"kind": "acp", "argv": typo},
+               other={"kind": "acp", "argv": last},
+               weak={"argv": ["/bin/sh", "-c", f"{note}; echo weak > weak.txt", "weak"]},
+               strong={"argv": ["/bin/sh", "-c", f'{note}; cp "$GARRISON_PROMPT_FILE" why.txt; >strong.txt', "strong"]})
     folder = place.root / "points"
     folder.mkdir()
     env = {"GARRISON_FAILPOINT": point, "GARRISON_FAILPOINT_DIR": str(folder), "GARRISON_FAILPOINT_TIMES": "1"}
-    node = Node("a", command="echo made > made.txt", attributes="validator=first")
-    child = place.launch(place.graph(node, attributes='failover="other, second, third"'), gate="test -f calc.py",
-                         **env if point else {})
+    work = f"echo $GARRISON_ATTEMPT >> {place.root}/attempts; echo judged > judged.txt"
+    graph = place.graph(
+        Node("over", command="echo made > made.txt", attributes="validator=first"),
+        Node("undecided", command=work, attributes="validator=judge, failover=none"),
+        Node("hard", command="",
+             attributes='agent=weak, prompt="Do it.", acceptance="test -f strong.txt", failover=none'),
+        attributes='failover="program, second, third"; escalate="strong"')
+    child = place.launch(graph, "r1", "--max-agents", 3, gate="test -f calc.py", **env if point else {})
+    wait_for("it asks", lambda: "could not judge the finished branch" in place.command("status", "r1").stdout)
+    status = place.command("status", "r1").stdout
+    assert "claude-opuss" in status and "(2 sessions); answer `again`, `land`" in status, status
+    assert place.command("answer", "undecided", "perhaps").returncode == 0  # asked again
+    wait_for("it asks again", lambda: "undecided-2-1" in (place.home / "runs/r1/journal.jsonl").read_text())
+    assert place.command("answer", "undecided", answer).returncode == 0
     assert place.finish(child) == 0, place.logs()
-    assert git(place.repo, "show", "main:made.txt") == "made"
-    validation = place.home / "runs/r1/nodes/a/1/validator"
+    said = place.logs()
+    for name in ("made", "judged", "weak"):
+        assert git(place.repo, "show", f"main:{name}.txt") == name
+    assert (place.root / "attempts").read_text() == "1\n"
+    assert (answer == "land") == ("lands without a verdict, as the user decided" in said)
+    validation = place.home / "runs/r1/nodes/over/1/validator"
     made = [json.loads(line) for line in (validation / "failover.jsonl").read_text().splitlines()]
     assert [(each["from"], each["to"], each["kind"]) for each in made] == [
         ("first", "second", "authentication"), ("second", "third", "invalid")], made
     assert load(validation / "claude/report.json")["summary"] == "fine"
     assert (validation / "earlier/1/claude/endings.jsonl").exists()
     told = "the validator first cannot continue (authentication: status 401: unauthorized); second takes over"
-    assert told in place.logs() or point
-    place.check_nothing_left()
-
-
-@pytest.mark.parametrize("answer", ["land", pytest.param("other", marks=pytest.mark.slow)])
-def test_a_validator_that_cannot_judge_is_no_verdict(place: Place, answer: str) -> None:
-    """Its model has a typo: it judges once more in a fresh session, then the finished branch is held, a person asked.
-    The work is not done again, and its agent told nothing."""
-    verdict = {"verdict": "pass", "reason": "fine",
-               "criteria": [{"criterion": "it is there", "met": True, "evidence": "made.txt"}]}
-    typo = _double(place, "one", [{"error": [-32603, "API Error: 404 model: claude-opuss"]}])
-    other = _double(place, "two", [{"tool": "report_verdict", "with": verdict}])
-    _configure(place, judge={"kind": "acp", "argv": typo}, other={"kind": "acp", "argv": other})
-    work = f"echo $GARRISON_ATTEMPT >> {place.root}/attempts; echo made > made.txt"
-    child = place.launch(place.graph(Node("a", command=work, attributes="validator=judge")), gate="test -f calc.py")
-    wait_for("it asks", lambda: "could not judge the finished branch" in place.command("status", "r1").stdout)
-    status = place.command("status", "r1").stdout
-    assert "claude-opuss" in status and "(2 sessions); answer `again`, `land`" in status, status
-    assert place.command("answer", "a", "perhaps").returncode == 0  # asked again
-    wait_for("it asks again", lambda: "undecided-2-1" in (place.home / "runs/r1/journal.jsonl").read_text())
-    assert place.command("answer", "a", answer).returncode == 0
-    assert place.finish(child) == 0, place.logs()
-    assert git(place.repo, "show", "main:made.txt") == "made"
-    assert (place.root / "attempts").read_text() == "1\n"
-    assert (answer == "land") == ("lands without a verdict, as the user decided" in place.logs())
-
-
-def test_a_stronger_agent_goes_on_once_an_attempt_was_refused(place: Place) -> None:
-    """Told the refusal, on the refused work; and no other before that."""
-    note = 'echo "$0 $GARRISON_ATTEMPT" >> "$LEDGER"'
-    _configure(place, weak={"argv": ["/bin/sh", "-c", f"{note}; echo weak > weak.txt", "weak"]},
-               strong={"argv": ["/bin/sh", "-c", f'{note}; cp "$GARRISON_PROMPT_FILE" why.txt; >strong.txt', "strong"]})
-    graph = place.graph(
-        Node("a", command="", attributes='agent=weak, prompt="Do a.", acceptance="test -f strong.txt"'),
-        attributes='escalate="strong"')
-    assert place.finish(place.launch(graph, "r1", gate="test -f calc.py")) == 0, place.logs()
+    assert told in said or point
     assert [line for line in place.ledger.read_text().splitlines() if line.endswith((" 1", " 2"))] == [
         "weak 1", "strong 2"]
-    why = git(place.repo, "show", "main:why.txt")
-    assert "its acceptance command failed" in why and git(place.repo, "show", "main:weak.txt") == "weak"
-    said = place.logs()
-    assert "limits of a: no budget (set budget), 300 responses an attempt" in said
-    assert "a: attempt 2 by strong: " in said
-    for command in (("status", "r1"), ("why", "a")):
-        assert "a: given to strong, since the work before was refused (escalate)" in place.command(*command).stdout
+    assert "its acceptance command failed" in git(place.repo, "show", "main:why.txt")
+    assert "limits of hard: no budget (set budget), 300 responses an attempt" in said
+    assert "hard: attempt 2 by strong: " in said
+    for command in (("status", "r1"), ("why", "hard")):
+        assert "hard: given to strong, since the work before was refused (escalate)" in place.command(*command).stdout
+    place.check_nothing_left()
 
 
 @pytest.mark.parametrize(("attributes", "options", "reason"), [
@@ -188,5 +177,3 @@ def test_pre_flight_checks_every_agent_of_a_failover(
         code = main(["pipeline", "validate", str(graph)])
         told = "".join(capsys.readouterr())
         assert code != 0 and reason in told, told
-
-

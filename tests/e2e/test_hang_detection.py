@@ -71,10 +71,14 @@ def is_stopped(agent: list[Process]) -> bool:
     return len(states) > 1 and set(states) == {"T"}
 
 
-def test_a_stopped_guardian_and_a_stopped_agent_are_replaced_and_the_run_lands_everything(quick: Place) -> None:
+def test_a_stopped_guardian_agent_and_job_are_replaced_and_the_run_lands_everything(quick: Place) -> None:
+    def once(job: str) -> str:
+        return f'{job}="test -e {quick.root}/{job} || {{ touch {quick.root}/{job}; kill -STOP $$; }}"'
+
     manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
     manager.bind(str(quick.root / "manager"))
-    child = quick.launch(quick.graph(Node("a", before=quick.hold("a")), Node("b", after=("a",))),
+    child = quick.launch(quick.graph(Node("a", before=quick.hold("a")), Node(
+        "b", after=("a",), attributes=f"{once('setup')}, {once('acceptance')}")),
                          NOTIFY_SOCKET=str(quick.root / "manager"), WATCHDOG_USEC="300000000")
     quick.wait_until_held("a")
     with manager:
@@ -93,18 +97,7 @@ def test_a_stopped_guardian_and_a_stopped_agent_are_replaced_and_the_run_lands_e
     stuck = [record["data"] for record in quick.journal() if record["data"].get("type") == "ORCHESTRATOR_STUCK"]
     assert len(stuck) == 1
     assert stuck[0]["why"] == why(quick, "orchestrator-a")[0]
-
-
-def test_stopped_jobs_of_a_runner_are_ended_and_repeated(quick: Place) -> None:
-    def once(name: str) -> str:
-        flag = f"{quick.root}/{name}-${{PWD##*/}}"
-        return f"test -e {flag} || {{ touch {flag}; kill -STOP $$; }}"
-
-    graph = quick.graph(Node("a", attributes=f'setup="{once("setup")}", acceptance="{once("acceptance")}"'))
-    child = quick.launch(graph, "r1")
-    assert quick.finish(child) == 0, quick.logs()
-    quick.check("a")
-    log = (quick.home / "runs/r1/layers/runner-a.log").read_text()
+    log = (quick.home / "runs/r1/layers/runner-b.log").read_text()
     for job in ("setup", "acceptance"):
         assert re.search(rf"{job} hung: 1 of its \d processes are stopped \(SIGSTOP\)", log), log  # bubblewrap's, too
 

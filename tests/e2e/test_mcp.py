@@ -145,11 +145,24 @@ def test_a_run_from_its_start_to_landed(place: Place, era: str) -> None:
     asyncio.run(play())
 
 
+async def begin_without_forms(place: Place) -> str:
+    async with client(place, ERAS[0]) as found:
+        run = (await said(found, "run", request_id="q", graph=GRAPH, gate="true")).split()[1]
+        while "waits for somebody" not in (told := await said(found, "wait", run=run)):
+            pass
+        assert "garrison answer ask" in told and run in told
+        known = (await found.call_tool("status", {"run": run})).structured_content["since"]
+        with pytest.raises(TimeoutError):  # what it has been told before is no news
+            await asyncio.wait_for(found.call_tool("wait", {"run": run, "since": known}), 1)
+        return run
+
+
 @pytest.mark.parametrize("era", ERAS)
 def test_a_question_is_a_form_and_its_answer_names_the_client(place: Place, era: str) -> None:
-    async def play() -> str:
+    """In the older era another client begins, which shows no forms: it is told the command, and so is `wait`."""
+    async def play(run: str) -> str:
         async with client(place, era, answer="Blue") as found:
-            run = (await said(found, "run", request_id="q", graph=GRAPH, gate="true")).split()[1]
+            run = run or (await said(found, "run", request_id="q", graph=GRAPH, gate="true")).split()[1]
             assert await until_over(found, run) == "done", await said(found, "status", run=run)
             late = await found.call_tool("answer", {"run": run, "node": "ask", "text": "Red"})
             assert late.is_error, "the question is closed"
@@ -158,39 +171,30 @@ def test_a_question_is_a_form_and_its_answer_names_the_client(place: Place, era:
             assert "from inside another one" in await said(found, "run", request_id="i", graph=GRAPH, gate="true")
         return run
 
-    run = asyncio.run(play())
+    begun = ""
+    if era == ERAS[0]:
+        begun = asyncio.run(begin_without_forms(place))  # the server is gone, the run is not
+        done = place.command("wait", begun)
+        assert done.returncode == 3 and "Which colour?" in done.stderr
+        assert place.command("wait", begun, "--over", "--timeout", "0.5").returncode == 124
+    run = asyncio.run(play(begun))
     assert (place.command("wait", run).returncode, place.status(run)) == (0, "done")
     assert "a test 1" in json.dumps(place.journal(run))
 
 
-def test_who_shows_no_forms_is_told_the_command_and_wait_says_so_by_its_exit_code(place: Place) -> None:
-    async def play() -> str:
-        async with client(place, "legacy") as found:
-            run = (await said(found, "run", request_id="q", graph=GRAPH, gate="true")).split()[1]
-            while "waits for somebody" not in (told := await said(found, "wait", run=run)):
-                pass
-            assert "garrison answer ask" in told and run in told
-            known = (await found.call_tool("status", {"run": run})).structured_content["since"]
-            with pytest.raises(TimeoutError):  # what it has been told before is no news
-                await asyncio.wait_for(found.call_tool("wait", {"run": run, "since": known}), 3)
-            return run
-
-    run = asyncio.run(play())  # the server is gone, the run is not
-    done = place.command("wait", run)
-    assert done.returncode == 3 and "Which colour?" in done.stderr
-    assert place.command("wait", run, "--over", "--timeout", "0.5").returncode == 124
-    assert place.command("answer", "ask", "Red", "--run", run).returncode == 0
-    assert place.command("wait", run).returncode == 0
-
-
 @pytest.mark.traced
 def test_a_run_is_a_task_for_a_client_that_knows_tasks_also_over_a_restart(place: Place) -> None:
-    """A question is answered by `tasks/update`, `tasks/cancel` stops, and a run that is resumed is another task."""
+    """A question is answered by `tasks/update`, `tasks/cancel` stops, and a run that is resumed is another task. One
+    that fails or begins nothing is completed, with an error."""
+    failing = place.graph(Node("broken", command="exit 3")).read_text()
+
     async def play() -> None:
         async with client(place, ERAS[1], answer="never asked", extensions=(KnowsTasks(),)) as found:
             task = await said(found, "run", request_id="t", graph=GRAPH, gate="true")
             assert await said(found, "run", request_id="t", graph=GRAPH, gate="true") == task, "one task"
             assert task.endswith(".1")
+            in_vain = [await said(found, "run", request_id=name, graph=graph, gate="true")
+                       for name, graph in (("f", failing), ("g", "digraph nothing {"))]
             await ask(found, "tasks/update", task, input_responses={"ask/0/ask#1": accept("Blue")})  # not asked yet
             asked = await until_status(found, task, "input_required")
             [(key, request)] = asked.input_requests.items()
@@ -215,32 +219,22 @@ def test_a_run_is_a_task_for_a_client_that_knows_tasks_also_over_a_restart(place
             assert not done.result["isError"], done
             assert f"run {run}: done" in done.result["content"][0]["text"]
             assert (await ask(found, "tasks/get", task, Detailed)).status == "cancelled", "an end stays"
+            for each in in_vain:
+                ended = await until_status(found, each, "completed", "failed", "cancelled")
+                assert (ended.status, ended.result["isError"]) == ("completed", True)
             for wrong in ("no-such.1", "../../x", f"{run}.9"):
                 with pytest.raises(MCPError, match="there is no task"):
                     await ask(found, "tasks/get", wrong, Detailed)
         async with client(place, ERAS[1]) as found:
             with pytest.raises(MCPError, match="extension"):
                 await ask(found, "tasks/get", task, Detailed)
-
-    asyncio.run(play())
-    assert place.command("status", "--json").returncode == 0
-
-
-def test_a_failed_run_is_a_completed_task_with_an_error_and_one_that_begins_nothing_as_well(place: Place) -> None:
-    async def play() -> None:
-        async with client(place, ERAS[1], extensions=(KnowsTasks(),)) as found:
-            failing = place.graph(Node("broken", command="exit 3")).read_text()
-            tasks = [await said(found, "run", request_id=name, graph=graph, gate="true")
-                     for name, graph in (("f", failing), ("g", "digraph nothing {"))]
-            for task in tasks:
-                ended = await until_status(found, task, "completed", "failed", "cancelled")
-                assert (ended.status, ended.result["isError"]) == ("completed", True)
         async with client(place, ERAS[0], extensions=(KnowsTasks(),)) as found:  # the extension is not of this era
             assert "begins; wait tells" in await said(found, "run", request_id="f", graph=failing, gate="true")
             with pytest.raises(MCPError):
-                await ask(found, "tasks/get", tasks[0], Detailed)
+                await ask(found, "tasks/get", in_vain[0], Detailed)
 
     asyncio.run(play())
+    assert place.command("status", "--json").returncode == 0
 
 
 def accept(answer: str) -> dict[str, object]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -142,8 +143,6 @@ def test_the_users_edits_stay_and_block_only_what_touches_them(place):
 
 def blocked_paths(place: Place) -> list[str]:
     """The files that keep an entry from landing, as the queue's command tells them."""
-    import json
-
     listed = place.command("merge-queue", "list", "--repo-root", place.repo, "--json")
     entries = json.loads(listed.stdout)["entries"]
     return [path for entry in entries if entry["status"] == "landing_blocked" for path in entry["files"]]

@@ -21,7 +21,7 @@ from garrison.agents.success_rule import SuccessRule
 from garrison.errors import GarrisonError, Refused
 from garrison.records.run import Task
 from garrison.values import replace
-from support import DEADLINE, processes, wait_for
+from support import DEADLINE, git, processes, wait_for
 
 
 @pytest.fixture
@@ -63,9 +63,12 @@ def test_a_nodes_command_runs_in_its_tree_with_its_environment_and_nothing_else(
         "GARRISON_CONTEXT_FILE"}
 
 
-def test_a_node_without_a_command_is_refused(assignment: Assignment) -> None:
+def test_a_missing_command_or_program_is_reported_in_one_line(assignment: Assignment) -> None:
     with pytest.raises(Refused, match="node a has no command="):
         CommandAgent().start(assignment, 0.0)
+    with pytest.raises(GarrisonError, match=r"cannot start no-such-program in .*: No such file or directory") as caught:
+        CommandAgent(CommandProfile("p", ("no-such-program", "{node}"))).start(assignment, 0.0)
+    assert "\n" not in str(caught.value)
 
 
 def test_a_profile_passes_its_arguments_unchanged(assignment: Assignment) -> None:
@@ -83,16 +86,12 @@ def test_a_failure_shows_its_last_lines(assignment: Assignment) -> None:
     assert run(None, with_command(assignment, "no-such-program-anywhere")).exit_code == 127
 
 
-def test_a_missing_program_is_reported_in_one_line(assignment: Assignment) -> None:
-    with pytest.raises(GarrisonError, match=r"cannot start no-such-program in .*: No such file or directory") as caught:
-        CommandAgent(CommandProfile("p", ("no-such-program", "{node}"))).start(assignment, 0.0)
-    assert "\n" not in str(caught.value)
-
-
-def test_a_timeout_ends_the_program_and_what_it_started(assignment: Assignment) -> None:
-    command = "sleep 600 & echo $! > below; sleep 600"
-    outcome = run(None, with_command(assignment, command, 0.5))
-    assert outcome.status == "fail" and "` timed out after " in outcome.reason
+@pytest.mark.parametrize(("timeout", "ends", "reason"), [
+    (0.5, "sleep 600", "` timed out after "), (None, "exit 0", "")])
+def test_its_end_or_a_timeout_ends_what_it_started(assignment: Assignment, timeout: float | None, ends: str,
+                                                   reason: str) -> None:
+    outcome = run(None, with_command(assignment, f"sleep 600 & echo $! > below; {ends}", timeout))
+    assert outcome.status == ("fail" if timeout else "success") and reason in outcome.reason
     assert not runs(int((assignment.worktree / "below").read_text()))
 
 
@@ -101,11 +100,6 @@ def runs(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except FileNotFoundError:
         return False
-
-
-def test_it_has_not_ended_while_something_of_it_runs(assignment: Assignment) -> None:
-    assert run(None, with_command(assignment, "sleep 600 & echo $! > below; exit 0")) == WorkResult("success", "", 0)
-    assert not runs(int((assignment.worktree / "below").read_text()))
 
 
 def test_stop_ends_it(assignment: Assignment) -> None:
@@ -144,19 +138,14 @@ def scripted(assignment: Assignment, script: str, life: int = 1, **environment: 
     return outcome, assignment.output.read_text()
 
 
-def log(assignment: Assignment) -> str:
-    done = subprocess.run(["git", "-C", assignment.worktree, "log", "--format=%s|%an"], check=True, capture_output=True,
-                          text=True)
-    return done.stdout
-
-
 def test_a_script_works_commits_and_reports_no_failure(assignment: Assignment) -> None:
     script = ("- edit: {path: x.txt, text: 'for {node}'}\n- commit: Add x for {node}\n- commit: nothing\n"
               "- notes: half\n- run: echo hi > y\n")
     outcome, said = scripted(assignment, script)
     assert outcome == WorkResult("success", "", 0) and "scripted agent (not a real one) for a, incarnation 1" in said
     assert (assignment.worktree / "x.txt").read_text() == "for a" and (assignment.worktree / "y").exists()
-    assert log(assignment) == "Add x for a|scripted\n"
+    assert git(assignment.worktree, "log", "--format=%s|%an") == "Add x for a|scripted"
+    assert agent("scripted", assignment.folder).name == "scripted" and SCRIPTED.argv[0] == sys.executable
     assert assignment.notes.read_text() == "half"
 
 
@@ -166,11 +155,6 @@ def test_a_script_may_fail_or_crash_in_one_incarnation_only(assignment: Assignme
     assert scripted(assignment, script, 2)[0].exit_code == 4
     outcome, said = scripted(assignment, script, 3)
     assert outcome.status == "success" and said.endswith("third\n")
-
-
-def test_the_registrys_scripted_agent_is_the_program(assignment: Assignment) -> None:
-    assert agent("scripted", assignment.folder).name == "scripted"
-    assert SCRIPTED.argv[0] == sys.executable
 
 
 def next_incarnation(assignment: Assignment) -> Assignment:

@@ -73,6 +73,10 @@ def test_next_message_and_result() -> None:
     assert next_message(1, None, "do it") == prompts.report_request()
     assert next_message(2, None, "do it") is None
     assert next_message(1, report, "do it") is None
+    assert next_message(0, None, "do it", "Be quick.") == "do it\n\nBe quick."
+    for turns in range(1, 4):  # a person gets a turn for what they tell it
+        assert (next_message(turns, None, "do it", "Be quick.") or "").startswith("Be quick.")
+    assert next_message(1, {"status": "success"}, "do it", "Be quick.") is None
     assert result_of(None)["status"] == "fail"
     assert result_of(report) == {"status": "fail", "failure_reason": "no"}
     assert result_of({"status": "success", "summary": "yes"}) == {"status": "success", "notes": "yes"}

@@ -23,7 +23,7 @@ from garrison.agents.session_agent import SessionAttempt, read_graph
 from garrison.agents.session_options import ORDER
 from garrison.agents.trouble import WHAT_TO_DO, TroubleKind
 from garrison.errors import UsageError
-from garrison.node.session_attempt import SessionProgram, next_message
+from garrison.node.session_attempt import SessionProgram
 from garrison.records import costs
 from garrison.records.api_answers import NETWORK, record_failure
 from garrison.records.budget import FILE, SESSION_LOCK
@@ -58,14 +58,6 @@ class Programs:
 
 
 DONE = WorkResult("success")
-
-
-def test_a_person_gets_a_turn_for_what_they_tell_a_session() -> None:
-    assert [next_message(turns, None, "Do it.") for turns in range(3)] == ["Do it.", prompts.report_request(), None]
-    assert next_message(0, None, "Do it.", "Be quick.") == "Do it.\n\nBe quick."
-    for turns in range(1, 4):
-        assert (next_message(turns, None, "Do it.", "Be quick.") or "").startswith("Be quick.")
-    assert next_message(1, {"status": "success"}, "Do it.", "Be quick.") is None
 
 
 def test_a_question_waits_without_a_program_also_in_a_later_incarnation(tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ def test_what_agents_says_itself_holds_for_every_agent_that_states_nothing(tmp_p
         registry.limits_of("p", "n", {"budget": "none"}, tmp_path))
     ] == [(1.0, 40), (1.0, 7), (2.0, 40), (3.0, None), (None, 40)]
     assert registry.find_profile("a", tmp_path).settings.stale == 5.0
-    assert [registry.silence_of(name, tmp_path) for name in ("p", "a", "command")] == [90.0, None, None]
+    assert [registry.find_profile(name, tmp_path).silence for name in ("p", "a", "command")] == [90.0, None, None]
     (tmp_path / "config.toml").write_text("[agents]\nbudgett = 3\n")
     with pytest.raises(UsageError, match=r"config\.toml:2: \[agents\] budgett is not a setting; did you mean budget\?"):
         registry.profiles(tmp_path)

@@ -42,10 +42,10 @@ def test_the_settings_of_a_profile(tmp_path: Path) -> None:
         "codex", "prompt", ("x", "{session}"), (".x*",), {"A": "b"}, False)
     assert (found.success, found.rule) == ("exit_zero", SuccessRule((0, 2), "^E", "ok == true"))
     assert read(tmp_path, "tty = true\n").tty
-    assert registry.reporter_of("x", tmp_path) == "", "the proxy counts what it calls"
+    assert registry.model_profile("x", tmp_path).reporter == "", "the proxy counts what it calls"
     for form, agent in (("claude", "claude-cli/"), ("codex", "")):
         read(tmp_path, f'stream = "{form}"\n')
-        assert registry.reporter_of("x", tmp_path) == agent, "only one stream tells each of its calls"
+        assert registry.model_profile("x", tmp_path).reporter == agent, "only one stream tells each of its calls"
     read(tmp_path, "tty = true\n")
     assert registry.has_terminal("x", tmp_path)
 

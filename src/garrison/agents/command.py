@@ -167,7 +167,8 @@ class CommandAgent:
     @property
     def is_own_command(self) -> bool:
         """Return whether it runs the node's own command, and nothing that is known to be an agent."""
-        return self.profile.argv == SHELL.argv and not self.profile.has_own_input
+        profile = self.profile
+        return profile.argv == SHELL.argv and not (profile.tty or profile.stdin or profile.stream)
 
     def programs(self, command: str | None) -> list[str]:
         return self.profile.programs(command)

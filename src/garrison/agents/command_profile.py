@@ -143,10 +143,6 @@ class CommandProfile(Value, Profile):
         return make(name, None, defaults)
 
     @property
-    def has_own_input(self) -> bool:
-        return self.tty or bool(self.stdin or self.stream)
-
-    @property
     def format(self) -> StreamFormat | None:
         """Return the format of its stream, None for plain text."""
         if not self.stream:

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
         FileConflict,
         Interruption,
         Judgement,
-        LandedWork,
         LandingTerms,
         PersonsWord,
         TargetChange,
@@ -77,11 +76,10 @@ def for_host(task: Task, briefing: Briefing) -> str:
     """Return the task as a host's run gets it, with what its home alone knows: the run so far, how the work lands, and
     what happened before."""
     landing = briefing.landing
-    lines = [f"- and {briefing.more_landed} earlier"] if briefing.more_landed else []
-    landed = "\n".join(["Work that this task can rely on has landed:", "", *lines, *map(_landed_line, briefing.landed)])
+    landed = f"Work that this task can rely on has landed:\n\n{_landed(briefing)}"
     gate = f"When you are done, the branch, merged with `{landing.target}`, must pass: {code(landing.gate)}" \
         if landing.target and landing.gate else ""
-    ways = "\n".join(["Your report decides how the run continues:", "", *(f"- {way}" for way in task.ways)])
+    ways = f"Your report decides how the run continues:\n\n{_list(task.ways)}"
     parts = [task.prompt or task.label, decided(briefing.decided), briefing.lessons,
              landed if briefing.landed else "", gate, ways if task.ways else "", run_so_far(task)]
     return join([*parts, *_what_happened(task, briefing)])
@@ -164,19 +162,20 @@ def with_run_so_far(task: Task, text: str) -> str:
 
 
 def _task(task: Task, briefing: Briefing) -> str:
-    text = task.prompt or task.label
-    label = task.label if task.label not in (text, task.node) else ""
-    return fill("task.md", node=task.node, label=label, prompt=text, goal=_unless_in(task.goal, text),
+    return fill("task.md", **_words(task),
                 start=f"You begin in `{task.subfolder}`, a folder of your worktree; all of the repository is there."
                 if task.subfolder else "",
-                prd_ref=task.prd_ref, conditions=_conditions(task, briefing), landed=_landed(briefing),
+                conditions=_conditions(task, briefing), landed=_landed(briefing),
                 siblings=_siblings(briefing), attempt=str(task.attempt),
                 attempts=str(max(briefing.attempts, task.attempt)) if briefing.attempts else "", left=briefing.left)
 
 
-def _unless_in(goal: str, text: str) -> str:
-    """Return the goal, unless the task repeats it: `$goal` in a prompt is replaced by it."""
-    return "" if goal and goal in text else goal
+def _words(task: Task) -> dict[str, str]:
+    """Return what a task says of itself, each thing once, as values of a template."""
+    text = task.prompt or task.label
+    # `$goal` in a prompt has been replaced by it.
+    return {"node": task.node, "label": task.label if task.label not in (text, task.node) else "", "prompt": text,
+            "goal": "" if task.goal in text else task.goal, "prd_ref": task.prd_ref}
 
 
 # ---- the task
@@ -199,7 +198,7 @@ def _conditions(task: Task, briefing: Briefing) -> str:
     if landing.run_target and landing.run_gate:
         lines.append(f"later, all work of the run together, merged with `{landing.run_target}`, passes: "
                      f"{code(landing.run_gate)}")
-    return "\n".join(f"- {line}" for line in lines)
+    return _list(lines)
 
 
 def _nothing(reporting: Reporting) -> str:
@@ -213,21 +212,20 @@ def code(command: str) -> str:
 
 
 def _siblings(briefing: Briefing) -> str:
-    lines = []
-    for each in briefing.siblings:
-        task = f" ({mention(each.task)})" if each.task and each.task != each.node else ""
-        lines.append(f"- {each.node}{task}{_files(each.files)}")
+    lines = [f"- {_named(each.node, each.task)}{_files(each.files)}" for each in briefing.siblings]
     return "\n".join([*lines, f"- and {briefing.more_siblings} more"] if briefing.more_siblings else lines)
 
 
 def _landed(briefing: Briefing) -> str:
     lines = [f"- and {briefing.more_landed} earlier"] if briefing.more_landed else []
-    return "\n".join([*lines, *map(_landed_line, briefing.landed)])
+    lines += [f"- {_named(work.node, work.task)}: {work.commit[:SHORT]}{_files(work.files)}"
+              for work in briefing.landed]
+    return "\n".join(lines)
 
 
-def _landed_line(work: LandedWork) -> str:
-    task = f" ({mention(work.task)})" if work.task and work.task != work.node else ""
-    return f"- {work.node}{task}: {work.commit[:SHORT]}{_files(work.files)}"
+def _named(node: str, task: str) -> str:
+    """Return a node, with the words of its task if they say more."""
+    return f"{node} ({mention(task)})" if task and task != node else node
 
 
 def _files(names: Sequence[str]) -> str:
@@ -273,8 +271,7 @@ def _rules(briefing: Briefing) -> str:
 
 
 def _next_step(task: Task, briefing: Briefing) -> str:
-    ways = "\n".join(f"- {way}" for way in task.ways)
-    return fill("command_edges.md", ways=ways, result_file=briefing.result_file) if ways else ""
+    return fill("command_edges.md", ways=_list(task.ways), result_file=briefing.result_file) if task.ways else ""
 
 
 # ---- rework
@@ -284,12 +281,13 @@ def rework(task: Task, refusal: EarlierRefusal, reporting: Reporting = Reporting
     """Return why the attempt before was refused, what is left of it, and what to do differently."""
     has_command = refusal.by in (RefusedBy.ACCEPTANCE, RefusedBy.GATE)
     is_persons = refusal.by is RefusedBy.REVIEW
+    without_output = NOTHING_PRINTED if refusal.log else "(its log is gone)"
     return fill(
         _REWORK[refusal.by], attempt=str(task.attempt), refused=str(refusal.attempt), how=refusal.how or "it failed",
         ended=refusal.ended.value,
         command=code(refusal.command), reason=refusal.reason if is_persons else _reason(refusal), log=refusal.log,
         note=refusal.note, nothing=_nothing(reporting),
-        output=quote(refusal.output) or (_without_output(refusal) if has_command else ""),
+        output=quote(refusal.output) or (without_output if has_command else ""),
         failing=_list(mention(name) for name in refusal.failing), target=refusal.target, tip=refusal.tip[:SHORT],
         claim=quote(refusal.claim, MAX_CLAIM // 2), base=refusal.base[:SHORT],
         landed=_changes(refusal.landed, refusal.more_landed),
@@ -327,10 +325,6 @@ def rework_message(task: Task, briefing: Briefing) -> str:
 def _earlier(refusal: EarlierRefusal) -> str:
     lines = _list(mention(line, 300) for line in refusal.earlier[-MAX_EARLIER:])
     return f"\n\nRefused before that:\n{lines}\n" if lines else "\n"
-
-
-def _without_output(refusal: EarlierRefusal) -> str:
-    return NOTHING_PRINTED if refusal.log else "(its log is gone)"
 
 
 def _reason(refusal: EarlierRefusal) -> str:
@@ -389,8 +383,7 @@ def _changes(changes: Sequence[TargetChange], more: int) -> str:
 
 def _change(change: TargetChange) -> str:
     if change.node:
-        task = f" ({mention(change.task)})" if change.task and change.task != change.node else ""
-        return f"{change.commit[:SHORT]}, the task {change.node}{task}"
+        return f"{change.commit[:SHORT]}, the task {_named(change.node, change.task)}"
     author = f" by {mention(change.author)}" if change.author else ""
     return f"{change.commit[:SHORT]}{author}: {mention(change.subject)}"
 
@@ -443,13 +436,10 @@ def _ordinal(number: int) -> str:
 
 def validation(task: Task, judgement: Judgement) -> str:
     """Return a validator's prompt."""
-    text = task.prompt or task.label
-    label = task.label if task.label not in (text, task.node) else ""
     accepted = f"Its acceptance command passed on this branch: {code(judgement.accepted)}" if judgement.accepted else ""
     claim = "\n".join([judgement.claim, *(f"- {line}" for line in judgement.evidence)])
     return fill(
-        "validate.md", node=task.node, label=label, prompt=text, goal=_unless_in(task.goal, text),
-        prd_ref=task.prd_ref, decided=decided(judgement.decided), criteria=_criteria(judgement.criteria),
+        "validate.md", **_words(task), decided=decided(judgement.decided), criteria=_criteria(judgement.criteria),
         branch=judgement.branch, head=judgement.head[:SHORT], base=judgement.base[:SHORT],
         target=judgement.target, accepted=accepted, stat=quote(judgement.stat) or "nothing",
         diff=quote(judgement.diff, MAX_DIFF * 2),

@@ -170,11 +170,6 @@ def can_validate(name: str, home: Path) -> bool:
         return False
 
 
-def has_socket(name: str, home: Path) -> bool:
-    """Return whether a validator's agent gives its verdict through a socket; a Claude session's tool writes a file."""
-    return find_profile(name, home).gives_verdict_by_socket
-
-
 def reporting_of(name: str, home: Path, attributes: Mapping[str, object]) -> Reporting:
     """Return how an agent reports how its task ended."""
     profile = find_profile(name, home)
@@ -214,11 +209,6 @@ def turns_of(name: str, node: str, attributes: Mapping[str, object], home: Path)
 def does_tasks(name: str, home: Path) -> bool:
     """Return whether an agent does a node's task by itself, as neither the node's own command nor a script does."""
     return model_profile(name, home) not in [_built_in(each, None) for each in _NO_TASKS]
-
-
-def silence_of(name: str, home: Path) -> float | None:
-    """Return the seconds of silence that are a hang of an agent whose session does not watch them itself."""
-    return find_profile(name, home).silence
 
 
 def followers_of(name: str, home: Path, stated: Iterable[str] | None) -> tuple[str, ...]:
@@ -317,11 +307,6 @@ def _check_preset_access(preset: Preset, home: Path, environ: Mapping[str, str])
                       "(docs/agents.md, log-ins)")
 
 
-def reporter_of(name: str, home: Path) -> str:
-    """Return how the User-Agent of an agent's program begins if that program reports its own usage, '' if none does."""
-    return model_profile(name, home).reporter
-
-
 def has_terminal(name: str, home: Path) -> bool:
     return model_profile(name, home).tty
 
@@ -412,11 +397,6 @@ def describe_program_inside(name: str, home: Path, rights: Rights) -> str:
 def _is_stated(program: str) -> bool:
     """Return whether a program is known before the run: not one of a node's worktree or command."""
     return bool(program) and "{" not in program and ("/" not in program or program.startswith("/"))
-
-
-def programs_of(name: str, home: Path, command: str | None) -> list[str]:
-    """Return the programs that a command agent may run for a node with that `command`; none for another kind."""
-    return find_profile(name, home).programs(command)
 
 
 def installation_of(program: Path) -> Path:

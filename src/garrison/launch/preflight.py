@@ -176,9 +176,9 @@ def prepare_launch(runtime: Runtime, request: LaunchRequest, report: Callable[[s
     _refuse_unfinished(runtime, launch, request)  # after the claim: a launch that was quicker has made its run by now
     if request.run and claim is not None and (ref := git.find_refs_of_runs().get(request.run)):
         raise run_is_foreign(runtime, git, request.run, ref)
-    words = {word for task in here.tasks.values() for word in registry.programs_of(
-        task.agent or (COMMAND if task.command else agent), runtime.home, task.command)}
-    words |= {word for name in agents for word in registry.programs_of(name, runtime.home, None)}
+    words = {word for task in here.tasks.values() for word in registry.find_profile(
+        task.agent or (COMMAND if task.command else agent), runtime.home).programs(task.command)}
+    words |= {word for name in agents for word in registry.find_profile(name, runtime.home).programs(None)}
     path = runtime.environ.get("PATH", os.defpath)
     launch = replace(launch, programs=[word for word in sorted(words) if shutil.which(word, path=path)])
     launch = _with_places(runtime, launch, git, agents, report)

@@ -106,9 +106,6 @@ class Lessons:
     def read_wording(self, lesson: str) -> WordingRecord | None:
         return load(WordingRecord, self.folder_of(lesson) / WORDING)
 
-    def write_wording(self, wording: WordingRecord) -> None:
-        save(self.folder_of(wording.id) / WORDING, wording)
-
     def read_private(self) -> str:
         """Return the text of the private file, '' if there is none."""
         return (atomic.read(self.private) or b"").decode(errors="replace")

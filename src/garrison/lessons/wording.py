@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 from garrison.agents.quotation import quote
 from garrison.errors import GarrisonError
 from garrison.lessons.rule import MOST_CHARACTERS, clean_wording
-from garrison.lessons.store import WordingRecord
+from garrison.lessons.store import WORDING, WordingRecord
 from garrison.node.reader import RepositoryReader, exchange_file
 from garrison.records import atomic
 from garrison.records.costs import LESSONS
 from garrison.records.json_io import extract_object
-from garrison.records.run import Task
+from garrison.records.run import Task, save
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -69,7 +69,7 @@ class Wording:
                 wording = self._word(proposal, commit)
                 if wording.trouble:
                     self._report(f"lesson {proposal.id} keeps the words of the rule: {self.agent}: {wording.trouble}")
-                self.lessons.write_wording(wording)
+                save(self.lessons.folder_of(wording.id) / WORDING, wording)
 
     def _word(self, proposal: LessonProposal, commit: str) -> WordingRecord:
         try:

@@ -523,7 +523,8 @@ class ValidatorJob:
         git.add_worktree(worktree, None, head)
         environment = worktree_environment(runtime, launch, task, worktree, incarnation.marker)
         environment |= git_variables(runtime, git, worktree, agent)
-        self.channel = self._open_channel(folder) if registry.has_socket(agent, runtime.home) else None
+        has_socket = registry.find_profile(agent, runtime.home).gives_verdict_by_socket
+        self.channel = self._open_channel(folder) if has_socket else None
         if self.channel is not None:
             environment[VARIABLE] = str(self.channel.path)
         rights = read_rights(runtime.home, Role.VALIDATOR, agent, runtime.environ)

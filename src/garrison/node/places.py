@@ -156,7 +156,7 @@ def open_network(runtime: Runtime, task: Task, role: Role, folder: Path, env: Ma
         log_in = registry.log_in_of(agent, runtime.home, env, runtime.environ)
         attributes = task.attributes if role is Role.AGENT else {}
         user = replace(user, limits=registry.limits_of(agent, task.node, attributes, runtime.home),
-                       reported_by=registry.reporter_of(agent, runtime.home))
+                       reported_by=registry.model_profile(agent, runtime.home).reporter)
     token = log_in.variables(runtime.clock.time()) if log_in is not None else {}
     opened = network.prepare(rights, held_mode(place), {**env, **token}, user, begun=begun)
     opened.tend = partial(services.tend, runtime.home, shared, env) if shared is not None else None

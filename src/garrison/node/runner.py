@@ -80,7 +80,7 @@ class Runner:
 
     def __init__(self, runtime: Runtime, incarnation: Incarnation, launch: Launch, task: Task) -> None:
         if task.silence_s is None and not task.skip_agent and task.agent:
-            task = replace(task, silence_s=registry.silence_of(task.agent, runtime.home))
+            task = replace(task, silence_s=registry.find_profile(task.agent, runtime.home).silence)
         self.runtime, self.incarnation, self.launch, self.task = runtime, incarnation, launch, task
         self.files = runtime.files(launch.run_id)
         self.folder = self.files.attempt(task.node, task.attempt)

@@ -2,8 +2,8 @@
 
 A class says whether its end is waited for, and with which pauses; when another agent continues instead (`failover`);
 what it means for the restart policy; and its words in `status`. Sessions (`conversation.policy`) and programs
-(`command`) act on the table. Which class a failure has is told by the API's own answer where the run's proxy has seen
-it (`judge`), else by a status, by the name that an API or a CLI gives it, or by its text.
+(`command`) act on the table. The API's own answer tells which class a failure has, where the run's proxy has seen it
+(`judge`); else a status tells it, the name that an API or a CLI gives it, or its text.
 
 For a *program* only the end of its output counts, and only if it failed: its output is an agent's, which may speak
 about limits for a hundred reasons (its task is a rate limiter, a test has `429` in its name). `find_witness` therefore

@@ -206,7 +206,7 @@ async def _wait(crew: ClientRuns, tasks: Tasks, ctx: Context, run: str,
                     request, ElicitResult, metadata=ServerMessageMetadata(related_request_id=ctx.request_id)))
             seen = await _call(crew.look, seen.run)
         now = time.monotonic()
-        # What waits and was told before is news only to who has just declined to settle it.
+        # A wait that the client knows is news only if it has just declined to settle it.
         needs_somebody = bool(seen.waits) and not is_asked and (not is_known or bool(asked or ctx.input_responses))
         if seen.since != since or needs_somebody or seen.is_over or now - begun > LONGEST:
             return _shown(seen)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -221,10 +223,13 @@ def test_the_webhook_sends_json_and_follows_no_redirect() -> None:
         thread.start()
         address = f"http://127.0.0.1:{server.server_address[1]}"
         answers = [webhook.send(address + path, b"{}") for path in ("/ok", "/moved", "/bad")]
+        begun = [subprocess.run([sys.executable, "-P", "-m", "garrison.run.webhook"], input=f"{address}{path}\n{{}}",
+                                text=True, capture_output=True, check=False) for path in ("/ok", "/bad")]
         server.shutdown()
         thread.join()
-    assert got == [(path, "application/json", b"{}") for path in ("/ok", "/moved", "/bad")]
+    assert got == [(path, "application/json", b"{}") for path in ("/ok", "/moved", "/bad", "/ok", "/bad")]
     assert answers[0] == "" and "302" in answers[1] and "500" in answers[2]
+    assert [(each.returncode, each.stderr) for each in begun] == [(0, ""), (1, f"{answers[2]}\n")]
     assert "cannot be reached" in webhook.send(address, b"{}")
 
 

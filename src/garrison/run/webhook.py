@@ -1,6 +1,6 @@
 """Webhook of notifications: send standard input, a JSON object, by POST to the address in its first line.
 
-A program of its own, so that the launcher neither waits for a server nor loads what talks to it.
+A separate program, so that the launcher neither waits for a server nor loads what talks to it.
 """
 
 from __future__ import annotations
@@ -30,10 +30,8 @@ def send(address: str, body: bytes) -> str:
         return f"the webhook answered {error.code} {error.reason}"
     except (OSError, ValueError) as error:
         return f"the webhook cannot be reached: {error}"
-    if problem:
-        print(problem, file=sys.stderr)
-    sys.exit(1 if problem else 0)
 
 
+# A text goes to standard error, with exit code 1; None is a success.
 if __name__ == "__main__":
-    problem = send(sys.stdin.buffer.readline().decode().strip(), sys.stdin.buffer.read())
+    sys.exit(send(sys.stdin.buffer.readline().decode().strip(), sys.stdin.buffer.read()) or None)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from tests.simulator import commands, flows
 from tests.simulator.liveness import ORPHAN_GRACE
-from tests.simulator.supervision import PIPELINE, existing
-from tests.simulator.world import Process, Steps, World
+from tests.simulator.supervision import existing
+from tests.simulator.world import PERSON, PIPELINE, Process, Steps, World
 
 from garrison.cli.agents import cancel_signal
 from garrison.merge.entry import WITHDRAWABLE
@@ -174,7 +174,7 @@ class Chaos:
         yield from self._until(lambda: self._is_at_work(launcher), 300)
         for proc in self._living(run):
             self.world.kill(proc, "it was to carry a request to resume")
-        self.world.spawn("command", launcher, 0, commands.garrison_up, marker=f"command-{self.world.fresh()}")
+        self.world.run_command(run, commands.garrison_up)
 
     def _is_at_work(self, key: Key) -> bool:
         return any(proc.key == key and proc.registered for proc in self.supervised())
@@ -193,8 +193,7 @@ class Chaos:
         yield from self._kill_until(key, lambda: self._is_parked(key), 2000)
         for _ in range(self.rare.randrange(100)):
             yield True
-        self.world.spawn("command", launcher_key(key.run), 0, commands.garrison_up,
-                         marker=f"command-{self.world.fresh()}")
+        self.world.run_command(key.run, commands.garrison_up)
 
     def damage(self) -> Iterator[bool]:
         """Damage signals in inboxes, and lose the record of a guardian or a merge processor as it dies."""
@@ -309,8 +308,7 @@ class Chaos:
             proc, began = found[0], self.world.t
             self.world.hold(proc, self.world.t + 120.0, "T")
             yield from self._until(lambda began=began: self.world.t > began + 45.0, 600)  # type: ignore[misc]
-            self.world.spawn("command", launcher_key(proc.key.run), 0, commands.garrison_up,
-                             marker=f"command-{self.world.fresh()}")
+            self.world.run_command(proc.key.run, commands.garrison_up)
 
     def _spawners(self) -> list[Process]:
         found = []
@@ -619,9 +617,8 @@ class Chaos:
             return
         key = self.rng.choice(keys)
         incarnation = self.world.identities[key].incarnation - self.rng.choice([0, 1])
-        source = {"role": "launch", "name": "launch", "incarnation": 0}
-        signal = Signal(self.world.fresh(), source, {"role": "runner", "name": key.name}, "KILL_ORCHESTRATOR",
-                               key.run, self.world.now, key.name, 1, {"incarnation": incarnation})
+        signal = Signal(self.world.fresh(), PERSON, {"role": "runner", "name": key.name}, "KILL_ORCHESTRATOR",
+                        key.run, self.world.now, key.name, 1, {"incarnation": incarnation})
         if incarnation != self.world.identities[key].incarnation:
             self.world.forged.add(signal.id)
         self.world.post(signal)
@@ -653,16 +650,14 @@ class Chaos:
 
     def doctor(self) -> None:
         """Run `garrison doctor --fix`: what is dead is fenced and swept, and its death is not counted."""
-        self.world.spawn("command", launcher_key(self._run()), 0, commands.doctor,
-                         marker=f"command-{self.world.fresh()}")
+        self.world.run_command(self._run(), commands.doctor)
 
     def mark(self) -> None:
         """Run `mark-terminated --kill` on a supervised process, as a person does who wants to be rid of it."""
         keys = [proc.key for proc in self.supervised() if proc.registered and proc.key.role != "launch"]
         if keys:
             key = random.Random(len(keys)).choice(keys)
-            self.world.spawn("command", launcher_key(key.run), 0, commands.mark_terminated(key),
-                             marker=f"command-{self.world.fresh()}")
+            self.world.run_command(key.run, commands.mark_terminated(key))
 
     def change_queue(self) -> None:
         """Withdraw an entry of the merge queue, or hold one until the calm, as a person does."""
@@ -680,8 +675,7 @@ class Chaos:
     def up(self) -> None:
         """Run `garrison up`, as cron does, or resume a run, as a person does."""
         if self.rng.random() < 0.5:
-            self.world.spawn("command", launcher_key(self._run()), 0, commands.garrison_up,
-                             marker=f"command-{self.world.fresh()}")
+            self.world.run_command(self._run(), commands.garrison_up)
         else:
             start(self.world, self._run(), resume=True)
 
@@ -736,13 +730,9 @@ def decoy(_world: World, _me: Process) -> Steps:
 
 def guide(world: World, run: str, action: str, who: str) -> None:
     """Send a run's guardian what a person wants of a node or the processor."""
-    source = {"role": "launch", "name": "launch", "incarnation": 0}
-    target = {"role": "guardian", "name": PIPELINE}
-    world.post(Signal(world.fresh(), source, target, "GUIDANCE", run, world.now, None, 0,
-                      {"action": action, "who": who, "text": "a person"}))
+    flows.tell(world, run, "GUIDANCE", None, {"action": action, "who": who, "text": "a person"})
 
 
 def start(world: World, run: str, *, resume: bool, again: bool = False) -> None:
     """Run the command that starts a launcher."""
-    world.spawn("command", launcher_key(run), 0, commands.launch(resume=resume, again=again),
-                marker=f"command-{world.fresh()}")
+    world.run_command(run, commands.launch(resume=resume, again=again))

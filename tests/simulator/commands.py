@@ -6,14 +6,13 @@ from collections.abc import Callable
 
 from tests.simulator.launcher import AGAIN, RESUME, Launcher
 from tests.simulator.supervision import (
-    PIPELINE,
     TIMING,
     existing,
     guardian_key,
     replace_incarnation,
     start_incarnation,
 )
-from tests.simulator.world import Effect, Process, Steps, World
+from tests.simulator.world import PERSON, PIPELINE, Effect, Process, Steps, World
 
 from garrison.launch.resume import ResumeResult, decide_resume
 from garrison.records.identity import Identity, mark_ended
@@ -88,10 +87,8 @@ def _start_launcher(world: World, me: Process, *, resume: bool, again: bool = Fa
     def request_resume(leased: Identity) -> None:
         if resume and (again or not world.check.shadows[run].over):
             payload = ResumeRun(again or None)
-            world.post(Signal(resume_id(run, leased.incarnation),
-                              {"role": "launch", "name": "launch", "incarnation": 0},
-                              {"role": "guardian", "name": PIPELINE}, payload.type, run, world.now, None, 0,
-                              payload.to_data()))
+            world.post(Signal(resume_id(run, leased.incarnation), PERSON, {"role": "guardian", "name": PIPELINE},
+                              payload.type, run, world.now, None, 0, payload.to_data()))
 
     yield from start_incarnation(world, me, SpawnRequest(me.key), body, request_resume)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING
 
-from tests.simulator.world import Fate, Journal, Run
+from tests.simulator.world import PERSON, PIPELINE, Fate, Journal, Run
 
 from garrison.pipeline.parser import parse
 from garrison.pipeline.plan import RunPlan, plan_run
@@ -20,7 +20,6 @@ from garrison.system.clock import from_iso
 if TYPE_CHECKING:
     from tests.simulator.world import World
 
-GUARDIAN = "pipe"
 MAX_TASKS = 7
 """Tasks of a graph, about."""
 
@@ -169,19 +168,19 @@ def answer(world: World, run: str) -> None:
     gate = world.rng.choice(open_)
     place = gate.place if world.rng.random() < 0.9 else "elsewhere#1"
     if gate.kind == "signal":
-        _send(world, run, "GUIDANCE", None, {"action": "signal", "name": gate.signal, "value": 1})
+        tell(world, run, "GUIDANCE", None, {"action": "signal", "name": gate.signal, "value": 1})
         return
     text = world.rng.choice(["Yes", "no", "n", "Perhaps", ""])
-    _send(world, run, "INPUT_RESPONSE", gate.node, {"question_id": place, "text": text})
+    tell(world, run, "INPUT_RESPONSE", gate.node, {"question_id": place, "text": text})
 
 
 def answer_agents(world: World, run: str) -> None:
     """Answer all questions of a run's agents that its guardian has recorded."""
     for node, question in world.check.shadows[run].questions.items():
-        _send(world, run, "INPUT_RESPONSE", node, {"question_id": question.id, "text": "yes"})
+        tell(world, run, "INPUT_RESPONSE", node, {"question_id": question.id, "text": "yes"})
 
 
-def _send(world: World, run: str, kind: str, node: str | None, payload: dict[str, object]) -> None:
-    source = {"role": "launch", "name": "launch", "incarnation": 0}
-    world.post(Signal(world.fresh(), source, {"role": "guardian", "name": GUARDIAN}, kind, run, world.now, node, 0,
+def tell(world: World, run: str, kind: str, node: str | None, payload: dict[str, object]) -> None:
+    """Send a run's guardian a person's signal."""
+    world.post(Signal(world.fresh(), PERSON, {"role": "guardian", "name": PIPELINE}, kind, run, world.now, node, 0,
                       payload))

@@ -13,26 +13,12 @@ from tests.simulator.supervision import (
     death_class_of,
     existing,
     launcher_key_of,
-    start_incarnation,
     sweep,
 )
 from tests.simulator.world import Effect, Process, World, key_of
 
 from garrison.processes.actions import Action, ActionKind, ApplySignal
-from garrison.processes.supervisor import START_RACES
-from garrison.records.events import (
-    CandidatesCompared,
-    CandidatesRanked,
-    ChildHealed,
-    FlowAdvanced,
-    GuardianSignal,
-    LandingChanged,
-    NodeCancelled,
-    NodeChanged,
-    RunChanged,
-    SignalRefused,
-    WaitChanged,
-)
+from garrison.records.events import ChildHealed, GuardianSignal, NodeCancelled, RunChanged
 from garrison.records.hook import advance_phase
 from garrison.records.identity import ALIVE
 from garrison.records.journal import Entry
@@ -187,27 +173,6 @@ class Guardian(SimulatedProcess):
     def _escalate(self, who: str, why: str, node: str | None, id_: str) -> None:
         self.send(launcher_key_of(self.run.id), Escalation(who, why), node=node, id_=id_)
 
-    def _refuse_signal(self, action: Action, view: GuardianView) -> Effect:
-        self.record(SignalRefused(str(action.expect(ApplySignal).posted.path), action.why))
-        yield None
-        self.refuse(action)
-
-    def _change_node(self, action: Action, view: GuardianView) -> Effect:
-        yield from self.record_synced(action.expect(NodeChanged))
-
-    def _advance_flow(self, action: Action, view: GuardianView) -> Effect:
-        yield from self.record_synced(action.expect(FlowAdvanced))
-
-    def _change_wait(self, action: Action, view: GuardianView) -> Effect:
-        yield from self.record_synced(action.expect(WaitChanged))
-
-    def _change_landing(self, action: Action, view: GuardianView) -> Effect:
-        yield from self.record_synced(action.expect(LandingChanged))
-
-    def _judge_candidates(self, action: Action, view: GuardianView) -> Effect:
-        assert isinstance(action.payload, CandidatesRanked | CandidatesCompared)
-        yield from self.record_synced(action.payload)
-
     def _enqueue(self, action: Action, view: GuardianView) -> Effect:
         self.world.target.enqueue(self.run.id, self.state.landing.attempt, self.state.landing.oid)
         yield None
@@ -260,11 +225,7 @@ class Guardian(SimulatedProcess):
         request = SpawnRequest(key, self.key, metadata={"attempt": self.attempt_of(name)},
                                journal_incarnation=self.state.incarnations.get(key.full, 0))
         body = Processor.body if name == "processor" else Runner.body
-        try:
-            started = yield from start_incarnation(self.world, self.me, request, body)
-        except START_RACES:
-            return
-        self.record(self.start_record(started, self._child(name, view), action))
+        yield from self.start_child(request, body, self._child(name, view), action)
 
     def _heal(self, action: Action, view: GuardianView) -> Effect:
         full = self._child_key(action.target).full
@@ -310,15 +271,15 @@ class Guardian(SimulatedProcess):
 
     HANDLERS: ClassVar[Mapping[ActionKind, Callable[..., Effect]]] = {
         ActionKind.APPLY_SIGNAL: _apply_signal,
-        ActionKind.REFUSE_SIGNAL: _refuse_signal,
-        ActionKind.CHANGE_NODE: _change_node,
-        ActionKind.ADVANCE_FLOW: _advance_flow,
-        ActionKind.CHANGE_WAIT: _change_wait,
+        ActionKind.REFUSE_SIGNAL: SimulatedProcess.refuse_signal,
+        ActionKind.CHANGE_NODE: SimulatedProcess.record_payload,
+        ActionKind.ADVANCE_FLOW: SimulatedProcess.record_payload,
+        ActionKind.CHANGE_WAIT: SimulatedProcess.record_payload,
         ActionKind.CANCEL_NODE: _cancel_node,
-        ActionKind.RANK_CANDIDATES: _judge_candidates,
-        ActionKind.COMPARE_CANDIDATES: _judge_candidates,
+        ActionKind.RANK_CANDIDATES: SimulatedProcess.record_payload,
+        ActionKind.COMPARE_CANDIDATES: SimulatedProcess.record_payload,
         ActionKind.CHANGE_TURN: _change_turn,
-        ActionKind.CHANGE_LANDING: _change_landing,
+        ActionKind.CHANGE_LANDING: SimulatedProcess.record_payload,
         ActionKind.ENQUEUE: _enqueue,
         ActionKind.CHANGE_RUN: _change_run,
         ActionKind.STOP_RUN: _stop_run,

@@ -6,19 +6,11 @@ from collections.abc import Callable, Mapping
 from typing import ClassVar
 
 from tests.simulator.guardian import Guardian
-from tests.simulator.supervision import (
-    TIMING,
-    SimulatedProcess,
-    existing,
-    guardian_key,
-    start_incarnation,
-    sweep,
-)
+from tests.simulator.supervision import TIMING, SimulatedProcess, existing, guardian_key, sweep
 from tests.simulator.world import Effect, Process, World
 
 from garrison.ends import Departure
 from garrison.processes.actions import Action, ActionKind, ApplySignal
-from garrison.processes.supervisor import START_RACES
 from garrison.records.events import ChildHealed, GuardianUnparked, LauncherEnded, LauncherSignal, decode
 from garrison.records.identity import Identity, mark_ended
 from garrison.records.journal import Entry
@@ -133,12 +125,7 @@ class Launcher(SimulatedProcess):
         if previous is not None and previous.status == "crashed":
             yield from sweep(self.world, self.me, previous)
         request = SpawnRequest(self.guardian_key, self.key, journal_incarnation=self.facts.incarnation)
-        try:
-            started = yield from start_incarnation(self.world, self.me, request, Guardian.body)
-        except START_RACES:
-            return
-        self.record(self.start_record(started, view.guardian, action))
-        if self.stopping:
+        if (yield from self.start_child(request, Guardian.body, view.guardian, action)) and self.stopping:
             self.stopping_since = self.world.mono
             self.stop_guardians += 1
 

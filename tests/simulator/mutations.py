@@ -37,7 +37,7 @@ def bug(name: str, what: str, *plantings: Planting) -> Mutation:
 VERDICT, LEASE, DECISIONS = "supervise/verdict.py", "supervise/incarnation.py", "supervise/decisions.py"
 RESTART, HANGS = "supervise/restart.py", "supervise/hang_detector.py"
 SIGNALS, STATE, STORE, HOOK = "records/signals.py", "run/state.py", "records/store.py", "records/hook.py"
-SIM = "tests/simulator/"
+SIM, ACTIONS = "tests/simulator/", "processes/actions.py"
 GUARDIAN, RUNNER, LAUNCHER = ("run/guardian_policy.py", "node/policy.py",
                               "run/launcher_policy.py")
 VIEW, FLOW, PLAN = "run/guardian_view.py", "run/flow_policy.py", "run/plan.py"
@@ -152,9 +152,9 @@ RESTARTS = (
 
 MESSAGES = (
     bug("guardian_applies_twice", "a signal that arrives again is applied again",
-        at(GUARDIAN, "_apply_signals", "condition", "False", "applied")),
+        at(ACTIONS, "take_signals", "condition", "it and not p7", "id")),
     bug("runner_applies_twice", "a runner applies a signal that arrives again",
-        at(RUNNER, "_apply_signals", "condition", "False", "applied"),
+        at(ACTIONS, "take_signals", "condition", "it and p7", "id"),
         at(f"{SIM}runner.py", "Runner._apply_signal", "operand", "", "facts")),
     bug("old_attempt_believed", "a report about an earlier attempt is taken for the current one",
         at(SIGNALS, "find_objection", "condition", "False", "attempt")),
@@ -163,7 +163,7 @@ MESSAGES = (
     bug("old_order_obeyed", "an order to kill an incarnation that is over hits its successor",
         at(SIGNALS, "", "element", "", "KILL_ORCHESTRATOR", 2)),
     bug("dead_sender_dropped", "a report whose sender has ended is dropped",
-        at(GUARDIAN, "_apply_signals", "value", "it or (x1.sender.role == 'runner' and (not x2.runner(x1.node_id or '').living) and 'its sender is dead' or '')", "attempts")),
+        at(GUARDIAN, "_apply", "choice", "_event(p5) if p5.sender.role == 'runner' and (not p3.runner(p5.node_id or '').living) else it", "_apply_report")),
     bug("question_kept", "an agent's question does not reach the guardian",
         at(RUNNER, "_apply", "return", "x1", "up")),
     bug("answer_kept", "a person's answer does not reach the agent",

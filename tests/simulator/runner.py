@@ -14,7 +14,6 @@ from tests.simulator.supervision import (
     existing,
     guardian_key,
     launcher_key_of,
-    start_incarnation,
     sweep,
 )
 from tests.simulator.world import Effect, Process, Steps, World, key_of
@@ -27,7 +26,6 @@ from garrison.node import policy
 from garrison.node.jobs import MAX_INCONCLUSIVE
 from garrison.node.policy import RunnerFacts, RunnerView
 from garrison.processes.actions import Action, ActionKind, ApplySignal, SendSignal
-from garrison.processes.supervisor import START_RACES
 from garrison.records import hook as hooks
 from garrison.records.events import (
     ChildDied,
@@ -35,7 +33,6 @@ from garrison.records.events import (
     FactRecorded,
     JobStarted,
     RunnerSignal,
-    SignalRefused,
 )
 from garrison.records.journal import Entry
 from garrison.records.signals import OrchestratorCrashed, OrchestratorHung, Payload, RunnerExited
@@ -160,9 +157,6 @@ class Runner(SimulatedProcess):
 
     # ---- actions: journal, hook and signals
 
-    def _apply_fact(self, action: Action, view: RunnerView) -> Effect:
-        yield from self.record_synced(action.expect(FactRecorded))
-
     def _move_hook(self, action: Action, view: RunnerView) -> Effect:
         self.phase = self.world.write_hook(
             self.me, self.key, lambda old: hooks.change_phase(existing(old), action.target, self.world.now),
@@ -183,11 +177,6 @@ class Runner(SimulatedProcess):
                 yield None
             yield from self.record_synced(event)
         self.acknowledge(action)
-
-    def _refuse_signal(self, action: Action, view: RunnerView) -> Effect:
-        self.record(SignalRefused(str(action.expect(ApplySignal).posted.path), action.why))
-        yield None
-        self.refuse(action)
 
     def _send(self, action: Action, view: RunnerView) -> Effect:
         message = action.expect(SendSignal)
@@ -273,11 +262,7 @@ class Runner(SimulatedProcess):
             self._close_session()
         request = SpawnRequest(self.orchestrator_key, self.key, metadata={"attempt": self.task.attempt},
                                journal_incarnation=self.facts.incarnation)
-        try:
-            started = yield from start_incarnation(self.world, self.me, request, Orchestrator.body)
-        except START_RACES:
-            return
-        self.record(self.start_record(started, view.orchestrator, action))
+        yield from self.start_child(request, Orchestrator.body, view.orchestrator, action)
 
     def _close_session(self) -> None:
         """Close the terminal session, and with it the orchestrator; what it started may live on."""
@@ -351,9 +336,9 @@ class Runner(SimulatedProcess):
 
     HANDLERS: ClassVar[Mapping[ActionKind, Callable[..., Effect]]] = {
         ActionKind.APPLY_SIGNAL: _apply_signal,
-        ActionKind.REFUSE_SIGNAL: _refuse_signal,
+        ActionKind.REFUSE_SIGNAL: SimulatedProcess.refuse_signal,
         ActionKind.SEND: _send,
-        ActionKind.RECORD_FACT: _apply_fact,
+        ActionKind.RECORD_FACT: SimulatedProcess.record_payload,
         ActionKind.MOVE_HOOK: _move_hook,
         ActionKind.REOPEN_HOOK: _reopen_hook,
         ActionKind.PREPARE_WORKTREE: _prepare_worktree,

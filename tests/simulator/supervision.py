@@ -11,13 +11,22 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, NamedTuple, TypeVar, cast
 
 from tests.simulator.violation import Violation
-from tests.simulator.world import Effect, Process, Run, Steps, World, key_of, marker_of
+from tests.simulator.world import PIPELINE, Effect, Process, Run, Steps, World, key_of, marker_of
 
 from garrison.config import Timing
 from garrison.ends import Departure
 from garrison.errors import Fenced, Refused
 from garrison.processes.actions import Action, ActionKind, ApplySignal, Decision, ReplaceChild
-from garrison.records.events import ChildDied, ChildParked, ChildSpawned, Event, ProcessOpened, encode
+from garrison.processes.supervisor import START_RACES
+from garrison.records.events import (
+    ChildDied,
+    ChildParked,
+    ChildSpawned,
+    Event,
+    ProcessOpened,
+    SignalRefused,
+    encode,
+)
 from garrison.records.hook import Hook, next_hook
 from garrison.records.identity import ALIVE, Identity, change_status, mark_ended
 from garrison.records.journal import Entry
@@ -33,8 +42,6 @@ from garrison.values import replace
 R = TypeVar("R", Identity, Hook)
 
 TIMING = Timing(beat_timeout=30.0)
-PIPELINE = "pipe"
-"""Name of every simulated guardian and merge processor."""
 AT_ONCE, MAX_IDLE_TURNS = 0.01, 50
 """Seconds of a sleep that is none; turns in a row that may do nothing before such a sleep."""
 LONGEST_SLEEP = 60.0
@@ -129,8 +136,6 @@ class ProcessSeen(NamedTuple):
 class SimulatedObserver:
     """What the real `HangWatcher` reads: heartbeats, process table and clock, as one process observes them."""
 
-    home = "home"
-
     def __init__(self, world: World) -> None:
         self.world, self.time = world, world.mono
         self.clock = self.store = self.processes = self
@@ -142,6 +147,10 @@ class SimulatedObserver:
     def life_path(self, key: Key) -> Key:
         """Return what stands for the life file of a name."""
         return key
+
+    def marker(self, identity: Identity) -> str:
+        """Return the marker of an incarnation."""
+        return marker_of(identity.key, identity.incarnation)
 
     def read_heartbeat(self, key: Key) -> tuple[float, float] | None:
         """Return when a process beat last: it beats as long as it does anything, its own sleep included."""
@@ -401,6 +410,10 @@ class SimulatedProcess:
         self.apply(entry)
         yield None
 
+    def record_payload(self, action: Action, _view: object) -> Effect:
+        """Record what an action only journals."""
+        yield from self.record_synced(cast("Event", action.payload))
+
     # ---- children
 
     def attempt_of(self, _name: str) -> int:
@@ -452,6 +465,16 @@ class SimulatedProcess:
             return spawned
         return replace(spawned, probe=True, monotonic=self.world.mono, boot_id=self.world.boot_id)
 
+    def start_child(self, request: SpawnRequest, body: Callable[[World, Process], Steps], previous: ChildState,
+                    action: Action) -> Effect:
+        """Start a child and record that; return whether no other was faster."""
+        try:
+            started = yield from start_incarnation(self.world, self.me, request, body)
+        except START_RACES:
+            return False
+        self.record(self.start_record(started, previous, action))
+        return True
+
     def terminate(self, child: ChildState) -> None:
         """Send SIGTERM through a verified pidfd."""
         identity = child.identity
@@ -481,6 +504,12 @@ class SimulatedProcess:
     def acknowledge(self, action: Action) -> None:
         """Take a signal that was applied out of the inbox."""
         self.world.acknowledge(self.key, str(action.expect(ApplySignal).posted.path))
+
+    def refuse_signal(self, action: Action, _view: object) -> Effect:
+        """Record that a signal is void, and take it out of the inbox."""
+        self.record(SignalRefused(str(action.expect(ApplySignal).posted.path), action.why))
+        yield None
+        self.refuse(action)
 
     def refuse(self, action: Action) -> None:
         """Take a signal that is void out of the inbox."""

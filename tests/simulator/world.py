@@ -49,6 +49,10 @@ RESCAN = 1.0
 GLANCE = 0.2
 """Seconds: a longer jump of the clock is preceded by a check of the stages' bounds."""
 
+PIPELINE = "pipe"
+"""Name of every simulated guardian and merge processor."""
+PERSON = {"role": "launch", "name": "launch", "incarnation": 0}
+"""Sender of what a person tells a run."""
 PIDS = 40
 """Number of pids, so few that they are used again within a seed."""
 
@@ -286,6 +290,10 @@ class World:
         if self.trace is not None:
             self.note(f"  + {proc.name}")
         return proc
+
+    def run_command(self, run: str, body: Callable[[World, Process], Steps]) -> None:
+        """Start what a person or a timer calls for a run."""
+        self.spawn("command", key_of("launch", "launch", run), 0, body, marker=f"command-{self.fresh()}")
 
     def person(self, run: str) -> Process:
         """Return a person at a terminal, who is not a process of the world."""

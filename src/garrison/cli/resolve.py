@@ -272,8 +272,9 @@ def nodes_of(home: Path, run: str) -> list[str]:
 
 def await_nodes(store: Store, run: str | None, seconds: float) -> None:
     """Wait until a run that is being started has its nodes."""
-    wait_until(lambda: all(nodes_of(store.home, each) or not is_run_supervised(store, each)
-                           for each in list_runs(store.home) if run in (None, each)), seconds, _POLL)
+    # Of the many runs that are over no journal is read, poll after poll.
+    wait_until(lambda: all(nodes_of(store.home, each) for each in supervised_runs(
+        store, [each for each in list_runs(store.home) if run in (None, each)])), seconds, _POLL)
 
 
 def run_of_node(store: Store, node: str, run: str | None) -> str:

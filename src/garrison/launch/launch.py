@@ -32,16 +32,17 @@ from garrison.launch.preflight import LOCALE, launch_to_resume, run_exists, run_
 from garrison.merge.queue import MergeQueue
 from garrison.processes.loop import BLOCKED_SIGNALS, log_line
 from garrison.processes.spawn import process_argv
-from garrison.records import atomic, budget, log_retention, signals
+from garrison.records import atomic, budget, signals
 from garrison.records import run as run_records
 from garrison.records.identity import Identity
-from garrison.records.names import check_node, check_run, format_marker, launcher_key, to_run_stem
+from garrison.records.names import Key, check_node, check_run, format_marker, launcher_key, to_run_stem
 from garrison.records.run import Launch
-from garrison.records.signals import ResumeRun, SetBudget, Signal, resume_id
+from garrison.records.signals import ResumeRun, SetBudget, resume_id
 from garrison.run import git_record
 from garrison.run.follower import follower_variables
 from garrison.run.plan import graph_hash
 from garrison.run.status import read_run_state, running_runs
+from garrison.run.user_signals import signal_by_person
 from garrison.sandbox.git_view import GitView
 from garrison.sandbox.place import MODE_VARIABLE
 from garrison.sandbox.probe import summarize_sandbox
@@ -60,7 +61,6 @@ if TYPE_CHECKING:
     from garrison.launch.preflight import PreparedLaunch
     from garrison.merge.entry import MergeEntry
     from garrison.processes.runtime import Runtime
-    from garrison.records.signals import Payload
     from garrison.supervise.observer import Inspection
     from garrison.supervise.verdict import Verdict
 
@@ -246,9 +246,7 @@ def spawn_launcher(runtime: Runtime, launch: Launch, options: list[str], steps: 
     prefix = systemd_scope(runtime)
     identity = _lease_with_requests(runtime, launch, options, steps)
     argv, env = launcher_command(runtime, launch, identity, [*options, "--quiet"])
-    log = runtime.files(launch.run_id).process_log("launch")
-    atomic.make_directory(log.parent)
-    log_retention.shorten_log(log)
+    log = runtime.begin_log(launch.run_id, "launch")
     start = runtime.processes.start if is_followed else runtime.processes.spawn
     child = start([*prefix, *argv], env=env, cwd=str(runtime.home), log=log)
     child.close()
@@ -259,21 +257,17 @@ def _lease_with_requests(runtime: Runtime, launch: Launch, options: list[str], s
     """Take the launcher's lease, and write the requests to the guardian with it: to resume, and a new budget of
     steps."""
     identity = lease_launcher(runtime, launch.run_id)
+    guardian = Key("guardian", launch.pipeline_id, launch.run_id)
     if steps:
-        _request(runtime, launch, f"{launch.run_id}-budget-{identity.incarnation}", SetBudget(steps))
+        signals.post(runtime.home, signal_by_person(guardian, SetBudget(steps), now=runtime.clock.utc(),
+                                                    id=f"{launch.run_id}-budget-{identity.incarnation}"))
     retry_failed = "--again" in options
     nodes = tuple(options[options.index("--only") + 1].split(",")) if "--only" in options else None
     if "--resume" in options and (retry_failed or not read_run_state(runtime, launch.run_id).over):
-        _request(runtime, launch, resume_id(launch.run_id, identity.incarnation),
-                 ResumeRun(retry_failed or None, nodes))
+        signals.post(runtime.home, signal_by_person(guardian, ResumeRun(retry_failed or None, nodes),
+                                                    id=resume_id(launch.run_id, identity.incarnation),
+                                                    now=runtime.clock.utc()))
     return identity
-
-
-def _request(runtime: Runtime, launch: Launch, id_: str, payload: Payload) -> None:
-    signals.post(runtime.home, Signal(
-        id_, {"role": "launch", "name": "launch", "incarnation": 0},
-        {"role": "guardian", "name": launch.pipeline_id}, payload.type, launch.run_id, runtime.clock.utc(), None, 0,
-        payload.to_data()))
 
 
 def lease_launcher(runtime: Runtime, run: str) -> Identity:

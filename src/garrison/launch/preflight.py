@@ -54,7 +54,7 @@ from garrison.records.run import LAND_NODE, LAND_NONE, LAND_PR, LAND_RUN, LANDS,
 from garrison.run import branch as run_branch
 from garrison.run import git_record
 from garrison.run.follower import find_base
-from garrison.run.plan import read_plan, replay_with_plan, stronger_agent
+from garrison.run.plan import placement_of, read_plan, replay_with_plan, stronger_agent
 from garrison.run.request import (
     COMMAND,
     LaunchRequest,
@@ -271,12 +271,7 @@ def tasks_here(plan: RunPlan, hosts: Sequence[str]) -> RunPlan:
     Args:
         hosts: where nodes are done that do not say it themselves.
     """
-    if not hosts and not any({"hosts", "host"} & set(task.attrs) for task in plan.tasks.values()):
-        return plan
-    from garrison.records.placement import stated_placement  # few runs use hosts
-
-    return replace(plan, tasks={name: task for name, task in plan.tasks.items()
-                                if not stated_placement(task.attrs, hosts)})
+    return replace(plan, tasks={name: task for name, task in plan.tasks.items() if not placement_of(task, hosts)})
 
 
 def _read(path: Path) -> str:

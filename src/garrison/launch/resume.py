@@ -198,7 +198,7 @@ def _resume(runtime: Runtime, run: str) -> ResumeResult:
         check_resume(runtime, run, retry_failed="--again" in decision)
         return ResumeResult(run, "started", _start(runtime, launch, decision))
     except (AlreadyAlive, Fenced, Refused) as error:
-        if _observe_launcher(runtime, run).living:
+        if _observe(runtime, launcher_key(run)).living:
             return ResumeResult(run, "tended", "another launcher was started first")
         return ResumeResult(run, "refused", str(error))
     except GarrisonError as error:
@@ -232,16 +232,12 @@ def _resume_adhoc(runtime: Runtime, launch: run_records.Launch) -> ResumeResult:
 def _decide(runtime: Runtime, launch: run_records.Launch) -> ResumeResult | list[str]:
     guardian = Key("guardian", launch.pipeline_id, launch.run_id)
     return decide_resume(launch.run_id, read_run_state(runtime, launch.run_id),
-                         _observe_launcher(runtime, launch.run_id), runtime.store.read(Identity, guardian),
+                         _observe(runtime, launcher_key(launch.run_id)), runtime.store.read(Identity, guardian),
                          signals.list_pending(runtime.home, guardian), runtime.clock.time())
 
 
-def _observe_launcher(runtime: Runtime, run: str) -> ChildState:
-    """Return the state of a run's launcher; a late heartbeat is inspected twice."""
-    return _observe(runtime, launcher_key(run))
-
-
 def _observe(runtime: Runtime, key: Key) -> ChildState:
+    """Return the state of a launcher, or of a process that nobody watches: a late heartbeat is inspected twice."""
     identity = runtime.store.read(Identity, key)
     return ChildState(identity, judge_launcher(runtime, identity).verdict if identity else None)
 

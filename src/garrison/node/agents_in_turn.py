@@ -130,13 +130,3 @@ class AgentsInTurn:
             records.add_failover(self.folder, failover)
         self.failovers.append(failover)
         failpoint.here(":failed_over")
-
-
-# ---- attempt result --------------------------------------------------------------------------------------------------
-
-# Results of attempts, with the evidence that a node's own orchestrator wrote them.
-#
-# An orchestrator announces the digest of its result in its hook, and then writes the result. A file that a process
-# alongside it puts in the attempt's folder is thus ignored, and the attempt continues. The branch counts as the result
-# says as well: `Worktree.restore_branch` puts it back where the orchestrator saw it. Outside a sandbox an agent is the
-# user, and can forge all of it; this catches mistakes and simple forgeries.

@@ -39,12 +39,12 @@ from garrison.agents.registry import has_session, limits_of, reporting_of, turns
 from garrison.ends import End, EndKind, RefusedBy
 from garrison.errors import GarrisonError
 from garrison.node.instructions import Instructions, read_instructions, read_private_lessons, read_settings
-from garrison.node.worktree import CONFLICTS, MERGED
-from garrison.records import atomic, budget, journal
+from garrison.node.worktree import CONFLICTS, MERGED, read_lines
+from garrison.records import atomic, budget, journal, json_io
 from garrison.records import run as run_records
 from garrison.records.comments import comment_id
 from garrison.records.failover import read_failovers, session_holders
-from garrison.records.json_io import read_json, read_lines
+from garrison.records.json_io import read_json
 from garrison.records.names import Key, branch_name
 from garrison.records.run import CONTINUE, LAND_NONE, LAND_PR, LAND_RUN, Task, read_result
 from garrison.sandbox.place import EXCHANGE, Role
@@ -121,7 +121,8 @@ class Briefer:
         """Return the assignment with what its agent's messages tell, and the text of its prompt."""
         deaths = self.deaths() if is_successor else ()
         briefing = self.brief(assignment, self.interruption(deaths, notes) if is_successor else None)
-        instructions = self._instructions() if briefing.reporting is Reporting.TOOLS else Instructions()
+        instructions = read_instructions(self.git, self.launch.onto, self._began()) \
+            if briefing.reporting is Reporting.TOOLS else Instructions()
         refused = self.mender(briefing.refusal)
         assignment = replace(assignment, deaths=deaths, look=self.progress, lands=prompt.lands(briefing.landing),
                              left=briefing.left,
@@ -130,9 +131,6 @@ class Briefer:
                              read_repository=lambda: read_settings(self.git, self._began()),
                              rework=prompt.rework_message(self.task, briefing) if refused is not None else "")
         return assignment, prompt.build(self.task, briefing)
-
-    def _instructions(self) -> Instructions:
-        return read_instructions(self.git, self.launch.onto, self._began())
 
     def _began(self) -> str:
         """Return the target's commit at which the branch began, '' if that is not known."""
@@ -364,10 +362,10 @@ class Briefer:
         for attempt in range(1, task.attempt + 1):
             folder = self.files.attempt(task.node, attempt)
             words += [PersonsWord(str(line["text"]), str(line["question"]), "", str(line["at"]))
-                      for line in read_lines(folder / ANSWERED)]
+                      for line in json_io.read_lines(folder / ANSWERED)]
             if by_all or attempt < task.attempt or not has_session(task.agent, self.runtime.home):
                 words += [PersonsWord(str(line["text"]), "", "", str(line["at"])) for holder in session_holders(folder)
-                          for line in read_lines(holder / MESSAGES)]
+                          for line in json_io.read_lines(holder / MESSAGES)]
         words.sort(key=lambda word: word.at)
         if task.attempt > 1:
             words += [PersonsWord(entry.review, "", f"in their review of attempt {entry.attempt}")
@@ -466,8 +464,8 @@ class Briefer:
 
     def _with_merge(self, refusal: EarlierRefusal) -> EarlierRefusal:
         """Add what was merged into the branch at the beginning of this attempt, and the files in conflict from that."""
-        names = _lines(self.folder / CONFLICTS)
-        merged, _, label = "".join(_lines(self.folder / MERGED)[:1]).partition(" ")
+        names = read_lines(self.folder / CONFLICTS)
+        merged, _, label = "".join(read_lines(self.folder / MERGED)[:1]).partition(" ")
         return replace(refusal, merged=merged, label=label or merged,
                        conflicts=tuple(replace(each, hunks=self._hunks(each.name))
                                        for each in self._conflicts(names, refusal.base, merged)))
@@ -654,10 +652,6 @@ def _copy_end(source: Path, target: Path) -> None:
         size = file.seek(0, 2)
         file.seek(max(0, size - MAX_LOG))
         atomic.write(target, file.read(MAX_LOG), durable=False)
-
-
-def _lines(path: Path) -> list[str]:
-    return (atomic.read(path) or b"").decode(errors="replace").splitlines()
 
 
 def _title(task: Task) -> str:

@@ -41,7 +41,15 @@ from garrison.ends import Departure, Effect, LandingNote, RefusedBy, with_effect
 from garrison.merge.entry import HAS_LANDED
 from garrison.merge.explanation import describe_refused
 from garrison.pipeline.node_status import LandingWord
-from garrison.processes.actions import Action, ActionKind, ApplySignal, Decision, ReplaceChild, SendSignal
+from garrison.processes.actions import (
+    Action,
+    ActionKind,
+    ApplySignal,
+    Decision,
+    ReplaceChild,
+    SendSignal,
+    take_signals,
+)
 from garrison.records import signals
 from garrison.records.events import (
     ChildDied,
@@ -262,7 +270,7 @@ def decide(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Decision:
     if orchestrator.living and orchestrator.identity and orchestrator.identity.incarnation == facts.kill:
         return Decision([Action(ActionKind.REPLACE, why="killed by order", payload=ReplaceChild(ORDER))])
     if orchestrator.hung:
-        return Decision([_act(_decide_restart(facts, view, orchestrator, policy))])
+        return Decision([Action.of(_decide_restart(facts, view, orchestrator, policy))])
     if not _has_begun(facts, view):                     # 5
         if view.phase == "merged":  # it landed in an earlier attempt, and the flow returned to the node
             return Decision([Action(ActionKind.REOPEN_HOOK)])
@@ -275,28 +283,15 @@ def decide(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Decision:
 
 
 def _apply_signals(facts: RunnerFacts, view: RunnerView, policy: Policy) -> list[Action]:
-    identity = view.orchestrator.identity
-    incarnations = {identity.key.full: identity.incarnation} if identity else {}
-    actions = []
-    for posted in view.inbox:
-        signal = posted.signal
-        if signal is None:
-            actions.append(_refuse(posted, posted.error))
-        elif signal.id in facts.applied:
-            actions.append(Action(ActionKind.APPLY_SIGNAL, payload=ApplySignal(posted)))
-        elif why := signals.find_objection(signal, view.task.run_id, {view.task.node: view.task.attempt}, incarnations):
-            actions.append(_refuse(posted, why))
-        else:
-            event = _apply(signal, facts, view)
-            if event.unpark:  # the guardian may count it as parked: the last report wins
-                actions.append(_report_parking(view, policy, facts, parked=False, why="it was unparked",
-                                               suffix=f"unparked-{signal.id}"))
-            actions.append(Action(ActionKind.APPLY_SIGNAL, payload=ApplySignal(posted, event)))
-    return actions
+    def apply(posted: PostedSignal, signal: Signal) -> list[Action]:
+        event = _apply(signal, facts, view)
+        # The guardian may count it as parked: the last report wins.
+        report = [_report_parking(view, policy, facts, parked=False, why="it was unparked",
+                                  suffix=f"unparked-{signal.id}")] if event.unpark else []
+        return [*report, Action(ActionKind.APPLY_SIGNAL, payload=ApplySignal(posted, event))]
 
-
-def _refuse(posted: PostedSignal, why: str) -> Action:
-    return Action(ActionKind.REFUSE_SIGNAL, why=why, payload=ApplySignal(posted))
+    return take_signals(view.inbox, view.task.run_id, {view.task.node: view.task.attempt}, [view.orchestrator],
+                        facts.applied, apply)
 
 
 def _apply(signal: Signal, facts: RunnerFacts, view: RunnerView) -> RunnerSignal:
@@ -353,11 +348,7 @@ def _fail(facts: RunnerFacts, view: RunnerView) -> list[Action]:
 
 def _cleanup(facts: RunnerFacts, view: RunnerView) -> list[Action]:
     decision = decide_cleanup(view.orchestrator, facts.deaths)
-    return [_act(decision)] if decision else []
-
-
-def _act(decision: RestartDecision) -> Action:
-    return Action(ActionKind(decision.kind), why=decision.why, basis=decision.basis)
+    return [Action.of(decision)] if decision else []
 
 
 def _fact(view: RunnerView, name: str, value: str | int, kind: str = "") -> Action:
@@ -469,12 +460,12 @@ def _orchestrate(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Decisi
         is_parked = decision.kind == "park"
         suffix = f"{'parked' if is_parked else 'probe'}-{_last_ended(view)}"
         report = _report_parking(view, policy, facts, parked=is_parked, why=decision.why, suffix=suffix)
-        return Decision([report, _act(decision)])
+        return Decision([report, Action.of(decision)])
     if decision.kind in ("wait", "parked", "none"):
         return Decision([], decision.at or None)
     if decision.kind == "ended":
         return Decision([])
-    return Decision([_act(decision)])
+    return Decision([Action.of(decision)])
 
 
 def _decide_restart(facts: RunnerFacts, view: RunnerView, orchestrator: ChildState,

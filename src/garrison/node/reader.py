@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from garrison.agents.base import PendingQuestion, Work, WorkResult
+    from garrison.agents.base import Work, WorkResult
     from garrison.processes.runtime import Runtime
     from garrison.records.run import Task
     from garrison.sandbox.network import NetworkPlace
@@ -136,7 +136,7 @@ class RepositoryReader:
             while (outcome := work.poll(now := time.monotonic())) is None:
                 network.keep()
                 if (question := work.question) is not None:
-                    self._answer_question(work, question)
+                    work.answer(question.id, self._reply(question.text))
                 if (trouble := work.trouble) is not None and trouble.reason != told:
                     told = trouble.reason
                     self._wait_for(told)
@@ -158,9 +158,6 @@ class RepositoryReader:
         finally:
             if ended is not None:
                 os.close(ended)
-
-    def _answer_question(self, work: Work, question: PendingQuestion) -> None:
-        work.answer(question.id, self._reply(question.text))
 
 
 def exchange_file(folder: Path, name: str) -> Path:

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING
 from garrison.ends import Refusal, RefusalKind
 from garrison.errors import GarrisonError, UsageError
 from garrison.merge.diff_guard import HEAD_BYTES, ChangedFile, classify, count_conflicts, describe_finding, matches
-from garrison.node.worktree import BEGUN, CONFLICTS, MERGED
-from garrison.records import atomic
+from garrison.node.worktree import BEGUN, CONFLICTS, MERGED, read_first, read_lines
 from garrison.run.request import read_guard
 from garrison.sandbox.collect import find_side_work, read_open_work
 from garrison.sandbox.git_view import GitView
@@ -61,13 +60,13 @@ class WorkInspector:
         """Return what keeps garrison from committing what the agent left uncommitted, or from looking at it."""
         if not GitView(self.git, self.worktree).exists and (excess := self._excess()):  # else it was when collected
             return _refuse(RefusalKind.EXCESS, [excess])
-        begun_with = _lines(self.folder / CONFLICTS)
+        begun_with = read_lines(self.folder / CONFLICTS)
         if marked := [name for name in begun_with if b"\n<<<<<<< " in b"\n" + self._content(name)]:
             return _refuse(RefusalKind.MARKERS, marked)
         return self.open_operation(begun_with) or self._uncommitted()
 
     def _excess(self) -> str:
-        begun = "".join(_lines(self.folder / BEGUN)[:1])
+        begun = read_first(self.folder / BEGUN)
         head = self.git.head(self.worktree)
         return bounds.explain_excess(self.git, begun if self.git.has_object(begun) else "", head) if head else ""
 
@@ -78,7 +77,7 @@ class WorkInspector:
         except untrusted.UnsafeFile:
             return None  # no evidence; what lands was collected before, or refused
         operation, unmerged = found.operation, found.unmerged
-        merged = "".join(_lines(self.folder / MERGED)[:1]).partition(" ")[0]
+        merged = read_first(self.folder / MERGED)
         if operation == "merge" and merged and found.joins == merged:
             operation, unmerged = "", tuple(name for name in unmerged if name not in begun_with)
         if operation:
@@ -151,7 +150,7 @@ class WorkInspector:
         target = self.git.branch_tip(self.launch.onto) or self.launch.base_oid
         if tip is None or not target:
             return None  # the runner says which of them is missing
-        begun = "".join(_lines(self.folder / BEGUN)[:1])
+        begun = read_first(self.folder / BEGUN)
         if begun and self.git.has_object(begun) and not self.git.is_ancestor(begun, tip):
             return _refuse(RefusalKind.REWRITTEN, commit=begun)
         base = self.git.merge_base(target, tip)
@@ -205,10 +204,6 @@ def _changed_at(path: Path) -> float:
         return os.lstat(path).st_mtime
     except OSError:
         return 0.0
-
-
-def _lines(path: Path) -> list[str]:
-    return (atomic.read(path) or b"").decode(errors="replace").splitlines()
 
 
 # ---- words -----------------------------------------------------------------------------------------------------------

@@ -52,6 +52,16 @@ BEGUN = "begun.txt"
 """File of an attempt: the last commit of the target that its branch had when it began; the branch keeps it."""
 
 
+def read_lines(path: Path) -> list[str]:
+    """Return the lines of such a file, none without it."""
+    return (atomic.read(path) or b"").decode(errors="replace").splitlines()
+
+
+def read_first(path: Path) -> str:
+    """Return the first word of its first line, '' without it: a commit."""
+    return "".join(read_lines(path)[:1]).partition(" ")[0]
+
+
 # ---- collect ---------------------------------------------------------------------------------------------------------
 
 
@@ -534,9 +544,9 @@ class OrphanedWorktree(Value):
     what: str
 
 
-def run_repository(home: Path, launch: Launch, repo: Path | None = None) -> Git:
-    """Return the repository of a run, or `repo` if it was moved there; Refused if there is none."""
-    git = Git(repo or Path(launch.repo), home=home)
+def run_repository(home: Path, launch: Launch) -> Git:
+    """Return the repository of a run; Refused if there is none."""
+    git = Git(Path(launch.repo), home=home)
     git.common  # noqa: B018
     return git
 

@@ -6,12 +6,15 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, TypeVar
 
+from garrison.records.signals import find_objection
 from garrison.values import Value
 
 if TYPE_CHECKING:
-    from garrison.records.events import GuardianSignal, RunnerSignal
-    from garrison.records.signals import Payload, PostedSignal
-    from garrison.supervise.decisions import DecisionInputs
+    from collections.abc import Callable, Collection, Iterable, Mapping
+
+    from garrison.records.events import GuardianSignal, NodeChanged, RunnerSignal
+    from garrison.records.signals import Payload, PostedSignal, Signal
+    from garrison.supervise.decisions import ChildState, DecisionInputs, RestartDecision
 
 P = TypeVar("P")
 
@@ -114,6 +117,11 @@ class Action:
     basis: DecisionInputs | None = field(default=None, compare=False)
     """Inputs of a restart or cleanup decision; they are journaled before the action."""
 
+    @classmethod
+    def of(cls, decision: RestartDecision, target: str = "") -> Action:
+        """Return the action that carries a restart or cleanup decision out."""
+        return cls(ActionKind(decision.kind), target, decision.why, basis=decision.basis)
+
     def expect(self, payload: type[P]) -> P:
         """Return the payload, which must be of that type."""
         if not isinstance(self.payload, payload):
@@ -127,3 +135,42 @@ class Decision(Value):
     actions: list[Action]
     wake_at: float | None = None
 
+
+def change_node(event: NodeChanged) -> Action:
+    return Action(ActionKind.CHANGE_NODE, event.node, payload=event)
+
+
+# ---- signals ---------------------------------------------------------------------------------------------------------
+
+
+def refuse_signal(posted: PostedSignal, why: str) -> Action:
+    return Action(ActionKind.REFUSE_SIGNAL, why=why, payload=ApplySignal(posted))
+
+
+def take_signals(inbox: Iterable[PostedSignal], run: str, attempts: Mapping[str, int], children: Iterable[ChildState],
+                 applied: Collection[str], apply: Callable[[PostedSignal, Signal], list[Action]], *,
+                 one: bool = False) -> list[Action]:
+    """Return the actions on an inbox: acknowledge signals that were applied before, refuse void ones, apply the others.
+
+    Args:
+        attempts: node → its current attempt.
+        children: those whose incarnations count.
+        applied: ids of the signals that were applied.
+        apply: returns the actions that apply a signal.
+        one: end with the first that is applied: later ones are judged by the state after it.
+    """
+    incarnations = {child.identity.key.full: child.identity.incarnation for child in children if child.identity}
+    actions: list[Action] = []
+    for posted in inbox:
+        signal = posted.signal
+        if signal is None:
+            actions.append(refuse_signal(posted, posted.error))
+        elif signal.id in applied:  # its process died between journal and acknowledgement
+            actions.append(Action(ActionKind.APPLY_SIGNAL, payload=ApplySignal(posted)))
+        elif why := find_objection(signal, run, attempts, incarnations):
+            actions.append(refuse_signal(posted, why))
+        else:
+            actions += apply(posted, signal)
+            if one:
+                break
+    return actions

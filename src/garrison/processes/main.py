@@ -168,9 +168,10 @@ def _launch(runtime: Runtime, options: Options) -> Launch:
     try:
         return runtime.launch(options.run)
     except (NotFound, RecordCorrupt):
-        from garrison.run.repair import load_launch
+        from garrison.run.repair import repair_launch
 
-        return load_launch(runtime, options.run)
+        repair_launch(runtime, options.run)
+        return runtime.launch(options.run)
 
 
 def _task(runtime: Runtime, options: Options) -> Task:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from garrison.config import Timing
 from garrison.errors import NotFound, RecordCorrupt
+from garrison.records import atomic, log_retention
 from garrison.records import run as run_records
 from garrison.records.run import Launch, RunFiles
 from garrison.records.store import Store
@@ -50,6 +51,13 @@ class Runtime(Value, dict=True):
 
     def files(self, run: str) -> RunFiles:
         return RunFiles(self.home, run)
+
+    def begin_log(self, run: str, name: str) -> Path:
+        """Return the log of a process that is about to start: shortened, in a folder that exists."""
+        log = self.files(run).process_log(name)
+        atomic.make_directory(log.parent)
+        log_retention.shorten_log(log)
+        return log
 
     def launch(self, run: str) -> Launch:
         """Return what a run was launched with; NotFound if there is no such run, RecordCorrupt if it has lost that."""

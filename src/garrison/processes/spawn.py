@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from garrison.errors import Fenced, GarrisonError
-from garrison.records import atomic, log_retention
 from garrison.records import run as run_records
 from garrison.records.hook import Hook
 from garrison.records.identity import Identity
@@ -60,9 +59,7 @@ def spawn_process(runtime: Runtime, launch: Launch, request: SpawnRequest,
     def spawn(identity: Identity, marker: str) -> ProcessId:
         machine.require_room()
         argv = process_argv(key, runtime.home, identity.incarnation, options)
-        log = runtime.files(key.run).process_log(f"{key.role}-{key.name}")
-        atomic.make_directory(log.parent)
-        log_retention.shorten_log(log)
+        log = runtime.begin_log(key.run, f"{key.role}-{key.name}")
         env = {**runtime.environment(launch, {"GARRISON_LIFE": marker,
                                               "GARRISON_INCARNATION": str(identity.incarnation)}), **(variables or {})}
         forks.load(PROGRAMS[key.role])
@@ -134,9 +131,7 @@ def spawn_orchestrator(runtime: Runtime, launch: Launch, task: Task, worktree: P
         argv = process_argv(key, runtime.home, leased.incarnation, ["--attempt", str(task.attempt)])
         env = {**worktree_environment(runtime, launch, task, worktree, marker),
                "GARRISON_INCARNATION": str(leased.incarnation)}
-        log = runtime.files(launch.run_id).process_log(f"orchestrator-{task.node}")
-        atomic.make_directory(log.parent)
-        log_retention.shorten_log(log)
+        log = runtime.begin_log(launch.run_id, f"orchestrator-{task.node}")
         if terminal.kind == "process":
             forks.load(PROGRAMS[key.role])
         session = terminal.open(key.full, argv, env=env, cwd=worktree, log=log)

@@ -272,17 +272,13 @@ class Supervisor:
     def _process_of(self, child: ChildState) -> tuple[int, int] | None:
         """Return the pid and start ticks of a dead process, even one that never was active; None if unknown."""
         identity, state = child.identity, child.verdict.state if child.verdict is not None else ""
-        if identity is None or not self._is_of_this_machine(identity):
+        if identity is None or not self.runtime.observer.is_visible(identity):
             return None
         if state == "lapsed":  # its record still names its spawner
             return next(((each.pid, each.ticks) for each in self.runtime.observer.known_processes(identity)), None)
         if state != "dead" or not identity.pid or not identity.start_ticks:
             return None
         return identity.pid, identity.start_ticks
-
-    def _is_of_this_machine(self, identity: Identity) -> bool:
-        here = self.runtime.observer.machine
-        return (identity.host, identity.boot_id, identity.pid_ns) == (here.host, here.boot_id, here.pid_ns)
 
     def sweep(self, identity: Identity) -> None:
         """Kill what is left of a fenced incarnation; once, since afterwards nothing is left that could fork."""

@@ -7,9 +7,9 @@ A signal, followed through the code:
    inherits it.
 2. Wake: the recipient's event loop watches the inbox (`Supervisor.watch`); a lost event costs one rescan, a second.
 3. Read: `observe` of the recipient's process lists the inbox (`list_pending`), oldest first.
-4. Decide (pure): its policy asks `find_objection` whether run, attempt and incarnation are current, and `parse`s the
-   payload (`_apply_signals` in run/guardian_policy.py and node/policy.py). The result is an action: APPLY_SIGNAL, with
-   the event that holds its effects, or REFUSE_SIGNAL.
+4. Decide (pure): `take_signals` (processes/actions.py) asks `find_objection` whether run, attempt and incarnation are
+   current, and the policy `parse`s the payload (`_apply` in run/guardian_policy.py and node/policy.py). The result is
+   an action: APPLY_SIGNAL, with the event that holds its effects, or REFUSE_SIGNAL.
 5. Apply: the process forwards it to others, journals id and effects in one record, then moves the file to `taken/`
    (`acknowledge`); after a crash in between, the id in the journal shows that it was applied. A refused one goes to
    `refused/`, with the reason in a file alongside it (`refuse`).

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 from garrison.pipeline import questions
 from garrison.pipeline.best_of import FIRST, MAX_LANDED, NONE, PERSON, Passed, comparisons, order, score, tied
 from garrison.pipeline.node_status import LandingWord
-from garrison.processes.actions import Action, ActionKind
+from garrison.processes.actions import Action, ActionKind, change_node
 from garrison.records.events import CandidatesCompared, CandidatesRanked, Kept, NodeChanged, WaitChanged
 from garrison.run.flow import step_id
 from garrison.run.guardian_view import UNFINISHED, needs_runner
@@ -70,7 +70,7 @@ def _follow(state: RunState, view: GuardianView, place: Visit, best: BestOf) -> 
             if node.status in UNFINISHED or view.runner(name).living or needs_runner(state, view, name):
                 return None  # an earlier step's: its worktree must be gone first
             is_used = node.status != "pending" or bool(node.step)
-            return _change(NodeChanged(name, "pending", node.attempt + is_used, state.nodes[place.node].reason,
+            return change_node(NodeChanged(name, "pending", node.attempt + is_used, state.nodes[place.node].reason,
                                        step=step))
     return _decide(state, view, place, best)
 
@@ -84,7 +84,7 @@ def _decide(state: RunState, view: GuardianView, place: Visit, best: BestOf) -> 
         return None
     if not passed:
         why = "; ".join(f"{name}: {node.reason.strip().partition(chr(10))[0]}" for name, node in nodes)
-        return _change(_failure(state, place, f"no candidate passed: {why}"))
+        return change_node(_failure(state, place, f"no candidate passed: {why}"))
     verdicts = _verdicts(state, place.node, step_id(place))
     if best.judge_node and passed[1:] and state.nodes[best.judge_node].status != "failed":
         if action := _compare(state, view, place, best, passed):
@@ -92,7 +92,7 @@ def _decide(state: RunState, view: GuardianView, place: Visit, best: BestOf) -> 
         if len(verdicts) < len(comparisons(passed)):
             return None
         if set(verdicts.values()) == {NONE}:
-            return _change(_failure(state, place, f"{best.judge} wants none of the candidates"))
+            return change_node(_failure(state, place, f"{best.judge} wants none of the candidates"))
     if (asked := offered(state, place, best, passed)) and not view.auto_approve:
         return _ask(state, place, asked)
     passed = score(passed, verdicts) if best.judge_node else passed
@@ -180,7 +180,7 @@ def _compare(state: RunState, view: GuardianView, place: Visit, best: BestOf,
             or view.runner(best.judge_node).living or needs_runner(state, view, best.judge_node):
         return None
     is_used = judge.status != "pending" or bool(judge.step)
-    return _change(NodeChanged(best.judge_node, "pending", judge.attempt + is_used, "", step=step))
+    return change_node(NodeChanged(best.judge_node, "pending", judge.attempt + is_used, "", step=step))
 
 
 def _verdicts(state: RunState, node: str, step: str) -> dict[tuple[str, str], str]:
@@ -223,14 +223,10 @@ def _dismiss(state: RunState, best: BestOf, step: str, chosen: Sequence[str]) ->
     for name in best.names:
         node = state.nodes[name]
         if node.step == step and node.status == "pending":
-            return _change(NodeChanged(name, "skipped", node.attempt, why))
+            return change_node(NodeChanged(name, "skipped", node.attempt, why))
         if node.step == step and node.status == "active" and name not in state.cancelled:
             return Action(ActionKind.CANCEL_NODE, name, why=why)
     return None
-
-
-def _change(event: NodeChanged) -> Action:
-    return Action(ActionKind.CHANGE_NODE, event.node, payload=event)
 
 
 # ---- what the node's own attempts are --------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from garrison.pipeline.fidelity import Carryover
 from garrison.pipeline.flow import Finished, Resumed, TimedOut
 from garrison.pipeline.outcome import DETERMINISTIC, FAIL, RESPONSE_CHARS, SKIPPED, Outcome
 from garrison.pipeline.transforms import expand_context
-from garrison.processes.actions import Action, ActionKind
+from garrison.processes.actions import Action, ActionKind, change_node
 from garrison.records.events import FlowAdvanced, ManagerCycled, NodeChanged, WaitChanged
 from garrison.run import best_of
 from garrison.run.flow import step_id
@@ -78,9 +78,8 @@ def _task(plan: RunPlan, state: RunState, view: GuardianView, place: Visit) -> A
     if node.status in UNFINISHED or _is_needed_elsewhere(state, node, place) or _has_leaving_runner(state, view, place):
         return None
     has_been_tried = node.status != "pending" or bool(node.step)
-    return Action(ActionKind.CHANGE_NODE, place.node, payload=NodeChanged(
-        place.node, "pending", node.attempt + has_been_tried, place.reason or _loop_reason(state, place),
-        step=step_id(place)))
+    return change_node(NodeChanged(place.node, "pending", node.attempt + has_been_tried,
+                                   place.reason or _loop_reason(state, place), step=step_id(place)))
 
 
 def finish_task(plan: RunPlan, state: RunState, place: Visit, result: Result | None) -> Action | None:
@@ -348,8 +347,7 @@ def _cancelled(state: RunState, flow: RunFlow) -> list[Action]:
 
 def _skipped(plan: RunPlan, state: RunState, flow: RunFlow) -> list[Action]:
     """Skip the nodes of a dag that no followed edge leads to."""
-    return [Action(ActionKind.CHANGE_NODE, name, payload=NodeChanged(
-                name, "skipped", node.attempt, "no edge into it was followed"))
+    return [change_node(NodeChanged(name, "skipped", node.attempt, "no edge into it was followed"))
             for name in plan.tasks if (node := state.nodes[name]).status == "pending" and not node.step
             and (outcome := flow.state.outcomes.get(name)) is not None and outcome.status == SKIPPED]
 

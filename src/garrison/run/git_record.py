@@ -133,8 +133,6 @@ def trust_present(home: Path, git: Git, report: Callable[[str], None], *, accept
 
     `accept`: that as well. What is left out is reported.
     """
-    from garrison.run.git_record import confine_programs  # a launch needs the sandbox, a guardian does not
-
     present = {(each.key, each.value) for each in _settings(git)}
     suspects = set() if accept else neutral.read_suspects(home, git.common) & present
     path = neutral.trust_path(home, git.common)

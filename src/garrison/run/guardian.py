@@ -164,11 +164,11 @@ class Guardian:
             return {name: stray for name in self.state.held if name in runners and not runners[name].living
                     and (stray := self._stray(Key("orchestrator", name, self.run))) is not None}
         strays = {}
-        for key in self.runtime.store.keys(Identity):
+        for key in self.runtime.store.keys(Identity, (self.run,)):
             is_node = key.name in self.state.nodes
             has_parent = is_node and key.role == "orchestrator" and runners[key.name].living
             is_child = key == self.processor_key or (is_node and key.role == "runner")
-            if key.run != self.run or key.role not in RUN_ROLES or has_parent or is_child:
+            if key.role not in RUN_ROLES or has_parent or is_child:
                 continue
             if (stray := self._stray(key)) is not None:
                 strays[key.name if is_node and key.role == "orchestrator" else key.full] = stray

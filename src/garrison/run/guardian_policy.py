@@ -35,7 +35,17 @@ from garrison.merge.turns import TurnEnd
 from garrison.pipeline.flow import SentBack
 from garrison.pipeline.node_status import LandingWord
 from garrison.pipeline.plan import first_status
-from garrison.processes.actions import Action, ActionKind, ApplySignal, Decision, ParkChild, ReplaceChild
+from garrison.processes.actions import (
+    Action,
+    ActionKind,
+    ApplySignal,
+    Decision,
+    ParkChild,
+    ReplaceChild,
+    change_node,
+    refuse_signal,
+    take_signals,
+)
 from garrison.records import signals
 from garrison.records.events import (
     AgentQuestion,
@@ -122,26 +132,8 @@ def decide(plan: RunPlan, state: RunState, view: GuardianView, max_agents: int, 
 
 
 def _apply_signals(plan: RunPlan, state: RunState, view: GuardianView, max_rework: int) -> list[Action]:
-    """Acknowledge signals applied before and refuse void ones, up to and including the first that changes anything:
-    later ones are judged by the state after it."""
-    incarnations = {child.identity.key.full: child.identity.incarnation
-                    for child in view.children.values() if child.identity}
-    actions = []
-    for posted in view.inbox:
-        signal = posted.signal
-        if signal is None:
-            actions.append(_refuse(posted, posted.error))
-        elif signal.id in state.applied:
-            actions.append(Action(ActionKind.APPLY_SIGNAL, payload=ApplySignal(posted)))
-        elif why := signals.find_objection(signal, view.run, state.attempts, incarnations):
-            actions.append(_refuse(posted, why))
-        else:
-            return [*actions, _apply(plan, state, view, posted, signal, max_rework)]
-    return actions
-
-
-def _refuse(posted: PostedSignal, why: str) -> Action:
-    return Action(ActionKind.REFUSE_SIGNAL, why=why, payload=ApplySignal(posted))
+    return take_signals(view.inbox, view.run, state.attempts, view.children.values(), state.applied,
+                        lambda posted, signal: [_apply(plan, state, view, posted, signal, max_rework)], one=True)
 
 
 def _apply(plan: RunPlan, state: RunState, view: GuardianView, posted: PostedSignal, signal: Signal,
@@ -151,24 +143,24 @@ def _apply(plan: RunPlan, state: RunState, view: GuardianView, posted: PostedSig
     if isinstance(payload, signals.InputResponse) and signal.node_id in plan.waits:
         flow, objection = flow_policy.answer_wait(state, str(signal.node_id), payload.question_id, payload.text)
         if flow is None:
-            return _refuse(posted, objection or f"{signal.node_id} is not waiting for an answer")
+            return refuse_signal(posted, objection or f"{signal.node_id} is not waiting for an answer")
         event = replace(_event(signal), flow=flow, by=payload.by)
     elif isinstance(payload, signals.InputResponse) and payload.question_id in state.waits:
         made = best_of.answer(plan, state, view, str(signal.node_id), payload.question_id, payload.text)
         if isinstance(made, str):
-            return _refuse(posted, made)
+            return refuse_signal(posted, made)
         is_failure = isinstance(made, NodeChanged)
         event = replace(_event(signal), by=payload.by, effect=made if is_failure else None,
                         choice=None if is_failure else made)
     elif isinstance(payload, signals.RetryNode):
         flow, objection = flow_policy.retry_node(state, view.run, payload.who)
         if flow is None:
-            return _refuse(posted, objection)
+            return refuse_signal(posted, objection)
         event = replace(_event(signal), flow=flow)
     elif isinstance(payload, signals.AddNode | signals.EditNode):
         changed = graph_policy.change_graph(plan, state, view.run, payload)
         if isinstance(changed, str):
-            return _refuse(posted, changed)
+            return refuse_signal(posted, changed)
         event = replace(_event(signal), graph=changed.text, effect=changed.node)
     elif payload is not None and payload.action:
         event = apply_guidance(state, view, payload, _event(signal))
@@ -267,7 +259,7 @@ _NOT_LANDED = frozenset({"conflict", "rejected", "cancelled"})
 
 
 def _follow_merges(plan: RunPlan, state: RunState, view: GuardianView, max_rework: int) -> list[Action]:
-    actions = [_change(NodeChanged(name, "validated", node.attempt, landing=node.landing))
+    actions = [change_node(NodeChanged(name, "validated", node.attempt, landing=node.landing))
                for name, node in state.nodes.items()
                if node.status == "impl_complete" and node.landing in (LandingWord.NO_CHANGE, LandingWord.KEPT)]
     for name, merge in view.merges.items():
@@ -276,13 +268,13 @@ def _follow_merges(plan: RunPlan, state: RunState, view: GuardianView, max_rewor
             continue
         if node.status == "active" and (merge.status in HAS_LANDED or merge.status not in FINAL):
             # It reports that its work is complete before it enqueues it: that signal was lost.
-            actions.append(_change(NodeChanged(name, "impl_complete", node.attempt)))
+            actions.append(change_node(NodeChanged(name, "impl_complete", node.attempt)))
         elif merge.status in HAS_LANDED:
-            actions.append(_change(NodeChanged(name, "validated", node.attempt, commit=merge.commit,
+            actions.append(change_node(NodeChanged(name, "validated", node.attempt, commit=merge.commit,
                                                landing="" if merge.commit else LandingWord.NO_CHANGE,
                                                changes=merge.changes)))
         elif merge.status in _NOT_LANDED and _has_parked_runner(view, name):  # else its runner reports why
-            actions.append(_change(change_after_failure(
+            actions.append(change_node(change_after_failure(
                 plan, name, node, merge.failure_kind, merge.reason or merge.status,
                 best_of.spare(plan, state, name, max_rework))))
     return actions
@@ -291,10 +283,6 @@ def _follow_merges(plan: RunPlan, state: RunState, view: GuardianView, max_rewor
 def _has_parked_runner(view: GuardianView, name: str) -> bool:
     identity = view.runner(name).identity
     return identity is not None and identity.status == "parked"
-
-
-def _change(event: NodeChanged) -> Action:
-    return Action(ActionKind.CHANGE_NODE, event.node, payload=event)
 
 
 # ---- 3. turns in the merge queue -------------------------------------------------------------------------------------
@@ -452,7 +440,7 @@ def _begin_or_end(plan: RunPlan, state: RunState, view: GuardianView) -> Decisio
 def _begin_run(plan: RunPlan, state: RunState) -> list[Action]:
     """Journal the nodes of a new run, then that it runs."""
     reasons = {"failed": "it had failed before this run, says its graph"}
-    nodes = [_change(NodeChanged(name, status, reason=reasons.get(status, ""),
+    nodes = [change_node(NodeChanged(name, status, reason=reasons.get(status, ""),
                                  candidate_of=plan.tasks[name].candidate_of))
              for name, status in first_status(plan).items() if name not in state.nodes]
     return [*nodes, Action(ActionKind.CHANGE_RUN, "running")]
@@ -474,8 +462,8 @@ def _stop_first(state: RunState, view: GuardianView, last: Action) -> Decision:
 def _stop_children(state: RunState, view: GuardianView) -> list[Action]:
     """Record the dead, then terminate the living: runners first, then the processor. Replace those that do not end in
     time, and stray orchestrators last."""
-    cleanups = [_act(cleanup, name) for name, child in view.children.items() if (cleanup := _cleanup(state, child))]
-    if cleanups:
+    if cleanups := [Action.of(cleanup, name) for name, child in view.children.items()
+                    if (cleanup := _cleanup(state, child))]:
         return cleanups
     living = [name for name, child in view.runners.items() if child.living]
     if not living and view.processor.living:
@@ -496,10 +484,6 @@ def _cleanup(state: RunState, child: ChildState) -> RestartDecision | None:
 
 def _is_death_recorded(state: RunState, identity: Identity) -> bool:
     return state.buried.get(identity.key.full, 0) >= identity.incarnation
-
-
-def _act(decision: RestartDecision, name: str) -> Action:
-    return Action(ActionKind(decision.kind), name, decision.why, basis=decision.basis)
 
 
 # ---- 7. supervision --------------------------------------------------------------------------------------------------
@@ -528,7 +512,7 @@ def _supervise(state: RunState, view: GuardianView, policy: Policy) -> tuple[lis
         elif decision.kind in ("start", "probe") and name in state.nodes and lacks_place(state, view, name):
             continue
         elif decision.kind not in ("none", "ended", "wait", "parked"):
-            actions.append(_act(decision, name))
+            actions.append(Action.of(decision, name))
     return actions, min(wakes, default=None)
 
 
@@ -579,7 +563,7 @@ def _fail_without_runner(state: RunState, view: GuardianView, name: str, why: st
     is_enqueued = node is not None and merge is not None and merge.attempt == node.attempt
     if node is None or node.status not in UNFINISHED or (node.status == "impl_complete" and is_enqueued):
         return []
-    return [_change(NodeChanged(name, "failed", node.attempt, f"its runner failed too often: {why}",
+    return [change_node(NodeChanged(name, "failed", node.attempt, f"its runner failed too often: {why}",
                                 failure_kind=flow_policy.RESTARTS_EXHAUSTED))]
 
 
@@ -592,7 +576,7 @@ def _stop_parked(state: RunState, view: GuardianView) -> list[Action]:
     for name in state.held:
         child = view.processor if name == "processor" else view.runner(name)
         if cleanup := _cleanup(state, child):
-            actions.append(replace(_act(cleanup, name), basis=None))
+            actions.append(replace(Action.of(cleanup, name), basis=None))
         elif child.living:
             actions.append(Action(ActionKind.TERMINATE, name, PARKED_BY_PERSON))
         elif name in view.strays:
@@ -605,7 +589,7 @@ def _start_nodes(plan: RunPlan, state: RunState, view: GuardianView, max_agents:
     busy = sum(1 for name, node in state.nodes.items() if node.status == "active" and not is_resting(state, view, name))
     ready = [name for name in flow_policy.startable(plan, state, view)
              if name not in state.held and not lacks_place(state, view, name)]
-    return [_change(flow_policy.node_activation(state, name, plan.tasks[name].kind))
+    return [change_node(flow_policy.node_activation(state, name, plan.tasks[name].kind))
             for name in ready[: max(0, max_agents - busy)]]
 
 

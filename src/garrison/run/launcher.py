@@ -76,7 +76,6 @@ if TYPE_CHECKING:
     from garrison.processes.loop import Fingerprint
     from garrison.processes.runtime import Runtime
     from garrison.records.events import Event
-    from garrison.records.journal import Entry
     from garrison.records.run import Launch
     from garrison.run.progress import RunProgress
     from garrison.supervise.incarnation import Incarnation
@@ -145,9 +144,7 @@ class Launcher:
     def observe(self) -> LauncherView:
         """Gather everything the policy decides on; show new records of the run on the way."""
         now = self.runtime.clock.monotonic()
-        for entry in self._new_records():
-            self.state.apply(entry)
-            self.progress.show(entry)
+        if self._follow_run():
             self._progress_at = now
         guardian = self.supervisor.observe_child(self.guardian_key)
         if not self._is_ready and guardian.identity and "ready_at" in guardian.identity.metadata:
@@ -161,18 +158,21 @@ class Launcher:
             signals.list_pending(self.runtime.home, self.incarnation.key), frozenset(self.facts.applied), self.stopping,
             is_overdue, self.stopping and self._others_living(), self._stop_guardians, to_resume)
 
-    def _new_records(self) -> list[Entry]:
-        """Return the run's new records; none while its journal is damaged: the guardian, or its successor, rebuilds
-        it."""
+    def _follow_run(self) -> bool:
+        """Apply and show the run's new records; return whether there were any. None are read while its journal is
+        damaged: the guardian, or its successor, rebuilds it."""
         try:
             entries = self.reader.read()
         except RecordCorrupt as error:
             if str(error) != self._journal_error:
                 log_line(str(error))
             self._journal_error = str(error)
-            return []
+            return False
         self._journal_error = ""
-        return entries
+        for entry in entries:
+            self.state.apply(entry)
+            self.progress.show(entry)
+        return bool(entries)
 
     def _others_living(self) -> bool:
         return any(self.supervisor.is_alive(key) for key in self.runtime.store.keys(Identity, (self.run,))
@@ -416,9 +416,7 @@ class Launcher:
 
     def _end(self, action: Action, view: LauncherView) -> None:
         status = action.target
-        for entry in self._new_records():
-            self.state.apply(entry)
-            self.progress.show(entry)
+        self._follow_run()
         self.incarnation.advance_hook(self.state.phase)
         reason = action.why or self.state.reason
         launch = self.launch

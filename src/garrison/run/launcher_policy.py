@@ -21,13 +21,7 @@ from garrison.records import events
 from garrison.records.signals import Escalation, parse_payload
 from garrison.run.state import ENDED
 from garrison.supervise import restart
-from garrison.supervise.decisions import (
-    ChildState,
-    RestartDecision,
-    decide_cleanup,
-    decide_restart,
-    describe_graceful_end,
-)
+from garrison.supervise.decisions import ChildState, decide_cleanup, decide_restart, describe_graceful_end
 from garrison.supervise.restart import CLOSED, Circuit, Death, Policy
 from garrison.values import Value, replace
 
@@ -182,8 +176,8 @@ def _supervise(view: LauncherView, policy: Policy) -> Decision:
     if decision.kind == "parked":  # by this launcher's predecessor
         return Decision(_end_parked(decision.why))
     if decision.kind == "park":
-        return Decision([_act(decision), *_end_parked(decision.why)])
-    return Decision([_act(decision)])
+        return Decision([Action.of(decision), *_end_parked(decision.why)])
+    return Decision([Action.of(decision)])
 
 
 def _end_parked(why: str) -> list[Action]:
@@ -201,14 +195,14 @@ def _end(view: LauncherView, policy: Policy) -> Decision:
         if decision.kind == "wait":
             return Decision([], decision.at)
         if decision.kind in ("replace", "record", "start"):
-            return Decision([_act(decision)])
+            return Decision([Action.of(decision)])
     return Decision([Action(ActionKind.END, view.run_status)])
 
 
 def _await_end(guardian: ChildState) -> list[Action]:
     """Wait for a guardian that recorded its end and still holds its life lock; replace one that lingers."""
     decision = decide_cleanup(guardian, ())
-    return [_act(decision)] if decision is not None else []
+    return [Action.of(decision)] if decision is not None else []
 
 
 def _stop(view: LauncherView) -> list[Action]:
@@ -231,7 +225,3 @@ def _stop(view: LauncherView) -> list[Action]:
     if view.run_status in ENDED:
         return [Action(ActionKind.END, view.run_status)]
     return [Action(ActionKind.WRITE_STOPPED), Action(ActionKind.END, "stopped")]
-
-
-def _act(decision: RestartDecision) -> Action:
-    return Action(ActionKind(decision.kind), why=decision.why, basis=decision.basis)

@@ -105,7 +105,7 @@ def build_task(planned: PlannedTask, launch: Launch, plan: RunPlan, node: NodeSt
         approve=not is_candidate and (launch.approve or flag(planned.attrs, "approve")),
         preamble=carried.preamble or carried.history if carried else "",
         continues=carried.session if carried else "", step=node.step, landed=list(landed),
-        hosts="" if skip_agent else _placement(planned, launch), candidate=is_candidate,
+        hosts="" if skip_agent else placement_of(planned, launch.hosts), candidate=is_candidate,
         subfolder=launch.subfolder if planned.subfolder is None else planned.subfolder,
         judge=text(planned.attrs, "judge_command", "") if is_candidate else "")
 
@@ -141,16 +141,17 @@ def _rework(planned: PlannedTask, node: NodeState, agent: str, launch: Launch) -
     if node.kind == RefusedBy.LOST and node.attempt > 1:
         return CONTINUE
     is_program = agent == "command" and not text(planned.attrs, "prompt")
-    default = "merge" if node.kind in KEPT and not is_program and not _placement(planned, launch) else "fresh"
+    default = "merge" if node.kind in KEPT and not is_program and not placement_of(planned, launch.hosts) else "fresh"
     return str(planned.attrs.get("rework") or default)
 
 
-def _placement(planned: PlannedTask, launch: Launch) -> str:
-    if not launch.hosts and not ("hosts" in planned.attrs or "host" in planned.attrs):
+def placement_of(planned: PlannedTask, hosts: Sequence[str]) -> str:
+    """Return where a node is done, '' for this machine; `hosts` is for nodes that do not say it themselves."""
+    if not hosts and not ("hosts" in planned.attrs or "host" in planned.attrs):
         return ""
     from garrison.records.placement import stated_placement  # few runs use hosts
 
-    return stated_placement(planned.attrs, launch.hosts)
+    return stated_placement(planned.attrs, hosts)
 
 
 def _failover(node: str, words: str) -> list[str]:

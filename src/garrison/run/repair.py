@@ -34,7 +34,6 @@ from garrison.errors import (
     ForbiddenTransition,
     GarrisonError,
     NewerSchema,
-    NotFound,
     RecordCorrupt,
     RecordError,
     RecordUnreadable,
@@ -138,7 +137,7 @@ def repair_own(runtime: Runtime, key: Key, error: RecordCorrupt) -> bool:
     """
     files = runtime.files(key.run)
     if error.path == str(files.journal) and key.role == "guardian":
-        launch = load_launch(runtime, key.run)
+        launch = runtime.launch(key.run)
         notes = repair_journal(runtime, launch, load_plan(runtime, launch))
     elif error.path == str(files.process_journal(key.full.partition("@")[0])):
         notes = repair_process_journal(runtime, Path(error.path))
@@ -156,15 +155,6 @@ def _try_lock(runtime: Runtime, stack: ExitStack, key: Key) -> bool:
 
 
 # ---- launch.json and the graph ---------------------------------------------------------------------------------------
-
-
-def load_launch(runtime: Runtime, run: str) -> Launch:
-    """Return what a run was launched with, for one of its processes; restored first if it is damaged or lost."""
-    try:
-        return runtime.launch(run)
-    except (NotFound, RecordCorrupt):
-        repair_launch(runtime, run)
-        return runtime.launch(run)
 
 
 def load_plan(runtime: Runtime, launch: Launch) -> RunPlan:

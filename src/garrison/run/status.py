@@ -135,7 +135,8 @@ def _journaled(state: RunState) -> StatusReason:
 def _unattended(state: RunState, processes: Sequence[ProcessFacts]) -> StatusReason | None:
     """Return the status of an unfinished run that no process takes further; None if one does. Pure."""
     guardian = next((process for process in processes if process.role == "guardian"), None)
-    if guardian is not None and guardian.status == Status.PARKED and not _is_alive(processes, "launch"):
+    if guardian is not None and guardian.status == Status.PARKED and not any(
+            process.living for process in processes if process.role == "launch"):
         return StatusReason(Status.PARKED, f"its guardian is parked: {guardian.why}")
     if any(process.living for process in processes):
         return None
@@ -146,10 +147,6 @@ def _unattended(state: RunState, processes: Sequence[ProcessFacts]) -> StatusRea
     launcher = next((process for process in processes if process.role == "launch"), None)
     why = f" (launcher: {launcher.why})" if launcher is not None and launcher.why else ""
     return StatusReason(Status.INTERRUPTED, f"none of its processes is alive{why}")
-
-
-def _is_alive(processes: Sequence[ProcessFacts], role: str) -> bool:
-    return any(process.living for process in processes if process.role == role)
 
 
 def _status_of_adhoc(processes: Sequence[ProcessFacts], failure: str) -> StatusReason:

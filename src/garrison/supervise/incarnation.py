@@ -478,9 +478,8 @@ def fence(observer: Observer, identity: Identity, reason: str, death_class: str 
 
 def _free_record(observer: Observer, identity: Identity) -> None:
     """Kill an incarnation that stands still while it holds its own record's lock: its fence would wait without end."""
-    here = observer.machine
-    is_same_kernel = (identity.host, identity.boot_id, identity.pid_ns) == (here.host, here.boot_id, here.pid_ns)
-    if not (identity.pid and identity.start_ticks and is_same_kernel and identity.spawn_deadline is None):
+    if not (identity.pid and identity.start_ticks and observer.is_visible(identity)
+            and identity.spawn_deadline is None):
         return
     process = observer.processes.probe(identity.pid)
     is_alive = process is not None and process.ticks == identity.start_ticks and not process.zombie
@@ -494,18 +493,13 @@ def kill_incarnation(observer: Observer, fenced: Identity, grace: float, *, at_o
     The process of one that hangs or lingers, or any if `at_once`, gets no TERM: it would first stop its own children,
     which are well.
     """
-    root, here = None, observer.machine
-    is_same_kernel = (fenced.host, fenced.boot_id, fenced.pid_ns) == (here.host, here.boot_id, here.pid_ns)
+    root = None
     # A lease holds its spawner's pid, which must not be killed.
-    if fenced.pid and fenced.start_ticks and is_same_kernel and fenced.spawn_deadline is None:
+    if fenced.pid and fenced.start_ticks and observer.is_visible(fenced) and fenced.spawn_deadline is None:
         root = ProcessId(fenced.pid, fenced.start_ticks)
         if at_once or fenced.status == "terminated" or fenced.evidence.get("rule"):
             observer.processes.send(root.pid, root.ticks, signal.SIGKILL)
-    killed = observer.processes.kill_tree(root, _marker(observer, fenced), grace=grace)
+    killed = observer.processes.kill_tree(root, observer.marker(fenced), grace=grace)
     if fenced.spawn_deadline is not None:  # never active: its predecessor may still hold the life lock of the name
-        killed += observer.processes.kill_tree(None, _marker(observer, fenced, before=1), grace=grace)
+        killed += observer.processes.kill_tree(None, observer.marker(fenced, before=1), grace=grace)
     return killed
-
-
-def _marker(observer: Observer, identity: Identity, before: int = 0) -> str:
-    return format_marker(str(observer.store.home), identity.key, identity.incarnation - before)

@@ -73,7 +73,10 @@ class Observer:
         return Observation(
             here.host, here.boot_id, here.pid_ns, pid_ticks=ticks, process_state=probe.state if probe else "",
             life_held=foreign and life_lock.is_held(self.store.life_path(identity.key)),
-            marker_borne=starting and (due or ticks != identity.start_ticks) and self._has_marked_process(identity),
+            # Looking for a marker reads the environment of every process: only once the spawner, whose pid a lease
+            # holds, is gone or has had its time.
+            marker_borne=starting and (due or ticks != identity.start_ticks)
+            and bool(self.processes.find_marked(self.marker(identity))),
             spawn_due=due, beat_age=self.heartbeat_age(identity, same_kernel),
             leaving=self._seconds_leaving(identity, ticks),
             deadline_passed=starting and self._is_overdue(identity))
@@ -89,6 +92,15 @@ class Observer:
         """Return why `identity` is stale now (`verdict.stale_reason`)."""
         return stale_reason(identity, self.observe(identity), timeout)
 
+    def is_visible(self, identity: Identity) -> bool:
+        """Return whether the pid of `identity` means the same process here: same machine, boot and pid namespace."""
+        here = self.machine
+        return (identity.host, identity.boot_id, identity.pid_ns) == (here.host, here.boot_id, here.pid_ns)
+
+    def marker(self, identity: Identity, before: int = 0) -> str:
+        """Return the marker of an incarnation, or of the one `before` it by that many."""
+        return format_marker(str(self.store.home), identity.key, identity.incarnation - before)
+
     def origin(self, pid: int) -> ProcessOrigin:
         probe, here = self.processes.probe(pid), self.machine
         return ProcessOrigin(pid, probe.ticks if probe else 0, here.pid_ns, here.boot_id, here.host)
@@ -98,7 +110,7 @@ class Observer:
         ages = []
         if identity.last_heartbeat:
             ages.append(self.clock.time() - from_iso(identity.last_heartbeat))
-        heartbeat = self.read_heartbeat(self.store.life_path(identity.key))
+        heartbeat = life_lock.read_heartbeat(self.store.life_path(identity.key))
         if heartbeat is not None:
             monotonic, epoch = heartbeat
             # The access time is CLOCK_MONOTONIC of that boot; until the first heartbeat both are wall times.
@@ -112,7 +124,7 @@ class Observer:
     def with_heartbeat(self, identity: Identity) -> Identity:
         """Return `identity` with its latest heartbeat: a process only touches its life file, its record keeps the
         start's."""
-        heartbeat = self.read_heartbeat(self.store.life_path(identity.key))
+        heartbeat = life_lock.read_heartbeat(self.store.life_path(identity.key))
         if heartbeat is None:
             return identity
         latest = iso(heartbeat[1])
@@ -128,9 +140,6 @@ class Observer:
         if ticks != identity.start_ticks or not life_lock.is_held(self.store.life_path(identity.key)):
             return None
         return self.clock.time() - from_iso(identity.terminated_at)
-
-    def _has_marked_process(self, identity: Identity) -> bool:
-        return bool(self.processes.find_marked(self._marker(identity)))
 
     # ---- a starting incarnation
 
@@ -154,7 +163,7 @@ class Observer:
     def find_starting(self, identities: Sequence[Identity]) -> list[ProcessId]:
         """Return the processes of these starting incarnations; if none that is known runs, they are found by their
         marker (one listing serves all)."""
-        unknown = {self._marker(identity): identity for identity in identities if not self._is_start_running(identity)}
+        unknown = {self.marker(identity): identity for identity in identities if not self._is_start_running(identity)}
         for marker, processes in self.processes.group_by_marker(unknown).items() if unknown else ():
             for process in processes:
                 self.note_started(unknown[marker], process)
@@ -171,9 +180,6 @@ class Observer:
         """Return whether a starting incarnation had a process that no longer runs: then only another bearer of its
         marker can still become it."""
         return bool(self.known_processes(identity)) and not self._is_start_running(identity)
-
-    def _marker(self, identity: Identity) -> str:
-        return format_marker(str(self.store.home), identity.key, identity.incarnation)
 
 
 def find_stale(observer: Observer, timeout: float) -> tuple[list[tuple[Identity, str]], list[RecordError]]:
@@ -295,6 +301,7 @@ class HangWatcher:
             limit = agent.silence or (self.timeout if tree.stopped else math.inf)
             for kind, stamp in agent.stamps(deep=_may_walk_worktree(watched, limit, at)).items():
                 times.note(kind, stamp, at)
+            # Both read files that an agent writes: not before they could decide anything.
             if _seconds_quiet(times.ages(at)) > limit / 2:
                 tool, waiting = agent.tool(), agent.waiting()
         ages = times.ages(at)
@@ -338,8 +345,8 @@ class _ProcessTree(Value):
 
 def _read_tree(observer: Observer, identity: Identity) -> _ProcessTree:
     assert identity.pid is not None
-    marker = format_marker(str(observer.store.home), identity.key, identity.incarnation)
-    own, below = observer.processes.probe(identity.pid), observer.processes.descendants(identity.pid, marker)
+    own = observer.processes.probe(identity.pid)
+    below = observer.processes.descendants(identity.pid, observer.marker(identity))
     return _ProcessTree(
         own.state if own else "", own is not None and own.state != "T", own.cpu if own else 0,
         sum(process.cpu for process in below),

@@ -63,6 +63,22 @@ def test_a_living_process_rewrites_its_identity(runtime: Runtime, alive: Incarna
     assert kept(runtime) == [DAMAGE[way]] * 2
 
 
+def test_damage_while_a_living_process_reads_its_identity_is_found_by_its_next_look(
+        runtime: Runtime, alive: Incarnation, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, read = runtime.store.path(Identity, KEY), alive.store.read
+
+    def damaged_after(*about: object) -> object:
+        found = read(*about)
+        path.write_bytes(b"{")
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(alive.store, "read", damaged_after)
+        alive.beat()
+    alive.beat()
+    assert runtime.store.get(Identity, KEY).incarnation == 1
+
+
 def test_a_living_process_whose_identity_is_gone_stops(runtime: Runtime, alive: Incarnation) -> None:
     runtime.store.path(Identity, KEY).unlink()
     with pytest.raises(LockLost, match=r"guardian-crew@r1.json was removed"):

@@ -9,7 +9,7 @@ from merge_support import World, check, git
 
 from garrison.merge.conflicts import find_conflicts
 from garrison.merge.entry import STRATEGIES, EntryOptions
-from garrison.node.worktree import create_worktree
+from garrison.node.worktree import MERGED, create_worktree
 from garrison.records.run import Task
 
 START = "# Changelog\n\n- old\n"
@@ -99,3 +99,15 @@ def test_a_branch_that_the_target_is_merged_into_for_rework_begins_with_the_unio
     assert told.read_text() == "lines.txt\n"
     assert (tree / "CHANGELOG.md").read_text() == f"{START}- theirs\n- mine\n"
     assert git(tree, "status", "--porcelain").splitlines() == ["M  CHANGELOG.md", "UU lines.txt"]
+
+
+def test_a_merge_for_rework_that_a_killed_runner_did_not_note_is_noted_by_the_next(world, tmp_path):
+    world.branch("garrison/r/n", {"lines.txt": "mine\n"})
+    tip = world.branch("main", {"lines.txt": "theirs\n"})
+    tree, told = tmp_path / "t" / "n", tmp_path / "conflicts.txt"
+    for at, name in ((tip, "main"), (world.branch("main", {"later.txt": "later\n"}), tip)):
+        git(world.repo, "update-ref", "refs/heads/main", at)
+        create_worktree(world.queue.git, Task("r", "n", 2, rework="merge"), tree, "garrison/r/n", at, told, "main")
+        assert (told.read_text(), told.with_name(MERGED).read_text()) == ("lines.txt\n", f"{tip} {name}\n")
+        told.unlink()
+        told.with_name(MERGED).unlink()

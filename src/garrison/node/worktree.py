@@ -212,7 +212,8 @@ def _merge_tip(git: Git, worktree: Path, tip: str, conflicts: Path, target: str)
     if result is not None and files:
         files = _unite(git, worktree, tip, head, files)
     merged = git.run("rev-parse", "--verify", "--quiet", "MERGE_HEAD", cwd=worktree, check=False).out.strip()
-    if result is not None:
+    if result is not None or (merged and not conflicts.with_name(MERGED).exists()):  # a killed runner merged, unnoted
+        label = label if merged == tip else merged  # the target may have moved since
         atomic.write(conflicts.with_name(MERGED), f"{merged} {label}\n".encode())
     atomic.write(conflicts, "".join(f"{name}\n" for name in files).encode())
 
@@ -221,6 +222,7 @@ def _unite(git: Git, worktree: Path, tip: str, head: str, files: Sequence[str]) 
     """Resolve what a union resolves, as the merge queue would; return the files that stay in conflict."""
     united = union.unite_files(git, tip, head, tip, files)
     if united:
+        # Mode 0 first: it takes the three stages of a conflict out of the index, which one entry does not replace.
         git.run("update-index", "-z", "--index-info", cwd=worktree,
                 text="".join(f"0 {'0' * len(blob)}\t{name}\0{mode} {blob}\t{name}\0"
                              for name, (mode, blob) in united.items()))

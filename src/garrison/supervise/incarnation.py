@@ -134,6 +134,8 @@ def start_incarnation(observer: Observer, request: SpawnRequest, deadline_s: flo
     waited for.
     """
     leased, has_hook = _lease(observer, request, deadline_s)
+    # A new name needs its first hook before the process reads it. That of a predecessor is linked while the process
+    # starts, a file's write sooner; the child does it if it is quicker.
     if not has_hook:
         link_hook(observer, leased)
         failpoint.here(":hooked")
@@ -291,7 +293,8 @@ class Incarnation:
         LockLost if it was removed: this process cannot tell that from the removal of its home, and its supervisor
         starts a successor.
         """
-        if self._stamp is not None and file_stamp(self._path) == self._stamp:
+        stamp = file_stamp(self._path)  # before it is read, so that no change goes unnoticed
+        if self._stamp is not None and stamp == self._stamp:
             return
         with suppress(RecordError):  # not damaged, but unreadable: for the user
             try:
@@ -302,7 +305,7 @@ class Incarnation:
                 raise LockLost(f"{self._path} was removed or replaced; stopping gracefully")
             if current.incarnation == self.number:
                 self._last_identity = current
-        self._stamp = file_stamp(self._path)
+        self._stamp = stamp
 
     def _rewrite_identity(self) -> Identity | None:
         self.store.rebuild(Identity, self.key, lambda: self._last_identity, self.clock.utc())
@@ -364,6 +367,7 @@ class Incarnation:
             over = mark_ended(old, "terminated", now, reason, departure, exit=exit_code)
             return replace(over, metadata={**over.metadata, "class": death_class}) if death_class else over
 
+        # The record before the lock: seen from another pid namespace, a free lock under an `active` record is a death.
         self.update(ended)
         failpoint.here(":terminated")
         self.lock.release()

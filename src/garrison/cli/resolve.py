@@ -272,7 +272,7 @@ def nodes_of(home: Path, run: str) -> list[str]:
 
 def await_nodes(store: Store, run: str | None, seconds: float) -> None:
     """Wait until a run that is being started has its nodes."""
-    # Of the many runs that are over no journal is read, poll after poll.
+    # The journals of the many runs that are over are not read in every poll.
     wait_until(lambda: all(nodes_of(store.home, each) for each in supervised_runs(
         store, [each for each in list_runs(store.home) if run in (None, each)])), seconds, _POLL)
 

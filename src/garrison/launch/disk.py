@@ -89,7 +89,7 @@ def measure(runtime: Runtime) -> list[Held]:
         kept = [Held(What.SETUP, name, Path(layer.folder), layer.size, setups.last_use(layer),
                      removable=layer.folder not in used) for layer in setups.list_kept(store)]
         rest = setups.size_of(folder) - of_worktrees - sum(each.bytes for each in kept)
-        held += [*kept, Held(What.OTHER, name, folder, max(0, rest))]
+        held += [*kept, Held(What.OTHER, name, folder, max(0, rest))]  # a worktree may have shrunk since its look
     return held
 
 
@@ -154,6 +154,7 @@ def _remove(runtime: Runtime, held: Held, report: Callable[[str], None]) -> bool
         return bool(setups.sweep(held.path.parent, setups.read_limits(runtime.home), names=[held.path.name]))
     with ExitStack() as stack:
         launch = runtime.launch(held.of)
+        # Held until it is gone: neither may start while a worktree of its run is being removed.
         for key in (launcher_key(held.of), Key("guardian", launch.pipeline_id, held.of)):
             if stack.enter_context(hold(runtime.store.life_path(key))) is None:
                 return False  # it was started again

@@ -82,6 +82,7 @@ def create_run(runtime: Runtime, prepared: PreparedLaunch, report: Callable[[str
     atomic.write(files.launched_graph, prepared.text.encode())
     git_record.save(files.root / "git", Git(Path(launch.repo), home=runtime.home))
     budget.limit_run(runtime.home, run, prepared.budget_run)
+    # Last: a run without launch.json is no run to any reader, so a launch that is killed before leaves none half made.
     run_records.save(files.launch, launch)
     atomic.sync_directory(root.parent)
     register_home(runtime)
@@ -135,6 +136,7 @@ def claim_run(runtime: Runtime, launch: Launch, report: Callable[[str], None]) -
             if launch.run_id:
                 raise run_exists(run) from None
             continue
+        # The list, read once, spares a try for each number; between two homes the creation of the ref decides.
         try:
             ref = taken.get(run, "") or (_hold_id(git, run, launch.base_oid) if holds_id else "")
         except GarrisonError:
@@ -154,10 +156,11 @@ def claim_run(runtime: Runtime, launch: Launch, report: Callable[[str], None]) -
 
 
 def _hold_id(git: Git, run: str, base_oid: str) -> str:
-    """Make the ref that contains a run's id in the repository; return '', or the ref if another home was quicker."""
+    """Make the ref that claims a run's id in the repository; return '', or the ref if another home was quicker."""
     ref = f"{RUNS}/{run}"
     if git.update_ref(ref, base_oid, ABSENT, message="garrison: begin the run"):
         return ""
+    # It was not made: somebody has it by now, or git could not write at all.
     if git.rev(ref) is None:
         raise GarrisonError(f"git cannot write {ref} in {git.root}; `git update-ref {ref} {base_oid[:10]}` says "
                             "why")
@@ -184,6 +187,8 @@ def exec_launcher(runtime: Runtime, launch: Launch, options: list[str], steps: i
 
     `steps`: visits of nodes that the flow of a resumed run may make from now on.
     """
+    # The mask survives execve: a Ctrl-C from here on waits until the launcher handles it as a stop, where Python's
+    # default would end the process after its lease.
     signal.pthread_sigmask(signal.SIG_BLOCK, BLOCKED_SIGNALS)
     prefix = systemd_scope(runtime)
     argv, env = launcher_command(runtime, launch, _lease_with_requests(runtime, launch, options, steps), options)
@@ -231,6 +236,7 @@ def move_run(runtime: Runtime, run: str, git: Git) -> None:
     for path in {*trees, *(path for path in registered if path.is_relative_to(here))}:
         GitView(git, path).follow()
     files = runtime.files(run)
+    # Last: until then the run is still looked for in its old place, and a move that was killed begins again.
     if (saved := run_records.load(Launch, files.launch)) is not None:
         run_records.save(files.launch, replace(saved, repo=str(git.root)))
 
@@ -256,6 +262,8 @@ def spawn_launcher(runtime: Runtime, launch: Launch, options: list[str], steps: 
 def _lease_with_requests(runtime: Runtime, launch: Launch, options: list[str], steps: int | None) -> Identity:
     """Take the launcher's lease, and write the requests to the guardian with it: to resume, and a new budget of
     steps."""
+    # The lease first, since the requests are named after its incarnation: if this launcher dies before the guardian has
+    # applied them, `garrison up` knows by that name what its successor has to repeat.
     identity = lease_launcher(runtime, launch.run_id)
     guardian = Key("guardian", launch.pipeline_id, launch.run_id)
     if steps:
@@ -283,6 +291,7 @@ def lease_launcher(runtime: Runtime, run: str) -> Identity:
         if verdict.living:
             raise AlreadyAlive(f"run {run} has a launcher already (pid {old.pid}); `garrison status {run}` shows it")
         metadata = {"succeeds": _succession(old, verdict)}
+        # A crashed one as well: whoever fenced it may have died before the kill.
         if verdict.state != "ended" or old.status == "crashed":
             try:
                 replace_incarnation(runtime.observer, old, verdict.why, runtime.timing.sweep_grace,

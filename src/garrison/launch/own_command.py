@@ -1,7 +1,6 @@
 """garrison's own commands, as its page, its schedules and its MCP server give them, and what is read of their output.
 
-Each is a process of its own that works on a home as it would in a terminal, so that none of them can do what the
-terminal cannot.
+Each runs as a separate process on a home, as in a terminal, so that none of them can do what the terminal cannot.
 
 What begins a run from outside (a due time, a request of an MCP client) is a record with the run's id, and a process
 that holds the record's life lock (`start_worker`). If that dies, another one takes the record up, and finds the run by
@@ -54,7 +53,7 @@ def run_command(home: Path, words: Sequence[str], seconds: float, *, cwd: str, t
 
     Args:
         text: its standard input; None: nothing.
-        variables: variables that it has besides ours.
+        variables: its variables in addition to ours.
     """
     argv, environment = program(home, words)
     return run(argv, seconds, env={**environment, **(variables or {})}, cwd=cwd, text=text)
@@ -80,6 +79,7 @@ def begin_run(home: Path, run_id: str, words: Sequence[str], seconds: float, *, 
     done = run_command(home, words, seconds, cwd=cwd, text=text, variables=variables)
     if (runs := runs_in(done.out)) or done.ok:
         return RunBegun(tuple(runs))
+    # Once more: a command that was killed, or timed out, may have made the run before.
     if launch.exists():
         return RunBegun((run_id,))
     if is_being_launched(home, run_id):

@@ -551,6 +551,7 @@ def _with_gate(runtime: Runtime, launch: Launch, git: Git, request: LaunchReques
                   run=launch.run_id, held_back=launch.held_back, base=launch.base_ref,
                   allow_foreign_imports=request.allow_foreign_imports,
                   recent=0.0 if request.fresh_setup else RECENT_PREFLIGHT, progress=report)
+    # A Ctrl-C as well: no launcher follows that would remove the slot of this gate.
     except BaseException:
         queue.remove_idle_slots(Path(launch.trees))
         raise
@@ -588,8 +589,8 @@ def _check_node_gate(runtime: Runtime, launch: Launch, git: Git, request: Launch
 
 
 class RunOver(Refused):
-    """Refusal to resume a run that is over. The command exits with the run's own code: whoever restarts launchers must
-    not take a success for a failure."""
+    """Refusal to resume a run that is over. The command exits with the run's own code, so that a service manager which
+    restarts launchers does not take a success for a failure."""
 
     def __init__(self, text: str, exit_code: int) -> None:
         super().__init__(text)
@@ -651,7 +652,7 @@ def _terminal_beside_landlock(runtime: Runtime, launch: Launch, git: Git) -> str
     """Return the terminal of a launch, so that no agent that Landlock holds has a tmux in reach; Refused where it has
     one, or for a repository that has submodules.
 
-    Whoever connects to tmux's socket runs anything as the user, and Landlock keeps nobody from sockets.
+    A process that connects to tmux's socket can run anything as the user, and Landlock does not restrict sockets.
     """
     if not launch.is_held_by_landlock:
         held = next((other.run_id for other in _living_launches(runtime, launch) if other.is_held_by_landlock), None)

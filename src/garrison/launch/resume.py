@@ -198,6 +198,7 @@ def _resume(runtime: Runtime, run: str) -> ResumeResult:
         check_resume(runtime, run, retry_failed="--again" in decision)
         return ResumeResult(run, "started", _start(runtime, launch, decision))
     except (AlreadyAlive, Fenced, Refused) as error:
+        # A timer and the user at once: the one that lost the lease has what it wanted.
         if _observe(runtime, launcher_key(run)).living:
             return ResumeResult(run, "tended", "another launcher was started first")
         return ResumeResult(run, "refused", str(error))
@@ -221,6 +222,7 @@ def _resume_adhoc(runtime: Runtime, launch: run_records.Launch) -> ResumeResult:
     task = run_records.load(run_records.Task, path)
     if task is None:
         return ResumeResult(launch.run_id, "refused", f"{path} is gone, and with it the task; start another run")
+    # `replace_dead` judges without the watch for hangs: it takes a hung runner for a living one, and leaves it.
     if runner.identity is not None and runner.verdict is not None and runner.verdict.state == "hung":
         replace_incarnation(runtime.observer, runner.identity, runner.verdict.why, runtime.timing.sweep_grace)
     else:
@@ -245,6 +247,7 @@ def _observe(runtime: Runtime, key: Key) -> ChildState:
 def _start(runtime: Runtime, launch: run_records.Launch, options: list[str]) -> str:
     """Start the launcher, by the run's systemd unit if this home has one; return how it was started."""
     manager = systemd.find_manager(runtime.environ)
+    # A unit that does not set GARRISON_HOME serves the default home, whatever this process was given.
     environ = {name: value for name, value in runtime.environ.items() if name != "GARRISON_HOME"}
     default_home = str(find_home(None, environ))
     has_unit = systemd.has_unit(manager, launch.run_id, str(runtime.home), default_home)

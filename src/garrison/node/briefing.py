@@ -507,6 +507,8 @@ class Briefer:
         """
         from garrison.merge.entry import TRAILER
 
+        # Without `-m` git lists no files of a merge. The other options overrule what the person may have set:
+        # signatures (`log.showSignature`) or another encoding would get between the fields.
         arguments = ("log", "--first-parent", "-m", "--name-only", "--no-show-signature", "--encoding=UTF-8",
                      f"--format=%x00%H%x01%P%x01%(trailers:key={TRAILER},valueonly,separator=%x2C)%x01%s%x01%an%x01",
                      *(() if walk else ("--no-walk=unsorted",)))

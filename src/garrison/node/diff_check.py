@@ -146,6 +146,8 @@ class _Blobs:
 
     def read(self, names: Iterable[str]) -> Mapping[str, bytes]:
         """Return the content of those that exist and are small enough."""
+        # The null id stands for the side of a change that has no file, and a name with a line break cannot be asked
+        # for.
         asked = [name for name in dict.fromkeys(names) if name.strip("0")]
         new = [name for name in asked if name not in self._known and "\n" not in name]
         if new:

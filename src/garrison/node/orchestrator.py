@@ -275,6 +275,9 @@ class Orchestrator:
             self._end(Departure.DONE, Departure.DONE)
             return True
         if announced is None:
+            # Before the agent runs: from here on no result counts but one whose digest stands in the hook, so that a
+            # file which a process of the worktree puts in its place is ignored. Outside a sandbox an agent is the user,
+            # and can forge both.
             self._announce_result("")
         if self.stopping:
             self._end(*self._why_stopped())
@@ -480,6 +483,7 @@ class Orchestrator:
         failover = self.agents.choose(trouble)
         if failover is None:
             return False
+        # Before it is recorded: the next incarnation begins in this worktree.
         process_control.kill_leftovers()
         self.agents.record(failover)
         with contextlib.suppress(OSError), self.assignment.output.open("a") as log:
@@ -656,7 +660,10 @@ class Orchestrator:
                         self.git.head(self.worktree), read_tail(self.assignment.output, 20), dict(outcome.report),
                         self._session_for_others(), outcome.failure_kind, to_fields(self._refusal_of_work))
         data = record.encode(result)
+        # Announced first: its runner wakes at the file, and believes none that is not announced.
         self._announce_result(digest_of(data))
+        # Under the lock of the record, which a fence needs as well: a fenced incarnation writes no result beside its
+        # successor.
         with self.runtime.store.locked(Identity, self.incarnation.key, incarnation=self.incarnation.number) as identity:
             require_unfenced(identity, self.incarnation.key)
             atomic.write(self.assignment.folder / "result.json", data)

@@ -329,6 +329,8 @@ def _stop(facts: RunnerFacts, view: RunnerView) -> list[Action]:
     if view.orchestrator.living and identity is not None:
         if view.overdue:
             return [Action(ActionKind.REPLACE, why="did not stop in time", payload=ReplaceChild(STOP))]
+        # The fact before the signal: if this runner died between the two in the other order, the graceful end that
+        # follows would count as a death of the orchestrator.
         requested = [] if facts.stop_requested == identity.incarnation else [
             _fact(view, "told", identity.incarnation)]
         return [*requested, Action(ActionKind.TERMINATE)]
@@ -368,6 +370,7 @@ def _planning(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Decision:
         return preparing
     if view.task.skip_agent or view.result is not None:  # the orchestrator of a dead runner may have ended meanwhile
         return Decision([Action(ActionKind.MOVE_HOOK, "executing")])
+    # The start comes before the hook moves: a runner that dies in between adopts what it finds started, and moves it.
     return Decision([*_orchestrate(facts, view, policy).actions, Action(ActionKind.MOVE_HOOK, "executing")])
 
 
@@ -535,6 +538,8 @@ def _impl_complete(facts: RunnerFacts, view: RunnerView, policy: Policy) -> Deci
     is_enqueued = view.merge is not None and view.merge.attempt == view.task.attempt
     node, branch = view.task.node, _branch(view)
     needs_person = view.task.approve or bool(with_effect(facts.changes, Effect.ASK))
+    # In this order: an entry in the queue then is always of work that was reported as complete, unless the report was
+    # lost, which the guardian sees by that.
     return Decision([_send(signals.NodeComplete(node, branch)), *([] if is_enqueued else [Action(ActionKind.ENQUEUE)]),
                      _send(signals.MergeReady(node, branch)),
                      *([_send(signals.NeedsReview(node, branch))] if needs_person else []),

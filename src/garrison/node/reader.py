@@ -1,8 +1,8 @@
 """An agent that reads a copy of a repository and answers: one that plans, or one that words a lesson.
 
 The copy is a commit in a folder of the home: no worktree, no branch, nothing of the user's checkout. Inside the sandbox
-it is read-only. Each try is an attempt with its own folder, so that what it cost is kept whoever is killed. What it
-answers is hostile text: who asked decides what counts in it.
+it is read-only. Each try is an attempt with its own folder, so that its cost is kept even if processes are killed. The
+answer is hostile text: the caller decides what counts in it.
 """
 
 from __future__ import annotations
@@ -79,6 +79,7 @@ class RepositoryReader:
         remove_copy(self.folder)
         tree, index = atomic.make_directory(self.folder / TREE), str(self.folder / "index")
         try:
+            # An index of its own: the one of the checkout is the person's.
             self.git.run("read-tree", self.commit, extra={"GIT_INDEX_FILE": index})
             self.git.run("checkout-index", "--all", "--quiet", f"--prefix={tree}/", extra={"GIT_INDEX_FILE": index})
         finally:

@@ -109,6 +109,7 @@ _REASONS = {LIVE: "at an interval, all of it committed", "other": "in its stash,
 def inspect_rescue(repository: RescueRepository, name: RescueName) -> RescuedWork:
     """Return the saved work of one rescue ref; GitError if its objects are damaged or gone."""
     git = repository.git
+    # An agent's subject may have any length: git cuts it.
     form = f"%H%x00%cI%x00%(trailers:key={REASON},valueonly,separator=%x20)%x00%<(300,trunc)%s"
     commit, when, saved, subject, *_ = git.run("show", "-s", f"--format={form}", name.ref, "--").out.split("\0")
     tip = git.rev(f"refs/heads/{repository.bases.get(name.run, '')}") or git.rev("HEAD")

@@ -212,6 +212,8 @@ class Runner:
         fact = self.jobs.poll(now)
         if fact is not None and not self.stopping:
             if (fact.name, fact.value) == (SETUP, "ok"):
+                # Key and hiding before the fact, after which no runner comes here again: without them the set-up would
+                # run twice, or its output look like work of the agent.
                 self._record_fact("setup_key", self.worktree.setup_key())
                 self.worktree.hide_setup_outputs()
             self._record(FactRecorded(fact.name, fact.value, self.task.attempt, code=fact.end.code,
@@ -482,6 +484,7 @@ class Runner:
         else:
             ref = self.worktree.save("left when it failed")
             self._remove_worktree(view.orchestrator)
+        # Last: at this report the guardian begins the next attempt, in the same place and on the same branch.
         self._report(RunnerExited(self.task.node, self.branch, "failed", action.target, reason, ref))
 
     def _tidy_up(self, action: Action, view: RunnerView) -> None:

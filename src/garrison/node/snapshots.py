@@ -125,6 +125,7 @@ class Snapshotter:
     def close(self) -> None:
         """Kill a snapshot under way, before its worktree is removed or its runner ends."""
         if self._job is not None:
+            # By descent, not by marker: it bears that of the runner, which lives on.
             process_control.kill_tree(ProcessId(self._job.pid, self._job.ticks), "", grace=0.0, only_below=True)
             processes.exit_code(self._job.pid)
             self._job.close()

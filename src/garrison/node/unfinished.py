@@ -161,6 +161,7 @@ class WorkInspector:
         return self._side_work(tip) or (None if self.task.allow_empty else self._ignored())
 
     def _committed_markers(self, base: str, tip: str) -> Refusal | None:
+        # git itself looks for a line that was added or removed (`-G`): of a large change few files are read here.
         changed = self.git.run("diff", "--name-only", "-z", "--no-renames", "--no-ext-diff", "--no-textconv",
                                "--diff-filter=AM", "-G^<<<<<<< ", base, tip, "--", exact=True).out.split("\0")
         allowed = self._limits().allow

@@ -49,7 +49,8 @@ HINDERED = {"runner": "hindered-runner", "orchestrator": "hindered-agent", "guar
             "processor": "hindered-processor", "launch": "hindered-launch"}
 """Role → file of its attempt's folder, or its run's, that says what git, a disk or the repository keeps it from."""
 TELL_SECONDS = 2.0
-"""Seconds after which that file also has an error that is none of the machine's, where nothing gives up for it."""
+"""Seconds after which that file also has an error that is not the machine's, of a process that does not give up for
+it."""
 FENCED_EXIT = 75
 """Exit code of a process that was fenced or lost its life lock (EX_TEMPFAIL)."""
 
@@ -115,6 +116,8 @@ def run(process: Process, incarnation: Incarnation, runtime: Runtime, event_loop
             is_busy = _guarded_turn(process, incarnation, runtime, errors)
             if process.exit_code is not None:
                 return process.exit_code
+            # As a subreaper it is the parent of what its dead children left below them: uncollected, they stay as
+            # zombies.
             runtime.processes.reap()
             is_watching = _watch(process, event_loop, watch_errors, runtime)
             if is_busy:
@@ -188,6 +191,7 @@ def _wait(process: Process, incarnation: Incarnation, runtime: Runtime, event_lo
         now = runtime.clock.monotonic()
         if wakeup or fingerprint is None or now >= end or process.fingerprint() != fingerprint:
             return wakeup.signals
+        # A comparison that finds nothing new is a finished check of all that matters: it beats as a turn does.
         incarnation.beat()
         if process.is_event_driven:
             slower = (check_interval(runtime.timing) if event_loop.watches_files
@@ -281,6 +285,7 @@ def _guarded_turn(process: Process, incarnation: Incarnation, runtime: Runtime, 
             raise
         return False
     errors.clear()
+    # Once more after the turn, which may have taken minutes (a checkout): else it would look as old as its begin.
     if process.exit_code is None:
         _beat(incarnation, runtime, errors, now)
     return is_busy
@@ -289,6 +294,8 @@ def _guarded_turn(process: Process, incarnation: Incarnation, runtime: Runtime, 
 def _passes(error: ImportError | OSError, errors: RepeatedErrors, runtime: Runtime, now: float) -> bool:
     """Note an error that says nothing about this process: the machine's, or that an upgrade has taken garrison away."""
     if machine.is_own(error):
+        # The import system keeps the listing of a folder by its time: a file that pip writes back within the same tick
+        # of the clock would stay missing for this process.
         importlib.invalidate_caches()
         errors.add(f"a part of garrison is missing ({error}; is an upgrade under way?)", now)
         is_replaced = machine.is_replaced(error)
@@ -366,11 +373,11 @@ def fingerprint_of(paths: Iterable[str]) -> Fingerprint:
     return tuple(file_stamp(path) for path in paths)
 
 
-
-
 def all_beating(life_files: Iterable[str], monotonic: float, limit: float) -> bool:
     """Return whether each of these life files has a heartbeat of the last `limit` seconds of this boot's clock."""
     try:
+        # `LifeLock.beat` writes CLOCK_MONOTONIC as the access time, so that no step of the wall clock ages a heartbeat.
+        # Below zero it is one of an earlier boot.
         return all(0.0 <= monotonic - os.stat(path).st_atime <= limit for path in life_files)  # noqa: PTH116
     except OSError:
         return False

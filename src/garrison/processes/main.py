@@ -199,6 +199,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         process_control.fork_under_reaper()
     # Children that the launcher's shell had before it became the launcher are not adopted.
     become_subreaper(adopting=options.role != "launch")
+    # Handlers before the signals are unblocked: one that came meanwhile is delivered at that moment.
     event_loop = EventLoop(WAKING_SIGNALS)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, BLOCKED_SIGNALS)
     key = Key(options.role, options.name, options.run)
@@ -212,6 +213,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             incarnation = register(runtime.observer, key, options.incarnation, time.sleep)
             process = recover_process(runtime, incarnation, make)
         finally:
+            # What a start has made stays for good: no collection walks it again, which would also copy the pages that
+            # forks of this process share with it.
             gc.freeze()
             gc.enable()
         if options.stop:

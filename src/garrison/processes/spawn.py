@@ -57,6 +57,8 @@ def spawn_process(runtime: Runtime, launch: Launch, request: SpawnRequest,
     key = request.key
 
     def spawn(identity: Identity, marker: str) -> ProcessId:
+        # Under the lease, unlike the check of the disk: a lack of room is a death of its own class, which paces the
+        # next try; a full disk is waited for before anything is leased.
         machine.require_room()
         argv = process_argv(key, runtime.home, identity.incarnation, options)
         log = runtime.begin_log(key.run, f"{key.role}-{key.name}")
@@ -171,6 +173,7 @@ def close_sessions(terminal: Terminal, identity: Identity, home: Path) -> None:
         holder = _holder_of(session, terminal, home)
         if holder is not None:
             holder.close(session)
+    # A spawner that died between the session and its record left one that no record names.
     found = terminal.find(identity.key.full)
     if found is not None:
         terminal.close(found)

@@ -240,6 +240,9 @@ class Supervisor:
         now."""
         assert child.identity is not None
         with contextlib.suppress(Fenced):
+            # Fence, journal, kill. Fenced first, it writes nothing while the kill takes its grace period; journaled in
+            # between, its evidence is kept if this supervisor dies meanwhile. The kill is repeated before a death is
+            # counted.
             cause, death_class = self._cause_of_death(child, why, death_class)
             fenced = fence(self.runtime.observer, child.identity, cause, death_class,
                            child.evidence if child.hung else None, child.observation)
@@ -259,6 +262,7 @@ class Supervisor:
             return why, HUNG if child.hung else death_class
         code, memory = self._exits.exit_code(*process), self._exits.out_of_memory(*process)
         self._exits.forget(*process)
+        # The counter is that of a cgroup: the kernel may have killed a tool in it, while this process exited by itself.
         if death_class == CRASH and memory and (code is None or End(code).killed):
             death_class = MEMORY
         elif death_class == CRASH and code == MODULE_MISSING:

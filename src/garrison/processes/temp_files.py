@@ -41,6 +41,7 @@ def remove_abandoned(home: Path, now: float) -> None:
     """Remove abandoned files that are older than any write; `now` is in seconds since 1970."""
     with contextlib.suppress(OSError):  # another process may be removing them as well
         for path in find_abandoned(home):
+            # A pid of another namespace looks like none here: only age tells that nobody writes the file any more.
             if path.lstat().st_mtime < now - LONGEST_WRITE:
                 if path.is_dir() and not path.is_symlink():
                     untrusted.remove_tree(path)

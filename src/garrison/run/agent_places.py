@@ -146,6 +146,7 @@ class AgentPlaces(msgspec.Struct):
             own = replace(asked, nodes=nodes, waiting=waiting, since=now if count else since, limit=self.limit,
                           at_work=len(nodes) + sum(len(other.nodes) for other in others))
             if own != before:
+                # Not durable: after a power cut nothing of the run is alive, and so the record counts for nothing.
                 atomic.write(record_of(self.store.home, own.run_id), record.encode(own), durable=False)
             self._own = own
 

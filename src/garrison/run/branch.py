@@ -54,6 +54,7 @@ def create(queue: MergeQueue, launch: Launch, gate_timeout: float) -> None:
         return
     ref, git = f"refs/heads/{launch.onto}", queue.git
     git.update_ref(ref, launch.base_oid, ABSENT, message="garrison: begin the run")
+    # Asked, not taken from the answer of the update: a guardian that died right after it has made the branch already.
     if git.rev(ref) != launch.base_oid:
         raise GarrisonError(f"could not create the branch {launch.onto} in {launch.repo}; remove what is in its way")
     configure(queue, launch, gate_timeout)

@@ -79,7 +79,7 @@ class RunFlow:
         self._update_children()
 
     def change(self, text: str) -> None:
-        """Go on with another text of the graph, which has more nodes and edges or other attributes."""
+        """Continue with another text of the graph, which has more nodes and edges or other attributes."""
         before, self.program = self.program, self._compile(text)
         self._count(extend(self.program, self.state, before))
         self._update_children()
@@ -191,6 +191,7 @@ class RunFlow:
                     assert plan.program is not None
                     self.children[step] = RunFlow(plan.program, f"{self.run}/{step}", plan.children,
                                                   child_context(self.state.context(place.branch), self._node(place)))
+            # One at a time: the end of a nested flow moves its node, which may begin or cancel others.
             finished = next((step for step, child in self.children.items() if child.over), None)
             if finished is None:
                 return

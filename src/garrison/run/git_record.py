@@ -129,9 +129,8 @@ def describe_in_line(changes: GitState, common: Path) -> str:
 def trust_present(home: Path, git: Git, report: Callable[[str], None], *, accept: bool = False) -> None:
     """Record that the programs which git's configuration names now may run, except what agents may have put there.
 
-    Filters and merge drivers run in a sandbox. Refused if none holds.
-
-    `accept`: that as well. What is left out is reported.
+    That is reported, or recorded as well with `accept`. Filters and merge drivers run in a sandbox; Refused if this
+    machine has none.
     """
     present = {(each.key, each.value) for each in _settings(git)}
     suspects = set() if accept else neutral.read_suspects(home, git.common) & present
@@ -212,6 +211,8 @@ class GitWatch:
         changes = changed(self._saved, now)
         if changes == GitState():
             return None
+        # Before it is journaled: a launch in between would trust what has just appeared. Repeating it changes nothing.
+        # Before it is journaled: a launch in between would trust what has just appeared. Repeating it changes nothing.
         suspect(self.home, self.git, changes)
         return Warned(GIT, f"git's configuration or hooks were changed: {describe_in_line(changes, self.git.common)}; "
                       "garrison does not follow it, your own git would: `garrison doctor --fix` restores it",

@@ -338,6 +338,8 @@ class Guardian:
             self.incarnation.advance_hook(self.state.phase)
         if self._since_snapshot >= SNAPSHOT_EVERY:
             self.supervisor.journal.compact(to_snapshot(self.state), self.runtime.clock.utc())
+            # The compaction has taken the copy of launch.json out of the journal, from which `repair.py` restores it.
+            # The compaction has taken the copy of launch.json out of the journal, from which `repair.py` restores it.
             self._record(copy_launch(self.files, self.launch))
             self._since_snapshot = 0
         return any(action.kind is not ActionKind.TERMINATE for action in self._decision.actions)
@@ -461,12 +463,15 @@ class Guardian:
         if status not in RUN_TRANSITIONS[self.state.status]:
             raise ForbiddenTransition(f"run {self.run}", self.state.status, status, RUN_TRANSITIONS[self.state.status])
         if self.state.status == "new":
+            # Before the record: a run that its journal calls running has its branch, and a successor repeats this.
             run_branch.create(self.queue, self.launch, self.runtime.timing.gate_timeout)
             if self.follower is not None and self.target_queue is not None:
                 run_branch.create_tested(self.target_queue, self.launch, self.runtime.timing.gate_timeout)
         if status == "done" and self.state.landing.status in (LANDED, NO_CHANGE):
             run_branch.archive(self.queue.git, self.launch)
         if status in ("done", "failed"):
+            # Sent before it is journaled: a launcher recognises it by its id if a successor sends it again, but one
+            # that was journaled and not sent would be missing for good.
             self.supervisor.send(launcher_key(self.run), PipelineComplete(status, action.why),
                                  id_=f"{self.run}-complete")
         self._record(events.RunChanged(status, action.why), sync=True)

@@ -147,6 +147,7 @@ class Launcher:
         if self._follow_run():
             self._progress_at = now
         guardian = self.supervisor.observe_child(self.guardian_key)
+        # systemd counts the unit as started once the run has a guardian that is ready, not once this process is.
         if not self._is_ready and guardian.identity and "ready_at" in guardian.identity.metadata:
             self._is_ready = notify("READY=1")
         is_overdue = self._stopping_since is not None and now - self._stopping_since > self.runtime.timing.stop_guardian

@@ -1,9 +1,9 @@
 """Merge processor process: drives `merge.processor` from the loop, and reports the outcomes of entries to their
 runners.
 
-Every run has one, for the queue of its nodes and, if the run lands as a whole, for the target's too; if several runs
-share a queue, one holds its lock and the others stand by. A signal's file name
-follows from the number of a journal record, so a successor that sends it again writes the same file.
+Every run has one, for the queue of its nodes and, if the run lands as a whole, for that of the target; if several runs
+share a queue, one has its lock and the others stand by. A signal's file name follows from the number of a journal
+record, so a successor that sends it again writes the same file.
 """
 
 from __future__ import annotations
@@ -94,6 +94,7 @@ class QueueWorker:
         if not self.has_queue:
             if now < self._left_until:
                 return False
+            # Polled, since the kernel tells nobody that a lock is free.
             if not self.merge.acquire():
                 self._stand_by(now)
                 return False

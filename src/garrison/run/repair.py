@@ -356,6 +356,7 @@ def _write_journal(runtime: Runtime, files: RunFiles, stored: list[Entry], event
     """Write the new journal as one file, renamed into place: a crash leaves the old one or the new one."""
     path, token = files.journal, f"repair@{files.run}"
     _keep_history(path, stored)
+    # Beyond every number that was lost: readers that had read further take nothing of the new journal for known.
     seq = max((each.seq for each in stored), default=0) + _NUMBERS_BEYOND
     epoch = max((each.epoch for each in stored), default=0) + 1
     if path.exists():

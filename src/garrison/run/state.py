@@ -414,7 +414,7 @@ class RunState(RecordedState):
             self.pull_request = replace(self.pull_request, returns={})
 
     def change_graph(self, text: str) -> None:
-        """Go on with another text of the graph."""
+        """Continue with another text of the graph."""
         self.graph = text
         if self.flow is not None:
             self.flow.change(text)

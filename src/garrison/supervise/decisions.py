@@ -143,6 +143,7 @@ def _decide(child: ChildState, deaths: Sequence[Death], now: float, boot_id: str
         return RestartDecision("park", identity.reason)
     if identity.status != "crashed":
         return RestartDecision("ended", identity.reason or identity.status)
+    # Before any start: the death would be missing in the window if the supervisor died between the two.
     if _journaled_death(identity, deaths) is None:
         return RestartDecision("record", identity.reason)
     outcome = restart.apply_policy(deaths, now, boot_id, policy, circuit, identity.key.full)

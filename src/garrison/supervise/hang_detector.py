@@ -73,6 +73,7 @@ def find_hang(evidence: Evidence, timeout: float, silence: float | None = None) 
 
     A process is judged by `timeout`; its agent by `timeout` if it is stopped, else by `silence` if that is set.
     """
+    # The process itself first: where both hang, its own rule is the reason that people read.
     for rule in (_stopped, _silent, _spinning, _agent_stopped):
         if (why := rule(evidence, timeout)) is not None:
             return Hang(rule.__name__.strip("_").replace("_", "-"), why)
@@ -223,7 +224,7 @@ class EvidenceTimes:
             self.latest[kind] = at
 
     def hold_until_missed(self, kind: str, condition: bool, at: float) -> None:
-        """Record evidence that blocks to the first scan in which `condition` is missing."""
+        """Record evidence that lasts up to the first scan in which `condition` is missing."""
         if condition or kind not in self._missed:
             self.latest[kind] = at
         (self._missed.discard if condition else self._missed.add)(kind)

@@ -55,6 +55,7 @@ class JobWatch:
         self.due = now + self.interval
         self._scans += 1
         for log in self.logs:
+            # Nobody else looks at the log of a job while it grows.
             log_retention.bound_log(log, self.max_log)
         at, times = self._clock.advance(now), self._times
         own = processes.probe(self.root.pid)

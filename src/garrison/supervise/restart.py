@@ -269,6 +269,7 @@ def backoff_delay(number: int, policy: Policy, name: str, incarnation: int, kind
     if number <= 1 and kind != MEMORY:
         return 0.0
     failure, first = (number, policy.memory_base) if kind == MEMORY else (number - 1, policy.base)
+    # Not random: `garrison why` makes the decision again from the journal, and must come to the same delay.
     spread = zlib.crc32(f"{name}#{incarnation}".encode()) / 2**32
     return Backoff(first, policy.cap, jitter=(1.0, 1.0 + policy.jitter)).delay(failure, spread)
 

@@ -65,6 +65,7 @@ class Verdict(Value):
 
 def judge(identity: Identity, observation: Observation, hand_timeout: float = 300.0) -> Verdict:
     """Return the verdict on one identity; a record without a process counts as alive for `hand_timeout` seconds."""
+    # Below zero: the clock was set back since the end, which must not give it more time.
     if observation.leaving is not None and not 0 <= observation.leaving <= LINGER_SECONDS:
         return Verdict("lingering", f"it ended gracefully, but process {identity.pid} still holds its life lock")
     if identity.status in ("crashed", "terminated", "parked"):
